@@ -1,0 +1,1 @@
+"""VJP rules, one file a chapter of the StableHLO specification."""

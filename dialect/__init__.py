@@ -1,0 +1,1 @@
+"""What a distributed heterogeneous program is: ops, types, verifiers, builders."""

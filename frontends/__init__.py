@@ -1,0 +1,1 @@
+"""A foreign model becomes a Module with a Signature."""

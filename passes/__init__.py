@@ -1,0 +1,1 @@
+"""Programs to programs: one file a pass."""

@@ -1,0 +1,1 @@
+"""Optimizers as StableHLO: one file an update rule."""

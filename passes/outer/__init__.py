@@ -1,0 +1,1 @@
+"""Outer (low-communication) algorithms as StableHLO and pcp collectives."""

@@ -1,0 +1,56 @@
+"""pcp: a compiler-centric toolkit for distributed training on MLIR.
+
+The names in `__all__` are the public API. They load on first use, so
+`import pcp.runtime` on a worker never imports the compiler.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pcp.tools.api import compile, from_jax, from_torch, grad, load, run_passes
+    from pcp.bundle import Bundle
+    from pcp.passes.optimizers.spec import SGD, AdamW, Nesterov
+    from pcp.runtime.communicator import Communicator
+    from pcp.runtime.executor import Program
+
+__version__ = "0.1.0"
+__all__ = [
+    "SGD",
+    "AdamW",
+    "Bundle",
+    "Communicator",
+    "Nesterov",
+    "Program",
+    "compile",
+    "from_jax",
+    "from_torch",
+    "grad",
+    "load",
+    "run_passes",
+]
+
+_HOMES = {
+    "SGD": "pcp.passes.optimizers.spec",
+    "AdamW": "pcp.passes.optimizers.spec",
+    "Bundle": "pcp.bundle",
+    "Communicator": "pcp.runtime.communicator",
+    "Nesterov": "pcp.passes.optimizers.spec",
+    "Program": "pcp.runtime.executor",
+    "compile": "pcp.tools.api",
+    "from_jax": "pcp.tools.api",
+    "from_torch": "pcp.tools.api",
+    "grad": "pcp.tools.api",
+    "load": "pcp.tools.api",
+    "run_passes": "pcp.tools.api",
+}
+
+
+def __getattr__(name: str) -> object:
+    if (home := _HOMES.get(name)) is None:
+        raise AttributeError(f"module 'pcp' has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

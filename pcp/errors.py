@@ -1,0 +1,96 @@
+"""Every error pcp raises on purpose.
+
+PcpError
+├── UsageError            wrong flags or arguments                 exit 2
+├── ConfigError           an experiment file or option value
+├── IRError               a program that cannot be read or is invalid
+│   ├── MissingRule       an op on the active path without a derivative
+│   └── PassError         a pass refused its input
+├── CompileError          a target compiler refused the program
+├── BundleError           a bundle is truncated, tampered or too new
+└── RuntimeFault          something went wrong while running
+    ├── Timeout           a deadline passed
+    ├── PeerLost          a member of the group is gone
+    ├── CollectiveAborted an operation was given up on all members
+    ├── ProtocolError     bytes that no member of this version would send
+    └── StateMismatch     shared state differs where it must not
+
+A message says what is wrong, where (location, file, peer), and what to do
+about it. Commands print it as one line and exit with `exit_code`.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class PcpError(Exception):
+    """Base of all errors; `exit_code` is what a command exits with."""
+
+    exit_code = 1
+
+
+class UsageError(PcpError):
+    """The command line itself is wrong."""
+
+    exit_code = 2
+
+
+class ConfigError(PcpError):
+    """An experiment file or an option has an unknown key or a bad value."""
+
+
+class IRError(PcpError):
+    """A program cannot be parsed, or does not verify."""
+
+
+class MissingRule(IRError):
+    """An op on the active path has no derivative rule."""
+
+
+class PassError(IRError):
+    """A pass cannot do its work on this program."""
+
+
+class CompileError(PcpError):
+    """A target compiler refused the program."""
+
+
+class BundleError(PcpError):
+    """A bundle is truncated, tampered with, or of another version."""
+
+
+class RuntimeFault(PcpError):
+    """Base of what can go wrong while a program runs."""
+
+
+class Timeout(RuntimeFault):
+    """A deadline passed before the operation was done."""
+
+
+class PeerLost(RuntimeFault):
+    """A member of the group is gone; the operation did not happen.
+
+    `peer` is its rank in the group, when that is known.
+    """
+
+    def __init__(self, message: str, *, peer: int | None = None) -> None:
+        super().__init__(message)
+        self.peer = peer
+
+
+class CollectiveAborted(RuntimeFault):
+    """The operation was given up on every member; inputs are as they were."""
+
+
+class ProtocolError(RuntimeFault):
+    """A peer sent bytes that no member of this version would send."""
+
+
+class StateMismatch(RuntimeFault):
+    """Shared state differs between members where it must be identical."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`" Did you mean 'x'?"` for the closest known name, or an empty string."""
+    match = get_close_matches(name, list(known), n=1)
+    return f" Did you mean {match[0]!r}?" if match else ""

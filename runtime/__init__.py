@@ -1,0 +1,1 @@
+"""A bundle runs on machines that fail."""

@@ -1,0 +1,1 @@
+"""Command lines: argv, printing, exit codes, environment."""

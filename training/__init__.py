@@ -1,0 +1,1 @@
+"""Loops over a runtime: state that outlives a step."""
