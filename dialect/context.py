@@ -35,7 +35,9 @@ def _load_chlo(context: ir.Context) -> None:
         PassManager.parse(pipeline).run(empty.operation)
 
 
-def parse(text: str, context: ir.Context | None = None, *, source: str = "-") -> ir.Module:
+def parse(
+    text: str, context: ir.Context | None = None, *, source: str = "-"
+) -> ir.Module:
     """Parse MLIR text; `source` names it in the error (`file:line:col: ...`)."""
     context = context or make_context()
     try:
