@@ -21,7 +21,7 @@ from pcp.errors import IRError
 Value = ir.Value
 
 
-# --- types ---------------------------------------------------------------------
+# --- types ---
 
 
 def tensor_type(value: Value | ir.Type) -> ir.RankedTensorType:
@@ -75,7 +75,7 @@ def is_differentiable(value: Value | ir.Type) -> bool:
     return is_float(raw.element_type) or is_complex(raw.element_type)
 
 
-# --- attributes ------------------------------------------------------------------
+# --- attributes ---
 
 
 def i64(value: int) -> ir.Attribute:
@@ -106,7 +106,7 @@ def attribute(op: ir.Operation, name: str) -> ir.Attribute | None:
     return op.attributes[name] if name in op.attributes else None
 
 
-# --- the one way an op is made -----------------------------------------------------
+# --- the one way an op is made ---
 
 
 def op(
@@ -142,7 +142,7 @@ def _binary(name: str) -> Callable[[Value, Value], Value]:
     return build
 
 
-# --- constants -----------------------------------------------------------------------
+# --- constants ---
 
 
 def constant(value: float | int | bool | complex, type_: ir.Type) -> Value:
@@ -157,7 +157,7 @@ def constant(value: float | int | bool | complex, type_: ir.Type) -> Value:
         dense = ir.DenseElementsAttr.get_splat(
             ranked, ir.FloatAttr.get(element, float(value))
         )
-    elif ir.IntegerType.isinstance(element) and ir.IntegerType(element).width == 1:
+    elif isinstance(element, ir.IntegerType) and ir.IntegerType(element).width == 1:
         dense = ir.DenseElementsAttr.get_splat(ranked, ir.BoolAttr.get(bool(value)))
     else:
         dense = ir.DenseElementsAttr.get_splat(
@@ -200,7 +200,7 @@ def iota(type_: ir.Type, dimension: int) -> Value:
     return op("iota", [], [type_], iota_dimension=i64(dimension)).result
 
 
-# --- elementwise -----------------------------------------------------------------------
+# --- elementwise ---
 
 abs = _unary("abs")
 cbrt = _unary("cbrt")
@@ -300,7 +300,7 @@ def conj(x: Value) -> Value:
     return complex_(real(x), negate(imag(x)))
 
 
-# --- shape and movement ------------------------------------------------------------------
+# --- shape and movement ---
 
 
 def reshape(x: Value, shape: Sequence[int]) -> Value:
@@ -406,7 +406,7 @@ def dynamic_update_slice(x: Value, update: Value, starts: Sequence[Value]) -> Va
     return op("dynamic_update_slice", [x, update, *starts], [x.type]).result
 
 
-# --- reductions and contractions -----------------------------------------------------------
+# --- reductions and contractions ---
 
 
 def body(
