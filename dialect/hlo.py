@@ -150,9 +150,11 @@ def constant(value: float | int | bool | complex, type_: ir.Type) -> Value:
     ranked = tensor_type(type_)
     element = ranked.element_type
     if isinstance(element, ir.ComplexType):
-        value = complex(value)
-        text = f"({_float_text(value.real)},{_float_text(value.imag)})"
-        dense = ir.Attribute.parse(f"dense<{text}> : {ranked}")
+        part = element.element_type
+        width = np.complex64 if isinstance(part, ir.F32Type) else np.complex128
+        dense = ir.DenseElementsAttr.get(
+            np.full(ranked.shape, value, width), type=element, shape=ranked.shape
+        )
     elif is_float(element):
         dense = ir.DenseElementsAttr.get_splat(
             ranked, ir.FloatAttr.get(element, float(value))
@@ -164,12 +166,6 @@ def constant(value: float | int | bool | complex, type_: ir.Type) -> Value:
             ranked, ir.IntegerAttr.get(element, int(value))
         )
     return op("constant", [], [ranked], value=dense).result
-
-
-def _float_text(value: float) -> str:
-    if value != value or value in (float("inf"), float("-inf")):
-        raise IRError("a complex constant with a NaN or an infinity has no literal")
-    return repr(float(value)) if "." in repr(float(value)) else f"{value:e}"
 
 
 def constant_like(x: Value | ir.Type, value: float | int | bool | complex) -> Value:
