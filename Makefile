@@ -1,0 +1,61 @@
+# Every target sets up what it needs, from a bare clone.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-full lit check format docs bench clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "pcp needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# The compiler and the training system: all that the demo needs.
+$(VENV)/.train: $(VENV)/.python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[train]'
+	@touch $@
+
+# Everything: the oracles (torch, jax) and the test tools too.
+$(VENV)/.dev: $(VENV)/.python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@ $(VENV)/.train
+
+demo: $(VENV)/.train ## train a small GPT with two workers (about three minutes)
+	$(BIN)/pcp train examples/demo.json --workers 2
+
+test: $(VENV)/.dev ## lint, lit and unit tests (under 25 minutes on 2 cores)
+	$(BIN)/ruff check .
+	$(BIN)/lit -q lit_tests
+	$(BIN)/python -m pytest
+
+test-full: $(VENV)/.dev ## the same with the slow, exhaustive suites
+	$(BIN)/ruff check .
+	$(BIN)/lit -q lit_tests
+	$(BIN)/python -m pytest -m 'slow or not slow' --timeout 1800
+
+lit: $(VENV)/.dev ## the IR regression suite alone
+	$(BIN)/lit -v lit_tests
+
+check: $(VENV)/.dev ## lint and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(VENV)/.dev ## format the sources
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.dev ## regenerate docs/passes.md and docs/dialect.md
+	$(BIN)/python -m pcp.tools.docs
+
+bench: $(VENV)/.dev ## the training step against JAX and PyTorch
+	$(BIN)/python benchmarks/step.py
+
+clean: ## remove what was built (the virtual environment stays)
+	rm -rf build dist *.egg-info pcp.egg-info .pytest_cache .ruff_cache .hypothesis
