@@ -1,0 +1,195 @@
+"""What a bundle says about itself: its functions, parameters, collectives, modules.
+
+These are values, checked when they are made: no key that this version does not
+know, no dtype without a size, no function that donates what it is not given.
+`pcp.bundle` writes and reads the file around them.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pcp.errors import BundleError, nearest
+
+FORMAT = "pcp-bundle"
+VERSION = 1
+MAX_DIMENSIONS = 64
+
+# Bits of one element, by MLIR's spelling of the type.
+DTYPE_BITS: dict[str, int] = {
+    **{f"f{bits}": bits for bits in (16, 32, 64)},
+    **{name: 8 for name in ("f8E4M3FN", "f8E5M2", "f8E4M3FNUZ", "f8E5M2FNUZ")},
+    "bf16": 16,
+    "i1": 8,  # a byte each once it crosses a function's border
+    **{f"{sign}{bits}": bits for sign in ("i", "ui") for bits in (8, 16, 32, 64)},
+    "complex<f32>": 64,
+    "complex<f64>": 128,
+}
+
+Role = Literal[
+    "param",
+    "state",
+    "data",
+    "grad",
+    "loss",
+    "momentum",
+    "anchor",
+    "tokens",
+    "seed",
+    "result",
+]
+Mode = Literal["train", "grad", "forward"]
+Hyper = float | int | bool | str
+
+
+def tensor_bytes(shape: Iterable[int], dtype: str) -> int:
+    """Bytes of a dense tensor; `BundleError` for a dtype no bundle can hold."""
+    if dtype not in DTYPE_BITS:
+        known = ", ".join(DTYPE_BITS)
+        raise BundleError(f"no dtype {dtype!r} in a bundle (known: {known})")
+    count = 1
+    for size in shape:
+        count *= size
+    return count * DTYPE_BITS[dtype] // 8
+
+
+class _Model(BaseModel):
+    """Immutable, and no key that this version does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _Tensor(_Model):
+    shape: tuple[int, ...] = Field(max_length=MAX_DIMENSIONS)
+    dtype: str
+
+    @model_validator(mode="after")
+    def _check_tensor(self) -> Self:
+        if self.dtype not in DTYPE_BITS:
+            raise ValueError(f"unknown dtype {self.dtype!r}")
+        if any(size < 0 for size in self.shape):
+            raise ValueError(f"negative size in shape {list(self.shape)}")
+        return self
+
+
+class TensorSpec(_Tensor):
+    """One tensor that crosses a function's border, and what it is there for."""
+
+    name: str
+    role: Role
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the dense tensor."""
+        return tensor_bytes(self.shape, self.dtype)
+
+
+class Function(_Model):
+    """A function's inputs and results, in the order in which they are passed.
+
+    `donates` lists inputs whose buffers the call consumes.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    results: tuple[TensorSpec, ...]
+    donates: tuple[int, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_donates(self) -> Self:
+        if any(not 0 <= index < len(self.inputs) for index in self.donates):
+            raise ValueError(f"donates {list(self.donates)} beyond the inputs")
+        return self
+
+    def inputs_of(self, *roles: Role) -> tuple[int, ...]:
+        """Positions of the inputs with one of `roles`."""
+        return tuple(i for i, t in enumerate(self.inputs) if t.role in roles)
+
+    def results_of(self, *roles: Role) -> tuple[int, ...]:
+        """Positions of the results with one of `roles`."""
+        return tuple(i for i, t in enumerate(self.results) if t.role in roles)
+
+
+class Parameter(_Tensor):
+    """A trained tensor; `init` says how it starts, e.g. `normal(0.02)`."""
+
+    name: str
+    init: str
+
+
+class Collective(_Tensor):
+    """What one `pcp_rt.<name>` import does, and what crosses the wire."""
+
+    kind: str
+    reduction: Literal["sum", "mean", "max", "min", "prod"] | None = None
+    mesh: str = ""
+    axes: tuple[str, ...] = ()
+    wire: str = ""
+    bytes: int = Field(ge=0)
+    attributes: dict[str, Any] = {}
+
+
+class Mesh(_Model):
+    """Named axes and their sizes; -1 is decided when a group forms."""
+
+    axes: dict[str, int]
+    devices: tuple[str, ...] = ()
+
+
+class Method(_Model):
+    """An optimizer or an outer algorithm with its hyperparameters."""
+
+    kind: str
+    hyper: dict[str, Hyper] = {}
+
+
+class Module(_Model):
+    """A compiled module: where it lies in the bundle and what can run it."""
+
+    file: str
+    target: str
+    backend: str
+    driver: str
+
+
+class Member(_Model):
+    """The digest and size of one member."""
+
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    bytes: int = Field(ge=0)
+
+
+class Manifest(_Model):
+    """Everything a runtime knows about a program without seeing its IR."""
+
+    format: Literal["pcp-bundle"] = "pcp-bundle"
+    version: Literal[1] = 1
+    producer: dict[str, str] = {}
+    mode: Mode
+    entry: str = "main"
+    functions: dict[str, Function]
+    parameters: tuple[Parameter, ...] = ()
+    collectives: dict[str, Collective] = {}
+    mesh: dict[str, Mesh] = {}
+    devices: tuple[str, ...] = ()
+    optimizer: Method | None = None
+    algorithm: Method | None = None
+    modules: dict[str, Module] = {}
+    members: dict[str, Member] = {}
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        names = [parameter.name for parameter in self.parameters]
+        if len(names) != len(set(names)):
+            raise ValueError("two parameters have one name")
+        return self
+
+    def function(self, name: str) -> Function:
+        """A function's signature, or `BundleError` listing what there is."""
+        if name not in self.functions:
+            known = ", ".join(self.functions) or "none"
+            raise BundleError(
+                f"the bundle has no function {name!r} (it has: {known})."
+                + nearest(name, self.functions)
+            )
+        return self.functions[name]
