@@ -186,7 +186,9 @@ class Bundle:
         try:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 return cls._from_archive(archive, source)
-        except (zipfile.BadZipFile, EOFError, NotImplementedError, OSError) as error:
+        except BundleError:
+            raise
+        except Exception as error:  # zipfile raises many kinds on damaged bytes
             raise BundleError(
                 f"{source}: the bundle is truncated or damaged ({error}); "
                 "copy or compile it again"
