@@ -1,0 +1,107 @@
+"""`pcp`: one command with subcommands, and the flag forms of its predecessor.
+
+A subcommand is one line in `COMMANDS`; its module is imported when it is asked
+for, so that `pcp worker` never loads what only the compiler needs. The older
+spelling works too, by translation:
+
+    pcp --shepherd --config X.json      is   pcp shepherd --config X.json
+    pcp --worker --connect H:P          is   pcp worker --connect H:P
+    pcp --node-manager --scale 8        is   pcp node --scale 8
+    pcp --supervise -- --worker ...     is   pcp supervise -- worker ...
+"""
+
+from collections.abc import Sequence
+from importlib import import_module
+
+import pcp
+from pcp.errors import UsageError, nearest
+from pcp.tools.command import run
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "train": ("pcp.tools.train", "train on this machine: shepherd, workers, summary"),
+    "shepherd": ("pcp.tools.shepherd", "coordinate a training run"),
+    "worker": ("pcp.tools.worker", "train for a shepherd"),
+    "node": ("pcp.tools.node", "run supervised workers, one per device"),
+    "supervise": ("pcp.tools.supervise", "restart a command when it dies"),
+    "status": ("pcp.tools.status", "what a run is doing"),
+    "ledger": ("pcp.tools.ledger", "check that a run used each sample once"),
+    "schema": ("pcp.tools.schema", "the JSON Schema of experiment files"),
+}
+"""Name -> (module whose `main(argv)` runs it, one line of help)."""
+
+MODE_FLAGS = {
+    "--shepherd": "shepherd",
+    "--worker": "worker",
+    "--node-manager": "node",
+    "--supervise": "supervise",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `pcp`; returns the exit code."""
+    return run("pcp", _main, argv)
+
+
+def _main(argv: Sequence[str]) -> int:
+    arguments = translate(argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(f"pcp {pcp.__version__}")
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        raise UsageError(unknown(name))
+    return import_module(COMMANDS[name][0]).main(rest) or 0
+
+
+def usage() -> str:
+    """The text of `pcp --help`."""
+    lines = [f"  {name:<12}{help_}" for name, (_, help_) in sorted(COMMANDS.items())]
+    return "\n".join(
+        [
+            "usage: pcp COMMAND [flags]      (pcp COMMAND --help for one command)",
+            "",
+            *lines,
+            "",
+            "example:",
+            "  pcp train examples/demo.json --workers 2",
+        ]
+    )
+
+
+def unknown(name: str) -> str:
+    """What to say about a command or flag that does not exist."""
+    known = [*COMMANDS, *MODE_FLAGS, "--help", "--version"]
+    what = "flag" if name.startswith("-") else "command"
+    return f"no {what} {name!r}.{nearest(name, known)} (see pcp --help)"
+
+
+def translate(argv: Sequence[str]) -> list[str]:
+    """`argv` with a mode flag turned into the subcommand it stands for.
+
+    `--supervise` takes everything after it as the child's command line, and the
+    flags before it are the supervisor's own. Without a mode flag `--connect`
+    means a worker and `--config` a shepherd, as they always did.
+    """
+    arguments = list(argv)
+    if not arguments or not arguments[0].startswith("--"):
+        return arguments
+    if "--supervise" in arguments:
+        at = arguments.index("--supervise")
+        child = arguments[at + 1 :]
+        child = child[1:] if child[:1] == ["--"] else child
+        return ["supervise", *arguments[:at], "--", *translate(child)]
+    for flag in arguments:
+        if flag in MODE_FLAGS:
+            arguments.remove(flag)
+            return [MODE_FLAGS[flag], *arguments]
+    return [*_implied_mode(arguments), *arguments]
+
+
+def _implied_mode(arguments: Sequence[str]) -> list[str]:
+    names = {argument.partition("=")[0] for argument in arguments}
+    if "--connect" in names:
+        return ["worker"]
+    return ["shepherd"] if "--config" in names else []
