@@ -1,28 +1,98 @@
 """The only lists: every pcp pass by name, imported when it is asked for."""
 
+import re
+from collections.abc import Iterator
 from importlib import import_module
 
-from pcp.errors import nearest
-from pcp.passes.base import Pass, Pipeline, parse_pipeline
+from pcp.dialect.bindings import PassManager, ir
+from pcp.dialect.context import register_passes
+from pcp.errors import PassError, nearest
+from pcp.passes.base import CppPasses, Pass, Pipeline, parse_pipeline
 
 PASSES: dict[str, str] = {
     "pcp-grad": "pcp.autodiff.passes:Grad",
     "pcp-vjp": "pcp.autodiff.passes:Vjp",
 }
 
+# MLIR cannot list its own passes through the bindings. These are the ones worth
+# suggesting; any other that the wheel has registered runs too.
+MLIR_PASSES: dict[str, str] = {
+    "canonicalize": "fold, and drop what is dead",
+    "chlo-legalize-to-stablehlo": "CHLO to StableHLO (on func.func)",
+    "cse": "merge equal pure ops",
+    "inline": "inline calls",
+    "loop-invariant-code-motion": "hoist what does not change out of loops",
+    "remove-dead-values": "drop unused arguments, results and values",
+    "sccp": "sparse conditional constant propagation",
+    "stablehlo-canonicalize-dynamism": "constant dynamic ops to static (on func.func)",
+    "stablehlo-complex-math-expander": "complex maths to real (on func.func)",
+    "stablehlo-refine-shapes": "infer static shapes from static arguments",
+    "strip-debuginfo": "drop locations",
+    "symbol-dce": "drop unused private symbols",
+    "symbol-privatize": "make symbols private",
+}
+
+
+def known() -> list[str]:
+    """Every name to suggest when one is unknown."""
+    return sorted([*PASSES, *MLIR_PASSES])
+
 
 def lookup(name: str) -> type[Pass] | None:
     """The class of a pcp pass, or None when it must be one of MLIR's own."""
     if (target := PASSES.get(name)) is None:
         if name.startswith("pcp-"):
-            from pcp.errors import PassError
-
             raise PassError(f"no pass named {name!r}.{nearest(name, PASSES)}")
         return None
     module, _, attribute = target.partition(":")
     return getattr(import_module(module), attribute)
 
 
+def summaries() -> Iterator[tuple[str, str]]:
+    """Each known pass with its one line: pcp's from the docstrings, then MLIR's."""
+    for name in sorted(PASSES):
+        cls = lookup(name)
+        yield name, ((cls and cls.__doc__) or "").strip().partition("\n")[0]
+    yield from sorted(MLIR_PASSES.items())
+
+
 def pipeline(text: str) -> Pipeline:
-    """Parse a pipeline string against this catalog."""
-    return parse_pipeline(text, lookup)
+    """Parse a pipeline string against this catalog, MLIR's own passes included."""
+    parsed = parse_pipeline(text, lookup)
+    for step in parsed.steps:
+        if isinstance(step, CppPasses) and (problem := _rejected(step.text)):
+            raise PassError(problem)
+    return parsed
+
+
+def step_text(name: str, options: str = "") -> str:
+    """A pass flag (`--name=options`) as the pipeline string writes it.
+
+    A pass of MLIR's that runs on functions is nested in `func.func(...)`, as
+    mlir-opt does for flags.
+    """
+    text = f"{name}{{{options}}}" if options else name
+    if lookup(name) is None and "restricted to 'func.func'" in (_rejected(text) or ""):
+        return f"func.func({text})"
+    return text
+
+
+def _rejected(text: str) -> str | None:
+    """Why MLIR cannot read a pipeline, or None when it can."""
+    register_passes()
+    with ir.Context():
+        try:
+            PassManager.parse(f"builtin.module({text})")
+        except ValueError as error:
+            return _explain(text, str(error))
+    return None
+
+
+def _explain(text: str, error: str) -> str:
+    unknown = re.search(r"'([^']*)' does not refer to a registered pass", error)
+    if unknown is None:
+        return f"{text!r}: {' '.join(error.split())}"
+    name = unknown.group(1)
+    if name in PASSES:
+        return f"{text!r}: {name} runs on the module; write it at the top level"
+    return f"no pass named {name!r}.{nearest(name, known())}"

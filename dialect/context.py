@@ -25,14 +25,19 @@ def make_context() -> ir.Context:
 
 def _load_chlo(context: ir.Context) -> None:
     """CHLO has no loader of its own in the wheel: running one pass loads it."""
-    global _registered
-    if not _registered:
-        stablehlo.register_stablehlo_passes()
-        _registered = True
+    register_passes()
     with context, ir.Location.unknown():
         empty = ir.Module.parse("func.func private @f()")
         pipeline = "builtin.module(func.func(stablehlo-complex-math-expander))"
         PassManager.parse(pipeline).run(empty.operation)
+
+
+def register_passes() -> None:
+    """Make StableHLO's passes known by name; they are global to the process."""
+    global _registered
+    if not _registered:
+        stablehlo.register_stablehlo_passes()
+        _registered = True
 
 
 def parse(
@@ -54,27 +59,56 @@ def read(path: str | Path, context: ir.Context | None = None) -> ir.Module:
         content = path.read_bytes()
     except OSError as error:
         raise IRError(f"{path}: cannot read the model: {error.strerror}") from error
-    if content[:4] == b"ML\xefR":
-        context = context or make_context()
+    return parse_bytes(content, context, source=str(path))
+
+
+def parse_bytes(
+    content: bytes, context: ir.Context | None = None, *, source: str = "-"
+) -> ir.Module:
+    """Parse the content of a file: MLIR bytecode, or text in UTF-8."""
+    context = context or make_context()
+    if is_bytecode(content):
         try:
             with context:
                 return ir.Module.parse(content)
         except ir.MLIRError as error:
-            raise IRError(diagnostics(error, str(path))) from error
+            raise IRError(diagnostics(error, source)) from error
+    return parse(decode(content, source), context, source=source)
+
+
+def is_bytecode(content: bytes) -> bool:
+    """Whether it starts as MLIR bytecode does."""
+    return content[:4] == b"ML\xefR"
+
+
+def decode(content: bytes, source: str) -> str:
+    """MLIR text from a file's bytes; an `IRError` when there is none."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise IRError(f"{path}: neither MLIR text nor MLIR bytecode") from error
-    return parse(text, context, source=str(path))
+        line = content.count(b"\n", 0, error.start) + 1
+        raise IRError(
+            f"{source}:{line}: neither MLIR text nor MLIR bytecode "
+            f"(byte {error.start} is not UTF-8)"
+        ) from error
+    if not text.strip():
+        raise IRError(f"{source}: empty input, there is no program to read")
+    return text
 
 
 def diagnostics(error: ir.MLIRError, source: str) -> str:
     """The first diagnostic of `error` as `file:line:col: message`."""
     for diagnostic in error.error_diagnostics:
         where = location_string(diagnostic.location, source)
-        notes = "".join(f"; {note.message}" for note in diagnostic.notes)
-        return f"{where}: {diagnostic.message}{notes}"
+        # They are longer than all the rest.
+        notes = [n.message for n in diagnostic.notes if not is_echo(n.message)]
+        return f"{where}: {'; '.join([diagnostic.message, *notes])}"
     return f"{source}: {error}"
+
+
+def is_echo(note: str) -> bool:
+    """Whether a note prints the op again, or the names of all dialects."""
+    return note.startswith(("see current operation", "Available dialects: "))
 
 
 def location_string(location: ir.Location, source: str = "-") -> str:

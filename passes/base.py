@@ -135,14 +135,18 @@ class Pipeline:
     """Passes in order.
 
     `observe(step, module, when)` is called with `when` "before" and "after"
-    each pass: verification, timing, printing and crash dumps are observers,
-    not flags inside the loop.
+    each pass, or "failed": timing, printing and crash dumps are observers, not
+    flags inside the loop.
     """
 
     steps: tuple[Step, ...]
 
     def run(
-        self, module: ir.Module, observers: Iterable["Observer"] = ()
+        self,
+        module: ir.Module,
+        observers: Iterable["Observer"] = (),
+        *,
+        verify_each: bool = True,
     ) -> ir.Module:
         """Run every pass in place; returns `module` for chaining."""
         observers = list(observers)
@@ -151,7 +155,8 @@ class Pipeline:
                 observe(step, module, "before")
             try:
                 step.run(module)
-                verify(module, step.name)
+                if verify_each:
+                    verify(module, step.name)
             except Exception as error:
                 for observe in observers:
                     observe(step, module, "failed")

@@ -74,20 +74,31 @@ def run(prog: str, work: Work, argv: Sequence[str] | None = None) -> int:
         _silence_stdout()
         return BROKEN_PIPE
     except PcpError as error:
-        return _fail(prog, str(error), error.exit_code, debug)
+        return report(prog, error, debug=debug)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(prog, f"{where}{error.strerror or error}", 1, debug)
     except Exception as error:
         kind = type(error).__name__
         hint = "this is a bug in pcp; --debug shows where"
-        return _fail(prog, f"internal error: {kind}: {error} ({hint})", 1, debug)
+        internal = f"internal error: {kind}: {error} ({hint})"
+        return _fail(prog, internal, 1, debug, getattr(error, "__notes__", ()))
 
 
-def _fail(prog: str, message: str, code: int, debug: bool) -> int:
+def report(prog: str, error: PcpError, *, debug: bool = False) -> int:
+    """Print an error and its notes on stderr; returns its exit code."""
+    notes = getattr(error, "__notes__", ())
+    return _fail(prog, str(error), error.exit_code, debug, notes)
+
+
+def _fail(
+    prog: str, message: str, code: int, debug: bool, notes: Sequence[str] = ()
+) -> int:
     if debug:
         traceback.print_exc()
     print(f"{prog}: error: {message}", file=sys.stderr)
+    for note in notes:
+        print(f"{prog}: note: {note}", file=sys.stderr)
     return code
 
 

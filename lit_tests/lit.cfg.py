@@ -1,0 +1,35 @@
+"""The IR regression suite: `lit lit_tests`.
+
+Tools are those of the environment that runs lit. `PCP_ROUNDTRIP` is: parse,
+print in generic form, parse again, print.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import lit.formats
+
+BIN = Path(sys.executable).parent  # of the link: a venv's python points elsewhere
+TOOLS = ("filecheck", "pcp", "pcp-compile", "pcp-opt")
+
+config.name = "pcp"
+config.test_format = lit.formats.ShTest(execute_external=False)
+config.suffixes = [".mlir", ".test", ".py"]
+config.excludes = ["lit.cfg.py"]
+config.test_source_root = str(Path(__file__).parent)
+
+if missing := [tool for tool in TOOLS if not (BIN / tool).exists()]:
+    lit_config.fatal(f"{BIN} lacks {', '.join(missing)}: pip install -e '.[dev]'")
+config.environment["PATH"] = f"{BIN}:{config.environment['PATH']}"
+config.environment["PYTHONDONTWRITEBYTECODE"] = "1"
+
+config.substitutions += [
+    ("PCP_ROUNDTRIP", "pcp-opt %s --mlir-print-op-generic | pcp-opt -"),
+    ("%python", sys.executable),
+]
+config.available_features |= {
+    name for name in ("jax", "torch") if importlib.util.find_spec(name)
+}
+
+config.maxIndividualTestTime = 60
