@@ -43,7 +43,7 @@ class Pass:
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Self:
         """Build the pass from `key=value` strings, as a pipeline writes them."""
-        known = {f.name.replace("_", "-"): f for f in fields(cls)}
+        known = {option(f.name): f for f in fields(cls)}
         hints = typing.get_type_hints(cls)
         values: dict[str, Any] = {}
         for key, text in options.items():
@@ -64,11 +64,16 @@ class Pass:
     def __str__(self) -> str:
         """The pass as the pipeline string writes it, defaults left out."""
         set_fields = [
-            f"{f.name.replace('_', '-')}={_show(getattr(self, f.name))}"
+            f"{option(f.name)}={_show(getattr(self, f.name))}"
             for f in fields(self)
             if getattr(self, f.name) != f.default
         ]
         return self.name + (f"{{{' '.join(set_fields)}}}" if set_fields else "")
+
+
+def option(field: str) -> str:
+    """A field's option name; `name_` is the option `name` (the pass has a name)."""
+    return field.rstrip("_").replace("_", "-")
 
 
 def _show(value: object) -> str:

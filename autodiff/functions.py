@@ -1,0 +1,160 @@
+"""Functions as the derivative passes handle them: find, copy, inline, finish."""
+
+from collections.abc import Sequence
+
+from pcp.dialect import hlo
+from pcp.dialect.bindings import PassManager, ir
+from pcp.dialect.context import location_string
+from pcp.errors import PassError, nearest
+
+Value = ir.Value
+
+
+def functions(module: ir.Module) -> dict[str, ir.Operation]:
+    """Every function of the module by its symbol."""
+    return {
+        symbol(op.operation): op.operation
+        for op in module.body.operations
+        if op.operation.name == "func.func"
+    }
+
+
+def symbol(function: ir.Operation) -> str:
+    """A function's name."""
+    return ir.StringAttr(function.attributes["sym_name"]).value
+
+
+def body(function: ir.Operation) -> ir.Block:
+    """The only block of a function that has one."""
+    return function.regions[0].blocks[0]
+
+
+def find(module: ir.Module, name: str) -> ir.Operation:
+    """The function `name`, with a body of one block and static shapes."""
+    known = functions(module)
+    if name not in known:
+        listed = ", ".join(f"@{n}" for n in known) or "none"
+        raise PassError(
+            f"no function @{name} in the module (there are: {listed})."
+            + nearest(name, known)
+        )
+    function = known[name]
+    where = location_string(function.location)
+    if not len(function.regions[0].blocks):
+        raise PassError(f"{where}: @{name} is a declaration; it has no body")
+    if len(function.regions[0].blocks) > 1:
+        raise PassError(
+            f"{where}: @{name} has several blocks; lower control flow "
+            "to stablehlo.case and stablehlo.while first"
+        )
+    return function
+
+
+def copy(module: ir.Module, function: ir.Operation, name: str) -> ir.Operation:
+    """A copy called `name`, behind the original, with all its calls inlined."""
+    if name in functions(module):
+        raise PassError(
+            f"@{name} is already in the module; give the result another name with "
+            "the option name="
+        )
+    clone = function.clone(ir.InsertionPoint.after(function))
+    clone.attributes["sym_name"] = ir.StringAttr.get(name)
+    inline_calls(module, clone)
+    return clone
+
+
+def inline_calls(module: ir.Module, function: ir.Operation) -> None:
+    """Replace each `func.call` by the callee's body, at any depth of regions.
+
+    A recursive call is refused: it has no finite inlined form.
+    """
+    known = functions(module)
+    pending = [(call, ()) for call in _calls(function)]
+    while pending:
+        call, chain = pending.pop()
+        name = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+        if name in chain:
+            where = location_string(call.location)
+            raise PassError(
+                f"{where}: func.call: @{name} calls itself; recursion cannot be "
+                "differentiated, use stablehlo.while"
+            )
+        if name not in known or not len(known[name].regions[0].blocks):
+            continue  # an import: the walk reports it if it is on the active path
+        pending += [(c, (*chain, name)) for c in _inline(call, known[name])]
+
+
+def _calls(op: ir.Operation) -> list[ir.Operation]:
+    found: list[ir.Operation] = []
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                inner = inner.operation
+                if inner.name == "func.call":
+                    found.append(inner)
+                elif len(inner.regions):
+                    found += _calls(inner)
+    return found
+
+
+def _inline(call: ir.Operation, callee: ir.Operation) -> list[ir.Operation]:
+    """Put the callee's body in place of the call; returns the calls it brings."""
+    husk = callee.clone(ir.InsertionPoint.after(callee))
+    results, ops = splice(body(husk), list(call.operands), before=call)
+    for old, new in zip(call.results, results, strict=True):
+        old.replace_all_uses_with(new)
+    call.erase()
+    husk.erase()
+    brought = []
+    for op in ops:
+        brought += [op] if op.name == "func.call" else _calls(op)
+    return brought
+
+
+def splice(
+    block: ir.Block, arguments: Sequence[Value], before: ir.Operation
+) -> tuple[list[Value], list[ir.Operation]]:
+    """Move a block's ops in front of `before`, its arguments replaced.
+
+    Returns what the block's terminator returned, and the ops moved, in order.
+    """
+    for old, new in zip(block.arguments, arguments, strict=True):
+        old.replace_all_uses_with(new)
+    *ops, end = [op.operation for op in block.operations]
+    for op in ops:
+        op.move_before(before)
+    return list(end.operands), ops
+
+
+def finish(
+    function: ir.Operation,
+    results: Sequence[Value],
+    extra: Sequence[dict[str, ir.Attribute]],
+) -> None:
+    """Return `results`, set the type that follows, and drop what is not used.
+
+    `extra` holds the attributes of the results beyond those the function had.
+    """
+    block = body(function)
+    *_, end = block.operations
+    with ir.InsertionPoint(end), end.location:
+        ir.Operation.create("func.return", operands=list(results))
+    end.operation.erase()
+    type_ = ir.FunctionType.get(
+        [a.type for a in block.arguments], [r.type for r in results]
+    )
+    function.attributes["function_type"] = ir.TypeAttr.get(type_)
+    _extend(function, "arg_attrs", [{}] * len(block.arguments))
+    _extend(function, "res_attrs", [{}] * (len(results) - len(extra)) + list(extra))
+    PassManager.parse("func.func(cse)").run(function)
+
+
+def _extend(
+    function: ir.Operation, name: str, wanted: Sequence[dict[str, ir.Attribute]]
+) -> None:
+    """Lengthen `arg_attrs` or `res_attrs` to the new signature."""
+    given = hlo.attribute(function, name)
+    have = list(ir.ArrayAttr(given)) if given is not None else []
+    rest = [ir.DictAttr.get(d) for d in wanted[len(have) :]]
+    if have or any(wanted):
+        function.attributes[name] = ir.ArrayAttr.get([*have, *rest])

@@ -1,0 +1,201 @@
+"""The passes pcp-vjp and pcp-grad.
+
+Both copy a function, inline its calls, walk the copy backwards once and append
+what the walk emits: the forward values are there to be reused, since both
+directions lie in one function.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pcp.autodiff import functions
+from pcp.autodiff.activity import propagate
+from pcp.autodiff.cotangents import Cotangents, materialize
+from pcp.autodiff.reverse import pull_back
+from pcp.dialect import hlo
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import location_string
+from pcp.errors import PassError
+from pcp.passes.base import Pass
+
+Value = ir.Value
+
+
+@dataclass(frozen=True)
+class Vjp(Pass):
+    """Add the vector-Jacobian product of a function.
+
+    `@f(x) -> y` stays and `@f_vjp(x, ȳ) -> (y, x̄)` is added: all inputs of `@f`,
+    then one cotangent for each floating-point or complex result; all results of
+    `@f`, then one cotangent for each input in `wrt` (positions, in the order
+    given; every floating-point or complex input if left out).
+
+        func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
+          %y = stablehlo.sine %x
+          return %y
+        }
+
+    becomes, with `pcp-vjp{func=f}`, the same and
+
+        func.func @f_vjp(%x: tensor<4xf32>, %g: tensor<4xf32>)
+            -> (tensor<4xf32>, tensor<4xf32>) {
+          %y = stablehlo.sine %x
+          %c = stablehlo.cosine %x
+          %d = stablehlo.multiply %g, %c
+          return %y, %d
+        }
+
+    It assumes static shapes. An op on the active path without a rule is an error
+    at its location. Conventions are those of `jax.vjp`.
+    """
+
+    name = "pcp-vjp"
+    func: str = "main"
+    wrt: tuple[int, ...] | None = None
+    name_: str = ""
+
+    def run(self, module: ir.Module) -> None:
+        """Add `@<func>_vjp`, or what `name` says."""
+        vjp(module, self.func, self.wrt, self.name_ or f"{self.func}_vjp")
+
+
+@dataclass(frozen=True)
+class Grad(Pass):
+    """Add the gradient of a function whose first result is a real scalar.
+
+    `@f(x) -> (loss, aux)` stays and `@f_grad(x) -> (loss, aux, x̄)` is added: all
+    results of `@f`, then the gradient of the first one for each input in `wrt`.
+    Left out, `wrt` is the arguments with `pcp.role = "param"` if any argument has
+    a role, else every floating-point or complex input.
+    """
+
+    name = "pcp-grad"
+    func: str = "main"
+    wrt: tuple[int, ...] | None = None
+    name_: str = ""
+
+    def run(self, module: ir.Module) -> None:
+        """Add `@<func>_grad`, or what `name` says."""
+        grad(module, self.func, self.wrt, self.name_ or f"{self.func}_grad")
+
+
+def vjp(
+    module: ir.Module, name: str, wrt: Sequence[int] | None, new_name: str
+) -> ir.Operation:
+    """Add the VJP of `@name` as `@new_name`; see `Vjp`."""
+    with module.context:
+        source = functions.find(module, name)
+        wrt = _positions(source, wrt, roles=False)
+        function = functions.copy(module, source, new_name)
+        block = functions.body(function)
+        seeds = [
+            block.add_argument(r.type, function.location)
+            if hlo.is_differentiable(r)
+            else None
+            for r in _returned(block)
+        ]
+        _append_reverse(function, wrt, seeds)
+        return function
+
+
+def grad(
+    module: ir.Module, name: str, wrt: Sequence[int] | None, new_name: str
+) -> ir.Operation:
+    """Add the gradient of `@name`'s first result as `@new_name`; see `Grad`."""
+    with module.context:
+        source = functions.find(module, name)
+        loss = _scalar_loss(source)
+        wrt = _positions(source, wrt, roles=True)
+        function = functions.copy(module, source, new_name)
+        block = functions.body(function)
+        *_, end = block.operations
+        with ir.InsertionPoint(end), end.location:
+            one = hlo.constant(1.0, loss.type)
+        _append_reverse(function, wrt, [one])
+        return function
+
+
+def _returned(block: ir.Block) -> list[Value]:
+    *_, end = block.operations
+    return list(end.operands)
+
+
+def _scalar_loss(function: ir.Operation) -> Value:
+    results = _returned(functions.body(function))
+    found = ", ".join(str(r.type) for r in results) or "nothing"
+    if results and hlo.is_differentiable(results[0]):
+        if hlo.is_float(hlo.element_type(results[0])) and not hlo.shape_of(results[0]):
+            return results[0]
+    raise PassError(
+        f"{location_string(function.location)}: @{functions.symbol(function)} returns "
+        f"{found}; a gradient needs a floating-point scalar as the first result "
+        "(pcp-vjp takes any results)"
+    )
+
+
+def _positions(
+    function: ir.Operation, wrt: Sequence[int] | None, roles: bool
+) -> list[int]:
+    """Which arguments to differentiate for, checked."""
+    arguments = functions.body(function).arguments
+    where = f"{location_string(function.location)}: @{functions.symbol(function)}"
+    if wrt is None:
+        wrt = _default_positions(function, roles)
+        if not wrt:
+            raise PassError(f"{where} has no floating-point input to differentiate for")
+    if not wrt:
+        raise PassError(f"{where}: wrt= names no input")
+    for position in wrt:
+        if not 0 <= position < len(arguments):
+            raise PassError(
+                f"{where}: wrt={position}, but it has {len(arguments)} inputs (0 to "
+                f"{len(arguments) - 1})"
+            )
+        if not hlo.is_differentiable(arguments[position]):
+            raise PassError(
+                f"{where}: input {position} is {arguments[position].type}; only "
+                "floating-point and complex tensors have a derivative"
+            )
+    if len(set(wrt)) != len(wrt):
+        raise PassError(f"{where}: wrt= names an input twice")
+    return list(wrt)
+
+
+def _default_positions(function: ir.Operation, roles: bool) -> list[int]:
+    arguments = functions.body(function).arguments
+    floats = [i for i, a in enumerate(arguments) if hlo.is_differentiable(a)]
+    role = [_role(function, i) for i in range(len(arguments))]
+    if roles and any(role):
+        return [i for i in floats if role[i] == "param"]
+    return floats
+
+
+def _role(function: ir.Operation, position: int) -> str | None:
+    attributes = hlo.attribute(function, "arg_attrs")
+    if attributes is None:
+        return None
+    entry = ir.DictAttr(list(ir.ArrayAttr(attributes))[position])
+    return ir.StringAttr(entry["pcp.role"]).value if "pcp.role" in entry else None
+
+
+def _append_reverse(
+    function: ir.Operation, wrt: Sequence[int], seeds: Sequence[Value | None]
+) -> None:
+    """Walk back from the results' `seeds` and return the cotangents of `wrt`.
+
+    A shorter `seeds` leaves the remaining results without a cotangent.
+    """
+    block = functions.body(function)
+    *ops, end = [op.operation for op in block.operations]
+    sources = [block.arguments[i] for i in wrt]
+    active = propagate(
+        ops, {v: f"input {i}" for i, v in zip(wrt, sources, strict=True)}
+    )
+    cotangents = Cotangents()
+    results = list(end.operands)
+    with ir.InsertionPoint(end), end.location:
+        for result, seed in zip(results, seeds, strict=False):
+            cotangents.add(result, seed)
+        pull_back(ops, cotangents, active)
+        gradients = [materialize(cotangents.take(v), v) for v in sources]
+    functions.finish(function, [*results, *gradients], [{} for _ in gradients])

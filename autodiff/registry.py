@@ -1,0 +1,66 @@
+"""The table of all rules: op name to rule, merged from the chapters.
+
+Chapters are imported when the first rule is asked for. `register` adds or
+replaces one from outside, for an op of another dialect or a custom call.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+
+from pcp.autodiff.kinds import NoGradient, Rule
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import location_string
+from pcp.errors import MissingRule, nearest
+
+#: Files of `autodiff/rules/`, named as the chapters of the specification are.
+CHAPTERS = ("elementwise", "data_movement", "indexing", "reductions", "contractions")
+
+GUIDE = "docs/adding-a-rule.md"
+
+_registered: dict[str, Rule] = {}
+
+
+@cache
+def _tables() -> Mapping[str, Rule]:
+    merged: dict[str, Rule] = {}
+    for chapter in CHAPTERS:
+        rules = import_module(f"pcp.autodiff.rules.{chapter}").RULES
+        for short, rule in rules.items():
+            merged[short if "." in short else f"stablehlo.{short}"] = rule
+    return merged
+
+
+def rules() -> dict[str, Rule]:
+    """Every rule by qualified op name."""
+    return {**_tables(), **_registered}
+
+
+def register(name: str, rule: Rule) -> None:
+    """Use `rule` for the op `name` (qualified: "mine.op") from now on."""
+    _registered[name] = rule
+
+
+def unregister(name: str) -> None:
+    """Forget what `register` added under `name`."""
+    _registered.pop(name, None)
+
+
+def find(name: str) -> Rule | None:
+    """The rule of an op, or None."""
+    return _registered.get(name) or _tables().get(name)
+
+
+def is_no_gradient(name: str) -> bool:
+    """Whether the table declares that no derivative flows through the op."""
+    return isinstance(find(name), NoGradient)
+
+
+def missing(op: ir.Operation, reached_from: str) -> MissingRule:
+    """The error for an op on the active path that the table does not have."""
+    where = location_string(op.location)
+    return MissingRule(
+        f"{where}: {op.name}: no derivative rule, and a derivative flows through it "
+        f"(reached from {reached_from}).{nearest(op.name, rules())} {GUIDE} shows how "
+        "to add one; pcp.stop_gradient on its operand declares the derivative zero"
+    )

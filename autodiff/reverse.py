@@ -1,0 +1,48 @@
+"""The one reverse walk: ops in reverse program order, each to its rule.
+
+The walk is linear in the number of ops: each is visited once, and only those
+whose results have a cotangent and whose inputs are active do any work.
+"""
+
+from collections.abc import Sequence
+
+from pcp.autodiff import registry
+from pcp.autodiff.activity import Activity, inputs
+from pcp.autodiff.cotangents import Cotangents
+from pcp.autodiff.kinds import Site
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import location_string
+from pcp.errors import IRError
+
+
+def pull_back(
+    ops: Sequence[ir.Operation], cotangents: Cotangents, active: Activity
+) -> None:
+    """Carry `cotangents` from results to inputs through `ops` (program order).
+
+    Emits at the current insertion point, each op with its primal's location.
+    Raises `MissingRule` at an op on the active path that has no rule.
+    """
+    for op in reversed(ops):
+        if any(result in cotangents for result in op.results):
+            with op.location:
+                _visit(op, cotangents, active)
+
+
+def _visit(op: ir.Operation, cotangents: Cotangents, active: Activity) -> None:
+    values = inputs(op)
+    wanted = tuple(v in active for v in values)
+    if not any(wanted):
+        return
+    rule = registry.find(op.name)
+    if rule is None:
+        source = next(active[v] for v in values if v in active)
+        raise registry.missing(op, source)
+    gathered = tuple(cotangents.take(result) for result in op.results)
+    answer = rule.vjp(Site(op, values, gathered, wanted, active))
+    try:
+        for value, want, cotangent in zip(values, wanted, answer, strict=True):
+            cotangents.add(value, cotangent if want else None)
+    except (IRError, ValueError) as error:
+        where = location_string(op.location)
+        raise IRError(f"{where}: {op.name}: its derivative rule: {error}") from error
