@@ -1,0 +1,224 @@
+"""The experiment file: what to train, on what data, how, for how long.
+
+One JSON object. An unknown key is an error that names the nearest known one; a
+bad value is an error that names the key. `json_schema()` is what `pcp schema`
+prints. Relative paths are looked up beside the file, then in the working
+directory.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from pcp.errors import ConfigError, nearest
+
+BUILTIN = "builtin:"
+
+# The keys that decide which samples are drawn in which order, and what one
+# optimizer step means: a run can only be resumed with the same ones.
+FROZEN_KEYS = (
+    "tokenizer",
+    "sampling",
+    "seed",
+    "chunk_size_mode",
+    "chunk_size_bytes",
+    "chunk_shuffle",
+    "effective_batch_size",
+    "validation_fraction",
+    "max_epochs",
+    "tau",
+)
+
+
+class Experiment(BaseModel):
+    """Every key of an experiment file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    model_path: str = Field(
+        description="StableHLO text (.mlir), compiled for each worker's target, "
+        "or a training bundle (.pcp)"
+    )
+    data_path: str = Field(
+        description="a text, byte or token file; or builtin:python-docs"
+    )
+    tokenizer: Literal["char", "byte", "u16"] = Field(
+        "char",
+        description="char: sorted characters of the text; byte: 0 to 255; "
+        "u16: the file holds little-endian 16-bit ids",
+    )
+    sampling: Literal["random", "fifo"] = Field(
+        "random", description="order of the samples of an epoch"
+    )
+    dtype: Literal["f32", "bf16", "f16"] = Field(
+        "f32", description="the dtype of the model's parameters"
+    )
+    vocabulary_size: int | None = Field(
+        None, gt=0, description="ids the model accepts; null: judged by its shapes"
+    )
+    initial_weights: str | None = Field(
+        None, description="safetensors file to start from; null: the model's @init"
+    )
+
+    learning_rate: float = Field(gt=0, description="of the inner optimizer")
+    optimizer: Literal["adamw", "sgd", "nesterov"] = Field(
+        "adamw", description="inner optimizer"
+    )
+    weight_decay: float = Field(0.01, ge=0, description="decoupled, for adamw")
+    beta1: float = Field(0.9, ge=0, lt=1, description="adamw's first moment")
+    beta2: float = Field(0.999, ge=0, lt=1, description="adamw's second moment")
+    epsilon: float = Field(1e-8, gt=0, description="adamw's denominator")
+    inner_momentum: float = Field(0.0, ge=0, lt=1, description="of sgd and nesterov")
+    clip_norm: float | None = Field(
+        None, gt=0, description="largest global gradient norm; null: no clipping"
+    )
+    schedule: Literal["constant", "cosine", "wsd"] = Field(
+        "constant", description="of the inner learning rate, over all inner steps"
+    )
+    warmup_steps: int = Field(0, ge=0, description="linear warm-up, in inner steps")
+
+    tau: int = Field(gt=0, description="inner steps per round")
+    outer_loop_steps: int = Field(gt=0, description="rounds")
+    max_epochs: int = Field(1, gt=0, description="passes over the data at most")
+    outer_learning_rate: float = Field(0.7, gt=0, description="of the outer step")
+    nesterov_momentum: float = Field(
+        0.9, ge=0, lt=1, description="of the outer step; 0 for plain averaging"
+    )
+    effective_batch_size: int | None = Field(
+        None,
+        gt=0,
+        description="samples per inner step of one worker; a multiple of the "
+        "model's batch, reached by accumulating gradients",
+    )
+
+    seed: int = Field(0, ge=0, lt=1 << 63, description="of parameters and data order")
+    validation_fraction: float = Field(
+        0.05, ge=0, lt=0.5, description="held out from the end of the data"
+    )
+    validate_every: int = Field(
+        0, ge=0, description="rounds between validations; 0: at the end only"
+    )
+    chunk_size_mode: Literal["whole", "fixed_bytes", "diloco_slices"] = Field(
+        "whole",
+        description="what the data is cut into; diloco_slices: one worker's round "
+        "(u16 and fifo only)",
+    )
+    chunk_size_bytes: int = Field(102400, gt=0, description="for fixed_bytes")
+    chunk_manifest_path: str | None = Field(
+        None, description="JSON list of byte ranges of the data to use"
+    )
+    chunk_shuffle: bool = Field(
+        True, description="fifo: visit the chunks of an epoch in a seeded order"
+    )
+    use_in_graph_accumulation: Literal[False] = Field(
+        False, description="accepted for old files; accumulation is the worker's"
+    )
+
+    workers: int = Field(2, gt=0, description="workers to wait for before round 1")
+    heartbeat_seconds: float = Field(0.5, gt=0, le=60, description="between heartbeats")
+    heartbeat_limit_seconds: float = Field(
+        3.0, gt=0, description="silence after which a worker counts as dead"
+    )
+    round_timeout_seconds: float = Field(
+        600.0, gt=0, description="longest wait of a worker inside one exchange"
+    )
+
+    checkpoint_dir: str = Field("runs", description="parent of the runs' folders")
+    checkpoint_every: int = Field(10, gt=0, description="rounds between checkpoints")
+    keep_checkpoints: int = Field(3, gt=0, description="newest checkpoints kept")
+    should_resume: bool = Field(False, description="as --resume")
+
+    wandb_project: str | None = Field("pcp-distributed", description="W&B project")
+    wandb_entity: str | None = Field(None, description="W&B team or user")
+    wandb_run_name: str | None = Field(None, description="W&B run name")
+    wandb_api_key: str | None = Field(
+        None, description="turns W&B on; or set WANDB_API_KEY"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.chunk_size_mode == "diloco_slices" and (
+            self.tokenizer != "u16" or self.sampling != "fifo"
+        ):
+            raise ValueError(
+                "chunk_size_mode 'diloco_slices' needs tokenizer 'u16' and "
+                "sampling 'fifo'"
+            )
+        if self.heartbeat_limit_seconds < 2 * self.heartbeat_seconds:
+            raise ValueError(
+                "heartbeat_limit_seconds must be at least twice heartbeat_seconds"
+            )
+        return self
+
+    @property
+    def inner_steps(self) -> int:
+        """All inner steps of one worker: what a learning rate schedule spans."""
+        return self.tau * self.outer_loop_steps
+
+    def frozen(self) -> dict[str, Any]:
+        """The values that must stay as they are when a run is resumed."""
+        return {key: getattr(self, key) for key in FROZEN_KEYS}
+
+
+def load(path: str | Path) -> Experiment:
+    """Read an experiment file, with its paths made absolute."""
+    path = Path(path)
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot read the experiment: {error.strerror}"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid JSON: {error}") from error
+    return _with_paths(parse(raw, source=str(path)), path.absolute().parent)
+
+
+def parse(raw: object, *, source: str = "experiment") -> Experiment:
+    """Check a decoded experiment; `source` names it in errors."""
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{source}: an experiment is one JSON object")
+    for key in raw:
+        if key not in Experiment.model_fields:
+            known = Experiment.model_fields
+            raise ConfigError(
+                f"{source}: unknown key {key!r}.{nearest(str(key), known)} "
+                "(`pcp schema` lists all keys)"
+            )
+    try:
+        return Experiment.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        what = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{source}: {f'{where}: ' if where else ''}{what}") from error
+
+
+def json_schema() -> str:
+    """The JSON Schema of an experiment file."""
+    return json.dumps(Experiment.model_json_schema(), indent=2)
+
+
+def resolve(path: str, folder: Path) -> str:
+    """`path` beside the experiment if it is there, else in the working directory."""
+    if path.startswith(BUILTIN) or Path(path).is_absolute():
+        return path
+    beside = folder / path
+    return str(beside if beside.exists() else Path(path).absolute())
+
+
+def _with_paths(experiment: Experiment, folder: Path) -> Experiment:
+    keys = ("model_path", "data_path", "initial_weights", "chunk_manifest_path")
+    given = {key: value for key in keys if (value := getattr(experiment, key))}
+    found = {key: resolve(value, folder) for key, value in given.items()}
+    for key, value in found.items():
+        if not value.startswith(BUILTIN) and not Path(value).exists():
+            raise ConfigError(
+                f"{key}: no file {given[key]!r}, neither in {folder} nor in "
+                "the working directory"
+            )
+    # A run's results belong where the command was started, not beside the file.
+    found["checkpoint_dir"] = str(Path(experiment.checkpoint_dir).absolute())
+    return experiment.model_copy(update=found)

@@ -1,0 +1,281 @@
+"""The ledger: what a run has committed, line by line, on disk before it counts.
+
+A JSON object a line, appended and fsynced, with a running number `n` and a
+CRC-32 of the rest of the line, `crc`. A line torn by a crash can only be the
+last one; it is dropped. Anything else that is wrong is refused. The kinds:
+
+    begin       the run's constants: samples, quantum, frozen keys, data digest
+    round       a round's attempt: its epoch, and the lease of each member
+    returned    a lease that was given up: its samples go back to the pool
+    commit      a round is done: digest of the state, who consumed what
+    checkpoint  the state of a committed round is on disk
+    rewind      the state of later rounds is lost: back to a committed round
+    end         the run is complete
+
+Replaying the lines gives the state of the run; the shepherd that comes after a
+crash starts from it. `check` proves, from the lines alone, that no sample of an
+epoch was consumed twice and none was lost.
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pcp.errors import StateMismatch
+from pcp.training.leases import Range, complement, merged, overlap, size
+
+FILE_NAME = "ledger.jsonl"
+Leases = dict[str, list[Range]]
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    body = json.dumps(record, separators=(",", ":"), sort_keys=True)
+    check = f"{zlib.crc32(body.encode()):08x}"
+    return f'{body[:-1]},"crc":"{check}"}}\n'.encode()
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """The record in a line, or None where the line is damaged."""
+    try:
+        record = json.loads(line)
+        check = record.pop("crc")
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return None
+    return record if _line({**record}) == line and check else None
+
+
+def read(path: str | Path) -> tuple[list[dict[str, Any]], int]:
+    """The records, and how many bytes of the file they are.
+
+    The file may be longer: then its last line was torn.
+    """
+    content = Path(path).read_bytes()
+    records: list[dict[str, Any]] = []
+    good = 0
+    lines = content.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        record = _record(line)
+        if record is None or record.get("n") != number:
+            if number == len(lines) - 1 and not line.endswith(b"\n"):
+                break
+            raise StateMismatch(
+                f"{path}:{number + 1}: damaged line in the ledger; restore the file "
+                "or start a new run"
+            )
+        records.append(record)
+        good += len(line)
+    return records, good
+
+
+@dataclass
+class Progress:
+    """What a ledger says: the result of replaying it."""
+
+    begin: dict[str, Any] = field(default_factory=dict)
+    committed: int = 0
+    """The last committed round; 0 before the first."""
+    digest: str | None = None
+    """Of the state after the committed round."""
+    epoch: int = 0
+    """The highest epoch any group was formed for."""
+    consumed: dict[int, Leases] = field(default_factory=dict)
+    """By committed round: the ranges that each worker consumed."""
+    spent: list[Range] = field(default_factory=list)
+    """All consumed ranges, joined."""
+    outstanding: Leases = field(default_factory=dict)
+    """Leases of the round under way."""
+    digests: dict[int, str] = field(default_factory=dict)
+    tokens: int = 0
+    ended: bool = False
+
+    def taken(self) -> list[Range]:
+        """Every range that is consumed or held."""
+        held = [r for ranges in self.outstanding.values() for r in ranges]
+        return merged([*self.spent, *held])
+
+    def used(self) -> list[Range]:
+        """Every range that a committed round consumed, one by one."""
+        leases = [
+            lease for round_ in self.consumed.values() for lease in round_.items()
+        ]
+        return [r for _, ranges in leases for r in ranges]
+
+
+def _leases(raw: Mapping[str, Sequence[Sequence[int]]]) -> Leases:
+    return {name: [(a, b) for a, b in ranges] for name, ranges in raw.items()}
+
+
+class Replay:
+    """Applies records one after another, refusing what cannot follow."""
+
+    def __init__(self) -> None:
+        self.progress = Progress()
+
+    def apply(self, record: Mapping[str, Any]) -> None:
+        """Take one record into account."""
+        handler = getattr(self, f"_on_{record.get('kind')}", None)
+        if handler is None:
+            raise StateMismatch(f"ledger: unknown record {record.get('kind')!r}")
+        handler(record)
+
+    def _on_begin(self, record: Mapping[str, Any]) -> None:
+        self.progress.begin = dict(record)
+
+    def _on_round(self, record: Mapping[str, Any]) -> None:
+        p = self.progress
+        granted = _leases(record["leases"])
+        if record["round"] != p.committed + 1 or record["epoch"] <= p.epoch:
+            raise StateMismatch(
+                f"ledger: round {record['round']} of epoch {record['epoch']} after "
+                f"round {p.committed} of epoch {p.epoch}"
+            )
+        for name, ranges in granted.items():
+            others = [r for n, held in p.outstanding.items() if n != name for r in held]
+            if name in p.outstanding and p.outstanding[name] != ranges:
+                raise StateMismatch(f"ledger: the lease of {name} changed in its round")
+            if twice := overlap(ranges, [*p.spent, *others]):
+                raise StateMismatch(f"ledger: samples {twice} were given out twice")
+            p.outstanding[name] = ranges
+        p.epoch = record["epoch"]
+
+    def _on_returned(self, record: Mapping[str, Any]) -> None:
+        ranges = self.progress.outstanding.pop(record["worker"], None)
+        if ranges is None:
+            raise StateMismatch(f"ledger: {record['worker']} returned no lease of its")
+
+    def _on_commit(self, record: Mapping[str, Any]) -> None:
+        p = self.progress
+        consumed = _leases(record["consumed"])
+        if record["round"] != p.committed + 1:
+            raise StateMismatch(
+                f"ledger: commit of round {record['round']} after {p.committed}"
+            )
+        if consumed != p.outstanding:
+            lost = sorted(set(p.outstanding) ^ set(consumed)) or sorted(consumed)
+            raise StateMismatch(
+                f"ledger: round {record['round']} consumed other samples than were "
+                f"given out (workers {', '.join(lost)})"
+            )
+        p.consumed[record["round"]] = consumed
+        p.spent = p.taken()
+        p.outstanding = {}
+        p.committed, p.digest = record["round"], record["digest"]
+        p.digests[record["round"]] = record["digest"]
+        p.tokens += record.get("tokens", 0)
+
+    def _on_checkpoint(self, record: Mapping[str, Any]) -> None:
+        pass  # the checkpoint's folder speaks for itself; the line is for readers
+
+    def _on_rewind(self, record: Mapping[str, Any]) -> None:
+        p, to = self.progress, record["to"]
+        if not 0 <= to <= p.committed or p.outstanding:
+            raise StateMismatch(f"ledger: a rewind to round {to} from {p.committed}")
+        p.consumed = {r: leases for r, leases in p.consumed.items() if r <= to}
+        p.spent = merged(p.used())
+        p.committed, p.digest = to, p.digests.get(to)
+
+    def _on_end(self, record: Mapping[str, Any]) -> None:
+        self.progress.ended = True
+
+
+class Ledger:
+    """A run's ledger, open for appending."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Open `path`, replay it, and cut off a torn last line."""
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        records, good = read(self.path) if self.path.exists() else ([], 0)
+        self._replay = Replay()
+        for record in records:
+            self._replay.apply(record)
+        self._count = len(records)
+        self._file = open(self.path, "ab")
+        self._file.truncate(good)
+
+    @property
+    def progress(self) -> Progress:
+        """The state after the last line."""
+        return self._replay.progress
+
+    @property
+    def offset(self) -> int:
+        """Bytes written so far."""
+        return self._file.tell()
+
+    def append(self, kind: str, **fields: Any) -> None:
+        """Write a record and wait until the disk has it.
+
+        `StateMismatch` for a record that cannot follow the ones before.
+        """
+        record = {"n": self._count, "kind": kind, **fields}
+        self._replay.apply(record)
+        self._file.write(_line(record))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._count += 1
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `check` found."""
+
+    rounds: int
+    samples_per_epoch: int
+    consumed: int
+    pending: int
+    """Samples given out before, not consumed now: held, or back in the pool."""
+    epochs: tuple[int, ...]
+    """Samples consumed in each epoch."""
+
+    def lines(self) -> Iterator[str]:
+        """The report for a reader."""
+        yield f"rounds committed   {self.rounds}"
+        yield f"samples consumed   {self.consumed}, each exactly once"
+        yield f"samples pending    {self.pending} (held or returned, not lost)"
+        for number, count in enumerate(self.epochs):
+            of = f"{count} of {self.samples_per_epoch} samples"
+            yield f"epoch {number:<4}         {of}"
+
+
+def check(path: str | Path) -> Report:
+    """Prove that each sample of each epoch was consumed at most once, none lost.
+
+    `StateMismatch` says which rule a line breaks.
+    """
+    records, _ = read(path)
+    replay, granted = Replay(), 0
+    for record in records:
+        replay.apply(record)
+        if record["kind"] == "round":
+            stops = [b for ranges in record["leases"].values() for _, b in ranges]
+            granted = max([granted, *stops])
+    progress = replay.progress
+    if not progress.begin:
+        raise StateMismatch(f"{path}: no run has begun in this ledger")
+    used = progress.used()
+    if size(merged(used)) != size(used):
+        raise StateMismatch(f"{path}: samples were consumed twice")
+    per_epoch = int(progress.begin["samples_per_epoch"])
+    return Report(
+        rounds=progress.committed,
+        samples_per_epoch=per_epoch,
+        consumed=size(used),
+        pending=size(complement(used, granted)),
+        epochs=tuple(_by_epoch(used, per_epoch)),
+    )
+
+
+def _by_epoch(ranges: Sequence[Range], per_epoch: int) -> Iterator[int]:
+    end = max((stop for _, stop in ranges), default=0)
+    for first in range(0, end, per_epoch):
+        last = first + per_epoch
+        yield sum(max(0, min(b, last) - max(a, first)) for a, b in ranges)
