@@ -1,0 +1,64 @@
+"""Bytes of arrays, and scratch memory that is used again.
+
+Fresh memory costs a page fault every 4 KiB, which for large arrays takes as
+long as moving the bytes; operations therefore borrow scratch from a pool.
+"""
+
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcp.errors import UsageError
+
+_GRAIN = 64 << 10
+
+
+def octets(array: NDArray) -> memoryview:
+    """The bytes of a C-contiguous array, without a copy, whatever its dtype."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def checked(array: NDArray, what: str, *, writable: bool = False) -> NDArray:
+    """`array` if a collective can use its memory, else UsageError."""
+    if not isinstance(array, np.ndarray):
+        raise UsageError(f"{what} takes a numpy array, not {type(array).__name__}")
+    if array.dtype.hasobject or not array.dtype.isnative:
+        raise UsageError(f"{what} takes plain little-endian data, not {array.dtype}")
+    if not array.flags.c_contiguous:
+        raise UsageError(f"{what} takes a C-contiguous array; use ascontiguousarray")
+    if writable and not array.flags.writeable:
+        raise UsageError(f"{what} writes its result in place: the array is read-only")
+    return array
+
+
+class BufferPool:
+    """Scratch memory by size; keeps at most `limit` bytes of free buffers."""
+
+    def __init__(self, limit: int = 512 << 20) -> None:
+        self._limit = limit
+        self._free: dict[int, list[NDArray]] = {}
+        self._kept = 0
+        self._lock = threading.Lock()
+
+    def take(self, count: int, dtype: np.dtype) -> NDArray:
+        """An uninitialised flat array of `count` elements."""
+        nbytes = count * dtype.itemsize
+        size = -(-max(nbytes, 1) // _GRAIN) * _GRAIN
+        with self._lock:
+            shelf = self._free.get(size)
+            raw = shelf.pop() if shelf else None
+            self._kept -= size if raw is not None else 0
+        if raw is None:
+            raw = np.empty(size, np.uint8)
+        return raw[:nbytes].view(dtype)
+
+    def give(self, array: NDArray) -> None:
+        """Return an array from `take`; nobody may use it any more."""
+        raw = array
+        while isinstance(raw.base, np.ndarray):
+            raw = raw.base
+        with self._lock:
+            if self._kept + raw.nbytes <= self._limit:
+                self._free.setdefault(raw.nbytes, []).append(raw)
+                self._kept += raw.nbytes

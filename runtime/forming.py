@@ -1,0 +1,167 @@
+"""Making the connections of one group: who dials whom, and who is missing.
+
+The member with the higher rank dials. Its greeting names the epoch, its rank
+and a digest of the member list; the other side answers WELCOME or says why not.
+While members are missing their addresses are probed, so that a dead one is
+noticed long before the deadline.
+"""
+
+import hashlib
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from pcp.errors import (
+    CollectiveAborted,
+    PeerLost,
+    ProtocolError,
+    RuntimeFault,
+    Timeout,
+)
+from pcp.runtime import transport
+from pcp.runtime.framing import MAX_TEXT, Frame, Header, Kind, json_payload, text
+from pcp.runtime.group import Group
+from pcp.runtime.tcp import TcpLink
+from pcp.runtime.transport import Link
+
+EPOCH_OVER = 1
+"""Code of a refusal that only means: the group has moved on."""
+_PROBE_SECONDS = 0.5
+
+
+class Forming:
+    """A group on its way. `wait` runs in the caller's thread, the rest in the
+    loop's."""
+
+    def __init__(self, group: Group, members: Sequence[str]) -> None:
+        self.group = group
+        self.epoch = group.epoch
+        self._members = list(members)
+        self._digest = members_digest(members)
+        self._dialled: dict[Link, int] = {}
+        self._done: Future[None] = Future()
+        if group.world_size == 1:
+            self._done.set_result(None)
+
+    def wait(self, deadline: float) -> None:
+        """Dial, then wait until the mesh is whole; the reason when it is not."""
+        try:
+            for peer in range(self.group.rank):
+                self._dial(peer, deadline)
+            while not self._settled(_PROBE_SECONDS):
+                self._look_around(deadline)
+            self._done.result()
+        except RuntimeFault:
+            self.group.loop.call(self.group.close)
+            raise
+
+    def fail(self, error: RuntimeFault) -> None:
+        """Give up."""
+        if not self._done.done():
+            self._done.set_exception(error)
+
+    def greet(self, link: TcpLink, hello: dict[str, Any]) -> None:
+        """A member with a higher rank dialled."""
+        rank = hello.get("rank")
+        group = self.group
+        if hello.get("members") != self._digest:
+            link.refuse(f"epoch {self.epoch} has other members here")
+        elif not isinstance(rank, int) or not group.rank < rank < group.world_size:
+            link.refuse(f"rank {rank!r} does not dial rank {group.rank}")
+        elif rank in group.links:
+            link.refuse(f"rank {rank} is connected already")
+        else:
+            link.send(Frame(Kind.WELCOME))
+            self._admit(rank, link)
+
+    # The far side of a dialled link, until it becomes the group's.
+
+    def place(self, link: Link, header: Header) -> memoryview:
+        """Room for a refusal."""
+        if header.kind is not Kind.REFUSE or header.length > MAX_TEXT:
+            raise ProtocolError(f"{link.label} answered with {header.kind.name}")
+        return memoryview(bytearray(header.length))
+
+    def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
+        """The answer to our greeting."""
+        rank = self._dialled[link]
+        if header.kind is Kind.WELCOME:
+            self._admit(rank, link)
+        elif header.kind is Kind.REFUSE:
+            message = f"rank {rank} at {link.label} refused: {text(payload)}"
+            over = header.step == EPOCH_OVER
+            self.fail((CollectiveAborted if over else ProtocolError)(message))
+        else:
+            raise ProtocolError(f"{link.label} answered with {header.kind.name}")
+
+    def lost(self, link: Link, error: RuntimeFault) -> None:
+        """A dialled peer went away before it answered."""
+        rank = self._dialled[link]
+        if isinstance(error, ProtocolError):
+            self.fail(error)
+        else:
+            self.fail(PeerLost(f"rank {rank} is lost: {error}", peer=rank))
+
+    def _admit(self, rank: int, link: Link) -> None:
+        self.group.admit(rank, link)
+        if len(self.group.links) == self.group.world_size - 1 and not self._done.done():
+            self._done.set_result(None)
+
+    def _dial(self, peer: int, deadline: float) -> None:
+        address = self._members[peer]
+        try:
+            sock = transport.dial(address, max(0.05, deadline - time.monotonic()))
+        except PeerLost as error:
+            raise PeerLost(f"rank {peer} is lost: {error}", peer=peer) from error
+        hello = {
+            "purpose": "group",
+            "epoch": self.epoch,
+            "rank": self.group.rank,
+            "members": self._digest,
+        }
+
+        def greet() -> None:
+            link = TcpLink(self.group.loop, sock, self, address)
+            self._dialled[link] = peer
+            link.send(Frame(Kind.HELLO, payload=json_payload(hello)))
+
+        self.group.loop.ask(greet)
+
+    def _settled(self, seconds: float) -> bool:
+        try:
+            self._done.exception(seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    def _look_around(self, deadline: float) -> None:
+        """Who is missing, and is anybody there?"""
+        if self.group.fault is not None:
+            raise self.group.fault
+        missing = [
+            rank
+            for rank in range(self.group.world_size)
+            if rank != self.group.rank and rank not in self.group.links
+        ]
+        if time.monotonic() > deadline:
+            raise Timeout(
+                f"epoch {self.epoch} was not formed in time: rank "
+                f"{', '.join(map(str, missing))} did not connect"
+            )
+        for rank in missing:
+            if rank > self.group.rank:
+                self._probe(rank)
+
+    def _probe(self, rank: int) -> None:
+        try:
+            transport.dial(self._members[rank], _PROBE_SECONDS).close()
+        except Timeout:
+            pass  # slow is not dead: the deadline decides
+        except PeerLost as error:
+            raise PeerLost(f"rank {rank} is lost: {error}", peer=rank) from error
+
+
+def members_digest(members: Sequence[str]) -> str:
+    """What all members of a group compare: who is in it, in which order."""
+    return hashlib.blake2b("\n".join(members).encode(), digest_size=16).hexdigest()

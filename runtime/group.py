@@ -1,0 +1,328 @@
+"""The members of one epoch and the operations among them.
+
+A group routes frames to operations, notices dead peers (a closed connection,
+silence) and tells the others, so that every member hears of a loss at once.
+A group that lost a member, or was aborted, is finished: what comes next forms
+a new one under a higher epoch.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pcp.errors import (
+    CollectiveAborted,
+    PeerLost,
+    ProtocolError,
+    RuntimeFault,
+    UsageError,
+)
+from pcp.runtime.faults import FaultPlan
+from pcp.runtime.framing import MAX_TEXT, Frame, Header, Kind, text
+from pcp.runtime.loop import Loop, Timer
+from pcp.runtime.operation import MAX_DESCRIPTOR, Operation, abort_reason
+from pcp.runtime.reduction import EAGER_BYTES
+from pcp.runtime.transport import Link
+
+MAX_IN_FLIGHT = 1024
+"""Operations a member may have under way; bounds what peers must park."""
+_MAX_PARKED = 4 * MAX_IN_FLIGHT
+_FLUSH_SECONDS = 2.0
+_LIMITS = {
+    Kind.OPEN: 4 + MAX_DESCRIPTOR + EAGER_BYTES,
+    Kind.ABORT: MAX_TEXT,
+    Kind.LOST: MAX_TEXT,
+    Kind.BREAK: MAX_TEXT,
+}
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """How a dead peer is told from a quiet one (seconds)."""
+
+    interval: float = 0.5
+    """A link that sent nothing for so long sends a PING."""
+    silence: float = 10.0
+    """A peer that sent nothing for so long is lost, although its kernel lives."""
+
+
+class Group:
+    """One member's view of a group. All methods but `post` run in the loop."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        rank: int,
+        world_size: int,
+        epoch: int,
+        pulse: Pulse | None = None,
+        faults: FaultPlan | None = None,
+    ) -> None:
+        self.loop = loop
+        self.rank = rank
+        self.world_size = world_size
+        self.epoch = epoch
+        self.links: dict[int, Link] = {}
+        self.fault: RuntimeFault | None = None
+        """Why the group is finished, or None while it works."""
+        self._pulse = pulse or Pulse()
+        self._faults = faults
+        self._ranks: dict[Link, int] = {}
+        self._operations: dict[tuple[int, int], Operation] = {}
+        self._posted: dict[int, int] = {}
+        self._parked: dict[tuple[int, int], list[tuple[int, Header, memoryview]]] = {}
+        self._left: set[int] = set()
+        self._drain = memoryview(bytearray(0))
+        self._beat: Timer | None = None
+        self._closed = False
+        self._closing: list[Link] = []
+
+    @property
+    def lingering(self) -> bool:
+        """Whether farewells are still on their way."""
+        return any(link.alive for link in self._closing)
+
+    @property
+    def all_links(self) -> list[Link]:
+        """Every connection this group ever had, for the counters."""
+        return list(self._ranks)
+
+    # Forming.
+
+    def admit(self, rank: int, link: Link) -> None:
+        """Take over the connection to a member."""
+        self.links[rank] = link
+        self._ranks[link] = rank
+        link.last_heard = time.monotonic()
+        link.epoch = self.epoch
+        link.label = f"rank {rank} ({link.label})"
+        link.sink = self
+        if self._beat is None:
+            self._tick()
+
+    # What operations use (`operation.Members`).
+
+    def send(self, peer: int, frame: Frame) -> None:
+        """Queue a frame to a member; nothing happens when it is gone."""
+        link = self.links.get(peer)
+        if link is None:
+            return
+        if self._faults is not None:
+            self._faults.send(self, peer, link, frame)
+        else:
+            link.send(frame)
+
+    def recall(self, peer: int, tag: int, seq: int) -> None:
+        """Drop an operation's queued data."""
+        link = self.links.get(peer)
+        if link is not None:
+            link.recall(tag, seq)
+
+    def later(self, delay: float, what: Callable[[], None]) -> Timer:
+        """Run something later in the loop's thread."""
+        return self.loop.later(delay, what)
+
+    def retire(self, operation: Operation) -> None:
+        """The operation is over."""
+        self._operations.pop((operation.tag, operation.seq), None)
+
+    def post(self, operation: Operation) -> None:
+        """Start an operation whose tag and seq are set."""
+        key = (operation.tag, operation.seq)
+        parked = self._parked.pop(key, [])
+        self._posted[operation.tag] = operation.seq + 1
+        if self.fault is not None:
+            operation.end(_again(self.fault))
+            return
+        gone = self._left.intersection(operation.peers)
+        if len(self._operations) >= MAX_IN_FLIGHT:
+            operation.end(
+                UsageError(f"more than {MAX_IN_FLIGHT} operations under way; wait")
+            )
+            return
+        self._operations[key] = operation
+        operation.start(self)
+        for peer in gone:
+            operation.on_lost(peer, self._left_error(peer))
+        for peer, header, payload in parked:
+            self._guarded(peer, self._dispatch, peer, header, payload)
+
+    # Ending.
+
+    def abort(self, error: RuntimeFault) -> None:
+        """Give up every operation, here and on all members, for good."""
+        for peer in list(self.links):
+            self.send(peer, Frame(Kind.BREAK, payload=str(error).encode()[:MAX_TEXT]))
+        self._break(error)
+
+    def close(self, *, crash: bool = False) -> None:
+        """Leave. Peers are told, unless this imitates a crash."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._beat is not None:
+            self._beat.cancel()
+        self._break(CollectiveAborted("this member closed its communicator"))
+        links, self.links = self.links, {}
+        self._closing += links.values()
+        for link in links.values():
+            if crash:
+                link.sever()
+            else:
+                link.send(Frame(Kind.BYE))
+                link.close(flush=_FLUSH_SECONDS)
+
+    # What links tell (`transport.Sink`).
+
+    def place(self, link: Link, header: Header) -> memoryview:
+        """Room for a payload: an operation's own memory for bulk data."""
+        rank = self._ranks[link]
+        if header.kind is Kind.DATA:
+            operation = self._operations.get((header.tag, header.seq))
+            if operation is not None:
+                return operation.place(rank, header)
+            if not self._stale(header):
+                raise ProtocolError(f"rank {rank} sent data nobody asked for")
+            return self._waste(header.length)
+        limit = _LIMITS.get(header.kind, 0)
+        if header.length > limit:
+            raise ProtocolError(
+                f"rank {rank} sent {header.length} bytes of {header.kind.name}"
+            )
+        return memoryview(bytearray(header.length))
+
+    def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
+        """A frame from a member."""
+        rank = self._ranks[link]
+        match header.kind:
+            case Kind.OPEN | Kind.DATA | Kind.DONE | Kind.ABORT:
+                self._dispatch(rank, header, payload)
+            case Kind.LOST:
+                self._lose(header.step, text(payload))
+            case Kind.BREAK:
+                self._break(CollectiveAborted(f"rank {rank}: {text(payload)}"))
+            case Kind.BYE:
+                self._leave(rank)
+            case Kind.PING:
+                pass
+            case _:
+                raise ProtocolError(f"rank {rank} sent {header.kind.name} in a group")
+
+    def lost(self, link: Link, error: RuntimeFault) -> None:
+        """A connection broke."""
+        rank = self._ranks[link]
+        self.links.pop(rank, None)
+        if not self._closed:
+            self._lose(rank, f"rank {rank} is lost: {error}")
+
+    # Inside.
+
+    def _stale(self, header: Header) -> bool:
+        return header.seq < self._posted.get(header.tag, 0)
+
+    def _dispatch(self, rank: int, header: Header, payload: memoryview) -> None:
+        key = (header.tag, header.seq)
+        operation = self._operations.get(key)
+        if operation is None:
+            if not self._stale(header) and self.fault is None:
+                self._park(key, rank, header, payload)
+            return
+        match header.kind:
+            case Kind.OPEN:
+                operation.on_open(rank, payload)
+            case Kind.DATA:
+                operation.on_data(rank, header, payload)
+            case Kind.DONE:
+                operation.on_done(rank)
+            case Kind.ABORT:
+                operation.on_abort(rank, *abort_reason(header, payload))
+
+    def _park(
+        self, key: tuple[int, int], rank: int, header: Header, payload: memoryview
+    ) -> None:
+        """A peer is ahead of us: keep its frame until our call comes."""
+        if (
+            header.kind not in (Kind.OPEN, Kind.ABORT)
+            or len(self._parked) > _MAX_PARKED
+        ):
+            raise ProtocolError(f"rank {rank} is too far ahead")
+        frames = self._parked.setdefault(key, [])
+        if len(frames) > 2 * self.world_size:
+            raise ProtocolError(f"rank {rank} repeats itself")
+        frames.append((rank, header, payload))
+
+    def _guarded(self, peer: int, what: Callable[..., None], *args: object) -> None:
+        try:
+            what(*args)
+        except RuntimeFault as fault:
+            link = self.links.pop(peer, None)
+            if link is not None:
+                link.sever()
+            self._lose(peer, f"rank {peer} is lost: {fault}")
+
+    def _waste(self, length: int) -> memoryview:
+        """Where bytes of an operation that was given up go."""
+        if len(self._drain) < length:
+            self._drain = memoryview(bytearray(length))
+        return self._drain[:length]
+
+    def _left_error(self, rank: int) -> PeerLost:
+        return PeerLost(f"rank {rank} left the group", peer=rank)
+
+    def _leave(self, rank: int) -> None:
+        """A member says goodbye: only operations that need it are affected."""
+        self._left.add(rank)
+        link = self.links.pop(rank, None)
+        for operation in list(self._operations.values()):
+            operation.on_lost(rank, self._left_error(rank))
+        if link is not None:
+            self._closing.append(link)
+            link.close(flush=_FLUSH_SECONDS)
+
+    def _lose(self, rank: int, reason: str) -> None:
+        """A member died: tell everybody, and finish the group."""
+        if rank >= self.world_size:
+            raise ProtocolError(f"there is no rank {rank} to lose")
+        if rank in self._left or rank == self.rank:
+            return
+        self._left.add(rank)
+        error = PeerLost(reason, peer=rank)
+        if self.fault is None:
+            self.fault = error
+            self._parked.clear()
+            for peer in list(self.links):
+                self.send(peer, Frame(Kind.LOST, step=rank, payload=reason.encode()))
+        link = self.links.pop(rank, None)
+        if link is not None:
+            link.sever()
+        for operation in list(self._operations.values()):
+            operation.on_lost(rank, error)
+
+    def _break(self, error: RuntimeFault) -> None:
+        if self.fault is None:
+            self.fault = error
+        for operation in list(self._operations.values()):
+            operation.end(error)
+        self._parked.clear()
+
+    def _tick(self) -> None:
+        """Say that we live; notice who does not."""
+        now = time.monotonic()
+        asleep = now < self.loop.stalled_until
+        for rank, link in list(self.links.items()):
+            if now - link.last_sent >= self._pulse.interval:
+                link.send(Frame(Kind.PING))
+            if asleep:
+                link.last_heard = max(link.last_heard, now - self._pulse.interval)
+            elif now - link.last_heard > self._pulse.silence:
+                self._lose(
+                    rank, f"rank {rank} is lost: silent for {self._pulse.silence:g} s"
+                )
+        self._beat = self.loop.later(self._pulse.interval / 2, self._tick)
+
+
+def _again(fault: RuntimeFault) -> RuntimeFault:
+    """A fresh exception of the same meaning, for another caller to raise."""
+    if isinstance(fault, PeerLost):
+        return PeerLost(str(fault), peer=fault.peer)
+    return type(fault)(str(fault))

@@ -1,0 +1,186 @@
+"""One thread that owns sockets, timers and the state of operations.
+
+Everything a group knows is touched by its loop's thread only, so nothing in
+the operations needs a lock. Other threads hand work over with `call`.
+"""
+
+import heapq
+import itertools
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from pcp.errors import RuntimeFault, Timeout
+
+_log = logging.getLogger("pcp.runtime")
+_MAX_SLEEP = 1.0
+
+
+class Timer:
+    """A call that will happen later unless cancelled."""
+
+    __slots__ = ("_what", "when")
+
+    def __init__(self, when: float, what: Callable[[], None]) -> None:
+        self.when = when
+        self._what: Callable[[], None] | None = what
+
+    def cancel(self) -> None:
+        """Do not call; harmless if it already happened."""
+        self._what = None
+
+    def fire(self) -> None:
+        """Call once."""
+        what, self._what = self._what, None
+        if what is not None:
+            what()
+
+
+class Loop:
+    """A selector loop in a daemon thread."""
+
+    def __init__(self, name: str = "pcp") -> None:
+        self._selector = selectors.DefaultSelector()
+        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._awake = False
+        self._closing = False
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._selector.register(self._wake_in, selectors.EVENT_READ, self._drain)
+        self.stalled_until = 0.0
+        """Until this monotonic time silence of peers proves nothing: we slept."""
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def inside(self) -> bool:
+        """Whether the caller runs in the loop's own thread."""
+        return threading.current_thread() is self._thread
+
+    @property
+    def closed(self) -> bool:
+        """Whether the loop has been told to stop."""
+        return self._closing
+
+    def call(self, what: Callable[..., None], *args: Any) -> None:
+        """Run `what(*args)` in the loop's thread, after earlier calls."""
+        self._calls.append((what, args))
+        if not self.inside:
+            self._wake()
+
+    def later(self, delay: float, what: Callable[[], None]) -> Timer:
+        """Run `what` in `delay` seconds. Only from the loop's thread."""
+        timer = Timer(time.monotonic() + delay, what)
+        heapq.heappush(self._timers, (timer.when, next(self._order), timer))
+        return timer
+
+    def ask(self, what: Callable[[], Any], timeout: float = 10.0) -> Any:
+        """The value of `what()`, computed in the loop's thread."""
+        if self.inside:
+            return what()
+        answer: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(what())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        self.call(run)
+        try:
+            return answer.result(timeout)
+        except TimeoutError:
+            if answer.done():
+                raise
+            message = f"the communication thread did not answer in {timeout} s"
+            raise Timeout(message) from None
+
+    def watch(
+        self, sock: socket.socket, events: int, handler: Callable[[int], None]
+    ) -> None:
+        """Call `handler(events)` when the socket is ready; 0 stops watching."""
+        known = sock.fileno() in self._selector.get_map()
+        if not events:
+            if known:
+                self._selector.unregister(sock)
+        elif known:
+            self._selector.modify(sock, events, handler)
+        else:
+            self._selector.register(sock, events, handler)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Stop the thread. Sockets belong to others and stay as they are."""
+        if self._closing:
+            return
+        self._closing = True
+        self._wake()
+        if not self.inside:
+            self._thread.join(timeout)
+
+    def _wake(self) -> None:
+        if self._awake:
+            return
+        self._awake = True
+        try:
+            self._wake_out.send(b"\0")
+        except (BlockingIOError, OSError):
+            pass  # full: it wakes anyway; closed: nothing is left to wake
+
+    def _drain(self, _events: int) -> None:
+        try:
+            self._wake_in.recv(4096)
+        except BlockingIOError:
+            pass
+        self._awake = False
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._turn()
+        finally:
+            self._selector.close()
+            self._wake_in.close()
+            self._wake_out.close()
+
+    def _turn(self) -> None:
+        before = time.monotonic()
+        pause = self._pause(before)
+        ready = self._selector.select(pause)
+        now = time.monotonic()
+        if now - before > pause + 2 * _MAX_SLEEP:
+            self.stalled_until = now + 2 * _MAX_SLEEP
+        for key, events in ready:
+            # A handler before this one may have closed or changed this socket.
+            current = self._selector.get_map().get(key.fd)
+            if current is not None:
+                self._guard(current.data, events)
+        for _ in range(len(self._calls)):
+            what, args = self._calls.popleft()
+            self._guard(what, *args)
+        while self._timers and self._timers[0][0] <= now:
+            self._guard(heapq.heappop(self._timers)[2].fire)
+
+    def _pause(self, now: float) -> float:
+        if self._calls:
+            return 0.0
+        if not self._timers:
+            return _MAX_SLEEP
+        return min(_MAX_SLEEP, max(0.0, self._timers[0][0] - now))
+
+    def _guard(self, what: Callable[..., None], *args: Any) -> None:
+        """A fault in one handler must not stop the others."""
+        try:
+            what(*args)
+        except RuntimeFault as fault:
+            _log.warning("%s", fault)
+        except Exception:
+            _log.exception("the communication thread met an unexpected error")

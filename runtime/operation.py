@@ -1,0 +1,335 @@
+"""One collective operation of one member: opening, voting, giving up.
+
+An operation's life, driven by frames in the loop's thread:
+
+    posted ──OPEN to all peers──► opening ──data──► local part done
+                                                        │ DONE to all peers
+         PeerLost / CollectiveAborted / Timeout ◄─┐     ▼
+              ABORT to all peers  ◄── a fault ────┴── waiting for votes
+                                                        │ DONE of all survivors
+                                                        ▼
+                                             committed: the caller's array changes
+
+* The OPEN frame carries a descriptor (kind, reduction, type, shape). Members
+  compare descriptors before any bulk data moves; a difference aborts on all.
+* Bulk data goes to a peer only after that peer opened, into memory it has set
+  aside: what is in flight is bounded by the operations' own buffers.
+* The caller's array is written in the commit and nowhere else. A member votes
+  once. When one dies, the others commit if all of them had finished, and give
+  up, inputs unchanged, if one had not.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from pcp.errors import (
+    CollectiveAborted,
+    PeerLost,
+    ProtocolError,
+    RuntimeFault,
+    Timeout,
+)
+from pcp.runtime.framing import MAX_TEXT, Frame, Header, Kind, text
+from pcp.runtime.loop import Timer
+
+_LENGTH_BYTES = 4
+MAX_DESCRIPTOR = 4 << 10
+
+
+class Members(Protocol):
+    """What an operation sees of its group."""
+
+    rank: int
+    world_size: int
+
+    def send(self, peer: int, frame: Frame) -> None:
+        """Queue a frame to a member."""
+        ...
+
+    def recall(self, peer: int, tag: int, seq: int) -> None:
+        """Drop an operation's queued data."""
+        ...
+
+    def later(self, delay: float, what: Callable[[], None]) -> Timer:
+        """Run something later in the loop's thread."""
+        ...
+
+    def retire(self, operation: "Operation") -> None:
+        """The operation is over."""
+        ...
+
+
+class Pending(Future):
+    """An operation under way; `result` waits for it."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The operation's value; raises its fault, or Timeout after `timeout` s.
+
+        The operation goes on when only this wait timed out.
+        """
+        try:
+            return super().result(timeout)
+        except TimeoutError:
+            if self.done():
+                raise
+            message = f"no result after {timeout} s; the operation is still under way"
+            raise Timeout(message) from None
+
+
+class Operation:
+    """Base of all operations; subclasses move the data.
+
+    `peers` are the other participants. `descriptor` must be equal on all of
+    them, except for the keys in `free`.
+    """
+
+    votes = True
+    """Whether members agree on the outcome before anyone commits."""
+    buffered = False
+    """Whether it is over for this member without the peers having joined."""
+    free: frozenset[str] = frozenset()
+
+    def __init__(
+        self, peers: Iterable[int], descriptor: dict[str, Any], timeout: float
+    ) -> None:
+        self.peers = sorted(peers)
+        self.descriptor = descriptor
+        self.pending = Pending()
+        self.deadline = time.monotonic() + timeout
+        self.tag = self.seq = 0
+        self.opened: dict[int, dict[str, Any]] = {}
+        self.over = False
+        self._timeout = timeout
+        self._group: Members | None = None
+        self._timer: Timer | None = None
+        self._held: list[tuple[int, Frame]] = []
+        self._unsent = 0
+        self._voted = False
+        self._done: set[int] = set()
+        self._gone: set[int] = set()
+
+    # What subclasses say.
+
+    def eager(self, peer: int) -> memoryview | bytes:
+        """The payload that travels with the OPEN frame to `peer`."""
+        return b""
+
+    def begin(self) -> None:
+        """Queue what can be sent now (`send_data` waits for the peers)."""
+
+    def accept(self, peer: int, payload: memoryview) -> None:
+        """A peer opened, with this eager payload."""
+
+    def place(self, peer: int, header: Header) -> memoryview:
+        """Where a DATA frame goes; ProtocolError when it is not expected."""
+        raise ProtocolError(f"{self.name} moves no bulk data")
+
+    def arrived(self, peer: int, header: Header, payload: memoryview) -> None:
+        """A DATA frame is in its place."""
+
+    def complete(self) -> bool:
+        """Whether everything expected has arrived."""
+        return True
+
+    def commit(self) -> Any:
+        """Write the caller's array; the value of the operation."""
+        return None
+
+    def release(self) -> None:
+        """Give buffers back; called once, after the end."""
+
+    # The life of an operation, called by the group.
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return str(self.descriptor["kind"])
+
+    @property
+    def group(self) -> Members:
+        """The group it was posted to."""
+        assert self._group is not None, "an operation is posted before it runs"
+        return self._group
+
+    def start(self, group: Members) -> None:
+        """Announce the operation to the peers."""
+        self._group = group
+        delay = max(0.0, self.deadline - time.monotonic())
+        self._timer = group.later(delay, self._expired)
+        for peer in self.peers:
+            group.send(peer, self._frame(Kind.OPEN, self._opening(peer)))
+        self._unsent += 1  # what is sent at once must not look like everything
+        self.begin()
+        self._was_sent()
+
+    def on_open(self, peer: int, payload: memoryview) -> None:
+        """A peer announced the operation."""
+        if self.over:
+            return
+        if peer in self.opened or peer not in self.peers:
+            raise ProtocolError(f"rank {peer} opened {self.name} out of turn")
+        theirs, eager = split_opening(payload)
+        if (difference := self._difference(theirs)) is not None:
+            self.give_up(
+                CollectiveAborted(
+                    f"the members disagree about {self.name}: rank "
+                    f"{self.group.rank} has {difference[0]}, rank {peer} has "
+                    f"{difference[1]}; all members must make the same call"
+                )
+            )
+            return
+        self.opened[peer] = theirs
+        self.accept(peer, eager)
+        held, self._held = self._held, []
+        for target, frame in held:
+            self._dispatch(target, frame)
+        self._progress()
+
+    def on_data(self, peer: int, header: Header, payload: memoryview) -> None:
+        """A segment is in its place."""
+        if self.over:
+            return
+        self._unsent += 1
+        self.arrived(peer, header, payload)
+        self._was_sent()
+
+    def on_done(self, peer: int) -> None:
+        """A peer voted for the operation."""
+        self._done.add(peer)
+        self._progress()
+
+    def on_abort(self, peer: int, lost: int | None, reason: str) -> None:
+        """A peer gave the operation up; so does everybody."""
+        if lost is not None:
+            self.end(PeerLost(reason, peer=lost))
+        else:
+            self.end(CollectiveAborted(f"rank {peer} gave up: {reason}"))
+
+    def on_lost(self, peer: int, error: RuntimeFault) -> None:
+        """A member is gone: finish with the others, or give up."""
+        self._gone.add(peer)
+        if self._voted:
+            self._progress()
+        else:
+            self.give_up(error)
+
+    def give_up(self, error: RuntimeFault) -> None:
+        """Vote against: the operation happens on no member."""
+        if self.over:
+            return
+        lost = error.peer if isinstance(error, PeerLost) else None
+        reason = str(error).encode()[:MAX_TEXT]
+        for peer in self.peers:
+            if peer not in self._gone:
+                step = 0 if lost is None else lost + 1
+                self.group.send(peer, self._frame(Kind.ABORT, reason, step=step))
+        self.end(error)
+
+    def end(self, error: RuntimeFault | None = None, value: Any = None) -> None:
+        """Free the buffers and tell the caller."""
+        if self.over:
+            return
+        self.over = True
+        self._held.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._group is not None:
+            for peer in self.peers if error is not None else ():
+                self._group.recall(peer, self.tag, self.seq)
+            self._group.retire(self)
+        self.release()
+        if not self.pending.set_running_or_notify_cancel():
+            return
+        if error is not None:
+            self.pending.set_exception(error)
+        else:
+            self.pending.set_result(value)
+
+    # What subclasses use.
+
+    def send_data(self, peer: int, step: int, offset: int, payload: memoryview) -> None:
+        """Send a segment as soon as the peer has opened."""
+        self._unsent += 1
+        frame = self._frame(
+            Kind.DATA, payload, step=step, offset=offset, on_sent=self._was_sent
+        )
+        self._dispatch(peer, frame)
+
+    def _dispatch(self, peer: int, frame: Frame) -> None:
+        if peer in self.opened:
+            self.group.send(peer, frame)
+        else:
+            self._held.append((peer, frame))
+
+    def _was_sent(self) -> None:
+        self._unsent -= 1
+        self._progress()
+
+    def _frame(self, kind: Kind, payload: memoryview | bytes, **more: Any) -> Frame:
+        return Frame(kind, self.tag, self.seq, payload=payload, **more)
+
+    def _opening(self, peer: int) -> bytes:
+        descriptor = json.dumps(self.descriptor, separators=(",", ":")).encode()
+        size = len(descriptor).to_bytes(_LENGTH_BYTES, "big")
+        return b"".join((size, descriptor, self.eager(peer)))
+
+    def _difference(self, theirs: dict[str, Any]) -> tuple[str, str] | None:
+        for key in self.descriptor.keys() | theirs.keys():
+            mine, other = self.descriptor.get(key), theirs.get(key)
+            if key not in self.free and mine != other:
+                return f"{key} {mine}", f"{key} {other}"
+        return None
+
+    def _progress(self) -> None:
+        """Vote when the local part is done; commit when all votes are in."""
+        if self.over:
+            return
+        if not self._voted:
+            opened = self.buffered or len(self.opened) == len(self.peers)
+            if not opened or self._unsent or not self.complete():
+                return
+            self._voted = True
+            if self.votes:
+                for peer in self.peers:
+                    self.group.send(peer, self._frame(Kind.DONE, b""))
+        if not self.votes or self._done | self._gone >= set(self.peers):
+            self._commit()
+
+    def _commit(self) -> None:
+        try:
+            value = self.commit()
+        except Exception as error:
+            self.end(RuntimeFault(f"{self.name} could not write its result: {error}"))
+        else:
+            self.end(value=value)
+
+    def _expired(self) -> None:
+        missing = [p for p in self.peers if p not in self.opened]
+        who = (
+            f"rank {', '.join(map(str, missing))} never joined it"
+            if missing
+            else "it did not finish"
+        )
+        self.give_up(Timeout(f"{self.name} gave up after {self._timeout:g} s: {who}"))
+
+
+def split_opening(payload: memoryview) -> tuple[dict[str, Any], memoryview]:
+    """The descriptor and the eager payload in an OPEN frame."""
+    size = int.from_bytes(payload[:_LENGTH_BYTES], "big")
+    if size > MAX_DESCRIPTOR or _LENGTH_BYTES + size > len(payload):
+        raise ProtocolError("an OPEN frame whose descriptor does not fit in it")
+    try:
+        descriptor = json.loads(bytes(payload[_LENGTH_BYTES : _LENGTH_BYTES + size]))
+    except ValueError as error:
+        raise ProtocolError(f"an OPEN frame that is not JSON: {error}") from None
+    if not isinstance(descriptor, dict):
+        raise ProtocolError("an OPEN frame without a descriptor")
+    return descriptor, payload[_LENGTH_BYTES + size :]
+
+
+def abort_reason(header: Header, payload: memoryview) -> tuple[int | None, str]:
+    """The lost rank, if any, and the text of an ABORT frame."""
+    return (header.step - 1 if header.step else None), text(payload)

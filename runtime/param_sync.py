@@ -1,0 +1,186 @@
+"""Shared state made bit-identical: only what differs travels.
+
+1. Every member digests every tensor and tells the others (name, type, shape,
+   digest, revision).
+2. The source is a rank, or elected: the highest revision; among those, the
+   state most members hold; among those, the lowest rank.
+3. For each tensor that somebody holds differently, the source sends it to those
+   members only, into scratch.
+4. Everybody digests again. Only if all now agree are the members' arrays
+   written; otherwise StateMismatch on all members, and nothing has changed.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcp.errors import StateMismatch, UsageError
+from pcp.runtime.buffers import checked, octets
+
+if TYPE_CHECKING:
+    from pcp.runtime.communicator import Communicator
+
+_DIGEST = 16
+_ELECTED = "elected"
+_TAG = "pcp.param_sync"
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """What a synchronisation did."""
+
+    source: int
+    """The rank whose state everybody has now."""
+    revision: int
+    """The source's revision."""
+    updated: tuple[str, ...]
+    """Tensors that changed on this member."""
+    bytes_moved: int
+    """Bytes of state this member received."""
+
+
+def digest(array: NDArray) -> bytes:
+    """What two arrays share exactly when type, shape and every bit are equal."""
+    head = f"{array.dtype.name}{list(array.shape)}".encode()
+    summary = hashlib.blake2b(head, digest_size=_DIGEST)
+    summary.update(octets(array))
+    return summary.digest()
+
+
+def digests(tensors: Mapping[str, NDArray]) -> dict[str, bytes]:
+    """The digest of every tensor; hashing uses two threads."""
+    with ThreadPoolExecutor(2, thread_name_prefix="pcp-digest") as pool:
+        return dict(zip(tensors, pool.map(digest, tensors.values()), strict=True))
+
+
+def param_sync(
+    comm: "Communicator",
+    tensors: Mapping[str, NDArray],
+    revision: int,
+    source: int | str,
+    timeout: float,
+) -> SyncReport:
+    """See the module; `Communicator.param_sync` calls this.
+
+    Members must bring the same names, types and shapes (StateMismatch) and
+    ask for the same source.
+    """
+    for name, array in tensors.items():
+        checked(array, f"param_sync of {name}", writable=True)
+    if source != _ELECTED and not (
+        isinstance(source, int) and 0 <= source < comm.world_size
+    ):
+        raise UsageError(f"source is a rank or {_ELECTED!r}, not {source!r}")
+    names = sorted(tensors)
+    mine = digests({name: tensors[name] for name in names})
+    states = _exchange(comm, _summary(tensors, names, mine, revision, source), timeout)
+    _require_same(states)
+    chosen = _elect(states) if source == _ELECTED else int(source)
+    held = [state["digests"] for state in states]
+    fresh = _move(comm, tensors, names, held, chosen, timeout)
+    _confirm(comm, names, mine, fresh, held[chosen], timeout)
+    for name, array in fresh.items():
+        np.copyto(tensors[name], array)
+    moved = sum(array.nbytes for array in fresh.values())
+    return SyncReport(chosen, states[chosen]["revision"], tuple(fresh), moved)
+
+
+def _summary(
+    tensors: Mapping[str, NDArray],
+    names: list[str],
+    mine: dict[str, bytes],
+    revision: int,
+    source: int | str,
+) -> dict:
+    schema = [[n, tensors[n].dtype.name, list(tensors[n].shape)] for n in names]
+    packed = json.dumps([schema, source]).encode()
+    return {
+        "schema": hashlib.blake2b(packed, digest_size=_DIGEST).hexdigest(),
+        "count": len(names),
+        "revision": int(revision),
+        "digests": [mine[name].hex() for name in names],
+    }
+
+
+def _exchange(comm: "Communicator", value: dict, timeout: float) -> list[dict]:
+    """Everybody's `value`, by rank."""
+    raw = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    sizes = comm.all_gather(np.int64(raw.size).reshape(1), tag=_TAG, timeout=timeout)
+    joined = comm.all_gather(raw.copy(), tag=_TAG, timeout=timeout)
+    edges = np.cumsum(sizes)[:-1]
+    return [json.loads(part.tobytes()) for part in np.split(joined, edges)]
+
+
+def _require_same(states: list[dict]) -> None:
+    for rank, state in enumerate(states):
+        if state["schema"] != states[0]["schema"]:
+            raise StateMismatch(
+                f"rank {rank} brings other tensors than rank 0 to param_sync "
+                f"({state['count']} and {states[0]['count']} of them), or asks for "
+                f"another source: names, types and shapes must be equal"
+            )
+
+
+def _elect(states: list[dict]) -> int:
+    newest = max(state["revision"] for state in states)
+    able = [r for r, state in enumerate(states) if state["revision"] == newest]
+    votes = Counter(tuple(states[rank]["digests"]) for rank in able)
+    return max(able, key=lambda rank: (votes[tuple(states[rank]["digests"])], -rank))
+
+
+def _move(
+    comm: "Communicator",
+    tensors: Mapping[str, NDArray],
+    names: list[str],
+    held: list[list[str]],
+    source: int,
+    timeout: float,
+) -> dict[str, NDArray]:
+    """What this member must change, received into scratch."""
+    fresh: dict[str, NDArray] = {}
+    for index, name in enumerate(names):
+        wanting = [r for r, h in enumerate(held) if h[index] != held[source][index]]
+        if comm.rank != source and comm.rank not in wanting:
+            continue
+        if not wanting:
+            continue
+        array = tensors[name]
+        if comm.rank != source:
+            array = fresh[name] = np.empty_like(array)
+        comm.broadcast_async(
+            array,
+            source,
+            among=[source, *wanting],
+            tag=f"{_TAG}/{name}",
+            timeout=timeout,
+        ).result()
+    return fresh
+
+
+def _confirm(
+    comm: "Communicator",
+    names: list[str],
+    mine: dict[str, bytes],
+    fresh: dict[str, NDArray],
+    wanted: list[str],
+    timeout: float,
+) -> None:
+    """Everybody has the source's state, or StateMismatch for everybody."""
+    after = {**mine, **digests(fresh)}
+    wrong = [n for n, want in zip(names, wanted, strict=True) if after[n].hex() != want]
+    verdict = np.array([len(wrong)], np.int64)
+    counts = comm.all_gather(verdict, tag=_TAG, timeout=timeout)
+    if counts.any():
+        ranks = np.flatnonzero(counts).tolist()
+        detail = f" (here: {', '.join(wrong[:5])})" if wrong else ""
+        raise StateMismatch(
+            f"after param_sync rank {', '.join(map(str, ranks))} still differs from "
+            f"the source{detail}; was an array changed while it was sent?"
+        )

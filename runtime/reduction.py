@@ -1,0 +1,138 @@
+"""What can be reduced, how, and in which order: the arithmetic of collectives.
+
+A reduction is done in the accumulation type of its element type: itself for
+everything but floats narrower than 32 bits, which are added up in float32 and
+rounded once at the end. `mean` is the sum divided by the number of members, in
+the accumulation type; integers have none.
+
+The order is fixed, so that all members hold the same bits:
+* up to `EAGER_BYTES` every member reduces ranks 0, 1, 2, ... in that order;
+* above, chunk `c` of the array (`bounds`) is reduced along the ring, in the
+  order c+1, c+2, ..., c (modulo the number of members).
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcp.errors import UsageError, nearest
+
+EAGER_BYTES = 32 << 10
+"""Contributions up to this size travel with the first frame of an operation."""
+
+_UFUNCS = {
+    "sum": np.add,
+    "mean": np.add,
+    "max": np.maximum,
+    "min": np.minimum,
+    "prod": np.multiply,
+}
+_NARROW = frozenset({"float16", "bfloat16"})
+_FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
+_NAMES = frozenset(
+    {
+        *_FLOATS,
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "complex64",
+        "complex128",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """One reduction of one element type."""
+
+    op: str
+    dtype: np.dtype
+    accumulator: np.dtype
+
+    @classmethod
+    def of(cls, op: str, dtype: np.dtype) -> "Reduction":
+        """The reduction `op` of `dtype`, or UsageError saying what there is."""
+        name = dtype.name
+        if op not in _UFUNCS:
+            raise UsageError(
+                f"unknown reduction {op!r}; there are {', '.join(_UFUNCS)}."
+                f"{nearest(op, _UFUNCS)}"
+            )
+        if name not in _NAMES:
+            raise UsageError(f"arrays of {name} cannot be reduced; convert them first")
+        if op == "mean" and name not in _FLOATS and not name.startswith("complex"):
+            raise UsageError(
+                f"the mean of {name} is not {name}; reduce a floating-point copy or "
+                f"use sum"
+            )
+        if op in ("max", "min") and name.startswith("complex"):
+            raise UsageError(f"{name} has no order: max and min do not exist")
+        wide = np.dtype(np.float32) if name in _NARROW else dtype
+        return cls(op, dtype, wide)
+
+    def widen(self, array: NDArray) -> NDArray:
+        """`array` in the accumulation type; itself when that is its type."""
+        if self.accumulator == self.dtype:
+            return array
+        return array.astype(self.accumulator)
+
+    def combine(self, left: NDArray, right: NDArray, out: NDArray) -> None:
+        """`out = left (op) right`, elementwise."""
+        with np.errstate(all="ignore"):
+            _UFUNCS[self.op](left, right, out=out)
+
+    def finish(self, total: NDArray, members: int, out: NDArray) -> None:
+        """The result of `members` contributions, rounded into `out`."""
+        with np.errstate(all="ignore"):
+            if self.op == "mean":
+                np.divide(total, total.dtype.type(members), out=total)
+            if out is not total:
+                np.copyto(out, total, casting="unsafe")
+
+    def sequential(self, parts: Sequence[NDArray]) -> NDArray:
+        """The reduction of `parts` in the order given."""
+        total = np.array(self.widen(parts[0]))
+        for part in parts[1:]:
+            self.combine(total, self.widen(part), total)
+        out = np.empty(total.shape, self.dtype)
+        self.finish(total, len(parts), out)
+        return out
+
+
+def bounds(count: int, parts: int) -> list[tuple[int, int]]:
+    """`parts` consecutive ranges over `count`; the first ones are longer by one."""
+    base, extra = divmod(count, parts)
+    edges = [i * base + min(i, extra) for i in range(parts + 1)]
+    return list(itertools.pairwise(edges))
+
+
+def reference(
+    arrays: Sequence[NDArray], op: str = "sum", *, ring: bool | None = None
+) -> NDArray:
+    """What all_reduce gives for these members' arrays, to the bit.
+
+    `ring=None` takes the declared order for the size; the oracle of the tests
+    and of replays.
+    """
+    first = arrays[0]
+    reduction = Reduction.of(op, first.dtype)
+    if ring is None:
+        ring = first.nbytes > EAGER_BYTES
+    if not ring or len(arrays) == 1:
+        return reduction.sequential(arrays)
+    flat = [a.reshape(-1) for a in arrays]
+    out = np.empty_like(flat[0])
+    size = len(arrays)
+    for chunk, (start, stop) in enumerate(bounds(out.size, size)):
+        order = [(chunk + 1 + i) % size for i in range(size)]
+        out[start:stop] = reduction.sequential([flat[r][start:stop] for r in order])
+    return out.reshape(first.shape)

@@ -1,0 +1,178 @@
+"""State handed over outside a group: a newcomer, or a checkpoint, reads it.
+
+The owner goes on computing: its provider returns a revision and arrays that do
+not change meanwhile, and a thread streams them. The reader gets an index
+first (names, types, shapes), allocates what the index says if that is within
+its bound, and receives checksummed segments straight into the arrays.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcp.errors import PcpError, ProtocolError, RuntimeFault
+from pcp.runtime import transport
+from pcp.runtime.buffers import checked, octets
+from pcp.runtime.framing import (
+    MAX_PAYLOAD,
+    MAX_TEXT,
+    Frame,
+    Kind,
+    json_payload,
+    parse_json,
+    text,
+)
+from pcp.runtime.wire import read_frame, read_header, read_payload, write_frame
+
+Provider = Callable[[], tuple[int, Mapping[str, NDArray]]]
+_SEGMENT = 1 << 20
+_STALLED_SECONDS = 30.0
+_MAX_READERS = 16
+
+
+class Snapshot:
+    """What an endpoint serves, and to how many at once."""
+
+    def __init__(self, provider: Provider) -> None:
+        self.provider = provider
+        self.places = threading.BoundedSemaphore(_MAX_READERS)
+
+
+def serve(sock: Any, snapshot: Snapshot) -> None:
+    """Stream the snapshot over a connected socket, in a thread of its own."""
+    threading.Thread(
+        target=_serve, args=(sock, snapshot), name="pcp-snapshot", daemon=True
+    ).start()
+
+
+def fetch_snapshot(
+    address: str,
+    timeout: float | timedelta = 60.0,
+    *,
+    max_bytes: int = 1 << 36,
+) -> tuple[int, dict[str, NDArray]]:
+    """The (revision, arrays) that the endpoint at `address` serves.
+
+    Raises PeerLost when it dies on the way, Timeout after `timeout`,
+    ProtocolError when it serves none or more than `max_bytes` of it.
+    """
+    patience = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    deadline = time.monotonic() + patience
+    with transport.dial(address, patience) as sock:
+        hello = json_payload({"purpose": "snapshot"})
+        write_frame(sock, address, Frame(Kind.HELLO, payload=hello))
+        header, payload = read_frame(sock, address, deadline, MAX_PAYLOAD)
+        if header.kind is not Kind.WELCOME:
+            raise ProtocolError(f"{address} gives no snapshot: {text(payload)}")
+        index = parse_json(payload)
+        arrays = _allocate(index, max_bytes)
+        for name, array in arrays.items():
+            _receive(sock, address, deadline, name, array)
+        _finish(sock, address, deadline)
+    return int(index["revision"]), arrays
+
+
+def _serve(sock: Any, snapshot: Snapshot) -> None:
+    peer = "a reader of the snapshot"
+    with sock:
+        sock.settimeout(_STALLED_SECONDS)
+        try:
+            if not snapshot.places.acquire(blocking=False):
+                _refuse(sock, peer, f"{_MAX_READERS} others are reading; try again")
+                return
+            try:
+                _stream(sock, peer, snapshot)
+            finally:
+                snapshot.places.release()
+        except RuntimeFault:
+            pass  # the reader left: that is its affair
+
+
+def _stream(sock: Any, peer: str, snapshot: Snapshot) -> None:
+    try:
+        revision, arrays = snapshot.provider()
+        arrays = {name: checked(a, f"snapshot {name}") for name, a in arrays.items()}
+    except Exception as error:  # whatever the provider met, the reader is told
+        _refuse(sock, peer, f"the owner has no snapshot to give: {error}")
+        return
+    entries = [
+        {"name": name, "dtype": array.dtype.name, "shape": list(array.shape)}
+        for name, array in arrays.items()
+    ]
+    index = json_payload({"revision": revision, "tensors": entries})
+    write_frame(sock, peer, Frame(Kind.WELCOME, payload=index))
+    for array in arrays.values():
+        view = octets(array)
+        for at in range(0, len(view), _SEGMENT):
+            segment = view[at : at + _SEGMENT]
+            write_frame(sock, peer, Frame(Kind.DATA, offset=at, payload=segment))
+    write_frame(sock, peer, Frame(Kind.DONE))
+    sock.settimeout(5.0)
+    with transport.os_errors(peer, "closing"):
+        sock.recv(1)
+
+
+def _refuse(sock: Any, peer: str, reason: str) -> None:
+    payload = reason.encode()[:MAX_TEXT]
+    write_frame(sock, peer, Frame(Kind.REFUSE, payload=payload))
+
+
+def _allocate(index: dict[str, Any], max_bytes: int) -> dict[str, NDArray]:
+    """Empty arrays as the index describes them, within the bound."""
+    try:
+        described = [
+            (str(e["name"]), dtype_named(e["dtype"]), tuple(map(int, e["shape"])))
+            for e in index["tensors"]
+        ]
+        int(index["revision"])
+    except (KeyError, TypeError, ValueError, PcpError) as error:
+        raise ProtocolError(f"a snapshot index that makes no sense: {error}") from error
+    sizes = [math.prod(shape) * dtype.itemsize for _, dtype, shape in described]
+    if any(dim < 0 for _, _, shape in described for dim in shape):
+        raise ProtocolError("a snapshot index with a negative dimension")
+    if sum(sizes) > max_bytes:
+        raise ProtocolError(f"a snapshot of {sum(sizes)} bytes; {max_bytes} allowed")
+    return {name: np.empty(shape, dtype) for name, dtype, shape in described}
+
+
+def _receive(
+    sock: Any, address: str, deadline: float, name: str, array: NDArray
+) -> None:
+    view, at = octets(array), 0
+    while at < len(view):
+        header = read_header(sock, address, deadline)
+        room = view[at : at + header.length]
+        if header.kind is not Kind.DATA or header.offset != at or not len(room):
+            raise ProtocolError(f"{address} sent {name} out of order")
+        if len(room) != header.length:
+            raise ProtocolError(f"{address} sent more of {name} than there is")
+        read_payload(sock, address, deadline, header, room)
+        at += header.length
+
+
+def _finish(sock: Any, address: str, deadline: float) -> None:
+    header = read_header(sock, address, deadline)
+    if header.kind is not Kind.DONE or header.length:
+        raise ProtocolError(f"{address} did not end its snapshot")
+
+
+def dtype_named(name: str) -> np.dtype:
+    """The numpy type of this name; bfloat16 where ml_dtypes is installed."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        pass
+    try:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
+    except (ImportError, AttributeError, TypeError):
+        raise ProtocolError(
+            f"arrays of {name} need the package ml_dtypes on this machine"
+        ) from None

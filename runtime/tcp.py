@@ -1,0 +1,266 @@
+"""Frames over a TCP connection, without blocking and without copying.
+
+Payloads go from the caller's memory to the kernel (`sendmsg`) and from the
+kernel into the memory the sink chose (`recv_into`).
+"""
+
+import selectors
+import socket
+import time
+from collections import deque
+
+from pcp.errors import PeerLost, ProtocolError, RuntimeFault
+from pcp.runtime.framing import (
+    HEADER_BYTES,
+    MAX_TEXT,
+    Frame,
+    Header,
+    Kind,
+    pack_header,
+    unpack_header,
+    verify_payload,
+)
+from pcp.runtime.loop import Loop
+from pcp.runtime.transport import Sink, translate
+
+_NOTHING = memoryview(b"")
+_TURN_BYTES = 4 << 20
+"""At most this much is read from one peer before the others get a turn."""
+_GATHER = 16
+"""At most this many frames go out in one system call."""
+
+
+class _Outgoing:
+    """A frame in the queue, and how much of it is still to send."""
+
+    __slots__ = ("frame", "started", "views")
+
+    def __init__(self, frame: Frame, epoch: int) -> None:
+        self.frame = frame
+        self.started = False
+        self.views = [memoryview(pack_header(frame, epoch))]
+        if len(frame.payload):
+            self.views.append(memoryview(frame.payload).cast("B"))
+
+    def advance(self, count: int) -> int:
+        """Take `count` sent bytes off; what belongs to the next frame is left."""
+        while self.views and count >= len(self.views[0]):
+            count -= len(self.views.pop(0))
+        if self.views and count:
+            self.views[0] = self.views[0][count:]
+            count = 0
+        self.started = True
+        return count
+
+    def detach(self) -> None:
+        """Own the rest of the bytes: the sender's buffer may change now."""
+        self.views = [memoryview(bytes(view)) for view in self.views]
+        self.frame.on_sent = None
+
+
+class TcpLink:
+    """A link over a connected socket; see `transport.Link`."""
+
+    def __init__(
+        self, loop: Loop, sock: socket.socket, sink: Sink, label: str, epoch: int = 0
+    ) -> None:
+        self.label = label
+        self.epoch = epoch
+        self.sink = sink
+        self.last_heard = self.last_sent = time.monotonic()
+        self.bytes_sent = self.bytes_received = 0
+        self._loop = loop
+        self._sock = sock
+        self._queue: deque[_Outgoing] = deque()
+        self._header = memoryview(bytearray(HEADER_BYTES))
+        self._incoming: Header | None = None
+        self._view = self._payload = self._header
+        self._fill = 0
+        self._events = 0
+        self._open = True
+        self._leaving = False
+        self._flushed = False
+        self._deaf = False
+        sock.setblocking(False)
+        loop.call(self._start)
+
+    def send(self, frame: Frame) -> None:
+        """Queue a frame and send as much as the kernel takes."""
+        if not self._open or self._leaving:
+            return
+        self._queue.append(_Outgoing(frame, self.epoch))
+        if len(self._queue) == 1:
+            self._writable()
+
+    def recall(self, tag: int, seq: int) -> None:
+        """Drop an operation's queued frames; finish a started one from a copy."""
+        kept: deque[_Outgoing] = deque()
+        for out in self._queue:
+            frame = out.frame
+            if frame.kind is not Kind.DATA or (frame.tag, frame.seq) != (tag, seq):
+                kept.append(out)
+            elif out.started:
+                out.detach()
+                kept.append(out)
+        self._queue = kept
+
+    def close(self, *, flush: float = 0.0) -> None:
+        """Send what is queued, say goodbye to the kernel, and forget the peer."""
+        if not self._open or self._leaving:
+            return
+        if flush <= 0:
+            self._end()
+            return
+        self._leaving = True
+        self._loop.later(flush, self._end)
+        if not self._queue:
+            self._half_close()
+
+    def refuse(self, reason: str, code: int = 0) -> None:
+        """Tell the peer why nothing it sends will be read, and close."""
+        if self._open and not self._leaving:
+            text = reason.encode()[:MAX_TEXT]
+            self.send(Frame(Kind.REFUSE, step=code, payload=text))
+            self._deaf = True
+            self.close(flush=1.0)
+
+    def detach(self) -> socket.socket:
+        """The blocking socket itself; this link ends without closing it."""
+        self._want(0)
+        self._open = False
+        self._sock.setblocking(True)
+        return self._sock
+
+    def sever(self) -> None:
+        """Cut the connection like a crash."""
+        self._end()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the socket is still open."""
+        return self._open
+
+    def _start(self) -> None:
+        if self._open:
+            self._want(selectors.EVENT_READ)
+
+    def _want(self, events: int) -> None:
+        if events != self._events:
+            self._events = events
+            self._loop.watch(self._sock, events, self._ready)
+
+    def _ready(self, events: int) -> None:
+        if self._open and events & selectors.EVENT_WRITE:
+            self._writable()
+        if self._open and events & selectors.EVENT_READ:
+            self._readable()
+
+    def _writable(self) -> None:
+        while self._queue and self._open:
+            views: list[memoryview] = []
+            for index, out in enumerate(self._queue):
+                if index == _GATHER:
+                    break
+                views += out.views
+            try:
+                count = self._sock.sendmsg(views)
+            except BlockingIOError:
+                self._want(selectors.EVENT_READ | selectors.EVENT_WRITE)
+                return
+            except OSError as error:
+                self._fail(translate(error, self.label, "sending"))
+                return
+            self._sent(count)
+        if self._open:
+            self._want(selectors.EVENT_READ)
+            if self._leaving:
+                self._half_close()
+
+    def _sent(self, count: int) -> None:
+        self.bytes_sent += count
+        self.last_sent = time.monotonic()
+        while self._queue:
+            out = self._queue[0]
+            count = out.advance(count)
+            if out.views:
+                return
+            self._queue.popleft()
+            if out.frame.on_sent is not None:
+                out.frame.on_sent()
+
+    def _readable(self) -> None:
+        budget = _TURN_BYTES
+        while budget > 0 and self._open:
+            try:
+                room = self._view if self._deaf else self._view[self._fill :]
+                count = self._sock.recv_into(room)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._fail(translate(error, self.label, "receiving"))
+                return
+            if not count:
+                self._fail(PeerLost(f"{self.label} closed the connection"))
+                return
+            self.last_heard = time.monotonic()
+            self.bytes_received += count
+            budget -= count
+            if self._deaf:
+                continue
+            self._fill += count
+            if self._fill == len(self._view):
+                try:
+                    self._complete()
+                except RuntimeFault as fault:
+                    self.refuse(str(fault))
+                    self._loop.call(self.sink.lost, self, fault)
+
+    def _complete(self) -> None:
+        """A header or a payload is whole."""
+        header, self._fill = self._incoming, 0
+        if header is None:
+            header = unpack_header(self._header)
+            if header.epoch != self.epoch:
+                raise ProtocolError(
+                    f"{self.label} sent a frame of epoch {header.epoch} on a "
+                    f"connection of epoch {self.epoch}"
+                )
+            if header.length:
+                self._payload = self.sink.place(self, header)
+                self._incoming, self._view = header, self._payload
+                return
+            self.sink.deliver(self, header, _NOTHING)
+            return
+        payload, self._payload = self._payload, self._header
+        self._incoming, self._view = None, self._header
+        verify_payload(header, payload)
+        self.sink.deliver(self, header, payload)
+
+    def _half_close(self) -> None:
+        """Everything is sent; wait for the peer's end before closing.
+
+        Closing with unread bytes would reset the connection and could destroy
+        what is still on its way to the peer.
+        """
+        if self._flushed or not self._open:
+            return
+        self._flushed = True
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self._end()
+
+    def _fail(self, error: RuntimeFault) -> None:
+        """Tell the sink, but not from within one of its own calls."""
+        if self._open:
+            self._end()
+            if not self._deaf:
+                self._loop.call(self.sink.lost, self, error)
+
+    def _end(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        self._want(0)
+        self._queue.clear()
+        self._sock.close()

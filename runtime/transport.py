@@ -1,0 +1,159 @@
+"""What a connection between two members is, whatever carries it.
+
+A `Link` moves frames to one peer, in order, without blocking; a `Sink` is
+told what arrives. Both live in their loop's thread. Carriers: `tcp.TcpLink`
+and `in_process.InProcessLink`.
+
+This file is also the only place that turns the operating system's errors into
+ours: above it there are `PeerLost`, `Timeout`, `ProtocolError`, no OSError.
+"""
+
+import errno
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from pcp.errors import ConfigError, PeerLost, RuntimeFault, Timeout
+from pcp.runtime.framing import Frame, Header
+
+
+class Sink(Protocol):
+    """Who receives a link's frames."""
+
+    def place(self, link: "Link", header: Header) -> memoryview:
+        """Where `header.length` bytes of payload go; ProtocolError to refuse.
+
+        Called for every frame with a payload, before any byte of it is read.
+        """
+        ...
+
+    def deliver(self, link: "Link", header: Header, payload: memoryview) -> None:
+        """A whole, verified frame; `payload` is what `place` returned."""
+        ...
+
+    def lost(self, link: "Link", error: RuntimeFault) -> None:
+        """The link is gone and brings nothing more. Called once."""
+        ...
+
+
+class Link(Protocol):
+    """Frames to and from one peer."""
+
+    label: str
+    """Who is at the other end, for messages."""
+    epoch: int
+    """Stamped on every frame, and demanded of every frame."""
+    sink: Sink
+    last_heard: float
+    """Monotonic time of the last byte received."""
+    last_sent: float
+    """Monotonic time of the last byte sent."""
+    bytes_sent: int
+    bytes_received: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection is still there, if only to say goodbye."""
+        ...
+
+    def send(self, frame: Frame) -> None:
+        """Queue a frame; its payload must not change until `on_sent` runs."""
+        ...
+
+    def recall(self, tag: int, seq: int) -> None:
+        """Drop what is queued for an operation, so its buffers are free again.
+
+        `on_sent` is not called for what is dropped.
+        """
+        ...
+
+    def close(self, *, flush: float = 0.0) -> None:
+        """End the link, first sending what is queued for `flush` seconds."""
+        ...
+
+    def sever(self) -> None:
+        """End the link as a crash would: nothing is flushed or announced."""
+        ...
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """`("host", port)` from `host:port` or `[v6]:port`."""
+    host, colon, port = address.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not bare or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(
+            f"{address!r} is not an address; write host:port, for example "
+            f"127.0.0.1:29500 or [::1]:29500"
+        )
+    if ":" in bare and bare == host:
+        raise ConfigError(f"{address!r}: put an IPv6 host into brackets")
+    return bare, int(port)
+
+
+def format_address(host: str, port: int) -> str:
+    """The text `parse_address` reads."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def translate(error: OSError, peer: str, during: str) -> RuntimeFault:
+    """The fault an OSError on a connection to `peer` amounts to."""
+    if isinstance(error, TimeoutError):
+        return Timeout(f"{peer} did not answer in time ({during})")
+    reason = error.strerror or str(error) or type(error).__name__
+    return PeerLost(f"the connection to {peer} failed: {reason} ({during})")
+
+
+@contextmanager
+def os_errors(peer: str, during: str) -> Iterator[None]:
+    """Inside, an OSError becomes PeerLost or Timeout that names the peer."""
+    try:
+        yield
+    except OSError as error:
+        raise translate(error, peer, during) from error
+
+
+def dial(address: str, timeout: float) -> socket.socket:
+    """A connected, tuned socket; PeerLost or Timeout if nobody answers."""
+    with os_errors(address, "connecting"):
+        sock = socket.create_connection(parse_address(address), timeout=timeout)
+        tune(sock)
+        return sock
+
+
+def listen(address: str, backlog: int = 128) -> socket.socket:
+    """A non-blocking listening socket; ConfigError when the port is taken."""
+    host, port = parse_address(address)
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        sock = socket.create_server((host, port), family=family, backlog=backlog)
+    except OSError as error:
+        hint = "choose another port"
+        if error.errno != errno.EADDRINUSE:
+            hint = "is this an address of this machine?"
+        raise ConfigError(f"cannot listen on {address}: {error}; {hint}") from error
+    sock.setblocking(False)
+    return sock
+
+
+def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
+    """The next waiting connection and its address, or None when there is none."""
+    try:
+        sock, peer = listener.accept()
+    except OSError:
+        return None  # nobody waits any more, or no descriptor is left: try later
+    tune(sock)
+    return sock, format_address(*peer[:2])
+
+
+def tune(sock: socket.socket) -> None:
+    """Send small frames at once; let the kernel probe a silent peer."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, seconds in (
+        ("TCP_KEEPIDLE", 10),
+        ("TCP_KEEPINTVL", 5),
+        ("TCP_KEEPCNT", 4),
+    ):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)

@@ -1,0 +1,71 @@
+"""Whole frames over a blocking socket, for handshakes and snapshots.
+
+Groups use `tcp.TcpLink` instead; this is for threads that do one thing.
+"""
+
+import socket
+import time
+
+from pcp.errors import PeerLost, ProtocolError, Timeout
+from pcp.runtime.framing import (
+    HEADER_BYTES,
+    Frame,
+    Header,
+    pack_header,
+    unpack_header,
+    verify_payload,
+)
+from pcp.runtime.transport import os_errors
+
+
+def write_frame(sock: socket.socket, peer: str, frame: Frame) -> None:
+    """Send a frame whole, within the socket's timeout."""
+    with os_errors(peer, "sending"):
+        sock.sendall(pack_header(frame, 0))
+        if len(frame.payload):
+            sock.sendall(frame.payload)
+
+
+def read_frame(
+    sock: socket.socket, peer: str, deadline: float, limit: int
+) -> tuple[Header, memoryview]:
+    """The next frame, whose payload may have `limit` bytes."""
+    header = read_header(sock, peer, deadline)
+    if header.length > limit:
+        raise ProtocolError(f"{peer} announces {header.length} bytes; {limit} allowed")
+    payload = memoryview(bytearray(header.length))
+    read_payload(sock, peer, deadline, header, payload)
+    return header, payload
+
+
+def read_header(sock: socket.socket, peer: str, deadline: float) -> Header:
+    """The next frame's header."""
+    raw = memoryview(bytearray(HEADER_BYTES))
+    read_into(sock, peer, deadline, raw)
+    return unpack_header(raw)
+
+
+def read_payload(
+    sock: socket.socket, peer: str, deadline: float, header: Header, room: memoryview
+) -> None:
+    """A frame's payload into `room`, verified."""
+    read_into(sock, peer, deadline, room)
+    if header.length:
+        verify_payload(header, room)
+
+
+def read_into(
+    sock: socket.socket, peer: str, deadline: float, view: memoryview
+) -> None:
+    """Fill `view` before the (monotonic) deadline."""
+    done = 0
+    with os_errors(peer, "receiving"):
+        while done < len(view):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise Timeout(f"{peer} did not answer in time (receiving)")
+            sock.settimeout(left)
+            count = sock.recv_into(view[done:])
+            if not count:
+                raise PeerLost(f"{peer} closed the connection")
+            done += count
