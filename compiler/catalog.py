@@ -11,6 +11,7 @@ from pcp.passes.base import CppPasses, Pass, Pipeline, parse_pipeline
 
 PASSES: dict[str, str] = {
     "pcp-import": "pcp.passes.import_:Import",
+    "pcp-legalize": "pcp.passes.legalize:Legalize",
     "pcp-grad": "pcp.autodiff.passes:Grad",
     "pcp-vjp": "pcp.autodiff.passes:Vjp",
 }
