@@ -1,0 +1,161 @@
+"""Cases of derivatives, and their comparison with `jax.vjp` and `jax.jvp`.
+
+A case is a JAX function and its arguments; jax lowers it to StableHLO, pcp
+differentiates that, the reference interpreter runs it, and jax is the oracle.
+`text` replaces the lowering for ops that jax never emits.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from helpers.interpreter import Interpreter
+
+from pcp.compiler.catalog import pipeline
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import parse
+
+TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Case:
+    """One function with arguments; `ops` it must contain keep the case honest."""
+
+    name: str
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    text: str | None = None
+    wrt: tuple[int, ...] | None = None
+    platform: str | None = None
+    tolerance: float = TOLERANCE
+    seed: int = 0
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def array(*shape: int, seed: int = 0, low: float = -2.0, high: float = 2.0):
+    """Uniform float32 numbers, distinct with certainty enough."""
+    rng = np.random.default_rng([seed, *shape])
+    return rng.uniform(low, high, shape).astype(np.float32)
+
+
+def positive(*shape: int, seed: int = 0):
+    """Uniform float32 numbers in [0.3, 2]."""
+    return array(*shape, seed=seed, low=0.3)
+
+
+def integers(*shape: int, low: int = 0, high: int = 4, seed: int = 0):
+    """Uniform int32 numbers in [low, high)."""
+    return np.random.default_rng([seed, *shape]).integers(low, high, shape, np.int32)
+
+
+def lowered(case: Case) -> str:
+    """The StableHLO text of the case's function, `@main`."""
+    if case.text is not None:
+        return case.text
+    traced = jax.jit(case.fn, keep_unused=True).trace(*case.args)
+    platforms = (case.platform,) if case.platform else None
+    return traced.lower(lowering_platforms=platforms).as_text()
+
+
+def transformed(text: str, pass_: str) -> str:
+    """`text` with `@main` replaced by what `pass_{func=main name=...}` makes."""
+    module = parse(text)
+    name, _, options = pass_.partition("{")
+    options = options.removesuffix("}")
+    pipeline(f"builtin.module({name}{{func=main name=derived {options}}})").run(module)
+    for op in module.body.operations:
+        if ir.StringAttr(op.attributes["sym_name"]).value == "main":
+            op.operation.erase()
+            break
+    derived = next(
+        op.operation
+        for op in module.body.operations
+        if ir.StringAttr(op.attributes["sym_name"]).value == "derived"
+    )
+    with module.context:
+        derived.attributes["sym_name"] = ir.StringAttr.get("main")
+        derived.move_before(module.body.operations[0])
+        pipeline("builtin.module(symbol-dce)").run(module)
+    return str(module)
+
+
+def is_float(x: Any) -> bool:
+    """Whether a value has a cotangent."""
+    return bool(np.issubdtype(np.asarray(x).dtype, np.inexact))
+
+
+def positions(case: Case) -> list[int]:
+    """The arguments to differentiate for."""
+    if case.wrt is not None:
+        return list(case.wrt)
+    return [i for i, x in enumerate(case.args) if is_float(x)]
+
+
+def leaves(value: Any) -> list[np.ndarray]:
+    """Results of a function as a flat list of arrays."""
+    return [np.asarray(x) for x in jax.tree.leaves(value)]
+
+
+def random_like(values: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:
+    """A standard normal array of each shape and dtype."""
+    rng = np.random.default_rng(seed)
+    return [np.asarray(rng.standard_normal(v.shape), v.dtype) for v in values]
+
+
+def reference_vjp(case: Case) -> tuple[list[np.ndarray], list[np.ndarray], Any]:
+    """(results, random cotangents, gradients) by jax."""
+    where = positions(case)
+
+    def of_wrt(*floats: Any) -> list[Any]:
+        args = list(case.args)
+        for i, x in zip(where, floats, strict=True):
+            args[i] = x
+        return jax.tree.leaves(case.fn(*args))
+
+    results, pull = jax.vjp(of_wrt, *(case.args[i] for i in where))
+    results = leaves(results)
+    seeds = random_like([r for r in results if is_float(r)], case.seed + 1)
+    rest = iter(seeds)
+    cotangents = [
+        next(rest) if is_float(r) else np.zeros(r.shape, jax.dtypes.float0)
+        for r in results
+    ]
+    return results, seeds, leaves(pull(cotangents))
+
+
+def assert_close(ours: Any, theirs: Any, tolerance: float, what: str) -> None:
+    """Relative, entry by entry; infinities and NaN must lie alike."""
+    ours, theirs = np.asarray(ours), np.asarray(theirs)
+    assert ours.shape == theirs.shape, f"{what}: {ours.shape} and {theirs.shape}"
+    finite = np.isfinite(theirs)
+    np.testing.assert_array_equal(ours[~finite], theirs[~finite], err_msg=what)
+    scale = float(np.abs(theirs[finite]).max(initial=0.0))
+    np.testing.assert_allclose(
+        ours[finite],
+        theirs[finite],
+        rtol=tolerance,
+        atol=tolerance * min(max(scale, 0.1), 1.0),  # rounding of terms of size 1
+        err_msg=what,
+    )
+
+
+def wrt_option(case: Case) -> str:
+    """`wrt=...` for the pass."""
+    return "wrt=" + ",".join(map(str, positions(case)))
+
+
+def check_vjp(case: Case, interpreter: Interpreter) -> None:
+    """Our VJP of the case agrees with jax's."""
+    results, seeds, gradients = reference_vjp(case)
+    derived = transformed(lowered(case), f"pcp-vjp{{{wrt_option(case)}}}")
+    ours = interpreter.run(derived, [*map(np.asarray, case.args), *seeds])
+    assert len(ours) == len(results) + len(gradients)
+    for i, (a, b) in enumerate(zip(ours, [*results, *gradients], strict=True)):
+        kind = "result" if i < len(results) else "gradient"
+        index = i if i < len(results) else i - len(results)
+        assert_close(a, b, case.tolerance, f"{case.name}: {kind} {index}")
