@@ -1,0 +1,173 @@
+"""Checkpoints: a committed round on disk, whole or not at all.
+
+    round_00000010/
+      parameters.safetensors   the shared parameters, by their names in the model
+      momentum.safetensors     the outer optimizer's momentum, by the same names
+      worker_0.safetensors     inner optimizer state of each member, by rank
+      state.json               round, digest, tokens, data cursor, seed, tokenizer
+      SHA256SUMS.json          size and SHA-256 of each file above
+
+A checkpoint is written to a hidden folder, fsynced and renamed; a crash leaves
+the old ones and no half of a new one. Reading compares every file with the
+sums; `newest` skips what is damaged and says so.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pcp.errors import StateMismatch
+from pcp.training import tensors
+from pcp.training.tensors import Arrays
+
+FORMAT = "pcp-checkpoint"
+VERSION = 1
+SUMS = "SHA256SUMS.json"
+FOLDER = "checkpoints"
+_HIDDEN = ".writing-"
+
+
+@dataclass
+class Checkpoint:
+    """The state of a run after a committed round."""
+
+    round: int
+    parameters: Arrays
+    momentum: Arrays
+    workers: list[Arrays] = field(default_factory=list)
+    """Inner optimizer state, by rank of the round's group."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """What JSON can hold: digest, tokens, data cursor, seed, tokenizer, ..."""
+
+
+def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:
+    yield "parameters.safetensors", tensors.to_bytes(checkpoint.parameters)
+    yield "momentum.safetensors", tensors.to_bytes(checkpoint.momentum)
+    for rank, arrays in enumerate(checkpoint.workers):
+        yield f"worker_{rank}.safetensors", tensors.to_bytes(arrays)
+    state = {
+        "format": FORMAT,
+        "version": VERSION,
+        "round": checkpoint.round,
+        "workers": len(checkpoint.workers),
+        **checkpoint.info,
+    }
+    yield "state.json", json.dumps(state, indent=1).encode()
+
+
+def save(run: str | Path, checkpoint: Checkpoint, keep: int = 3) -> Path:
+    """Write a checkpoint under the run's folder and drop all but `keep` newest."""
+    parent = Path(run) / FOLDER
+    parent.mkdir(parents=True, exist_ok=True)
+    final = parent / f"round_{checkpoint.round:08d}"
+    hidden = parent / f"{_HIDDEN}{checkpoint.round}"
+    shutil.rmtree(hidden, ignore_errors=True)
+    hidden.mkdir()
+    sums = {}
+    for name, content in _files(checkpoint):
+        _write(hidden / name, content)
+        sums[name] = {
+            "bytes": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+    _write(hidden / SUMS, json.dumps(sums, indent=1).encode())
+    _sync_folder(hidden)
+    if final.exists():  # the same round again, after a rewind
+        shutil.rmtree(final)
+    hidden.rename(final)
+    _sync_folder(parent)
+    for old in folders(run)[keep:]:
+        shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+def folders(run: str | Path) -> list[Path]:
+    """The checkpoints of a run, newest first."""
+    return sorted((Path(run) / FOLDER).glob("round_*"), reverse=True)
+
+
+def load(folder: str | Path) -> Checkpoint:
+    """Read and verify one checkpoint; `StateMismatch` says which file is bad."""
+    folder = Path(folder)
+    sums = _json(folder / SUMS, _read(folder / SUMS))
+    content = {name: _verified(folder / name, entry) for name, entry in sums.items()}
+    for name in ("state.json", "parameters.safetensors", "momentum.safetensors"):
+        if name not in content:
+            raise StateMismatch(f"{folder}: the checkpoint has no {name}")
+    state = _json(folder / "state.json", content["state.json"])
+    if state.pop("format", None) != FORMAT or state.pop("version", None) != VERSION:
+        raise StateMismatch(f"{folder}: no checkpoint of this version of pcp")
+
+    def arrays(name: str) -> Arrays:
+        if name not in content:
+            raise StateMismatch(f"{folder}: the checkpoint has no {name}")
+        return tensors.from_bytes(content[name], source=str(folder / name))
+
+    count = int(state.pop("workers"))
+    return Checkpoint(
+        round=int(state.pop("round")),
+        parameters=arrays("parameters.safetensors"),
+        momentum=arrays("momentum.safetensors"),
+        workers=[arrays(f"worker_{rank}.safetensors") for rank in range(count)],
+        info=state,
+    )
+
+
+def newest(
+    run: str | Path, at_most: int | None = None
+) -> tuple[Checkpoint | None, list[str]]:
+    """The newest valid checkpoint not after round `at_most`, and what was refused."""
+    refused: list[str] = []
+    for folder in folders(run):
+        try:
+            checkpoint = load(folder)
+        except StateMismatch as error:
+            refused.append(f"{error}; trying the checkpoint before it")
+            continue
+        if at_most is None or checkpoint.round <= at_most:
+            return checkpoint, refused
+    return None, refused
+
+
+def _write(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise StateMismatch(f"{path}: cannot read it: {error.strerror}") from error
+
+
+def _json(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(content)
+    except ValueError as error:
+        raise StateMismatch(f"{path}: damaged: {error}") from error
+    if not isinstance(value, dict):
+        raise StateMismatch(f"{path}: damaged: not an object")
+    return value
+
+
+def _verified(path: Path, entry: dict[str, Any]) -> bytes:
+    content = _read(path)
+    if hashlib.sha256(content).hexdigest() != entry.get("sha256"):
+        raise StateMismatch(f"{path}: its SHA-256 is not the recorded one")
+    return content

@@ -1,0 +1,255 @@
+"""Every message between the shepherd, its workers, and who asks for a status.
+
+    worker                                   shepherd
+      Hello            ──────────────────────►
+                       ◄──────────────────────  Welcome (+ the bundle's bytes)
+                                                or Refused
+                       ◄──────────────────────  Restore(round, source)
+      (fetches the committed state from a veteran)
+      Ready            ──────────────────────►
+                       ◄──────────────────────  RoundStart(round, epoch, lease)
+      (inner steps, outer step with its peers)
+      Prepared         ──────────────────────►
+                       ◄──────────────────────  Commit      all members prepared
+                       ◄──────────────────────  RoundStart(round, epoch + 1)
+                                                a member died: redo the outer step
+      GroupFailed      ──────────────────────►  an exchange failed: ask for that
+      Validated        ──────────────────────►
+      Heartbeat        ──────────────────────►  always, on a timer
+                       ◄──────────────────────  Heartbeat
+                       ◄──────────────────────  Shutdown
+
+A message is a JSON object in one frame (`pcp.training.channel`). `kind` names
+it; an unknown kind, key or a value out of bounds is a `ProtocolError`. Rounds
+and epochs only grow, so a late message is known by its number and ignored.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from pcp.errors import ProtocolError
+
+VERSION = 1
+"""Of this protocol; a `Hello` with another one is refused."""
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Text = Annotated[str, Field(max_length=4000)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=0, lt=1 << 62)]
+Lease = Annotated[list[tuple[Count, Count]], Field(max_length=100_000)]
+
+
+class Message(BaseModel):
+    """Base of all messages."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Prepared(Message):
+    """A member's round is computed; it waits for the commit."""
+
+    kind: Literal["prepared"] = "prepared"
+    round: Count
+    epoch: Count
+    digest: Digest
+    loss: float
+    steps: Count
+    tokens: Count
+    bytes_sent: Count
+    bytes_received: Count
+    compute_seconds: float
+    exchange_seconds: float
+
+
+class Working(Message):
+    """The round a worker has begun, and the lease it works on."""
+
+    kind: Literal["working"] = "working"
+    round: Count
+    lease: Lease
+
+
+class Hello(Message):
+    """A worker introduces itself, for the first time or again.
+
+    `committed` is the round of the state it holds (None: it holds none).
+    """
+
+    kind: Literal["hello"] = "hello"
+    version: int
+    worker: Name
+    target: Name
+    backend: Name
+    device: Name
+    address: Name
+    bundle: Digest | None = None
+    committed: Count | None = None
+    digest: Digest | None = None
+    working: Working | None = None
+    prepared: Prepared | None = None
+    supervisor: Name | None = None
+
+
+class Refused(Message):
+    """The shepherd will not work with this peer; the connection ends."""
+
+    kind: Literal["refused"] = "refused"
+    reason: Text
+
+
+class Welcome(Message):
+    """The shepherd takes the worker; the bundle's bytes follow unless it has them.
+
+    A worker that holds the state of `committed`, or has prepared it with this
+    digest, takes part in the next round; another one waits for a `Restore`.
+    """
+
+    kind: Literal["welcome"] = "welcome"
+    worker: Name
+    index: Count
+    run: Name
+    experiment: dict[str, Any]
+    bundle: Digest
+    bundle_bytes: Count
+    data: Digest
+    committed: Count
+    digest: Digest | None
+
+
+class Restore(Message):
+    """Take the state of `round` from `source`, then say `Ready`.
+
+    Without a source the state is made from the seed.
+    """
+
+    kind: Literal["restore"] = "restore"
+    round: Count
+    source: Name | None
+
+
+class Ready(Message):
+    """The worker holds a state and can take part in the next round."""
+
+    kind: Literal["ready"] = "ready"
+    round: Count
+
+
+class RoundStart(Message):
+    """Work on `round` in the group of `epoch`; `members` are in rank order.
+
+    The same round and lease in a later epoch means: the group changed, keep
+    what was computed and redo the exchange.
+    """
+
+    kind: Literal["round_start"] = "round_start"
+    round: Count
+    epoch: Count
+    members: Annotated[list[Name], Field(min_length=1, max_length=10_000)]
+    rank: Count
+    lease: Lease
+    steps: Count
+
+
+class Commit(Message):
+    """Round `round` of `epoch` counts: adopt it. `validate_share` asks for losses.
+
+    `validate_share` is (k, n): evaluate the held-out batches k, k+n, k+2n, ...
+    """
+
+    kind: Literal["commit"] = "commit"
+    round: Count
+    epoch: Count
+    digest: Digest
+    validate_share: tuple[Count, Count] | None = None
+
+
+class Validated(Message):
+    """Sum of the losses of a worker's share of the held-out batches."""
+
+    kind: Literal["validated"] = "validated"
+    round: Count
+    loss_sum: float
+    batches: Count
+
+
+class GroupFailed(Message):
+    """An exchange of `epoch` failed here; `lost` is the rank that is gone."""
+
+    kind: Literal["group_failed"] = "group_failed"
+    round: Count
+    epoch: Count
+    reason: Text
+    lost: Count | None = None
+
+
+class Heartbeat(Message):
+    """The sender lives."""
+
+    kind: Literal["heartbeat"] = "heartbeat"
+
+
+class Failed(Message):
+    """The worker cannot go on and leaves."""
+
+    kind: Literal["failed"] = "failed"
+    reason: Text
+
+
+class Shutdown(Message):
+    """The run is over; the worker exits with 0."""
+
+    kind: Literal["shutdown"] = "shutdown"
+    reason: Text
+
+
+class StatusQuery(Message):
+    """Asks a shepherd what it is doing, in place of a `Hello`."""
+
+    kind: Literal["status_query"] = "status_query"
+    version: int = VERSION
+
+
+class Status(Message):
+    """The answer to a `StatusQuery`."""
+
+    kind: Literal["status"] = "status"
+    values: dict[str, Any]
+
+
+AnyMessage = Annotated[
+    Hello
+    | Refused
+    | Welcome
+    | Restore
+    | Ready
+    | RoundStart
+    | Prepared
+    | Commit
+    | Validated
+    | GroupFailed
+    | Heartbeat
+    | Failed
+    | Shutdown
+    | StatusQuery
+    | Status,
+    Field(discriminator="kind"),
+]
+_ADAPTER: TypeAdapter[Message] = TypeAdapter(AnyMessage)
+
+
+def encode(message: Message) -> bytes:
+    """The JSON of a message."""
+    return message.model_dump_json().encode()
+
+
+def decode(raw: bytes | bytearray | memoryview) -> Message:
+    """The message in `raw`, or `ProtocolError` saying what is wrong with it."""
+    try:
+        return _ADAPTER.validate_json(bytes(raw))
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "message"
+        raise ProtocolError(
+            f"not a message of this protocol: {where}: {first['msg']}"
+        ) from None
