@@ -10,6 +10,8 @@ from pcp.errors import PassError, nearest
 from pcp.passes.base import CppPasses, Pass, Pipeline, parse_pipeline
 
 PASSES: dict[str, str] = {
+    "pcp-strip-metadata": "pcp.passes.strip_metadata:StripMetadata",
+    "pcp-assign-target": "pcp.passes.assign_target:AssignTarget",
     "pcp-import": "pcp.passes.import_:Import",
     "pcp-legalize": "pcp.passes.legalize:Legalize",
     "pcp-grad": "pcp.autodiff.passes:Grad",
@@ -19,6 +21,8 @@ PASSES: dict[str, str] = {
 # MLIR cannot list its own passes through the bindings. These are the ones worth
 # suggesting; any other that the wheel has registered runs too.
 MLIR_PASSES: dict[str, str] = {
+    "pcp-strip-metadata": "pcp.passes.strip_metadata:StripMetadata",
+    "pcp-assign-target": "pcp.passes.assign_target:AssignTarget",
     "canonicalize": "fold, and drop what is dead",
     "chlo-legalize-to-stablehlo": "CHLO to StableHLO (on func.func)",
     "cse": "merge equal pure ops",

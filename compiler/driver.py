@@ -1,0 +1,190 @@
+"""A module and options become a bundle.
+
+    copy ─► prepare ─► the mode's pipeline ─► signature ─┐
+                                  │ per target           ├─► Bundle
+                                  └► assign, strip, iree ┘
+
+The caller's module is not touched: the passes run on a copy in a context of its
+own. Each target is compiled by a process of IREE's, several at a time.
+"""
+
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as package_version
+from pathlib import Path
+
+import pcp
+from pcp.bundle import Bundle, Manifest, Method, Module
+from pcp.compiler import iree, pipelines, signature
+from pcp.compiler.attributes import plain
+from pcp.compiler.emission import copy, emit
+from pcp.compiler.options import (
+    DEFAULT_ALGORITHM,
+    DEFAULT_OPTIMIZER,
+    CompileOptions,
+)
+from pcp.compiler.targets import find
+from pcp.dialect.bindings import ir
+from pcp.errors import CompileError, IRError
+from pcp.passes.base import Observer, Pipeline, Step
+
+
+@dataclass(frozen=True)
+class Program:
+    """The IR between the passes and the target compilers.
+
+    `source` is the text after import, `module` what the passes left, `manifest`
+    everything but the compiled modules.
+    """
+
+    source: str
+    module: ir.Module
+    manifest: Manifest
+
+
+def compile(module: ir.Module, options: CompileOptions) -> Bundle:
+    """Compile `module` for all targets; raises what `pcp.errors` names."""
+    targets = [find(name) for name in dict.fromkeys(options.targets)]
+    program = lower(module, options)
+    compiled = emit(program.module, targets, options)
+    members = {"ir/source.mlir": program.source.encode()}
+    members["ir/program.mlir"] = str(program.module).encode()
+    modules = {}
+    for target, content in zip(targets, compiled, strict=True):
+        file = f"modules/{target.file_name}.vmfb"
+        members[file] = content
+        modules[target.name] = Module(
+            file=file, target=target.name, backend=target.backend, driver=target.driver
+        )
+    manifest = program.manifest.model_copy(update={"modules": modules})
+    return Bundle.build(manifest, members)
+
+
+# --- passes ------------------------------------------------------------------
+
+
+def lower(module: ir.Module, options: CompileOptions) -> Program:
+    """Run the passes of the chosen mode on a copy of `module`."""
+    try:
+        return _lower(copy(module), options)
+    except IRError as error:
+        message = _with_source(str(error), options.source)
+        if message == str(error):
+            raise
+        raise type(error)(message) from error
+    except CompileError as error:
+        raise CompileError(_with_source(str(error), options.source)) from error
+
+
+def _lower(module: ir.Module, options: CompileOptions) -> Program:
+    keep = _Keep(options.keep_ir) if options.keep_ir else None
+    observers: list[Observer] = [keep] if keep else []
+    mode = choose_mode(module, options)
+    entry = signature.entry_function(module, options.entry)
+    infer = mode == "train" or (mode == "grad" and signature.has_parameters(entry))
+    pipelines.prepare(infer_roles=infer).run(module, observers)
+    source = str(module)
+    _mode_pipeline(mode, options).run(module, observers)
+    return Program(source, module, _manifest(module, mode, options))
+
+
+def choose_mode(module: ir.Module, options: CompileOptions) -> str:
+    """The mode asked for, or train where that is possible; reports why."""
+    if options.mode is not None:
+        return options.mode
+    entry = signature.entry_function(module, options.entry)
+    name = f"@{options.entry}"
+    if not signature.scalar_loss(entry):
+        mode, why = "forward", f"{name} does not return one floating-point scalar"
+    elif not signature.has_parameters(entry):
+        mode, why = "forward", f"no argument of {name} is a parameter"
+    else:
+        mode, why = "train", f"{name} returns a scalar loss and has parameters"
+    if mode == "forward" and (options.optimizer or options.algorithm):
+        raise CompileError(
+            f"{options.source}: an optimizer or algorithm was given, but {why}"
+        )
+    options.report(f"mode {mode}: {why}")
+    return mode
+
+
+def _mode_pipeline(mode: str, options: CompileOptions) -> Pipeline:
+    if mode != "train":
+        return pipelines.named(mode, entry=options.entry)
+    optimizer, algorithm = training_methods(options)
+    return pipelines.named(
+        mode, entry=options.entry, optimizer=optimizer, algorithm=algorithm
+    )
+
+
+def training_methods(options: CompileOptions) -> tuple[str, str]:
+    """Optimizer and outer algorithm as checked text; reports what is a default."""
+    from pcp.passes.optimizers.spec import parse as parse_optimizer
+    from pcp.passes.outer.spec import parse as parse_algorithm
+
+    asked = options.optimizer, options.algorithm
+    texts = [str(asked[0] or DEFAULT_OPTIMIZER), str(asked[1] or DEFAULT_ALGORITHM)]
+    for what, value, text in zip(("optimizer", "algorithm"), asked, texts, strict=True):
+        if not value:
+            options.report(f"{what} {text}: the default, set it with --{what}")
+    return str(parse_optimizer(texts[0])), str(parse_algorithm(texts[1]))
+
+
+def _manifest(module: ir.Module, mode: str, options: CompileOptions) -> Manifest:
+    entry = options.entry
+    return Manifest(
+        producer=_producer(),
+        mode=mode,  # type: ignore[arg-type]
+        entry=entry,
+        functions=signature.functions(module, entry, mode),
+        parameters=signature.parameters(module, entry),
+        collectives=signature.collectives(module),
+        mesh=signature.meshes(module),
+        devices=signature.devices(module),
+        optimizer=_method(module, "optimizer"),
+        algorithm=_method(module, "algorithm"),
+    )
+
+
+def _method(module: ir.Module, name: str) -> Method | None:
+    """The method that pcp-expand-training noted on the module as text."""
+    attribute = module.operation.attributes.get(f"pcp.{name}")
+    if attribute is None:
+        return None
+    from pcp.passes.optimizers.spec import parse as parse_optimizer
+    from pcp.passes.outer.spec import parse as parse_algorithm
+
+    parse = {"optimizer": parse_optimizer, "algorithm": parse_algorithm}[name]
+    spec = parse(plain(attribute))
+    return Method(kind=spec.kind, hyper=spec.hyper())
+
+
+def _producer() -> dict[str, str]:
+    versions = {"pcp": pcp.__version__, iree.PACKAGE: iree.version()}
+    try:
+        versions["torch-mlir"] = package_version("torch-mlir")
+    except PackageNotFoundError:  # the bindings came from elsewhere
+        pass
+    return versions
+
+
+def _with_source(message: str, source: str) -> str:
+    """Locations in text that was parsed from memory say `-`; name the file."""
+    return f"{source}{message[1:]}" if message.startswith("-:") else message
+
+
+class _Keep:
+    """Writes the module after each pass: `03-pcp-simplify.mlir`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.count = 0
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def __call__(self, step: Step, module: ir.Module, when: str) -> None:
+        """Write on "after"; before and on failure there is nothing new."""
+        if when == "after":
+            name = step.name.translate(str.maketrans("(){}/,", "------")).strip("-")
+            path = self.folder / f"{self.count:02}-{name[:60]}.mlir"
+            path.write_text(str(module))
+            self.count += 1

@@ -1,0 +1,120 @@
+"""A lowered module becomes one compiled module per target.
+
+    copy ─► the target's passes, assign, strip ─► text ─► cache or iree-compile
+
+The texts are made here in order; IREE's processes run side by side. When IREE
+refuses a text, it gets the same text with locations once more, so that the error
+points at the model and not at what pcp made of it.
+"""
+
+import io
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from os import cpu_count
+
+from pcp.compiler import catalog, iree
+from pcp.compiler.cache import Cache, key
+from pcp.compiler.options import CompileOptions
+from pcp.compiler.targets import Target
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import make_context
+from pcp.errors import CompileError
+
+
+def emit(
+    module: ir.Module, targets: Sequence[Target], options: CompileOptions
+) -> list[bytes]:
+    """Each target's compiled module, in order; raises `CompileError`."""
+    texts = [target_text(module, target) for target in targets]
+    if options.keep_ir:
+        for target, text in zip(targets, texts, strict=True):
+            (options.keep_ir / f"target-{target.file_name}.mlir").write_text(text)
+    jobs = min(options.jobs or cpu_count() or 1, len(targets))
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [
+            pool.submit(compile_target, text, target, options)
+            for target, text in zip(targets, texts, strict=True)
+        ]
+        compiled = []
+        for target, future in zip(targets, futures, strict=True):
+            try:
+                compiled.append(future.result())
+            except iree.Failure as error:
+                pool.shutdown(cancel_futures=True)
+                raise _located(error, module, target, options) from error
+        return compiled
+
+
+def target_text(module: ir.Module, target: Target, *, locations: bool = False) -> str:
+    """What IREE is given for `target`."""
+    assign = f"pcp-assign-target{{target={target.name}}}"
+    steps = [*target.passes, assign, "pcp-strip-metadata"]
+    clone = copy(module)
+    catalog.pipeline(f"builtin.module({','.join(steps)})").run(clone)
+    return clone.operation.get_asm(enable_debug_info=locations)
+
+
+def copy(module: ir.Module) -> ir.Module:
+    """The same module, locations included, in a context of its own."""
+    context = make_context()
+    context.allow_unregistered_dialects = True  # IREE's own, after lowering
+    buffer = io.BytesIO()
+    module.operation.write_bytecode(buffer)
+    with context:
+        return ir.Module.parse(buffer.getvalue())
+
+
+def compile_target(text: str, target: Target, options: CompileOptions) -> bytes:
+    """Try the target's optimization levels in order; the last failure counts."""
+    *higher, last = target.opt_levels
+    for level in higher:
+        try:
+            return _compile_level(text, target, level, options)
+        except iree.Failure as error:
+            options.report(
+                f"{target.name}: IREE fails at {level} ({error}); trying a lower level"
+            )
+    return _compile_level(text, target, last, options)
+
+
+def _compile_level(
+    text: str, target: Target, level: str, options: CompileOptions
+) -> bytes:
+    flags = (f"--iree-opt-level={level}", *target.flags)
+    cache = Cache(options.cache) if options.cache else None
+    name = key(text, (*iree.COMMON_FLAGS, *flags), iree.version())
+    if cache and (found := cache.get(name)) is not None:
+        options.report(f"{target.name}: {len(found)} bytes from the cache")
+        return found
+    start = time.monotonic()
+    content = iree.compile_text(text, flags, timeout=options.timeout)
+    seconds = time.monotonic() - start
+    options.report(f"{target.name}: {len(content)} bytes in {seconds:.1f} s at {level}")
+    if cache:
+        _store(cache, name, content, options)
+    return content
+
+
+def _store(cache: Cache, name: str, content: bytes, options: CompileOptions) -> None:
+    """A cache that cannot be written costs time later, not the result now."""
+    try:
+        cache.put(name, content)
+    except OSError as error:
+        options.report(f"cache {cache.folder}: not written: {error.strerror}")
+
+
+def _located(
+    error: iree.Failure, module: ir.Module, target: Target, options: CompileOptions
+) -> CompileError:
+    """The failure with the model's own location where IREE can tell it."""
+    text = target_text(module, target, locations=True)
+    flags = (f"--iree-opt-level={target.opt_levels[-1]}", *target.flags)
+    try:
+        iree.compile_text(text, flags, timeout=options.timeout)
+    except iree.Failure as again:
+        error = again
+    except CompileError:  # too slow the second time: keep the first report
+        pass
+    where = f"{options.source}:{error.where}" if error.where else options.source
+    return CompileError(f"{where}: target {target.name}: {error.what}")

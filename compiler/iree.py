@@ -1,0 +1,145 @@
+"""iree-compile as a function: MLIR text and flags in, a module's bytes out.
+
+It runs in a process of its own, so that a crash or an endless loop in it is an
+error here. What it prints on failure, the whole module often, is cut to the
+first error: what, where, and which op.
+"""
+
+import contextlib
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as package_version
+from importlib.util import find_spec
+from pathlib import Path
+
+from pcp.errors import CompileError
+
+PACKAGE = "iree-base-compiler"
+MAX_MESSAGE = 300  # characters of an error that a person reads
+
+# What every target gets: no bytes in the module that only a debugger reads.
+COMMON_FLAGS = ("--iree-input-type=auto", "--iree-vm-bytecode-module-strip-debug-ops")
+
+_ERROR = re.compile(r"^(?P<where>.+?:\d+:\d+|[^:\s]+): error: (?P<what>.*)$")
+_IGNORED_CPU = re.compile(r"'([^']*)' is not a recognized processor")
+# IREE ends many a message with the whole op or target description.
+_TAIL = re.compile(r"\s*(:\s*%\d+(:\d+)? =|:\s*\"|for backend #|in #hal\.|#hal\.).*$")
+
+
+class Failure(CompileError):
+    """iree-compile refused the text: `what` at `where` (`line:column` or "")."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"{where}: {what}" if where else what)
+        self.what = what
+        self.where = where
+
+
+@cache
+def version() -> str:
+    """The installed compiler's version."""
+    try:
+        return package_version(PACKAGE)
+    except PackageNotFoundError as error:
+        raise CompileError(_MISSING) from error
+
+
+_MISSING = "iree-compile is not installed; run `pip install 'pcp[compiler]'`"
+
+
+@cache
+def binary() -> Path:
+    """The compiler's executable inside the installed package."""
+    try:
+        spec = find_spec("iree.compiler")
+    except ModuleNotFoundError:
+        spec = None
+    for place in (spec and spec.submodule_search_locations) or ():
+        for name in ("iree-compile", "iree-compile.exe"):
+            path = Path(place, "_mlir_libs", name)
+            if path.is_file():
+                return path
+    raise CompileError(_MISSING)
+
+
+def compile_text(text: str, flags: Sequence[str], *, timeout: float) -> bytes:
+    """Compile MLIR `text`; `timeout` in seconds.
+
+    Raises `Failure` with the first error or the signal it died of,
+    `CompileError` when it took too long.
+    """
+    with tempfile.TemporaryDirectory(prefix="pcp-compile-") as folder:
+        source, output = Path(folder, "module.mlir"), Path(folder, "module.vmfb")
+        source.write_text(text)
+        command = [str(binary()), str(source), "-o", str(output), *COMMON_FLAGS, *flags]
+        code, stderr = _run(command, timeout)
+        _refuse_unknown_cpu(stderr)
+        if code < 0:
+            name = signal.Signals(-code).name
+            raise Failure(f"iree-compile died of {name}{_last(stderr)}", "")
+        if code != 0 or not output.is_file():
+            raise first_error(stderr)
+        return output.read_bytes()
+
+
+def first_error(stderr: str) -> Failure:
+    """The first error line of iree-compile's output, cut for a person."""
+    for line in stderr.splitlines():
+        if match := _ERROR.match(line):
+            where, what = match["where"], _TAIL.sub("", match["what"])
+            position = re.search(r"(\d+:\d+)$", where)
+            return Failure(_cut(what), position.group(1) if position else "")
+    return Failure(f"iree-compile failed{_last(stderr)}", "")
+
+
+def _refuse_unknown_cpu(stderr: str) -> None:
+    """IREE compiles on for a generic processor when it does not know the name."""
+    if match := _IGNORED_CPU.search(stderr):
+        known = re.search(r"List of accepted CPUs: (.*)", stderr)
+        listed = f" (known: {known.group(1)})" if known else ""
+        raise CompileError(f"LLVM knows no processor {match.group(1)!r}{listed}")
+
+
+def _last(stderr: str) -> str:
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return f": {_cut(lines[-1])}" if lines else ""
+
+
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 3] + "..."
+
+
+def _run(command: Sequence[str], timeout: float) -> tuple[int, str]:
+    with _child(command) as process:
+        try:
+            _, stderr = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            raise CompileError(
+                f"iree-compile took longer than {timeout:.0f} s; "
+                "raise the limit with --timeout"
+            ) from error
+        return process.returncode, stderr.decode(errors="replace")
+
+
+@contextlib.contextmanager
+def _child(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A child that does not outlive the block, however we leave it."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()  # nothing, when it has ended
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()

@@ -1,0 +1,56 @@
+"""What a compilation is asked for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pcp.errors import ConfigError, nearest
+
+MODES = ("train", "grad", "forward")
+DEFAULT_OPTIMIZER = "adamw{lr=1e-3}"
+DEFAULT_ALGORITHM = "diloco"
+TIMEOUT_S = 1800.0
+
+
+def _silent(_: str) -> None:
+    """Report nothing."""
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """`mode` None chooses: train where that is possible, else forward.
+
+    `optimizer` and `algorithm` are specs or their text, `adamw{lr=6e-4}`.
+    `cache` is a folder, or None for none. `keep_ir` is a folder that gets the IR
+    after each pass. `jobs` compilers run at once (None: one per processor).
+    `timeout` is for one of IREE's runs, in seconds. `source` names the model in
+    errors. `report` is called with a line whenever something was decided.
+    """
+
+    targets: tuple[str, ...] = ("cpu",)
+    mode: str | None = None
+    optimizer: object | str | None = None
+    algorithm: object | str | None = None
+    entry: str = "main"
+    jobs: int | None = None
+    cache: Path | None = None
+    keep_ir: Path | None = None
+    timeout: float = TIMEOUT_S
+    source: str = "-"
+    report: Callable[[str], None] = _silent
+
+    def __post_init__(self) -> None:
+        if not self.targets:
+            raise ConfigError("no target to compile for; say one, e.g. --target cpu")
+        if self.mode is not None and self.mode not in MODES:
+            raise ConfigError(
+                f"mode {self.mode!r} is not one of {', '.join(MODES)}."
+                + nearest(self.mode, MODES)
+            )
+        if self.jobs is not None and self.jobs < 1:
+            raise ConfigError(f"jobs={self.jobs}: at least one compiler must run")
+        if self.mode in ("grad", "forward") and (self.optimizer or self.algorithm):
+            raise ConfigError(
+                f"mode {self.mode} has no optimizer and no algorithm; "
+                "leave them out or use mode train"
+            )

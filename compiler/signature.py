@@ -1,0 +1,241 @@
+"""What the manifest says of a module: functions, parameters, collectives, meshes.
+
+Everything is read from the IR: types, `pcp.role` and `pcp.name` on arguments and
+results, `iree.abi.output` for what a call consumes, `pcp.collectives` on the
+module, the `pcp.mesh` ops. Where a role is missing, an argument of a forward
+program is a parameter if it is floating point and some other argument is an
+integer, else data; a result is a result.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from pcp.bundle import (
+    DTYPE_BITS,
+    Collective,
+    Function,
+    Mesh,
+    Parameter,
+    Role,
+    TensorSpec,
+    tensor_bytes,
+)
+from pcp.compiler.attributes import dictionary, plain
+from pcp.dialect.attributes import axis_sizes
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import location_string
+from pcp.errors import CompileError, nearest
+
+GRADIENT = "grad"  # the function that pcp-grad adds
+_ROLES = get_args(Role)
+_COLLECTIVE_FIELDS = ("kind", "reduction", "mesh", "axes", "dtype", "shape", "wire")
+
+
+# --- finding things ----------------------------------------------------------
+
+
+def public_functions(module: ir.Module) -> dict[str, ir.Operation]:
+    """The functions a caller may call, by name."""
+    return {
+        ir.StringAttr(op.operation.attributes["sym_name"]).value: op.operation
+        for op in module.body.operations
+        if op.operation.name == "func.func"
+        and "sym_visibility" not in op.operation.attributes
+        and len(op.operation.regions[0].blocks)
+    }
+
+
+def entry_function(module: ir.Module, name: str) -> ir.Operation:
+    """The function `@name`, or `CompileError` listing what there is."""
+    functions = public_functions(module)
+    if name not in functions:
+        listed = ", ".join(f"@{known}" for known in functions) or "none"
+        raise CompileError(
+            f"the model has no function @{name} (it has: {listed}); "
+            f"say which with --entry.{nearest(name, functions)}"
+        )
+    return functions[name]
+
+
+def has_parameters(function: ir.Operation) -> bool:
+    """Whether an argument is a parameter, marked or by the default rule."""
+    return "param" in _argument_roles(function)
+
+
+def scalar_loss(function: ir.Operation) -> bool:
+    """Whether the function returns exactly one floating-point scalar."""
+    _, results = _types(function)
+    if len(results) != 1 or not isinstance(results[0], ir.RankedTensorType):
+        return False
+    type_ = results[0]
+    return type_.rank == 0 and isinstance(type_.element_type, ir.FloatType)
+
+
+# --- signatures --------------------------------------------------------------
+
+
+def functions(module: ir.Module, entry: str, mode: str) -> dict[str, Function]:
+    """Every public function's signature."""
+    found = public_functions(module)
+    names = [t.name for t in _inputs(found[entry])] if entry in found else []
+    return {
+        name: Function(
+            inputs=_inputs(op),
+            results=_results(op, name, names, _result_roles(name, entry, mode)),
+            donates=_donated(op),
+        )
+        for name, op in found.items()
+    }
+
+
+def parameters(module: ir.Module, entry: str) -> tuple[Parameter, ...]:
+    """The entry's parameters in order; `init` is zeros where nothing is said."""
+    op = public_functions(module)[entry]
+    inits = [entry.get("pcp.init", "zeros") for entry in _entries(op, "arg_attrs")]
+    return tuple(
+        Parameter(name=t.name, shape=t.shape, dtype=t.dtype, init=init)
+        for t, init in zip(_inputs(op), inits, strict=True)
+        if t.role == "param"
+    )
+
+
+def _inputs(op: ir.Operation) -> tuple[TensorSpec, ...]:
+    types, _ = _types(op)
+    attributes = _entries(op, "arg_attrs")
+    roles = _argument_roles(op)
+    return tuple(
+        _tensor(op, type_, entry.get("pcp.name", f"arg{i}"), role)
+        for i, (type_, entry, role) in enumerate(
+            zip(types, attributes, roles, strict=True)
+        )
+    )
+
+
+def _argument_roles(op: ir.Operation) -> list[str]:
+    types, _ = _types(op)
+    marked = [entry.get("pcp.role") for entry in _entries(op, "arg_attrs")]
+    if any(marked):
+        return [role or "data" for role in marked]
+    integers = any(_is_integer(type_) for type_ in types)
+    return ["param" if integers and _is_floating(type_) else "data" for type_ in types]
+
+
+def _result_roles(name: str, entry: str, mode: str) -> tuple[str, str]:
+    """The roles of the first and of the further results, where none is said."""
+    if mode == "forward" or name not in (entry, GRADIENT):
+        return "result", "result"
+    return "loss", "grad" if name == GRADIENT else "result"
+
+
+def _results(
+    op: ir.Operation, name: str, arguments: list[str], roles: tuple[str, str]
+) -> tuple[TensorSpec, ...]:
+    _, types = _types(op)
+    specs = []
+    for i, (type_, said) in enumerate(
+        zip(types, _entries(op, "res_attrs"), strict=True)
+    ):
+        role = said.get("pcp.role", roles[min(i, 1)])
+        fallback = "loss" if role == "loss" else f"{role}{i}"
+        specs.append(_tensor(op, type_, said.get("pcp.name", fallback), role))
+    return tuple(specs)
+
+
+def _tensor(op: ir.Operation, type_: ir.Type, name: str, role: str) -> TensorSpec:
+    where = location_string(op.location)
+    if not isinstance(type_, ir.RankedTensorType):
+        raise CompileError(f"{where}: {name}: {type_} cannot cross a bundle's border")
+    if not type_.has_static_shape:
+        raise CompileError(
+            f"{where}: {name}: {type_} has a dynamic dimension; "
+            "export the model with fixed sizes"
+        )
+    dtype = str(type_.element_type)
+    if dtype not in DTYPE_BITS:
+        raise CompileError(f"{where}: {name}: a bundle cannot hold {dtype} tensors")
+    if role not in _ROLES:
+        raise CompileError(
+            f"{where}: {name}: unknown pcp.role {role!r} "
+            f"(known: {', '.join(_ROLES)}).{nearest(role, _ROLES)}"
+        )
+    return TensorSpec(name=name, role=role, shape=tuple(type_.shape), dtype=dtype)
+
+
+def _donated(op: ir.Operation) -> tuple[int, ...]:
+    entries = _entries(op, "arg_attrs")
+    return tuple(i for i, entry in enumerate(entries) if "iree.abi.output" in entry)
+
+
+def _types(op: ir.Operation) -> tuple[list[ir.Type], list[ir.Type]]:
+    type_ = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
+    return list(type_.inputs), list(type_.results)
+
+
+def _entries(op: ir.Operation, name: str) -> list[dict[str, Any]]:
+    """The attribute dictionaries of the arguments or of the results."""
+    attribute = op.attributes.get(name)
+    if attribute is None:
+        types = _types(op)[0 if name == "arg_attrs" else 1]
+        return [{} for _ in types]
+    keys = ("pcp.role", "pcp.name", "pcp.init", "iree.abi.output")
+    return [
+        {n.name: plain(n.attr) for n in ir.DictAttr(entry) if n.name in keys}
+        for entry in ir.ArrayAttr(attribute)
+    ]
+
+
+def _is_floating(type_: ir.Type) -> bool:
+    return isinstance(type_, ir.RankedTensorType) and isinstance(
+        type_.element_type, ir.FloatType
+    )
+
+
+def _is_integer(type_: ir.Type) -> bool:
+    return isinstance(type_, ir.RankedTensorType) and isinstance(
+        type_.element_type, ir.IntegerType
+    )
+
+
+# --- what the runtime binds --------------------------------------------------
+
+
+def collectives(module: ir.Module) -> dict[str, Collective]:
+    """The table that pcp-lower-to-runtime left on the module, by import."""
+    table = dictionary(module.operation.attributes.get("pcp.collectives"))
+    return {name: _collective(name, fields) for name, fields in table.items()}
+
+
+def _collective(name: str, fields: Mapping[str, Any]) -> Collective:
+    known = {key: fields[key] for key in _COLLECTIVE_FIELDS if key in fields}
+    rest = {key: value for key, value in fields.items() if key not in known}
+    rest.pop("bytes", None)
+    size = tensor_bytes(known.get("shape", ()), known.get("dtype", ""))
+    try:
+        return Collective(**known, bytes=size, attributes=rest)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise CompileError(f"collective {name}: {where}: {first['msg']}") from error
+
+
+def meshes(module: ir.Module) -> dict[str, Mesh]:
+    """The meshes the module describes, by symbol."""
+    return {
+        plain(op.attributes["sym_name"]): Mesh(
+            axes=axis_sizes(op.attributes["axes"]),
+            devices=tuple(plain(op.attributes["devices"])),
+        )
+        for op in _described(module, "pcp.mesh")
+    }
+
+
+def devices(module: ir.Module) -> tuple[str, ...]:
+    """The devices the module describes, by symbol."""
+    found = _described(module, "pcp.device")
+    return tuple(plain(op.attributes["sym_name"]) for op in found)
+
+
+def _described(module: ir.Module, name: str) -> Iterator[ir.Operation]:
+    return (op.operation for op in module.body.operations if op.operation.name == name)

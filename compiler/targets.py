@@ -1,0 +1,84 @@
+"""What pcp can compile for: one row a target.
+
+    cpu            the processor family of this machine, without extensions
+    cpu:host       this very processor
+    cpu:<name>     a processor by LLVM's name, e.g. cpu:znver4, cpu:x86-64-v3
+    sm_70 ...      NVIDIA, by compute capability
+    gfx908 ...     AMD
+    vulkan, metal  by API; 64-bit indices become 32-bit ones
+
+A row says which compiler of IREE's, which driver runs the result, and IREE's
+flags. What the IR must say is in `passes/assign_target.py`.
+"""
+
+from dataclasses import dataclass
+
+from pcp.errors import ConfigError, nearest
+from pcp.passes.assign_target import CUDA, DEVICES, ROCM
+
+# Higher levels first: the next one is tried, and reported, when IREE fails.
+OPT_LEVELS = ("O2", "O1")
+
+
+@dataclass(frozen=True)
+class Target:
+    """One row: `flags` are IREE's; `passes` run before the module is handed over."""
+
+    name: str
+    backend: str
+    driver: str
+    flags: tuple[str, ...] = ()
+    passes: tuple[str, ...] = ()
+    opt_levels: tuple[str, ...] = OPT_LEVELS
+
+    @property
+    def file_name(self) -> str:
+        """The name with what file names do not like replaced."""
+        return self.name.replace(":", "-")
+
+
+def _cpu(name: str, cpu: str) -> Target:
+    flags = (
+        "--iree-hal-local-target-device-backends=llvm-cpu",
+        f"--iree-llvmcpu-target-cpu={cpu}",
+    )
+    return Target(name, "llvm-cpu", "local-task", flags)
+
+
+def _cuda(name: str, flags: tuple[str, ...] = ()) -> Target:
+    return Target(name, "cuda", "cuda", flags)
+
+
+def _rocm(name: str) -> Target:
+    return Target(name, "rocm", "hip", (f"--iree-rocm-target={name}",))
+
+
+_DEMOTE = ("pcp-demote-indices",)
+
+TARGETS: dict[str, Target] = {
+    row.name: row
+    for row in (
+        _cpu("cpu", "generic"),
+        _cpu("cpu:host", "host"),
+        *(_cuda(name, (f"--iree-cuda-target={name}",)) for name in CUDA),
+        _cuda("sm_90"),  # described in the IR: IREE's flag does not know it
+        _cuda("sm_90a"),
+        *(_rocm(name) for name in ROCM),
+        Target("vulkan", "vulkan-spirv", "vulkan", passes=_DEMOTE),
+        Target("metal", "metal-spirv", "metal", passes=_DEMOTE),
+    )
+}
+
+
+def find(name: str) -> Target:
+    """The row of a target, or `ConfigError` with the known ones."""
+    if name in TARGETS:
+        return TARGETS[name]
+    family, colon, chip = name.partition(":")
+    if family == "cpu" and chip:
+        return _cpu(name, chip)
+    problem = "it takes no ':'" if colon and family in DEVICES else "unknown"
+    known = ", ".join([*TARGETS, "cpu:<llvm cpu>"])
+    raise ConfigError(
+        f"target {name!r}: {problem} (known: {known}).{nearest(name, TARGETS)}"
+    )
