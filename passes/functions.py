@@ -1,0 +1,182 @@
+"""Whole functions: what crosses their border, and building new ones.
+
+A `Port` is one argument or result with its name and role, which stand in the IR as
+`pcp.name` and `pcp.role`; the manifest of a bundle is read from them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import location_string
+from pcp.errors import PassError
+
+ROLE, NAME, INIT = "pcp.role", "pcp.name", "pcp.init"
+
+
+@dataclass(frozen=True)
+class Port:
+    """One tensor that crosses a function's border."""
+
+    name: str
+    role: str
+    type: ir.Type
+
+    def attributes(self) -> ir.DictAttr:
+        """Its attributes on an argument or result."""
+        return ir.DictAttr.get(
+            {
+                NAME: ir.StringAttr.get(self.name),
+                ROLE: ir.StringAttr.get(self.role),
+            }
+        )
+
+
+Build = Callable[..., Sequence[tuple[Port, ir.Value]]]
+
+
+def find(module: ir.Module, name: str) -> ir.Operation | None:
+    """The function of that name with a body, or None."""
+    for op in module.body.operations:
+        if op.operation.name == "func.func" and symbol_name(op) == name:
+            return op.operation if op.regions[0].blocks else None
+    return None
+
+
+def symbol_name(op: ir.Operation | ir.OpView) -> str:
+    """The name of a symbol."""
+    return ir.StringAttr(op.attributes["sym_name"]).value
+
+
+def entry(function: ir.Operation) -> ir.Block:
+    """A function's first block; its arguments are the function's."""
+    return function.regions[0].blocks[0]
+
+
+def define(
+    module: ir.Module,
+    name: str,
+    inputs: Sequence[Port],
+    build: Build,
+    *,
+    private: bool = False,
+) -> ir.Operation:
+    """Append `func.func @name`; `build(*arguments)` gives its results as ports."""
+    if name in {symbol_name(op) for op in module.body if "sym_name" in op.attributes}:
+        raise PassError(
+            f"the module has a symbol @{name} already, which this pass makes; rename it"
+        )
+    location = ir.Location.name(name, context=module.context)
+    with ir.InsertionPoint(module.body), location:
+        function = ir.Operation.create(
+            "func.func",
+            regions=1,
+            attributes={
+                "sym_name": ir.StringAttr.get(name),
+                "function_type": _function_type(inputs, []),
+                "arg_attrs": _attributes(inputs),
+            }
+            | ({"sym_visibility": ir.StringAttr.get("private")} if private else {}),
+        )
+        block = function.regions[0].blocks.append(
+            *(port.type for port in inputs), arg_locs=[location] * len(inputs)
+        )
+        with ir.InsertionPoint(block):
+            results = list(build(*block.arguments))
+            ir.Operation.create("func.return", operands=[value for _, value in results])
+        ports = [port for port, _ in results]
+        function.attributes["function_type"] = _function_type(inputs, ports)
+        function.attributes["res_attrs"] = _attributes(ports)
+    return function
+
+
+def call(callee: str, arguments: Sequence[ir.Value], results: Sequence[ir.Type]):
+    """`func.call @callee(...)`; its results."""
+    return ir.Operation.create(
+        "func.call",
+        operands=list(arguments),
+        results=list(results),
+        attributes={"callee": ir.FlatSymbolRefAttr.get(callee)},
+    ).results
+
+
+def _function_type(inputs: Sequence[Port], results: Sequence[Port]) -> ir.Attribute:
+    return ir.TypeAttr.get(
+        ir.FunctionType.get([p.type for p in inputs], [p.type for p in results])
+    )
+
+
+def _attributes(ports: Sequence[Port]) -> ir.ArrayAttr:
+    return ir.ArrayAttr.get([port.attributes() for port in ports])
+
+
+# --- attributes of arguments and results ---
+
+
+def function_type(function: ir.Operation) -> ir.FunctionType:
+    """Its inputs and results."""
+    return ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+
+
+def argument_attributes(function: ir.Operation) -> list[dict[str, ir.Attribute]]:
+    """The attributes of each argument."""
+    return _read(function, "arg_attrs", len(function_type(function).inputs))
+
+
+def result_attributes(function: ir.Operation) -> list[dict[str, ir.Attribute]]:
+    """The attributes of each result."""
+    return _read(function, "res_attrs", len(function_type(function).results))
+
+
+def set_argument_attributes(
+    function: ir.Operation, attributes: Sequence[dict[str, ir.Attribute]]
+) -> None:
+    """Replace the attributes of all arguments."""
+    _write(function, "arg_attrs", attributes)
+
+
+def set_result_attributes(
+    function: ir.Operation, attributes: Sequence[dict[str, ir.Attribute]]
+) -> None:
+    """Replace the attributes of all results."""
+    _write(function, "res_attrs", attributes)
+
+
+def _read(
+    function: ir.Operation, key: str, count: int
+) -> list[dict[str, ir.Attribute]]:
+    if key not in function.attributes:
+        return [{} for _ in range(count)]
+    return [
+        {entry.name: entry.attr for entry in ir.DictAttr(item)}
+        for item in ir.ArrayAttr(function.attributes[key])
+    ]
+
+
+def _write(
+    function: ir.Operation, key: str, attributes: Sequence[dict[str, ir.Attribute]]
+) -> None:
+    context = function.context
+    dictionaries = [ir.DictAttr.get(item, context=context) for item in attributes]
+    function.attributes[key] = ir.ArrayAttr.get(dictionaries, context=context)
+
+
+def string(attributes: dict[str, ir.Attribute], key: str) -> str | None:
+    """A string attribute of an argument or result, or None."""
+    return ir.StringAttr(attributes[key]).value if key in attributes else None
+
+
+def argument_ports(function: ir.Operation) -> list[Port]:
+    """The arguments; `PassError` where a name or role is missing."""
+    ports = []
+    types = function_type(function).inputs
+    for i, found in enumerate(argument_attributes(function)):
+        name, role = string(found, NAME), string(found, ROLE)
+        if name is None or role is None:
+            where = location_string(entry(function).arguments[i].location)
+            raise PassError(
+                f"{where}: argument {i} of @{symbol_name(function)} has no "
+                "pcp.name and pcp.role; run pcp-infer-roles first"
+            )
+        ports.append(Port(name, role, types[i]))
+    return ports

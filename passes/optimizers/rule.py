@@ -1,0 +1,53 @@
+"""The shape of an update rule.
+
+A rule keeps `slots` tensors of a parameter's shape between steps (zeros before
+the first), and turns a parameter, its gradient and its slots into new ones.
+Everything is elementwise, at the same index: that is what lets `pcp-verify-inplace`
+prove that the old buffers can be written over.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pcp.dialect import hlo
+from pcp.dialect.bindings import ir
+from pcp.passes.optimizers.schedules import learning_rate
+from pcp.passes.optimizers.spec import Optimizer
+
+Value = ir.Value
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What a rule may know about the step: its number from 1, and the rate.
+
+    Both are rank-0 tensors of the element type the rule computes in.
+    """
+
+    step: Value
+    lr: Value
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`update(spec, clock, parameter, gradient, *slots)` gives the new tensors.
+
+    `slots(spec)` names them. `before(spec, clock)`, when there is one, computes the
+    scalars that all parameters share; `update` then gets its result for `clock`.
+    """
+
+    slots: Callable[[Any], Sequence[str]]
+    update: Callable[..., tuple[Value, ...]]
+    before: Callable[[Any, Clock], Any] = lambda spec, clock: clock
+
+
+def clock(spec: Optimizer, step: Value, element: ir.Type) -> Clock:
+    """The clock at integer `step`, in `element`."""
+    number = hlo.convert(step, element)
+    return Clock(number, learning_rate(spec, number))
+
+
+def decays(spec: Optimizer, x: Value) -> bool:
+    """Whether weight decay applies to a parameter."""
+    return spec.weight_decay > 0 and len(hlo.shape_of(x)) >= spec.decay_min_rank

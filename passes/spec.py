@@ -1,0 +1,95 @@
+"""Named sets of hyperparameters, written `kind{key=value,key=value}`.
+
+A spec is a frozen dataclass. `str(spec)` leaves defaults out and `parse` reads it
+back, so that one text serves the command line, the pipeline string and the
+attribute on a module. No MLIR here: `import pcp; pcp.AdamW()` stays light.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, fields
+from typing import Any, ClassVar
+
+from pcp.errors import ConfigError, nearest
+
+Hyper = float | int | bool | str
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Base of all specs: `kind` is its name in text, its fields are the keys."""
+
+    kind: ClassVar[str] = ""
+
+    def hyper(self) -> dict[str, Hyper]:
+        """Every hyperparameter by name, defaults included."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def __str__(self) -> str:
+        """As `parse` reads it, defaults left out."""
+        changed = [
+            f"{f.name}={_show(getattr(self, f.name))}"
+            for f in fields(self)
+            if getattr(self, f.name) != f.default
+        ]
+        return self.kind + (f"{{{','.join(changed)}}}" if changed else "")
+
+    def require(self, condition: bool, key: str, meaning: str) -> None:
+        """Raise `ConfigError` unless `condition`; `meaning` says what is allowed."""
+        if not condition:
+            value = _show(getattr(self, key))
+            raise ConfigError(f"{self.kind}: {key}={value}: {meaning}")
+
+
+def parse(text: str, kinds: Mapping[str, type[Spec]], what: str) -> Spec:
+    """Read `kind` or `kind{key=value,...}`; `what` names the family in errors."""
+    name, brace, rest = text.strip().partition("{")
+    if (cls := kinds.get(name.strip())) is None:
+        known = ", ".join(kinds)
+        raise ConfigError(
+            f"no {what} {name.strip()!r} (known: {known}).{nearest(name, kinds)}"
+        )
+    if bool(brace) != rest.endswith("}"):
+        raise ConfigError(f"{what} {text!r}: write {name}{{key=value,...}}")
+    return cls(**_values(cls, rest.removesuffix("}")))
+
+
+def _values(cls: type[Spec], text: str) -> dict[str, Hyper]:
+    known = {f.name: f for f in fields(cls)}
+    values: dict[str, Hyper] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = (part.strip() for part in item.partition("="))
+        key = key.replace("-", "_")
+        if key not in known:
+            raise ConfigError(
+                f"{cls.kind}: unknown key {key!r} (known: {', '.join(known)})."
+                + nearest(key, known)
+            )
+        if key in values:
+            raise ConfigError(f"{cls.kind}: {key} is given twice")
+        if not equals:
+            raise ConfigError(f"{cls.kind}: {key} needs a value: {key}=...")
+        values[key] = _read(cls, known[key], value)
+    return values
+
+
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def _read(cls: type[Spec], field: "Field[Any]", text: str) -> Hyper:
+    kind = type(field.default)
+    try:
+        value = _BOOLEANS[text] if kind is bool else kind(text)
+    except (KeyError, ValueError) as error:
+        raise ConfigError(
+            f"{cls.kind}: {field.name}={text!r} is not a {kind.__name__}"
+        ) from error
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{cls.kind}: {field.name}={text} is not finite")
+    return value
+
+
+def _show(value: Hyper) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, float) else str(value)
