@@ -21,8 +21,6 @@ PASSES: dict[str, str] = {
 # MLIR cannot list its own passes through the bindings. These are the ones worth
 # suggesting; any other that the wheel has registered runs too.
 MLIR_PASSES: dict[str, str] = {
-    "pcp-strip-metadata": "pcp.passes.strip_metadata:StripMetadata",
-    "pcp-assign-target": "pcp.passes.assign_target:AssignTarget",
     "canonicalize": "fold, and drop what is dead",
     "chlo-legalize-to-stablehlo": "CHLO to StableHLO (on func.func)",
     "cse": "merge equal pure ops",
