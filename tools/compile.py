@@ -1,0 +1,154 @@
+"""pcp-compile: a model becomes a bundle with one compiled module per target.
+
+pcp-compile model.mlir --target cpu:host --optimizer 'adamw{lr=6e-4}'
+pcp-compile model.mlir --target sm_90a
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from pcp.bundle import Bundle
+from pcp.compiler import driver, emission
+from pcp.compiler.options import DEFAULT_ALGORITHM, DEFAULT_OPTIMIZER, MODES, TIMEOUT_S
+from pcp.compiler.options import CompileOptions as Options
+from pcp.compiler.targets import find
+from pcp.dialect.context import read
+from pcp.errors import ConfigError, UsageError
+from pcp.tools.cache_folder import cache_folder
+from pcp.tools.command import Parser, run
+
+PROG = "pcp-compile"
+SUFFIXES = {"bundle": "pcp", "vmfb": "vmfb", "mlir": "mlir"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return run(PROG, _main, argv)
+
+
+def _main(argv: Sequence[str]) -> int:
+    flags = _parser().parse_args(argv)
+    _refuse_planned(flags)
+    options = _options(flags)
+    targets = [find(name) for name in options.targets]  # before the slow part
+    if flags.emit != "bundle" and len(targets) > 1:
+        raise UsageError(f"--emit {flags.emit} writes one target, not {len(targets)}")
+    output = Path(flags.output or output_name(flags.model, options.targets, flags.emit))
+    module = read(flags.model)
+    if flags.emit == "mlir":
+        program = driver.lower(module, options)
+        _write(output, emission.target_text(program.module, targets[0]).encode())
+        print(f"wrote {output}")
+        return 0
+    bundle = driver.compile(module, options)
+    if flags.emit == "vmfb":
+        _write(output, bundle.module())
+    else:
+        bundle.write(output)
+    print(_summary(bundle, output))
+    return 0
+
+
+# --- the command line ---
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog=PROG,
+        description=__doc__.partition("\n")[0],
+        example="\n  ".join(__doc__.strip().splitlines()[2:]),
+    )
+    add = parser.add_argument
+    add("model", metavar="MODEL.mlir", help="StableHLO, as text or bytecode")
+    add(
+        "--target",
+        action="append",
+        required=True,
+        help="cpu, cpu:host, cpu:<llvm cpu>, sm_90a, gfx942, vulkan, metal, ...; "
+        "say it again for more",
+    )
+    add("-o", dest="output", metavar="OUT", help="default: MODEL.TARGET.pcp here")
+    add("--mode", choices=MODES, help="default: train if there is a scalar loss")
+    add("--optimizer", help=f"for training; default {DEFAULT_OPTIMIZER}")
+    add("--algorithm", help=f"between workers; default {DEFAULT_ALGORITHM}")
+    add("--mesh", help="e.g. workers=elastic")
+    add("--cluster", metavar="FILE", help="the devices to plan for")
+    add("--sharding", metavar="auto|none|FILE", default="none")
+    add("--emit", choices=tuple(SUFFIXES), default="bundle")
+    add("--entry", default="main", help="the function to compile; default main")
+    add("--keep-ir", metavar="DIR", type=Path, help="the IR after each pass")
+    add("--jobs", type=int, metavar="N", help="target compilers at once")
+    add("--cache", metavar="DIR|off", help="default: $PCP_CACHE or the user's cache")
+    add("--timeout", type=float, default=TIMEOUT_S, help="seconds for one target")
+    add("-q", "--quiet", action="store_true", help="only errors and the result")
+    return parser
+
+
+def _options(flags: argparse.Namespace) -> Options:
+    targets = [name for text in flags.target for name in text.split(",") if name]
+    return Options(
+        targets=tuple(dict.fromkeys(targets)),
+        mode=flags.mode,
+        optimizer=flags.optimizer,
+        algorithm=flags.algorithm,
+        entry=flags.entry,
+        jobs=flags.jobs,
+        cache=cache_folder(flags.cache),
+        keep_ir=flags.keep_ir,
+        timeout=flags.timeout,
+        source=flags.model,
+        report=_quiet if flags.quiet else _say,
+    )
+
+
+def _refuse_planned(flags: argparse.Namespace) -> None:
+    """Splitting one model over devices: read here, refused until it is there."""
+    if flags.mesh and flags.mesh not in ("workers=elastic", "workers=-1"):
+        raise ConfigError(
+            f"--mesh {flags.mesh}: this version cannot split a model over a mesh; "
+            "leave --mesh out (training always has the elastic axis 'workers')"
+        )
+    if flags.cluster:
+        raise ConfigError(
+            f"--cluster {flags.cluster}: this version cannot plan for a cluster; "
+            "compile for each kind of device with --target"
+        )
+    if flags.sharding != "none":
+        raise ConfigError(
+            f"--sharding {flags.sharding}: this version cannot shard a model; "
+            "leave it out or say none"
+        )
+
+
+# --- what comes out ---
+
+
+def output_name(model: str, targets: Sequence[str], emit: str = "bundle") -> str:
+    """`model.sm_90a.pcp` for one target, `model.pcp` for several."""
+    stem = Path(model).stem
+    middle = f".{find(targets[0]).file_name}" if len(targets) == 1 else ""
+    return f"{stem}{middle}.{SUFFIXES[emit]}"
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def _summary(bundle: Bundle, output: Path) -> str:
+    names = ", ".join(bundle.manifest.functions)
+    size = output.stat().st_size
+    return f"wrote {output} ({size} bytes; {bundle.manifest.mode}: {names})"
+
+
+def _say(line: str) -> None:
+    print(f"{PROG}: {line}", flush=True)
+
+
+def _quiet(_: str) -> None:
+    """Say nothing."""
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
