@@ -10,6 +10,8 @@ from pcp.errors import PassError, nearest
 from pcp.passes.base import CppPasses, Pass, Pipeline, parse_pipeline
 
 PASSES: dict[str, str] = {
+    "pcp-infer-roles": "pcp.passes.infer_roles:InferRoles",
+    "pcp-expand-training": "pcp.passes.expand_training:ExpandTraining",
     "pcp-strip-metadata": "pcp.passes.strip_metadata:StripMetadata",
     "pcp-assign-target": "pcp.passes.assign_target:AssignTarget",
     "pcp-import": "pcp.passes.import_:Import",

@@ -27,6 +27,8 @@ from pcp.compiler.targets import find
 from pcp.dialect.bindings import ir
 from pcp.errors import CompileError, IRError
 from pcp.passes.base import Observer, Pipeline, Step
+from pcp.passes.optimizers.spec import parse as parse_optimizer
+from pcp.passes.outer.spec import parse as parse_algorithm
 
 
 @dataclass(frozen=True)
@@ -119,9 +121,6 @@ def _mode_pipeline(mode: str, options: CompileOptions) -> Pipeline:
 
 def training_methods(options: CompileOptions) -> tuple[str, str]:
     """Optimizer and outer algorithm as checked text; reports what is a default."""
-    from pcp.passes.optimizers.spec import parse as parse_optimizer
-    from pcp.passes.outer.spec import parse as parse_algorithm
-
     asked = options.optimizer, options.algorithm
     texts = [str(asked[0] or DEFAULT_OPTIMIZER), str(asked[1] or DEFAULT_ALGORITHM)]
     for what, value, text in zip(("optimizer", "algorithm"), asked, texts, strict=True):
@@ -151,9 +150,6 @@ def _method(module: ir.Module, name: str) -> Method | None:
     attribute = module.operation.attributes.get(f"pcp.{name}")
     if attribute is None:
         return None
-    from pcp.passes.optimizers.spec import parse as parse_optimizer
-    from pcp.passes.outer.spec import parse as parse_algorithm
-
     parse = {"optimizer": parse_optimizer, "algorithm": parse_algorithm}[name]
     spec = parse(plain(attribute))
     return Method(kind=spec.kind, hyper=spec.hyper())
