@@ -1,0 +1,148 @@
+"""What the arguments of `@main` are: names, roles and how they start.
+
+A frontend writes three string attributes on each argument:
+
+    pcp.role   "param" (trained), "state" (kept, not trained) or "data"
+    pcp.name   "blocks.0.attention.qkv.weight": the model's own name
+    pcp.init   "zeros", "ones", "normal(std)", "normal(mean,std)",
+               "uniform(low,high)": parameters only
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pcp.dialect.bindings import ir
+from pcp.errors import IRError
+
+ROLES = ("param", "state", "data")
+
+# Kurtosis is 1.8 for a uniform distribution and 3 for a normal one: halfway.
+_UNIFORM_BELOW = 2.4
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of `@main`; `init` is None for what is not initialised."""
+
+    name: str
+    role: str
+    init: str | None = None
+
+
+def entry(module: ir.Module, name: str = "main") -> ir.Operation:
+    """The function `@name`, or an `IRError` that lists the functions there are."""
+    functions = {
+        ir.StringAttr(op.operation.attributes["sym_name"]).value: op.operation
+        for op in module.body.operations
+        if op.operation.name == "func.func"
+    }
+    if name not in functions:
+        listed = ", ".join(f"@{known}" for known in functions) or "none"
+        raise IRError(f"the module has no function @{name} (it has: {listed})")
+    return functions[name]
+
+
+def annotate(
+    module: ir.Module, arguments: Sequence[Argument], function: str = "main"
+) -> None:
+    """Write role, name and init on the arguments of `function`, replacing all
+    attributes that they had; a different number of arguments is an `IRError`."""
+    op = entry(module, function)
+    count = len(op.regions[0].blocks[0].arguments)
+    if count != len(arguments):
+        raise IRError(f"@{function} has {count} arguments, not {len(arguments)}")
+    with module.context:
+        op.attributes["arg_attrs"] = ir.ArrayAttr.get(
+            [ir.DictAttr.get(_attributes(argument)) for argument in arguments]
+        )
+
+
+def _attributes(argument: Argument) -> dict[str, ir.Attribute]:
+    if argument.role not in ROLES:
+        raise IRError(f"{argument.name}: role {argument.role!r} is none of {ROLES}")
+    texts = {"pcp.role": argument.role, "pcp.name": argument.name}
+    if argument.init is not None:
+        texts["pcp.init"] = argument.init
+    return {key: ir.StringAttr.get(text) for key, text in texts.items()}
+
+
+def arguments_of(module: ir.Module, function: str = "main") -> list[Argument]:
+    """Read back what `annotate` wrote; an argument without a role is "data" and
+    one without a name is `arg<i>`."""
+    op = entry(module, function)
+    count = len(op.regions[0].blocks[0].arguments)
+    if "arg_attrs" not in op.attributes:
+        return [Argument(f"arg{i}", "data") for i in range(count)]
+    texts = [
+        {a.name: ir.StringAttr(a.attr).value for a in ir.DictAttr(d) if _is_ours(a)}
+        for d in ir.ArrayAttr(op.attributes["arg_attrs"])
+    ]
+    return [
+        Argument(
+            t.get("pcp.name", f"arg{i}"), t.get("pcp.role", "data"), t.get("pcp.init")
+        )
+        for i, t in enumerate(texts)
+    ]
+
+
+def _is_ours(named: ir.NamedAttribute) -> bool:
+    return named.name.startswith("pcp.") and isinstance(named.attr, ir.StringAttr)
+
+
+def require_scalar_loss(module: ir.Module, function: str = "main") -> None:
+    """`IRError` unless the first result is one floating-point scalar: a loss."""
+    results = ir.FunctionType(
+        ir.TypeAttr(entry(module, function).attributes["function_type"]).value
+    ).results
+    first = results[0] if results else None
+    if isinstance(first, ir.RankedTensorType) and first.rank == 0:
+        if isinstance(first.element_type, ir.FloatType):
+            return
+    found = "nothing" if first is None else str(first)
+    raise IRError(
+        f"@{function} returns {found}; a model to train returns its loss, one "
+        "floating-point scalar (compute the loss inside the model, or export it "
+        "for inference with --forward)"
+    )
+
+
+def describe_init(values: np.ndarray) -> str | None:
+    """The distribution that `values` look drawn from, as `pcp.init` writes it.
+
+    A constant is exact: `zeros`, `ones`, or `uniform(c,c)`. Otherwise the
+    kurtosis (1.8 for uniform, 3 for normal) chooses the family. A mean within
+    four standard errors of zero counts as zero. Moments are rounded to three
+    digits, bounds to four; a uniform bound is the largest magnitude times
+    (n + 1) / n, its unbiased estimate. Integers and complex numbers have none.
+    """
+    flat = np.asarray(values).ravel()
+    if flat.size == 0 or flat.dtype.kind in "iubc":
+        return None
+    flat = flat.astype(np.float64)
+    if np.all(flat == flat[0]):
+        return _constant_init(float(flat[0]))
+    mean, std = float(flat.mean()), float(flat.std())
+    centred = abs(mean) <= 4 * std / np.sqrt(flat.size)
+    kurtosis = float(np.mean((flat - mean) ** 4)) / std**4
+    if kurtosis < _UNIFORM_BELOW:
+        return _uniform_init(flat, centred)
+    if centred:
+        return f"normal({np.sqrt(np.mean(flat**2)):.3g})"
+    return f"normal({mean:.3g},{std:.3g})"
+
+
+def _constant_init(value: float) -> str:
+    named = {0.0: "zeros", 1.0: "ones"}
+    return named.get(value, f"uniform({value!r},{value!r})")
+
+
+def _uniform_init(flat: np.ndarray, centred: bool) -> str:
+    widen = (flat.size + 1) / flat.size
+    if centred:
+        bound = float(np.abs(flat).max()) * widen
+        return f"uniform({-bound:.4g},{bound:.4g})"
+    middle = float(flat.max() + flat.min()) / 2
+    half = float(flat.max() - flat.min()) / 2 * widen
+    return f"uniform({middle - half:.4g},{middle + half:.4g})"

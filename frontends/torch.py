@@ -1,0 +1,251 @@
+"""PyTorch modules as programs: `from_torch(model, *inputs)`.
+
+The arguments of `@main` are the trained parameters in the order of
+`named_parameters()`, then the tensors of `forward`. A tied weight is one
+argument. Buffers and parameters with `requires_grad=False` are constants.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+
+from pcp.dialect.bindings import ir, torch_importer
+from pcp.dialect.context import parse
+from pcp.errors import IRError, UsageError
+from pcp.frontends.constants import tidy
+from pcp.frontends.signature import Argument, annotate, describe_init
+
+if TYPE_CHECKING:
+    import torch
+
+# Constants travel inside the program's text; weights do not belong there.
+MAX_CONSTANT_BYTES = 64 << 20
+
+
+def from_torch(model: "torch.nn.Module", *inputs: "torch.Tensor") -> ir.Module:
+    """Export `model(*inputs)` as a module whose `@main` takes the parameters too.
+
+    `inputs` fix shapes and dtypes; their values do not matter. The model keeps
+    its mode: one that draws random numbers (dropout in training mode) or writes
+    buffers (batch norm in training mode) is an `IRError` that names the place.
+    """
+    torch = _torch()
+    trained = trained_parameters(model)
+    _check_frozen_size(model, trained)
+    with catch_warnings():
+        # torch.export warns about its own internals.
+        simplefilter("ignore")
+        text = _import(torch, _functional(torch, model, trained), trained, inputs)
+    module = parse(text, source=type(model).__name__)
+    tidy(module)
+    annotate(module, _arguments(model, trained, inputs))
+    return module
+
+
+def trained_parameters(model: "torch.nn.Module") -> "dict[str, torch.Tensor]":
+    """Name -> parameter that wants a gradient, in order, ties once."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def weights_of(model: "torch.nn.Module") -> dict[str, np.ndarray]:
+    """Name -> value of each trained parameter, as `@main` takes them."""
+    return {name: to_numpy(p) for name, p in trained_parameters(model).items()}
+
+
+def to_numpy(tensor: "torch.Tensor") -> np.ndarray:
+    """A C-contiguous copy on the host; bfloat16, which numpy lacks, as float32."""
+    torch = _torch()
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    return np.array(tensor.numpy(), order="C")
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise UsageError(
+            "exporting a PyTorch model needs torch: pip install 'pcp[torch]'"
+        ) from error
+    return torch
+
+
+def _check_frozen_size(
+    model: "torch.nn.Module", trained: "Mapping[str, torch.Tensor]"
+) -> None:
+    named = [*model.named_parameters(), *model.named_buffers()]
+    frozen = {name: t for name, t in named if name not in trained}
+    total = sum(t.numel() * t.element_size() for t in frozen.values())
+    if total > MAX_CONSTANT_BYTES:
+        largest = max(frozen, key=lambda name: frozen[name].numel())
+        raise IRError(
+            f"{type(model).__name__}: {total >> 20} MiB of buffers and frozen "
+            f"parameters (the largest is {largest}) would become constants in the "
+            f"program; the limit is {MAX_CONSTANT_BYTES >> 20} MiB. Pass them to "
+            "forward, or set requires_grad"
+        )
+
+
+def _functional(
+    torch: Any, model: "torch.nn.Module", trained: "Mapping[str, torch.Tensor]"
+) -> "torch.nn.Module":
+    """A module without parameters of its own: `forward(*parameters, *inputs)`."""
+    names = list(trained)
+
+    class Functional(torch.nn.Module):
+        def forward(self, *arguments: "torch.Tensor") -> Any:
+            parameters = dict(zip(names, arguments, strict=False))
+            inputs = arguments[len(names) :]
+            return torch.func.functional_call(model, parameters, inputs)
+
+    return Functional()
+
+
+def _import(
+    torch: Any,
+    functional: "torch.nn.Module",
+    trained: "Mapping[str, torch.Tensor]",
+    inputs: "tuple[torch.Tensor, ...]",
+) -> str:
+    """StableHLO text with locations."""
+    fx = torch_importer()
+    # Copies: torch.export makes one argument of a tensor that is passed twice.
+    given = (*trained.values(), *inputs)
+    arguments = tuple(tensor.detach().clone() for tensor in given)
+    with _blame("torch.export"):
+        program = torch.export.export(functional, arguments, strict=False)
+    table = {**fx.get_decomposition_table(), **decompositions(torch)}
+    with _blame("torch's decompositions"):
+        program = program.run_decompositions(table)
+    _check_pure(torch, program)
+    with _blame("torch-mlir"):
+        module = fx.export_and_import(
+            program,
+            output_type="stablehlo",
+            decomposition_table={},
+            hooks=_literal_hooks(torch, fx),
+        )
+    return module.operation.get_asm(enable_debug_info=True)
+
+
+@contextmanager
+def _blame(stage: str) -> Iterator[None]:
+    """Turn whatever a foreign exporter raises into one `IRError`."""
+    try:
+        yield
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        wanted = [line for line in lines if "error:" in line] or lines[:1]
+        detail = wanted[0] if wanted else type(error).__name__
+        raise IRError(f"{stage} cannot export this model: {detail}") from error
+
+
+def _check_pure(torch: Any, program: Any) -> None:
+    """No random numbers, no writes to buffers: `@main` is a function."""
+    for node in program.graph.nodes:
+        tags = getattr(node.target, "tags", ())
+        if torch.Tag.nondeterministic_seeded in tags:
+            raise IRError(
+                f"{_place(node)}: {node.target} draws random numbers, which a "
+                "compiled step cannot; call model.eval() or set dropout to 0"
+            )
+    signature = program.graph_signature
+    if written := {**signature.buffers_to_mutate, **signature.user_inputs_to_mutate}:
+        names = ", ".join(sorted(written.values()))
+        raise IRError(
+            f"the model writes {names} while it runs; @main has no side effects: "
+            "call model.eval(), or use a norm without running statistics"
+        )
+
+
+def _place(node: Any) -> str:
+    """`file:line` of the user's line that made a node."""
+    frames = [
+        line.strip()
+        for line in (node.meta.get("stack_trace") or "").splitlines()
+        if line.strip().startswith("File ")
+    ]
+    if not frames:
+        return "the model"
+    path, line = frames[-1].removeprefix("File ").split(", ")[:2]
+    return f"{path.strip(chr(34))}:{line.removeprefix('line ')}"
+
+
+def decompositions(torch: Any) -> dict[Any, Callable[..., Any]]:
+    """Variance in the dtype of its input.
+
+    torch-mlir computes every variance, so every layer norm, in float64: twice
+    the memory, and no float64 on most accelerators. This is the two-pass
+    formula sum((x - mean(x))^2) / (n - correction), as torch has it in float32.
+    """
+    aten = torch.ops.aten
+
+    def var_mean(
+        x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+    ) -> Any:
+        if x.is_complex():
+            return NotImplemented
+        dims = [d % x.ndim for d in dim] if dim else list(range(x.ndim))
+        count = int(np.prod([x.shape[d] for d in dims], dtype=np.int64))
+        mean = torch.sum(x, dims, keepdim=True) / count
+        centred = x - mean
+        degrees = max(count - (1 if correction is None else correction), 0)
+        variance = torch.sum(centred * centred, dims, keepdim=keepdim) / degrees
+        return variance, mean if keepdim else torch.squeeze(mean, dims)
+
+    def var(x: Any, dim: Any = None, **options: Any) -> Any:
+        both = var_mean(x, dim, **options)
+        return both if both is NotImplemented else both[0]
+
+    return {aten.var_mean.correction: var_mean, aten.var.correction: var}
+
+
+def _literal_hooks(torch: Any, fx: Any) -> Any:
+    """Buffers become dense constants: no pass of ours reads resource blobs."""
+
+    class DenseLiterals(fx.FxImporterHooks):
+        def resolve_literal(self, gni: Any, literal: Any, info: Any) -> Any:
+            if not isinstance(literal, torch.Tensor) or literal.numel() < 2:
+                return None
+            name = str(literal.dtype).removeprefix("torch.")
+            if not hasattr(np, name):  # bool_ arrives as uint8, bfloat16 not at all
+                return None
+            # Under export the tensor is fake to numpy, but its list is real.
+            array = np.array(literal.tolist(), name)
+            return _dense_literal(array, gni._cc.tensor_to_vtensor_type(literal))
+
+    return DenseLiterals()
+
+
+def _dense_literal(array: np.ndarray, type_: ir.Type) -> ir.Value:
+    kinds = {"f": "f", "i": "si", "u": "ui"}
+    context = type_.context
+    spelling = f"{kinds[array.dtype.kind]}{array.dtype.itemsize * 8}"
+    element = ir.Type.parse(spelling, context)
+    with context:
+        value = ir.DenseElementsAttr.get(array, type=element, shape=array.shape)
+        return ir.Operation.create(
+            "torch.vtensor.literal", results=[type_], attributes={"value": value}
+        ).result
+
+
+def _arguments(
+    model: "torch.nn.Module",
+    trained: "Mapping[str, torch.Tensor]",
+    inputs: "tuple[torch.Tensor, ...]",
+) -> list[Argument]:
+    parameters = [
+        Argument(name, "param", describe_init(to_numpy(p)))
+        for name, p in trained.items()
+    ]
+    names = list(inspect.signature(model.forward).parameters)
+    data = [
+        Argument(names[i] if i < len(names) else f"input{i}", "data")
+        for i in range(len(inputs))
+    ]
+    return parameters + data
