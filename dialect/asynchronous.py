@@ -6,6 +6,7 @@ from typing import Any
 from pcp.dialect.attributes import Future, future_of, payload_types
 from pcp.dialect.base import Op, Results, Values, Writes, integer, kinds, require
 from pcp.dialect.bindings import ext, ir
+from pcp.dialect.bundles import bundled, types_of, unpack
 from pcp.dialect.collectives import Collective
 
 
@@ -48,11 +49,11 @@ class Start(Op, name="start", traits=[Writes]):
         assert last is not None
         arguments = [a.type for a in self.body.blocks[0].arguments]
         require(
-            arguments == [o.type for o in self.operands],
+            arguments == types_of(self.operands),
             "needs a region whose arguments have the operands' types",
         )
         self._check_work(work)
-        yielded = [o.type for o in last.operands]
+        yielded = types_of(last.operands)
         require(
             yielded == list(payload),
             f"yields {_types(yielded)} for a future of {_types(payload)}",
@@ -85,7 +86,7 @@ class Wait(Op, name="wait", traits=[Writes]):
         """The results are the future's payload."""
         future = self.operands[0].type
         require(isinstance(future, Future), f"waits for a future, not {future}")
-        given, payload = [r.type for r in self.results], payload_types(future)
+        given, payload = types_of(self.results), payload_types(future)
         require(
             given == payload,
             f"gives {_types(given)} for a future of {_types(payload)}",
@@ -127,7 +128,6 @@ def start(collective: ir.Operation | ir.OpView, *, channel: int) -> ir.Value:
 
 def wait(future: ir.Value) -> list[ir.Value]:
     """`pcp.wait`: the values of a future."""
-    op = ir.Operation.create(
-        "pcp.wait", operands=[future], results=payload_types(future.type)
-    )
-    return list(op.results)
+    types = bundled(payload_types(future.type))
+    op = ir.Operation.create("pcp.wait", operands=[future], results=types)
+    return unpack(op.results)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from pcp.dialect.base import Pcp, as_integers, as_strings, require
 from pcp.dialect.bindings import ir
+from pcp.dialect.bundles import elements
 
 ELASTIC = -1
 """Size of a mesh axis whose members are decided while running."""
@@ -37,11 +38,7 @@ class On(Pcp.Type, name="on"):
 
 def payload_types(future: ir.Type) -> list[ir.Type]:
     """What waiting for a future gives: one type, or those of its tuple."""
-    payload = unwrap(future.payload)
-    if not isinstance(payload, ir.TupleType):
-        return [payload]
-    tuple_type = ir.TupleType(payload)
-    return [tuple_type.get_type(i) for i in range(tuple_type.num_types)]
+    return elements(unwrap(future.payload))
 
 
 def future_of(types: Sequence[ir.Type]) -> ir.Type:

@@ -14,13 +14,14 @@ from pcp.dialect.base import (
     text,
 )
 from pcp.dialect.bindings import ext, ir
+from pcp.dialect.bundles import types_of
 
 KINDS = ("gpipe", "1f1b", "zb-h1", "custom")
 DIRECTIONS = ("fwd", "bwd", "wgrad", "opt")
-PLACED = ("pcp.task", "pcp.transfer", "pcp.yield")
+PLACED = ("pcp.task", "pcp.transfer", "pcp.yield", "builtin.unrealized_conversion_cast")
 
 
-class Yield(Op, name="yield", traits=[ir.IsTerminatorTrait]):
+class Yield(Op, name="yield", traits=[ir.IsTerminatorTrait, ext.Pure]):
     """The results of the region it ends.
 
     "pcp.yield"(%x) : (tensor<4xf32>) -> ()
@@ -61,8 +62,8 @@ class Task(Op, name="task", traits=[ir.IsIsolatedFromAboveTrait]):
             require(
                 direction in DIRECTIONS, f'dir is one of {known}, not "{direction}"'
             )
-        takes = [_on(o.type, device, "operand") for o in self.operands]
-        gives = [_on(r.type, device, "result") for r in self.results]
+        takes = [_on(t, device, "operand") for t in types_of(self.operands)]
+        gives = [_on(t, device, "result") for t in types_of(self.results)]
         check_region(self, takes, gives)
 
 
@@ -113,8 +114,7 @@ class Schedule(Op, name="schedule"):
         require(kind in KINDS, f'kind is one of {known}, not "{kind}"')
         count = integer(self, "microbatches")
         require(count >= 1, f"cuts a batch into {count} pieces; at least 1")
-        takes = [o.type for o in self.operands]
-        check_region(self, takes, [r.type for r in self.results])
+        check_region(self, types_of(self.operands), types_of(self.results))
         for op in self.body.blocks[0].operations:
             name = op.operation.name
             require(name in PLACED, f"holds tasks and transfers only, not '{name}'")
@@ -132,7 +132,7 @@ def check_region(op: Op, takes: list[ir.Type], gives: list[ir.Type]) -> None:
     operations = list(block.operations)
     ends = operations and operations[-1].operation.name == "pcp.yield"
     require(ends, "needs a region that ends in pcp.yield")
-    yielded = [o.type for o in operations[-1].operands]
+    yielded = types_of(operations[-1].operands)
     require(
         yielded == gives, f"yields ({listed(yielded)}) for results of ({listed(gives)})"
     )

@@ -12,10 +12,10 @@ from pcp.dialect.base import (
     kinds,
     require,
     strings,
-    tensor,
     text,
 )
 from pcp.dialect.bindings import ext, ir
+from pcp.dialect.bundles import bundled, pack, types_of, unpack
 
 ALGORITHMS = ("sha256", "blake2b")
 ACTIONS = ("trap", "repair", "report")
@@ -40,9 +40,8 @@ class ParamSync(Op, name="param_sync", traits=[Communicates]):
     def check(self) -> None:
         """Tensors in, the same types out."""
         require(strings(self, "axes"), "needs at least one axis to sync along")
-        given = [tensor(o) for o in self.operands]
-        require(given, "needs something to sync")
-        results = [r.type for r in self.results]
+        given = _tensors(self, "sync")
+        results = types_of(self.results)
         require(results == given, "gives other types than it takes; they must be equal")
         source = integer(self, "source")
         require(source >= 0, f"source {source} is no member; members count from 0")
@@ -64,8 +63,7 @@ class Digest(Op, name="digest", traits=[ext.Pure]):
         algo = text(self, "algo")
         known = ", ".join(ALGORITHMS)
         require(algo in ALGORITHMS, f'algo is one of {known}, not "{algo}"')
-        for operand in self.operands:
-            tensor(operand)
+        _tensors(self, "hash")
         results = [str(r.type) for r in self.results]
         require(results == ["tensor<2xi64>"], "gives one tensor<2xi64>")
 
@@ -88,12 +86,20 @@ class Parity(Op, name="parity", traits=[Writes]):
     def check(self) -> None:
         """Something to compare, a known action."""
         require(strings(self, "axes"), "needs at least one axis to compare along")
-        require(len(self.operands), "needs something to compare")
-        for operand in self.operands:
-            tensor(operand)
+        _tensors(self, "compare")
         action = text(self, "action")
         known = ", ".join(ACTIONS)
         require(action in ACTIONS, f'action is one of {known}, not "{action}"')
+
+
+def _tensors(op: Op, what: str) -> list[ir.Type]:
+    """The types of the tensors an op takes; at least one."""
+    require(len(op.operands), f"needs something to {what}")
+    types = types_of(op.operands)
+    for type_ in types:
+        ranked = isinstance(type_, ir.RankedTensorType)
+        require(ranked, f"takes ranked tensors, not {type_}")
+    return types
 
 
 def param_sync(
@@ -102,11 +108,11 @@ def param_sync(
     """`pcp.param_sync` at the current insertion point and location."""
     op = ir.Operation.create(
         "pcp.param_sync",
-        operands=list(values),
-        results=[value.type for value in values],
+        operands=pack(values),
+        results=bundled([value.type for value in values]),
         attributes={
             "mesh": ir.FlatSymbolRefAttr.get(mesh),
             "axes": ir.ArrayAttr.get([ir.StringAttr.get(axis) for axis in axes]),
         },
     )
-    return list(op.results)
+    return unpack(op.results)

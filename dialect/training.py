@@ -3,6 +3,7 @@
 from typing import Any
 
 from pcp.dialect.base import (
+    Communicates,
     Op,
     Results,
     Values,
@@ -15,6 +16,7 @@ from pcp.dialect.base import (
     text,
 )
 from pcp.dialect.bindings import ext, ir
+from pcp.dialect.bundles import types_of
 from pcp.dialect.schedule import check_region
 
 OPTIMIZERS = ("adamw", "nesterov", "sgd")
@@ -81,28 +83,29 @@ class Microbatch(Op, name="microbatch"):
         """The count divides each batch, and each result has a reduction."""
         count, reduce = integer(self, "count"), strings(self, "reduce")
         require(count >= 1, f"cuts a batch into {count} pieces; at least 1")
-        takes = [_piece(o.type, count) for o in self.operands]
-        check_region(self, takes, [r.type for r in self.results])
+        takes = [_piece(type_, count) for type_ in types_of(self.operands)]
+        gives = types_of(self.results)
+        check_region(self, takes, gives)
         require(
-            len(reduce) == len(self.results),
-            f"has {len(reduce)} reductions for {len(self.results)} results",
+            len(reduce) == len(gives),
+            f"has {len(reduce)} reductions for {len(gives)} results",
         )
         for kind in reduce:
             require(kind in ("mean", "sum"), f'reduces by mean or sum, not "{kind}"')
 
 
-class Optimizer(Op, name="optimizer"):
+class Optimizer(Op, name="optimizer", traits=[ext.Pure]):
     """One update: `count` parameters, their gradients, then the state.
 
     Gives the new parameters and the new state. The state has one tensor like
     each parameter for each slot of the kind (adamw: m and v; nesterov, and sgd
     with momentum: v), slot by slot, and last the step, a tensor<i32>. `hyper`
     holds the hyperparameters; `zero_stage` how much of the state is sharded.
+    Types differ, so what goes in and comes out is a tuple (see `bundles`).
 
-        %p, %v, %t = "pcp.optimizer"(%w, %g, %u, %s)
-            {count = 1, hyper = {lr = 0.1}, kind = "nesterov"}
-            : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<i32>)
-            -> (tensor<4xf32>, tensor<4xf32>, tensor<i32>)
+        %r = "pcp.optimizer"(%t) {count = 1, hyper = {lr = 0.1}, kind = "sgd"}
+            : (tuple<tensor<4xf32>, tensor<4xf32>, tensor<i32>>)
+            -> tuple<tensor<4xf32>, tensor<i32>>
     """
 
     inputs: Values
@@ -119,14 +122,14 @@ class Optimizer(Op, name="optimizer"):
         stage = integer(self, "zero_stage")
         require(0 <= stage <= 3, f"has zero_stage {stage}; stages are 0 to 3")
         count, slots = integer(self, "count"), self._slots(kind)
-        given = [o.type for o in self.operands]
+        given = types_of(self.operands)
         _check_layout(given, count, 2 + slots, 1, "parameters, gradients and state")
         params, step = given[:count], given[-1]
         require(
             str(step) == "tensor<i32>", f"ends in the step, a tensor<i32>, not {step}"
         )
         _check_like(params, given[count : 2 * count], "gradient")
-        results = [r.type for r in self.results]
+        results = types_of(self.results)
         expected = [*params, *given[2 * count :]]
         require(
             results == expected, "gives the types of its parameters, then of its state"
@@ -139,7 +142,7 @@ class Optimizer(Op, name="optimizer"):
         return {"adamw": 2, "nesterov": 1, "sgd": int(bool(momentum))}[kind]
 
 
-class Outer(Op, name="outer"):
+class Outer(Op, name="outer", traits=[Communicates]):
     """The outer step: `count` anchors, local parameters, then momenta.
 
     Every `every` inner steps the mean of anchor minus local over `axes` is the
@@ -159,7 +162,7 @@ class Outer(Op, name="outer"):
     count: ir.IntegerAttr
     every: ir.IntegerAttr
     outputs: Results
-    optional = kinds(hyper=ir.DictAttr)
+    optional = kinds(hyper=ir.DictAttr, ordered=ir.UnitAttr)
 
     def check(self) -> None:
         """Three groups of equal types in, two out."""
@@ -168,12 +171,12 @@ class Outer(Op, name="outer"):
         require(strings(self, "axes"), "needs at least one axis to communicate along")
         every, count = integer(self, "every"), integer(self, "count")
         require(every >= 1, f"happens every {every} steps; at least 1")
-        given = [o.type for o in self.operands]
+        given = types_of(self.operands)
         _check_layout(given, count, 3, 0, "anchors, local parameters and momenta")
         anchors = given[:count]
         _check_like(anchors, given[count : 2 * count], "local parameter")
         _check_like(anchors, given[2 * count :], "momentum")
-        results = [r.type for r in self.results]
+        results = types_of(self.results)
         require(results == anchors * 2, "gives the types of its anchors twice")
 
 
@@ -210,7 +213,9 @@ def _piece(type_: ir.Type, count: int) -> ir.Type:
     )
     batch, *rest = ir.RankedTensorType(type_).shape
     require(batch % count == 0, f"cannot cut a batch of {batch} into {count} pieces")
-    return ir.RankedTensorType.get([batch // count, *rest], type_.element_type)
+    nowhere = ir.Location.unknown(type_.context)
+    element = type_.element_type
+    return ir.RankedTensorType.get([batch // count, *rest], element, loc=nowhere)
 
 
 def _check_layout(

@@ -1,0 +1,66 @@
+"""Several values of several types where an op takes only values of one.
+
+IRDL gives all values of a variadic group one type. So an op with any number of
+operands takes either values of one type, or one tuple of them all:
+
+    %t = builtin.unrealized_conversion_cast %w, %b
+        : tensor<4x4xf32>, tensor<4xf32> to tuple<tensor<4x4xf32>, tensor<4xf32>>
+    %s = "pcp.param_sync"(%t) ...
+
+`pack` and `unpack` write the casts only where types differ, and `canonicalize`
+removes a pack that is unpacked again.
+"""
+
+from collections.abc import Sequence
+
+from pcp.dialect.base import require
+from pcp.dialect.bindings import ir
+
+CAST = "builtin.unrealized_conversion_cast"
+
+
+def types_of(values: Sequence[ir.Value]) -> list[ir.Type]:
+    """The types an op's operands or results stand for, tuples taken apart."""
+    types = [value.type for value in values]
+    if len(types) == 1:
+        return elements(types[0])
+    for type_ in types:
+        require(
+            type_ == types[0],
+            f"has values of {types[0]} and {type_}; values of several types are "
+            f"written as one tuple, with {CAST}",
+        )
+    return types
+
+
+def elements(type_: ir.Type) -> list[ir.Type]:
+    """The elements of a tuple type; of any other type itself."""
+    if not isinstance(type_, ir.TupleType):
+        return [type_]
+    tuple_type = ir.TupleType(type_)
+    return [tuple_type.get_type(i) for i in range(tuple_type.num_types)]
+
+
+def bundled(types: Sequence[ir.Type]) -> list[ir.Type]:
+    """The types as an op with any number of values has them."""
+    if len(set(types)) <= 1:
+        return list(types)
+    return [ir.TupleType.get_tuple(list(types))]
+
+
+def pack(values: Sequence[ir.Value]) -> list[ir.Value]:
+    """The values as an op with any number of operands takes them."""
+    types = [value.type for value in values]
+    if bundled(types) == types:
+        return list(values)
+    cast = ir.Operation.create(CAST, results=bundled(types), operands=list(values))
+    return list(cast.results)
+
+
+def unpack(values: Sequence[ir.Value]) -> list[ir.Value]:
+    """The single values behind an op's results or a region's arguments."""
+    if len(values) != 1 or not isinstance(values[0].type, ir.TupleType):
+        return list(values)
+    types = elements(values[0].type)
+    cast = ir.Operation.create(CAST, results=types, operands=list(values))
+    return list(cast.results)
