@@ -11,6 +11,7 @@ from pcp.passes.base import CppPasses, Pass, Pipeline, parse_pipeline
 
 PASSES: dict[str, str] = {
     "pcp-infer-roles": "pcp.passes.infer_roles:InferRoles",
+    "pcp-lower-to-runtime": "pcp.passes.lower_to_runtime:LowerToRuntime",
     "pcp-expand-training": "pcp.passes.expand_training:ExpandTraining",
     "pcp-strip-metadata": "pcp.passes.strip_metadata:StripMetadata",
     "pcp-assign-target": "pcp.passes.assign_target:AssignTarget",

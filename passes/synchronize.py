@@ -1,0 +1,48 @@
+"""`pcp.start` and `pcp.wait` as the collectives they hold, where they start.
+
+    %f = "pcp.start"(%g) ({ ... %r = "pcp.all_reduce"(%a) ... yield %r })
+    %y = "pcp.wait"(%f)                        becomes       %y = "pcp.all_reduce"(%g)
+
+Nothing is lost by it in what follows: a lowered collective is asynchronous by
+itself, it begins where it stands and is waited for where its result is used.
+"""
+
+from pcp.dialect.bindings import ir
+from pcp.passes.rewriting import before, operations, refuse
+
+
+def synchronize(module: ir.Module) -> None:
+    """Rewrite every start and wait of `module`."""
+    held: dict[ir.Value, list[ir.Value]] = {}
+    found = operations(module)
+    starts = [op for op in found if op.name == "pcp.start"]
+    waits = [op for op in found if op.name == "pcp.wait"]
+    for start in starts:
+        held[start.results[0]] = _inline(start)
+    for wait in waits:
+        values = held.get(wait.operands[0])
+        if values is None:
+            refuse(wait, "waits for a future that no pcp.start here makes")
+        for result, value in zip(wait.results, values, strict=True):
+            result.replace_all_uses_with(value)
+        wait.erase()
+    for start in starts:
+        if any(True for _ in start.results[0].uses):
+            refuse(start, "its future has a use other than pcp.wait")
+        start.erase()
+
+
+def _inline(start: ir.Operation) -> list[ir.Value]:
+    """Clone the region's ops in front of `start`; what it yields."""
+    block = start.regions[0].blocks[0]
+    values = dict(zip(block.arguments, start.operands, strict=True))
+    with before(start):
+        for view in block.operations:
+            op = view.operation
+            if op.name == "pcp.yield":
+                return [values.get(o, o) for o in op.operands]
+            clone = op.clone()
+            for i, operand in enumerate(op.operands):
+                clone.operands[i] = values.get(operand, operand)
+            values |= zip(op.results, clone.results, strict=True)
+    refuse(start, "its region yields nothing")
