@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.passes.rewriting import refuse
+from pcp.passes.rewriting import attributes, refuse
 
 # Ops that do to each element of a tensor what they do to a scalar.
 ELEMENTWISE = frozenset(
@@ -50,7 +50,7 @@ def _outer(value: ir.Value, shape: Sequence[int]) -> ir.Value:
 def _widen(
     op: ir.Operation, inputs: Sequence[ir.Value], shape: Sequence[int]
 ) -> ir.Value:
-    kept = {named.name: named.attr for named in op.attributes}
+    kept = attributes(op)
     result = hlo.tensor(shape, hlo.element_type(op.result))
     return hlo.op(op.name, inputs, [result], **kept).result
 

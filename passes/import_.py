@@ -8,6 +8,7 @@ from pcp.dialect.bindings import ir, stablehlo
 from pcp.passes.base import CppPasses, Pass
 from pcp.passes.fold import evaluate
 from pcp.passes.rewriting import (
+    attributes,
     before,
     functions,
     has_dynamic_type,
@@ -168,7 +169,7 @@ def _to_convolution(op: ir.Operation) -> Values | None:
         return None
     flat = _shape_operand(op, 2)
     padding = hlo.i64_matrix(list(zip(flat[::2], flat[1::2], strict=True)))
-    kept = {n.name: n.attr for n in op.attributes if n.name != "padding"}
+    kept = {k: v for k, v in attributes(op).items() if k != "padding"}
     operands = list(op.operands)[:2]
     types = [op.result.type]
     return hlo.op("convolution", operands, types, padding=padding, **kept).results

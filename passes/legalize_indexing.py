@@ -19,7 +19,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.passes import ranges
 from pcp.passes.elementwise import body_kind, copy_block, identity, inline
-from pcp.passes.rewriting import ints, refuse
+from pcp.passes.rewriting import attributes, ints, refuse
 
 Values = Sequence[ir.Value]
 
@@ -37,7 +37,7 @@ def gather(op: ir.Operation) -> Values | None:
     clamped = clamp_indices(indices, numbers.index_vector_dim, highest)
     if clamped == indices:
         return None
-    kept = {named.name: named.attr for named in op.attributes}
+    kept = attributes(op)
     types = [result.type for result in op.results]
     return hlo.op("gather", [operand, clamped], types, **kept).results
 
@@ -117,7 +117,7 @@ def _split(op: ir.Operation, count: int) -> Values:
     results = []
     for i in range(count):
         operand, updates = op.operands[i], op.operands[count + 1 + i]
-        kept = {named.name: named.attr for named in op.attributes}
+        kept = attributes(op)
         single = hlo.op(
             "scatter", [operand, indices, updates], [operand.type], regions=1, **kept
         )

@@ -13,7 +13,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes import constants
 from pcp.passes.elementwise import integer_limits
-from pcp.passes.rewriting import defining, integer
+from pcp.passes.rewriting import defining, integer, ints
 
 Interval = tuple[int, int]
 Seen = dict[ir.Value, Interval | None]
@@ -57,6 +57,12 @@ def component(indices: ir.Value, dimension: int, index: int) -> Interval | None:
             if index < size:
                 return component(operand, dimension, index)
             index -= size
+    if (op := defining(indices, "broadcast_in_dim")) is not None:
+        dims = ints(op, "broadcast_dimensions")
+        if dimension in dims:
+            return component(op.operands[0], dims.index(dimension), index)
+    if (op := defining(indices, "clamp")) is not None:
+        return _clamp(op, lambda v: component(v, dimension, index))
     known = constants.array(indices)
     if known is not None and dimension < known.ndim and known.size:
         row = np.take(known, index, dimension)

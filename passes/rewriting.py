@@ -57,6 +57,11 @@ def refuse(op: ir.Operation, what: str) -> NoReturn:
     raise PassError(f"{location_string(op.location)}: {op.name}: {what}")
 
 
+def attributes(op: ir.Operation) -> dict[str, ir.Attribute]:
+    """All of an op's attributes by name, to make another op with."""
+    return {name: op.attributes[name] for name in op.attributes}
+
+
 def ints(op: ir.Operation, name: str) -> list[int]:
     """An `array<i64>` attribute as a list; `[]` when the op has none."""
     if name not in op.attributes:
