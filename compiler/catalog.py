@@ -12,6 +12,10 @@ from pcp.passes.base import CppPasses, Pass, Pipeline, parse_pipeline
 PASSES: dict[str, str] = {
     "pcp-infer-roles": "pcp.passes.infer_roles:InferRoles",
     "pcp-lower-to-runtime": "pcp.passes.lower_to_runtime:LowerToRuntime",
+    "pcp-lower-to-stablehlo-collectives": (
+        "pcp.passes.lower_to_stablehlo_collectives:LowerToStablehloCollectives"
+    ),
+    "pcp-verify-inplace": "pcp.passes.verify_inplace:VerifyInplace",
     "pcp-expand-training": "pcp.passes.expand_training:ExpandTraining",
     "pcp-strip-metadata": "pcp.passes.strip_metadata:StripMetadata",
     "pcp-assign-target": "pcp.passes.assign_target:AssignTarget",
