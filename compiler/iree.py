@@ -74,10 +74,11 @@ def compile_text(text: str, flags: Sequence[str], *, timeout: float) -> bytes:
     `CompileError` when it took too long.
     """
     with tempfile.TemporaryDirectory(prefix="pcp-compile-") as folder:
+        # The source's name ends up in the module: the same one each time.
         source, output = Path(folder, "module.mlir"), Path(folder, "module.vmfb")
         source.write_text(text)
-        command = [str(binary()), str(source), "-o", str(output), *COMMON_FLAGS, *flags]
-        code, stderr = _run(command, timeout)
+        command = [str(binary()), source.name, "-o", output.name]
+        code, stderr = _run([*command, *COMMON_FLAGS, *flags], folder, timeout)
         _refuse_unknown_cpu(stderr)
         if code < 0:
             name = signal.Signals(-code).name
@@ -115,8 +116,8 @@ def _cut(text: str) -> str:
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 3] + "..."
 
 
-def _run(command: Sequence[str], timeout: float) -> tuple[int, str]:
-    with _child(command) as process:
+def _run(command: Sequence[str], folder: str, timeout: float) -> tuple[int, str]:
+    with _child(command, folder) as process:
         try:
             _, stderr = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as error:
@@ -128,10 +129,11 @@ def _run(command: Sequence[str], timeout: float) -> tuple[int, str]:
 
 
 @contextlib.contextmanager
-def _child(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+def _child(command: Sequence[str], folder: str) -> Iterator[subprocess.Popen[bytes]]:
     """A child that does not outlive the block, however we leave it."""
     process = subprocess.Popen(
         command,
+        cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

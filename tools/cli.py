@@ -26,6 +26,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("pcp.tools.export", "a PyTorch or JAX model to model.mlir"),
     "status": ("pcp.tools.status", "what a run is doing"),
     "ledger": ("pcp.tools.ledger", "check that a run used each sample once"),
+    "inspect": ("pcp.tools.inspect", "what a bundle holds"),
+    "doctor": ("pcp.tools.doctor", "check the installation and say what to do"),
     "schema": ("pcp.tools.schema", "the JSON Schema of experiment files"),
 }
 """Name -> (module whose `main(argv)` runs it, one line of help)."""

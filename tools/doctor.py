@@ -1,0 +1,234 @@
+"""pcp doctor: is this machine ready, and what to do where it is not.
+
+pcp doctor
+pcp doctor --port 48148 --all-targets
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pcp.compiler.options import CompileOptions
+from pcp.errors import PcpError
+from pcp.tools.cache_folder import cache_folder
+from pcp.tools.command import Parser, run
+
+PROG = "pcp doctor"
+MINIMUM_PYTHON = (3, 11)
+ENOUGH_BYTES = 2 << 30  # a bundle for every target and a few checkpoints
+PROBE_S = 60.0
+NEEDED_EXTRAS = ("", "compiler")  # without these pcp cannot compile and train
+
+OK, NOTE, BAD = "ok", "note", "BAD"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: how bad, about what, what was found, and what to do."""
+
+    level: str
+    about: str
+    found: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        advice = f" -> {self.advice}" if self.advice else ""
+        return f"{self.level:<5} {self.about:<22} {self.found}{advice}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code: 1 when something needed is missing."""
+    return run(PROG, _main, argv)
+
+
+def _main(argv: Sequence[str]) -> int:
+    flags = _parser().parse_args(argv)
+    checks: list[Callable[[], Iterator[Finding]]] = [
+        python_version,
+        packages,
+        drivers,
+        lambda: port(flags.host, flags.port),
+        lambda: space(cache_folder()),
+        lambda: targets(None if flags.all_targets else SAMPLE),
+    ]
+    bad = 0
+    for check in checks:
+        for finding in check():
+            print(finding, flush=True)
+            bad += finding.level == BAD
+    print(f"{bad} problem(s)" if bad else "ready")
+    return 1 if bad else 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog=PROG,
+        description=__doc__.partition("\n")[0],
+        example="\n  ".join(__doc__.strip().splitlines()[2:]),
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=0, help="is this port free?")
+    parser.add_argument(
+        "--all-targets", action="store_true", help="compile for each one, not a sample"
+    )
+    return parser
+
+
+# --- checks ------------------------------------------------------------------
+
+
+def python_version() -> Iterator[Finding]:
+    """The interpreter is new enough."""
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    if sys.version_info >= MINIMUM_PYTHON:
+        yield Finding(OK, "python", found)
+    else:
+        yield Finding(BAD, "python", found, "install Python 3.11 or newer")
+
+
+def packages() -> Iterator[Finding]:
+    """What pcp's extras name, installed in the versions they name."""
+    for name, wanted, extra in requirements(importlib.metadata.requires("pcp") or []):
+        advice = f"pip install 'pcp[{extra}]'" if extra else "pip install pcp"
+        needed = BAD if extra in NEEDED_EXTRAS else NOTE
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(needed, name, "not installed", advice)
+            continue
+        if wanted and version.partition("+")[0] != wanted:
+            yield Finding(needed, name, f"{version}, tested with {wanted}", advice)
+        else:
+            yield Finding(OK, name, version)
+
+
+def requirements(lines: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """`(package, exact version or "", extra or "")` of metadata's requirements."""
+    for line in lines:
+        requirement, _, marker = line.partition(";")
+        name = re.match(r"[A-Za-z0-9._-]+", requirement)
+        extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)", marker)
+        exact = re.search(r"==\s*([^,\s]+)", requirement)
+        if name and name.group() != "pcp" and (extra is None or extra[1] != "dev"):
+            yield name.group(), exact[1] if exact else "", extra[1] if extra else ""
+
+
+_PROBE = """
+import json, sys
+import iree.runtime as rt
+try:
+    devices = rt.get_driver(sys.argv[1]).query_available_devices()
+    print(json.dumps([device["name"] for device in devices]))
+except Exception as error:
+    print(json.dumps(str(error)))
+"""
+_DRIVER_ADVICE = {
+    "cuda": "for NVIDIA: install the driver, so that libcuda.so is found",
+    "hip": "for AMD: install ROCm, so that libamdhip64.so is found",
+    "vulkan": "for Vulkan: install the loader (libvulkan.so.1) and a driver",
+}
+
+
+def drivers() -> Iterator[Finding]:
+    """Each driver of IREE's runtime, asked in a process of its own: one may crash."""
+    for name in ("local-task", "cuda", "hip", "vulkan"):
+        found = _probe(name)
+        if isinstance(found, list) and found:
+            yield Finding(OK, f"driver {name}", f"{len(found)}: {', '.join(found)}")
+            continue
+        why = "no device" if isinstance(found, list) else _first_reason(found)
+        level = BAD if name == "local-task" else NOTE
+        yield Finding(level, f"driver {name}", why, _DRIVER_ADVICE.get(name, ""))
+
+
+def _probe(driver: str) -> list[str] | str:
+    command = [sys.executable, "-c", _PROBE, driver]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S)
+    except subprocess.TimeoutExpired:
+        return f"no answer in {PROBE_S:.0f} s"
+    try:
+        return json.loads(done.stdout)
+    except ValueError:
+        return f"died with {done.returncode}: {done.stderr.strip()[-200:]}"
+
+
+def _first_reason(error: str) -> str:
+    """IREE's status without its source position: `UNAVAILABLE; ...`."""
+    match = re.search(r"[A-Z_]{4,}; [^;:]*", error)
+    return " ".join((match.group() if match else error).split())[:120]
+
+
+def port(host: str, number: int) -> Iterator[Finding]:
+    """A shepherd could listen here."""
+    about = f"port {number or 'any'}"
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, number))
+            listener.listen(1)
+        except (OSError, OverflowError) as error:
+            why = f"{host}: {getattr(error, 'strerror', None) or error}"
+            yield Finding(BAD, about, why, "choose another with --port")
+            return
+        yield Finding(OK, about, f"free on {host}")
+
+
+def space(folder: Path | None) -> Iterator[Finding]:
+    """The cache can be written, and there is room."""
+    if folder is None:
+        yield Finding(NOTE, "cache", "off", "compiling again takes its time again")
+        return
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    if not os.access(existing, os.W_OK):
+        yield Finding(NOTE, "cache", f"{existing} is read-only", "set PCP_CACHE")
+    elif free < ENOUGH_BYTES:
+        yield Finding(NOTE, "cache", f"{free >> 20} MiB free", "make room or move it")
+    else:
+        yield Finding(OK, "cache", f"{folder}, {free >> 30} GiB free")
+
+
+# --- what compiles here ------------------------------------------------------
+
+SAMPLE = ("cpu", "cpu:host", "sm_90a", "gfx942", "vulkan", "metal")
+
+_SMALL = """
+func.func @main(%x: tensor<4x8xf32>, %y: tensor<8x4xf32>) -> tensor<4x4xf32> {
+  %0 = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0]
+      : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
+  return %0 : tensor<4x4xf32>
+}
+"""
+
+
+def targets(names: Sequence[str] | None) -> Iterator[Finding]:
+    """A matrix product compiles for each target (None: every one there is).
+
+    No such device is needed.
+    """
+    try:
+        from pcp.compiler import driver
+        from pcp.compiler.targets import TARGETS
+        from pcp.dialect.context import parse
+    except ImportError as error:
+        yield Finding(BAD, "targets", str(error), "pip install 'pcp[compiler]'")
+        return
+    for name in names or TARGETS:
+        options = CompileOptions(targets=(name,), mode="forward", timeout=PROBE_S)
+        try:
+            driver.compile(parse(_SMALL), options)
+        except PcpError as error:
+            yield Finding(BAD if name == "cpu" else NOTE, f"target {name}", str(error))
+        else:
+            yield Finding(OK, f"target {name}", "compiles")

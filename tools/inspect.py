@@ -1,0 +1,165 @@
+"""pcp inspect: what a bundle holds, after checking that it is whole.
+
+pcp inspect model.sm_90a.pcp
+pcp inspect model.pcp --ir program > program.mlir
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from math import prod
+from pathlib import Path
+
+from pcp.bundle import Bundle, Function, Manifest, Method, TensorSpec
+from pcp.errors import ConfigError
+from pcp.tools.command import Parser, run
+
+PROG = "pcp inspect"
+_PTX_TARGET = re.compile(rb"\.target (sm_[0-9a-z]+)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return run(PROG, _main, argv)
+
+
+def _main(argv: Sequence[str]) -> int:
+    flags = _parser().parse_args(argv)
+    bundle = Bundle.read(flags.file)
+    if flags.extract:
+        for path in extract(bundle, flags.extract):
+            print(path)
+    elif flags.ir:
+        print(bundle.ir(flags.ir), end="")
+    elif flags.json:
+        print(bundle.manifest.model_dump_json(indent=1))
+    else:
+        print("\n".join(describe(bundle, flags.file, tensors=flags.tensors)))
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog=PROG,
+        description=__doc__.partition("\n")[0],
+        example="\n  ".join(__doc__.strip().splitlines()[2:]),
+    )
+    add = parser.add_argument
+    add("file", metavar="FILE.pcp")
+    add("--tensors", action="store_true", help="every input and result, by name")
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--json", action="store_true", help="the manifest as it is")
+    one.add_argument("--ir", metavar="NAME", help="print ir/NAME.mlir")
+    one.add_argument("--extract", metavar="DIR", type=Path, help="write all members")
+    return parser
+
+
+def extract(bundle: Bundle, folder: Path) -> Iterator[Path]:
+    """Write the manifest and the members under `folder`, which must not hold them."""
+    contents = {"manifest.json": bundle.manifest.model_dump_json(indent=1).encode()}
+    for name, content in (contents | dict(bundle.members)).items():
+        path = folder / name
+        if path.exists():
+            raise ConfigError(f"{path} is there already; extract to a new folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        yield path
+
+
+# --- the summary -------------------------------------------------------------
+
+
+def describe(bundle: Bundle, source: str, *, tensors: bool = False) -> Iterator[str]:
+    """The lines that a person reads first."""
+    manifest = bundle.manifest
+    size = sum(member.bytes for member in manifest.members.values())
+    made_by = ", ".join(f"{k} {v}" for k, v in manifest.producer.items())
+    what = f"{manifest.mode} bundle of @{manifest.entry}"
+    yield f"{source}: {what}, {_bytes(size)}, whole"
+    yield f"digest      sha256:{bundle.digest}"
+    yield f"made by     {made_by}"
+    yield f"parameters  {_parameters(manifest)}"
+    yield from _methods(manifest)
+    for name, mesh in manifest.mesh.items():
+        axes = ", ".join(
+            f"{a}={'elastic' if n < 0 else n}" for a, n in mesh.axes.items()
+        )
+        yield f"mesh        {name}: {axes}"
+    yield from _functions(manifest, tensors)
+    yield from _collectives(manifest)
+    yield from _modules(bundle)
+    ir = ", ".join(n[3:-5] for n in bundle.members if n.startswith("ir/"))
+    yield f"ir          {ir or 'none'} (print one with --ir NAME)"
+
+
+def _parameters(manifest: Manifest) -> str:
+    count = sum(prod(p.shape) for p in manifest.parameters)
+    kinds = ", ".join(sorted({p.dtype for p in manifest.parameters}))
+    if not manifest.parameters:
+        return "none"
+    return f"{len(manifest.parameters)} tensors, {count:,} numbers ({kinds})"
+
+
+def _methods(manifest: Manifest) -> Iterator[str]:
+    for what in ("optimizer", "algorithm"):
+        method: Method | None = getattr(manifest, what)
+        if method is not None:
+            hyper = " ".join(f"{k}={v}" for k, v in method.hyper.items())
+            yield f"{what:<11} {method.kind} {hyper}".rstrip()
+
+
+def _functions(manifest: Manifest, tensors: bool) -> Iterator[str]:
+    yield "functions"
+    width = max(map(len, manifest.functions), default=0)
+    for name, function in manifest.functions.items():
+        flow = f"{_roles(function.inputs)} -> {_roles(function.results)}"
+        donated = f"; consumes {len(function.donates)}" if function.donates else ""
+        yield f"  {name:<{width}}  {flow}{donated}"
+        if tensors:
+            yield from _tensors(function)
+
+
+def _roles(tensors: Sequence[TensorSpec]) -> str:
+    counts = Counter(tensor.role for tensor in tensors)
+    return ", ".join(f"{n} {role}" for role, n in counts.items()) or "nothing"
+
+
+def _tensors(function: Function) -> Iterator[str]:
+    for arrow, tensors in (("<-", function.inputs), ("->", function.results)):
+        for i, t in enumerate(tensors):
+            consumed = arrow == "<-" and i in function.donates
+            note = " consumed" if consumed else ""
+            yield f"    {arrow} {t.role:<8} {t.name}  {_type(t.shape, t.dtype)}{note}"
+
+
+def _collectives(manifest: Manifest) -> Iterator[str]:
+    if manifest.collectives:
+        yield "collectives"
+    for name, c in manifest.collectives.items():
+        what = " ".join(filter(None, [c.kind, c.reduction]))
+        over = f" over {','.join(c.axes)}" if c.axes else ""
+        yield f"  {name}  {what}{over}  {_type(c.shape, c.dtype)}  {_bytes(c.bytes)}"
+
+
+def _modules(bundle: Bundle) -> Iterator[str]:
+    yield "modules"
+    for target, module in bundle.manifest.modules.items():
+        content = bundle.members[module.file]
+        ptx = sorted({match.decode() for match in _PTX_TARGET.findall(content)})
+        code = f", PTX for {', '.join(ptx)}" if ptx else ""
+        how = f"{module.backend}, runs on {module.driver}"
+        yield f"  {target}  {how}, {_bytes(len(content))}{code}"
+
+
+def _type(shape: Sequence[int], dtype: str) -> str:
+    return f"{dtype}[{','.join(map(str, shape))}]"
+
+
+def _bytes(count: int) -> str:
+    """`349241` as `341.1 KiB`."""
+    size, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
