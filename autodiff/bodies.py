@@ -8,8 +8,11 @@ from pcp.dialect.bindings import ir
 Value = ir.Value
 
 
+COMMUTATIVE = frozenset({"add", "and", "maximum", "minimum", "multiply", "or", "xor"})
+
+
 def combiner(op: ir.Operation, region: int = 0) -> str | None:
-    """The op's short name if the body is one commutative op of both arguments."""
+    """The op's short name if the body is one op of both arguments, in order."""
     block = op.regions[region].blocks[0]
     operations = list(block.operations)
     if len(operations) != 2 or len(block.arguments) != 2:
@@ -17,9 +20,11 @@ def combiner(op: ir.Operation, region: int = 0) -> str | None:
     inner, end = (o.operation for o in operations)
     if list(end.operands) != list(inner.results):
         return None
-    if set(inner.operands) != set(block.arguments):
-        return None
-    return inner.name.removeprefix("stablehlo.")
+    name = inner.name.removeprefix("stablehlo.")
+    given, wanted = list(inner.operands), list(block.arguments)
+    if name in COMMUTATIVE and given == wanted[::-1]:
+        return name
+    return name if given == wanted else None
 
 
 def returns_update(op: ir.Operation) -> bool:

@@ -126,15 +126,8 @@ def splice(
     return list(end.operands), ops
 
 
-def finish(
-    function: ir.Operation,
-    results: Sequence[Value],
-    extra: Sequence[dict[str, ir.Attribute]],
-) -> None:
-    """Return `results`, set the type that follows, and drop what is not used.
-
-    `extra` holds the attributes of the results beyond those the function had.
-    """
+def finish(function: ir.Operation, results: Sequence[Value]) -> None:
+    """Return `results`, set the type that follows, and drop what is not used."""
     block = body(function)
     *_, end = block.operations
     with ir.InsertionPoint(end), end.location:
@@ -144,17 +137,16 @@ def finish(
         [a.type for a in block.arguments], [r.type for r in results]
     )
     function.attributes["function_type"] = ir.TypeAttr.get(type_)
-    _extend(function, "arg_attrs", [{}] * len(block.arguments))
-    _extend(function, "res_attrs", [{}] * (len(results) - len(extra)) + list(extra))
+    _extend(function, "arg_attrs", len(block.arguments))
+    _extend(function, "res_attrs", len(results))
     PassManager.parse("func.func(cse)").run(function)
 
 
-def _extend(
-    function: ir.Operation, name: str, wanted: Sequence[dict[str, ir.Attribute]]
-) -> None:
-    """Lengthen `arg_attrs` or `res_attrs` to the new signature."""
+def _extend(function: ir.Operation, name: str, count: int) -> None:
+    """Lengthen `arg_attrs` or `res_attrs`, where there are any, to `count`."""
     given = hlo.attribute(function, name)
-    have = list(ir.ArrayAttr(given)) if given is not None else []
-    rest = [ir.DictAttr.get(d) for d in wanted[len(have) :]]
-    if have or any(wanted):
-        function.attributes[name] = ir.ArrayAttr.get([*have, *rest])
+    if given is None:
+        return
+    have = list(ir.ArrayAttr(given))
+    more = [ir.DictAttr.get({})] * (count - len(have))
+    function.attributes[name] = ir.ArrayAttr.get([*have, *more])

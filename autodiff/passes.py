@@ -192,10 +192,10 @@ def _append_reverse(
         ops, {v: f"input {i}" for i, v in zip(wrt, sources, strict=True)}
     )
     cotangents = Cotangents()
-    results = list(end.operands)
     with ir.InsertionPoint(end), end.location:
-        for result, seed in zip(results, seeds, strict=False):
+        for result, seed in zip(end.operands, seeds, strict=False):
             cotangents.add(result, seed)
         pull_back(ops, cotangents, active)
         gradients = [materialize(cotangents.take(v), v) for v in sources]
-    functions.finish(function, [*results, *gradients], [{} for _ in gradients])
+    results = list(end.operands)  # read again: a rule may have replaced a primal
+    functions.finish(function, [*results, *gradients])

@@ -14,7 +14,17 @@ from pcp.dialect.context import location_string
 from pcp.errors import MissingRule, nearest
 
 #: Files of `autodiff/rules/`, named as the chapters of the specification are.
-CHAPTERS = ("elementwise", "data_movement", "indexing", "reductions", "contractions")
+CHAPTERS = (
+    "elementwise",
+    "data_movement",
+    "indexing",
+    "reductions",
+    "windows",
+    "contractions",
+    "convolutions",
+    "linear_algebra",
+    "chlo",
+)
 
 GUIDE = "docs/adding-a-rule.md"
 

@@ -153,7 +153,8 @@ def check_vjp(case: Case, interpreter: Interpreter) -> None:
     """Our VJP of the case agrees with jax's."""
     results, seeds, gradients = reference_vjp(case)
     derived = transformed(lowered(case), f"pcp-vjp{{{wrt_option(case)}}}")
-    ours = interpreter.run(derived, [*map(np.asarray, case.args), *seeds])
+    arguments = [np.asarray(jax.numpy.asarray(x)) for x in case.args]
+    ours = interpreter.run(derived, [*arguments, *seeds])
     assert len(ours) == len(results) + len(gradients)
     for i, (a, b) in enumerate(zip(ours, [*results, *gradients], strict=True)):
         kind = "result" if i < len(results) else "gradient"
