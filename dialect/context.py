@@ -1,11 +1,14 @@
 """MLIR contexts with StableHLO, CHLO and pcp loaded, and parsing into them."""
 
+import re
 from pathlib import Path
 
 from pcp.dialect.bindings import PassManager, ir, stablehlo
 from pcp.errors import IRError
 
 _registered = False
+
+_FRAME = re.compile(r'"[^"]*":\d+:\d+')
 
 
 def make_context() -> ir.Context:
@@ -112,8 +115,13 @@ def is_echo(note: str) -> bool:
 
 
 def location_string(location: ir.Location, source: str = "-") -> str:
-    """`file:line:col` of a location; `source` stands in for an unnamed one."""
+    """`file:line:col` of a location; `source` stands in for an unnamed one.
+
+    Of a call stack it is the innermost frame, which MLIR prints first.
+    """
     text = str(location).removeprefix("loc(").removesuffix(")")
+    if frame := _FRAME.search(text):
+        text = frame.group()
     if text == "unknown":
         return source
     return text.replace('"-"', source).replace('"', "")

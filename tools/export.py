@@ -16,7 +16,7 @@ import ast
 import importlib.util
 import inspect
 import sys
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -76,10 +76,9 @@ def _parser() -> Parser:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
+    if not text.isdigit() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is not a whole number above zero")
+    return int(text)
 
 
 def _main(argv: Sequence[str]) -> None:
@@ -210,7 +209,7 @@ def _export_jax(
 
     function = _named(source, path, name)
     arguments = tuple(_named(source, path, options.arguments)())
-    return from_jax(function, *arguments), weights_of(*arguments)
+    return from_jax(function, *arguments), weights_of(function, *arguments)
 
 
 _EXPORTERS = {"torch": _export_torch, "jax": _export_jax}

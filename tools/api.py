@@ -1,0 +1,87 @@
+"""The Python API of the compiling half; `import pcp` gives these names.
+
+module = pcp.load("model.mlir")
+module = pcp.run_passes(module, "builtin.module(pcp-grad{func=main},cse)")
+bundle = pcp.compile(module, targets=["cpu"], optimizer=pcp.AdamW(lr=6e-4))
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pcp.bundle import Bundle
+from pcp.compiler import driver
+from pcp.compiler.catalog import pipeline
+from pcp.compiler.emission import copy
+from pcp.compiler.options import CompileOptions
+from pcp.dialect.bindings import ir
+from pcp.frontends import jax as jax_frontend
+from pcp.frontends import stablehlo
+from pcp.frontends import torch as torch_frontend
+from pcp.passes.base import Observer
+
+if TYPE_CHECKING:
+    import torch
+
+
+def load(path: str | Path) -> ir.Module:
+    """Read a model: MLIR text, bytecode, or a StableHLO portable artifact."""
+    return stablehlo.load(path)
+
+
+def from_torch(model: "torch.nn.Module", *args: "torch.Tensor") -> ir.Module:
+    """Export `model(*args)`; its parameters become arguments of `@main`."""
+    return torch_frontend.from_torch(model, *args)
+
+
+def from_jax(
+    fn: Callable[..., Any], *args: Any, params: Collection[int] = (0,)
+) -> ir.Module:
+    """Trace `fn(*args)`; the arguments at `params` hold the parameters."""
+    return jax_frontend.from_jax(fn, *args, params=params)
+
+
+def run_passes(
+    module: ir.Module, passes: str, observers: Sequence[Observer] = ()
+) -> ir.Module:
+    """A copy of `module` after `passes`, a pipeline string as pcp-opt reads it."""
+    result = copy(module)
+    pipeline(passes).run(result, observers)
+    return result
+
+
+def grad(
+    module: ir.Module,
+    func: str = "main",
+    *,
+    wrt: Sequence[int] | None = None,
+    name: str | None = None,
+) -> ir.Module:
+    """A copy of `module` with the gradient of `@func` added, as `pcp-grad` does.
+
+    `wrt` are argument positions (default: the parameters, or every float);
+    `name` is the new function's (default `<func>_grad`).
+    """
+    options = [f"func={func}"]
+    if wrt is not None:
+        options.append(f"wrt={','.join(map(str, wrt))}")
+    if name is not None:
+        options.append(f"name={name}")
+    return run_passes(module, f"pcp-grad{{{' '.join(options)}}}")
+
+
+def compile(
+    module: ir.Module,
+    targets: Sequence[str] = ("cpu",),
+    *,
+    mode: str | None = None,
+    **options: Any,
+) -> Bundle:
+    """Compile for every target into one bundle; `bundle.write(path)` keeps it.
+
+    `mode` is "train", "grad" or "forward"; left out, it is "train" where that is
+    possible. Further options are those of `CompileOptions`: `optimizer`,
+    `algorithm`, `jobs`, `cache`, ...
+    """
+    chosen = CompileOptions(targets=tuple(targets), mode=mode, **options)
+    return driver.compile(module, chosen)
