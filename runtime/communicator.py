@@ -104,7 +104,7 @@ class Communicator:
             first, second = pair(
                 (loops[a], loops[b]),
                 (groups[a], groups[b]),
-                ("in process", "in process"),
+                ("the peer in this process",) * 2,
                 epoch,
             )
             groups[a].loop.ask(lambda g=groups[a], r=b, x=first: g.admit(r, x))
@@ -209,21 +209,25 @@ class Communicator:
         array: NDArray,
         op: str = "sum",
         *,
+        sizes: Sequence[int] | None = None,
         tag: str = "",
         timeout: Seconds = None,
     ) -> NDArray:
         """This member's part of the reduction, split along the first dimension.
 
-        With a first dimension of n rows, members get n // world_size rows
-        each, the first n % world_size of them one more.
+        `sizes` are the members' numbers of rows; without it, of n rows members
+        get n // world_size each, the first n % world_size of them one more.
         """
-        return self.reduce_scatter_async(array, op, tag=tag, timeout=timeout).result()
+        return self.reduce_scatter_async(
+            array, op, sizes=sizes, tag=tag, timeout=timeout
+        ).result()
 
     def reduce_scatter_async(
         self,
         array: NDArray,
         op: str = "sum",
         *,
+        sizes: Sequence[int] | None = None,
         tag: str = "",
         timeout: Seconds = None,
     ) -> Pending:
@@ -233,6 +237,8 @@ class Communicator:
             raise UsageError("reduce_scatter needs a first dimension to split")
         reduction = Reduction.of(op, array.dtype)
         rows = bounds(array.shape[0], self.world_size)
+        if sizes is not None:
+            rows = _ranges(sizes, array.shape[0], self.world_size)
         first, last = rows[self.rank]
         width = array[0].size if array.shape[0] else 0
 
@@ -240,7 +246,9 @@ class Communicator:
             part = flat.reshape(-1)[first * width : last * width]
             return part.reshape(last - first, *array.shape[1:]).copy()
 
-        facts = self._facts("reduce_scatter", array, op=op)
+        facts = self._facts(
+            "reduce_scatter", array, op=op, rows=[list(r) for r in rows]
+        )
         if self.world_size == 1:
             return self._alone(take, array)
         if array.nbytes <= EAGER_BYTES:
@@ -507,8 +515,12 @@ class Communicator:
 
     def barrier(self, *, tag: str = "", timeout: Seconds = None) -> None:
         """Wait until all members are here."""
-        operation = Barrier(self._peers(), {"kind": "barrier"}, self._patience(timeout))
-        self._post(operation, tag).result()
+        self.barrier_async(tag=tag, timeout=timeout).result()
+
+    def barrier_async(self, *, tag: str = "", timeout: Seconds = None) -> Pending:
+        """As `barrier`, at once."""
+        facts = {"kind": "barrier"}
+        return self._post(Barrier(self._peers(), facts, self._patience(timeout)), tag)
 
     def param_sync(
         self,
@@ -614,6 +626,14 @@ def _rows(theirs: dict[str, Any]) -> int:
     if not isinstance(rows, int) or rows < 0:
         raise UsageError(f"a member gathers {rows!r} rows")
     return rows
+
+
+def _ranges(sizes: Sequence[int], rows: int, members: int) -> list[tuple[int, int]]:
+    """Consecutive ranges of these sizes, which must make up the rows."""
+    if len(sizes) != members or sum(sizes) != rows or min(sizes) < 0:
+        raise UsageError(f"sizes {list(sizes)} do not split {rows} rows in {members}")
+    edges = [0, *itertools.accumulate(sizes)]
+    return list(itertools.pairwise(edges))
 
 
 def _routes(pairs: Sequence[tuple[int, int]], world_size: int) -> list[tuple[int, int]]:

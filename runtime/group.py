@@ -95,7 +95,6 @@ class Group:
         self._ranks[link] = rank
         link.last_heard = time.monotonic()
         link.epoch = self.epoch
-        link.label = f"rank {rank} ({link.label})"
         link.sink = self
         if self._beat is None:
             self._tick()

@@ -1,0 +1,191 @@
+"""What a compiled program asks of its group: a collective on host arrays.
+
+An import of a bundle is described by a `Collective` of the manifest; `launch`
+starts it on the communicator. Shapes are those of the compiled program, so the
+group must have the size the program was compiled for, except where the
+collective does not depend on it (an elastic axis).
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcp.bundle import Collective, Manifest
+from pcp.errors import BundleError, ConfigError
+from pcp.runtime.communicator import Communicator
+from pcp.runtime.dtypes import numpy_dtype
+from pcp.runtime.operation import Pending
+
+Groups = Communicator | Mapping[str, Communicator] | None
+Starter = Callable[[Communicator, Collective, NDArray, str], Pending]
+
+
+def group_for(groups: Groups, name: str, what: Collective, manifest: Manifest):
+    """The communicator of a collective's axes, or ConfigError."""
+    if groups is None:
+        raise ConfigError(
+            f"the program communicates ({name}) and has no group; load it with "
+            f"communicator=... or set program.communicator"
+        )
+    if isinstance(groups, Mapping):
+        key = ",".join(what.axes)
+        if key not in groups:
+            known = ", ".join(groups) or "none"
+            raise ConfigError(f"{name}: no communicator for axes {key!r} ({known})")
+        comm = groups[key]
+    else:
+        comm = groups
+        _require_whole_mesh(name, what, manifest)
+    sizes = manifest.mesh[what.mesh].axes if what.mesh in manifest.mesh else {}
+    extent = [sizes.get(axis, -1) for axis in what.axes]
+    if -1 not in extent and math.prod(extent) != comm.world_size:
+        raise ConfigError(
+            f"{name} was compiled for {math.prod(extent)} members along "
+            f"{', '.join(what.axes)}; the group has {comm.world_size}"
+        )
+    return comm
+
+
+def _require_whole_mesh(name: str, what: Collective, manifest: Manifest) -> None:
+    mesh = manifest.mesh.get(what.mesh)
+    others = {a: n for a, n in (mesh.axes if mesh else {}).items() if n != 1}
+    rest = sorted(set(others) - set(what.axes))
+    if rest:
+        raise ConfigError(
+            f"{name} runs along {', '.join(what.axes)} of a mesh that also has "
+            f"{', '.join(rest)}: give a communicator for each, as "
+            f"{{'{','.join(what.axes)}': ...}}"
+        )
+
+
+def result_shape(what: Collective, members: int) -> tuple[int, ...]:
+    """The shape a collective gives; its own where it does not change it."""
+    if "result_shape" in what.attributes:
+        return tuple(what.attributes["result_shape"])
+    shape, facts = list(what.shape), what.attributes
+    if what.kind == "all_gather":
+        shape[_dim(what)] = sum(facts.get("sizes", ())) or shape[_dim(what)] * members
+    elif what.kind == "reduce_scatter" and not facts.get("sizes"):
+        shape[_dim(what)] //= members
+    elif what.kind == "all_to_all":
+        shape[facts.get("split", 0)] //= members
+        shape[facts.get("concat", 0)] *= members
+    return tuple(shape)
+
+
+def launch(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pending:
+    """Start the collective on `array`, which may be overwritten.
+
+    The future's value is the result. A narrower `wire` type is what travels.
+    """
+    starter = _STARTERS.get(what.kind)
+    if starter is None:
+        known = ", ".join(sorted(_STARTERS))
+        raise BundleError(f"this runtime has no collective {what.kind!r} ({known})")
+    if what.wire and what.wire != what.dtype:
+        array = array.astype(numpy_dtype(what.wire))
+    return starter(comm, what, array, tag)
+
+
+def _dim(what: Collective) -> int:
+    return int(what.attributes.get("dim", 0))
+
+
+def _first(array: NDArray, dim: int) -> NDArray:
+    """`array` with dimension `dim` moved to the front."""
+    return np.ascontiguousarray(np.moveaxis(array, dim, 0))
+
+
+def _then(pending: Pending, change: Callable[[Any], NDArray]) -> Pending:
+    """A future of `change(value)`."""
+    after = Pending()
+
+    def pass_on(done: Any) -> None:
+        try:
+            after.set_result(change(done.result()))
+        except BaseException as error:
+            after.set_exception(error)
+
+    pending.add_done_callback(pass_on)
+    return after
+
+
+def _all_reduce(
+    comm: Communicator, what: Collective, array: NDArray, tag: str
+) -> Pending:
+    return comm.all_reduce_async(array, what.reduction or "sum", tag=tag)
+
+
+def _reduce_scatter(
+    comm: Communicator, what: Collective, array: NDArray, tag: str
+) -> Pending:
+    dim = _dim(what)
+    pending = comm.reduce_scatter_async(
+        _first(array, dim),
+        what.reduction or "sum",
+        sizes=what.attributes.get("sizes") or None,
+        tag=tag,
+    )
+    return _then(pending, lambda part: np.moveaxis(part, 0, dim))
+
+
+def _all_gather(
+    comm: Communicator, what: Collective, array: NDArray, tag: str
+) -> Pending:
+    dim = _dim(what)
+    pending = comm.all_gather_async(_first(array, dim), tag=tag)
+    return _then(pending, lambda whole: np.moveaxis(whole, 0, dim))
+
+
+def _all_to_all(
+    comm: Communicator, what: Collective, array: NDArray, tag: str
+) -> Pending:
+    split = int(what.attributes.get("split", 0))
+    concat = int(what.attributes.get("concat", 0))
+    size = comm.world_size
+    pieces = np.stack(np.split(array, size, axis=split))
+    pending = comm.all_to_all_async(np.ascontiguousarray(pieces), tag=tag)
+    return _then(pending, lambda got: np.concatenate(list(got), axis=concat))
+
+
+def _broadcast(
+    comm: Communicator, what: Collective, array: NDArray, tag: str
+) -> Pending:
+    return comm.broadcast_async(array, int(what.attributes.get("root", 0)), tag=tag)
+
+
+def _permute(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pending:
+    return comm.permute_async(array, what.attributes.get("pairs", ()), tag=tag)
+
+
+def _send(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pending:
+    target = int(what.attributes["target"])
+    channel = what.attributes.get("tag", 0)
+    return _then(comm.send_async(array, target, channel), lambda _: array)
+
+
+def _recv(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pending:
+    source = int(what.attributes["source"])
+    channel = what.attributes.get("tag", 0)
+    return comm.recv_async(array, source, channel)
+
+
+def _sync(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pending:
+    return _then(comm.barrier_async(tag=tag), lambda _: array)
+
+
+_STARTERS: dict[str, Starter] = {
+    "all_reduce": _all_reduce,
+    "reduce_scatter": _reduce_scatter,
+    "all_gather": _all_gather,
+    "all_to_all": _all_to_all,
+    "broadcast": _broadcast,
+    "permute": _permute,
+    "send": _send,
+    "recv": _recv,
+    "barrier": _sync,
+    "sync": _sync,
+}
