@@ -23,15 +23,15 @@ After:
       %y = "util.call"(%x) {callee = @pcp_rt.all_reduce_0_f32_4}
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
 from pcp.dialect import hlo
-from pcp.dialect.base import integers, strings, symbol, text
+from pcp.dialect.base import integers, strings, symbol, symbols, text
 from pcp.dialect.bindings import ir
 from pcp.passes.base import Pass
-from pcp.passes.rewriting import before, integer, operations, refuse
+from pcp.passes.rewriting import before, integer, operations, refuse, replace
 from pcp.passes.synchronize import synchronize
 
 PREFIX = "pcp_rt."
@@ -97,37 +97,30 @@ class Imports:
     def call(
         self,
         op: ir.Operation,
-        operands: Sequence[ir.Value],
-        results: Sequence[ir.Type],
+        operand: ir.Value,
+        result: ir.Type,
         facts: Facts,
         *,
         pure: bool,
-    ) -> Sequence[ir.Value]:
-        """Declare an import for `op` and call it in front of it."""
+    ) -> ir.Value:
+        """Declare an import for `op` and call it at the insertion point."""
         self.module.context.allow_unregistered_dialects = True
-        dtype, shape = _traffic(operands, results)
-        whole: Facts = {"dtype": dtype, "shape": shape, "wire": dtype} | facts
+        type_ = hlo.tensor_type(operand)
+        dtype, shape = str(type_.element_type), list(type_.shape)
         name = f"{facts['kind']}_{len(self.table)}_{dtype}_{prod(shape)}"
-        self.table[name] = whole
-        self._declare(op, name, operands, results, pure)
-        with before(op):
-            made = ir.Operation.create(
-                "util.call",
-                operands=list(operands),
-                results=list(results),
-                attributes={"callee": ir.FlatSymbolRefAttr.get(PREFIX + name)},
-            )
-        return list(made.results)
+        self.table[name] = {"dtype": dtype, "shape": shape, "wire": dtype} | facts
+        self._declare(op, name, ir.FunctionType.get([type_], [result]), pure)
+        made = ir.Operation.create(
+            "util.call",
+            operands=[operand],
+            results=[result],
+            attributes={"callee": ir.FlatSymbolRefAttr.get(PREFIX + name)},
+        )
+        return made.result
 
     def _declare(
-        self,
-        op: ir.Operation,
-        name: str,
-        operands: Sequence[ir.Value],
-        results: Sequence[ir.Type],
-        pure: bool,
+        self, op: ir.Operation, name: str, signature: ir.FunctionType, pure: bool
     ) -> None:
-        signature = ir.FunctionType.get([o.type for o in operands], list(results))
         attributes = {
             "sym_name": ir.StringAttr.get(PREFIX + name),
             "sym_visibility": ir.StringAttr.get("private"),
@@ -140,33 +133,22 @@ class Imports:
             ir.Operation.create("util.func", regions=1, attributes=attributes)
 
 
-def _traffic(
-    operands: Sequence[ir.Value], results: Sequence[ir.Type]
-) -> tuple[str, list[int]]:
-    """Element type and shape of what moves; zero bytes for a bare `pcp.sync`."""
-    for crossing in (*operands, *results):
-        type_ = hlo.tensor_type(crossing)
-        return str(type_.element_type), list(type_.shape)
-    return "i8", [0]
-
-
 # --- one function a family of ops ---
 
 
 def _collective(op: ir.Operation, imports: Imports) -> None:
     """One tensor in, one tensor out."""
-    result = hlo.tensor_type(op.results[0])
+    operand, result = op.operands[0], op.results[0]
     facts = _group(op) | {
         key: read(op, key) for key, read in _STATIC.items() if key in op.attributes
     }
     if "kind" in op.attributes:
         facts["reduction"] = text(op, "kind")
-    if result != op.operands[0].type:
-        facts["result_shape"] = list(result.shape)
+    if result.type != operand.type:
+        facts["result_shape"] = list(hlo.shape_of(result))
     pure = "ordered" not in op.attributes
-    made = imports.call(op, list(op.operands), [result], facts, pure=pure)
-    op.results[0].replace_all_uses_with(made[0])
-    op.erase()
+    with before(op):
+        replace(op, [imports.call(op, operand, result.type, facts, pure=pure)])
 
 
 def _param_sync(op: ir.Operation, imports: Imports) -> None:
@@ -175,27 +157,34 @@ def _param_sync(op: ir.Operation, imports: Imports) -> None:
     if "source" in op.attributes:
         facts["source"] = integer(op, "source")
     pure = "ordered" not in op.attributes
-    for operand, result in zip(op.operands, op.results, strict=True):
-        made = imports.call(op, [operand], [result.type], dict(facts), pure=pure)
-        result.replace_all_uses_with(made[0])
-    op.erase()
+    with before(op):
+        replace(
+            op,
+            [imports.call(op, x, x.type, dict(facts), pure=pure) for x in op.operands],
+        )
 
 
 def _send(op: ir.Operation, imports: Imports) -> None:
-    facts = _point(op, "to")
-    imports.call(op, list(op.operands), [], facts, pure=False)
+    """The import gives back what it was given; nobody reads it."""
+    facts = _point(op) | {"target": _rank(op, "to", imports)}
+    with before(op):
+        imports.call(op, op.operands[0], op.operands[0].type, facts, pure=False)
     op.erase()
 
 
 def _recv(op: ir.Operation, imports: Imports) -> None:
-    facts = _point(op, "source")
-    made = imports.call(op, [], [op.results[0].type], facts, pure=False)
-    op.results[0].replace_all_uses_with(made[0])
-    op.erase()
+    """The import is given zeros, to have a tensor that says what is expected."""
+    facts = _point(op) | {"source": _rank(op, "source", imports)}
+    type_ = op.results[0].type
+    with before(op):
+        replace(op, [imports.call(op, hlo.zeros(type_), type_, facts, pure=False)])
 
 
 def _sync(op: ir.Operation, imports: Imports) -> None:
-    imports.call(op, [], [], _group(op), pure=False)
+    """A scalar goes in and out, since only tensors cross."""
+    with before(op):
+        token = hlo.scalar(0.0, ir.F32Type.get())
+        imports.call(op, token, token.type, _group(op), pure=False)
     op.erase()
 
 
@@ -208,16 +197,25 @@ def _group(op: ir.Operation) -> Facts:
     return facts | _wire(op)
 
 
-def _point(op: ir.Operation, peer: str) -> Facts:
-    facts: Facts = {
-        "kind": op.name.removeprefix("pcp."),
-        "channel": integer(op, "channel"),
-    }
-    if isinstance(op.attributes[peer], ir.IntegerAttr):
-        facts["peer"] = integer(op, peer)
-    else:
-        facts["device"] = symbol(op, peer)
-    return facts | _wire(op)
+def _point(op: ir.Operation) -> Facts:
+    kind, channel = op.name.removeprefix("pcp."), integer(op, "channel")
+    return {"kind": kind, "tag": channel} | _wire(op)
+
+
+def _rank(op: ir.Operation, key: str, imports: Imports) -> int:
+    """The peer's rank: as it stands, or the device's place in the only mesh."""
+    if isinstance(op.attributes[key], ir.IntegerAttr):
+        return integer(op, key)
+    device = symbol(op, key)
+    meshes = [m for m in imports.module.body if m.operation.name == "pcp.mesh"]
+    places = [symbols(mesh, "devices") for mesh in meshes]
+    if len(places) != 1 or device not in places[0]:
+        refuse(
+            op,
+            f"the rank of @{device} is not known: no single mesh lists it; "
+            f"write {key} as a rank",
+        )
+    return places[0].index(device)
 
 
 def _wire(op: ir.Operation) -> Facts:
