@@ -22,6 +22,7 @@ PASSES: dict[str, str] = {
     "pcp-import": "pcp.passes.import_:Import",
     "pcp-legalize": "pcp.passes.legalize:Legalize",
     "pcp-grad": "pcp.autodiff.passes:Grad",
+    "pcp-verify-plan": "pcp.passes.verify_plan:VerifyPlan",
     "pcp-vjp": "pcp.autodiff.passes:Vjp",
 }
 

@@ -1,0 +1,121 @@
+"""Whether all members of a group meet the same collectives in the same order.
+
+After `pcp-partition` a module holds one module for each device, under the
+device's name. Two devices that share a group must run, in each function, the
+same sequence of the collectives they share: anything else waits for ever.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from math import prod
+
+from pcp.dialect.base import integers, strings, text
+from pcp.dialect.bindings import ir
+
+Fail = Callable[[ir.Operation, str], None]
+Meshes = dict[str, tuple[dict[str, int], list[str]]]
+# In a start, the order that counts is that of the start.
+SHARED = "pcp.all_reduce pcp.reduce_scatter pcp.all_gather pcp.all_to_all".split()
+SHARED += (
+    "pcp.broadcast pcp.permute pcp.sync pcp.param_sync pcp.parity pcp.outer".split()
+)
+
+
+def check_member_order(module: ir.Module, meshes: Meshes, fail: Fail) -> None:
+    """Call `fail` at the first collective that another member does not meet so."""
+    programs = _programs(module, {d for _, devices in meshes.values() for d in devices})
+    for first, second in combinations(programs, 2):
+        names = sorted({*programs[first], *programs[second]})
+        for function in names:
+            sequences = [
+                [
+                    op
+                    for op in programs[a].get(function, [])
+                    if b in _group(op, a, meshes)
+                ]
+                for a, b in ((first, second), (second, first))
+            ]
+            _compare(function, (first, second), sequences, fail)
+
+
+def _programs(
+    module: ir.Module, devices: set[str]
+) -> dict[str, dict[str, list[ir.Operation]]]:
+    """The collectives of each function of each device's module, in order."""
+    found = {}
+    for op in module.body.operations:
+        inner = op.operation
+        if inner.name != "builtin.module" or "sym_name" not in inner.attributes:
+            continue
+        if (name := text(inner, "sym_name")) in devices:
+            found[name] = {
+                text(function.operation, "sym_name"): _collectives(function.operation)
+                for function in inner.regions[0].blocks[0].operations
+                if function.operation.name == "func.func"
+            }
+    return found
+
+
+def _collectives(function: ir.Operation) -> list[ir.Operation]:
+    found: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name in SHARED:
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    function.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return found
+
+
+def _group(op: ir.Operation, device: str, meshes: Meshes) -> set[str]:
+    """The devices that run `op` together with `device`."""
+    mesh = ir.FlatSymbolRefAttr(op.attributes["mesh"]).value
+    if mesh not in meshes or device not in meshes[mesh][1]:
+        return set()
+    sizes, devices = meshes[mesh]
+    axes = strings(op, "axes")
+    own = _fixed(devices.index(device), sizes, axes)
+    return {d for i, d in enumerate(devices) if _fixed(i, sizes, axes) == own}
+
+
+def _fixed(index: int, sizes: dict[str, int], axes: Sequence[str]) -> tuple[int, ...]:
+    """A place's coordinates along all axes but `axes`; the last axis is fastest."""
+    names = list(sizes)
+    return tuple(
+        index // prod(sizes[n] for n in names[i + 1 :]) % sizes[name]
+        for i, name in enumerate(names)
+        if name not in axes
+    )
+
+
+def _compare(
+    function: str,
+    devices: tuple[str, str],
+    sequences: Sequence[list[ir.Operation]],
+    fail: Fail,
+) -> None:
+    first, second = sequences
+    for i, (a, b) in enumerate(zip(first, second, strict=False)):
+        if signature(a) != signature(b):
+            fail(
+                b,
+                f"is number {i} that @{devices[1]} shares with @{devices[0]} in "
+                f"@{function}, where @{devices[0]} has {signature(a)} and this is "
+                f"{signature(b)}",
+            )
+    if len(first) != len(second):
+        more, lack = devices if len(first) > len(second) else devices[::-1]
+        extra = max(first, second, key=len)[min(len(first), len(second))]
+        fail(extra, f"in @{function} waits for @{lack}: only @{more} has it")
+
+
+def signature(op: ir.Operation) -> str:
+    """What two members must agree on: op, group, reduction, and the whole's type."""
+    words = [op.name.removeprefix("pcp."), *strings(op, "axes")]
+    words += [text(op, name) for name in ("kind", "action") if name in op.attributes]
+    words += [str(op.attributes["wire"])] if "wire" in op.attributes else []
+    values = op.results if op.name == "pcp.all_gather" else op.operands
+    if "sizes" in op.attributes:
+        words += [str(integers(op, "sizes"))]
+    return " ".join([*words, *(str(value.type) for value in values)])
