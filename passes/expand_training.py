@@ -73,23 +73,16 @@ class ExpandTraining(Pass):
         """Add the functions."""
         try:
             optimizer = optimizer_specs.parse(self.optimizer)
-            algorithm = _parse_algorithm(self.algorithm)
+            algorithm = outer_specs.parse(self.algorithm)
         except ConfigError as error:
             raise PassError(f"{self.name}: {error}") from error
         expand_training(module, optimizer, algorithm, self.func, self.grad)
 
 
-NO_ALGORITHM = "none"
-
-
-def _parse_algorithm(text: str) -> Spec | None:
-    return None if text == NO_ALGORITHM else outer_specs.parse(text)
-
-
 def expand_training(
     module: ir.Module,
     optimizer: Optimizer,
-    algorithm: Spec | None,
+    algorithm: Spec,
     func: str = "main",
     grad: str = "grad",
 ) -> None:
@@ -100,13 +93,9 @@ def expand_training(
         add_init(module, training, optimizer, rule)
         add_apply(module, training, optimizer, rule)
         add_eval(module, training, func)
-        note = {"pcp.optimizer": str(optimizer), "pcp.algorithm": NO_ALGORITHM}
-        if algorithm is not None:
-            group.declare_mesh(module)
-            add_outer(module, training, algorithm, outer_rule(algorithm))
-            note["pcp.algorithm"] = str(algorithm)
-        for key, text in note.items():
-            module.operation.attributes[key] = ir.StringAttr.get(text)
+        add_outer(module, training, algorithm, outer_rule(algorithm))
+        for key, spec in (("pcp.optimizer", optimizer), ("pcp.algorithm", algorithm)):
+            module.operation.attributes[key] = ir.StringAttr.get(str(spec))
 
 
 def optimizer_rule(spec: Optimizer) -> Rule:
@@ -371,12 +360,14 @@ def add_eval(module: ir.Module, training: Training, func: str) -> None:
 def add_outer(
     module: ir.Module, training: Training, spec: Spec, rule: OuterRule
 ) -> None:
-    """@outer_init and @outer_step, or @grad_sync."""
+    """@outer_init and @outer_step, or @grad_sync, or nothing."""
     if rule.every_step is not None:
+        group.declare_mesh(module)
         add_grad_sync(module, training, spec, rule)
-        return
-    add_outer_init(module, training, spec, rule)
-    add_outer_step(module, training, spec, rule)
+    elif rule.step is not None:
+        group.declare_mesh(module)
+        add_outer_init(module, training, spec, rule)
+        add_outer_step(module, training, spec, rule)
 
 
 def _tokens() -> Port:

@@ -17,7 +17,7 @@ Values = Sequence[ir.Value]
 
 @dataclass(frozen=True)
 class OuterRule:
-    """One algorithm; exactly one of `step` and `every_step` is there."""
+    """One algorithm; at most one of `step` and `every_step` is there."""
 
     step: Callable[..., tuple[list[ir.Value], list[ir.Value]]] | None = None
     has_momentum: Callable[[Any], bool] = lambda spec: False

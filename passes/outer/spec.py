@@ -2,7 +2,7 @@
 
     parse("diloco{lr=0.7,momentum=0.9}") == DiLoCo(lr=0.7, momentum=0.9)
 
-What they compute is built by `pcp.passes.outer.{diloco,average,ddp}`.
+What they compute is built by `pcp.passes.outer.{diloco,average,ddp,none}`.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,16 @@ class DDP(spec.Spec):
     kind: ClassVar[str] = "ddp"
 
 
-KINDS: dict[str, type[spec.Spec]] = {cls.kind: cls for cls in (DiLoCo, Average, DDP)}
+@dataclass(frozen=True)
+class Alone(spec.Spec):
+    """One worker: nothing is exchanged."""
+
+    kind: ClassVar[str] = "none"
+
+
+KINDS: dict[str, type[spec.Spec]] = {
+    cls.kind: cls for cls in (DiLoCo, Average, DDP, Alone)
+}
 
 
 def parse(text: str) -> spec.Spec:
