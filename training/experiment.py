@@ -74,7 +74,7 @@ class Experiment(BaseModel):
     clip_norm: float | None = Field(
         None, gt=0, description="largest global gradient norm; null: no clipping"
     )
-    schedule: Literal["constant", "cosine", "wsd"] = Field(
+    schedule: Literal["constant", "warmup_cosine", "wsd"] = Field(
         "constant", description="of the inner learning rate, over all inner steps"
     )
     warmup_steps: int = Field(0, ge=0, description="linear warm-up, in inner steps")

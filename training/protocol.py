@@ -73,7 +73,7 @@ class Working(Message):
 class Hello(Message):
     """A worker introduces itself, for the first time or again.
 
-    `committed` is the round of the state it holds (None: it holds none).
+    `committed` is the round of the state it holds of `run` (None: it holds none).
     """
 
     kind: Literal["hello"] = "hello"
@@ -83,6 +83,7 @@ class Hello(Message):
     backend: Name
     device: Name
     address: Name
+    run: Name | None = None
     bundle: Digest | None = None
     committed: Count | None = None
     digest: Digest | None = None
@@ -132,6 +133,13 @@ class Ready(Message):
     """The worker holds a state and can take part in the next round."""
 
     kind: Literal["ready"] = "ready"
+    round: Count
+
+
+class Lacking(Message):
+    """The source of a `Restore` is gone; name another one."""
+
+    kind: Literal["lacking"] = "lacking"
     round: Count
 
 
@@ -223,6 +231,7 @@ AnyMessage = Annotated[
     | Welcome
     | Restore
     | Ready
+    | Lacking
     | RoundStart
     | Prepared
     | Commit

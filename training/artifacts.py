@@ -1,0 +1,100 @@
+"""One bundle for each kind of hardware, made once, when the first such worker comes.
+
+`compile_for(target)` gives the bytes of a bundle; it is handed in, since this
+room knows no compiler. The first bundle also decides the data: batch and block
+are the model's. All bundles must have the same parameters and functions.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pcp.bundle import Bundle, sha256
+from pcp.errors import BundleError, ConfigError
+from pcp.manifest import Manifest
+from pcp.training.data import Corpus, check_vocabulary
+from pcp.training.experiment import Experiment
+from pcp.training.leases import LeasePool
+from pcp.training.trainer import batch_shape, check_bundle
+
+CompileFor = Callable[[str], bytes]
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled bundle, as it is sent."""
+
+    content: bytes
+    digest: str
+    manifest: Manifest
+
+
+class Artifacts:
+    """The bundles of a run. Thread-safe; `get` blocks while it compiles."""
+
+    def __init__(self, compile_for: CompileFor, experiment: Experiment) -> None:
+        self._compile_for, self._experiment = compile_for, experiment
+        self._made: dict[str, Artifact] = {}
+        self._locks: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+        self.corpus: Corpus | None = None
+        """The data, once a first bundle told its shape."""
+
+    def get(self, target: str) -> Artifact:
+        """The bundle for `target`, compiled if nobody asked for it before."""
+        with self._lock:
+            turn = self._locks.setdefault(target, threading.Lock())
+        with turn:
+            if target not in self._made:
+                self._made[target] = self._make(target)
+            return self._made[target]
+
+    def _make(self, target: str) -> Artifact:
+        content = self._compile_for(target)
+        manifest = Bundle.from_bytes(content, source=f"bundle for {target}").manifest
+        check_bundle(manifest)
+        with self._lock:
+            if self._made:
+                _check_same(next(iter(self._made.values())).manifest, manifest, target)
+            else:
+                self._check_dtype(manifest)
+                self.corpus = self._open(manifest)
+        return Artifact(content, sha256(content), manifest)
+
+    def _open(self, manifest: Manifest) -> Corpus:
+        corpus = Corpus(self._experiment, *batch_shape(manifest))
+        shapes = [p.shape for p in manifest.parameters]
+        check_vocabulary(corpus.tokens, shapes, self._experiment.vocabulary_size)
+        return corpus
+
+    def _check_dtype(self, manifest: Manifest) -> None:
+        found = sorted({p.dtype for p in manifest.parameters})
+        if found != [self._experiment.dtype]:
+            raise ConfigError(
+                f"dtype: the experiment says {self._experiment.dtype!r}, the model's "
+                f"parameters are {', '.join(found)}"
+            )
+
+
+def _check_same(first: Manifest, second: Manifest, target: str) -> None:
+    if first.parameters != second.parameters or first.functions != second.functions:
+        raise BundleError(
+            f"the bundle for {target} is of another program than the run's other "
+            "bundles; compile all of them from one model"
+        )
+
+
+def quantum(experiment: Experiment, batch: int) -> int:
+    """Samples of one inner step of one worker."""
+    wanted = experiment.effective_batch_size or batch
+    if wanted % batch:
+        raise ConfigError(
+            f"effective_batch_size: {wanted} is no multiple of the batch {batch}"
+        )
+    return wanted
+
+
+def lease_pool(experiment: Experiment, corpus: Corpus, taken=()) -> LeasePool:
+    """The samples of all epochs, less those `taken`."""
+    total = corpus.samples * experiment.max_epochs
+    return LeasePool(total, quantum(experiment, corpus.batch), taken)

@@ -1,0 +1,64 @@
+"""One attempt at a round: who is in it, on which samples, and who is done.
+
+An attempt is for one round and one epoch. When a member dies the next attempt
+of the round has the survivors, a higher epoch and the same leases. A round is
+committed when all members of its newest attempt have prepared the same state.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from pcp.training.leases import Range, size
+from pcp.training.protocol import Prepared
+
+
+@dataclass
+class Attempt:
+    """The round under way. `members` are worker names in rank order."""
+
+    round: int
+    epoch: int
+    members: list[str]
+    leases: dict[str, list[Range]]
+    began: float
+    prepared: dict[str, Prepared] = field(default_factory=dict)
+    failed_at: float | None = None
+    """When the first member reported that an exchange failed."""
+    suspects: list[str] = field(default_factory=list)
+    """Members that others could not reach."""
+    retries: int = 0
+    """How often the round was tried again with the same members."""
+
+    def accept(self, name: str, message: Prepared) -> bool:
+        """Note that a member is done; False for a late message."""
+        current = (self.round, self.epoch) == (message.round, message.epoch)
+        if current and name in self.members:
+            self.prepared[name] = message
+        return current and name in self.members
+
+    @property
+    def complete(self) -> bool:
+        """Whether all members are done."""
+        return set(self.prepared) == set(self.members)
+
+    @property
+    def digests(self) -> set[str]:
+        """The states that members prepared: one, if all is well."""
+        return {message.digest for message in self.prepared.values()}
+
+    def steps(self, name: str, quantum: int) -> int:
+        """Inner steps in a member's lease."""
+        return size(self.leases[name]) // quantum
+
+    def again(self, epoch: int, without: Sequence[str] = ()) -> Self:
+        """The next attempt of the round; the members `without` are out of it."""
+        members = [name for name in self.members if name not in without]
+        return type(self)(
+            round=self.round,
+            epoch=epoch,
+            members=members,
+            leases={name: self.leases[name] for name in members},
+            began=self.began,
+            retries=self.retries + (not without),
+        )

@@ -1,0 +1,103 @@
+"""Who works for a shepherd, and what each of them holds."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pcp.training.hub import Connection
+from pcp.training.protocol import Hello, Message
+
+# What a member is doing, in the order in which it happens.
+COMPILING = "compiling"
+WAITING = "waiting for a state"
+RESTORING = "restoring"
+READY = "ready"
+
+
+@dataclass(eq=False)
+class Member:
+    """A worker that said hello."""
+
+    connection: Connection
+    hello: Hello
+    index: int
+    seen: float
+    state: str = COMPILING
+    committed: int | None = None
+    """The round of the shared state it holds."""
+    digest: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The worker's name."""
+        return self.hello.worker
+
+    @property
+    def address(self) -> str:
+        """Where its peers reach it."""
+        return self.hello.address
+
+    def send(self, *contents: Message | bytes) -> None:
+        """Send to the worker."""
+        self.connection.send(*contents)
+
+    def describe(self, now: float) -> dict[str, Any]:
+        """For a status."""
+        return {
+            "worker": self.name,
+            "index": self.index,
+            "target": self.hello.target,
+            "backend": self.hello.backend,
+            "device": self.hello.device,
+            "state": self.state,
+            "round": self.committed,
+            "silent_seconds": round(now - self.seen, 1),
+        }
+
+
+class Roster:
+    """The members, by name and by connection; names keep their index for ever."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, Member] = {}
+        self._indices: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(sorted(self._members.values(), key=lambda m: m.index))
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._members
+
+    def __getitem__(self, name: str) -> Member:
+        return self._members[name]
+
+    def add(self, connection: Connection, hello: Hello, now: float) -> Member:
+        """Take a worker in. Its index is the lowest that no present worker has."""
+        used = {member.index for member in self}
+        index = self._indices.get(hello.worker)
+        if index is None or index in used:
+            index = next(i for i in range(len(used) + 1) if i not in used)
+        self._indices[hello.worker] = index
+        member = Member(connection, hello, index, now)
+        self._members[hello.worker] = member
+        return member
+
+    def remove(self, member: Member) -> None:
+        """Let a worker go."""
+        if self._members.get(member.name) is member:
+            del self._members[member.name]
+
+    def find(self, connection: Connection) -> Member | None:
+        """Whose connection this is."""
+        return next((m for m in self if m.connection is connection), None)
+
+    def ready(self) -> list[Member]:
+        """Those who can take part in a round."""
+        return [member for member in self if member.state == READY]
+
+    def holders(self, round_: int) -> list[Member]:
+        """Those among the ready who hold the state of a round."""
+        return [member for member in self.ready() if member.committed == round_]

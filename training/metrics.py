@@ -1,0 +1,203 @@
+"""What a run reports: a JSON line a round, and events for whoever watches.
+
+A line of `metrics.jsonl` is a `Round`. A torn last line, left by a crash, is
+dropped by `read`; rounds that were done again after a rewind appear once, as
+they ended.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from pcp.training.protocol import Prepared
+
+FILE_NAME = "metrics.jsonl"
+
+
+@dataclass(frozen=True)
+class Round:
+    """One committed round. Losses are means over inner steps, in nats a token."""
+
+    round: int
+    epoch: int
+    workers: int
+    loss: float
+    loss_min: float
+    loss_max: float
+    tokens: int
+    tokens_total: int
+    seconds: float
+    tokens_per_second: float
+    bytes_sent: int
+    """By all workers together."""
+    bytes_sent_per_worker: int
+    compute_seconds: float
+    """Of the slowest worker."""
+    exchange_seconds: float
+    learning_rate: float
+    """The peak of the schedule."""
+    time: float
+    """Unix time of the commit."""
+
+
+class Observer(Protocol):
+    """Somebody who watches a run. Calls come from the shepherd's thread."""
+
+    def log(self, text: str) -> None:
+        """Something happened."""
+        ...
+
+    def round(self, record: Round) -> None:
+        """A round was committed."""
+        ...
+
+    def validation(self, number: int, loss: float, batches: int) -> None:
+        """The held-out loss after a round."""
+        ...
+
+    def status(self, values: Mapping[str, Any]) -> None:
+        """The state of the run, several times a second."""
+        ...
+
+    def close(self) -> None:
+        """The run is over."""
+        ...
+
+
+class Quiet:
+    """An observer that looks away; base of those that watch a part."""
+
+    def log(self, text: str) -> None:
+        """Ignored."""
+
+    def round(self, record: Round) -> None:
+        """Ignored."""
+
+    def validation(self, number: int, loss: float, batches: int) -> None:
+        """Ignored."""
+
+    def status(self, values: Mapping[str, Any]) -> None:
+        """Ignored."""
+
+    def close(self) -> None:
+        """Ignored."""
+
+
+class MetricsFile(Quiet):
+    """Appends rounds and validations to `metrics.jsonl`."""
+
+    def __init__(self, path: str | Path) -> None:
+        _cut_torn_line(Path(path))
+        self._file = open(path, "a", encoding="utf-8")
+
+    def round(self, record: Round) -> None:
+        """Append a round."""
+        self._append({"kind": "round", **asdict(record)})
+
+    def validation(self, number: int, loss: float, batches: int) -> None:
+        """Append a validation."""
+        values = {"round": number, "validation_loss": loss, "batches": batches}
+        self._append({"kind": "validation", **values})
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _append(self, values: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(values) + "\n")
+        self._file.flush()
+
+
+class Fanout:
+    """One observer for many."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = list(observers)
+
+    def log(self, text: str) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.log(text)
+
+    def round(self, record: Round) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.round(record)
+
+    def validation(self, number: int, loss: float, batches: int) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.validation(number, loss, batches)
+
+    def status(self, values: Mapping[str, Any]) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.status(values)
+
+    def close(self) -> None:
+        """Close all."""
+        for observer in self._observers:
+            observer.close()
+
+
+def summarise(
+    number: int,
+    epoch: int,
+    prepared: Sequence[Prepared],
+    *,
+    tokens_before: int,
+    seconds: float,
+    learning_rate: float,
+    now: float,
+) -> Round:
+    """The record of a round from what its members reported."""
+    tokens = sum(p.tokens for p in prepared)
+    sent = sum(p.bytes_sent for p in prepared)
+    return Round(
+        round=number,
+        epoch=epoch,
+        workers=len(prepared),
+        loss=sum(p.loss * p.tokens for p in prepared) / tokens,
+        loss_min=min(p.loss for p in prepared),
+        loss_max=max(p.loss for p in prepared),
+        tokens=tokens,
+        tokens_total=tokens_before + tokens,
+        seconds=seconds,
+        tokens_per_second=tokens / max(seconds, 1e-9),
+        bytes_sent=sent,
+        bytes_sent_per_worker=sent // len(prepared),
+        compute_seconds=max(p.compute_seconds for p in prepared),
+        exchange_seconds=max(p.exchange_seconds for p in prepared),
+        learning_rate=learning_rate,
+        time=now,
+    )
+
+
+def read(path: str | Path) -> tuple[list[Round], dict[int, float]]:
+    """The rounds in order, and the validation loss by round."""
+    rounds: dict[int, Round] = {}
+    validations: dict[int, float] = {}
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        try:
+            values = json.loads(line)
+        except ValueError:
+            continue  # torn by a crash
+        number = values["round"]
+        if values.pop("kind") == "round":
+            rounds = {n: r for n, r in rounds.items() if n < number}
+            rounds[number] = Round(**values)
+        else:
+            validations[number] = values["validation_loss"]
+    return list(rounds.values()), validations
+
+
+def _cut_torn_line(path: Path) -> None:
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole != len(content):
+        with open(path, "r+b") as file:
+            file.truncate(whole)

@@ -1,0 +1,179 @@
+"""Who holds the committed state, and what to do when nobody does.
+
+A worker that joins takes the state from a veteran. After a restart of the
+shepherd the veterans say in their `Hello` what they hold; it counts if its
+digest is the ledger's. If nobody came back with the committed round within the
+grace period, the run goes back to the newest round that a worker or a valid
+checkpoint still has; the ledger says so, and the samples of the lost rounds
+are given out again.
+"""
+
+from typing import TYPE_CHECKING
+
+from pcp.errors import StateMismatch
+from pcp.training import checkpoint as checkpoints
+from pcp.training import tensors
+from pcp.training.attempt import Attempt
+from pcp.training.checkpoint import Checkpoint
+from pcp.training.members import READY, RESTORING, WAITING, Member
+from pcp.training.protocol import Hello, Prepared, Restore
+from pcp.training.tensors import Arrays
+from pcp.training.trainer import INNER, MOMENTUM, PARAMETER
+
+if TYPE_CHECKING:
+    from pcp.training.shepherd import Shepherd
+
+
+def snapshot_of(checkpoint: Checkpoint) -> Arrays:
+    """A checkpoint as the snapshot that workers restore from."""
+    arrays = shared_of(checkpoint)
+    for rank, inner in enumerate(checkpoint.workers):
+        arrays |= {f"{INNER}{rank}/{name}": a for name, a in inner.items()}
+    return arrays
+
+
+def shared_of(checkpoint: Checkpoint) -> Arrays:
+    """The state whose digest a commit records."""
+    parameters = {PARAMETER + n: a for n, a in checkpoint.parameters.items()}
+    return parameters | {MOMENTUM + n: a for n, a in checkpoint.momentum.items()}
+
+
+class Recovery:
+    """Finds a source for the committed state."""
+
+    def __init__(self, shepherd: "Shepherd") -> None:
+        self._shepherd = shepherd
+        self._served: int | None = None
+        """The round that this shepherd's own endpoint serves."""
+        self._headless_since: float | None = None
+        weights = shepherd.experiment.initial_weights
+        if weights and not shepherd.committed:
+            parameters = tensors.read(weights)
+            self._serve(Checkpoint(0, parameters, {}))
+
+    def judge(self, member: Member) -> None:
+        """Decide where a worker that waits for a state gets it, if that is known."""
+        shepherd = self._shepherd
+        round_ = shepherd.committed
+        holders = shepherd.roster.holders(round_)
+        if self._holds(member.hello, round_) and member.state == WAITING:
+            member.state, member.committed = READY, round_
+        elif holders:
+            self._restore(member, holders[0].address)
+        elif self._served == round_:
+            self._restore(member, shepherd.endpoint.address)
+        elif round_ == 0:
+            self._restore(member, None)
+
+    def tick(self) -> None:
+        """Judge those who wait; rewind when waiting is hopeless."""
+        shepherd = self._shepherd
+        for member in shepherd.roster:
+            if member.state == WAITING:
+                self.judge(member)
+        stuck = any(member.state == WAITING for member in shepherd.roster)
+        if not stuck:
+            self._headless_since = None
+        elif self._headless_since is None:
+            self._headless_since = shepherd.now()
+        elif shepherd.now() - self._headless_since > shepherd.grace:
+            self._headless_since = None
+            self._rewind()
+
+    def all_back(self) -> bool:
+        """Whether everybody who holds a lease is ready, or had time to come."""
+        shepherd = self._shepherd
+        ready = {member.name for member in shepherd.roster.ready()}
+        missing = set(shepherd.ledger.progress.outstanding) - ready
+        return not missing or shepherd.age > shepherd.grace
+
+    def prepared_by_all(self) -> bool:
+        """Commit a round that was prepared by all when the last shepherd died."""
+        shepherd, progress = self._shepherd, self._shepherd.ledger.progress
+        prepared: dict[str, Prepared] = {}
+        for name in progress.outstanding:
+            member = shepherd.roster[name] if name in shepherd.roster else None
+            report = member.hello.prepared if member else None
+            if member is None or report is None or member.state != READY:
+                return False
+            if (report.round, report.epoch) != (progress.committed + 1, progress.epoch):
+                return False
+            prepared[name] = report
+        if len({report.digest for report in prepared.values()}) != 1:
+            return False
+        attempt = Attempt(
+            round=progress.committed + 1,
+            epoch=progress.epoch,
+            members=list(prepared),
+            leases=dict(progress.outstanding),
+            began=shepherd.now(),
+            prepared=prepared,
+        )
+        shepherd.log(f"round {attempt.round} was prepared by all: committing it")
+        shepherd.commit(attempt)
+        return True
+
+    def _holds(self, hello: Hello, round_: int) -> bool:
+        """Whether the worker has the state of a round, by what it said."""
+        if hello.run != self._shepherd.folder.name:
+            return False
+        digest = self._shepherd.ledger.progress.digests.get(round_)
+        if hello.committed == round_ and digest in (None, hello.digest):
+            return True
+        prepared = hello.prepared
+        return bool(
+            prepared
+            and digest
+            and (prepared.round, prepared.digest) == (round_, digest)
+        )
+
+    def _restore(self, member: Member, source: str | None) -> None:
+        member.state, member.committed = RESTORING, None
+        member.send(Restore(round=self._shepherd.committed, source=source))
+
+    def _rewind(self) -> None:
+        shepherd, progress = self._shepherd, self._shepherd.ledger.progress
+        best = self._best_held()
+        saved, refused = checkpoints.newest(shepherd.folder.path, progress.committed)
+        for line in refused:
+            shepherd.log(line)
+        if saved is not None and saved.round > best:
+            self._check(saved)
+            self._serve(saved)
+            best = saved.round
+        for name, lease in list(progress.outstanding.items()):
+            shepherd.ledger.append(
+                "returned", round=progress.committed + 1, worker=name
+            )
+            shepherd.pool.give_back(lease)
+        if best < progress.committed:
+            shepherd.log(
+                f"nobody holds round {progress.committed} any more: back to round {best}"
+            )
+            shepherd.ledger.append("rewind", to=best, reason="state lost")
+            shepherd.renew_pool()
+        else:
+            shepherd.log(f"continuing from the checkpoint of round {best}")
+
+    def _best_held(self) -> int:
+        """The newest round a waiting worker holds; 0 if none."""
+        rounds = [
+            member.hello.committed
+            for member in self._shepherd.roster
+            if member.hello.committed
+            and self._holds(member.hello, member.hello.committed)
+        ]
+        return max([0, *(r for r in rounds if r <= self._shepherd.committed)])
+
+    def _check(self, saved: Checkpoint) -> None:
+        expected = self._shepherd.ledger.progress.digests.get(saved.round)
+        if tensors.digest(shared_of(saved)) != expected:
+            raise StateMismatch(
+                f"the checkpoint of round {saved.round} in "
+                f"{self._shepherd.folder.path} is not the state the ledger committed"
+            )
+
+    def _serve(self, saved: Checkpoint) -> None:
+        arrays = snapshot_of(saved)
+        self._shepherd.endpoint.serve_snapshot(lambda: (saved.round, arrays))
+        self._served = saved.round

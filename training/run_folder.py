@@ -1,0 +1,99 @@
+"""Where a run keeps what it leaves behind.
+
+<checkpoint_dir>/
+  latest                 the name of the newest run
+  run_20261121-031500/
+    experiment.json      as it was read, without the API key
+    ledger.jsonl         what is committed (`pcp.training.ledger`)
+    metrics.jsonl        a line a round (`pcp.training.metrics`)
+    loss.png             the plot
+    checkpoints/         (`pcp.training.checkpoint`)
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Self
+
+from pcp.errors import ConfigError
+from pcp.training import ledger, metrics
+from pcp.training.experiment import Experiment
+
+LATEST = "latest"
+SECRETS = {"wandb_api_key"}
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run's folder; it exists."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.path.name
+
+    @property
+    def ledger(self) -> Path:
+        """The ledger's file."""
+        return self.path / ledger.FILE_NAME
+
+    @property
+    def metrics(self) -> Path:
+        """The metrics' file."""
+        return self.path / metrics.FILE_NAME
+
+    @property
+    def plot(self) -> Path:
+        """The plot's file."""
+        return self.path / "loss.png"
+
+    @classmethod
+    def create(cls, experiment: Experiment, now: datetime) -> Self:
+        """A new run under `checkpoint_dir`, which becomes the latest one."""
+        parent = Path(experiment.checkpoint_dir)
+        stem = now.strftime("run_%Y%m%d-%H%M%S")
+        for number in range(1000):
+            path = parent / (f"{stem}.{number}" if number else stem)
+            try:
+                path.mkdir(parents=True)
+                break
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise ConfigError(
+                    f"checkpoint_dir: cannot make {path}: {error.strerror}"
+                ) from error
+        else:
+            raise ConfigError(f"checkpoint_dir: a thousand runs called {stem}")
+        return cls.at(path, experiment)
+
+    @classmethod
+    def at(cls, path: str | Path, experiment: Experiment) -> Self:
+        """The run in `path`, new or not, which becomes the latest one."""
+        folder = cls(Path(path))
+        folder.path.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(experiment.model_dump(exclude=SECRETS), indent=1)
+        _replace(folder.path / "experiment.json", text)
+        _replace(folder.path.parent / LATEST, folder.name)
+        return folder
+
+    @classmethod
+    def latest(cls, experiment: Experiment) -> Self | None:
+        """The newest run under `checkpoint_dir` that has begun, if there is one."""
+        parent = Path(experiment.checkpoint_dir)
+        try:
+            name = (parent / LATEST).read_text().strip()
+        except OSError:
+            return None
+        folder = cls(parent / name)
+        return folder if name and folder.ledger.exists() else None
+
+
+def _replace(path: Path, text: str) -> None:
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    hidden.write_text(text)
+    os.replace(hidden, path)

@@ -1,0 +1,129 @@
+"""Checkpoints of a running group: fetched from the members, written aside.
+
+While the state is fetched no new round begins, so that all members still hold
+the same one; that takes as long as moving it once. Writing to disk happens
+beside the next round.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pcp.errors import RuntimeFault, StateMismatch
+from pcp.runtime import fetch_snapshot
+from pcp.training import checkpoint as checkpoints
+from pcp.training import tensors
+from pcp.training.checkpoint import Checkpoint
+from pcp.training.tensors import Arrays
+from pcp.training.trainer import INNER, MOMENTUM, PARAMETER
+
+if TYPE_CHECKING:
+    from pcp.training.shepherd import Shepherd
+
+_FETCH_SECONDS = 120.0
+
+
+def _under(prefix: str, arrays: Mapping[str, Any]) -> Arrays:
+    return {
+        k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)
+    }
+
+
+def gather(addresses: Sequence[str], round_: int, digest: str) -> Checkpoint:
+    """The state of a round, and the inner state of the member at each address.
+
+    `StateMismatch` if a member holds another round, or another state.
+    """
+    parameters: Arrays = {}
+    momentum: Arrays = {}
+    workers: list[Arrays] = []
+    for address in addresses:
+        revision, arrays = fetch_snapshot(address, _FETCH_SECONDS)
+        shared = {k: a for k, a in arrays.items() if not k.startswith(INNER)}
+        if revision != round_ or tensors.digest(shared) != digest:
+            raise StateMismatch(
+                f"{address} holds round {revision}, or another state of round {round_}"
+            )
+        parameters, momentum = _under(PARAMETER, shared), _under(MOMENTUM, shared)
+        workers.append(_under(f"{INNER}0/", arrays))
+    return Checkpoint(round_, parameters, momentum, workers)
+
+
+class Saver:
+    """Makes the checkpoints of a run."""
+
+    def __init__(self, shepherd: "Shepherd") -> None:
+        self._shepherd = shepherd
+        self.blocking = False
+        """A state is being fetched: no round may begin."""
+        self.busy = False
+        """A checkpoint is being fetched or written."""
+        self.saved: int | None = None
+        """The last round that is on disk."""
+        self.path: str | None = None
+        """Where."""
+
+    def on_disk(self, round_: int) -> bool:
+        """Whether an earlier process saved this round."""
+        for folder in checkpoints.folders(self._shepherd.folder.path):
+            if folder.name == f"round_{round_:08d}":
+                self.saved, self.path = round_, str(folder)
+                return True
+        return False
+
+    def save(self, names: Sequence[str]) -> None:
+        """Begin a checkpoint of the committed round from these members."""
+        shepherd = self._shepherd
+        if self.busy:
+            shepherd.log("the disk is slower than the rounds: a checkpoint is left out")
+            return
+        self.busy = self.blocking = True
+        progress = shepherd.ledger.progress
+        addresses = [shepherd.roster[name].address for name in names]
+        round_, digest = progress.committed, progress.digest
+        info = {
+            "run": shepherd.folder.name,
+            "digest": digest,
+            "epoch": progress.epoch,
+            "tokens": progress.tokens,
+            "seed": shepherd.experiment.seed,
+            "frozen": shepherd.experiment.frozen(),
+            "data": {
+                "digest": progress.begin["data"],
+                "samples_per_epoch": progress.begin["samples_per_epoch"],
+                "taken": progress.taken(),
+            },
+            "tokenizer": shepherd.tokenizer,
+            "ledger_offset": shepherd.ledger.offset,
+        }
+
+        def then(result: Checkpoint | Exception) -> None:
+            self.blocking = False
+            if isinstance(result, Checkpoint):
+                result.info = info
+                self._write(result)
+            else:
+                self._failed(result)
+
+        shepherd.hub.work(lambda: gather(addresses, round_, digest), then)
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        folder, keep = self._shepherd.folder, self._shepherd.experiment.keep_checkpoints
+        self._shepherd.hub.work(
+            lambda: checkpoints.save(folder.path, checkpoint, keep),
+            lambda result: self._written(checkpoint.round, result),
+        )
+
+    def _written(self, round_: int, result: Any) -> None:
+        if isinstance(result, Exception):
+            self._failed(result)
+            return
+        self.busy, self.saved, self.path = False, round_, str(result)
+        self._shepherd.ledger.append("checkpoint", round=round_, path=result.name)
+        self._shepherd.log(f"checkpoint of round {round_} in {result}")
+
+    def _failed(self, error: Exception) -> None:
+        self.busy = False
+        if not isinstance(error, RuntimeFault | OSError):
+            raise error
+        # A member died, or the disk is full: the next checkpoint may work.
+        self._shepherd.log(f"no checkpoint this time: {error}")

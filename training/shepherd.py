@@ -1,0 +1,553 @@
+"""The shepherd: membership, leases, commits. Tensors never pass through it.
+
+One loop over events (`pcp.training.hub`). Between two rounds it looks who is
+ready and starts the next one; inside a round it waits for all members to be
+prepared, and replaces the attempt by a smaller one when a member dies:
+
+    gathering ──enough ready──► attempt ──all prepared──► commit ──► gathering
+        │                       │    ▲                      │
+        │                       └────┘ a member died:       └─ last round:
+        │                         epoch + 1, same leases       checkpoint, end
+        └─nobody holds the committed state─► rewind to a checkpoint
+
+What must survive a crash is in the ledger before anybody hears of it: a round's
+leases before its `RoundStart`, a commit before its `Commit`. A shepherd that
+starts again reads the ledger and asks the workers that return what they hold.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pcp.errors import StateMismatch
+from pcp.runtime import Endpoint
+from pcp.training.artifacts import Artifact, Artifacts, CompileFor, lease_pool
+from pcp.training.attempt import Attempt
+from pcp.training.experiment import Experiment
+from pcp.training.hub import Connection, Done, Event, Hub, Lost, Received
+from pcp.training.leases import LeasePool
+from pcp.training.ledger import Ledger
+from pcp.training.members import READY, RESTORING, WAITING, Member, Roster
+from pcp.training.metrics import Observer, Round, summarise
+from pcp.training.protocol import (
+    VERSION,
+    Commit,
+    Failed,
+    GroupFailed,
+    Heartbeat,
+    Hello,
+    Lacking,
+    Message,
+    Prepared,
+    Ready,
+    Restore,
+    RoundStart,
+    Shutdown,
+    Status,
+    StatusQuery,
+    Validated,
+    Welcome,
+)
+from pcp.training.recovery import Recovery
+from pcp.training.run_folder import SECRETS, RunFolder
+from pcp.training.saving import Saver
+from pcp.training.validation import Validation
+
+# How long a group that reports failures may keep all its members before the
+# member that others cannot reach is sent away.
+_MAX_RETRIES = 3
+_DONE_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    rounds: int
+    loss: float | None
+    validation_loss: float | None
+    tokens: int
+    seconds: float
+    bytes_sent_per_worker_per_round: int
+    checkpoint: str | None
+
+
+class Shepherd:
+    """Coordinates one run. `run` returns when it is complete.
+
+    `folder` is where it lives on disk; a ledger in it is continued. `clock`
+    counts seconds.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: RunFolder,
+        compile_for: CompileFor,
+        observer: Observer,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        workers: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.experiment, self.folder = experiment, folder
+        self.observer, self._clock = observer, clock
+        self.hub = Hub(host, port)
+        self.endpoint = Endpoint.listen(f"{_bracketed(host)}:0")
+        self.ledger = Ledger(folder.ledger)
+        self.roster = Roster()
+        self._artifacts = Artifacts(compile_for, experiment)
+        self._wanted = workers or experiment.workers
+        self._pool: LeasePool | None = None
+        self._attempt: Attempt | None = None
+        self._group: list[str] | None = None
+        self._started = self.ledger.progress.committed > 0
+        self._born = self._beat = clock()
+        self._recovery = Recovery(self)
+        self._saver = Saver(self)
+        self._validation = Validation(self)
+        self._rounds: list[Round] = []
+        self._ending = False
+        self._outcome: Outcome | None = None
+        self._handlers: dict[type[Message], Callable[[Member, Any], None]] = {
+            Heartbeat: lambda member, message: None,
+            Ready: self._on_ready,
+            Lacking: self._on_lacking,
+            Prepared: self._on_prepared,
+            GroupFailed: self._on_group_failed,
+            Validated: lambda m, v: self._validation.report(m.name, v),
+            Failed: lambda m, f: self._drop(m, f"gave up: {f.reason}"),
+        }
+
+    @property
+    def port(self) -> int:
+        """The port workers connect to."""
+        return self.hub.port
+
+    @property
+    def committed(self) -> int:
+        """The last committed round."""
+        return self.ledger.progress.committed
+
+    def now(self) -> float:
+        """Seconds, by the shepherd's clock."""
+        return self._clock()
+
+    def run(self) -> Outcome:
+        """Serve until the last round is committed and saved."""
+        try:
+            while self._outcome is None:
+                event = self.hub.next(timeout=0.05)
+                while event is not None:
+                    self._handle(event)
+                    event = self.hub.next(timeout=0.0001)
+                self._tick()
+            return self._outcome
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Stop listening; workers see their connections end."""
+        self.hub.close()
+        self.endpoint.close()
+        self.ledger.close()
+
+    # Events -------------------------------------------------------------------
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Done):
+            event.then(event.result)
+        elif isinstance(event, Lost):
+            if member := self.roster.find(event.connection):
+                self._drop(member, event.reason)
+        else:
+            self._on_message(event)
+
+    def _on_message(self, event: Received) -> None:
+        connection, message = event.connection, event.message
+        member = self.roster.find(connection)
+        if member is not None:
+            member.seen = self.now()
+        if isinstance(message, Hello):
+            self._on_hello(connection, message)
+        elif isinstance(message, StatusQuery):
+            connection.send(Status(values=self.status()))
+        elif member is not None and type(message) in self._handlers:
+            self._handlers[type(message)](member, message)
+        elif not isinstance(message, Heartbeat):
+            connection.refuse(f"{message.kind!r} is not expected from this peer")
+
+    def _on_hello(self, connection: Connection, hello: Hello) -> None:
+        if hello.version != VERSION:
+            connection.refuse(
+                f"this shepherd speaks protocol version {VERSION}, the worker "
+                f"{hello.version}; install the same pcp on both machines"
+            )
+            return
+        if hello.worker in self.roster:
+            self._drop(self.roster[hello.worker], "connected again")
+        member = self.roster.add(connection, hello, self.now())
+        self.log(f"worker {member.index} ({hello.target}, {hello.device}) connected")
+        self.hub.work(
+            lambda: self._artifacts.get(hello.target),
+            lambda artifact: self._welcome(member, artifact),
+        )
+
+    def _welcome(self, member: Member, artifact: Artifact | Exception) -> None:
+        if isinstance(artifact, Exception):
+            self._refuse_target(member, artifact)
+            return
+        if self.roster.find(member.connection) is None:
+            return  # gone while its program was compiled
+        self._begin()
+        hello, progress = member.hello, self.ledger.progress
+        blob = b"" if hello.bundle == artifact.digest else artifact.content
+        welcome = Welcome(
+            worker=member.name,
+            index=member.index,
+            run=self.folder.name,
+            experiment=self.experiment.model_dump(exclude=SECRETS),
+            bundle=artifact.digest,
+            bundle_bytes=len(blob),
+            data=self._artifacts.corpus.digest,
+            committed=progress.committed,
+            digest=progress.digest,
+        )
+        member.send(welcome, blob) if blob else member.send(welcome)
+        member.state = WAITING
+        self._recovery.judge(member)
+
+    def _refuse_target(self, member: Member, error: Exception) -> None:
+        """A program that cannot be made for anybody ends the run."""
+        if self._artifacts.corpus is None:
+            raise error
+        member.connection.refuse(str(error)[:4000])
+        self._drop(member, f"no bundle for {member.hello.target}: {error}")
+
+    def _begin(self) -> None:
+        """The first line of the ledger, or a check that it is still true."""
+        if self._pool is not None:
+            return
+        corpus, progress = self._artifacts.corpus, self.ledger.progress
+        constants = {
+            "frozen": self.experiment.frozen(),
+            "data": corpus.digest,
+            "samples_per_epoch": corpus.samples,
+        }
+        if not progress.begin:
+            self.ledger.append("begin", run=self.folder.name, **constants)
+        for key, value in constants.items():
+            if progress.begin[key] != value:
+                raise StateMismatch(
+                    f"{self.folder.path}: the run was begun with other data or "
+                    f"settings ({_difference(key, progress.begin[key], value)}); "
+                    "resume with the same ones, or start a new run"
+                )
+        self._pool = lease_pool(self.experiment, corpus, progress.taken())
+
+    def _on_ready(self, member: Member, message: Ready) -> None:
+        if member.state == RESTORING:
+            member.state, member.committed = READY, message.round
+
+    def _on_lacking(self, member: Member, message: Lacking) -> None:
+        member.state = WAITING
+
+    def _drop(self, member: Member, reason: str) -> None:
+        """A member is gone; what it did in this round does not count."""
+        self.roster.remove(member)
+        member.connection.close()
+        self._validation.lost(member.name)
+        self.log(f"worker {member.index} left: {reason}")
+        attempt = self._attempt
+        if attempt is not None and member.name in attempt.members:
+            self._give_back(member.name, attempt.leases[member.name])
+            self._retry(attempt.again(self.ledger.progress.epoch + 1, [member.name]))
+
+    # Rounds -------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now = self.now()
+        if now - self._beat >= self.experiment.heartbeat_seconds:
+            self._beat = now
+            for member in self.roster:
+                member.send(Heartbeat())
+            self.observer.status(self.status())
+        limit = self.experiment.heartbeat_limit_seconds
+        for member in list(self.roster):
+            if now - member.seen > limit:
+                self._drop(member, f"silent for {now - member.seen:.1f} s")
+        self._recovery.tick()
+        if self._attempt is not None:
+            self._check_failing(self._attempt, now)
+        elif self._pool is not None and not self._saver.blocking:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Between two rounds: end the run, or start the next one if it can."""
+        if self._ending or self._exhausted():
+            self._end()
+        elif self._recovery.prepared_by_all():
+            return
+        elif (ready := self.roster.ready()) and self._enough(ready):
+            self._start(ready)
+
+    def _exhausted(self) -> bool:
+        progress = self.ledger.progress
+        rounds = progress.committed >= self.experiment.outer_loop_steps
+        no_data = self._pool.available < self._pool.quantum
+        return not progress.outstanding and (rounds or no_data)
+
+    def _enough(self, ready: list[Member]) -> bool:
+        if not self.roster.holders(self.committed):
+            return False
+        if not self._started:
+            return len(ready) >= self._wanted
+        return self._recovery.all_back()
+
+    def _start(self, ready: list[Member]) -> None:
+        """The first attempt of the next round."""
+        self._started = True
+        progress = self.ledger.progress
+        names = {member.name for member in ready}
+        for name, lease in list(progress.outstanding.items()):
+            if name not in names:
+                self._give_back(name, lease)
+        # Those who hold the state come first: rank 0 is whom others sync with.
+        order = sorted(ready, key=lambda m: (m.committed != self.committed, m.index))
+        leases = dict(progress.outstanding)
+        without = [m.name for m in order if m.name not in leases]
+        steps = 0
+        while without and not steps:
+            steps = self._pool.steps_for(len(without), self.experiment.tau)
+            without = without if steps else without[:-1]
+        leases |= {name: self._pool.take(steps) for name in without}
+        members = [m.name for m in order if m.name in leases]
+        again = bool(progress.outstanding) or members != self._group
+        attempt = Attempt(
+            round=progress.committed + 1,
+            epoch=progress.epoch + again,
+            members=members,
+            leases=leases,
+            began=self.now(),
+        )
+        self._launch(attempt)
+
+    def _launch(self, attempt: Attempt) -> None:
+        self.ledger.append(
+            "round", round=attempt.round, epoch=attempt.epoch, leases=attempt.leases
+        )
+        self._attempt, self._group = attempt, list(attempt.members)
+        addresses = [self.roster[name].address for name in attempt.members]
+        for rank, name in enumerate(attempt.members):
+            self.roster[name].send(
+                RoundStart(
+                    round=attempt.round,
+                    epoch=attempt.epoch,
+                    members=addresses,
+                    rank=rank,
+                    lease=attempt.leases[name],
+                    steps=attempt.steps(name, self._pool.quantum),
+                )
+            )
+
+    def _retry(self, attempt: Attempt) -> None:
+        """The next attempt of a round, if anybody is left who can make it."""
+        self._attempt = None
+        holders = {member.name for member in self.roster.holders(self.committed)}
+        attempt.members.sort(key=lambda name: name not in holders)
+        if attempt.members and attempt.members[0] in holders:
+            self.log(
+                f"round {attempt.round} goes on with {len(attempt.members)} "
+                f"workers (epoch {attempt.epoch})"
+            )
+            self._launch(attempt)
+
+    def _give_back(self, name: str, lease: list[tuple[int, int]]) -> None:
+        self.ledger.append("returned", round=self.committed + 1, worker=name)
+        self._pool.give_back(lease)
+
+    def _on_prepared(self, member: Member, message: Prepared) -> None:
+        attempt = self._attempt
+        if attempt is None or not attempt.accept(member.name, message):
+            return
+        # To be prepared it must have had the state of the round before.
+        member.committed = attempt.round - 1
+        if not attempt.complete:
+            return
+        if len(attempt.digests) > 1:
+            self._again(attempt, "members prepared different states")
+        else:
+            self.commit(attempt)
+
+    def _on_group_failed(self, member: Member, message: GroupFailed) -> None:
+        attempt = self._attempt
+        current = attempt and (attempt.round, attempt.epoch)
+        if attempt is None or current != (message.round, message.epoch):
+            return
+        self.log(f"worker {member.index}: {message.reason}")
+        attempt.failed_at = attempt.failed_at or self.now()
+        if message.lost is not None and message.lost < len(attempt.members):
+            attempt.suspects.append(attempt.members[message.lost])
+
+    def _check_failing(self, attempt: Attempt, now: float) -> None:
+        """An exchange failed, and nobody was seen to die: try the same again."""
+        limit = self.experiment.heartbeat_limit_seconds
+        if attempt.failed_at is None or now - attempt.failed_at < limit:
+            return
+        if attempt.retries >= _MAX_RETRIES and attempt.suspects:
+            worst = max(attempt.suspects, key=attempt.suspects.count)
+            self._drop(self.roster[worst], "its peers cannot reach it")
+        else:
+            self._again(attempt, "an exchange failed")
+
+    def _again(self, attempt: Attempt, why: str) -> None:
+        if attempt.retries > 2 * _MAX_RETRIES:
+            raise StateMismatch(
+                f"round {attempt.round} failed {attempt.retries} times: {why}; "
+                "the workers' logs say what happened"
+            )
+        self._retry(attempt.again(self.ledger.progress.epoch + 1))
+
+    def commit(self, attempt: Attempt) -> None:
+        """All members are prepared with one state: it counts from now on."""
+        (digest,) = attempt.digests
+        prepared = [attempt.prepared[name] for name in attempt.members]
+        record = summarise(
+            attempt.round,
+            attempt.epoch,
+            prepared,
+            tokens_before=self.ledger.progress.tokens,
+            seconds=self.now() - attempt.began,
+            learning_rate=self.experiment.learning_rate,
+            now=time.time(),
+        )
+        self.ledger.append(
+            "commit",
+            round=attempt.round,
+            epoch=attempt.epoch,
+            digest=digest,
+            consumed=attempt.leases,
+            tokens=record.tokens,
+            loss=record.loss,
+        )
+        self._attempt = None
+        shares = self._validation.shares(attempt, last=self._exhausted())
+        for name in attempt.members:
+            member = self.roster[name]
+            member.committed, member.digest = attempt.round, digest
+            member.send(
+                Commit(
+                    round=attempt.round,
+                    epoch=attempt.epoch,
+                    digest=digest,
+                    validate_share=shares.get(name),
+                )
+            )
+        self._rounds.append(record)
+        self.observer.round(record)
+        due = attempt.round % self.experiment.checkpoint_every == 0
+        if due or self._exhausted():
+            self._saver.save(attempt.members)
+
+    # The end ------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Everything is computed: wait for the checkpoint and the validation."""
+        if not self._ending:
+            self._ending, self._ended_at = True, self.now()
+        if self._saver.saved != self.committed and self.committed:
+            if not self._saver.busy:
+                self._save_last()
+            return
+        late = self.now() - self._ended_at > _DONE_SECONDS
+        if self._saver.busy or (self._validation.open and not late):
+            return
+        if not self.ledger.progress.ended:
+            self.ledger.append("end", round=self.committed)
+        for member in self.roster:
+            member.send(Shutdown(reason="the run is complete"))
+        self._outcome = self._describe_outcome()
+
+    def _save_last(self) -> None:
+        """The last state is on no disk yet, or only in the workers' memory."""
+        if self._saver.on_disk(self.committed):
+            return
+        if holders := self.roster.holders(self.committed):
+            self._saver.save([member.name for member in holders])
+        else:
+            self._ending = False  # nobody has it any more: recovery decides
+
+    def _describe_outcome(self) -> Outcome:
+        rounds = self._rounds
+        sent = sum(r.bytes_sent_per_worker for r in rounds)
+        return Outcome(
+            rounds=self.committed,
+            loss=rounds[-1].loss if rounds else None,
+            validation_loss=self._validation.last,
+            tokens=sum(r.tokens for r in rounds),
+            seconds=sum(r.seconds for r in rounds),
+            bytes_sent_per_worker_per_round=sent // max(1, len(rounds)),
+            checkpoint=self._saver.path,
+        )
+
+    def status(self) -> dict[str, Any]:
+        """What the run is doing, for a dashboard or `pcp status`."""
+        attempt, rounds, now = self._attempt, self._rounds, self.now()
+        return {
+            "run": str(self.folder.path),
+            "phase": "round" if attempt else "ending" if self._ending else "gathering",
+            "round": attempt.round if attempt else self.committed,
+            "rounds": self.experiment.outer_loop_steps,
+            "epoch": self.ledger.progress.epoch,
+            "wanted": self._wanted,
+            "workers": [member.describe(now) for member in self.roster],
+            "prepared": len(attempt.prepared) if attempt else 0,
+            "loss": rounds[-1].loss if rounds else None,
+            "tokens_per_second": rounds[-1].tokens_per_second if rounds else None,
+            "tokens": self.ledger.progress.tokens,
+            "seconds": now - self._born,
+        }
+
+    def log(self, text: str) -> None:
+        """Tell whoever watches."""
+        self.observer.log(text)
+
+    @property
+    def grace(self) -> float:
+        """Seconds that workers get to come back after the shepherd started."""
+        return 2 * self.experiment.heartbeat_limit_seconds
+
+    @property
+    def age(self) -> float:
+        """Seconds since this shepherd started."""
+        return self.now() - self._born
+
+    @property
+    def pool(self) -> LeasePool | None:
+        """The samples to give out; None before the first bundle is made."""
+        return self._pool
+
+    def renew_pool(self) -> None:
+        """Count the samples again from the ledger, after a rewind."""
+        progress = self.ledger.progress
+        self._pool = lease_pool(
+            self.experiment, self._artifacts.corpus, progress.taken()
+        )
+
+    @property
+    def tokenizer(self) -> dict[str, Any]:
+        """What a checkpoint keeps to decode ids."""
+        return self._artifacts.corpus.tokens.tokenizer
+
+
+def _difference(key: str, old: Any, new: Any) -> str:
+    if isinstance(old, dict) and isinstance(new, dict):
+        key = next(k for k in new if old.get(k) != new[k])
+        return f"{key} was {old.get(key)!r}, is {new[key]!r}"
+    return f"{key} was {str(old)[:16]}, is {str(new)[:16]}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
