@@ -66,8 +66,8 @@ def copy(module: ir.Module) -> ir.Module:
 
 
 def compile_target(text: str, target: Target, options: CompileOptions) -> bytes:
-    """Try the target's optimization levels in order; the last failure counts."""
-    *higher, last = target.opt_levels
+    """Try the optimization levels in order; the last failure counts."""
+    *higher, last = options.opt_levels
     for level in higher:
         try:
             return _compile_level(text, target, level, options)
@@ -109,7 +109,7 @@ def _located(
 ) -> CompileError:
     """The failure with the model's own location where IREE can tell it."""
     text = target_text(module, target, locations=True)
-    flags = (f"--iree-opt-level={target.opt_levels[-1]}", *target.flags)
+    flags = (f"--iree-opt-level={options.opt_levels[-1]}", *target.flags)
     try:
         iree.compile_text(text, flags, timeout=options.timeout)
     except iree.Failure as again:

@@ -16,9 +16,6 @@ from dataclasses import dataclass
 from pcp.errors import ConfigError, nearest
 from pcp.passes.assign_target import CUDA, DEVICES, ROCM
 
-# Higher levels first: the next one is tried, and reported, when IREE fails.
-OPT_LEVELS = ("O2", "O1")
-
 
 @dataclass(frozen=True)
 class Target:
@@ -29,7 +26,6 @@ class Target:
     driver: str
     flags: tuple[str, ...] = ()
     passes: tuple[str, ...] = ()
-    opt_levels: tuple[str, ...] = OPT_LEVELS
 
     @property
     def file_name(self) -> str:

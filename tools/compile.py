@@ -10,7 +10,14 @@ from pathlib import Path
 
 from pcp.bundle import Bundle
 from pcp.compiler import driver, emission
-from pcp.compiler.options import DEFAULT_ALGORITHM, DEFAULT_OPTIMIZER, MODES, TIMEOUT_S
+from pcp.compiler.options import (
+    DEFAULT_ALGORITHM,
+    DEFAULT_OPT_LEVEL,
+    DEFAULT_OPTIMIZER,
+    MODES,
+    OPT_LEVELS,
+    TIMEOUT_S,
+)
 from pcp.compiler.options import CompileOptions as Options
 from pcp.compiler.targets import find
 from pcp.dialect.context import read
@@ -78,6 +85,7 @@ def _parser() -> Parser:
     add("--emit", choices=tuple(SUFFIXES), default="bundle")
     add("--entry", default="main", help="the function to compile; default main")
     add("--keep-ir", metavar="DIR", type=Path, help="the IR after each pass")
+    add("--opt-level", choices=OPT_LEVELS, default=DEFAULT_OPT_LEVEL, help="IREE's")
     add("--jobs", type=int, metavar="N", help="target compilers at once")
     add("--cache", metavar="DIR|off", help="default: $PCP_CACHE or the user's cache")
     add("--timeout", type=float, default=TIMEOUT_S, help="seconds for one target")
@@ -97,6 +105,7 @@ def _options(flags: argparse.Namespace) -> Options:
         cache=cache_folder(flags.cache),
         keep_ir=flags.keep_ir,
         timeout=flags.timeout,
+        opt_level=flags.opt_level,
         source=flags.model,
         report=_quiet if flags.quiet else _say,
     )
