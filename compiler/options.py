@@ -30,7 +30,7 @@ class CompileOptions:
     after each pass. `jobs` compilers run at once (None: one per processor).
     `timeout` is for one of IREE's runs, in seconds. `source` names the model in
     errors. `opt_level` is the first of IREE's levels to try; when IREE fails, lower
-    ones are tried and reported. `report` is called with a line whenever something was decided.
+    ones are tried. `report` is called with a line whenever something was decided.
     """
 
     targets: tuple[str, ...] = ("cpu",)
