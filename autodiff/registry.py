@@ -23,6 +23,7 @@ CHAPTERS = (
     "contractions",
     "convolutions",
     "linear_algebra",
+    "control_flow",
     "chlo",
 )
 

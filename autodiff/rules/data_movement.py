@@ -14,15 +14,20 @@ def _zero(like: Value) -> Value:
 
 
 def _broadcast_in_dim(at: Site, g: Value) -> Value:
-    """Sum over the dimensions that were added or stretched."""
+    """Sum over the dimensions that were added or stretched.
+
+    Dimensions of size 1 are never summed: a reshape adds and drops them.
+    """
     shape, dims = hlo.shape_of(at[0]), at.ints("broadcast_dimensions")
     wide = hlo.shape_of(g)
-    stretched = {d for d, n in zip(dims, shape, strict=True) if n != wide[d]}
-    summed = [d for d in range(len(wide)) if d not in dims or d in stretched]
+    kept = [d for d, n in zip(dims, shape, strict=True) if n == wide[d] != 1]
+    summed = [d for d, n in enumerate(wide) if n != 1 and d not in kept]
     partial = hlo.reduce_sum(g, summed)
-    kept = [d for d in dims if d not in stretched]
+    if kept == sorted(kept):
+        return hlo.reshape(partial, shape)
+    ascending = hlo.reshape(partial, [wide[d] for d in sorted(kept)])
     order = [sorted(kept).index(d) for d in kept]
-    return hlo.reshape(hlo.transpose(partial, order), shape)
+    return hlo.reshape(hlo.transpose(ascending, order), shape)
 
 
 def _reshape(at: Site, g: Value) -> Value:

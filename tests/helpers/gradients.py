@@ -80,7 +80,8 @@ def transformed(text: str, pass_: str) -> str:
     with module.context:
         derived.attributes["sym_name"] = ir.StringAttr.get("main")
         derived.move_before(module.body.operations[0])
-        pipeline("builtin.module(symbol-dce)").run(module)
+        clean = "builtin.module(symbol-dce,func.func(chlo-legalize-to-stablehlo))"
+        pipeline(clean).run(module)
     return str(module)
 
 
