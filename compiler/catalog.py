@@ -21,6 +21,7 @@ PASSES: dict[str, str] = {
     "pcp-assign-target": "pcp.passes.assign_target:AssignTarget",
     "pcp-import": "pcp.passes.import_:Import",
     "pcp-legalize": "pcp.passes.legalize:Legalize",
+    "pcp-simplify": "pcp.passes.simplify:Simplify",
     "pcp-grad": "pcp.autodiff.passes:Grad",
     "pcp-verify-plan": "pcp.passes.verify_plan:VerifyPlan",
     "pcp-vjp": "pcp.autodiff.passes:Vjp",
