@@ -148,7 +148,7 @@ class Recovery:
             shepherd.pool.give_back(lease)
         if best < progress.committed:
             shepherd.log(
-                f"nobody holds round {progress.committed} any more: back to round {best}"
+                f"nobody holds round {progress.committed} any more: back to {best}"
             )
             shepherd.ledger.append("rewind", to=best, reason="state lost")
             shepherd.renew_pool()

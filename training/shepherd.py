@@ -41,7 +41,6 @@ from pcp.training.protocol import (
     Message,
     Prepared,
     Ready,
-    Restore,
     RoundStart,
     Shutdown,
     Status,

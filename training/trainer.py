@@ -19,6 +19,7 @@ import numpy as np
 
 from pcp.errors import BundleError, StateMismatch
 from pcp.manifest import Function, Manifest, TensorSpec
+from pcp.runtime.dtypes import numpy_dtype
 from pcp.training.data import Batch
 from pcp.training.tensors import Arrays
 
@@ -124,7 +125,7 @@ class BundleTrainer:
             t for t in self._functions["outer_step"].inputs if t.role == "momentum"
         ]
         self._data_types = [
-            np.dtype(t.dtype.replace("i", "int"))
+            numpy_dtype(t.dtype)
             for t in self._functions["grad"].inputs
             if t.role == "data"
         ]
@@ -232,7 +233,8 @@ class BundleTrainer:
         self._program.close()
 
     def _call(self, name: str, *arguments: Any) -> Sequence[Any]:
-        return self._program[name](*arguments, device_arrays=True)
+        results = self._program[name](*arguments, device_arrays=True)
+        return results if isinstance(results, tuple) else (results,)
 
     def _device(self, array: np.ndarray) -> Any:
         return self._program.to_device(array)
@@ -256,22 +258,13 @@ class BundleTrainer:
         self._state = [self._device(np.array(new[name])) for name in self._states]
 
 
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The numpy type for MLIR's spelling; bf16 needs ml_dtypes."""
-    if name == "bf16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype({"f16": "float16", "f32": "float32", "f64": "float64"}[name])
-
-
 def loss_value(losses: Sequence[Any]) -> float:
     """The mean of losses that may still be on the device."""
-    return float(np.mean([np.asarray(_host(loss), np.float64) for loss in losses]))
+    return float(np.mean([_host(loss).astype(np.float64) for loss in losses]))
 
 
 def _host(value: Any) -> np.ndarray:
-    return value if isinstance(value, np.ndarray) else value.numpy()
+    return np.asarray(value)  # a DeviceArray copies itself out
 
 
 def _prefixed(prefix: str, names: Sequence[str], arrays: Any) -> Arrays:
