@@ -62,8 +62,8 @@ class Task(Op, name="task", traits=[ir.IsIsolatedFromAboveTrait]):
             require(
                 direction in DIRECTIONS, f'dir is one of {known}, not "{direction}"'
             )
-        takes = [_on(t, device, "operand") for t in types_of(self.operands)]
-        gives = [_on(t, device, "result") for t in types_of(self.results)]
+        takes = [_on(t, device, "an operand") for t in types_of(self.operands)]
+        gives = [_on(t, device, "a result") for t in types_of(self.results)]
         check_region(self, takes, gives)
 
 
@@ -145,7 +145,7 @@ def listed(types: list[ir.Type]) -> str:
 
 def _on(type_: ir.Type, device: str, what: str) -> ir.Type:
     """The tensor type of what is placed on `device`."""
-    require(isinstance(type_, On), f"has an {what} that is not placed: {type_}")
+    require(isinstance(type_, On), f"has {what} that is not placed: {type_}")
     where = ir.FlatSymbolRefAttr(type_.device).value
-    require(where == device, f"runs on @{device} and has an {what} on @{where}")
+    require(where == device, f"runs on @{device} and has {what} on @{where}")
     return unwrap(type_.payload)
