@@ -26,7 +26,7 @@ def test_text_and_bytecode_files_read_alike(tmp_path):
         (b"func.func @f() {\n  return\n\xff", "m:3: neither MLIR text nor MLIR byte"),
         (b"ML\xefR broken", "m"),
         (b"func.func @f() {\n  foo\n}", "m:2:3: "),
-        (b'"no.such"() : () -> ()', "m:1:1: .*unregistered"),
+        (b'"no.such"() : () -> ()', "m:1:10: .*unregistered"),
     ],
 )
 def test_what_cannot_be_read_says_where(content, message):
