@@ -13,7 +13,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import ConfigError, PassError
-from pcp.passes import functions, initialize
+from pcp.passes import fresh, functions, initialize
 from pcp.passes.base import Pass
 from pcp.passes.functions import Port
 from pcp.passes.optimizers import clip, numbers
@@ -246,36 +246,24 @@ def add_init(
 
     def build(seed: Value) -> list[tuple[Port, Value]]:
         key = initialize.key_of(seed)
-        values = [draw(i, key) for i in range(len(training.params))]
-        values += [hlo.zeros(port.type) for port in state]
-        return [*zip([*training.params, *state], distinct(values), strict=True)]
+        values = [draw(i, key, seed) for i in range(len(training.params))]
+        for port in state:
+            source = fresh.numbered(seed, len(values))
+            values.append(fresh.filled(port.type, 0, source))
+        return [*zip([*training.params, *state], values, strict=True)]
 
     functions.define(module, "init", [seed], build)
-
-
-def distinct(values: Sequence[Value]) -> list[Value]:
-    """The same values, so that no two of them can become one buffer.
-
-    Equal constants are merged, and a function that returns one value twice gives
-    one buffer twice; a later in-place update of the one would change the other.
-    """
-    if not values:
-        return []
-    return list(
-        hlo.op("optimization_barrier", values, [value.type for value in values]).results
-    )
 
 
 def _drawers(module: ir.Module, training: Training) -> Callable[..., Value]:
     """How parameter i is drawn: one private function a shape and distribution."""
     made: dict[tuple[initialize.Init, str], str] = {}
 
-    def draw(i: int, key: initialize.Key) -> Value:
+    def draw(i: int, key: initialize.Key, seed: Value) -> Value:
         init, type_ = training.inits[i], training.params[i].type
-        i32 = hlo.tensor((), ir.IntegerType.get_signless(32))
-        stream = hlo.constant(i, i32)
         if not init.random:
-            return initialize.build(init, type_, key, stream)
+            return fresh.filled(type_, init.fill, fresh.numbered(seed, i))
+        stream = hlo.constant(i, hlo.tensor((), ir.IntegerType.get_signless(32)))
         if (init, str(type_)) not in made:
             made[init, str(type_)] = f"init.{len(made)}"
             _define_drawer(module, made[init, str(type_)], init, type_)
@@ -384,9 +372,11 @@ def add_outer_init(
     """`@outer_init(params) -> momentum`: zeros."""
     momenta = _momenta(training, spec, rule)
 
-    def build(*_: Value) -> list[tuple[Port, Value]]:
-        values = distinct([hlo.zeros(port.type) for port in momenta])
-        return [*zip(momenta, values, strict=True)]
+    def build(*params: Value) -> list[tuple[Port, Value]]:
+        return [
+            (port, fresh.filled(port.type, 0, fresh.bits(p)))
+            for port, p in zip(momenta, params[: len(momenta)], strict=True)
+        ]
 
     functions.define(module, "outer_init", training.params, build)
 

@@ -34,6 +34,11 @@ class Init:
         """Whether it draws numbers at all."""
         return self.kind in _DRAWS
 
+    @property
+    def fill(self) -> float:
+        """The value at every position, of one that draws nothing."""
+        return _FILLS[self.kind](*self.numbers)
+
 
 # How many numbers each kind takes.
 COUNTS = {"normal": (1, 2), "uniform": (2,), "constant": (1,), "ones": (), "zeros": ()}
@@ -84,9 +89,7 @@ def key_of(seed: Value) -> Key:
 
 
 def build(init: Init, type_: ir.Type, key: Key, stream: Value) -> Value:
-    """A tensor of `type_`; `stream` (rank-0 i32) numbers the parameter."""
-    if not init.random:
-        return hlo.constant(_FILLS[init.kind](*init.numbers), type_)
+    """A drawn tensor of `type_`; `stream` (rank-0 i32) numbers the parameter."""
     drawn = _DRAWS[init.kind](random_words(hlo.shape_of(type_), key, stream), init)
     return hlo.convert(drawn, hlo.element_type(type_))
 
