@@ -150,7 +150,10 @@ class BundleTrainer:
         """Parameters and inner state from `@init`, the momentum zero."""
         results = self._call("init", np.array(seed, np.int64))
         specs = self._functions["init"].results
-        self._state = one_group(specs, results, "state")
+        # Equal constants of `@init` (all the zeros) may share one buffer, which
+        # `@apply` would update in place for each of them: give each its own.
+        states = one_group(specs, results, "state")
+        self._state = [self._device(_host(value)) for value in states]
         parameters = [_host(p) for p in one_group(specs, results, "param")]
         self._shared = _prefixed(PARAMETER, self._names, parameters)
         self._shared |= self._no_momentum()

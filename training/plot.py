@@ -1,0 +1,42 @@
+"""The loss of a run as a picture."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pcp.errors import ConfigError
+from pcp.training.metrics import Round
+
+
+def plot_losses(
+    rounds: Sequence[Round], validations: Mapping[int, float], path: str | Path
+) -> Path:
+    """Write a PNG of training and validation loss against tokens seen.
+
+    Needs matplotlib (`pip install 'pcp[train]'`); no display is needed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError(
+            "the loss plot needs matplotlib: pip install 'pcp[train]'"
+        ) from error
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    tokens = {r.round: r.tokens_total for r in rounds}
+    xs = [tokens[r.round] for r in rounds]
+    axes.plot(xs, [r.loss for r in rounds], label="training")
+    low, high = [r.loss_min for r in rounds], [r.loss_max for r in rounds]
+    axes.fill_between(xs, low, high, alpha=0.2, label="range over workers")
+    seen = {n: loss for n, loss in validations.items() if n in tokens}
+    if seen:
+        axes.plot(
+            [tokens[n] for n in seen], list(seen.values()), "o-", label="validation"
+        )
+    axes.set_xlabel("tokens")
+    axes.set_ylabel("loss (nats per token)")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    return Path(path)

@@ -1,0 +1,60 @@
+"""Weights & Biases, for those who have a key."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pcp.errors import ConfigError
+from pcp.training.experiment import Experiment
+from pcp.training.metrics import Quiet, Round
+from pcp.training.run_folder import SECRETS
+
+
+class WandbRun(Quiet):
+    """Logs rounds and validations to W&B. Needs the package `wandb`."""
+
+    def __init__(self, experiment: Experiment, key: str, run: str) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise ConfigError(
+                "a W&B key is set, but the package is missing: "
+                "pip install 'pcp[wandb]', or unset the key"
+            ) from error
+        wandb.login(key=key)
+        self._run: Any = wandb.init(
+            project=experiment.wandb_project,
+            entity=experiment.wandb_entity,
+            name=experiment.wandb_run_name or run,
+            id=run,
+            resume="allow",
+            config=experiment.model_dump(exclude=SECRETS),
+        )
+
+    def round(self, record: Round) -> None:
+        """Log loss, workers, speed and bytes of a round."""
+        self._log(
+            record.round,
+            {
+                "loss": record.loss,
+                "loss_min": record.loss_min,
+                "loss_max": record.loss_max,
+                "learning_rate": record.learning_rate,
+                "active_workers": record.workers,
+                "round_seconds": record.seconds,
+                "tokens_per_second": record.tokens_per_second,
+                "tokens": record.tokens_total,
+                "bytes_sent": record.bytes_sent,
+                "outer_step": record.round,
+            },
+        )
+
+    def validation(self, number: int, loss: float, batches: int) -> None:
+        """Log the held-out loss."""
+        self._log(number, {"validation_loss": loss})
+
+    def close(self) -> None:
+        """Finish the run."""
+        self._run.finish()
+
+    def _log(self, step: int, values: Mapping[str, Any]) -> None:
+        self._run.log(dict(values), step=step)
