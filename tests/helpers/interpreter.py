@@ -75,6 +75,7 @@ def _evaluate(text: str, arguments: list[np.ndarray]) -> list[np.ndarray]:
     from pcp.dialect.context import make_context, parse
 
     context = make_context()
+    stablehlo.register_interpreter_dialect(context)  # for interpreter.run_parallel
     module = parse(text, context)
     with context:
         types = module.body.operations[0].type.inputs

@@ -52,23 +52,32 @@ def run_passes(text: str, passes: str) -> ir.Module:
 
 
 def expanded(
-    text: str, optimizer: str = "sgd", algorithm: str = "none", after: str = CLEAN
+    text: str,
+    optimizer: str = "sgd",
+    algorithm: str = "none",
+    after: str = CLEAN,
+    keep: Sequence[str] = (),
 ) -> ir.Module:
-    """`text` with all its training functions; `after` are the passes that follow."""
+    """`text` with its training functions; `after` are the passes that follow.
+
+    With `keep`, all other public functions are dropped first: what is not tested
+    need not be compiled.
+    """
     expand = f"pcp-expand-training{{optimizer={optimizer} algorithm={algorithm}}}"
     grad = "pcp-grad{func=main name=grad}"
-    return run_passes(text, f"pcp-infer-roles,{grad},{expand},{after}")
+    module = run_passes(text, f"pcp-infer-roles,{grad},{expand}")
+    if keep:
+        _keep_only(module, keep)
+    catalog.pipeline(f"builtin.module({after})").run(module)
+    return module
 
 
-def keep_only(module: ir.Module, *names: str) -> ir.Module:
-    """Drop all public functions but `names`: the rest need not be compiled."""
+def _keep_only(module: ir.Module, names: Sequence[str]) -> None:
     for op in list(module.body.operations):
         private = "sym_visibility" in op.operation.attributes
         if op.operation.name == "func.func" and not private:
             if symbol_name(op) not in names:
                 op.operation.erase()
-    catalog.pipeline("builtin.module(symbol-dce)").run(module)
-    return module
 
 
 def bundle(module: ir.Module) -> Bundle:

@@ -7,7 +7,6 @@ import pytest
 from helpers.training_programs import (
     CLEAN,
     expanded,
-    keep_only,
     model,
     program,
     run_passes,
@@ -146,7 +145,7 @@ OPTIMIZERS = (
 def test_every_tensor_of_every_optimizer_is_updated_in_place(optimizer: str) -> None:
     """All but scalars; equal bits with and without, and the same addresses."""
     plain, inplace = (
-        keep_only(expanded(model(), optimizer, after=after), "apply", "init")
+        expanded(model(), optimizer, after=after, keep=["apply", "init"])
         for after in (CLEAN, f"{CLEAN},pcp-verify-inplace")
     )
     copied, moved_copy = steps(plain)
@@ -184,7 +183,7 @@ def address(array: Any) -> int:
 
 def test_no_two_tensors_of_a_new_state_share_a_buffer() -> None:
     """Equal constants are merged; first values must not be."""
-    module = keep_only(expanded(model(), "adamw", "diloco"), "init", "outer_init")
+    module = expanded(model(), "adamw", "diloco", keep=["init", "outer_init"])
     with program(module) as loaded:
         values = loaded["init"](np.int64(0), device_arrays=True)
         places = {address(v) for v in values if v.shape}

@@ -9,7 +9,6 @@ from helpers.interpreter import Interpreter
 from helpers.training_programs import (
     CLEAN,
     expanded,
-    keep_only,
     model,
     program,
     tensors,
@@ -74,7 +73,7 @@ def theirs(make: Callable[..., Any], clip: float, start: list, gradients: list) 
 
 def ours(text: str, start: list, gradients: list) -> list:
     """The parameters after each step, by @apply on the device."""
-    module = keep_only(expanded(model(), text, after=INPLACE), "apply")
+    module = expanded(model(), text, after=INPLACE, keep=["apply"])
     with program(module) as loaded:
         signature = loaded["apply"].signature
         state = [
@@ -114,7 +113,7 @@ def test_double_precision_stays_double() -> None:
     generator = np.random.default_rng(2)
     start = tensors(generator, np.float64)
     gradients = [tensors(generator, np.float64) for _ in range(STEPS)]
-    module = keep_only(expanded(model("f64"), text), "apply")
+    module = expanded(model("f64"), text, keep=["apply"])
     source = str(module).replace("@apply", "@main")
     values = [*start, *(np.zeros_like(p) for p in [*start, *start]), np.int32(0)]
     with Interpreter() as interpreter:
