@@ -15,7 +15,9 @@ becomes
 The reference interpreter does the arithmetic, so the values are exact.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import PassManager, ir, stablehlo
@@ -71,6 +73,38 @@ def _is_static(type_: ir.Type) -> bool:
 
 def _is_noop(op: ir.Operation) -> bool:
     return op.operands[0].type == op.results[0].type
+
+
+def freeze_arguments(
+    module: ir.Module, first: int, arrays: Sequence[np.ndarray], function: str = "main"
+) -> None:
+    """Make constants of the arguments from position `first` on, one per array.
+
+    An array holds the bytes of its argument: bfloat16, which numpy lacks, comes
+    as int16.
+    """
+    op = entry(module, function)
+    block = op.regions[0].blocks[0]
+    old = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
+    kept = [*old.inputs[:first], *old.inputs[first + len(arrays) :]]
+    with module.context, op.location:
+        with ir.InsertionPoint.at_block_begin(block):
+            for argument, array in zip(
+                list(block.arguments)[first:], arrays, strict=False
+            ):
+                argument.replace_all_uses_with(_constant(array, argument.type))
+        for _ in arrays:
+            block.erase_argument(first)
+        new = ir.FunctionType.get(kept, old.results)
+        op.attributes["function_type"] = ir.TypeAttr.get(new)
+
+
+def _constant(array: np.ndarray, type_: ir.Type) -> ir.Value:
+    element = hlo.element_type(type_)
+    dense = ir.DenseElementsAttr.get(
+        np.ascontiguousarray(array), type=element, shape=hlo.shape_of(type_)
+    )
+    return hlo.op("constant", [], [type_], value=dense).result
 
 
 def fold_constants(block: ir.Block) -> None:

@@ -6,7 +6,7 @@ argument. Buffers and parameters with `requires_grad=False` are constants.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings, simplefilter
@@ -16,7 +16,7 @@ import numpy as np
 from pcp.dialect.bindings import ir, torch_importer
 from pcp.dialect.context import parse
 from pcp.errors import IRError, UsageError
-from pcp.frontends.constants import tidy
+from pcp.frontends.constants import freeze_arguments, tidy
 from pcp.frontends.signature import Argument, annotate, describe_init
 
 if TYPE_CHECKING:
@@ -34,13 +34,15 @@ def from_torch(model: "torch.nn.Module", *inputs: "torch.Tensor") -> ir.Module:
     buffers (batch norm in training mode) is an `IRError` that names the place.
     """
     torch = _torch()
-    trained = trained_parameters(model)
-    _check_frozen_size(model, trained)
+    trained, frozen = trained_parameters(model), frozen_tensors(model)
+    _check_frozen_size(frozen, type(model).__name__)
+    functional = _functional(torch, model, [*trained, *frozen])
     with catch_warnings():
         # torch.export warns about its own internals.
         simplefilter("ignore")
-        text = _import(torch, _functional(torch, model, trained), trained, inputs)
+        text = _import(torch, functional, [*trained.values(), *frozen.values()], inputs)
     module = parse(text, source=type(model).__name__)
+    freeze_arguments(module, len(trained), [_raw(t) for t in frozen.values()])
     tidy(module)
     annotate(module, _arguments(model, trained, inputs))
     return module
@@ -49,6 +51,12 @@ def from_torch(model: "torch.nn.Module", *inputs: "torch.Tensor") -> ir.Module:
 def trained_parameters(model: "torch.nn.Module") -> "dict[str, torch.Tensor]":
     """Name -> parameter that wants a gradient, in order, ties once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def frozen_tensors(model: "torch.nn.Module") -> "dict[str, torch.Tensor]":
+    """Name -> buffer, or parameter that wants no gradient."""
+    frozen = {n: p for n, p in model.named_parameters() if not p.requires_grad}
+    return {**frozen, **dict(model.named_buffers())}
 
 
 def weights_of(model: "torch.nn.Module") -> dict[str, np.ndarray]:
@@ -75,16 +83,21 @@ def _torch() -> Any:
     return torch
 
 
-def _check_frozen_size(
-    model: "torch.nn.Module", trained: "Mapping[str, torch.Tensor]"
-) -> None:
-    named = [*model.named_parameters(), *model.named_buffers()]
-    frozen = {name: t for name, t in named if name not in trained}
+def _raw(tensor: "torch.Tensor") -> np.ndarray:
+    """The bytes of a tensor; bfloat16, which numpy lacks, as int16."""
+    torch = _torch()
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.view(torch.int16)
+    return np.array(tensor.numpy(), order="C")
+
+
+def _check_frozen_size(frozen: "Mapping[str, torch.Tensor]", model: str) -> None:
     total = sum(t.numel() * t.element_size() for t in frozen.values())
     if total > MAX_CONSTANT_BYTES:
         largest = max(frozen, key=lambda name: frozen[name].numel())
         raise IRError(
-            f"{type(model).__name__}: {total >> 20} MiB of buffers and frozen "
+            f"{model}: {total >> 20} MiB of buffers and frozen "
             f"parameters (the largest is {largest}) would become constants in the "
             f"program; the limit is {MAX_CONSTANT_BYTES >> 20} MiB. Pass them to "
             "forward, or set requires_grad"
@@ -92,37 +105,41 @@ def _check_frozen_size(
 
 
 def _functional(
-    torch: Any, model: "torch.nn.Module", trained: "Mapping[str, torch.Tensor]"
+    torch: Any, model: "torch.nn.Module", names: Sequence[str]
 ) -> "torch.nn.Module":
-    """A module without parameters of its own: `forward(*parameters, *inputs)`."""
-    names = list(trained)
+    """A module without tensors of its own: `forward(*tensors, *inputs)`.
+
+    `model` hides in the closure: registered, torch.export would lift its tensors
+    a second time, and torch-mlir loses those of buffers that are not persistent.
+    """
 
     class Functional(torch.nn.Module):
         def forward(self, *arguments: "torch.Tensor") -> Any:
-            parameters = dict(zip(names, arguments, strict=False))
+            tensors = dict(zip(names, arguments, strict=False))
             inputs = arguments[len(names) :]
-            return torch.func.functional_call(model, parameters, inputs)
+            return torch.func.functional_call(model, tensors, inputs)
 
-    return Functional()
+    functional = Functional()
+    functional.names = names
+    return functional
 
 
 def _import(
     torch: Any,
-    functional: "torch.nn.Module",
-    trained: "Mapping[str, torch.Tensor]",
-    inputs: "tuple[torch.Tensor, ...]",
+    functional: Any,
+    tensors: "Sequence[torch.Tensor]",
+    inputs: "Sequence[torch.Tensor]",
 ) -> str:
     """StableHLO text with locations."""
     fx = torch_importer()
     # Copies: torch.export makes one argument of a tensor that is passed twice.
-    given = (*trained.values(), *inputs)
-    arguments = tuple(tensor.detach().clone() for tensor in given)
+    arguments = tuple(tensor.detach().clone() for tensor in (*tensors, *inputs))
     with _blame("torch.export"):
         program = torch.export.export(functional, arguments, strict=False)
     table = {**fx.get_decomposition_table(), **decompositions(torch)}
     with _blame("torch's decompositions"):
         program = program.run_decompositions(table)
-    _check_pure(torch, program)
+    _check_pure(torch, program, functional.names)
     with _blame("torch-mlir"):
         module = fx.export_and_import(
             program,
@@ -145,7 +162,7 @@ def _blame(stage: str) -> Iterator[None]:
         raise IRError(f"{stage} cannot export this model: {detail}") from error
 
 
-def _check_pure(torch: Any, program: Any) -> None:
+def _check_pure(torch: Any, program: Any, names: Sequence[str]) -> None:
     """No random numbers, no writes to buffers: `@main` is a function."""
     for node in program.graph.nodes:
         tags = getattr(node.target, "tags", ())
@@ -155,11 +172,15 @@ def _check_pure(torch: Any, program: Any) -> None:
                 "compiled step cannot; call model.eval() or set dropout to 0"
             )
     signature = program.graph_signature
-    if written := {**signature.buffers_to_mutate, **signature.user_inputs_to_mutate}:
-        names = ", ".join(sorted(written.values()))
+    if written := set(signature.user_inputs_to_mutate.values()):
+        order = [name for name in signature.user_inputs if isinstance(name, str)]
+        changed = [
+            name for name, arg in zip(names, order, strict=False) if arg in written
+        ]
         raise IRError(
-            f"the model writes {names} while it runs; @main has no side effects: "
-            "call model.eval(), or use a norm without running statistics"
+            f"the model writes {', '.join(changed) or 'its inputs'} while it runs; "
+            "@main has no side effects: call model.eval(), or use a norm without "
+            "running statistics"
         )
 
 
@@ -206,7 +227,8 @@ def decompositions(torch: Any) -> dict[Any, Callable[..., Any]]:
 
 
 def _literal_hooks(torch: Any, fx: Any) -> Any:
-    """Buffers become dense constants: no pass of ours reads resource blobs."""
+    """Tensors written out in `forward` become dense constants: no pass of ours
+    reads resource blobs."""
 
     class DenseLiterals(fx.FxImporterHooks):
         def resolve_literal(self, gni: Any, literal: Any, info: Any) -> Any:

@@ -2,18 +2,17 @@ module {
   func.func @main(%arg0: tensor<256x64xf32> {pcp.init = "normal(0.0199)", pcp.name = "token.weight", pcp.role = "param"}, %arg1: tensor<32x64xf32> {pcp.init = "normal(0.02)", pcp.name = "position.weight", pcp.role = "param"}, %arg2: tensor<64xf32> {pcp.init = "ones", pcp.name = "blocks.0.norm1.weight", pcp.role = "param"}, %arg3: tensor<64xf32> {pcp.init = "zeros", pcp.name = "blocks.0.norm1.bias", pcp.role = "param"}, %arg4: tensor<192x64xf32> {pcp.init = "normal(0.0201)", pcp.name = "blocks.0.attention.qkv.weight", pcp.role = "param"}, %arg5: tensor<64x64xf32> {pcp.init = "normal(0.02)", pcp.name = "blocks.0.attention.projection.weight", pcp.role = "param"}, %arg6: tensor<64xf32> {pcp.init = "ones", pcp.name = "blocks.0.norm2.weight", pcp.role = "param"}, %arg7: tensor<64xf32> {pcp.init = "zeros", pcp.name = "blocks.0.norm2.bias", pcp.role = "param"}, %arg8: tensor<256x64xf32> {pcp.init = "normal(0.0199)", pcp.name = "blocks.0.up.weight", pcp.role = "param"}, %arg9: tensor<256xf32> {pcp.init = "zeros", pcp.name = "blocks.0.up.bias", pcp.role = "param"}, %arg10: tensor<64x256xf32> {pcp.init = "normal(0.02)", pcp.name = "blocks.0.down.weight", pcp.role = "param"}, %arg11: tensor<64xf32> {pcp.init = "zeros", pcp.name = "blocks.0.down.bias", pcp.role = "param"}, %arg12: tensor<64xf32> {pcp.init = "ones", pcp.name = "blocks.1.norm1.weight", pcp.role = "param"}, %arg13: tensor<64xf32> {pcp.init = "zeros", pcp.name = "blocks.1.norm1.bias", pcp.role = "param"}, %arg14: tensor<192x64xf32> {pcp.init = "normal(0.0201)", pcp.name = "blocks.1.attention.qkv.weight", pcp.role = "param"}, %arg15: tensor<64x64xf32> {pcp.init = "normal(0.0202)", pcp.name = "blocks.1.attention.projection.weight", pcp.role = "param"}, %arg16: tensor<64xf32> {pcp.init = "ones", pcp.name = "blocks.1.norm2.weight", pcp.role = "param"}, %arg17: tensor<64xf32> {pcp.init = "zeros", pcp.name = "blocks.1.norm2.bias", pcp.role = "param"}, %arg18: tensor<256x64xf32> {pcp.init = "normal(0.02)", pcp.name = "blocks.1.up.weight", pcp.role = "param"}, %arg19: tensor<256xf32> {pcp.init = "zeros", pcp.name = "blocks.1.up.bias", pcp.role = "param"}, %arg20: tensor<64x256xf32> {pcp.init = "normal(0.02)", pcp.name = "blocks.1.down.weight", pcp.role = "param"}, %arg21: tensor<64xf32> {pcp.init = "zeros", pcp.name = "blocks.1.down.bias", pcp.role = "param"}, %arg22: tensor<64xf32> {pcp.init = "ones", pcp.name = "norm.weight", pcp.role = "param"}, %arg23: tensor<64xf32> {pcp.init = "zeros", pcp.name = "norm.bias", pcp.role = "param"}, %arg24: tensor<256x64xf32> {pcp.init = "normal(0.0199)", pcp.name = "head.weight", pcp.role = "param"}, %arg25: tensor<64x32xi64> {pcp.name = "ids", pcp.role = "data"}, %arg26: tensor<64x32xi64> {pcp.name = "targets", pcp.role = "data"}) -> tensor<f32> {
     %c = stablehlo.constant dense<0> : tensor<2048xi64>
     %c_0 = stablehlo.constant dense<-100> : tensor<2048xi64>
-    %c_1 = stablehlo.constant dense<"0x00010101010101010101010101010101010101010101010101010101010101010000010101010101010101010101010101010101010101010101010101010101000000010101010101010101010101010101010101010101010101010101010100000000010101010101010101010101010101010101010101010101010101010000000000010101010101010101010101010101010101010101010101010101000000000000010101010101010101010101010101010101010101010101010100000000000000010101010101010101010101010101010101010101010101010000000000000000010101010101010101010101010101010101010101010101000000000000000000010101010101010101010101010101010101010101010100000000000000000000010101010101010101010101010101010101010101010000000000000000000000010101010101010101010101010101010101010101000000000000000000000000010101010101010101010101010101010101010100000000000000000000000000010101010101010101010101010101010101010000000000000000000000000000010101010101010101010101010101010101000000000000000000000000000000010101010101010101010101010101010100000000000000000000000000000000010101010101010101010101010101010000000000000000000000000000000000010101010101010101010101010101000000000000000000000000000000000000010101010101010101010101010100000000000000000000000000000000000000010101010101010101010101010000000000000000000000000000000000000000010101010101010101010101000000000000000000000000000000000000000000010101010101010101010100000000000000000000000000000000000000000000010101010101010101010000000000000000000000000000000000000000000000010101010101010101000000000000000000000000000000000000000000000000010101010101010100000000000000000000000000000000000000000000000000010101010101010000000000000000000000000000000000000000000000000000010101010101000000000000000000000000000000000000000000000000000000010101010100000000000000000000000000000000000000000000000000000000010101010000000000000000000000000000000000000000000000000000000000010101000000000000000000000000000000000000000000000000000000000000010100000000000000000000000000000000000000000000000000000000000000010000000000000000000000000000000000000000000000000000000000000000"> : tensor<1x1x32x32xi1>
     %cst = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %c_2 = stablehlo.constant dense<0> : tensor<i64>
-    %cst_3 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %cst_4 = stablehlo.constant dense<0.000000e+00> : tensor<64x32x256xf32>
+    %c_1 = stablehlo.constant dense<0> : tensor<i64>
+    %cst_2 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+    %cst_3 = stablehlo.constant dense<0.000000e+00> : tensor<64x32x256xf32>
     %0 = "stablehlo.gather"(%arg0, %arg25) <{dimension_numbers = #stablehlo.gather<offset_dims = [2], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2>, indices_are_sorted = false, slice_sizes = array<i64: 1, 64>}> : (tensor<256x64xf32>, tensor<64x32xi64>) -> tensor<64x32x64xf32>
     %1 = stablehlo.broadcast_in_dim %arg1, dims = [1, 2] : (tensor<32x64xf32>) -> tensor<64x32x64xf32>
     %2 = stablehlo.add %0, %1 : tensor<64x32x64xf32>
     %3 = stablehlo.reduce(%2 init: %cst) applies stablehlo.add across dimensions = [2] : (tensor<64x32x64xf32>, tensor<f32>) -> tensor<64x32xf32>
     %4 = stablehlo.reshape %3 : (tensor<64x32xf32>) -> tensor<64x32x1xf32>
-    %cst_5 = stablehlo.constant dense<6.400000e+01> : tensor<f32>
-    %5 = stablehlo.broadcast_in_dim %cst_5, dims = [] : (tensor<f32>) -> tensor<64x32x1xf32>
+    %cst_4 = stablehlo.constant dense<6.400000e+01> : tensor<f32>
+    %5 = stablehlo.broadcast_in_dim %cst_4, dims = [] : (tensor<f32>) -> tensor<64x32x1xf32>
     %6 = stablehlo.divide %4, %5 : tensor<64x32x1xf32>
     %7 = stablehlo.broadcast_in_dim %6, dims = [0, 1, 2] : (tensor<64x32x1xf32>) -> tensor<64x32x64xf32>
     %8 = stablehlo.subtract %2, %7 : tensor<64x32x64xf32>
@@ -21,8 +20,8 @@ module {
     %10 = stablehlo.reduce(%9 init: %cst) applies stablehlo.add across dimensions = [2] : (tensor<64x32x64xf32>, tensor<f32>) -> tensor<64x32xf32>
     %11 = stablehlo.reshape %10 : (tensor<64x32xf32>) -> tensor<64x32x1xf32>
     %12 = stablehlo.divide %11, %5 : tensor<64x32x1xf32>
-    %cst_6 = stablehlo.constant dense<9.99999974E-6> : tensor<f32>
-    %13 = stablehlo.broadcast_in_dim %cst_6, dims = [] : (tensor<f32>) -> tensor<64x32x1xf32>
+    %cst_5 = stablehlo.constant dense<9.99999974E-6> : tensor<f32>
+    %13 = stablehlo.broadcast_in_dim %cst_5, dims = [] : (tensor<f32>) -> tensor<64x32x1xf32>
     %14 = stablehlo.add %12, %13 : tensor<64x32x1xf32>
     %15 = stablehlo.rsqrt %14 : tensor<64x32x1xf32>
     %16 = stablehlo.broadcast_in_dim %15, dims = [0, 1, 2] : (tensor<64x32x1xf32>) -> tensor<64x32x64xf32>
@@ -50,14 +49,15 @@ module {
     %38 = stablehlo.broadcast_in_dim %37, dims = [0, 1, 2] : (tensor<256x16x32xf32>) -> tensor<256x16x32xf32>
     %39 = stablehlo.dot_general %36, %38, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<256x32x16xf32>, tensor<256x16x32xf32>) -> tensor<256x32x32xf32>
     %40 = stablehlo.reshape %39 : (tensor<256x32x32xf32>) -> tensor<64x4x32x32xf32>
-    %cst_7 = stablehlo.constant dense<4.000000e+00> : tensor<f32>
-    %41 = stablehlo.broadcast_in_dim %cst_7, dims = [] : (tensor<f32>) -> tensor<64x4x32x32xf32>
+    %cst_6 = stablehlo.constant dense<4.000000e+00> : tensor<f32>
+    %41 = stablehlo.broadcast_in_dim %cst_6, dims = [] : (tensor<f32>) -> tensor<64x4x32x32xf32>
     %42 = stablehlo.divide %40, %41 : tensor<64x4x32x32xf32>
-    %43 = stablehlo.broadcast_in_dim %c_1, dims = [0, 1, 2, 3] : (tensor<1x1x32x32xi1>) -> tensor<64x4x32x32xi1>
-    %44 = stablehlo.broadcast_in_dim %cst_3, dims = [] : (tensor<f32>) -> tensor<64x4x32x32xf32>
+    %c_7 = stablehlo.constant dense<"0x00010101010101010101010101010101010101010101010101010101010101010000010101010101010101010101010101010101010101010101010101010101000000010101010101010101010101010101010101010101010101010101010100000000010101010101010101010101010101010101010101010101010101010000000000010101010101010101010101010101010101010101010101010101000000000000010101010101010101010101010101010101010101010101010100000000000000010101010101010101010101010101010101010101010101010000000000000000010101010101010101010101010101010101010101010101000000000000000000010101010101010101010101010101010101010101010100000000000000000000010101010101010101010101010101010101010101010000000000000000000000010101010101010101010101010101010101010101000000000000000000000000010101010101010101010101010101010101010100000000000000000000000000010101010101010101010101010101010101010000000000000000000000000000010101010101010101010101010101010101000000000000000000000000000000010101010101010101010101010101010100000000000000000000000000000000010101010101010101010101010101010000000000000000000000000000000000010101010101010101010101010101000000000000000000000000000000000000010101010101010101010101010100000000000000000000000000000000000000010101010101010101010101010000000000000000000000000000000000000000010101010101010101010101000000000000000000000000000000000000000000010101010101010101010100000000000000000000000000000000000000000000010101010101010101010000000000000000000000000000000000000000000000010101010101010101000000000000000000000000000000000000000000000000010101010101010100000000000000000000000000000000000000000000000000010101010101010000000000000000000000000000000000000000000000000000010101010101000000000000000000000000000000000000000000000000000000010101010100000000000000000000000000000000000000000000000000000000010101010000000000000000000000000000000000000000000000000000000000010101000000000000000000000000000000000000000000000000000000000000010100000000000000000000000000000000000000000000000000000000000000010000000000000000000000000000000000000000000000000000000000000000"> : tensor<1x1x32x32xi1>
+    %43 = stablehlo.broadcast_in_dim %c_7, dims = [0, 1, 2, 3] : (tensor<1x1x32x32xi1>) -> tensor<64x4x32x32xi1>
+    %44 = stablehlo.broadcast_in_dim %cst_2, dims = [] : (tensor<f32>) -> tensor<64x4x32x32xf32>
     %45 = stablehlo.broadcast_in_dim %42, dims = [0, 1, 2, 3] : (tensor<64x4x32x32xf32>) -> tensor<64x4x32x32xf32>
     %46 = stablehlo.select %43, %44, %45 : tensor<64x4x32x32xi1>, tensor<64x4x32x32xf32>
-    %47 = stablehlo.reduce(%46 init: %cst_3) applies stablehlo.maximum across dimensions = [3] : (tensor<64x4x32x32xf32>, tensor<f32>) -> tensor<64x4x32xf32>
+    %47 = stablehlo.reduce(%46 init: %cst_2) applies stablehlo.maximum across dimensions = [3] : (tensor<64x4x32x32xf32>, tensor<f32>) -> tensor<64x4x32xf32>
     %48 = stablehlo.reshape %47 : (tensor<64x4x32xf32>) -> tensor<64x4x32x1xf32>
     %49 = stablehlo.broadcast_in_dim %48, dims = [0, 1, 2, 3] : (tensor<64x4x32x1xf32>) -> tensor<64x4x32x32xf32>
     %50 = stablehlo.subtract %46, %49 : tensor<64x4x32x32xf32>
@@ -106,7 +106,7 @@ module {
     %92 = stablehlo.broadcast_in_dim %91, dims = [1] : (tensor<256xf32>) -> tensor<2048x256xf32>
     %93 = stablehlo.add %89, %92 : tensor<2048x256xf32>
     %94 = stablehlo.reshape %93 : (tensor<2048x256xf32>) -> tensor<64x32x256xf32>
-    %95 = stablehlo.maximum %94, %cst_4 : tensor<64x32x256xf32>
+    %95 = stablehlo.maximum %94, %cst_3 : tensor<64x32x256xf32>
     %96 = stablehlo.reshape %95 : (tensor<64x32x256xf32>) -> tensor<2048x256xf32>
     %97 = stablehlo.transpose %arg10, dims = [1, 0] : (tensor<64x256xf32>) -> tensor<256x64xf32>
     %98 = stablehlo.dot_general %96, %97, contracting_dims = [1] x [0] : (tensor<2048x256xf32>, tensor<256x64xf32>) -> tensor<2048x64xf32>
@@ -157,7 +157,7 @@ module {
     %143 = stablehlo.divide %142, %41 : tensor<64x4x32x32xf32>
     %144 = stablehlo.broadcast_in_dim %143, dims = [0, 1, 2, 3] : (tensor<64x4x32x32xf32>) -> tensor<64x4x32x32xf32>
     %145 = stablehlo.select %43, %44, %144 : tensor<64x4x32x32xi1>, tensor<64x4x32x32xf32>
-    %146 = stablehlo.reduce(%145 init: %cst_3) applies stablehlo.maximum across dimensions = [3] : (tensor<64x4x32x32xf32>, tensor<f32>) -> tensor<64x4x32xf32>
+    %146 = stablehlo.reduce(%145 init: %cst_2) applies stablehlo.maximum across dimensions = [3] : (tensor<64x4x32x32xf32>, tensor<f32>) -> tensor<64x4x32xf32>
     %147 = stablehlo.reshape %146 : (tensor<64x4x32xf32>) -> tensor<64x4x32x1xf32>
     %148 = stablehlo.broadcast_in_dim %147, dims = [0, 1, 2, 3] : (tensor<64x4x32x1xf32>) -> tensor<64x4x32x32xf32>
     %149 = stablehlo.subtract %145, %148 : tensor<64x4x32x32xf32>
@@ -203,7 +203,7 @@ module {
     %189 = stablehlo.broadcast_in_dim %188, dims = [1] : (tensor<256xf32>) -> tensor<2048x256xf32>
     %190 = stablehlo.add %187, %189 : tensor<2048x256xf32>
     %191 = stablehlo.reshape %190 : (tensor<2048x256xf32>) -> tensor<64x32x256xf32>
-    %192 = stablehlo.maximum %191, %cst_4 : tensor<64x32x256xf32>
+    %192 = stablehlo.maximum %191, %cst_3 : tensor<64x32x256xf32>
     %193 = stablehlo.reshape %192 : (tensor<64x32x256xf32>) -> tensor<2048x256xf32>
     %194 = stablehlo.transpose %arg20, dims = [1, 0] : (tensor<64x256xf32>) -> tensor<256x64xf32>
     %195 = stablehlo.dot_general %193, %194, contracting_dims = [1] x [0] : (tensor<2048x256xf32>, tensor<256x64xf32>) -> tensor<2048x64xf32>
@@ -236,7 +236,7 @@ module {
     %222 = stablehlo.reshape %221 : (tensor<2048x256xf32>) -> tensor<64x32x256xf32>
     %223 = stablehlo.reshape %222 : (tensor<64x32x256xf32>) -> tensor<2048x256xf32>
     %224 = stablehlo.reshape %arg26 : (tensor<64x32xi64>) -> tensor<2048xi64>
-    %225 = stablehlo.reduce(%223 init: %cst_3) applies stablehlo.maximum across dimensions = [1] : (tensor<2048x256xf32>, tensor<f32>) -> tensor<2048xf32>
+    %225 = stablehlo.reduce(%223 init: %cst_2) applies stablehlo.maximum across dimensions = [1] : (tensor<2048x256xf32>, tensor<f32>) -> tensor<2048xf32>
     %226 = stablehlo.reshape %225 : (tensor<2048xf32>) -> tensor<2048x1xf32>
     %227 = stablehlo.broadcast_in_dim %226, dims = [0, 1] : (tensor<2048x1xf32>) -> tensor<2048x256xf32>
     %228 = stablehlo.subtract %223, %227 : tensor<2048x256xf32>
@@ -261,7 +261,7 @@ module {
     %247 = stablehlo.broadcast_in_dim %cst, dims = [] : (tensor<f32>) -> tensor<2048xf32>
     %248 = stablehlo.select %236, %246, %247 : tensor<2048xi1>, tensor<2048xf32>
     %249 = stablehlo.convert %235 : (tensor<2048xi1>) -> tensor<2048xi64>
-    %250 = stablehlo.reduce(%249 init: %c_2) applies stablehlo.add across dimensions = [0] : (tensor<2048xi64>, tensor<i64>) -> tensor<i64>
+    %250 = stablehlo.reduce(%249 init: %c_1) applies stablehlo.add across dimensions = [0] : (tensor<2048xi64>, tensor<i64>) -> tensor<i64>
     %251 = stablehlo.convert %250 : (tensor<i64>) -> tensor<f32>
     %252 = stablehlo.reduce(%248 init: %cst) applies stablehlo.add across dimensions = [0] : (tensor<2048xf32>, tensor<f32>) -> tensor<f32>
     %253 = stablehlo.divide %252, %251 : tensor<f32>

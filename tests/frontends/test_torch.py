@@ -1,0 +1,142 @@
+"""from_torch: the exported program computes what PyTorch computes."""
+
+import re
+
+import pytest
+import torch
+from helpers.example_models import example
+from helpers.iree_server import Iree
+from torch import Tensor, nn
+
+from pcp.errors import IRError
+from pcp.frontends import torch as frontend
+from pcp.frontends.signature import arguments_of
+from pcp.frontends.torch import from_torch, weights_of
+
+
+@pytest.mark.parametrize("name", ["gpt", "llama", "cnn", "mlp"])
+def test_loss_equals_torch_in_float32(name: str, iree: Iree) -> None:
+    case = example(name)
+    text = str(from_torch(case.model, *case.inputs))
+    assert not re.findall(r"f64|arith\.|dynamic_|dense_resource", text)
+    (loss,) = iree.run(text, case.arguments())
+    assert loss == pytest.approx(case.loss(), rel=1e-6)
+
+
+def test_names_and_roles_are_the_models_own() -> None:
+    case = example("llama")
+    arguments = arguments_of(from_torch(case.model, *case.inputs))
+    parameters = [name for name, _ in case.model.named_parameters()]
+    assert [a.name for a in arguments] == [*parameters, "ids", "targets"]
+    roles = ["param"] * len(parameters) + ["data"] * 2
+    assert [a.role for a in arguments] == roles
+    by_name = {a.name: a.init for a in arguments}
+    assert by_name["norm.weight"] == "ones"
+    assert re.fullmatch(r"normal\(0\.0\d+\)", by_name["token.weight"] or "")
+    assert by_name["ids"] is None
+
+
+def test_a_tied_weight_is_one_argument() -> None:
+    model = example("llama").model
+    assert "token.weight" in weights_of(model)
+    assert "head.weight" not in weights_of(model)
+
+
+def test_one_tensor_passed_twice_is_two_arguments(iree: Iree) -> None:
+    # torch.export alone would make one of them and read it in both places.
+    case = example("gpt")
+    ids = case.inputs[0]
+    (loss,) = iree.run(str(from_torch(case.model, ids, ids)), case.arguments())
+    assert loss == pytest.approx(case.loss(), rel=1e-6)
+
+
+class Norms(nn.Module):
+    """Every op whose variance torch-mlir would compute in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LayerNorm(6)
+        self.group = nn.GroupNorm(2, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.group(self.layer(x))
+        spread = torch.var(y, (0, 2)) + torch.std(y, (0, 2), unbiased=False)
+        return (y * spread[:, None]).sum() + torch.var_mean(x)[0]
+
+
+def test_variances_stay_in_float32(iree: Iree) -> None:
+    torch.manual_seed(0)
+    model, x = Norms(), torch.randn(3, 4, 6)
+    text = str(from_torch(model, x))
+    assert "f64" not in text
+    arguments = [*weights_of(model).values(), x.numpy()]
+    assert iree.run(text, arguments)[0] == pytest.approx(model(x).item(), rel=1e-5)
+
+
+class WithBuffers(nn.Module):
+    """Buffers of several dtypes, one frozen parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3))
+        self.frozen = nn.Parameter(torch.randn(3), requires_grad=False)
+        self.register_buffer("mask", torch.tensor([True, False, True]))
+        self.register_buffer("order", torch.tensor([2, 0, 1]))
+        self.register_buffer("scale", torch.tensor([0.5, -1.5, 2.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        picked = (x * self.weight)[self.order].masked_fill(self.mask, 3.0)
+        return (picked * self.scale + self.frozen).sum()
+
+
+def test_buffers_and_frozen_parameters_are_constants(iree: Iree) -> None:
+    torch.manual_seed(0)
+    model, x = WithBuffers(), torch.randn(3)
+    module = from_torch(model, x)
+    assert [a.name for a in arguments_of(module)] == ["weight", "x"]
+    arguments = [model.weight.detach().numpy(), x.numpy()]
+    (result,) = iree.run(str(module), arguments)
+    assert result == pytest.approx(model(x).item(), rel=1e-6)
+
+
+class Dropout(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(x, 0.5, self.training).sum()
+
+
+def test_random_numbers_are_refused_where_they_are_drawn() -> None:
+    with pytest.raises(IRError, match=r"test_torch\.py:\d+: .*random.*eval\(\)"):
+        from_torch(Dropout(), torch.ones(4))
+    from_torch(Dropout().eval(), torch.ones(4))
+
+
+def test_running_statistics_are_refused_by_name() -> None:
+    model = nn.BatchNorm1d(4)
+    with pytest.raises(IRError, match=r"writes .*running_mean"):
+        from_torch(model, torch.ones(3, 4))
+    from_torch(model.eval(), torch.ones(3, 4))
+
+
+class DependsOnData(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum() if x.sum() > 0 else x.prod()
+
+
+def test_what_torch_cannot_export_is_one_error() -> None:
+    with pytest.raises(IRError, match=r"torch\.export cannot export this model: ") as e:
+        from_torch(DependsOnData(), torch.ones(3))
+    assert "\n" not in str(e.value)
+
+
+def test_large_buffers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frontend, "MAX_CONSTANT_BYTES", 8)
+    with pytest.raises(IRError, match=r"the largest is \w+\) would become constants"):
+        from_torch(WithBuffers(), torch.ones(3))
+
+
+def test_locations_are_the_users_lines() -> None:
+    from pcp.dialect.context import location_string
+
+    module = from_torch(Dropout().eval(), torch.ones(4))
+    op = module.body.operations[0].regions[0].blocks[0].operations[-2]
+    assert re.search(r"test_torch\.py:\d+:\d+$", location_string(op.location))
