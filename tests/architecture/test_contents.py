@@ -1,0 +1,45 @@
+"""What no file of the repository holds: paths and hosts of one machine."""
+
+import re
+
+import pytest
+from helpers.repository import texts
+
+FORBIDDEN = re.compile(
+    r"(?<![\w./])/(?:work|home/\w+|root|Users/\w+|tmp)/[\w.]"  # someone's folders
+    r"|\bindex-url\b|\bextra-index\b"  # someone's registry
+)
+# The check itself, and places that speak of such folders in general.
+EXEMPT = {"tests/architecture/test_contents.py"}
+
+
+def findings(text: str) -> list[str]:
+    """Lines with a path or host that exists on one machine only."""
+    return [line.strip() for line in text.splitlines() if FORBIDDEN.search(line)]
+
+
+def test_no_file_names_a_machine():
+    seen = 0
+    for name, text in texts():
+        seen += 1
+        if name not in EXEMPT:
+            assert findings(text) == [], name
+    assert seen > 100
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "path = '/work/main/x'",
+        "see /home/ann/pcp",
+        "cat /tmp/x.mlir",
+        "pip install --index-url https://example.org/simple",
+    ],
+)
+def test_a_machine_would_be_seen(line):
+    assert findings(line)
+
+
+@pytest.mark.parametrize("line", ["https://github.com/work/main", "runs/tmp/x", "a/b"])
+def test_other_paths_pass(line):
+    assert not findings(line)
