@@ -37,32 +37,35 @@ def _fft(at: Site, g: Value) -> Value:
 
 
 def _rfft(at: Site, g: Value, length: list[int]) -> Value:
-    """The real part of the FFT of g, padded to the full length."""
-    rank = len(hlo.shape_of(g))
-    more = [0] * rank
-    more[-1] = length[-1] - hlo.shape_of(g)[-1]
-    zero = hlo.scalar(0, hlo.element_type(g))
-    full = hlo.pad(g, zero, [0] * rank, more) if more[-1] else g
-    return hlo.real(fft(full, "FFT", length, full.type))
+    """n·IRFFT(conj g), halved where the inverse would count a frequency twice."""
+    scale = float(prod(length))
+    weighted = _weighted(hlo.conj(g), length[-1], scale, scale / 2)
+    return fft(weighted, "IRFFT", length, at[0].type)
 
 
 def _irfft(at: Site, g: Value, length: list[int]) -> Value:
-    """conj(RFFT g)/n, doubled except at frequency 0 and, for even n, n/2.
-
-    The doubled ones stand for two frequencies each in the real signal.
-    """
-    spectrum = hlo.conj(fft(g, "RFFT", length, at[0].type))
-    half, last = hlo.shape_of(at[0])[-1], length[-1]
-    real = hlo.like(at[0], element=hlo.element_type(g))
-    i32 = hlo.like(real, element=ir.IntegerType.get_signless(32))
-    frequency = hlo.iota(i32, len(hlo.shape_of(at[0])) - 1)
-    once = hlo.compare("EQ", frequency, hlo.zeros(i32))
-    if last % 2 == 0:
-        top = hlo.compare("EQ", frequency, hlo.constant(half - 1, i32))
-        once = hlo.or_(once, top)
+    """conj(RFFT g)/n, doubled where a frequency stands for two of the signal."""
     scale = 1.0 / prod(length)
-    factor = hlo.select(once, hlo.constant(scale, real), hlo.constant(2 * scale, real))
-    return hlo.multiply(spectrum, hlo.complex_(factor, hlo.zeros(real)))
+    spectrum = hlo.conj(fft(g, "RFFT", length, at[0].type))
+    return _weighted(spectrum, length[-1], scale, 2 * scale)
+
+
+def _weighted(spectrum: Value, length: int, single: float, paired: float) -> Value:
+    """A half spectrum times `single` at frequency 0 (and length/2), else `paired`."""
+    shape = hlo.shape_of(spectrum)
+    element = ir.ComplexType(hlo.element_type(spectrum)).element_type
+    real = hlo.tensor(shape, element)
+    i32 = hlo.tensor(shape, ir.IntegerType.get_signless(32))
+    frequency = hlo.iota(i32, len(shape) - 1)
+    once = hlo.compare("EQ", frequency, hlo.zeros(i32))
+    if length % 2 == 0:
+        top = hlo.compare("EQ", frequency, hlo.constant(shape[-1] - 1, i32))
+        once = hlo.or_(once, top)
+    factor = hlo.select(once, hlo.constant(single, real), hlo.constant(paired, real))
+    return hlo.complex_(
+        hlo.multiply(hlo.real(spectrum), factor),
+        hlo.multiply(hlo.imag(spectrum), factor),
+    )
 
 
 # --- triangles ---
@@ -150,7 +153,8 @@ def _cholesky(at: Site) -> list[Value | None]:
     half = hlo.multiply(diagonal, hlo.constant_like(diagonal, 0.5))
     phi = hlo.subtract(_masked(inner, "GE"), half)
     common = {"lower": True, "unit": False}
-    s = solve(factor, phi, left=True, transpose="ADJOINT", **common)
+    adjoint = "ADJOINT" if hlo.is_complex(hlo.element_type(phi)) else "TRANSPOSE"
+    s = solve(factor, phi, left=True, transpose=adjoint, **common)
     s = solve(factor, s, left=False, transpose="NO_TRANSPOSE", **common)
     whole = hlo.add(s, _adjoint(s))
     triangle = hlo.subtract(_masked(whole, "GE"), _masked(s, "EQ"))

@@ -1,0 +1,59 @@
+"""Whole programs: gradients against jax, in the interpreter and through IREE."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from helpers.gradients import Case, check_vjp
+from helpers.interpreter import Interpreter
+from helpers.iree_server import Iree
+from helpers.programs import PROGRAM_TOLERANCE, PROGRAMS
+from pcp.compiler.catalog import pipeline
+from pcp.dialect.context import parse
+
+#: Compiled by default; the rest by `make test-full`.
+THROUGH_IREE = {"gpt", "cnn", "lstm", "spectral"}
+
+#: The reference interpreter ends its process on real Fourier transforms.
+NOT_INTERPRETED = {"spectral"}
+
+
+class Compiled:
+    """IREE with the legalisation that a compile does first."""
+
+    def __init__(self, iree: Iree) -> None:
+        self.iree = iree
+
+    def run(self, text, arguments):
+        module = parse(text)
+        pipeline("builtin.module(pcp-legalize,cse)").run(module)
+        return self.iree.run(str(module), arguments)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Iterator[Compiled]:
+    with Iree() as iree:
+        yield Compiled(iree)
+
+
+def _case(case: Case) -> Case:
+    return replace(case, tolerance=PROGRAM_TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in PROGRAMS if c.name not in NOT_INTERPRETED], ids=str
+)
+def test_interpreted(case: Case, interpreter: Interpreter) -> None:
+    check_vjp(_case(case), interpreter)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(c, marks=() if c.name in THROUGH_IREE else pytest.mark.slow)
+        for c in PROGRAMS
+    ],
+    ids=str,
+)
+def test_compiled(case: Case, compiled: Compiled) -> None:
+    check_vjp(_case(case), compiled)
