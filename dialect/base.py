@@ -77,7 +77,10 @@ def is_variadic(fields: Sequence[ext.FieldDef]) -> bool:
 
 
 KINDS = {
+    Any: "an attribute",
+    ir.Attribute: "an attribute",
     ir.ArrayAttr: "an array",
+    ir.BoolAttr: "true or false",
     ir.DictAttr: "a dictionary",
     ir.FlatSymbolRefAttr: "a symbol such as @name",
     ir.FloatAttr: "a number",
