@@ -1,8 +1,11 @@
 """pcp-lower-to-stablehlo-collectives: for the reference interpreter.
 
-StableHLO's collectives name replicas by number. The members of a mesh are numbered
-with the last axis fastest, and a group holds those that differ only along the op's
-axes. An elastic axis gets the size that the option says.
+StableHLO's collectives name members by number: here they are the partitions of one
+replica, `programs = [[@f, @f]]` of `interpreter.run_parallel`. The members of a mesh
+are numbered with the last axis fastest, and a group holds those that differ only
+along the op's axes. An elastic axis gets the size that the option says. Each
+collective has a channel of its own: in the interpreter members that are done with
+one would otherwise meet those that still wait for another.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +17,7 @@ import numpy as np
 from pcp.dialect import hlo
 from pcp.dialect.attributes import ELASTIC, axis_sizes
 from pcp.dialect.base import integers, strings, symbol, text
-from pcp.dialect.bindings import ir
+from pcp.dialect.bindings import ir, stablehlo
 from pcp.passes.base import Pass
 from pcp.passes.functions import symbol_name
 from pcp.passes.rewriting import before, integer, operations, refuse
@@ -25,7 +28,7 @@ Value = ir.Value
 
 @dataclass(frozen=True)
 class LowerToStablehloCollectives(Pass):
-    """Turn pcp's collectives into StableHLO's, over replicas.
+    """Turn pcp's collectives into StableHLO's, over partitions.
 
     Assumes one program for all members; `elastic` is the size of elastic axes.
     Leaves no op of pcp that communicates. `pcp.sync` goes away, since it changes no
@@ -37,7 +40,8 @@ class LowerToStablehloCollectives(Pass):
 
     After:
 
-        %y = "stablehlo.all_reduce"(%x) <{replica_groups = dense<[[0, 1]]>}> ({ add })
+        %y = "stablehlo.all_reduce"(%x) <{channel_handle = <handle = 1, type = 1>,
+            replica_groups = dense<[[0, 1]]>, use_global_device_ids}> ({ add })
     """
 
     name = "pcp-lower-to-stablehlo-collectives"
@@ -57,6 +61,7 @@ def lower(module: ir.Module, elastic: int) -> None:
         for op in module.body.operations
         if op.operation.name == "pcp.mesh"
     }
+    count = 0
     for op in operations(module):
         if op.name in REFUSED:
             refuse(op, "StableHLO's interpreter has no such collective")
@@ -66,11 +71,26 @@ def lower(module: ir.Module, elastic: int) -> None:
             groups = replica_groups(op, meshes, elastic)
             with before(op):
                 values = LOWERINGS[op.name](op, groups)
+            count = _number_channels(values, count)
             for result, value in zip(op.results, values, strict=True):
                 result.replace_all_uses_with(value)
             op.erase()
 
 
+def _number_channels(values: Sequence[Value], count: int) -> int:
+    """Give the collectives behind `values` channels above `count`; the highest."""
+    for value in values:
+        op = value.owner.operation
+        if op.name == "stablehlo.divide":  # of a mean
+            op = op.operands[0].owner.operation
+        count += 1
+        op.attributes["channel_handle"] = stablehlo.ChannelHandle.get(count, 1)
+        if op.name in GLOBAL:
+            op.attributes["use_global_device_ids"] = ir.UnitAttr.get()
+    return count
+
+
+GLOBAL = ("stablehlo.all_reduce", "stablehlo.all_gather", "stablehlo.reduce_scatter")
 REFUSED = ("pcp.send", "pcp.recv", "pcp.digest", "pcp.parity")
 
 Groups = list[list[int]]

@@ -194,7 +194,7 @@ def test_nothing_is_changed_by_a_step_that_failed() -> None:
 PARALLEL = """
 func.func @main({arguments}) -> ({results}) {{
   %0:{count} = "interpreter.run_parallel"({values})
-      {{programs = [[@outer_step], [@outer_step]]}} : ({types}) -> ({results})
+      {{programs = [[@outer_step, @outer_step]]}} : ({types}) -> ({results})
   return {outputs} : {results}
 }}"""
 
