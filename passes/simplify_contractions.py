@@ -211,7 +211,9 @@ def reduce_broadcast(op: ir.Operation, options: Simplify) -> Values | None:
     shape = hlo.shape_of(source.result)
     sizes = hlo.shape_of(x)
     repeated = [
-        d for d in dims if d not in places or sizes[places.index(d)] != shape[d]
+        d
+        for d in dims
+        if shape[d] != 1 and (d not in places or sizes[places.index(d)] == 1)
     ]
     if not repeated:
         return None
