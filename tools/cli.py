@@ -108,3 +108,7 @@ def _implied_mode(arguments: Sequence[str]) -> list[str]:
     if "--connect" in names:
         return ["worker"]
     return ["shepherd"] if "--config" in names else []
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -108,6 +108,7 @@ class Shepherd:
         self._saver = Saver(self)
         self._validation = Validation(self)
         self._rounds: list[Round] = []
+        self._check: Callable[[], None] = lambda: None
         self._ending = False
         self._outcome: Outcome | None = None
         self._handlers: dict[type[Message], Callable[[Member, Any], None]] = {
@@ -133,6 +134,15 @@ class Shepherd:
     def now(self) -> float:
         """Seconds, by the shepherd's clock."""
         return self._clock()
+
+    def prepare(self, target: str) -> None:
+        """Make the program for `target` now, so that errors show at once."""
+        self._artifacts.get(target)
+        self._begin()
+
+    def watch_over(self, check: Callable[[], None]) -> None:
+        """Call `check` with every heartbeat; what it raises ends the run."""
+        self._check = check
 
     def run(self) -> Outcome:
         """Serve until the last round is committed and saved."""
@@ -273,6 +283,7 @@ class Shepherd:
             for member in self.roster:
                 member.send(Heartbeat())
             self.observer.status(self.status())
+            self._check()
         limit = self.experiment.heartbeat_limit_seconds
         for member in list(self.roster):
             if now - member.seen > limit:

@@ -1,0 +1,124 @@
+"""`pcp train`: a whole run on this machine, from the model to the summary."""
+
+import os
+from collections.abc import Sequence
+
+from pcp.errors import RuntimeFault, UsageError
+from pcp.tools import training_job as jobs
+from pcp.tools.command import Parser, run
+from pcp.tools.node import worker_command
+from pcp.tools.shepherd import conclude, watch
+from pcp.training.node_manager import NodeManager
+from pcp.training.shepherd import Shepherd
+from pcp.training.supervisor import spawner
+
+PROG = "pcp train"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return run(PROG, _main, argv)
+
+
+def parser() -> Parser:
+    """Its flags."""
+    parser = Parser(
+        prog=PROG,
+        description="Train on this machine: a shepherd, supervised workers, live "
+        "progress, a summary, a loss plot and a checkpoint.",
+        example="pcp train examples/demo.json --workers 2",
+    )
+    add = parser.add_argument
+    add("config", metavar="EXPERIMENT.json")
+    add("--workers", type=int, help="default: the experiment's")
+    add("--backend", default="cpu", help=f"one of {', '.join(jobs.BACKENDS)}")
+    add("--target", help="what to compile for; default by backend")
+    add("--device", help="the runtime's device address for all, e.g. local-sync")
+    add("--model", metavar="FILE", help="instead of the experiment's model_path")
+    add("--port", type=int, default=0, help="default: any free one")
+    add("--run", metavar="DIR", help="the run's folder; default: a new one")
+    add("--resume", action="store_true", help="continue the latest run, if any")
+    add("--no-dashboard", action="store_true", help="plain lines in a terminal too")
+    return parser
+
+
+def _main(argv: Sequence[str]) -> None:
+    jobs.die_with_supervisor()
+    flags = parser().parse_args(argv)
+    experiment = jobs.read_experiment(flags.config, flags.model)
+    count = experiment.workers if flags.workers is None else flags.workers
+    if count < 1:
+        raise UsageError("--workers: at least one")
+    jobs.check_backend(flags.backend)
+    target = flags.target or jobs.BACKENDS[flags.backend][0]
+    device = flags.device or _local_device(flags.backend, count)
+    resume = flags.resume or experiment.should_resume
+    folder, _ = jobs.run_folder(experiment, resume=resume, where=flags.run)
+    observer = watch(experiment, folder, plain=flags.no_dashboard)
+    try:
+        shepherd = Shepherd(
+            experiment,
+            folder,
+            jobs.compiler_for(experiment, observer.log),
+            observer,
+            port=flags.port,
+            workers=count,
+        )
+        observer.log(f"run {folder.path}, shepherd on port {shepherd.port}")
+        shepherd.prepare(target)  # a bad model is told before workers start
+        manager = NodeManager(
+            count,
+            worker_command(
+                "127.0.0.1",
+                shepherd.port,
+                backend=flags.backend,
+                target=target,
+                device=device,
+            ),
+            log=observer.log,
+            spawn=spawner(stdout=_log_file(folder.path), stderr=_log_file(folder.path)),
+        )
+        outcome = _supervised(shepherd, manager)
+    finally:
+        observer.close()
+    conclude(folder, outcome)
+
+
+def _supervised(shepherd: Shepherd, manager: NodeManager):
+    """Run the shepherd while its workers are kept alive."""
+    shepherd.watch_over(lambda: _check_workers(manager))
+    jobs.stop_on_signals(_interrupt)
+    manager.start()
+    try:
+        outcome = shepherd.run()
+        manager.wait(10.0)
+        return outcome
+    finally:
+        manager.stop()
+
+
+def _check_workers(manager: NodeManager) -> None:
+    """All workers gave up: nobody would ever finish the run."""
+    if not manager.alive:
+        manager.result()
+        raise RuntimeFault("all workers ended before the run was complete")
+
+
+def _interrupt(number: int) -> None:
+    raise KeyboardInterrupt
+
+
+def _log_file(folder) -> int:
+    """What the workers print, in the run's folder."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    return os.open(folder / "workers.log", flags, 0o644)
+
+
+def _local_device(backend: str, workers: int) -> str | None:
+    """One thread each when there are as many CPU workers as processors.
+
+    The runtime's task system gives every process a thread per processor; those
+    of several processes would then wait for each other.
+    """
+    crowded = workers > 1 and workers >= (os.cpu_count() or 1)
+    return "local-sync" if backend == "cpu" and crowded else None

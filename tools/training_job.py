@@ -1,0 +1,208 @@
+"""What the training commands share: experiments, compilers, devices, logs."""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+
+from pcp.errors import ConfigError, UsageError, nearest
+from pcp.training import experiment as experiments
+from pcp.training.experiment import Experiment
+from pcp.training.metrics import Observer
+from pcp.training.run_folder import RunFolder
+from pcp.training.supervisor import PARENT
+
+BACKENDS = {
+    "cpu": ("cpu", "local-task"),
+    "cuda": ("sm_80", "cuda://{id}"),
+    "rocm": ("gfx942", "hip://{id}"),
+    "vulkan": ("vulkan", "vulkan://{id}"),
+    "metal": ("metal", "metal"),
+}
+"""Backend -> (default target, device address)."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+def device_of(backend: str, device_id: int) -> str:
+    """The runtime's address of a device."""
+    return BACKENDS[check_backend(backend)][1].format(id=device_id)
+
+
+def check_backend(backend: str) -> str:
+    """`backend`, or `UsageError` naming the nearest."""
+    if backend not in BACKENDS:
+        raise UsageError(
+            f"--backend {backend}: there is {', '.join(BACKENDS)}."
+            f"{nearest(backend, BACKENDS)}"
+        )
+    return backend
+
+
+def read_experiment(path: str, model: str | None = None) -> Experiment:
+    """The experiment in `path`; `--model` replaces its `model_path`."""
+    experiment = experiments.load(path)
+    if model is None:
+        return experiment
+    if not Path(model).exists():
+        raise ConfigError(f"--model: no file {model!r}")
+    return experiment.model_copy(update={"model_path": str(Path(model).absolute())})
+
+
+def optimizer_text(experiment: Experiment) -> str:
+    """The inner optimizer as the compiler reads it."""
+    values: dict[str, object] = {
+        "lr": experiment.learning_rate,
+        "clip_norm": experiment.clip_norm or 0.0,
+        "schedule": experiment.schedule,
+        "warmup_steps": experiment.warmup_steps,
+        "total_steps": experiment.inner_steps,
+    }
+    if experiment.optimizer == "adamw":
+        values |= {
+            "weight_decay": experiment.weight_decay,
+            "beta1": experiment.beta1,
+            "beta2": experiment.beta2,
+            "eps": experiment.epsilon,
+        }
+    else:
+        values["momentum"] = experiment.inner_momentum
+    return _spec(experiment.optimizer, values)
+
+
+def algorithm_text(experiment: Experiment) -> str:
+    """The outer algorithm as the compiler reads it."""
+    values = {
+        "lr": experiment.outer_learning_rate,
+        "momentum": experiment.nesterov_momentum,
+    }
+    return _spec("diloco", values)
+
+
+def _spec(kind: str, values: Mapping[str, object]) -> str:
+    return f"{kind}{{{','.join(f'{k}={v}' for k, v in values.items())}}}"
+
+
+def compiler_for(
+    experiment: Experiment, report: Callable[[str], None]
+) -> Callable[[str], bytes]:
+    """`compile_for(target)`: a bundle from the experiment's model.
+
+    A bundle must hold the target already; a model is compiled, with the
+    compiler imported only then.
+    """
+    path = experiment.model_path
+    if path.endswith(".pcp"):
+        return lambda target: _from_bundle(path, target)
+
+    def compile_for(target: str) -> bytes:
+        from pcp.compiler import driver
+        from pcp.compiler.options import CompileOptions
+        from pcp.dialect.context import read
+        from pcp.tools.cache_folder import cache_folder
+
+        began = time.monotonic()
+        options = CompileOptions(
+            targets=(target,),
+            mode="train",
+            optimizer=optimizer_text(experiment),
+            algorithm=algorithm_text(experiment),
+            cache=cache_folder(),
+            source=path,
+        )
+        content = driver.compile(read(path), options).to_bytes()
+        seconds = time.monotonic() - began
+        report(f"compiled {Path(path).name} for {target} in {seconds:.1f} s")
+        return content
+
+    return compile_for
+
+
+def _from_bundle(path: str, target: str) -> bytes:
+    from pcp.bundle import Bundle
+
+    bundle = Bundle.read(path)
+    bundle.module(target)  # refuses, listing what there is
+    return bundle.to_bytes()
+
+
+def run_folder(
+    experiment: Experiment, *, resume: bool, where: str | None
+) -> tuple[RunFolder, bool]:
+    """The folder of a new run, or of the one to continue; and whether it is one."""
+    if where is not None:
+        folder = RunFolder(Path(where).absolute())
+        known = folder.ledger.exists()
+        if known and not resume:
+            raise ConfigError(
+                f"{where} holds a run already; continue it with --resume, or name "
+                "another folder"
+            )
+        return RunFolder.at(folder.path, experiment), known
+    if resume and (latest := RunFolder.latest(experiment)) is not None:
+        return RunFolder.at(latest.path, experiment), True
+    return RunFolder.create(experiment, datetime.now()), False
+
+
+def wandb_observer(experiment: Experiment, run: str) -> list[Observer]:
+    """W&B where there is a key, in the experiment or in `WANDB_API_KEY`."""
+    key = experiment.wandb_api_key or os.environ.get("WANDB_API_KEY")
+    if not key:
+        return []
+    from pcp.training.wandb import WandbRun
+
+    return [WandbRun(experiment, key, run)]
+
+
+def stamped(prefix: str) -> Callable[[str], None]:
+    """Prints lines with the time and a name."""
+
+    def write(text: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {prefix}: {text}", flush=True)
+
+    return write
+
+
+def say(line: str) -> None:
+    """Print a line at once, also into a pipe."""
+    print(line, flush=True)
+
+
+def die_with_supervisor() -> None:
+    """End this process when the supervisor that started it is gone.
+
+    On Linux the kernel sees to it; elsewhere a thread looks twice a second.
+    """
+    parent = os.environ.pop(PARENT, None)
+    if parent is None or not parent.isdecimal():
+        return
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        watch = threading.Thread(target=_watch, args=(int(parent),), daemon=True)
+        watch.start()
+    if os.getppid() != int(parent):  # it died before we asked
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop_on_signals(stop: Callable[[int], None]) -> None:
+    """Call `stop(number)` on SIGTERM and SIGINT."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda n, frame: stop(n))
+
+
+def to_json(values: object) -> str:
+    """Indented JSON."""
+    return json.dumps(values, indent=2, default=str)
