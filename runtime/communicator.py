@@ -54,6 +54,7 @@ class Communicator:
         self._owned = list(owned)
         self._pool = BufferPool()
         self._counters: dict[int, itertools.count] = {}
+        self._syncs = itertools.count()
         self._lock = threading.Lock()
         self._closed = False
 
@@ -336,10 +337,15 @@ class Communicator:
         root: int = 0,
         *,
         among: Iterable[int] | None = None,
+        turn: int | None = None,
         tag: str = "",
         timeout: Seconds = None,
     ) -> Pending:
-        """As `broadcast`, at once; `among` limits it to some members."""
+        """As `broadcast`, at once; `among` limits it to some members.
+
+        Members that sit some of a tag's broadcasts out say by `turn`, which
+        only grows, which one they mean.
+        """
         checked(array, "broadcast", writable=self.rank != root)
         members = sorted(set(range(self.world_size) if among is None else among))
         if root not in members or self.rank not in members:
@@ -372,7 +378,7 @@ class Communicator:
                 room=lambda peer, _: view if peer == root else empty,
                 commit=write,
             )
-        return self._post(operation, tag)
+        return self._post(operation, tag, turn)
 
     def all_to_all(
         self, array: NDArray, *, tag: str = "", timeout: Seconds = None
@@ -531,7 +537,9 @@ class Communicator:
         timeout: Seconds = None,
     ) -> SyncReport:
         """Make `tensors` bit-identical on all members; see `param_sync`."""
-        return param_sync(self, tensors, revision, source, self._patience(timeout))
+        turn = next(self._syncs)
+        patience = self._patience(timeout)
+        return param_sync(self, tensors, revision, source, turn, patience)
 
     # Ending.
 
@@ -602,14 +610,16 @@ class Communicator:
             pending.set_result(commit(value))
         return pending
 
-    def _post(self, operation: Operation, tag: str) -> Pending:
+    def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:
         loop = self._group.loop
         operation.tag = _hashed(tag)
         with self._lock:
             if self._closed or loop.closed:
                 raise CollectiveAborted("this member closed its communicator")
-            counter = self._counters.setdefault(operation.tag, itertools.count())
-            operation.seq = next(counter)
+            if turn is None:
+                counter = self._counters.setdefault(operation.tag, itertools.count())
+                turn = next(counter)
+            operation.seq = turn
             loop.call(self._group.post, operation)
         return operation.pending
 

@@ -41,7 +41,8 @@ def group_for(groups: Groups, name: str, what: Collective, manifest: Manifest):
         _require_whole_mesh(name, what, manifest)
     sizes = manifest.mesh[what.mesh].axes if what.mesh in manifest.mesh else {}
     extent = [sizes.get(axis, -1) for axis in what.axes]
-    if -1 not in extent and math.prod(extent) != comm.world_size:
+    elastic = -1 in extent or not what.axes  # a send names its peer, no axes
+    if not elastic and math.prod(extent) != comm.world_size:
         raise ConfigError(
             f"{name} was compiled for {math.prod(extent)} members along "
             f"{', '.join(what.axes)}; the group has {comm.world_size}"

@@ -118,7 +118,7 @@ class Loop:
             self._selector.register(sock, events, handler)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Stop the thread. Sockets belong to others and stay as they are."""
+        """Stop the thread, and close the sockets it watches."""
         if self._closing:
             return
         self._closing = True
@@ -147,6 +147,9 @@ class Loop:
             while not self._closing:
                 self._turn()
         finally:
+            # Nobody can serve these sockets any more; the wake-up pair is last.
+            for key in list(self._selector.get_map().values()):
+                key.fileobj.close()  # type: ignore[union-attr]
             self._selector.close()
             self._wake_in.close()
             self._wake_out.close()

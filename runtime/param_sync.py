@@ -65,12 +65,13 @@ def param_sync(
     tensors: Mapping[str, NDArray],
     revision: int,
     source: int | str,
+    turn: int,
     timeout: float,
 ) -> SyncReport:
     """See the module; `Communicator.param_sync` calls this.
 
     Members must bring the same names, types and shapes (StateMismatch) and
-    ask for the same source.
+    ask for the same source. `turn` numbers the synchronisations of the group.
     """
     for name, array in tensors.items():
         checked(array, f"param_sync of {name}", writable=True)
@@ -84,7 +85,7 @@ def param_sync(
     _require_same(states)
     chosen = _elect(states) if source == _ELECTED else int(source)
     held = [state["digests"] for state in states]
-    fresh = _move(comm, tensors, names, held, chosen, timeout)
+    fresh = _move(comm, tensors, names, held, chosen, turn, timeout)
     _confirm(comm, names, mine, fresh, held[chosen], timeout)
     for name, array in fresh.items():
         np.copyto(tensors[name], array)
@@ -141,6 +142,7 @@ def _move(
     names: list[str],
     held: list[list[str]],
     source: int,
+    turn: int,
     timeout: float,
 ) -> dict[str, NDArray]:
     """What this member must change, received into scratch."""
@@ -159,6 +161,7 @@ def _move(
             source,
             among=[source, *wanting],
             tag=f"{_TAG}/{name}",
+            turn=turn,
             timeout=timeout,
         ).result()
     return fresh

@@ -34,6 +34,8 @@ Provider = Callable[[], tuple[int, Mapping[str, NDArray]]]
 _SEGMENT = 1 << 20
 _STALLED_SECONDS = 30.0
 _MAX_READERS = 16
+_PLAIN = frozenset(np.dtype(code).name for code in "?bBhHiIlLqQefdFD")
+"""Names of numpy's own types without objects, strings or times."""
 
 
 class Snapshot:
@@ -164,14 +166,12 @@ def _finish(sock: Any, address: str, deadline: float) -> None:
 
 def dtype_named(name: str) -> np.dtype:
     """The numpy type of this name; bfloat16 where ml_dtypes is installed."""
-    try:
+    if name in _PLAIN:
         return np.dtype(name)
-    except TypeError:
-        pass
     try:
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, name))
+        return np.dtype(getattr(ml_dtypes, str(name)))
     except (ImportError, AttributeError, TypeError):
         raise ProtocolError(
             f"arrays of {name} need the package ml_dtypes on this machine"

@@ -1,0 +1,101 @@
+"""A member of a group in its own process, made to die at a chosen frame.
+
+Run with one JSON argument: {"do": what, "kill": fault fields or null, ...}.
+Prints its endpoint's address, reads the address list from standard input.
+"""
+
+import json
+import os
+import signal
+import sys
+
+import numpy as np
+
+from pcp.runtime import snapshot
+from pcp.runtime.communicator import Communicator
+from pcp.runtime.endpoint import Endpoint
+from pcp.runtime.faults import Fault, FaultPlan
+from pcp.runtime.framing import Kind
+
+SIZE = 200_000
+"""Elements of the arrays that are reduced: several segments per chunk."""
+
+
+def contribution(rank: int, size: int = SIZE) -> np.ndarray:
+    """What a rank brings: its own values, the same in every process."""
+    return np.random.default_rng(rank).normal(size=size).astype(np.float32)
+
+
+def all_reduce(comm: Communicator) -> None:
+    """One reduction."""
+    comm.all_reduce(contribution(comm.rank))
+
+
+def several(comm: Communicator) -> None:
+    """Four reductions under way at once."""
+    arrays = [contribution(comm.rank) for _ in range(4)]
+    for pending in [comm.all_reduce_async(array) for array in arrays]:
+        pending.result()
+
+
+def param_sync(comm: Communicator) -> None:
+    """State that this member, the newest, hands to the others."""
+    comm.param_sync({"w": contribution(comm.rank)}, revision=9, source="elected")
+
+
+def idle(comm: Communicator) -> None:
+    """Be there until standard input ends."""
+    sys.stdin.read()
+
+
+def serve_snapshot(endpoint: Endpoint, kill_at: int) -> None:
+    """Serve a snapshot and die at its n-th segment."""
+    plain, sent = snapshot.write_frame, [0]
+
+    def counting(sock, peer, frame):
+        if frame.kind is Kind.DATA:
+            sent[0] += 1
+            if sent[0] == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+        plain(sock, peer, frame)
+
+    snapshot.write_frame = counting
+    endpoint.serve_snapshot(lambda: (3, {"w": np.ones(2_000_000)}))
+
+
+def main() -> None:
+    """As the module says."""
+    request = json.loads(sys.argv[1])
+    if request["do"] == "connect":
+        say(str(os.getpid()))
+        Communicator.connect(
+            request["address"], rank=request["rank"], world_size=request["world_size"]
+        )
+        return
+    kill = request.get("kill")
+    plan = None
+    if kill:
+        kill["kind"] = Kind[kill["kind"]]
+        plan = FaultPlan([Fault("kill", **kill)])
+    endpoint = Endpoint.listen("127.0.0.1:0", faults=plan)
+    if request["do"] == "snapshot":
+        serve_snapshot(endpoint, request["kill_at"])
+    say(endpoint.address)
+    members = json.loads(sys.stdin.readline() or "[]")
+    if not members:
+        return
+    comm = endpoint.form(1, members, members.index(endpoint.address), 20)
+    say("formed")
+    globals()[request["do"]](comm)
+    comm.close()
+    endpoint.close()
+
+
+def say(text: str) -> None:
+    """Tell the test."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

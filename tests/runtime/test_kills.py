@@ -1,0 +1,186 @@
+"""SIGKILL and SIGSTOP to a member in its own process, phase by phase.
+
+Ranks 0 and 1 are threads of this process, rank 2 is a child that kills itself
+when it is about to send a chosen frame.
+"""
+
+import json
+import signal
+import time
+
+import numpy as np
+import pytest
+from helpers.member_process import SIZE, contribution
+from helpers.worlds import endpoints, eventually, form, member, outcome, together
+
+from pcp.errors import PeerLost, ProtocolError
+from pcp.runtime.communicator import Communicator
+from pcp.runtime.reduction import reference
+from pcp.runtime.rendezvous import Rendezvous
+from pcp.runtime.snapshot import fetch_snapshot
+
+
+def reduce_one(comm):
+    array = contribution(comm.rank)
+    fault = outcome(lambda: comm.all_reduce(array, timeout=20))
+    return fault, np.array_equal(array, contribution(comm.rank))
+
+
+def reduce_several(comm):
+    arrays = [contribution(comm.rank) for _ in range(4)]
+    pending = [comm.all_reduce_async(array, timeout=20) for array in arrays]
+    faults = [outcome(p.result) for p in pending]
+    lost = [(f, a) for f, a in zip(faults, arrays, strict=True) if f is not a]
+    assert lost, "the member died before the last of them was complete"
+    unchanged = all(np.array_equal(a, contribution(comm.rank)) for _, a in lost)
+    return lost[-1][0], unchanged
+
+
+def sync_state(comm):
+    state = {"w": contribution(comm.rank)}
+    fault = outcome(
+        lambda: comm.param_sync(state, revision=1, source="elected", timeout=20)
+    )
+    return fault, np.array_equal(state["w"], contribution(comm.rank))
+
+
+PHASES = {
+    "opening": ("all_reduce", {"kind": "OPEN", "skip": 2}, reduce_one),
+    "between two announcements": (
+        "all_reduce",
+        {"kind": "OPEN", "skip": 3},
+        reduce_one,
+    ),
+    "reduce-scatter": ("all_reduce", {"kind": "DATA", "step": 1}, reduce_one),
+    "inside a step": ("all_reduce", {"kind": "DATA", "skip": 1}, reduce_one),
+    "all-gather": ("all_reduce", {"kind": "DATA", "step": 2}, reduce_one),
+    "last step": ("all_reduce", {"kind": "DATA", "step": 3}, reduce_one),
+    "several under way": ("several", {"kind": "DATA", "skip": 20}, reduce_several),
+    "param_sync": ("param_sync", {"kind": "DATA", "skip": 1}, sync_state),
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_survivors_get_peer_lost_keep_their_inputs_and_carry_on(phase):
+    do, kill, ours = PHASES[phase]
+    with member(do=do, kill=kill) as child, endpoints(2) as made:
+        addresses = [made[0].address, made[1].address, child.line()]
+        child.tell(json.dumps(addresses))
+        comms = together([0, 1], lambda rank: made[rank].form(1, addresses, rank, 20))
+        assert child.line() == "formed"
+        results = together(comms, ours)
+        assert child.wait() == -signal.SIGKILL
+        for fault, unchanged in results:
+            assert isinstance(fault, PeerLost), fault
+            assert fault.peer == 2
+            assert unchanged
+        survivors = form(made, epoch=2)
+        sums = together(survivors, lambda c: c.all_reduce(contribution(c.rank)))
+        wanted = reference([contribution(0), contribution(1)]).tobytes()
+        assert [s.tobytes() for s in sums] == [wanted] * 2
+
+
+def test_death_between_two_votes_is_a_success_for_all():
+    """Everybody had everything; only the news did not reach everybody."""
+    kill = {"kind": "DONE", "skip": 1}
+    with member(do="all_reduce", kill=kill) as child, endpoints(2) as made:
+        addresses = [made[0].address, made[1].address, child.line()]
+        child.tell(json.dumps(addresses))
+        comms = together([0, 1], lambda rank: made[rank].form(1, addresses, rank, 20))
+        results = together(comms, reduce_one)
+        assert child.wait() == -signal.SIGKILL
+        wanted = reference([contribution(r) for r in range(3)])
+        for result, _ in results:
+            np.testing.assert_array_equal(result, wanted)
+
+
+def test_news_of_a_death_is_fast():
+    with member(do="idle") as child, endpoints(2) as made:
+        addresses = [made[0].address, made[1].address, child.line()]
+        child.tell(json.dumps(addresses))
+        comms = together([0, 1], lambda rank: made[rank].form(1, addresses, rank, 20))
+        pending = [c.all_reduce_async(np.ones(SIZE), timeout=20) for c in comms]
+        time.sleep(0.1)
+        start = time.monotonic()
+        child.signal(signal.SIGKILL)
+        faults = [outcome(p.result) for p in pending]
+        assert time.monotonic() - start < 1.0
+        assert all(isinstance(f, PeerLost) and f.peer == 2 for f in faults)
+
+
+def test_a_stopped_member_is_lost_though_its_kernel_answers():
+    with member(do="idle") as child, endpoints(2, silence=1.0) as made:
+        addresses = [made[0].address, made[1].address, child.line()]
+        child.tell(json.dumps(addresses))
+        comms = together([0, 1], lambda rank: made[rank].form(1, addresses, rank, 20))
+        child.signal(signal.SIGSTOP)
+        start = time.monotonic()
+        results = together(comms, reduce_one)
+        assert time.monotonic() - start < 4
+        for fault, unchanged in results:
+            assert isinstance(fault, PeerLost)
+            assert fault.peer == 2
+            assert unchanged
+        survivors = form(made, epoch=2)
+        assert together(survivors, lambda c: c.all_reduce(np.ones(1))[0]) == [2, 2]
+
+
+def test_death_during_the_rendezvous_fails_it_for_all_and_it_can_be_repeated():
+    host = Rendezvous.listen("127.0.0.1:0")
+    with member(do="connect", address=host.address, rank=2, world_size=4) as child:
+
+        def connect(rank):
+            return Communicator.connect(
+                host if rank == 0 else host.address, rank=rank, world_size=4, timeout=20
+            )
+
+        def watch(_):
+            eventually(lambda: len(host._members) == 3, 10)
+            child.signal(signal.SIGKILL)
+
+        first, second, _ = together(
+            [0, 1, None],
+            lambda r: watch(r) if r is None else outcome(lambda: connect(r)),
+        )
+    for fault in (first, second):
+        assert isinstance(fault, PeerLost)
+        assert fault.peer == 2
+
+
+@pytest.mark.parametrize("kill_at", [1, 5])
+def test_death_of_a_snapshots_owner(kill_at):
+    with member(do="snapshot", kill_at=kill_at) as child:
+        address = child.line()
+        with pytest.raises(PeerLost):
+            fetch_snapshot(address, 10)
+        assert child.wait() == -signal.SIGKILL
+        with pytest.raises(PeerLost, match="refused"):
+            fetch_snapshot(address, 10)
+
+
+def test_rendezvous_refuses_what_does_not_belong_and_lives_on():
+    host = Rendezvous.listen("127.0.0.1:0")
+
+    def connect(rank):
+        time.sleep(0.1 * rank)
+        with Communicator.connect(
+            host if rank == 0 else host.address, rank=rank, world_size=3, timeout=20
+        ) as comm:
+            return comm.all_reduce(np.ones(1))[0]
+
+    def intrude(_):
+        eventually(lambda: len(host._members) == 2, 10)
+        for rank, size, why in ((1, 3, "taken"), (2, 5, "has 3 members")):
+            with pytest.raises(ProtocolError, match=why):
+                Communicator.connect(
+                    host.address, rank=rank, world_size=size, timeout=5
+                )
+        return connect(2)
+
+    assert together(
+        [0, 1, None], lambda r: intrude(r) if r is None else connect(r)
+    ) == [
+        3,
+        3,
+        3,
+    ]
