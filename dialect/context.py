@@ -47,9 +47,8 @@ def parse(
     text: str, context: ir.Context | None = None, *, source: str = "-"
 ) -> ir.Module:
     """Parse MLIR text; `source` names it in the error (`file:line:col: ...`)."""
-    context = context or make_context()
     try:
-        with context:
+        with context or make_context():
             return ir.Module.parse(text)
     except ir.MLIRError as error:
         raise IRError(diagnostics(error, source)) from error
@@ -69,10 +68,9 @@ def parse_bytes(
     content: bytes, context: ir.Context | None = None, *, source: str = "-"
 ) -> ir.Module:
     """Parse the content of a file: MLIR bytecode, or text in UTF-8."""
-    context = context or make_context()
     if is_bytecode(content):
         try:
-            with context:
+            with context or make_context():
                 return ir.Module.parse(content)
         except ir.MLIRError as error:
             raise IRError(diagnostics(error, source)) from error

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 from pcp.dialect.attributes import (
     ELASTIC,
@@ -294,7 +295,7 @@ def _check_gradient(plan: Plan, op: ir.Operation) -> None:
     name = ir.FlatSymbolRefAttr(op.attributes["fn"]).value
     function = plan.need(op, name, "func.func")
     type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-    first = type_.results[0] if type_.results else None
+    first: Any = type_.results[0] if type_.results else None
     scalar = isinstance(first, ir.RankedTensorType) and first.rank == 0
     if not (scalar and isinstance(first.element_type, ir.FloatType)):
         raise Invalid(f"needs @{name} to return a floating-point scalar, not {first}")

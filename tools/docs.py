@@ -32,7 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    parser = Parser(prog="pcp.tools.docs", description=__doc__.partition("\n")[0])
+    parser = Parser(
+        prog="pcp.tools.docs", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--check", action="store_true", help="write nothing")
     parser.add_argument("--out", type=Path, default=ROOT / "docs", metavar="DIR")
     options = parser.parse_args(argv)
@@ -142,7 +144,7 @@ def _type(hint: Any) -> str:
     if get_origin(hint) is tuple:
         return f"{TYPES.get(get_args(hint)[0], 'value')}s, with commas"
     kinds = [kind for kind in get_args(hint) or [hint] if kind is not NoneType]
-    return " or ".join(TYPES.get(kind, kind.__name__) for kind in kinds)
+    return " or ".join(TYPES.get(kind) or kind.__name__ for kind in kinds)
 
 
 def _default(field: Field[Any]) -> str:
@@ -163,8 +165,9 @@ def markdown(doc: str | None) -> str:
     parts = []
     for is_code, group in groupby(_marked_lines(doc or ""), key=itemgetter(0)):
         text = "\n".join(line for _, line in group)
-        parts.append(_fenced(text) if is_code else text.strip("\n"))
-    return "\n\n".join(part for part in parts if part.strip())
+        if text.strip():
+            parts.append(_fenced(text) if is_code else text.strip("\n"))
+    return "\n\n".join(parts)
 
 
 def _fenced(text: str) -> str:

@@ -50,10 +50,11 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> Parser:
+    about = (__doc__ or "").strip().splitlines()
     parser = Parser(
         prog=PROG,
-        description=__doc__.partition("\n")[0],
-        example=__doc__.strip().splitlines()[-1].strip(),
+        description=about[0],
+        example=about[-1].strip(),
         usage="%(prog)s [FILE|-] [-o OUT] [--<pass>[=key=value,...]]... [options]",
     )
     add = parser.add_argument

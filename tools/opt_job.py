@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from pcp.compiler import repro
 from pcp.dialect.bindings import ir
@@ -136,7 +137,7 @@ class Job:
 
 def as_received(error: PcpError) -> list[Received]:
     """The diagnostics of an error: MLIR's own, or its text at the place it names."""
-    cause = error.__cause__
+    cause: Any = error.__cause__
     if isinstance(cause, ir.MLIRError):
         return [r for d in cause.error_diagnostics for r in flatten(d)]
     place = re.match(r"(?:\S*[^\w/])?-:(\d+):\d+", str(error))
