@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pcp.dialect.bindings import ir
 from pcp.passes import legalize_indexing as indexing
 from pcp.passes import legalize_norms as norms
+from pcp.passes import legalize_reductions as reductions
 from pcp.passes import legalize_windows as windows
 from pcp.passes.base import CppPasses, Pass
 from pcp.passes.elementwise import inline
@@ -31,6 +32,7 @@ class Legalize(Pass):
       unless ranges.py proves that all of them do; `scatter` moves whole rows;
     - `select_and_scatter` with overlapping or padded windows is unfolded;
     - `batch_norm_*` and `map` are written out;
+    - the negation of a summand moves behind the sum;
     - no CHLO is left.
 
     What has no such form (`custom_call`, `cholesky`, `triangular_solve`,
@@ -75,6 +77,7 @@ RULES: dict[str, Callable[[ir.Operation], Values | None]] = {
     "stablehlo.batch_norm_training": norms.training,
     "stablehlo.gather": indexing.gather,
     "stablehlo.map": _map,
+    "stablehlo.reduce": reductions.negated_sum,
     "stablehlo.scatter": indexing.scatter,
     "stablehlo.select_and_scatter": windows.select_and_scatter,
 }

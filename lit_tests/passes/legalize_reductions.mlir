@@ -1,0 +1,37 @@
+// RUN: pcp-opt %s --pcp-legalize | filecheck %s
+
+// The sum comes first, so that its combiner stays an addition.
+// CHECK-LABEL: @negated_sum
+// CHECK: %[[SUM:.*]] = stablehlo.reduce(%arg0
+// CHECK-NEXT: %[[NEG:.*]] = stablehlo.negate %[[SUM]] : tensor<2xf32>
+// CHECK-NEXT: return %[[NEG]]
+func.func @negated_sum(%x: tensor<2x3xf32>) -> tensor<2xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %n = stablehlo.negate %x : tensor<2x3xf32>
+  %s = stablehlo.reduce(%n init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<2x3xf32>, tensor<f32>) -> tensor<2xf32>
+  return %s : tensor<2xf32>
+}
+
+// Also where the summand is only moved after its negation.
+// CHECK-LABEL: @moved
+// CHECK: %[[X:.*]] = stablehlo.reshape %arg0
+// CHECK: stablehlo.reduce(%[[X]]
+// CHECK-NEXT: stablehlo.negate
+func.func @moved(%x: tensor<6xf32>) -> tensor<2xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %n = stablehlo.negate %x : tensor<6xf32>
+  %r = stablehlo.reshape %n : (tensor<6xf32>) -> tensor<2x3xf32>
+  %s = stablehlo.reduce(%r init: %zero) applies stablehlo.add across dimensions = [1] : (tensor<2x3xf32>, tensor<f32>) -> tensor<2xf32>
+  return %s : tensor<2xf32>
+}
+
+// A maximum of negated values is not the negated maximum.
+// CHECK-LABEL: @maximum
+// CHECK: %[[N:.*]] = stablehlo.negate %arg0
+// CHECK: stablehlo.reduce(%[[N]]
+func.func @maximum(%x: tensor<2x3xf32>) -> tensor<2xf32> {
+  %low = stablehlo.constant dense<0xFF800000> : tensor<f32>
+  %n = stablehlo.negate %x : tensor<2x3xf32>
+  %s = stablehlo.reduce(%n init: %low) applies stablehlo.maximum across dimensions = [1] : (tensor<2x3xf32>, tensor<f32>) -> tensor<2xf32>
+  return %s : tensor<2xf32>
+}
