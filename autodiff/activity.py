@@ -1,7 +1,8 @@
 """Which values depend on what is differentiated, and what regions capture.
 
 A value is *active* if it is a float or complex tensor that depends on a source
-through ops that pass derivatives on. The other half of the usual analysis,
+through ops that pass derivatives on (`shifts` names one more that does not). The
+other half of the usual analysis,
 whether a result depends on the value, needs no sets: the reverse walk meets a
 cotangent exactly there. So the work done is the intersection of both.
 """
@@ -9,6 +10,7 @@ cotangent exactly there. So the work done is the intersection of both.
 from collections.abc import Iterable
 
 from pcp.autodiff.registry import is_no_gradient
+from pcp.autodiff.shifts import cancels
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 
@@ -47,7 +49,7 @@ def propagate(ops: Iterable[ir.Operation], active: Activity) -> Activity:
     """Extend `active` through `ops` in program order; returns it."""
     for op in ops:
         source = next((active[v] for v in inputs(op) if v in active), None)
-        if source is None or is_no_gradient(op.name):
+        if source is None or is_no_gradient(op.name) or cancels(op):
             continue
         for result in op.results:
             if hlo.is_differentiable(result):

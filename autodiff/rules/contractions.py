@@ -1,4 +1,11 @@
-"""dot_general in full: any batch, contracting and free dimensions in any order."""
+"""dot_general in full: any batch, contracting and free dimensions in any order.
+
+The product has the element type of g, which is that of the primal's result: so a
+bf16 product that was accumulated in f32 has its gradients accumulated in f32 and
+rounded once, at the end, to the operand's type.
+"""
+
+from dataclasses import dataclass
 
 from pcp.autodiff.kinds import Bilinear, Site
 from pcp.dialect import hlo
@@ -7,63 +14,88 @@ from pcp.dialect.bindings import ir, stablehlo
 Value = ir.Value
 
 
-def _dot(operand: int):
-    """The cotangent of one operand: contract g with the other over its free dims.
+@dataclass(frozen=True)
+class _Sides:
+    """Dimension numbers by operand: 0 is lhs, 1 is rhs."""
 
-    g has dimensions (batch, free of lhs, free of rhs). The product with the other
-    operand has (batch, free of mine, contracting of the other *ascending*), which
-    is then permuted back: the contracting dimensions of both sides are paired by
-    position, not by order.
+    batch: tuple[list[int], list[int]]
+    contract: tuple[list[int], list[int]]
+    free: tuple[list[int], list[int]]
 
-    The product has the operand's element type (a bf16 operand of an f32 result
-    is accumulated as the primal's result type says, then rounded once).
-    """
-
-    def transpose(at: Site, g: Value) -> Value:
-        mine, other = operand, 1 - operand
-        numbers = stablehlo.DotDimensionNumbers(at.attribute("dot_dimension_numbers"))
-        batch = (numbers.lhs_batching_dimensions, numbers.rhs_batching_dimensions)
+    @classmethod
+    def of(cls, at: Site) -> "_Sides":
+        n = stablehlo.DotDimensionNumbers(at.attribute("dot_dimension_numbers"))
+        batch = list(n.lhs_batching_dimensions), list(n.rhs_batching_dimensions)
         contract = (
-            numbers.lhs_contracting_dimensions,
-            numbers.rhs_contracting_dimensions,
+            list(n.lhs_contracting_dimensions),
+            list(n.rhs_contracting_dimensions),
         )
-        free = [
+        left, right = (
             [
                 d
                 for d in range(len(hlo.shape_of(at[i])))
                 if d not in {*batch[i], *contract[i]}
             ]
             for i in (0, 1)
-        ]
-        first = len(batch[0]) + (len(free[0]) if mine == 0 else 0)
-        theirs = list(range(first, first + len(free[other])))
-        product = hlo.dot_general(
-            g,
-            hlo.convert(at[other], hlo.element_type(g)),
-            batch=(list(range(len(batch[0]))), batch[other]),
-            contract=(theirs, free[other]),
-            precision=_swapped(at.attribute("precision_config"), mine),
-            algorithm=at.attribute("algorithm"),
         )
-        paired = [
-            contract[mine][list(contract[other]).index(d)]
-            for d in sorted(contract[other])
-        ]
-        order = [*batch[mine], *free[mine], *paired]
-        back = [order.index(d) for d in range(len(order))]
-        return hlo.convert(hlo.transpose(product, back), hlo.element_type(at[mine]))
+        return cls(batch, contract, (left, right))
+
+
+def _dot(mine: int):
+    """The cotangent of operand `mine`: g contracted with the other's free dims.
+
+    g has dimensions (batch, free of lhs, free of rhs). g times the other operand
+    has (batch, free of mine, contracting of the other in *ascending* order); the
+    other times g has the last two groups swapped. Contracting dimensions of both
+    sides are paired by position, not by order, so the product may need a transpose
+    to be an operand again: the order that needs none is taken, if there is one.
+    """
+
+    def transpose(at: Site, g: Value) -> Value:
+        other, sides = 1 - mine, _Sides.of(at)
+        back = sorted(sides.contract[other])
+        paired = [sides.contract[mine][sides.contract[other].index(d)] for d in back]
+        g_first = [*sides.batch[mine], *sides.free[mine], *paired]
+        g_last = [*sides.batch[mine], *paired, *sides.free[mine]]
+        swap = g_last == sorted(g_last)
+        product = _product(at, g, mine, sides, swap)
+        order = g_last if swap else g_first
+        product = hlo.transpose(product, [order.index(d) for d in range(len(order))])
+        return hlo.convert(product, hlo.element_type(at[mine]))
 
     return transpose
 
 
-def _swapped(precision: ir.Attribute | None, mine: int) -> ir.Attribute | None:
-    """The precision of (g, other): the primal's, each at its own operand."""
-    if precision is None:
+def _product(at: Site, g: Value, mine: int, sides: _Sides, swap: bool) -> Value:
+    """g · other over the other's free dimensions, or other · g if `swap`."""
+    other = 1 - mine
+    count = len(sides.batch[0])
+    first = count + (len(sides.free[0]) if mine == 0 else 0)
+    theirs = list(range(first, first + len(sides.free[other])))
+    operands = (g, hlo.convert(at[other], hlo.element_type(g)))
+    batch = (list(range(count)), sides.batch[other])
+    contract = (theirs, sides.free[other])
+    places = (mine, other)
+    if swap:
+        operands, batch, contract, places = (
+            pair[::-1] for pair in (operands, batch, contract, places)
+        )
+    return hlo.dot_general(
+        *operands,
+        batch=batch,
+        contract=contract,
+        precision=_precision(at, places),
+        algorithm=at.attribute("algorithm"),
+    )
+
+
+def _precision(at: Site, places: tuple[int, int]) -> ir.Attribute | None:
+    """The primal's precision of each place; g stands in that of what it replaces."""
+    given = at.attribute("precision_config")
+    if given is None:
         return None
-    pair = list(ir.ArrayAttr(precision))
-    return ir.ArrayAttr.get([pair[mine], pair[1 - mine]])
+    pair = list(ir.ArrayAttr(given))
+    return ir.ArrayAttr.get([pair[place] for place in places])
 
 
-RULES = {
-    "dot_general": Bilinear(_dot(0), _dot(1)),
-}
+RULES = {"dot_general": Bilinear(_dot(0), _dot(1))}

@@ -8,6 +8,7 @@ from helpers.gradients import Case, check_vjp
 from helpers.interpreter import Interpreter
 from helpers.iree_server import Iree
 from helpers.programs import PROGRAM_TOLERANCE, PROGRAMS
+
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse
 

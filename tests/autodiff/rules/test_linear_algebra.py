@@ -9,6 +9,7 @@ from helpers.cases_linear_algebra import FOURIER, SOLVE, cholesky
 from helpers.gradients import Case, array, assert_close, check_vjp, transformed
 from helpers.interpreter import Interpreter
 from helpers.iree_server import Iree
+
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
