@@ -6,7 +6,7 @@ from typing import Any
 from pcp.dialect.attributes import Future, future_of, payload_types
 from pcp.dialect.base import Op, Results, Values, Writes, integer, kinds, require
 from pcp.dialect.bindings import ext, ir
-from pcp.dialect.bundles import bundled, types_of, unpack
+from pcp.dialect.bundles import CAST, bundled, types_of, unpack
 from pcp.dialect.collectives import Collective
 
 
@@ -59,7 +59,8 @@ class Start(Op, name="start", traits=[Writes]):
             f"yields {_types(yielded)} for a future of {_types(payload)}",
         )
 
-    def _check_work(self, work: Sequence[ir.OpView]) -> None:
+    def _check_work(self, body: Sequence[ir.OpView]) -> None:
+        work = [op for op in body if op.operation.name != CAST]  # of the yield
         require(work, "needs a collective in its region")
         for op in work:
             require(

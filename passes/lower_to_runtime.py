@@ -30,9 +30,10 @@ from math import prod
 from pcp.dialect import hlo
 from pcp.dialect.base import integers, strings, symbol, symbols, text
 from pcp.dialect.bindings import ir
+from pcp.dialect.bundles import pack, unpack
 from pcp.passes.base import Pass
 from pcp.passes.rewriting import before, integer, operations, refuse, replace
-from pcp.passes.synchronize import synchronize
+from pcp.passes.synchronize import drop_tuples, synchronize
 
 PREFIX = "pcp_rt."
 
@@ -73,6 +74,7 @@ def lower_to_runtime(module: ir.Module) -> None:
             LOWERINGS[op.name](op, imports)
         elif op.name in REFUSED:
             refuse(op, REFUSED[op.name])
+    drop_tuples(module)
     if imports.table:
         table = {name: _attribute(facts) for name, facts in imports.table.items()}
         module.operation.attributes["pcp.collectives"] = ir.DictAttr.get(table)
@@ -152,16 +154,22 @@ def _collective(op: ir.Operation, imports: Imports) -> None:
 
 
 def _param_sync(op: ir.Operation, imports: Imports) -> None:
-    """An import for each tensor: they are repaired one by one."""
-    facts = _group(op)
-    if "source" in op.attributes:
-        facts["source"] = integer(op, "source")
+    """A broadcast of each tensor from the source, or from member 0.
+
+    That moves everything. State that lives outside of a program is synced by digest,
+    and only where it differs, by `Communicator.param_sync`.
+    """
+    facts = _group(op) | {
+        "kind": "broadcast",
+        "root": integer(op, "source") if "source" in op.attributes else 0,
+    }
     pure = "ordered" not in op.attributes
     with before(op):
-        replace(
-            op,
-            [imports.call(op, x, x.type, dict(facts), pure=pure) for x in op.operands],
-        )
+        synced = [
+            imports.call(op, x, x.type, dict(facts), pure=pure)
+            for x in unpack(list(op.operands))
+        ]
+        replace(op, pack(synced))
 
 
 def _send(op: ir.Operation, imports: Imports) -> None:

@@ -18,10 +18,11 @@ from pcp.dialect import hlo
 from pcp.dialect.attributes import ELASTIC, axis_sizes
 from pcp.dialect.base import integers, strings, symbol, text
 from pcp.dialect.bindings import ir, stablehlo
+from pcp.dialect.bundles import pack, unpack
 from pcp.passes.base import Pass
 from pcp.passes.functions import symbol_name
-from pcp.passes.rewriting import before, integer, operations, refuse
-from pcp.passes.synchronize import synchronize
+from pcp.passes.rewriting import before, integer, operations, refuse, replace
+from pcp.passes.synchronize import drop_tuples, synchronize
 
 Value = ir.Value
 
@@ -71,10 +72,9 @@ def lower(module: ir.Module, elastic: int) -> None:
             groups = replica_groups(op, meshes, elastic)
             with before(op):
                 values = LOWERINGS[op.name](op, groups)
-            count = _number_channels(values, count)
-            for result, value in zip(op.results, values, strict=True):
-                result.replace_all_uses_with(value)
-            op.erase()
+                count = _number_channels(values, count)
+                replace(op, pack(values))
+    drop_tuples(module)
 
 
 def _number_channels(values: Sequence[Value], count: int) -> int:
@@ -187,7 +187,8 @@ def _broadcast(op: ir.Operation, groups: Groups) -> Sequence[Value]:
 def _param_sync(op: ir.Operation, groups: Groups) -> Sequence[Value]:
     """All members end with the values of the source; 0 where none is named."""
     source = integer(op, "source") if "source" in op.attributes else 0
-    return [_from_root(op, operand, groups, source) for operand in op.operands]
+    operands = unpack(list(op.operands))
+    return [_from_root(op, operand, groups, source) for operand in operands]
 
 
 def _from_root(op: ir.Operation, x: Value, groups: Groups, root: int) -> Value:

@@ -8,7 +8,8 @@ itself, it begins where it stands and is waited for where its result is used.
 """
 
 from pcp.dialect.bindings import ir
-from pcp.passes.rewriting import before, operations, refuse
+from pcp.dialect.bundles import CAST, pack, unpack
+from pcp.passes.rewriting import before, defining, operations, refuse, replace
 
 
 def synchronize(module: ir.Module) -> None:
@@ -23,24 +24,43 @@ def synchronize(module: ir.Module) -> None:
         values = held.get(wait.operands[0])
         if values is None:
             refuse(wait, "waits for a future that no pcp.start here makes")
-        for result, value in zip(wait.results, values, strict=True):
-            result.replace_all_uses_with(value)
-        wait.erase()
+        with before(wait):
+            replace(wait, pack(values))
     for start in starts:
         if any(True for _ in start.results[0].uses):
             refuse(start, "its future has a use other than pcp.wait")
         start.erase()
 
 
+def drop_tuples(module: ir.Module) -> None:
+    """Remove the tuples in which values of several types were handed on.
+
+    What is left of them would be a value that nobody can compute: an error.
+    """
+    casts = [op for op in operations(module) if op.name == CAST]
+    for cast in casts:
+        source = defining(cast.operands[0]) if len(cast.operands) == 1 else None
+        whole = [r.type for r in cast.results]
+        if source is not None and source.name == CAST:
+            if [o.type for o in source.operands] == whole:
+                for result, value in zip(cast.results, source.operands, strict=True):
+                    result.replace_all_uses_with(value)
+    for cast in reversed(casts):
+        if any(True for result in cast.results for _ in result.uses):
+            refuse(cast, "its tuple comes from no pack of the same types")
+        cast.erase()
+
+
 def _inline(start: ir.Operation) -> list[ir.Value]:
     """Clone the region's ops in front of `start`; what it yields."""
     block = start.regions[0].blocks[0]
-    values = dict(zip(block.arguments, start.operands, strict=True))
     with before(start):
+        given = unpack(list(start.operands))
+        values = dict(zip(block.arguments, given, strict=True))
         for view in block.operations:
             op = view.operation
             if op.name == "pcp.yield":
-                return [values.get(o, o) for o in op.operands]
+                return unpack([values.get(o, o) for o in op.operands])
             clone = op.clone()
             for i, operand in enumerate(op.operands):
                 clone.operands[i] = values.get(operand, operand)

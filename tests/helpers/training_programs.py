@@ -107,9 +107,13 @@ def program(module: ir.Module, communicator: Any = None) -> Program:
 
 
 def in_parallel(
-    code: Bundle, members: int, work: Callable[[Program, int], Any]
+    code: Bundle | Sequence[Bundle], members: int, work: Callable[[Program, int], Any]
 ) -> list[Any]:
-    """`work(program, rank)` on each member of a group; their results by rank."""
+    """`work(program, rank)` on each member of a group; their results by rank.
+
+    All run the same bundle, or each one of its own.
+    """
+    codes = [code] * members if isinstance(code, Bundle) else code
     communicators = Communicator.in_process(members)
     results: list[Any] = [None] * members
     faults: list[BaseException] = []
@@ -117,7 +121,7 @@ def in_parallel(
     def run(rank: int) -> None:
         try:
             with Program.load(
-                code, device="local-sync", communicator=communicators[rank]
+                codes[rank], device="local-sync", communicator=communicators[rank]
             ) as loaded:
                 results[rank] = work(loaded, rank)
         except BaseException as error:
