@@ -19,6 +19,7 @@ PASSES: dict[str, str] = {
     "pcp-expand-training": "pcp.passes.expand_training:ExpandTraining",
     "pcp-strip-metadata": "pcp.passes.strip_metadata:StripMetadata",
     "pcp-assign-target": "pcp.passes.assign_target:AssignTarget",
+    "pcp-demote-indices": "pcp.passes.demote_indices:DemoteIndices",
     "pcp-import": "pcp.passes.import_:Import",
     "pcp-legalize": "pcp.passes.legalize:Legalize",
     "pcp-simplify": "pcp.passes.simplify:Simplify",

@@ -2,15 +2,16 @@
 
     copy ─► the target's passes, assign, strip ─► text ─► cache or iree-compile
 
-The texts are made here in order; IREE's processes run side by side. When IREE
-refuses a text, it gets the same text with locations once more, so that the error
-points at the model and not at what pcp made of it.
+The texts are made here in order; IREE's processes run side by side. IREE reads
+the text with locations, so that its errors point at the model and not at what pcp
+made of it; the cache goes by the text without.
 """
 
 import io
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from os import cpu_count
 
 from pcp.compiler import catalog, iree
@@ -22,6 +23,14 @@ from pcp.dialect.context import make_context
 from pcp.errors import CompileError
 
 
+@dataclass(frozen=True)
+class TargetText:
+    """What IREE is given for a target: `plain` for people and the cache's key."""
+
+    plain: str
+    located: str
+
+
 def emit(
     module: ir.Module, targets: Sequence[Target], options: CompileOptions
 ) -> list[bytes]:
@@ -29,30 +38,28 @@ def emit(
     texts = [target_text(module, target) for target in targets]
     if options.keep_ir:
         for target, text in zip(targets, texts, strict=True):
-            (options.keep_ir / f"target-{target.file_name}.mlir").write_text(text)
+            path = options.keep_ir / f"target-{target.file_name}.mlir"
+            path.write_text(text.plain)
     jobs = min(options.jobs or cpu_count() or 1, len(targets))
     with ThreadPoolExecutor(jobs) as pool:
         futures = [
             pool.submit(compile_target, text, target, options)
             for target, text in zip(targets, texts, strict=True)
         ]
-        compiled = []
-        for target, future in zip(targets, futures, strict=True):
-            try:
-                compiled.append(future.result())
-            except iree.Failure as error:
-                pool.shutdown(cancel_futures=True)
-                raise _located(error, module, target, options) from error
-        return compiled
+        try:
+            return [future.result() for future in futures]
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
-def target_text(module: ir.Module, target: Target, *, locations: bool = False) -> str:
-    """What IREE is given for `target`."""
+def target_text(module: ir.Module, target: Target) -> TargetText:
+    """`module` as IREE is given it for `target`."""
     assign = f"pcp-assign-target{{target={target.name}}}"
     steps = [*target.passes, assign, "pcp-strip-metadata"]
     clone = copy(module)
     catalog.pipeline(f"builtin.module({','.join(steps)})").run(clone)
-    return clone.operation.get_asm(enable_debug_info=locations)
+    operation = clone.operation
+    return TargetText(operation.get_asm(), operation.get_asm(enable_debug_info=True))
 
 
 def copy(module: ir.Module) -> ir.Module:
@@ -65,7 +72,7 @@ def copy(module: ir.Module) -> ir.Module:
         return ir.Module.parse(buffer.getvalue())
 
 
-def compile_target(text: str, target: Target, options: CompileOptions) -> bytes:
+def compile_target(text: TargetText, target: Target, options: CompileOptions) -> bytes:
     """Try the optimization levels in order; the last failure counts."""
     *higher, last = options.opt_levels
     for level in higher:
@@ -75,20 +82,29 @@ def compile_target(text: str, target: Target, options: CompileOptions) -> bytes:
             options.report(
                 f"{target.name}: IREE fails at {level} ({error}); trying a lower level"
             )
-    return _compile_level(text, target, last, options)
+    try:
+        return _compile_level(text, target, last, options)
+    except iree.Failure as error:
+        source = options.source
+        where = f"{source}:{error.where}" if error.where else source
+        raise CompileError(f"{where}: target {target.name}: {error.what}") from error
+    except CompileError as error:
+        raise CompileError(
+            f"{options.source}: target {target.name}: {error}"
+        ) from error
 
 
 def _compile_level(
-    text: str, target: Target, level: str, options: CompileOptions
+    text: TargetText, target: Target, level: str, options: CompileOptions
 ) -> bytes:
     flags = (f"--iree-opt-level={level}", *target.flags)
     cache = Cache(options.cache) if options.cache else None
-    name = key(text, (*iree.COMMON_FLAGS, *flags), iree.version())
+    name = key(text.plain, (*iree.COMMON_FLAGS, *flags), iree.version())
     if cache and (found := cache.get(name)) is not None:
         options.report(f"{target.name}: {len(found)} bytes from the cache")
         return found
     start = time.monotonic()
-    content = iree.compile_text(text, flags, timeout=options.timeout)
+    content = iree.compile_text(text.located, flags, timeout=options.timeout)
     seconds = time.monotonic() - start
     options.report(f"{target.name}: {len(content)} bytes in {seconds:.1f} s at {level}")
     if cache:
@@ -102,19 +118,3 @@ def _store(cache: Cache, name: str, content: bytes, options: CompileOptions) -> 
         cache.put(name, content)
     except OSError as error:
         options.report(f"cache {cache.folder}: not written: {error.strerror}")
-
-
-def _located(
-    error: iree.Failure, module: ir.Module, target: Target, options: CompileOptions
-) -> CompileError:
-    """The failure with the model's own location where IREE can tell it."""
-    text = target_text(module, target, locations=True)
-    flags = (f"--iree-opt-level={options.opt_levels[-1]}", *target.flags)
-    try:
-        iree.compile_text(text, flags, timeout=options.timeout)
-    except iree.Failure as again:
-        error = again
-    except CompileError:  # too slow the second time: keep the first report
-        pass
-    where = f"{options.source}:{error.where}" if error.where else options.source
-    return CompileError(f"{where}: target {target.name}: {error.what}")

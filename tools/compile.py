@@ -45,7 +45,8 @@ def _main(argv: Sequence[str]) -> int:
     module = read(flags.model)
     if flags.emit == "mlir":
         program = driver.lower(module, options)
-        _write(output, emission.target_text(program.module, targets[0]).encode())
+        text = emission.target_text(program.module, targets[0]).plain
+        _write(output, text.encode())
         print(f"wrote {output}")
         return 0
     bundle = driver.compile(module, options)
