@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pcp.errors import ProtocolError
+from pcp.errors import ProtocolError, RuntimeFault
 from pcp.runtime.buffers import BufferPool, octets
 from pcp.runtime.framing import Header
 from pcp.runtime.operation import Operation
@@ -47,6 +47,11 @@ class Barrier(Operation):
     """Over when all members have come; nobody needs to vote on that."""
 
     votes = False
+
+    def on_lost(self, peer: int, error: RuntimeFault) -> None:
+        """Who came and went again was here: that is all a barrier asks."""
+        if peer not in self.opened:
+            super().on_lost(peer, error)
 
 
 class EagerReduce(Operation):

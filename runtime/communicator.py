@@ -350,8 +350,8 @@ class Communicator:
         members = sorted(set(range(self.world_size) if among is None else among))
         if root not in members or self.rank not in members:
             raise UsageError(f"broadcast from rank {root} among {members}")
-        turn = members.index(root)
-        order = members[turn:] + members[:turn]
+        at = members.index(root)
+        order = members[at:] + members[:at]
         at_root = self.rank == root
         scratch = array if at_root else np.empty_like(array)
         view = octets(scratch)
