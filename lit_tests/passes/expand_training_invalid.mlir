@@ -1,0 +1,46 @@
+// RUN: pcp-opt %s --pcp-expand-training --split-input-file --verify-diagnostics
+
+// expected-error@below {{argument 0 of @main has no pcp.name and pcp.role; run pcp-infer-roles first}}
+func.func @main(%w: tensor<f32>) -> tensor<f32> {
+  return %w : tensor<f32>
+}
+
+// -----
+
+// expected-error@below {{@main has no parameters}}
+func.func @main(%w: tensor<f32> {pcp.name = "w", pcp.role = "data"}) -> tensor<f32> {
+  return %w : tensor<f32>
+}
+
+// -----
+
+func.func @main(
+    %w: tensor<f32> {pcp.name = "w", pcp.role = "param", pcp.init = "ones"},
+    // expected-error@below {{argument 'm' has the role 'state'; a model to train takes "param" and "data" only}}
+    %m: tensor<f32> {pcp.name = "m", pcp.role = "state"}) -> tensor<f32> {
+  return %w : tensor<f32>
+}
+
+// -----
+
+// expected-error@below {{@main returns tensor<f32>, tensor<f32>; training needs one floating-point scalar, the loss}}
+func.func @main(%w: tensor<f32> {pcp.name = "w", pcp.role = "param", pcp.init = "ones"}) -> (tensor<f32>, tensor<f32>) {
+  return %w, %w : tensor<f32>, tensor<f32>
+}
+
+// -----
+
+// expected-error@below {{parameter 0 has no pcp.init; run pcp-infer-roles first}}
+func.func @main(%w: tensor<f32> {pcp.name = "w", pcp.role = "param"}) -> tensor<f32> {
+  return %w : tensor<f32>
+}
+
+// -----
+
+func.func @main(%w: tensor<f32> {pcp.name = "w", pcp.role = "param", pcp.init = "ones"}) -> tensor<f32> {
+  return %w : tensor<f32>
+}
+// expected-error@below {{training needs (tensor<f32>) -> (tensor<f32>, tensor<f32>): the loss, and one gradient a parameter}}
+func.func @grad(%w: tensor<f32>) -> tensor<f32> {
+  return %w : tensor<f32>
+}
