@@ -19,8 +19,10 @@ counts as inactive.
 
 from dataclasses import dataclass, replace
 from functools import reduce
+from math import inf
 
 from pcp.autodiff.bodies import combiner
+from pcp.autodiff.rules.values import splat_of
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 
@@ -160,6 +162,25 @@ def _select(op: ir.Operation, known: dict[Value, Shift]) -> Shift | None:
     return known.get(guarded)
 
 
+def _abs(op: ir.Operation, known: dict[Value, Shift]) -> Shift | None:
+    shift = known[op.operands[0]]
+    return shift if shift.scales else None
+
+
+def _sign(op: ir.Operation, known: dict[Value, Shift]) -> Shift | None:
+    shift = known[op.operands[0]]
+    return replace(shift, power=0) if shift.scales else None
+
+
+def _identity_bound(op: ir.Operation, known: dict[Value, Shift]) -> Shift | None:
+    """`maximum(v, −∞)` and `minimum(v, ∞)` are v."""
+    bound = -inf if op.name == "stablehlo.maximum" else inf
+    for value, other in (op.operands, reversed(list(op.operands))):
+        if value in known and splat_of(other) == bound:
+            return known[value]
+    return None
+
+
 def _convert(op: ir.Operation, known: dict[Value, Shift]) -> Shift | None:
     to_float = hlo.is_float(hlo.element_type(op.results[0]))
     return known[op.operands[0]] if to_float else None
@@ -189,4 +210,8 @@ _FOLLOW = {
     "stablehlo.is_finite": _is_finite,
     "stablehlo.select": _select,
     "stablehlo.convert": _convert,
+    "stablehlo.abs": _abs,
+    "stablehlo.sign": _sign,
+    "stablehlo.maximum": _identity_bound,
+    "stablehlo.minimum": _identity_bound,
 }

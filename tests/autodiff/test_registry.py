@@ -1,0 +1,99 @@
+"""The table of rules is complete, honest, and each entry is held against jax."""
+
+import pytest
+from helpers import (
+    cases_chlo,
+    cases_contractions,
+    cases_control_flow,
+    cases_data_movement,
+    cases_elementwise,
+    cases_linear_algebra,
+    cases_reductions,
+)
+from helpers.gradients import lowered
+from pcp.autodiff import registry
+from pcp.autodiff.activity import propagate
+from pcp.autodiff.functions import body, functions, inline_calls
+from pcp.autodiff.kinds import NoGradient, Vjp
+from pcp.dialect import hlo
+from pcp.dialect.context import make_context, parse
+
+CHAPTERS = (
+    cases_chlo,
+    cases_contractions,
+    cases_control_flow,
+    cases_data_movement,
+    cases_elementwise,
+    cases_linear_algebra,
+    cases_reductions,
+)
+#: Rules whose only answer is an error; test_invalid.mlir holds their messages.
+REFUSALS = {
+    "stablehlo.custom_call",
+    "stablehlo.dynamic_broadcast_in_dim",
+    "stablehlo.dynamic_conv",
+    "stablehlo.dynamic_gather",
+    "stablehlo.dynamic_pad",
+    "stablehlo.dynamic_reshape",
+    "stablehlo.real_dynamic_slice",
+}
+#: Tested apart, since nothing at hand runs it.
+APART = {"stablehlo.cholesky"}
+
+
+def differentiated(text: str) -> set[str]:
+    """Ops of a program through which a derivative flows."""
+    module = parse(text)
+    main = functions(module)["main"]
+    with module.context:
+        inline_calls(module, main)
+    found: set[str] = set()
+    block = body(main)
+    floats = {a: "" for a in block.arguments if hlo.is_differentiable(a)}
+    ops = [op.operation for op in block.operations]
+    active = propagate(ops, floats)
+    for op in ops:
+        if any(r in active for r in op.results):
+            found.add(op.name)
+    return found
+
+
+def test_every_rule_has_a_case() -> None:
+    covered: set[str] = set()
+    for chapter in CHAPTERS:
+        for case in chapter.CASES:
+            covered |= differentiated(lowered(case))
+    wanted = {
+        name for name, rule in registry.rules().items() if not isinstance(rule, NoGradient)
+    }
+    assert not wanted - covered - REFUSALS - APART
+
+
+def test_no_gradient_says_why() -> None:
+    for name, rule in registry.rules().items():
+        if isinstance(rule, NoGradient):
+            assert len(rule.why) > 10, name
+
+
+def test_names_are_those_of_registered_ops() -> None:
+    """A misspelt entry would never be found by the walk."""
+    context = make_context()
+    for name in registry.rules():
+        assert context.is_registered_operation(name), name
+
+
+def test_registered_rule_is_used_and_forgotten() -> None:
+    rule = Vjp(lambda at: [at.g])
+    registry.register("mine.op", rule)
+    try:
+        assert registry.find("mine.op") is rule
+    finally:
+        registry.unregister("mine.op")
+    assert registry.find("mine.op") is None
+
+
+@pytest.mark.parametrize("name", ["stablehlo.floor", "stablehlo.compare"])
+def test_zero_and_unwritten_are_different_facts(name: str) -> None:
+    assert registry.is_no_gradient(name)
+    assert not registry.is_no_gradient("stablehlo.nothing_of_this_name")
+    assert registry.find("stablehlo.nothing_of_this_name") is None
