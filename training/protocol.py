@@ -62,14 +62,6 @@ class Prepared(Message):
     exchange_seconds: float
 
 
-class Working(Message):
-    """The round a worker has begun, and the lease it works on."""
-
-    kind: Literal["working"] = "working"
-    round: Count
-    lease: Lease
-
-
 class Hello(Message):
     """A worker introduces itself, for the first time or again.
 
@@ -87,7 +79,6 @@ class Hello(Message):
     bundle: Digest | None = None
     committed: Count | None = None
     digest: Digest | None = None
-    working: Working | None = None
     prepared: Prepared | None = None
     supervisor: Name | None = None
 

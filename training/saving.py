@@ -5,6 +5,7 @@ the same one; that takes as long as moving it once. Writing to disk happens
 beside the next round.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pcp.training.shepherd import Shepherd
 
 _FETCH_SECONDS = 120.0
+_ADOPT_SECONDS = 10.0
 
 
 def _under(prefix: str, arrays: Mapping[str, Any]) -> Arrays:
@@ -37,7 +39,7 @@ def gather(addresses: Sequence[str], round_: int, digest: str) -> Checkpoint:
     momentum: Arrays = {}
     workers: list[Arrays] = []
     for address in addresses:
-        revision, arrays = fetch_snapshot(address, _FETCH_SECONDS)
+        revision, arrays = _fetch(address, round_)
         shared = {k: a for k, a in arrays.items() if not k.startswith(INNER)}
         if revision != round_ or tensors.digest(shared) != digest:
             raise StateMismatch(
@@ -46,6 +48,16 @@ def gather(addresses: Sequence[str], round_: int, digest: str) -> Checkpoint:
         parameters, momentum = _under(PARAMETER, shared), _under(MOMENTUM, shared)
         workers.append(_under(f"{INNER}0/", arrays))
     return Checkpoint(round_, parameters, momentum, workers)
+
+
+def _fetch(address: str, round_: int) -> tuple[int, Arrays]:
+    """A member's snapshot, once it has adopted the round it was told to."""
+    deadline = time.monotonic() + _ADOPT_SECONDS
+    while True:
+        revision, arrays = fetch_snapshot(address, _FETCH_SECONDS)
+        if revision >= round_ or time.monotonic() > deadline:
+            return revision, arrays
+        time.sleep(0.02)
 
 
 class Saver:

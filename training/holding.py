@@ -1,0 +1,105 @@
+"""What a worker holds: the committed state, and what it has made since.
+
+The worker's thread changes it, the link's thread describes it to a shepherd, and
+the threads of the snapshot server hand it out; a lock keeps the three apart.
+"""
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from pcp.errors import StateMismatch
+from pcp.training import tensors
+from pcp.training.leases import Range
+from pcp.training.protocol import Commit, Prepared
+from pcp.training.tensors import Arrays
+from pcp.training.trainer import INNER, Trainer
+
+
+@dataclass
+class Work:
+    """The inner steps of one round, done once however often the group changes."""
+
+    round: int
+    lease: list[Range]
+    loss: float
+    steps: int
+    tokens: int
+    seconds: float
+
+
+class Holding:
+    """The state of one worker. `trainer` must be set before anything is held."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.trainer: Trainer | None = None
+        self.run: str | None = None
+        self.committed: int | None = None
+        """The round whose state the trainer has; None before the first."""
+        self.work: Work | None = None
+        self.prepared: Prepared | None = None
+        self.candidate: Arrays = {}
+        """The state that was prepared and not committed yet."""
+        self.dirty = False
+        """Inner steps were made since the last commit."""
+        self._snapshot: tuple[int, Arrays] | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """For a `Hello`: what a shepherd must know to go on with this worker."""
+        with self.lock:
+            held = self.trainer.shared if self.committed is not None else None
+            return {
+                "run": self.run,
+                "committed": self.committed,
+                "digest": tensors.digest(held) if held else None,
+                "prepared": self.prepared,
+            }
+
+    def snapshot(self) -> tuple[int, Arrays]:
+        """The committed state and the inner state it left, for who fetches it."""
+        with self.lock:
+            if self._snapshot is None:
+                raise StateMismatch("this worker holds no committed state yet")
+            return self._snapshot
+
+    def forget(self) -> None:
+        """Nothing that was held counts any more."""
+        with self.lock:
+            self.committed = self.prepared = self.work = self._snapshot = None
+            self.candidate = {}
+
+    def hold(self, reached: int) -> None:
+        """The trainer's state is that of a committed round: serve it from now on."""
+        shared = self.trainer.shared
+        inner = {f"{INNER}0/{k}": v for k, v in self.trainer.inner().items()}
+        with self.lock:
+            self.committed = reached
+            self.prepared = self.work = None
+            self.candidate, self.dirty = {}, False
+            self._snapshot = (reached, shared | inner)
+
+    def propose(self, candidate: Arrays, prepared: Prepared) -> None:
+        """A round is prepared here; it waits for the commit."""
+        with self.lock:
+            self.candidate, self.prepared = candidate, prepared
+
+    def adopt(self, commit: Commit) -> bool:
+        """What was prepared is committed; False for a round that is behind us."""
+        prepared = self.prepared
+        if prepared is None or commit.round != prepared.round:
+            return False
+        if commit.digest != prepared.digest:
+            raise StateMismatch(
+                f"round {commit.round} was committed as {commit.digest[:12]}, here it "
+                f"is {prepared.digest[:12]}"
+            )
+        self.trainer.adopt(self.candidate)
+        self.hold(commit.round)
+        return True
+
+    def undo_inner_steps(self) -> None:
+        """Back to the inner state of the last commit, if steps were made since."""
+        if self.dirty:
+            self.trainer.restore(self.snapshot()[1], 0)
+        self.dirty = True
