@@ -121,7 +121,8 @@ class CppPasses:
             try:
                 manager.run(module.operation)
             except ir.MLIRError as error:
-                raise PassError(diagnostics(error, self.text)) from error
+                where = diagnostics(error, "-")
+                raise PassError(f"{where} (in {self.text})") from error
 
     @property
     def name(self) -> str:
@@ -183,7 +184,7 @@ def verify(module: ir.Module, after: str) -> None:
         with module.context:
             module.operation.verify()
     except ir.MLIRError as error:
-        raise PassError(f"after {after}: {diagnostics(error, after)}") from error
+        raise PassError(f"{diagnostics(error, '-')} (after {after})") from error
 
 
 def parse_pipeline(text: str, lookup: Lookup) -> Pipeline:

@@ -325,6 +325,13 @@ def test_a_failing_pass_says_how_to_reproduce_it(opt, capsys):
     assert "'pcp.all_reduce' op names @m" in capsys.readouterr().err
 
 
+def test_a_failing_pass_of_mlir_is_named_at_the_place(opt):
+    code, _, err = opt(MODEL, "--pass-pipeline=builtin.module(sharding-propagation)")
+    assert code == 1
+    assert err.startswith("pcp-opt: error: in.mlir: unable to schedule pass")
+    assert "(in sharding-propagation)" in err.splitlines()[0]
+
+
 def test_the_ir_after_a_failure_can_be_printed(opt):
     _, _, err = opt(BAD_PLAN, "--pcp-verify-plan", "--mlir-print-ir-after-failure")
     assert "IR Dump After pcp-verify-plan Failed" in err
