@@ -64,7 +64,9 @@ def test_every_rule_has_a_case() -> None:
         for case in chapter.CASES:
             covered |= differentiated(lowered(case))
     wanted = {
-        name for name, rule in registry.rules().items() if not isinstance(rule, NoGradient)
+        name
+        for name, rule in registry.rules().items()
+        if not isinstance(rule, NoGradient)
     }
     assert not wanted - covered - REFUSALS - APART
 
