@@ -81,7 +81,8 @@ def _show(value: object) -> str:
         return str(value).lower()
     if isinstance(value, tuple):
         return ",".join(map(str, value))
-    return str(value)
+    text = str(value)
+    return f'"{text}"' if len(split_top_level(text, " ")) != 1 else text
 
 
 def _convert(owner: str, key: str, text: str, hint: Any) -> Any:
@@ -202,6 +203,7 @@ def parse_pipeline(text: str, lookup: Lookup) -> Pipeline:
 
 def _step(item: str, lookup: Lookup) -> Step:
     name, _, rest = item.partition("{")
+    name = name.strip()
     if (cls := lookup(name)) is not None:
         if rest and not rest.endswith("}"):
             raise PassError(f"{item!r}: the options' closing brace is missing")
