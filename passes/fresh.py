@@ -31,8 +31,9 @@ def _never(x: Value) -> Value:
 
 
 def numbered(seed: Value, number: int) -> Value:
-    """A source of its own for each `number`."""
-    return hlo.xor(seed, hlo.constant_like(seed, number))
+    """A source of its own for each `number`, of 32 bits, which every target has."""
+    low = hlo.convert(seed, ir.IntegerType.get_signless(32))
+    return hlo.xor(low, hlo.constant_like(low, number))
 
 
 def bits(x: Value) -> Value:
