@@ -231,7 +231,7 @@ def test_errors_of_passes_are_expected_too(opt):
 def test_a_misspelt_comment_is_an_error(opt):
     code, _, err = opt("// expect-eror {{x}}\n" + MODEL, "--verify-diagnostics")
     assert code == 1
-    assert "1: not a directive: // expect-eror {{x}}" in err
+    assert err == "in.mlir:1: not a directive: // expect-eror {{x}}\n"
 
 
 # --- what a user gets wrong ---
