@@ -219,6 +219,8 @@ def _component(indices: ir.Value, dimension: int, k: int) -> ir.Value:
     shape = hlo.shape_of(indices)
     if dimension == len(shape):
         return hlo.reshape(indices, [prod(shape)])
+    if shape[dimension] == 1:
+        return hlo.reshape(indices, [prod(shape)])
     start = [k if d == dimension else 0 for d in range(len(shape))]
     limit = [k + 1 if d == dimension else n for d, n in enumerate(shape)]
     part = hlo.slice_(indices, start, limit)

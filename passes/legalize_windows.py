@@ -96,7 +96,10 @@ def _windows(op: ir.Operation) -> Windows:
 def _choose(op: ir.Operation, windows: Windows, operand: ir.Value) -> ir.Value:
     """Which offset each window selects; padding is never selected."""
     zero = hlo.scalar(0, hlo.element_type(operand))
-    padded = hlo.pad(operand, zero, windows.low, windows.high)
+    edges = any(windows.low) or any(windows.high)
+    padded = operand
+    if edges:
+        padded = hlo.pad(operand, zero, windows.low, windows.high)
     valid = np.pad(
         np.ones(windows.shape, bool),
         list(zip(windows.low, windows.high, strict=True)),

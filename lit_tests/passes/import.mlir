@@ -1,0 +1,44 @@
+// RUN: pcp-opt %s --pcp-import --split-input-file | filecheck %s
+
+// torch-mlir's arange: the shape is constant, and what computed it goes.
+// CHECK-LABEL: func.func @arange
+// CHECK-NEXT: %[[I:.*]] = stablehlo.iota dim = 0 : tensor<4xi64>
+// CHECK-NEXT: return %[[I]]
+func.func @arange() -> tensor<4xi64> {
+  %c = arith.constant dense<4> : tensor<1xi64>
+  %0 = stablehlo.dynamic_iota %c, dim = 0 : (tensor<1xi64>) -> tensor<4xi64>
+  return %0 : tensor<4xi64>
+}
+
+// -----
+
+// CHECK-LABEL: func.func @dot
+// CHECK: stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [0], precision = [HIGHEST, DEFAULT]
+func.func @dot(%x: tensor<2x3xf32>, %y: tensor<3x4xf32>) -> tensor<2x4xf32> {
+  %0 = stablehlo.dot %x, %y, precision = [HIGHEST, DEFAULT] : (tensor<2x3xf32>, tensor<3x4xf32>) -> tensor<2x4xf32>
+  return %0 : tensor<2x4xf32>
+}
+
+// -----
+
+// A convolution keeps everything but the operand that held its padding.
+// CHECK-LABEL: func.func @convolution
+// CHECK: stablehlo.convolution(%arg0, %arg1)
+// CHECK-SAME: stride = [2]
+// CHECK-SAME: pad =
+// CHECK-SAME: [1, 0]
+func.func @convolution(%x: tensor<1x8x2xf32>, %w: tensor<3x2x5xf32>) -> tensor<1x4x5xf32> {
+  %p = stablehlo.constant dense<[[1, 0]]> : tensor<1x2xi64>
+  %0 = "stablehlo.dynamic_conv"(%x, %w, %p) <{batch_group_count = 1 : i64, dimension_numbers = #stablehlo.conv<[b, 0, f]x[0, i, o]->[b, 0, f]>, feature_group_count = 1 : i64, window_strides = array<i64: 2>}> : (tensor<1x8x2xf32>, tensor<3x2x5xf32>, tensor<1x2xi64>) -> tensor<1x4x5xf32>
+  return %0 : tensor<1x4x5xf32>
+}
+
+// -----
+
+// CHLO stays: it is differentiated before it is legalised.
+// CHECK-LABEL: func.func @erf
+// CHECK: chlo.erf
+func.func @erf(%x: tensor<3xf32>) -> tensor<3xf32> {
+  %0 = chlo.erf %x : tensor<3xf32> -> tensor<3xf32>
+  return %0 : tensor<3xf32>
+}

@@ -1,0 +1,77 @@
+// RUN: pcp-opt %s --pcp-legalize --split-input-file | filecheck %s
+
+// Tokens may be anything: they are clamped.
+// CHECK-LABEL: func.func @embedding
+// CHECK: %[[LAST:.*]] = stablehlo.constant dense<4> : tensor<i64>
+// CHECK: %[[I:.*]] = stablehlo.clamp %{{.*}}, %arg1, %[[LAST]]
+// CHECK: "stablehlo.gather"(%arg0, %[[I]])
+func.func @embedding(%table: tensor<5x3xf32>, %i: tensor<4x1xi64>) -> tensor<4x3xf32> {
+  %0 = "stablehlo.gather"(%table, %i) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, 3>}> : (tensor<5x3xf32>, tensor<4x1xi64>) -> tensor<4x3xf32>
+  return %0 : tensor<4x3xf32>
+}
+
+// -----
+
+// A counter that stays inside needs no clamp.
+// CHECK-LABEL: func.func @positions
+// CHECK-NOT: stablehlo.clamp
+// CHECK: return
+func.func @positions(%table: tensor<5x3xf32>) -> tensor<4x3xf32> {
+  %i = stablehlo.iota dim = 0 : tensor<4x1xi64>
+  %0 = "stablehlo.gather"(%table, %i) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, 3>}> : (tensor<5x3xf32>, tensor<4x1xi64>) -> tensor<4x3xf32>
+  return %0 : tensor<4x3xf32>
+}
+
+// -----
+
+// Updates that do not fit become -0.0, which changes nothing.
+// CHECK-LABEL: func.func @accumulate
+// CHECK: %[[C:.*]] = stablehlo.clamp
+// CHECK: %[[IN:.*]] = stablehlo.compare EQ, %[[C]],
+// CHECK: %[[ZERO:.*]] = stablehlo.constant dense<-0.000000e+00>
+// CHECK: stablehlo.select %{{.*}}, %{{.*}}, %[[ZERO]]
+// CHECK: "stablehlo.scatter"(%arg0
+func.func @accumulate(%table: tensor<5x3xf32>, %i: tensor<4x1xi64>, %u: tensor<4x3xf32>) -> tensor<5x3xf32> {
+  %0 = "stablehlo.scatter"(%table, %i, %u) <{scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}> ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %s = stablehlo.add %a, %b : tensor<f32>
+    stablehlo.return %s : tensor<f32>
+  }) : (tensor<5x3xf32>, tensor<4x1xi64>, tensor<4x3xf32>) -> tensor<5x3xf32>
+  return %0 : tensor<5x3xf32>
+}
+
+// -----
+
+// Windows that overlap: no select_and_scatter is left.
+// CHECK-LABEL: func.func @pool_gradient
+// CHECK-NOT: select_and_scatter
+// CHECK-COUNT-3: stablehlo.pad
+// CHECK-NOT: select_and_scatter
+// CHECK: return
+func.func @pool_gradient(%x: tensor<5xf32>, %g: tensor<3xf32>) -> tensor<5xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = "stablehlo.select_and_scatter"(%x, %g, %zero) <{window_dimensions = array<i64: 3>, window_strides = array<i64: 1>}> ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %s = stablehlo.compare GE, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    stablehlo.return %s : tensor<i1>
+  }, {
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %s = stablehlo.add %a, %b : tensor<f32>
+    stablehlo.return %s : tensor<f32>
+  }) : (tensor<5xf32>, tensor<3xf32>, tensor<f32>) -> tensor<5xf32>
+  return %0 : tensor<5xf32>
+}
+
+// -----
+
+// CHECK-LABEL: func.func @mapped
+// CHECK-NEXT: %[[Y:.*]] = stablehlo.negate %arg0 : tensor<3xf32>
+// CHECK-NEXT: return %[[Y]]
+func.func @mapped(%x: tensor<3xf32>) -> tensor<3xf32> {
+  %0 = "stablehlo.map"(%x) <{dimensions = array<i64: 0>}> ({
+  ^bb0(%a: tensor<f32>):
+    %n = stablehlo.negate %a : tensor<f32>
+    stablehlo.return %n : tensor<f32>
+  }) : (tensor<3xf32>) -> tensor<3xf32>
+  return %0 : tensor<3xf32>
+}

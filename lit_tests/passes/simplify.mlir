@@ -1,0 +1,71 @@
+// RUN: pcp-opt %s --pcp-simplify --split-input-file | filecheck %s
+// RUN: pcp-opt %s --pass-pipeline='builtin.module(pcp-simplify{signed-zeros=false reassociate=true})' --split-input-file | filecheck %s --check-prefix=LOOSE
+
+// CHECK-LABEL: func.func @transposes
+// CHECK-NEXT: stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [1]
+// CHECK-NEXT: return
+func.func @transposes(%x: tensor<2x3xf32>, %w: tensor<4x3xf32>) -> tensor<2x4xf32> {
+  %t = stablehlo.transpose %w, dims = [1, 0] : (tensor<4x3xf32>) -> tensor<3x4xf32>
+  %0 = stablehlo.dot_general %x, %t, contracting_dims = [1] x [0] : (tensor<2x3xf32>, tensor<3x4xf32>) -> tensor<2x4xf32>
+  return %0 : tensor<2x4xf32>
+}
+
+// -----
+
+// A batch dim that moves with its free dim cannot be said in dimension numbers.
+// CHECK-LABEL: func.func @free_dims_change_order
+// CHECK: stablehlo.transpose
+func.func @free_dims_change_order(%x: tensor<2x3x4xf32>, %w: tensor<4xf32>) -> tensor<3x2xf32> {
+  %t = stablehlo.transpose %x, dims = [1, 0, 2] : (tensor<2x3x4xf32>) -> tensor<3x2x4xf32>
+  %0 = stablehlo.dot_general %t, %w, contracting_dims = [2] x [0] : (tensor<3x2x4xf32>, tensor<4xf32>) -> tensor<3x2xf32>
+  return %0 : tensor<3x2xf32>
+}
+
+// -----
+
+// +0.0 is not neutral to -0.0, unless the option says that nobody looks.
+// CHECK-LABEL: func.func @plus_zero
+// CHECK: stablehlo.add
+// LOOSE-LABEL: func.func @plus_zero
+// LOOSE-NEXT: return %arg0
+func.func @plus_zero(%x: tensor<3xf32>) -> tensor<3xf32> {
+  %z = stablehlo.constant dense<0.0> : tensor<3xf32>
+  %0 = stablehlo.add %x, %z : tensor<3xf32>
+  return %0 : tensor<3xf32>
+}
+
+// -----
+
+// A sum of n equal terms.
+// CHECK-LABEL: func.func @sum_of_repeats
+// CHECK: stablehlo.reduce
+// LOOSE-LABEL: func.func @sum_of_repeats
+// LOOSE-NEXT: %[[N:.*]] = stablehlo.constant dense<5.000000e+00>
+// LOOSE-NEXT: stablehlo.multiply %arg0, %[[N]]
+// LOOSE-NEXT: return
+func.func @sum_of_repeats(%x: tensor<3xf32>) -> tensor<3xf32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %b = stablehlo.broadcast_in_dim %x, dims = [1] : (tensor<3xf32>) -> tensor<5x3xf32>
+  %0 = stablehlo.reduce(%b init: %z) applies stablehlo.add across dimensions = [0] : (tensor<5x3xf32>, tensor<f32>) -> tensor<3xf32>
+  return %0 : tensor<3xf32>
+}
+
+// -----
+
+// Loops are programs of their own; bodies of reductions are left alone.
+// CHECK-LABEL: func.func @loop
+// CHECK: do {
+// CHECK-NOT: stablehlo.negate
+// CHECK: stablehlo.return
+func.func @loop(%x: tensor<f32>, %p: tensor<i1>) -> tensor<f32> {
+  %0 = stablehlo.while(%a = %x) : tensor<f32>
+  cond {
+    stablehlo.return %p : tensor<i1>
+  } do {
+    %n = stablehlo.negate %a : tensor<f32>
+    %m = stablehlo.negate %n : tensor<f32>
+    %r = stablehlo.sqrt %m : tensor<f32>
+    stablehlo.return %r : tensor<f32>
+  }
+  return %0 : tensor<f32>
+}
