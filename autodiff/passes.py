@@ -67,6 +67,22 @@ class Grad(Pass):
     results of `@f`, then the gradient of the first one for each input in `wrt`.
     Left out, `wrt` is the arguments with `pcp.role = "param"` if any argument has
     a role, else every floating-point or complex input.
+
+        func.func @main(%w: tensor<f32>, %n: tensor<i32>) -> tensor<f32> {
+          %y = stablehlo.exponential %w
+          return %y
+        }
+
+    becomes, with `pcp-grad`, the same and
+
+        func.func @main_grad(%w: tensor<f32>, %n: tensor<i32>)
+            -> (tensor<f32>, tensor<f32>) {
+          %y = stablehlo.exponential %w
+          return %y, %y
+        }
+
+    (a cotangent of one times the result of the exponential; here pcp-simplify has
+    already dropped the product). It assumes what pcp-vjp assumes.
     """
 
     name = "pcp-grad"
