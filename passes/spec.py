@@ -79,7 +79,7 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 def _read(cls: type[Spec], field: "Field[Any]", text: str) -> Hyper:
     kind = type(field.default)
     try:
-        value = _BOOLEANS[text] if kind is bool else kind(text)
+        value: Any = _BOOLEANS[text] if kind is bool else kind(text)
     except (KeyError, ValueError) as error:
         raise ConfigError(
             f"{cls.kind}: {field.name}={text!r} is not a {kind.__name__}"
