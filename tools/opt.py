@@ -49,6 +49,24 @@ def _main(argv: Sequence[str]) -> int:
 # --- the command line ---
 
 
+VERIFY_EACH = "verify after each pass (default: true)"
+SWITCHES = {
+    "split-input-file": f"work on each part between lines that say {SEPARATOR}",
+    "verify-diagnostics": "check errors against // expected-error {{...}} comments",
+    "mlir-print-ir-before-all": "print the IR before each pass",
+    "mlir-print-ir-after-all": "print the IR after each pass",
+    "mlir-print-ir-after-change": "print the IR after passes that changed it",
+    "mlir-print-ir-after-failure": "print the IR that a failed pass left",
+    "mlir-print-op-generic": "print ops in their generic form",
+    "mlir-print-debuginfo": "print locations",
+    "mlir-timing": "say how long each pass took",
+    "emit-bytecode": "write bytecode",
+    "allow-unregistered-dialect": "let ops of unknown dialects through",
+    "list-passes": "print the known passes and stop",
+    "show-dialects": "print the known dialects and stop",
+}
+
+
 def _parser() -> Parser:
     about = (__doc__ or "").strip().splitlines()
     parser = Parser(
@@ -61,40 +79,22 @@ def _parser() -> Parser:
     add("file", nargs="?", default="-", help="MLIR text or bytecode; - is stdin")
     add("-o", dest="output", default="-", metavar="OUT", help="where to write")
     add("--pass-pipeline", metavar="TEXT", help="builtin.module(pass{key=value},...)")
-    add("--split-input-file", action="store_true", help=f"split at {SEPARATOR}")
-    add(
-        "--verify-diagnostics",
-        action="store_true",
-        help="check diagnostics against // expected-error {{...}} comments",
-    )
-    add(
-        "--verify-each",
-        type=_bool,
-        nargs="?",
-        const=True,
-        default=True,
-        metavar="BOOL",
-        help="verify after each pass (default: true)",
-    )
+    add("--verify-each", type=_bool, default=True, metavar="BOOL", help=VERIFY_EACH)
     for when in ("before", "after"):
-        add(f"--mlir-print-ir-{when}", metavar="PASS,...", type=_names, default=[])
-        add(f"--mlir-print-ir-{when}-all", action="store_true")
-    add("--mlir-print-ir-after-change", action="store_true")
-    add("--mlir-print-ir-after-failure", action="store_true")
-    add("--mlir-print-op-generic", action="store_true")
-    add("--mlir-print-debuginfo", action="store_true", help="print locations")
-    add("--mlir-elide-elementsattrs-if-larger", type=int, metavar="N")
-    add("--mlir-timing", action="store_true", help="seconds of each pass, on stderr")
-    add("--emit-bytecode", action="store_true")
-    add("--allow-unregistered-dialect", action="store_true")
-    add("--list-passes", action="store_true")
-    add("--show-dialects", action="store_true")
+        text = f"print the IR {when} these passes"
+        names = {"type": _names, "default": [], "metavar": "PASS,..."}
+        add(f"--mlir-print-ir-{when}", help=text, **names)
+    for name, text in SWITCHES.items():
+        add(f"--{name}", action="store_true", help=text)
+    text = "leave out the contents of larger constants"
+    add("--mlir-elide-elementsattrs-if-larger", type=int, metavar="N", help=text)
     return parser
 
 
 def _two_dashes(word: str) -> str:
-    """LLVM's tools take `-cse` for `--cse`."""
-    return "-" + word if re.match(r"-[A-Za-z][\w-]", word) else word
+    """LLVM's tools take `-cse` for `--cse`, and `--verify-each` alone for true."""
+    word = "-" + word if re.match(r"-[A-Za-z][\w-]", word) else word
+    return word + "=true" if word == "--verify-each" else word
 
 
 def _bool(text: str) -> bool:

@@ -70,6 +70,8 @@ def test_without_flags_it_prints_what_it_read(opt):
         ["--pass-pipeline=builtin.module(func.func(cse,canonicalize))"],
         ["--pass-pipeline", "builtin.module(pcp-verify-plan,cse)"],
         ["--pass-pipeline=cse"],
+        ["--verify-each", "--cse"],
+        ["--verify-each=false", "-cse", "-verify-each=0"],
         ["--cse", "--chlo-legalize-to-stablehlo"],  # one that runs on functions
     ],
 )
