@@ -105,7 +105,7 @@ class Communicator:
             first, second = pair(
                 (loops[a], loops[b]),
                 (groups[a], groups[b]),
-                ("the peer in this process",) * 2,
+                ("the peer in this process", "the peer in this process"),
                 epoch,
             )
             groups[a].loop.ask(lambda g=groups[a], r=b, x=first: g.admit(r, x))
@@ -616,10 +616,8 @@ class Communicator:
         with self._lock:
             if self._closed or loop.closed:
                 raise CollectiveAborted("this member closed its communicator")
-            if turn is None:
-                counter = self._counters.setdefault(operation.tag, itertools.count())
-                turn = next(counter)
-            operation.seq = turn
+            counter = self._counters.setdefault(operation.tag, itertools.count())
+            operation.seq = next(counter) if turn is None else turn
             loop.call(self._group.post, operation)
         return operation.pending
 

@@ -6,17 +6,29 @@ what it did, so that a test can tell a survived fault from one that never came.
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 from pcp.runtime.framing import Frame, Kind, checksum
-
-if TYPE_CHECKING:
-    from pcp.runtime.group import Group
-    from pcp.runtime.transport import Link
+from pcp.runtime.loop import Loop, Timer
+from pcp.runtime.transport import Link
 
 Action = Literal["drop", "delay", "corrupt", "crash", "kill"]
+
+
+class Target(Protocol):
+    """The group whose frames go wrong."""
+
+    loop: Loop
+
+    def later(self, delay: float, what: Callable[[], None]) -> Timer:
+        """Run something later."""
+        ...
+
+    def close(self, *, crash: bool = False) -> None:
+        """Cut all connections."""
+        ...
 
 
 @dataclass
@@ -55,14 +67,14 @@ class FaultPlan:
     """What goes wrong on one member's way out, in order of precedence."""
 
     faults: Sequence[Fault] = field(default_factory=list)
-    _held: dict["Link", list[Frame]] = field(default_factory=dict, repr=False)
+    _held: dict[Link, list[Frame]] = field(default_factory=dict, repr=False)
 
     @property
     def fired(self) -> int:
         """How many faults have happened."""
         return sum(fault.fired for fault in self.faults)
 
-    def send(self, group: "Group", peer: int, link: "Link", frame: Frame) -> None:
+    def send(self, group: Target, peer: int, link: Link, frame: Frame) -> None:
         """Send, or do what the plan says instead."""
         if link in self._held:
             self._held[link].append(frame)
@@ -76,7 +88,7 @@ class FaultPlan:
                 return
         link.send(frame)
 
-    def _hold(self, fault: Fault, group: "Group", link: "Link", frame: Frame) -> None:
+    def _hold(self, fault: Fault, group: Target, link: Link, frame: Frame) -> None:
         """The frame and what follows on its link wait: order is kept."""
         self._held[link] = [frame]
 
@@ -87,12 +99,12 @@ class FaultPlan:
         group.later(fault.seconds, release)
 
 
-def _drop(fault: Fault, group: "Group", link: "Link", frame: Frame) -> None:
+def _drop(fault: Fault, group: Target, link: Link, frame: Frame) -> None:
     if frame.on_sent is not None:
         group.loop.call(frame.on_sent)
 
 
-def _corrupt(fault: Fault, group: "Group", link: "Link", frame: Frame) -> None:
+def _corrupt(fault: Fault, group: Target, link: Link, frame: Frame) -> None:
     payload = bytearray(frame.payload)
     frame.checksum = checksum(frame.payload)
     if payload:
@@ -103,11 +115,11 @@ def _corrupt(fault: Fault, group: "Group", link: "Link", frame: Frame) -> None:
     link.send(frame)
 
 
-def _crash(fault: Fault, group: "Group", link: "Link", frame: Frame) -> None:
+def _crash(fault: Fault, group: Target, link: Link, frame: Frame) -> None:
     group.loop.call(lambda: group.close(crash=True))
 
 
-def _kill(fault: Fault, group: "Group", link: "Link", frame: Frame) -> None:
+def _kill(fault: Fault, group: Target, link: Link, frame: Frame) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 

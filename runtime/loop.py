@@ -56,6 +56,7 @@ class Loop:
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._drain)
+        self._turned = time.monotonic()
         self.stalled_until = 0.0
         """Until this monotonic time silence of peers proves nothing: we slept."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -159,8 +160,9 @@ class Loop:
         pause = self._pause(before)
         ready = self._selector.select(pause)
         now = time.monotonic()
-        if now - before > pause + 2 * _MAX_SLEEP:
+        if now - self._turned > pause + 2 * _MAX_SLEEP:
             self.stalled_until = now + 2 * _MAX_SLEEP
+        self._turned = now
         for key, events in ready:
             # A handler before this one may have closed or changed this socket.
             current = self._selector.get_map().get(key.fd)

@@ -27,6 +27,7 @@ from typing import Any, Protocol
 
 from pcp.errors import (
     CollectiveAborted,
+    PcpError,
     PeerLost,
     ProtocolError,
     RuntimeFault,
@@ -228,7 +229,7 @@ class Operation:
                 self.group.send(peer, self._frame(Kind.ABORT, reason, step=step))
         self.end(error)
 
-    def end(self, error: RuntimeFault | None = None, value: Any = None) -> None:
+    def end(self, error: PcpError | None = None, value: Any = None) -> None:
         """Free the buffers and tell the caller."""
         if self.over:
             return

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +24,42 @@ from numpy.typing import NDArray
 from pcp.errors import StateMismatch, UsageError
 from pcp.runtime.buffers import checked, octets
 
-if TYPE_CHECKING:
-    from pcp.runtime.communicator import Communicator
-
 _DIGEST = 16
 _ELECTED = "elected"
 _TAG = "pcp.param_sync"
+
+
+class Member(Protocol):
+    """What a synchronisation needs of a communicator."""
+
+    @property
+    def rank(self) -> int:
+        """This member's number."""
+        ...
+
+    @property
+    def world_size(self) -> int:
+        """How many there are."""
+        ...
+
+    def all_gather(
+        self, array: NDArray, *, tag: str = "", timeout: Any = None
+    ) -> NDArray:
+        """Everybody's array."""
+        ...
+
+    def broadcast_async(
+        self,
+        array: NDArray,
+        root: int = 0,
+        *,
+        among: Any = None,
+        turn: int | None = None,
+        tag: str = "",
+        timeout: Any = None,
+    ) -> Any:
+        """The root's array, among some members."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -61,7 +91,7 @@ def digests(tensors: Mapping[str, NDArray]) -> dict[str, bytes]:
 
 
 def param_sync(
-    comm: "Communicator",
+    comm: Member,
     tensors: Mapping[str, NDArray],
     revision: int,
     source: int | str,
@@ -110,7 +140,7 @@ def _summary(
     }
 
 
-def _exchange(comm: "Communicator", value: dict, timeout: float) -> list[dict]:
+def _exchange(comm: Member, value: dict, timeout: float) -> list[dict]:
     """Everybody's `value`, by rank."""
     raw = np.frombuffer(json.dumps(value).encode(), np.uint8)
     sizes = comm.all_gather(np.int64(raw.size).reshape(1), tag=_TAG, timeout=timeout)
@@ -137,7 +167,7 @@ def _elect(states: list[dict]) -> int:
 
 
 def _move(
-    comm: "Communicator",
+    comm: Member,
     tensors: Mapping[str, NDArray],
     names: list[str],
     held: list[list[str]],
@@ -168,7 +198,7 @@ def _move(
 
 
 def _confirm(
-    comm: "Communicator",
+    comm: Member,
     names: list[str],
     mine: dict[str, bytes],
     fresh: dict[str, NDArray],

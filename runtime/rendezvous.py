@@ -10,7 +10,7 @@ waiting fails the attempt for all, so that nobody waits for it.
 import socket
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pcp.errors import ConfigError, PeerLost, ProtocolError, RuntimeFault, Timeout
 from pcp.runtime import transport
@@ -28,9 +28,6 @@ from pcp.runtime.framing import (
 from pcp.runtime.tcp import TcpLink
 from pcp.runtime.transport import Link
 from pcp.runtime.wire import read_frame, write_frame
-
-if TYPE_CHECKING:
-    from pcp.runtime.communicator import Communicator
 
 _LOST = 2
 """Code of a refusal that means: a member died; `offset` is its rank."""
@@ -131,8 +128,8 @@ def meet(
     heartbeat: float,
     silence: float,
     faults: FaultPlan | None,
-) -> "Communicator":
-    """`Communicator.connect`."""
+) -> Any:
+    """The communicator that `Communicator.connect` gives."""
     if world_size < 1 or not 0 <= rank < world_size:
         raise ConfigError(f"rank {rank} of {world_size} members does not exist")
     if rank and isinstance(where, Rendezvous):
@@ -147,13 +144,14 @@ def meet(
             where = host.address
         assert isinstance(where, str), "rank 0 knows the address by now"
         sock = _reach(where, deadline)
+        owned.insert(0, sock)
         endpoint = Endpoint.listen(
             transport.format_address(sock.getsockname()[0], 0),
             heartbeat=heartbeat,
             silence=silence,
             faults=faults,
         )
-        owned.insert(0, endpoint)
+        owned[0] = endpoint
         members = _register(sock, where, rank, world_size, endpoint.address, deadline)
         comm = endpoint.form(0, members, rank, max(0.1, deadline - time.monotonic()))
         comm.own(owned)

@@ -1,0 +1,138 @@
+"""The module `pcp_rt`: a program's collectives, answered in the background.
+
+An import gets its operands, a fence to wait for and a fence to signal (IREE's
+"coarse fences"). It answers at once with an unfilled result; a thread waits for
+the operands, the communicator does the exchange, and the second fence tells
+the program that the result is there. Whatever the program does meanwhile
+overlaps with the exchange.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import iree.runtime as rt
+import numpy as np
+
+from pcp.bundle import Manifest
+from pcp.runtime.devices import Device, first_line
+from pcp.runtime.dtypes import numpy_dtype
+from pcp.runtime.exchange import Groups, group_for, launch, result_shape
+
+_EXCHANGE_THREADS = 4
+
+
+class _Job:
+    """One exchange a running function asked for."""
+
+    __slots__ = ("finished", "posted")
+
+    def __init__(self) -> None:
+        self.posted = threading.Event()
+        self.finished = threading.Event()
+
+
+class Imports:
+    """The module `pcp_rt` that compiled functions import.
+
+    Calls of one import are posted in program order, which is the same on all
+    members; different imports do not wait for each other.
+    """
+
+    def __init__(self, device: Device, manifest: Manifest) -> None:
+        self.groups: Groups = None
+        self._device = device
+        self._manifest = manifest
+        self._pool = ThreadPoolExecutor(_EXCHANGE_THREADS, "pcp-exchange")
+        self._last: dict[str, _Job] = {}
+        self._jobs: list[_Job] = []
+        self._fault: BaseException | None = None
+
+    def module(self) -> Any:
+        """The Python module with one export per collective of the manifest."""
+        interface = rt.PyModuleInterface("pcp_rt", lambda _: self)
+        for name, what in self._manifest.collectives.items():
+            takes = int(what.attributes.get("operands", 1))
+            convention = f"0{'r' * takes}rr_r"
+            interface.export(name, convention, self._entry(name))
+        return interface.create()
+
+    def begin(self) -> None:
+        """A function is about to run."""
+        self._fault = None
+        self._jobs.clear()
+        self._last.clear()
+
+    def finish(self) -> BaseException | None:
+        """Wait for every exchange of the call; what went wrong first, if it did."""
+        for job in self._jobs:
+            job.finished.wait()
+        self._jobs.clear()
+        return self._fault
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _entry(self, name: str) -> Callable[..., Any]:
+        def call(state: "Imports", *refs: Any) -> Any:
+            return state._call(name, refs)
+
+        return call
+
+    def _call(self, name: str, refs: Sequence[Any]) -> Any:
+        """An import is called: answer at once, exchange in the background."""
+        what = self._manifest.collectives[name]
+        *operands, wait, signal = refs
+        view = operands[0].deref(rt.HalBufferView)
+        ready = wait.deref(rt.HalFence) if wait.isinstance(rt.HalFence) else None
+        done = signal.deref(rt.HalFence) if signal.isinstance(rt.HalFence) else None
+        try:
+            comm = group_for(self.groups, name, what, self._manifest)
+            shape = result_shape(what, comm.world_size)
+        except Exception as error:
+            self._fault = self._fault or error
+            raise
+        result = self._device.upload(
+            np.empty(shape, numpy_dtype(what.dtype)), what.dtype
+        )
+        job, before = _Job(), self._last.get(name)
+        self._last[name] = job
+        self._jobs.append(job)
+
+        def settle(error: BaseException | None) -> None:
+            if error is not None:
+                self._fault = self._fault or error
+            if done is not None:
+                done.fail(first_line(error)) if error is not None else done.signal()
+            job.finished.set()
+
+        def deliver(pending: Any) -> None:
+            try:
+                self._device.overwrite(
+                    result,
+                    pending.result().astype(numpy_dtype(what.dtype), copy=False),
+                    what.dtype,
+                )
+            except BaseException as error:
+                settle(error)
+            else:
+                settle(None)
+
+        def run() -> None:
+            try:
+                if before is not None:
+                    before.posted.wait()
+                if ready is not None:
+                    ready.wait()
+                array = self._device.download(view, what.dtype)
+                pending = launch(comm, what, array, name)
+                pending.add_done_callback(lambda p: self._pool.submit(deliver, p))
+            except BaseException as error:
+                settle(error)
+            finally:
+                job.posted.set()
+
+        self._pool.submit(run)
+        return result.ref
