@@ -27,8 +27,8 @@ import numpy as np
 from pcp.dialect.bindings import ir
 from pcp.errors import ConfigError, IRError, UsageError, nearest
 from pcp.frontends.signature import arguments_of, require_scalar_loss
-from pcp.frontends.weights import write_weights
 from pcp.tools.command import Parser, run
+from pcp.training import tensors
 
 EXAMPLE = (
     "pcp export --torch examples/models/nanogpt_small.py:GPT "
@@ -88,9 +88,9 @@ def _main(argv: Sequence[str]) -> None:
     module, weights = _EXPORTERS[framework](_load(path), path, name, options)
     if not options.forward:
         require_scalar_loss(module)
-    _write(out, str(module) + "\n")
+    _write(out, f"{module}".strip().encode() + b"\n")
     if options.weights:
-        write_weights(options.weights, weights)
+        _write(Path(options.weights), tensors.to_bytes(weights))
     _summary(module, out, options.weights)
 
 
@@ -117,11 +117,13 @@ def _load(path: str) -> ModuleType:
     file = Path(path)
     if not file.is_file():
         raise ConfigError(f"{path}: no such file")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    # Not the file's own name: a model in json.py must not replace Python's json.
+    name = f"pcp_model_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path}: not a Python file (FILE.py:NAME)")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module  # dataclasses and pickles look there
+    sys.modules[name] = module  # dataclasses and pickles look there
     sys.path.insert(0, str(file.parent.resolve()))
     try:
         spec.loader.exec_module(module)
@@ -218,10 +220,10 @@ _EXPORTERS = {"torch": _export_torch, "jax": _export_jax}
 # --- output ---
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, content: bytes) -> None:
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent}: no such folder")
-    path.write_text(text)
+    path.write_bytes(content)
 
 
 def _summary(module: ir.Module, out: Path, weights: str | None) -> None:

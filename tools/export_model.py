@@ -2,7 +2,9 @@
 
 import sys
 
-from pcp.tools.export import main
-
 if __name__ == "__main__":
+    # Python puts this script's folder first, where inspect.py would hide its own.
+    del sys.path[0]
+    from pcp.tools.export import main
+
     sys.exit(main())

@@ -268,4 +268,3 @@ module {
     return %253 : tensor<f32>
   }
 }
-

@@ -1,0 +1,59 @@
+"""A checkpoint that pcp trained, in the PyTorch model that it came from.
+
+pcp train examples/demo.json --workers 2
+python examples/load_checkpoint_in_torch.py runs/run_20261121-031500
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from pcp.training import checkpoint, metrics
+from pcp.training.data import Corpus
+from pcp.training.experiment import parse
+
+sys.path.insert(0, str(Path(__file__).parent / "models"))
+from nanogpt_small import GPT
+
+
+def validation_loss(model: GPT, corpus: Corpus) -> float:
+    """Mean over the held-out batches, as pcp's workers compute it."""
+    total = 0.0
+    with torch.no_grad():
+        for number in range(corpus.validation_batches):
+            batch = corpus.validation(number)
+            inputs, targets = map(torch.from_numpy, (batch.inputs, batch.targets))
+            total += model(inputs, targets).item()
+    return total / corpus.validation_batches
+
+
+def main() -> None:
+    """Print PyTorch's held-out loss beside the one that pcp recorded."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, help="a run's folder")
+    parser.add_argument("--batch-size", type=int, default=64, help="of the .mlir")
+    options = parser.parse_args()
+
+    experiment = parse(json.loads((options.run / "experiment.json").read_text()))
+    found, refused = checkpoint.newest(options.run)
+    if found is None:
+        sys.exit(f"{options.run}: no checkpoint {refused}")
+    weights = {name: torch.from_numpy(a) for name, a in found.parameters.items()}
+    model = GPT(block_size=len(weights["position.weight"]))
+    model.load_state_dict(weights)
+
+    block = model.position.num_embeddings
+    loss = validation_loss(model, Corpus(experiment, options.batch_size, block))
+    _, recorded = metrics.read(options.run / metrics.FILE_NAME)
+    print(f"round {found.round}: PyTorch {loss:.6f}", end="")
+    if found.round in recorded:
+        ours = recorded[found.round]
+        print(f", pcp {ours:.6f}, difference {abs(loss - ours):.1e}", end="")
+    print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Every example runs as its docstring says, in seconds, and is short."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+ALONE = sorted(
+    path.stem
+    for path in EXAMPLES.glob("*.py")
+    if path.stem != "load_checkpoint_in_torch"  # it needs a run
+)
+DEADLINE_S = 200
+
+
+def run(*command: str | Path, folder: Path) -> str:
+    """What a command printed; a failure shows it."""
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_an_example_runs(name: str, tmp_path: Path) -> None:
+    printed = run(EXAMPLES / f"{name}.py", folder=tmp_path)
+    assert printed.strip()
+    for difference in re.findall(r"differs by at most (\S+)", printed):
+        assert float(difference) < 1e-6
+
+
+def test_the_examples_that_run_are_these() -> None:
+    assert {"collectives", "jax_to_gradient", "torch_to_bundle"} <= set(ALONE)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.stem)
+def test_an_example_is_short_and_says_how_to_run_it(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    assert len(lines) < 60
+    assert any(f"python examples/{path.name}" in line for line in lines)
+
+
+def test_a_trained_checkpoint_gives_the_same_loss_in_torch(tmp_path: Path) -> None:
+    experiment = {
+        "model_path": str(EXAMPLES / "models" / "nanogpt_small.mlir"),
+        "data_path": "builtin:python-docs",
+        "tokenizer": "byte",
+        "learning_rate": 3e-3,
+        "tau": 4,
+        "outer_loop_steps": 2,
+        "checkpoint_dir": str(tmp_path / "runs"),
+    }
+    (tmp_path / "x.json").write_text(json.dumps(experiment))
+    command = ["-m", "pcp.tools.cli", "train", "x.json", "--workers", "1"]
+    run(*command, "--no-dashboard", folder=tmp_path)
+    (found,) = (tmp_path / "runs").glob("run_*")
+    example = EXAMPLES / "load_checkpoint_in_torch.py"
+    printed = run(example, found, folder=tmp_path)
+    match = re.search(r"PyTorch (\S+), pcp (\S+), difference", printed)
+    assert match, printed
+    theirs, ours = map(float, match.groups())
+    assert theirs == pytest.approx(ours, abs=1e-4)
+    assert ours < 4.5, "ln(256) is 5.5: a trained model, not its first values"

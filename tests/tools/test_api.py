@@ -1,0 +1,64 @@
+"""The names that `import pcp` gives."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pcp
+from pcp.errors import ConfigError, MissingRule, PassError
+from pcp.frontends.signature import entry
+
+TEXT = """func.func @main(
+    %w: tensor<3xf32> {pcp.role = "param", pcp.name = "w", pcp.init = "ones"},
+    %x: tensor<3xf32> {pcp.role = "data", pcp.name = "x"}) -> tensor<f32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.multiply %w, %x : tensor<3xf32>
+  %1 = stablehlo.multiply %0, %w : tensor<3xf32>
+  %2 = stablehlo.reduce(%1 init: %zero) applies stablehlo.add across dimensions = [0]
+    : (tensor<3xf32>, tensor<f32>) -> tensor<f32>
+  return %2 : tensor<f32>
+}
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "m.mlir").write_text(TEXT)
+    return tmp_path / "m.mlir"
+
+
+def test_passes_work_on_a_copy(model: Path) -> None:
+    module = pcp.load(model)
+    before = str(module)
+    changed = pcp.run_passes(module, "builtin.module(pcp-grad{func=main},cse)")
+    entry(changed, "main_grad")
+    assert str(module) == before
+
+
+def test_grad_is_the_pass(model: Path) -> None:
+    module = pcp.load(model)
+    plain = pcp.run_passes(module, "pcp-grad{func=main}")
+    assert str(pcp.grad(module)) == str(plain)
+    chosen = pcp.grad(module, wrt=[1, 0], name="both")
+    assert "@both(" in str(chosen)
+    assert len(entry(chosen, "both").attributes["function_type"].value.results) == 3
+
+
+def test_errors_are_pcps(model: Path) -> None:
+    module = pcp.load(model)
+    with pytest.raises(PassError, match="Did you mean 'pcp-grad'"):
+        pcp.run_passes(module, "pcp-gard")
+    with pytest.raises(ConfigError, match="mode 'trian' is not one of"):
+        pcp.compile(module, mode="trian")
+    assert issubclass(MissingRule, pcp.errors.PcpError)
+
+
+def test_from_a_file_to_numbers(model: Path, tmp_path: Path) -> None:
+    bundle = pcp.compile(pcp.load(model), targets=["cpu:host"], mode="grad")
+    path = bundle.write(tmp_path / "m.pcp")
+    program = pcp.Program.load(path, device="local-sync")
+    w, x = np.array([1, 2, 3], np.float32), np.array([4, 5, 6], np.float32)
+    loss, gradient = program["grad"](w, x)
+    assert loss == (w * x * w).sum()
+    np.testing.assert_array_equal(gradient, 2 * w * x)
