@@ -62,6 +62,10 @@ class BoundFunction:
         """
         return self._program._call(self, arguments, device_arrays)
 
+    def release(self) -> None:
+        """Let go of the module; calling it is an error from now on."""
+        self._handle = None
+
 
 class Program:
     """A loaded bundle. Make one with `Program.load`; index it by function."""
@@ -78,8 +82,10 @@ class Program:
             modules = [hal, self._imports.module(), code]
             self._context: Any = rt.VmContext(device.instance, modules)
         except BundleError:
+            self._imports.close()
             raise
         except Exception as error:
+            self._imports.close()
             raise BundleError(
                 f"module {module!r} does not load on {device.uri}: {first_line(error)}"
             ) from error
@@ -127,6 +133,8 @@ class Program:
         return tuple(self._functions)
 
     def __getitem__(self, name: str) -> BoundFunction:
+        if self._context is None:
+            raise UsageError("the program is closed")
         if name not in self._functions:
             self.manifest.function(name)  # raises, naming the nearest
         return self._functions[name]
@@ -143,7 +151,8 @@ class Program:
         """Let go of the module. Arrays stay usable until the device goes."""
         with self._lock:
             self._imports.close()
-            self._functions.clear()
+            for function in self._functions.values():
+                function.release()
             self._context = None
 
     def __enter__(self) -> "Program":

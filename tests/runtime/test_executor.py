@@ -1,0 +1,455 @@
+"""Programs: numpy and device arrays in and out, collectives that overlap.
+
+The modules are compiled here, straight from StableHLO, so that these tests
+depend on nothing of the compiling half but IREE.
+"""
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers.worlds import endpoints, form, outcome, together, world
+
+from pcp.bundle import Bundle, Collective, Function, Manifest, Mesh, Module, TensorSpec
+from pcp.errors import BundleError, CollectiveAborted, ConfigError, PeerLost, UsageError
+from pcp.runtime.communicator import Communicator
+from pcp.runtime.executor import Program, available_drivers
+
+SIZE = 40_000
+WIDE = 1024
+VEC = f"tensor<{SIZE}xf32>"
+MAT = f"tensor<{WIDE}x{WIDE}xf32>"
+COARSE = 'attributes {iree.abi.model = "coarse-fences", nosideeffects}'
+
+
+def declare(name: str, given: str, result: str) -> str:
+    return f"util.func private @pcp_rt.{name}({given}) -> {result} {COARSE}\n"
+
+
+def call(to: str, name: str, value: str, given: str, result: str) -> str:
+    return f"%{to} = util.call @pcp_rt.{name}(%{value}) : ({given}) -> {result}\n"
+
+
+def dot(to: str, a: str, b: str) -> str:
+    return (
+        f"%{to} = stablehlo.dot_general %{a}, %{b}, contracting_dims = [1] x [0]"
+        f" : ({MAT}, {MAT}) -> {MAT}\n"
+    )
+
+
+PLAIN = """
+func.func @step(
+    %p: tensor<4xf32>, %b: tensor<3xi1>, %n: tensor<i32>, %h: tensor<2xbf16>)
+    -> (tensor<4xf32>, tensor<3xi1>, tensor<i32>, tensor<2xbf16>) {
+  %q = stablehlo.add %p, %p : tensor<4xf32>
+  %c = stablehlo.not %b : tensor<3xi1>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %m = stablehlo.add %n, %one : tensor<i32>
+  %k = stablehlo.add %h, %h : tensor<2xbf16>
+  return %q, %c, %m, %k : tensor<4xf32>, tensor<3xi1>, tensor<i32>, tensor<2xbf16>
+}
+func.func @double(%p: tensor<4xf32>) -> tensor<4xf32> {
+  %q = stablehlo.add %p, %p : tensor<4xf32>
+  return %q : tensor<4xf32>
+}
+"""
+
+TWO = (
+    declare("first", VEC, VEC)
+    + declare("second", MAT, MAT)
+    + f"func.func @main(%a: {VEC}, %w: {MAT}) -> ({VEC}, {MAT}) {{\n"
+    + call("r", "first", "a", VEC, VEC)
+    + "".join(dot(f"m{i + 1}", f"m{i}" if i else "w", "w") for i in range(6))
+    + call("q", "second", "m6", MAT, MAT)
+    + f"%s = stablehlo.add %r, %a : {VEC}\n"
+    + f"%t = stablehlo.add %q, %q : {MAT}\n"
+    + f"return %s, %t : {VEC}, {MAT}\n}}\n"
+)
+
+
+def kinds() -> str:
+    """One function per kind of collective, tensor in, tensor out."""
+    text = ""
+    for name, (given, result) in SHAPES.items():
+        g, r = (f"tensor<{'x'.join(map(str, s))}xf32>" for s in (given, result))
+        text += declare(name, g, r)
+        text += f"func.func @run_{name}(%x: {g}) -> {r} {{\n"
+        text += call("y", name, "x", g, r) + f"return %y : {r}\n}}\n"
+    return text
+
+
+SHAPES = {
+    "all_reduce": ((6, 4), (6, 4)),
+    "narrow": ((6, 4), (6, 4)),
+    "reduce_scatter": ((6, 4), (6, 2)),
+    "all_gather": ((6, 4), (6, 8)),
+    "broadcast": ((6, 4), (6, 4)),
+    "all_to_all": ((6, 4), (3, 8)),
+    "permute": ((6, 4), (6, 4)),
+    "sync": ((6, 4), (6, 4)),
+}
+FACTS = {
+    "reduce_scatter": {"dim": 1, "sizes": []},
+    "all_gather": {"dim": 1, "sizes": []},
+    "broadcast": {"root": 1},
+    "all_to_all": {"split": 0, "concat": 1},
+    "permute": {"pairs": [[0, 1]]},
+}
+
+
+def compiled(source: str) -> bytes:
+    from iree.compiler import compile_str
+
+    return compile_str(
+        source,
+        target_backends=["llvm-cpu"],
+        input_type="stablehlo",
+        extra_args=["--iree-llvmcpu-target-cpu=host"],
+    )
+
+
+def spec(name, shape, dtype="f32", role="data"):
+    return TensorSpec(name=name, shape=tuple(shape), dtype=dtype, role=role)
+
+
+def bundle(source, functions, collectives=None, mesh=None) -> Bundle:
+    module = Module(
+        file="modules/cpu.vmfb", target="cpu", backend="llvm-cpu", driver="local-task"
+    )
+    manifest = Manifest(
+        mode="forward",
+        functions=functions,
+        collectives=collectives or {},
+        mesh=mesh or {},
+        modules={"cpu": module},
+    )
+    return Bundle.build(manifest, {"modules/cpu.vmfb": compiled(source)})
+
+
+def collective(kind, shape, **more) -> Collective:
+    count = int(np.prod(shape))
+    defaults = {"reduction": "sum", "axes": ("workers",), "mesh": "m", "dtype": "f32"}
+    return Collective(kind=kind, shape=shape, bytes=4 * count, **defaults | more)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    inputs = (
+        spec("p", [4], role="param"),
+        spec("b", [3], "i1"),
+        spec("n", [], "i32"),
+        spec("h", [2], "bf16"),
+    )
+    one = (spec("p", [4]),)
+    return bundle(
+        PLAIN,
+        {
+            "step": Function(inputs=inputs, results=inputs, donates=(0,)),
+            "double": Function(inputs=one, results=one),
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def two():
+    io = (spec("a", [SIZE]), spec("w", [WIDE, WIDE]))
+    return bundle(
+        TWO,
+        {"main": Function(inputs=io, results=io)},
+        {
+            "first": collective("all_reduce", [SIZE]),
+            "second": collective("all_reduce", [WIDE, WIDE]),
+        },
+        {"m": Mesh(axes={"workers": -1})},
+    )
+
+
+@pytest.fixture(params=["local-task", "local-sync"])
+def device(request):
+    return request.param
+
+
+def arguments():
+    return (
+        np.arange(4, dtype=np.float32),
+        np.array([True, False, True]),
+        np.array(41, np.int32),
+        np.array([1.5, 2], ml_dtypes.bfloat16),
+    )
+
+
+def test_numpy_in_numpy_out(plain, device):
+    with Program.load(plain, device) as program:
+        p, b, n, h = program["step"](*arguments())
+        assert p.tolist() == [0, 2, 4, 6]
+        assert b.tolist() == [False, True, False]
+        assert (n.shape, n.dtype, n) == ((), np.int32, 42)
+        assert h.dtype == ml_dtypes.bfloat16
+        assert h.tolist() == [3, 4]
+        assert program["double"](np.ones(4, np.float32)).tolist() == [2] * 4
+        assert program["step"](*arguments()[:2], 1, arguments()[3])[2] == 2
+
+
+def test_state_stays_on_the_device_and_donated_state_is_gone(plain, device, tmp_path):
+    path = plain.write(tmp_path / "model.pcp")
+    with Program.load(path, device) as program:
+        state = program.to_device(np.arange(4, dtype=np.float32))
+        for _ in range(3):
+            before = state
+            state, *_ = program["step"](state, *arguments()[1:], device_arrays=True)
+            with pytest.raises(UsageError, match="donated to step as p"):
+                before.numpy()
+            with pytest.raises(UsageError, match="donated to step as p"):
+                program["double"](before)
+        assert state.numpy().tolist() == [0, 8, 16, 24]
+        kept = program["double"](state, device_arrays=True)
+        assert state.numpy().tolist() == [0, 8, 16, 24], "double donates nothing"
+        assert np.asarray(kept).tolist() == [0, 16, 32, 48]
+        assert kept.nbytes == 16
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a: a[:3], "takes 4 arguments, not 3"),
+        (lambda a: (a[0].astype(float), *a[1:]), r"argument 0 \(p\) takes f32\[4\]"),
+        (lambda a: (a[0][:2], *a[1:]), r"\(p\) takes f32\[4\], not float32\[2\]"),
+        (lambda a: (*a[:2], np.array([1], np.int32), a[3]), r"\(n\) takes i32\[\]"),
+        (lambda a: (*a[:3], np.ones(2, np.float16)), r"\(h\) takes bf16\[2\]"),
+        (lambda a: (a[0], np.ones(3, np.int8), *a[2:]), r"\(b\) takes i1\[3\]"),
+    ],
+)
+def test_wrong_arguments_are_named(plain, change, message):
+    with Program.load(plain) as program:
+        with pytest.raises(UsageError, match=message):
+            program["step"](*change(arguments()))
+
+
+def test_what_cannot_be_loaded_or_found(plain, two):
+    with pytest.raises(ConfigError, match="no driver 'tpu'"):
+        Program.load(plain, "tpu")
+    with pytest.raises(BundleError, match="no module for target 'gpu'"):
+        Program.load(plain, module="gpu")
+    broken = Bundle.build(plain.manifest, {"modules/cpu.vmfb": b"no module" * 9})
+    with pytest.raises(BundleError, match="does not load"):
+        Program.load(broken)
+    lacking = plain.manifest.functions | {"other": plain.manifest.functions["double"]}
+    manifest = plain.manifest.model_copy(update={"functions": lacking})
+    with pytest.raises(BundleError, match="lacks function 'other'"):
+        Program.load(Bundle.build(manifest, plain.members))
+    with Program.load(plain) as program:
+        with pytest.raises(BundleError, match="Did you mean 'step'"):
+            program["stepp"]
+        double = program["double"]
+    for call in (lambda: double(np.ones(4, np.float32)), lambda: program["double"]):
+        with pytest.raises(UsageError, match="closed"):
+            call()
+    unbound = two.manifest.model_copy(update={"collectives": {}})
+    with pytest.raises(BundleError, match="does not load"):
+        Program.load(Bundle.build(unbound, two.members))
+
+
+def test_a_gpu_that_is_not_there_is_a_clear_error(plain):
+    missing = [d for d, found in available_drivers().items() if not found]
+    for driver in missing:
+        with pytest.raises(ConfigError):
+            Program.load(plain, driver)
+    assert available_drivers()["local-task"]
+
+
+def inputs(rank):
+    rng = np.random.default_rng(rank)
+    scale = WIDE**-0.5
+    return (
+        rng.normal(size=SIZE).astype(np.float32),
+        rng.normal(size=(WIDE, WIDE), scale=scale).astype(np.float32),
+    )
+
+
+def power(w):
+    return np.linalg.matrix_power(w.astype(np.float64), 7)
+
+
+def test_collectives_inside_a_function(two, device):
+    with world("tcp", 2) as comms:
+        programs = [Program.load(two, device, communicator=c) for c in comms]
+        results = together(
+            range(2), lambda r: [programs[r]["main"](*inputs(r)) for _ in range(3)]
+        )
+        vectors, matrices = zip(*(inputs(r) for r in range(2)), strict=True)
+        total = 2 * (power(matrices[0]) + power(matrices[1]))
+        for rank in range(2):
+            for s, t in results[rank]:
+                np.testing.assert_allclose(
+                    s, vectors[0] + vectors[1] + vectors[rank], atol=1e-5
+                )
+                np.testing.assert_allclose(t, total, atol=1e-3)
+        for program in programs:
+            program.close()
+
+
+def test_compute_goes_on_while_an_exchange_is_late(two, device):
+    """The peer joins the first exchange only after the second came, and the
+    operand of the second is computed after the call of the first."""
+    with world("in_process", 2) as comms:
+        with Program.load(two, device, communicator=comms[0]) as program:
+            came = threading.Event()
+
+            def peer():
+                second = np.ones((WIDE, WIDE), np.float32)
+                comms[1].all_reduce(second, tag="second", timeout=20)
+                came.set()
+                comms[1].all_reduce(np.ones(SIZE, np.float32), tag="first", timeout=20)
+
+            helper = threading.Thread(target=peer)
+            helper.start()
+            a, w = inputs(0)
+            s, t = program["main"](a, w)
+            helper.join(20)
+            assert came.is_set(), "the first exchange held the computation back"
+            np.testing.assert_allclose(s, 2 * a + 1, atol=1e-5)
+            np.testing.assert_allclose(t, 2 * (power(w) + 1), atol=1e-3)
+
+
+def test_the_error_of_an_exchange_is_the_error_of_the_call(two, device):
+    with endpoints(3) as made:
+        comms = form(made)
+        programs = [Program.load(two, device, communicator=c) for c in comms]
+        resident = [programs[0].to_device(x) for x in inputs(0)]
+
+        def run(rank):
+            if rank == 2:
+                time.sleep(0.2)
+                comms[2].crash()
+                return None
+            values = resident if rank == 0 else inputs(rank)
+            return outcome(lambda: programs[rank]["main"](*values))
+
+        faults = together(range(3), run)[:2]
+        assert all(isinstance(f, PeerLost) and f.peer == 2 for f in faults)
+        for array, original in zip(resident, inputs(0), strict=True):
+            np.testing.assert_array_equal(array.numpy(), original)
+        for rank, comm in enumerate(form(made[:2], epoch=2)):
+            programs[rank].communicator = comm
+        again = together(
+            range(2),
+            lambda r: programs[r]["main"](*(resident if r == 0 else inputs(r))),
+        )
+        wanted = inputs(0)[0] * 2 + inputs(1)[0]
+        np.testing.assert_allclose(again[0][0], wanted, atol=1e-5)
+        programs[0].communicator.abort("enough")
+        with pytest.raises(CollectiveAborted, match="enough"):
+            programs[1]["main"](*inputs(1))
+        for program in programs:
+            program.close()
+
+
+def test_a_program_without_its_group_says_what_to_do(two):
+    with Program.load(two) as program:
+        with pytest.raises(ConfigError, match=r"program\.communicator"):
+            program["main"](*inputs(0))
+        (alone,) = Communicator.in_process(1)
+        with alone:
+            program.communicator = alone
+            np.testing.assert_allclose(
+                program["main"](*inputs(0))[0], 2 * inputs(0)[0], atol=1e-6
+            )
+
+
+@pytest.fixture(scope="module")
+def every_kind():
+    functions = {
+        f"run_{name}": Function(inputs=(spec("x", g),), results=(spec("y", r),))
+        for name, (g, r) in SHAPES.items()
+    }
+    table = {
+        name: collective(
+            "all_reduce" if name == "narrow" else name,
+            given,
+            attributes=FACTS.get(name, {}),
+            wire="bf16" if name == "narrow" else "f32",
+        )
+        for name, (given, _) in SHAPES.items()
+    }
+    return bundle(kinds(), functions, table, {"m": Mesh(axes={"workers": 2})})
+
+
+def test_every_kind_of_collective(every_kind):
+    x = [
+        np.random.default_rng(r).normal(size=(6, 4)).astype(np.float32) for r in (0, 1)
+    ]
+    both = x[0] + x[1]
+    wanted = {
+        "all_reduce": [both, both],
+        "narrow": [both, both],
+        "reduce_scatter": [both[:, :2], both[:, 2:]],
+        "all_gather": [np.concatenate(x, 1)] * 2,
+        "broadcast": [x[1], x[1]],
+        "all_to_all": [
+            np.concatenate([a[r * 3 : r * 3 + 3] for a in x], 1) for r in (0, 1)
+        ],
+        "permute": [np.zeros((6, 4)), x[0]],
+        "sync": x,
+    }
+    assert wanted.keys() == SHAPES.keys()
+    with world("in_process", 2) as comms:
+        programs = [Program.load(every_kind, communicator=c) for c in comms]
+        for name, want in wanted.items():
+            got = together(range(2), lambda r, n=name: programs[r][f"run_{n}"](x[r]))
+            tolerance = 0.05 if name == "narrow" else 1e-6
+            for rank in (0, 1):
+                np.testing.assert_allclose(got[rank], want[rank], atol=tolerance)
+            rounded = name == "narrow"
+            assert np.array_equal(got[0], np.asarray(want[0], np.float32)) != rounded
+        for program in programs:
+            program.close()
+
+
+def test_a_group_of_another_size_is_refused(every_kind):
+    with world("in_process", 3) as comms:
+        with Program.load(every_kind, communicator=comms[0]) as program:
+            with pytest.raises(ConfigError, match="2 members along workers"):
+                program["run_sync"](np.ones((6, 4), np.float32))
+
+
+def test_axes_of_a_larger_mesh_need_a_group_each(every_kind):
+    mesh = {"m": Mesh(axes={"workers": 2, "tp": 2})}
+    manifest = every_kind.manifest.model_copy(update={"mesh": mesh})
+    both = Bundle.build(manifest, every_kind.members)
+    x = np.ones((6, 4), np.float32)
+    with world("in_process", 2) as comms:
+        programs = [Program.load(both, communicator=c) for c in comms]
+        with pytest.raises(ConfigError, match="communicator for each"):
+            programs[0]["run_all_reduce"](x)
+        for program, comm in zip(programs, comms, strict=True):
+            program.communicator = {"workers": comm}
+        sums = together(programs, lambda p: p["run_all_reduce"](x))
+        assert all((s == 2).all() for s in sums)
+        programs[0].communicator = {"tp": comms[0]}
+        with pytest.raises(ConfigError, match="no communicator for axes 'workers'"):
+            programs[0]["run_all_reduce"](x)
+        for program in programs:
+            program.close()
+
+
+def test_the_interpreter_exits_clean_whatever_was_left_open(plain, tmp_path):
+    path = plain.write(tmp_path / "model.pcp")
+    script = textwrap.dedent(f"""
+        import numpy as np
+        from pcp.runtime.executor import Program
+        program = Program.load({str(path)!r})
+        state = program.to_device(np.ones(4, np.float32))
+        result = program["double"](state, device_arrays=True)
+        cycle = [program, state]; cycle.append(cycle)
+        print(result.numpy().sum())
+    """)
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "8.0\n", "")
