@@ -1,5 +1,6 @@
 """Outer algorithms on groups of workers, against torch and closed forms."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ OUTER_FUNCTIONS = ("outer_init", "outer_step", "grad_sync")
 ROUNDS = 5
 
 
+@cache
 def compiled(algorithm: str) -> Any:
     return bundle(expanded(model(), "sgd", algorithm, LOWER, OUTER_FUNCTIONS))
 

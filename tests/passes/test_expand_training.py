@@ -1,0 +1,205 @@
+"""pcp-expand-training as a whole: borders, types, order, determinism."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.training_programs import (
+    CLEAN,
+    expanded,
+    model,
+    program,
+    run_passes,
+    tensors,
+    worst,
+)
+
+from pcp.compiler import signature
+from pcp.errors import PassError
+from pcp.passes.expand_training import ExpandTraining
+from pcp.passes.outer.spec import KINDS, Average, DiLoCo, parse
+
+torch = pytest.importorskip("torch")
+
+
+def borders(module: Any) -> dict[str, Any]:
+    return signature.functions(module, "main", "train")
+
+
+def names(ports: Any) -> list[tuple[str, str]]:
+    return [(port.role, port.name) for port in ports]
+
+
+PARAMS = [("param", n) for n in ("w", "b", "s")]
+GRADS = [("grad", n) for n in ("w", "b", "s")]
+MOMENTA = [("momentum", f"outer.{n}") for n in ("w", "b", "s")]
+ADAM = [("state", f"{k}.{n}") for k in ("m", "v") for n in ("w", "b", "s")]
+STEP = [("state", "step")]
+LOSS = [("loss", "loss")]
+
+
+def test_borders_of_diloco_with_adamw() -> None:
+    found = borders(expanded(model(), "adamw", "diloco"))
+    assert {name: (names(f.inputs), names(f.results)) for name, f in found.items()} == {
+        "main": ([*PARAMS, ("data", "x")], LOSS),
+        "grad": ([*PARAMS, ("data", "x")], [*LOSS, *GRADS]),
+        "init": ([("seed", "seed")], [*PARAMS, *ADAM, *STEP]),
+        "apply": ([*PARAMS, *GRADS, *ADAM, *STEP], [*PARAMS, *ADAM, *STEP]),
+        "eval": ([*PARAMS, ("data", "x")], LOSS),
+        "outer_init": (PARAMS, MOMENTA),
+        "outer_step": (
+            [
+                *[("anchor", n) for n in ("w", "b", "s")],
+                *PARAMS,
+                *MOMENTA,
+                ("tokens", "tokens"),
+            ],
+            [*PARAMS, *MOMENTA],
+        ),
+    }
+
+
+@pytest.mark.parametrize("algorithm", KINDS)
+def test_functions_of_each_algorithm(algorithm: str) -> None:
+    found = set(borders(expanded(model(), "sgd", algorithm)))
+    more = {
+        "diloco": {"outer_init", "outer_step"},
+        "average": {"outer_init", "outer_step"},
+        "ddp": {"grad_sync"},
+        "none": set(),
+    }
+    assert found == {"main", "grad", "init", "apply", "eval"} | more[algorithm]
+
+
+def test_data_may_stand_anywhere() -> None:
+    """Roles, not places, say what is a parameter."""
+    text = """
+    func.func @main(%x: tensor<4xf32> {pcp.name = "x", pcp.role = "data"},
+                    %w: tensor<4xf32> {pcp.name = "w", pcp.role = "param"})
+        -> tensor<f32> {
+      %0 = stablehlo.dot_general %w, %x, contracting_dims = [0] x [0]
+          : (tensor<4xf32>, tensor<4xf32>) -> tensor<f32>
+      return %0 : tensor<f32>
+    }"""
+    found = borders(expanded(text))
+    assert names(found["grad"].inputs) == [("data", "x"), ("param", "w")]
+    assert names(found["grad"].results) == [("loss", "loss"), ("grad", "w")]
+    assert names(found["apply"].inputs) == [("param", "w"), ("grad", "w"), *STEP]
+
+
+def test_same_module_and_options_same_bytes() -> None:
+    first, second = (str(expanded(model(), "adamw", "diloco")) for _ in range(2))
+    assert first == second
+
+
+def test_eval_is_main_and_grad_descends() -> None:
+    """One program trained for a while: @eval says what @grad said, and it falls."""
+    module = expanded(model(), "sgd{lr=0.05}", keep=["main", "grad", "apply", "eval"])
+    generator = np.random.default_rng(0)
+    params, state = tensors(generator, scale=0.5), (np.int32(0),)
+    x = generator.standard_normal((3, 5)).astype(np.float32)
+    with program(module) as loaded:
+        losses = []
+        for _ in range(10):
+            loss, *gradients = loaded["grad"](*params, x)
+            assert loss == loaded["eval"](*params, x) == loaded["main"](*params, x)
+            *params, step = loaded["apply"](*params, *gradients, *state)
+            state = (step,)
+            losses.append(float(loss))
+    assert losses == sorted(losses, reverse=True)
+    assert losses[0] - losses[-1] > 1
+
+
+def test_narrow_parameters_are_updated_in_float32() -> None:
+    """bfloat16 parameters with float32 state: torch in float32, rounded each step."""
+    options = "adamw{lr=0.01,weight_decay=0.1,clip_norm=1.0}"
+    module = expanded(
+        model("bf16"), options, after=f"{CLEAN},pcp-verify-inplace", keep=["apply"]
+    )
+    types = [t.dtype for t in borders(module)["apply"].results]
+    assert types == ["bf16"] * 3 + ["f32"] * 6 + ["i32"]
+    generator = np.random.default_rng(1)
+    params = [torch.nn.Parameter(_rounded(torch.tensor(p))) for p in tensors(generator)]
+    optimizer = torch.optim.AdamW(params, lr=0.01, weight_decay=0.1)
+    with program(module) as loaded:
+        inputs = loaded["apply"].signature.inputs
+        values = [loaded.to_device(_bits(p), "bf16") for p in params]
+        values += [
+            loaded.to_device(np.zeros(t.shape, np.float32)) for t in inputs[6:-1]
+        ]
+        values.append(loaded.to_device(np.asarray(0, np.int32)))
+        for _ in range(20):
+            gradients = [_rounded(torch.tensor(g)) for g in tensors(generator)]
+            given = [loaded.to_device(_bits(g), "bf16") for g in gradients]
+            values = list(
+                loaded["apply"](*values[:3], *given, *values[3:], device_arrays=True)
+            )
+            for p, g in zip(params, gradients, strict=True):
+                p.grad = g
+            torch.nn.utils.clip_grad_norm_(params, 1.0)
+            optimizer.step()
+            for p in params:
+                p.data = _rounded(p.data)
+        found = [_widened(v.numpy()) for v in values[:3]]
+    wanted = [p.detach().numpy() for p in params]
+    # A last place of float32 may decide how one value rounds: 2^-8 of it.
+    assert worst(found, wanted) < 0.01
+    assert (
+        np.mean(
+            np.concatenate(
+                [(f == w).ravel() for f, w in zip(found, wanted, strict=True)]
+            )
+        )
+        > 0.9
+    )
+
+
+def _rounded(x: Any) -> Any:
+    return x.detach().to(torch.bfloat16).to(torch.float32)
+
+
+def _bits(x: Any) -> np.ndarray:
+    """bfloat16 values as the integers that hold them."""
+    return x.detach().to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
+
+
+def _widened(x: np.ndarray) -> np.ndarray:
+    """bfloat16, as bits or as a type of its own, as float32."""
+    bits = np.ascontiguousarray(x).view(np.uint16).reshape(x.shape)
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+REFUSED = {
+    "optimizer=adam": "pcp-expand-training: no optimizer 'adam'",
+    "optimizer=adamw{lrr=1}": "unknown key 'lrr'",
+    "algorithm=dilocoo": "no algorithm 'dilocoo' .*Did you mean 'diloco'",
+    "algorithm=diloco{lr=0}": "lr=0.0: must be positive",
+    "func=nothing": "no function @nothing to train",
+    "grad=backward": "no function @backward; run pcp-grad",
+}
+
+
+@pytest.mark.parametrize("options", REFUSED)
+def test_refused(options: str) -> None:
+    grad = "pcp-infer-roles,pcp-grad{func=main name=grad}"
+    with pytest.raises(PassError, match=REFUSED[options]):
+        run_passes(model(), f"{grad},pcp-expand-training{{{options}}}")
+
+
+def test_names_that_are_taken() -> None:
+    taken = model() + "func.func private @apply()"
+    with pytest.raises(PassError, match="has a symbol @apply already"):
+        expanded(taken)
+
+
+def test_options_as_text() -> None:
+    assert str(ExpandTraining(optimizer="adamw{lr=0.1}", algorithm="ddp")) == (
+        "pcp-expand-training{optimizer=adamw{lr=0.1} algorithm=ddp}"
+    )
+
+
+def test_algorithms_as_text() -> None:
+    assert parse("diloco") == DiLoCo(0.7, 0.9, True)
+    assert parse(str(DiLoCo(lr=0.5, nesterov=False))) == DiLoCo(0.5, nesterov=False)
+    assert parse("average") == Average()
+    assert str(DiLoCo(nesterov=False)) == "diloco{nesterov=false}"
