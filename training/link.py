@@ -34,7 +34,7 @@ class RefusedByShepherd(ProtocolError):
 
 @dataclass(frozen=True)
 class Timing:
-    """How often to beat, and how long to be patient, in seconds."""
+    """How often to beat until a shepherd says it, how long to be patient; seconds."""
 
     heartbeat: float = 0.5
     silence: float = 10.0
@@ -65,7 +65,7 @@ class Link:
         self._host, self._port = host, port
         self._introduce, self._welcomed = introduce, welcomed
         self._received, self._failed, self._log = received, failed, log
-        self._timing = timing
+        self._timing, self._heartbeat = timing, timing.heartbeat
         self._channel: Channel | None = None
         self._closing = threading.Event()
         self._threads = [
@@ -128,6 +128,7 @@ class Link:
             channel.send(self._introduce())
             welcome = self._answer(channel)
             bundle = channel.receive_blob(welcome.bundle_bytes, self._timing.silence)
+            self._heartbeat = welcome.heartbeat_seconds
             self._welcomed(welcome, bundle)
             self._channel = channel
             while not self._closing.is_set():
@@ -160,5 +161,5 @@ class Link:
         raise PeerLost(f"{channel.peer} gave no welcome in {WELCOME_SECONDS:g} s")
 
     def _beat(self) -> None:
-        while not self._closing.wait(self._timing.heartbeat):
+        while not self._closing.wait(self._heartbeat):
             self.send(Heartbeat())

@@ -25,7 +25,6 @@ class Member:
     state: str = COMPILING
     committed: int | None = None
     """The round of the shared state it holds."""
-    digest: str | None = None
 
     @property
     def name(self) -> str:

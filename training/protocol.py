@@ -102,6 +102,7 @@ class Welcome(Message):
     index: Count
     run: Name
     experiment: dict[str, Any]
+    heartbeat_seconds: Annotated[float, Field(gt=0, le=60)]
     bundle: Digest
     bundle_bytes: Count
     data: Digest

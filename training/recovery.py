@@ -51,13 +51,26 @@ class Recovery:
             parameters = tensors.read(weights)
             self._serve(Checkpoint(0, parameters, {}))
 
+    def claimed(self, hello: Hello) -> int | None:
+        """The round whose state a worker holds, by what it says and the ledger."""
+        progress = self._shepherd.ledger.progress
+        if hello.run != self._shepherd.folder.name:
+            return None
+        prepared, committed = hello.prepared, hello.committed
+        if prepared and prepared.round == progress.committed:
+            if prepared.digest == progress.digest:
+                return prepared.round  # our welcome told it to adopt that
+        if committed is None or committed == 0:
+            return committed
+        return committed if progress.digests.get(committed) == hello.digest else None
+
     def judge(self, member: Member) -> None:
         """Decide where a worker that waits for a state gets it, if that is known."""
         shepherd = self._shepherd
         round_ = shepherd.committed
         holders = shepherd.roster.holders(round_)
-        if self._holds(member.hello, round_) and member.state == WAITING:
-            member.state, member.committed = READY, round_
+        if member.committed == round_:
+            member.state = READY
         elif holders:
             self._restore(member, holders[0].address)
         elif self._served == round_:
@@ -68,7 +81,10 @@ class Recovery:
     def tick(self) -> None:
         """Judge those who wait; rewind when waiting is hopeless."""
         shepherd = self._shepherd
+        headless = not shepherd.roster.holders(shepherd.committed)
         for member in shepherd.roster:
+            if member.state == READY and headless and not shepherd.rounds.attempt:
+                member.state = WAITING  # it was to be brought up to date by the rest
             if member.state == WAITING:
                 self.judge(member)
         stuck = any(member.state == WAITING for member in shepherd.roster)
@@ -110,22 +126,8 @@ class Recovery:
             prepared=prepared,
         )
         shepherd.log(f"round {attempt.round} was prepared by all: committing it")
-        shepherd.commit(attempt)
+        shepherd.rounds.commit(attempt)
         return True
-
-    def _holds(self, hello: Hello, round_: int) -> bool:
-        """Whether the worker has the state of a round, by what it said."""
-        if hello.run != self._shepherd.folder.name:
-            return False
-        digest = self._shepherd.ledger.progress.digests.get(round_)
-        if hello.committed == round_ and digest in (None, hello.digest):
-            return True
-        prepared = hello.prepared
-        return bool(
-            prepared
-            and digest
-            and (prepared.round, prepared.digest) == (round_, digest)
-        )
 
     def _restore(self, member: Member, source: str | None) -> None:
         member.state, member.committed = RESTORING, None
@@ -156,14 +158,10 @@ class Recovery:
             shepherd.log(f"continuing from the checkpoint of round {best}")
 
     def _best_held(self) -> int:
-        """The newest round a waiting worker holds; 0 if none."""
-        rounds = [
-            member.hello.committed
-            for member in self._shepherd.roster
-            if member.hello.committed
-            and self._holds(member.hello, member.hello.committed)
-        ]
-        return max([0, *(r for r in rounds if r <= self._shepherd.committed)])
+        """The newest round a member holds; 0 if none."""
+        held = [member.committed for member in self._shepherd.roster]
+        known = [r for r in held if r is not None and r <= self._shepherd.committed]
+        return max([0, *known])
 
     def _check(self, saved: Checkpoint) -> None:
         expected = self._shepherd.ledger.progress.digests.get(saved.round)

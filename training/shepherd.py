@@ -23,16 +23,13 @@ from typing import Any
 from pcp.errors import StateMismatch
 from pcp.runtime import Endpoint
 from pcp.training.artifacts import Artifact, Artifacts, CompileFor, lease_pool
-from pcp.training.attempt import Attempt
 from pcp.training.experiment import Experiment
 from pcp.training.hub import Connection, Done, Event, Hub, Lost, Received
-from pcp.training.leases import LeasePool
 from pcp.training.ledger import Ledger
 from pcp.training.members import READY, RESTORING, WAITING, Member, Roster
-from pcp.training.metrics import Observer, Round, summarise
+from pcp.training.metrics import Observer
 from pcp.training.protocol import (
     VERSION,
-    Commit,
     Failed,
     GroupFailed,
     Heartbeat,
@@ -41,7 +38,6 @@ from pcp.training.protocol import (
     Message,
     Prepared,
     Ready,
-    RoundStart,
     Shutdown,
     Status,
     StatusQuery,
@@ -49,13 +45,12 @@ from pcp.training.protocol import (
     Welcome,
 )
 from pcp.training.recovery import Recovery
+from pcp.training.rounds import Rounds
 from pcp.training.run_folder import SECRETS, RunFolder
 from pcp.training.saving import Saver
 from pcp.training.validation import Validation
 
-# How long a group that reports failures may keep all its members before the
-# member that others cannot reach is sent away.
-_MAX_RETRIES = 3
+# How long the end of a run waits for shares of the last validation.
 _DONE_SECONDS = 30.0
 
 
@@ -99,15 +94,14 @@ class Shepherd:
         self.roster = Roster()
         self._artifacts = Artifacts(compile_for, experiment)
         self._wanted = workers or experiment.workers
-        self._pool: LeasePool | None = None
-        self._attempt: Attempt | None = None
-        self._group: list[str] | None = None
         self._started = self.ledger.progress.committed > 0
         self._born = self._beat = clock()
+        self._ended_at = 0.0
+        self._held_since: float | None = None
+        self.rounds = Rounds(self)
+        self.saver = Saver(self)
+        self.validation = Validation(self)
         self._recovery = Recovery(self)
-        self._saver = Saver(self)
-        self._validation = Validation(self)
-        self._rounds: list[Round] = []
         self._check: Callable[[], None] = lambda: None
         self._ending = False
         self._outcome: Outcome | None = None
@@ -115,10 +109,10 @@ class Shepherd:
             Heartbeat: lambda member, message: None,
             Ready: self._on_ready,
             Lacking: self._on_lacking,
-            Prepared: self._on_prepared,
-            GroupFailed: self._on_group_failed,
-            Validated: lambda m, v: self._validation.report(m.name, v),
-            Failed: lambda m, f: self._drop(m, f"gave up: {f.reason}"),
+            Prepared: self.rounds.on_prepared,
+            GroupFailed: self.rounds.on_group_failed,
+            Validated: lambda m, v: self.validation.report(m.name, v),
+            Failed: lambda m, f: self.drop(m, f"gave up: {f.reason}"),
         }
 
     @property
@@ -170,7 +164,7 @@ class Shepherd:
             event.then(event.result)
         elif isinstance(event, Lost):
             if member := self.roster.find(event.connection):
-                self._drop(member, event.reason)
+                self.drop(member, event.reason)
         else:
             self._on_message(event)
 
@@ -196,7 +190,7 @@ class Shepherd:
             )
             return
         if hello.worker in self.roster:
-            self._drop(self.roster[hello.worker], "connected again")
+            self.drop(self.roster[hello.worker], "connected again")
         member = self.roster.add(connection, hello, self.now())
         self.log(f"worker {member.index} ({hello.target}, {hello.device}) connected")
         self.hub.work(
@@ -218,6 +212,7 @@ class Shepherd:
             index=member.index,
             run=self.folder.name,
             experiment=self.experiment.model_dump(exclude=SECRETS),
+            heartbeat_seconds=self.experiment.heartbeat_seconds,
             bundle=artifact.digest,
             bundle_bytes=len(blob),
             data=self._artifacts.corpus.digest,
@@ -225,7 +220,7 @@ class Shepherd:
             digest=progress.digest,
         )
         member.send(welcome, blob) if blob else member.send(welcome)
-        member.state = WAITING
+        member.state, member.committed = WAITING, self._recovery.claimed(hello)
         self._recovery.judge(member)
 
     def _refuse_target(self, member: Member, error: Exception) -> None:
@@ -233,11 +228,11 @@ class Shepherd:
         if self._artifacts.corpus is None:
             raise error
         member.connection.refuse(str(error)[:4000])
-        self._drop(member, f"no bundle for {member.hello.target}: {error}")
+        self.drop(member, f"no bundle for {member.hello.target}: {error}")
 
     def _begin(self) -> None:
         """The first line of the ledger, or a check that it is still true."""
-        if self._pool is not None:
+        if self.rounds.pool is not None:
             return
         corpus, progress = self._artifacts.corpus, self.ledger.progress
         constants = {
@@ -254,7 +249,7 @@ class Shepherd:
                     f"settings ({_difference(key, progress.begin[key], value)}); "
                     "resume with the same ones, or start a new run"
                 )
-        self._pool = lease_pool(self.experiment, corpus, progress.taken())
+        self.renew_pool()
 
     def _on_ready(self, member: Member, message: Ready) -> None:
         if member.state == RESTORING:
@@ -263,16 +258,13 @@ class Shepherd:
     def _on_lacking(self, member: Member, message: Lacking) -> None:
         member.state = WAITING
 
-    def _drop(self, member: Member, reason: str) -> None:
+    def drop(self, member: Member, reason: str) -> None:
         """A member is gone; what it did in this round does not count."""
         self.roster.remove(member)
         member.connection.close()
-        self._validation.lost(member.name)
+        self.validation.lost(member.name)
         self.log(f"worker {member.index} left: {reason}")
-        attempt = self._attempt
-        if attempt is not None and member.name in attempt.members:
-            self._give_back(member.name, attempt.leases[member.name])
-            self._retry(attempt.again(self.ledger.progress.epoch + 1, [member.name]))
+        self.rounds.lost(member)
 
     # Rounds -------------------------------------------------------------------
 
@@ -287,179 +279,34 @@ class Shepherd:
         limit = self.experiment.heartbeat_limit_seconds
         for member in list(self.roster):
             if now - member.seen > limit:
-                self._drop(member, f"silent for {now - member.seen:.1f} s")
+                self.drop(member, f"silent for {now - member.seen:.1f} s")
         self._recovery.tick()
-        if self._attempt is not None:
-            self._check_failing(self._attempt, now)
-        elif self._pool is not None and not self._saver.blocking:
+        if self.rounds.attempt is not None:
+            self.rounds.check(now)
+        elif self.rounds.pool is not None and not self.saver.blocking:
             self._advance()
 
     def _advance(self) -> None:
         """Between two rounds: end the run, or start the next one if it can."""
-        if self._ending or self._exhausted():
+        if self._ending or self.rounds.exhausted():
             self._end()
         elif self._recovery.prepared_by_all():
             return
         elif (ready := self.roster.ready()) and self._enough(ready):
-            self._start(ready)
-
-    def _exhausted(self) -> bool:
-        progress = self.ledger.progress
-        rounds = progress.committed >= self.experiment.outer_loop_steps
-        no_data = self._pool.available < self._pool.quantum
-        return not progress.outstanding and (rounds or no_data)
+            self._started = True
+            self.rounds.start(ready)
 
     def _enough(self, ready: list[Member]) -> bool:
         if not self.roster.holders(self.committed):
             return False
-        if not self._started:
-            return len(ready) >= self._wanted
-        return self._recovery.all_back()
-
-    def _start(self, ready: list[Member]) -> None:
-        """The first attempt of the next round."""
-        self._started = True
-        progress = self.ledger.progress
-        names = {member.name for member in ready}
-        for name, lease in list(progress.outstanding.items()):
-            if name not in names:
-                self._give_back(name, lease)
-        # Those who hold the state come first: rank 0 is whom others sync with.
-        order = sorted(ready, key=lambda m: (m.committed != self.committed, m.index))
-        leases = dict(progress.outstanding)
-        without = [m.name for m in order if m.name not in leases]
-        steps = 0
-        while without and not steps:
-            steps = self._pool.steps_for(len(without), self.experiment.tau)
-            without = without if steps else without[:-1]
-        leases |= {name: self._pool.take(steps) for name in without}
-        members = [m.name for m in order if m.name in leases]
-        again = bool(progress.outstanding) or members != self._group
-        attempt = Attempt(
-            round=progress.committed + 1,
-            epoch=progress.epoch + again,
-            members=members,
-            leases=leases,
-            began=self.now(),
-        )
-        self._launch(attempt)
-
-    def _launch(self, attempt: Attempt) -> None:
-        self.ledger.append(
-            "round", round=attempt.round, epoch=attempt.epoch, leases=attempt.leases
-        )
-        self._attempt, self._group = attempt, list(attempt.members)
-        addresses = [self.roster[name].address for name in attempt.members]
-        for rank, name in enumerate(attempt.members):
-            self.roster[name].send(
-                RoundStart(
-                    round=attempt.round,
-                    epoch=attempt.epoch,
-                    members=addresses,
-                    rank=rank,
-                    lease=attempt.leases[name],
-                    steps=attempt.steps(name, self._pool.quantum),
-                )
-            )
-
-    def _retry(self, attempt: Attempt) -> None:
-        """The next attempt of a round, if anybody is left who can make it."""
-        self._attempt = None
-        holders = {member.name for member in self.roster.holders(self.committed)}
-        attempt.members.sort(key=lambda name: name not in holders)
-        if attempt.members and attempt.members[0] in holders:
-            self.log(
-                f"round {attempt.round} goes on with {len(attempt.members)} "
-                f"workers (epoch {attempt.epoch})"
-            )
-            self._launch(attempt)
-
-    def _give_back(self, name: str, lease: list[tuple[int, int]]) -> None:
-        self.ledger.append("returned", round=self.committed + 1, worker=name)
-        self._pool.give_back(lease)
-
-    def _on_prepared(self, member: Member, message: Prepared) -> None:
-        attempt = self._attempt
-        if attempt is None or not attempt.accept(member.name, message):
-            return
-        # To be prepared it must have had the state of the round before.
-        member.committed = attempt.round - 1
-        if not attempt.complete:
-            return
-        if len(attempt.digests) > 1:
-            self._again(attempt, "members prepared different states")
-        else:
-            self.commit(attempt)
-
-    def _on_group_failed(self, member: Member, message: GroupFailed) -> None:
-        attempt = self._attempt
-        current = attempt and (attempt.round, attempt.epoch)
-        if attempt is None or current != (message.round, message.epoch):
-            return
-        self.log(f"worker {member.index}: {message.reason}")
-        attempt.failed_at = attempt.failed_at or self.now()
-        if message.lost is not None and message.lost < len(attempt.members):
-            attempt.suspects.append(attempt.members[message.lost])
-
-    def _check_failing(self, attempt: Attempt, now: float) -> None:
-        """An exchange failed, and nobody was seen to die: try the same again."""
-        limit = self.experiment.heartbeat_limit_seconds
-        if attempt.failed_at is None or now - attempt.failed_at < limit:
-            return
-        if attempt.retries >= _MAX_RETRIES and attempt.suspects:
-            worst = max(attempt.suspects, key=attempt.suspects.count)
-            self._drop(self.roster[worst], "its peers cannot reach it")
-        else:
-            self._again(attempt, "an exchange failed")
-
-    def _again(self, attempt: Attempt, why: str) -> None:
-        if attempt.retries > 2 * _MAX_RETRIES:
-            raise StateMismatch(
-                f"round {attempt.round} failed {attempt.retries} times: {why}; "
-                "the workers' logs say what happened"
-            )
-        self._retry(attempt.again(self.ledger.progress.epoch + 1))
-
-    def commit(self, attempt: Attempt) -> None:
-        """All members are prepared with one state: it counts from now on."""
-        (digest,) = attempt.digests
-        prepared = [attempt.prepared[name] for name in attempt.members]
-        record = summarise(
-            attempt.round,
-            attempt.epoch,
-            prepared,
-            tokens_before=self.ledger.progress.tokens,
-            seconds=self.now() - attempt.began,
-            learning_rate=self.experiment.learning_rate,
-            now=time.time(),
-        )
-        self.ledger.append(
-            "commit",
-            round=attempt.round,
-            epoch=attempt.epoch,
-            digest=digest,
-            consumed=attempt.leases,
-            tokens=record.tokens,
-            loss=record.loss,
-        )
-        self._attempt = None
-        shares = self._validation.shares(attempt, last=self._exhausted())
-        for name in attempt.members:
-            member = self.roster[name]
-            member.committed, member.digest = attempt.round, digest
-            member.send(
-                Commit(
-                    round=attempt.round,
-                    epoch=attempt.epoch,
-                    digest=digest,
-                    validate_share=shares.get(name),
-                )
-            )
-        self._rounds.append(record)
-        self.observer.round(record)
-        due = attempt.round % self.experiment.checkpoint_every == 0
-        if due or self._exhausted():
-            self._saver.save(attempt.members)
+        all_here = len(ready) >= self._wanted
+        if not self._started or all_here:
+            return all_here and self._recovery.all_back()
+        if self._held_since is None:
+            self._held_since = self.now()
+        # After a restart the others get a moment to come back too.
+        late = self.now() - self._held_since > self.grace
+        return self._recovery.all_back() and (late or bool(self.rounds.done))
 
     # The end ------------------------------------------------------------------
 
@@ -467,12 +314,12 @@ class Shepherd:
         """Everything is computed: wait for the checkpoint and the validation."""
         if not self._ending:
             self._ending, self._ended_at = True, self.now()
-        if self._saver.saved != self.committed and self.committed:
-            if not self._saver.busy:
+        if self.saver.saved != self.committed and self.committed:
+            if not self.saver.busy:
                 self._save_last()
             return
         late = self.now() - self._ended_at > _DONE_SECONDS
-        if self._saver.busy or (self._validation.open and not late):
+        if self.saver.busy or (self.validation.open and not late):
             return
         if not self.ledger.progress.ended:
             self.ledger.append("end", round=self.committed)
@@ -482,29 +329,29 @@ class Shepherd:
 
     def _save_last(self) -> None:
         """The last state is on no disk yet, or only in the workers' memory."""
-        if self._saver.on_disk(self.committed):
+        if self.saver.on_disk(self.committed):
             return
         if holders := self.roster.holders(self.committed):
-            self._saver.save([member.name for member in holders])
+            self.saver.save([member.name for member in holders])
         else:
             self._ending = False  # nobody has it any more: recovery decides
 
     def _describe_outcome(self) -> Outcome:
-        rounds = self._rounds
+        rounds = self.rounds.done
         sent = sum(r.bytes_sent_per_worker for r in rounds)
         return Outcome(
             rounds=self.committed,
             loss=rounds[-1].loss if rounds else None,
-            validation_loss=self._validation.last,
+            validation_loss=self.validation.last,
             tokens=sum(r.tokens for r in rounds),
             seconds=sum(r.seconds for r in rounds),
             bytes_sent_per_worker_per_round=sent // max(1, len(rounds)),
-            checkpoint=self._saver.path,
+            checkpoint=self.saver.path,
         )
 
     def status(self) -> dict[str, Any]:
         """What the run is doing, for a dashboard or `pcp status`."""
-        attempt, rounds, now = self._attempt, self._rounds, self.now()
+        attempt, rounds, now = self.rounds.attempt, self.rounds.done, self.now()
         return {
             "run": str(self.folder.path),
             "phase": "round" if attempt else "ending" if self._ending else "gathering",
@@ -534,17 +381,10 @@ class Shepherd:
         """Seconds since this shepherd started."""
         return self.now() - self._born
 
-    @property
-    def pool(self) -> LeasePool | None:
-        """The samples to give out; None before the first bundle is made."""
-        return self._pool
-
     def renew_pool(self) -> None:
-        """Count the samples again from the ledger, after a rewind."""
-        progress = self.ledger.progress
-        self._pool = lease_pool(
-            self.experiment, self._artifacts.corpus, progress.taken()
-        )
+        """Count the samples that are left, from the ledger."""
+        corpus, taken = self._artifacts.corpus, self.ledger.progress.taken()
+        self.rounds.pool = lease_pool(self.experiment, corpus, taken)
 
     @property
     def tokenizer(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import time
 from datetime import datetime
 
 from helpers.bigram import BigramTrainer, bundle
+
 from pcp.runtime import Endpoint
 from pcp.training.experiment import parse
 from pcp.training.metrics import Quiet

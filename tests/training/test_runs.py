@@ -1,0 +1,392 @@
+"""Whole runs in one process: shepherd and workers in threads, sockets between."""
+
+import dataclasses
+import socket
+import time
+from datetime import datetime
+from functools import partial
+
+import numpy as np
+import pytest
+from helpers.bigram import BigramTrainer, bundle
+from helpers.training_runs import (
+    Background,
+    experiment,
+    start_shepherd,
+    start_worker,
+)
+
+from pcp.errors import ConfigError, ProtocolError, StateMismatch
+from pcp.runtime import Communicator
+from pcp.training import checkpoint as checkpoints
+from pcp.training import metrics, protocol, tensors
+from pcp.training.channel import connect
+from pcp.training.data import Corpus
+from pcp.training.ledger import Ledger, check
+from pcp.training.metrics import MetricsFile
+from pcp.training.recovery import shared_of
+from pcp.training.run_folder import RunFolder
+from pcp.training.trainer import loss_value
+
+
+def _run(exp, workers=2, folder=None, pause=0.0):
+    shepherd, watcher, thread = start_shepherd(exp, folder, workers=workers)
+    crew = [start_worker(shepherd.port, f"w{i}", pause) for i in range(workers)]
+    outcome = thread.finish()
+    assert [w.finish(10) for w in crew] == ["the run is complete"] * workers
+    return outcome, shepherd.folder, watcher
+
+
+def _by_hand(exp, workers, rounds):
+    """The same run in a loop: DiLoCo over `workers` trainers, in order."""
+    corpus = Corpus(exp, BigramTrainer.batch, BigramTrainer.block)
+    trainers = [BigramTrainer() for _ in range(workers)]
+    comms = Communicator.in_process(workers)
+    for trainer in trainers:
+        trainer.fresh(exp.seed)
+    share = exp.tau * corpus.batch
+    at, losses = 0, []
+    for _ in range(rounds):
+        mine = []
+        for trainer in trainers:
+            trainer.begin()
+            for step in range(exp.tau):
+                first = at + step * corpus.batch
+                batch = corpus.read(np.arange(first, first + corpus.batch))
+                mine += trainer.step([batch])
+            at += share
+        losses.append(loss_value(mine))
+        threads = [
+            Background(partial(t.outer, share * corpus.block, c))
+            for t, c in zip(trainers, comms, strict=True)
+        ]
+        for trainer, thread in zip(trainers, threads, strict=True):
+            trainer.adopt(thread.finish())
+    for comm in comms:
+        comm.close()
+    return trainers[0].shared, losses
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_a_run_is_diloco(tmp_path, workers):
+    exp = experiment(tmp_path)
+    outcome, folder, watcher = _run(exp, workers)
+    expected, losses = _by_hand(exp, workers, 5)
+    saved = checkpoints.load(outcome.checkpoint)
+    # Which worker is rank 0 is decided by who connects first: the sum's order.
+    for name, array in shared_of(saved).items():
+        np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-6)
+    assert [r.loss for r in watcher.rounds] == pytest.approx(losses, rel=1e-5)
+    assert outcome.rounds == 5
+    assert len(saved.workers) == workers
+    assert saved.info["digest"] == tensors.digest(shared_of(saved))
+    report = check(folder.ledger)
+    assert report.consumed == 5 * workers * 4 * 4
+    assert report.pending == 0
+
+
+def test_the_validation_loss_covers_every_held_out_batch_once(tmp_path):
+    exp = experiment(tmp_path, outer_loop_steps=2, validate_every=1)
+    outcome, _, watcher = _run(exp, 3)
+    corpus = Corpus(exp, BigramTrainer.batch, BigramTrainer.block)
+    trainer = BigramTrainer()
+    trainer.adopt(shared_of(checkpoints.load(outcome.checkpoint)))
+    losses = [
+        trainer.evaluate(corpus.validation(b)) for b in range(corpus.validation_batches)
+    ]
+    assert outcome.validation_loss == pytest.approx(np.mean(losses), rel=1e-6)
+    assert [v[0] for v in watcher.validations] == [1, 2]
+    assert watcher.validations[-1][2] == corpus.validation_batches
+
+
+def test_accumulated_batches_count_as_one_step(tmp_path):
+    exp = experiment(tmp_path, effective_batch_size=12, outer_loop_steps=2, tau=2)
+    _, folder, watcher = _run(exp)
+    assert [r.tokens for r in watcher.rounds] == [2 * 2 * 12 * 8] * 2
+    assert check(folder.ledger).consumed == 2 * 2 * 2 * 12
+
+
+def test_the_run_ends_when_the_data_is_used_up(tmp_path):
+    exp = experiment(tmp_path, max_epochs=1, outer_loop_steps=1000, tau=40)
+    outcome, folder, _ = _run(exp)
+    report = check(folder.ledger)
+    assert outcome.rounds < 1000
+    assert report.epochs == (report.samples_per_epoch,)
+
+
+def test_a_finished_run_ends_at_once_when_resumed(tmp_path):
+    exp = experiment(tmp_path)
+    outcome, folder, _ = _run(exp)
+    again, _, watcher = _run(exp, folder=folder)
+    assert again.rounds == outcome.rounds
+    assert watcher.rounds == []
+
+
+def test_more_rounds_continue_where_the_run_ended(tmp_path):
+    exp = experiment(tmp_path)
+    _, folder, _ = _run(exp)
+    longer = exp.model_copy(update={"outer_loop_steps": 8})
+    outcome, _, watcher = _run(longer, folder=folder)
+    assert [r.round for r in watcher.rounds] == [6, 7, 8]
+    assert outcome.rounds == 8
+    whole, _, _ = _run(exp.model_copy(update={"outer_loop_steps": 8}))
+    first, second = (checkpoints.load(o.checkpoint) for o in (outcome, whole))
+    for name, array in shared_of(first).items():
+        np.testing.assert_allclose(array, shared_of(second)[name], atol=1e-5)
+
+
+def test_a_lost_tail_of_rounds_is_rewound_and_done_again(tmp_path):
+    """Everything died; the newest checkpoint is older than the ledger."""
+    exp = experiment(tmp_path, checkpoint_every=2, heartbeat_limit_seconds=0.4)
+    _, folder, _ = _run(exp)
+    damaged = checkpoints.folders(folder.path)[0] / "parameters.safetensors"
+    damaged.write_bytes(b"damaged")
+    longer = exp.model_copy(update={"outer_loop_steps": 7})
+    outcome, _, watcher = _run(longer, folder=folder)
+    assert any("back to 4" in line for line in watcher.lines), watcher.lines
+    assert any("trying the checkpoint before" in line for line in watcher.lines)
+    assert [r.round for r in watcher.rounds] == [5, 6, 7]
+    assert check(folder.ledger).consumed == 7 * 2 * 16
+    whole, _, _ = _run(longer.model_copy(update={"checkpoint_every": 10}))
+    first, second = (checkpoints.load(o.checkpoint) for o in (outcome, whole))
+    for name, array in shared_of(first).items():
+        np.testing.assert_allclose(array, shared_of(second)[name], atol=1e-5)
+
+
+def test_initial_weights_are_where_a_run_starts(tmp_path):
+    table = np.full((128, 128), 0.25, np.float32)
+    path = tmp_path / "start.safetensors"
+    path.write_bytes(tensors.to_bytes({"table": table}))
+    exp = experiment(tmp_path, initial_weights=str(path), outer_loop_steps=1)
+    _, _, watcher = _run(exp)
+    assert watcher.rounds[0].loss == pytest.approx(np.log(128), abs=0.3)
+    trainer = BigramTrainer()
+    trainer.restore({"parameter/table": table}, 0)
+    assert (trainer.shared["parameter/table"] == 0.25).all()
+
+
+def test_resuming_with_other_settings_is_refused(tmp_path):
+    exp = experiment(tmp_path)
+    _, folder, _ = _run(exp)
+    other = exp.model_copy(update={"tau": 3, "outer_loop_steps": 9})
+    shepherd, _, thread = start_shepherd(other, folder)
+    worker = start_worker(shepherd.port, "w")
+    with pytest.raises(StateMismatch, match="tau was 4, is 3"):
+        thread.finish()
+    del worker
+
+
+def test_a_newcomer_gets_the_current_state_and_joins_the_next_round(tmp_path):
+    exp = experiment(tmp_path, outer_loop_steps=30)
+    shepherd, watcher, thread = start_shepherd(exp, workers=1)
+    said = []
+    crew = [start_worker(shepherd.port, "first", 0.02)]
+    watcher.wait_for_round(3)
+    began = time.monotonic()
+    crew.append(start_worker(shepherd.port, "second", 0.02, said.append))
+    while not any("joined" in line for line in said):
+        assert time.monotonic() < began + 3
+        time.sleep(0.005)
+    before = watcher.rounds[-1].round
+    thread.finish()
+    assert [w.finish(10) for w in crew]
+    number = int(said[0].split("round ")[1].split()[0])
+    assert number >= 3
+    sizes = {r.round: r.workers for r in watcher.rounds}
+    assert sizes[before + 2] == 2
+
+
+class Broken(BigramTrainer):
+    """Prepares another state than its peers, as faulty memory would."""
+
+    def outer(self, tokens, communicator):
+        new = super().outer(tokens, communicator)
+        new["parameter/table"] = new["parameter/table"] + 1e-3
+        return new
+
+
+def test_members_that_computed_different_bits_take_those_of_rank_0(tmp_path):
+    exp = experiment(tmp_path, outer_loop_steps=2)
+    shepherd, _, thread = start_shepherd(exp, workers=2)
+    from pcp.runtime import Endpoint
+    from pcp.training.worker import Identity, Worker
+
+    def odd():
+        identity = Identity("odd", "127.0.0.1", shepherd.port)
+        endpoint = Endpoint.listen("127.0.0.1:0")
+        return Worker(identity, endpoint, lambda c: Broken(), print).run()
+
+    crew = [start_worker(shepherd.port, "even"), Background(odd)]
+    assert thread.finish().rounds == 2
+    assert [w.finish(10) for w in crew]
+
+
+# What a shepherd's port meets ------------------------------------------------
+
+
+def _hello(**changes) -> protocol.Hello:
+    base = {
+        "version": protocol.VERSION,
+        "worker": "x",
+        "target": "cpu",
+        "backend": "cpu",
+        "device": "local-task",
+        "address": "127.0.0.1:9",
+    }
+    return protocol.Hello(**base | changes)
+
+
+GARBAGE = [
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"\x00" * 4096,
+    b"\xff" * 52,
+    b"pcpR\x01\x05",
+    b"",
+]
+
+
+def test_garbage_hurts_only_itself(tmp_path):
+    exp = experiment(tmp_path, outer_loop_steps=20)
+    shepherd, watcher, thread = start_shepherd(exp, workers=2)
+    crew = [start_worker(shepherd.port, f"w{i}", 0.01) for i in range(2)]
+    watcher.wait_for_round(1)
+    ports = [shepherd.port, *(_port(m.address) for m in shepherd.roster)]
+    ports.append(_port(shepherd.endpoint.address))
+    for port in ports:
+        for content in GARBAGE:
+            with socket.create_connection(("127.0.0.1", port), 5) as sock:
+                sock.sendall(content)
+    raw = protocol.encode(_hello())
+    for content in (raw[:-1], b"{}", b"[" * 100000, b'{"kind": "nonsense"}'):
+        channel = connect("127.0.0.1", shepherd.port, 5)
+        channel._send(1, 0, content, 5)
+        assert isinstance(channel.receive(5), protocol.Refused)
+        channel.close()
+    assert thread.finish().rounds == 20
+    assert [w.finish(10) for w in crew]
+    assert {r.workers for r in watcher.rounds} == {2}
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def test_another_version_is_refused_with_a_reason(tmp_path):
+    shepherd, _, thread = start_shepherd(experiment(tmp_path, outer_loop_steps=1))
+    channel = connect("127.0.0.1", shepherd.port, 5)
+    channel.send(_hello(version=99))
+    answer = channel.receive(5)
+    assert isinstance(answer, protocol.Refused)
+    assert "protocol version 1, the worker 99" in answer.reason
+    channel.close()
+    crew = [start_worker(shepherd.port, f"w{i}") for i in range(2)]
+    thread.finish()
+    assert [w.finish(10) for w in crew]
+
+
+def test_a_worker_that_is_refused_says_why(tmp_path, monkeypatch):
+    shepherd, _, thread = start_shepherd(experiment(tmp_path, outer_loop_steps=1))
+    with monkeypatch.context() as patch:
+        patch.setattr("pcp.training.worker.VERSION", 99)
+        worker = start_worker(shepherd.port, "new")
+        with pytest.raises(ProtocolError, match="refused this worker"):
+            worker.finish()
+    crew = [start_worker(shepherd.port, f"w{i}") for i in range(2)]
+    thread.finish()
+    assert [w.finish(10) for w in crew]
+
+
+def test_a_port_in_use_is_a_clear_error(tmp_path):
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        port = sock.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
+            start_shepherd(experiment(tmp_path), port=port)
+
+
+def test_a_program_that_does_not_compile_ends_the_run(tmp_path):
+    def compile_for(target):
+        raise ConfigError("no such model")
+
+    shepherd, _, thread = start_shepherd(experiment(tmp_path), compile_for=compile_for)
+    start_worker(shepherd.port, "w")
+    with pytest.raises(ConfigError, match="no such model"):
+        thread.finish()
+
+
+def test_a_target_that_does_not_compile_costs_only_that_worker(tmp_path):
+    def compile_for(target):
+        if target != "cpu":
+            raise ConfigError(f"no compiler for {target}")
+        return bundle()
+
+    exp = experiment(tmp_path, outer_loop_steps=20)
+    shepherd, watcher, thread = start_shepherd(exp, compile_for=compile_for, workers=1)
+    good = start_worker(shepherd.port, "good", 0.02)
+    watcher.wait_for_round(1)
+    bad = start_worker(shepherd.port, "bad", target="sm_1")
+    with pytest.raises(ProtocolError, match="no compiler for sm_1"):
+        bad.finish()
+    assert thread.finish().rounds == 20
+    assert good.finish(10)
+
+
+def test_other_data_on_a_worker_is_refused(tmp_path):
+    exp = experiment(tmp_path, outer_loop_steps=3)
+    shepherd, _, thread = start_shepherd(exp, workers=1)
+    other = tmp_path / "other"
+    other.write_bytes(b"something else entirely " * 300)
+    worker = start_worker(shepherd.port, "w", data_path=str(other))
+    with pytest.raises(StateMismatch, match="is not the data the shepherd trains on"):
+        worker.finish()
+    good = start_worker(shepherd.port, "good")
+    thread.finish()
+    assert good.finish(10)
+
+
+def test_the_status_is_there_for_the_asking(tmp_path):
+    from pcp.tools.status import ask, lines
+
+    exp = experiment(tmp_path, outer_loop_steps=20)
+    shepherd, watcher, thread = start_shepherd(exp, workers=1)
+    worker = start_worker(shepherd.port, "w", 0.02)
+    watcher.wait_for_round(2)
+    values = ask("127.0.0.1", shepherd.port, 5.0)
+    assert values["round"] >= 2
+    assert [w["worker"] for w in values["workers"]] == ["w"]
+    assert any("worker   0 cpu" in line for line in lines(values))
+    thread.finish()
+    assert worker.finish(10)
+
+
+def test_metrics_survive_a_torn_line_and_a_rewind(tmp_path):
+    exp = experiment(tmp_path, outer_loop_steps=3)
+    _, _, watcher = _run(exp)
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsFile(path)
+    for record in watcher.rounds:
+        log.round(record)
+    log.validation(3, 1.5, 7)
+    log.close()
+    with open(path, "a") as file:
+        file.write('{"kind": "rou')
+    log = MetricsFile(path)
+    redone = dataclasses.replace(watcher.rounds[1], loss=9.0)
+    log.round(redone)
+    log.close()
+    rounds, validations = metrics.read(path)
+    assert rounds == [watcher.rounds[0], redone]
+    assert validations == {3: 1.5}
+
+
+def test_a_run_folder_is_found_again(tmp_path):
+    exp = experiment(tmp_path, wandb_api_key="secret")
+    assert RunFolder.latest(exp) is None
+    now = datetime(2026, 1, 2, 3, 4, 5)
+    first, second = RunFolder.create(exp, now), RunFolder.create(exp, now)
+    assert first.path != second.path
+    assert RunFolder.latest(exp) is None  # nothing was begun in it
+    Ledger(second.ledger).close()
+    assert RunFolder.latest(exp) == second
+    assert "secret" not in (second.path / "experiment.json").read_text()

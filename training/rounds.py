@@ -1,0 +1,217 @@
+"""The shepherd's rounds: give out leases, wait for all, commit or try again.
+
+Everything about one round is in its `Attempt`. A round that lost a member goes
+on with the others; one whose exchange failed although everybody lives is tried
+again with the same members, and if that keeps failing, without the member that
+the others cannot reach.
+"""
+
+import time
+from typing import TYPE_CHECKING
+
+from pcp.errors import StateMismatch
+from pcp.training.attempt import Attempt
+from pcp.training.leases import LeasePool, Range
+from pcp.training.members import Member
+from pcp.training.metrics import Round, summarise
+from pcp.training.protocol import Commit, GroupFailed, Prepared, RoundStart
+
+if TYPE_CHECKING:
+    from pcp.training.shepherd import Shepherd
+
+_MAX_RETRIES = 3
+
+
+class Rounds:
+    """Runs the rounds of a shepherd, one at a time."""
+
+    def __init__(self, shepherd: "Shepherd") -> None:
+        self._shepherd = shepherd
+        self._ledger, self._experiment = shepherd.ledger, shepherd.experiment
+        self._roster = shepherd.roster
+        self.pool: LeasePool | None = None
+        """The samples to give out; None before the first bundle is made."""
+        self.attempt: Attempt | None = None
+        """The round under way."""
+        self.done: list[Round] = []
+        """Rounds that were committed by this process."""
+        self._group: list[str] = []
+
+    def exhausted(self) -> bool:
+        """Whether no further round can begin: all are done, or the data is used up."""
+        progress = self._ledger.progress
+        rounds = progress.committed >= self._experiment.outer_loop_steps
+        no_data = self.pool.available < self.pool.quantum
+        return not progress.outstanding and (rounds or no_data)
+
+    def start(self, ready: list[Member]) -> None:
+        """The first attempt of the next round."""
+        progress = self._ledger.progress
+        names = {member.name for member in ready}
+        for name, lease in list(progress.outstanding.items()):
+            if name not in names:
+                self.give_back(name, lease)
+        # Those who hold the state come first: rank 0 is whom others sync with.
+        order = sorted(ready, key=self._rank)
+        leases = dict(progress.outstanding)
+        without = [m.name for m in order if m.name not in leases]
+        steps = 0
+        while without and not steps:
+            steps = self.pool.steps_for(len(without), self._experiment.tau)
+            without = without if steps else without[:-1]
+        leases |= {name: self.pool.take(steps) for name in without}
+        members = [m.name for m in order if m.name in leases]
+        again = bool(progress.outstanding) or members != self._group
+        attempt = Attempt(
+            round=progress.committed + 1,
+            epoch=progress.epoch + again,
+            members=members,
+            leases=leases,
+            began=self._shepherd.now(),
+        )
+        self._launch(attempt)
+
+    def _rank(self, member: Member) -> tuple[bool, int, int]:
+        """Holders of the state first, then as in the last group: it may stay."""
+        held = member.committed == self._shepherd.committed
+        group = self._group
+        place = group.index(member.name) if member.name in group else len(group)
+        return not held, place, member.index
+
+    def lost(self, member: Member) -> None:
+        """A member is gone; what it did in this round does not count."""
+        # If it comes back it may be another process: that needs another group.
+        self._group = []
+        attempt = self.attempt
+        if attempt is not None and member.name in attempt.members:
+            self.give_back(member.name, attempt.leases[member.name])
+            self._retry(attempt.again(self._ledger.progress.epoch + 1, [member.name]))
+
+    def _launch(self, attempt: Attempt) -> None:
+        self._ledger.append(
+            "round", round=attempt.round, epoch=attempt.epoch, leases=attempt.leases
+        )
+        self.attempt, self._group = attempt, list(attempt.members)
+        addresses = [self._roster[name].address for name in attempt.members]
+        for rank, name in enumerate(attempt.members):
+            self._roster[name].send(
+                RoundStart(
+                    round=attempt.round,
+                    epoch=attempt.epoch,
+                    members=addresses,
+                    rank=rank,
+                    lease=attempt.leases[name],
+                    steps=attempt.steps(name, self.pool.quantum),
+                )
+            )
+
+    def _retry(self, attempt: Attempt) -> None:
+        """The next attempt of a round, if anybody is left who can make it."""
+        self.attempt = None
+        holders = {
+            member.name for member in self._roster.holders(self._shepherd.committed)
+        }
+        attempt.members.sort(key=lambda name: name not in holders)
+        if attempt.members and attempt.members[0] in holders:
+            self._shepherd.log(
+                f"round {attempt.round} goes on with {len(attempt.members)} "
+                f"workers (epoch {attempt.epoch})"
+            )
+            self._launch(attempt)
+
+    def give_back(self, name: str, lease: list[Range]) -> None:
+        """A worker's lease returns to the pool."""
+        self._ledger.append("returned", round=self._shepherd.committed + 1, worker=name)
+        self.pool.give_back(lease)
+
+    def on_prepared(self, member: Member, message: Prepared) -> None:
+        """A member is done; when all are, the round is committed."""
+        attempt = self.attempt
+        if attempt is None or not attempt.accept(member.name, message):
+            return
+        # To be prepared it must have had the state of the round before.
+        member.committed = attempt.round - 1
+        if not attempt.complete:
+            return
+        if len(attempt.digests) > 1:
+            self._again(attempt, "members prepared different states")
+        else:
+            self.commit(attempt)
+
+    def on_group_failed(self, member: Member, message: GroupFailed) -> None:
+        """A member could not exchange; wait a little for who turns out dead."""
+        attempt = self.attempt
+        current = attempt and (attempt.round, attempt.epoch)
+        if attempt is None or current != (message.round, message.epoch):
+            return
+        self._shepherd.log(f"worker {member.index}: {message.reason}")
+        attempt.failed_at = attempt.failed_at or self._shepherd.now()
+        if message.lost is not None and message.lost < len(attempt.members):
+            attempt.suspects.append(attempt.members[message.lost])
+
+    def check(self, now: float) -> None:
+        """An exchange failed, and nobody was seen to die: try the same again."""
+        attempt = self.attempt
+        limit = self._experiment.heartbeat_limit_seconds
+        if (
+            attempt is None
+            or attempt.failed_at is None
+            or now - attempt.failed_at < limit
+        ):
+            return
+        if attempt.retries >= _MAX_RETRIES and attempt.suspects:
+            worst = max(attempt.suspects, key=attempt.suspects.count)
+            self._shepherd.drop(self._roster[worst], "its peers cannot reach it")
+        else:
+            self._again(attempt, "an exchange failed")
+
+    def _again(self, attempt: Attempt, why: str) -> None:
+        if attempt.retries > 2 * _MAX_RETRIES:
+            raise StateMismatch(
+                f"round {attempt.round} failed {attempt.retries} times: {why}; "
+                "the workers' logs say what happened"
+            )
+        self._retry(attempt.again(self._ledger.progress.epoch + 1))
+
+    def commit(self, attempt: Attempt) -> None:
+        """All members are prepared with one state: it counts from now on."""
+        (digest,) = attempt.digests
+        prepared = [attempt.prepared[name] for name in attempt.members]
+        # A round that was computed while no shepherd lived took its own time.
+        busy = [p.compute_seconds + p.exchange_seconds for p in prepared]
+        record = summarise(
+            attempt.round,
+            attempt.epoch,
+            prepared,
+            tokens_before=self._ledger.progress.tokens,
+            seconds=max(self._shepherd.now() - attempt.began, max(busy)),
+            learning_rate=self._experiment.learning_rate,
+            now=time.time(),
+        )
+        self._ledger.append(
+            "commit",
+            round=attempt.round,
+            epoch=attempt.epoch,
+            digest=digest,
+            consumed=attempt.leases,
+            tokens=record.tokens,
+            loss=record.loss,
+        )
+        self.attempt = None
+        shares = self._shepherd.validation.shares(attempt, last=self.exhausted())
+        for name in attempt.members:
+            member = self._roster[name]
+            member.committed = attempt.round
+            member.send(
+                Commit(
+                    round=attempt.round,
+                    epoch=attempt.epoch,
+                    digest=digest,
+                    validate_share=shares.get(name),
+                )
+            )
+        self.done.append(record)
+        self._shepherd.observer.round(record)
+        due = attempt.round % self._experiment.checkpoint_every == 0
+        if due or self.exhausted():
+            self._shepherd.saver.save(attempt.members)
