@@ -2,15 +2,17 @@
 
 After `pcp-partition` a module holds one module for each device, under the
 device's name. Two devices that share a group must run, in each function, the
-same sequence of the collectives they share: anything else waits for ever.
+same sequence of the collectives they share, and no round of devices may wait for
+each other.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from math import prod
 
 from pcp.dialect.base import integers, strings, text
 from pcp.dialect.bindings import ir
+from pcp.passes.deadlock import check_deadlock
 
 Fail = Callable[[ir.Operation, str], None]
 Meshes = dict[str, tuple[dict[str, int], list[str]]]
@@ -19,23 +21,33 @@ SHARED = "pcp.all_reduce pcp.reduce_scatter pcp.all_gather pcp.all_to_all".split
 SHARED += (
     "pcp.broadcast pcp.permute pcp.sync pcp.param_sync pcp.parity pcp.outer".split()
 )
+COMMUNICATING = {*SHARED, "pcp.send", "pcp.recv", "pcp.wait"}
 
 
 def check_member_order(module: ir.Module, meshes: Meshes, fail: Fail) -> None:
-    """Call `fail` at the first collective that another member does not meet so."""
-    programs = _programs(module, {d for _, devices in meshes.values() for d in devices})
-    for first, second in combinations(programs, 2):
-        names = sorted({*programs[first], *programs[second]})
-        for function in names:
-            sequences = [
-                [
-                    op
-                    for op in programs[a].get(function, [])
-                    if b in _group(op, a, meshes)
-                ]
-                for a, b in ((first, second), (second, first))
-            ]
-            _compare(function, (first, second), sequences, fail)
+    """Call `fail` at the first op that another member does not meet so."""
+    devices = {d for _, members in meshes.values() for d in members}
+    programs = _programs(module, devices)
+
+    def group_of(op: ir.Operation, device: str) -> set[str]:
+        return _group(op, device, meshes)
+
+    for function in sorted({name for program in programs.values() for name in program}):
+        ops = {device: programs[device].get(function, []) for device in programs}
+        for pair in combinations(programs, 2):
+            _compare(function, pair, _shared(ops, pair, group_of), fail)
+        check_deadlock(ops, group_of, fail)
+
+
+def _shared(
+    ops: Mapping[str, Sequence[ir.Operation]],
+    pair: tuple[str, str],
+    group_of: Callable[[ir.Operation, str], set[str]],
+) -> list[list[ir.Operation]]:
+    """The collectives of each of two devices that the other takes part in."""
+    return [
+        [op for op in ops[a] if b in group_of(op, a)] for a, b in (pair, pair[::-1])
+    ]
 
 
 def _programs(
@@ -60,7 +72,7 @@ def _collectives(function: ir.Operation) -> list[ir.Operation]:
     found: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name in SHARED:
+        if op.name in COMMUNICATING:
             found.append(op)
         return ir.WalkResult.ADVANCE
 
@@ -69,7 +81,9 @@ def _collectives(function: ir.Operation) -> list[ir.Operation]:
 
 
 def _group(op: ir.Operation, device: str, meshes: Meshes) -> set[str]:
-    """The devices that run `op` together with `device`."""
+    """The devices that run `op` together with `device`; none if it is alone."""
+    if op.name not in SHARED:
+        return set()
     mesh = ir.FlatSymbolRefAttr(op.attributes["mesh"]).value
     if mesh not in meshes or device not in meshes[mesh][1]:
         return set()

@@ -32,7 +32,8 @@ class VerifyPlan(Pass):
     * an axis is not in its mesh, or shapes do not agree with the group's size;
     * a channel has not exactly one sender and one receiver of one type;
     * a future is not waited for exactly once;
-    * two members of a group meet different collectives, or in another order.
+    * two members of a group meet different collectives, or in another order;
+    * devices wait for each other in a round, when their programs are replayed.
 
     Before, refused with `'pcp.all_reduce' op names axis "tp", which mesh @m has
     not (axes: dp)`; after `axes = ["dp"]`, the module as it was:
