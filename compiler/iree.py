@@ -25,7 +25,7 @@ MAX_MESSAGE = 300  # characters of an error that a person reads
 # What every target gets: no bytes in the module that only a debugger reads.
 COMMON_FLAGS = ("--iree-input-type=auto", "--iree-vm-bytecode-module-strip-debug-ops")
 
-_ERROR = re.compile(r"^(?P<where>.+?:\d+:\d+|[^:\s]+): error: (?P<what>.*)$")
+_ERROR = re.compile(r"^((?P<where>.+?:\d+:\d+|[^:\s]+): )?error: (?P<what>.*)$")
 _IGNORED_CPU = re.compile(r"'([^']*)' is not a recognized processor")
 # IREE ends many a message with the whole op or target description.
 _TAIL = re.compile(r"\s*(:\s*%\d+(:\d+)? =|:\s*\"|for backend #|in #hal\.|#hal\.).*$")
@@ -92,7 +92,7 @@ def first_error(stderr: str) -> Failure:
     """The first error line of iree-compile's output, cut for a person."""
     for line in stderr.splitlines():
         if match := _ERROR.match(line):
-            where, what = match["where"], _TAIL.sub("", match["what"])
+            where, what = match["where"] or "", _TAIL.sub("", match["what"])
             position = re.search(r"(\d+:\d+)$", where)
             return Failure(_cut(what), position.group(1) if position else "")
     return Failure(f"iree-compile failed{_last(stderr)}", "")
@@ -122,7 +122,7 @@ def _run(command: Sequence[str], folder: str, timeout: float) -> tuple[int, str]
             _, stderr = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as error:
             raise CompileError(
-                f"iree-compile took longer than {timeout:.0f} s; "
+                f"iree-compile took longer than {timeout:g} s; "
                 "raise the limit with --timeout"
             ) from error
         return process.returncode, stderr.decode(errors="replace")

@@ -70,10 +70,10 @@ def find(name: str) -> Target:
     """The row of a target, or `ConfigError` with the known ones."""
     if name in TARGETS:
         return TARGETS[name]
-    family, colon, chip = name.partition(":")
+    family, _, chip = name.partition(":")
     if family == "cpu" and chip:
         return _cpu(name, chip)
-    problem = "it takes no ':'" if colon and family in DEVICES else "unknown"
+    problem = "it takes no ':'" if chip and family in DEVICES else "unknown"
     known = ", ".join([*TARGETS, "cpu:<llvm cpu>"])
     raise ConfigError(
         f"target {name!r}: {problem} (known: {known}).{nearest(name, TARGETS)}"
