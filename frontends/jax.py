@@ -33,7 +33,7 @@ def from_jax(
     pcp's to choose.
     """
     jax = _jax()
-    jitted = fn if hasattr(fn, "lower") else jax.jit(fn, keep_unused=True)
+    jitted: Any = fn if hasattr(fn, "lower") else jax.jit(fn, keep_unused=True)
     text = jitted.lower(*args).as_text(debug_info=True)
     _refuse_sharding(text, _name(fn))
     module = parse(text, source=_name(fn))

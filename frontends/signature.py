@@ -97,16 +97,20 @@ def require_scalar_loss(module: ir.Module, function: str = "main") -> None:
     results = ir.FunctionType(
         ir.TypeAttr(entry(module, function).attributes["function_type"]).value
     ).results
-    first = results[0] if results else None
-    if isinstance(first, ir.RankedTensorType) and first.rank == 0:
-        if isinstance(first.element_type, ir.FloatType):
-            return
-    found = "nothing" if first is None else str(first)
+    if results and _is_float_scalar(results[0]):
+        return
+    found = str(results[0]) if results else "nothing"
     raise IRError(
         f"@{function} returns {found}; a model to train returns its loss, one "
         "floating-point scalar (compute the loss inside the model, or export it "
         "for inference with --forward)"
     )
+
+
+def _is_float_scalar(type_: ir.Type) -> bool:
+    if not isinstance(type_, ir.RankedTensorType):
+        return False
+    return type_.rank == 0 and isinstance(type_.element_type, ir.FloatType)
 
 
 def describe_init(values: np.ndarray) -> str | None:

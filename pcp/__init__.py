@@ -8,11 +8,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pcp.tools.api import compile, from_jax, from_torch, grad, load, run_passes
     from pcp.bundle import Bundle
     from pcp.passes.optimizers.spec import SGD, AdamW, Nesterov
     from pcp.runtime.communicator import Communicator
     from pcp.runtime.executor import Program
+    from pcp.tools.api import compile, from_jax, from_torch, grad, load, run_passes
 
 __version__ = "0.1.0"
 __all__ = [

@@ -135,6 +135,8 @@ class Program:
     def __getitem__(self, name: str) -> BoundFunction:
         if self._context is None:
             raise UsageError("the program is closed")
+        if name == f"{self.manifest.entry}_grad" and name not in self._functions:
+            name = "grad"  # as `pcp-grad` alone would call it
         if name not in self._functions:
             self.manifest.function(name)  # raises, naming the nearest
         return self._functions[name]

@@ -62,3 +62,4 @@ def test_from_a_file_to_numbers(model: Path, tmp_path: Path) -> None:
     loss, gradient = program["grad"](w, x)
     assert loss == (w * x * w).sum()
     np.testing.assert_array_equal(gradient, 2 * w * x)
+    np.testing.assert_array_equal(program["main_grad"](w, x)[1], gradient)
