@@ -63,20 +63,25 @@ def copy(module: ir.Module, function: ir.Operation, name: str) -> ir.Operation:
     return clone
 
 
-def inline_calls(module: ir.Module, function: ir.Operation) -> None:
-    """Replace each `func.call` by the callee's body, at any depth of regions.
+#: Ops that stand for a function's body, and the attribute that names it.
+CALLS = {"func.call": "callee", "stablehlo.composite": "decomposition"}
 
-    A recursive call is refused: it has no finite inlined form.
+
+def inline_calls(module: ir.Module, function: ir.Operation) -> None:
+    """Replace each call by the callee's body, at any depth of regions.
+
+    A composite counts as a call of its decomposition. A recursive call is refused:
+    it has no finite inlined form.
     """
     known = functions(module)
     pending = [(call, ()) for call in _calls(function)]
     while pending:
         call, chain = pending.pop()
-        name = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+        name = ir.FlatSymbolRefAttr(call.attributes[CALLS[call.name]]).value
         if name in chain:
             where = location_string(call.location)
             raise PassError(
-                f"{where}: func.call: @{name} calls itself; recursion cannot be "
+                f"{where}: {call.name}: @{name} calls itself; recursion cannot be "
                 "differentiated, use stablehlo.while"
             )
         if name not in known or not len(known[name].regions[0].blocks):
@@ -90,7 +95,7 @@ def _calls(op: ir.Operation) -> list[ir.Operation]:
         for block in region.blocks:
             for inner in block.operations:
                 inner = inner.operation
-                if inner.name == "func.call":
+                if inner.name in CALLS:
                     found.append(inner)
                 elif len(inner.regions):
                     found += _calls(inner)
@@ -107,7 +112,7 @@ def _inline(call: ir.Operation, callee: ir.Operation) -> list[ir.Operation]:
     husk.erase()
     brought = []
     for op in ops:
-        brought += [op] if op.name == "func.call" else _calls(op)
+        brought += [op] if op.name in CALLS else _calls(op)
     return brought
 
 

@@ -6,7 +6,7 @@ a loop that runs backwards; `residuals` says what it needs of the forward one.
 
 from collections.abc import Sequence
 
-from pcp.autodiff import functions, loops, residuals
+from pcp.autodiff import functions, loops, registry, residuals
 from pcp.autodiff.activity import Activity, propagate
 from pcp.autodiff.cotangents import Cotangents, materialize
 from pcp.autodiff.kinds import NoGradient, Site, Vjp
@@ -211,11 +211,21 @@ def _attach_tapes(
         placeholder.erase()
 
 
-def _custom_call(at: Site) -> list[Value | None]:
-    target = at.attribute("call_target_name")
+#: Targets that only annotate their operand.
+_ANNOTATIONS = frozenset({"Sharding", "annotate_device_placement"})
+
+
+def _custom_call(at: Site) -> Sequence[Value | None]:
+    """By target: a rule registered for it, an annotation, or an error."""
+    target = ir.StringAttr(at.attribute("call_target_name")).value
+    if (rule := registry.find(f"custom_call:{target}")) is not None:
+        return rule.vjp(at)
+    if target in _ANNOTATIONS and len(at.inputs) == 1:
+        return [at.g]
     raise at.refuse(
-        f"no derivative rule for the custom call {target}; register one with "
-        "pcp.autodiff.registry.register, or write the computation in StableHLO"
+        f'no derivative rule for the custom call "{target}"; register one as '
+        f'"custom_call:{target}" with pcp.autodiff.registry.register, or write the '
+        "computation in StableHLO"
     )
 
 

@@ -196,7 +196,21 @@ def _calls(x, y):
     return c + _helper(d, x)[0], d
 
 
+COMPOSITE_TEXT = """
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %y = stablehlo.composite "mine.twice" %x {decomposition = @body}
+    : (tensor<4xf32>) -> tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+func.func private @body(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %a = stablehlo.sine %x : tensor<4xf32>
+  %b = stablehlo.sine %a : tensor<4xf32>
+  return %b : tensor<4xf32>
+}"""
+
+
 CALLS = [
+    Case("composite", lambda x: jnp.sin(jnp.sin(x)), (X,), text=COMPOSITE_TEXT),
     Case("calls", _calls, (X, X + 1)),
     Case("calls_one_input", _calls, (X, X + 1), wrt=(1,)),
     Case(

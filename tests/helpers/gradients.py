@@ -19,6 +19,9 @@ from pcp.dialect.context import parse
 
 TOLERANCE = 1e-5
 
+# Every case compiles many tiny programs once: optimizing them is lost time.
+jax.config.update("jax_disable_most_optimizations", True)
+
 
 @dataclass(frozen=True)
 class Case:
