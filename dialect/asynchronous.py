@@ -32,7 +32,6 @@ class Start(Op, name="start", traits=[Writes]):
 
     def check(self) -> None:
         """What one line of the region can say; the rest comes after it verified."""
-        require(len(self.results) == 1, "gives one future")
         future = self.results[0].type
         require(isinstance(future, Future), f"gives a future, not {future}")
         channel = integer(self, "channel")

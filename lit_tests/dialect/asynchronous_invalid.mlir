@@ -121,3 +121,15 @@ func.func @f(%x: !pcp.future<tensor<8x4xf32>>) {
   "pcp.wait"(%x) : (!pcp.future<tensor<8x4xf32>>) -> ()
   return
 }
+
+// -----
+
+func.func @f(%x: tensor<8x4xf32>) {
+  // expected-error@below {{needs a region that ends in pcp.yield}}
+  %0 = "pcp.start"(%x) ({
+  ^bb0(%a: tensor<8x4xf32>):
+    %r = "pcp.all_reduce"(%a) {axes = ["dp"], kind = "sum", mesh = @m} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+    llvm.unreachable
+  }) {channel = 0} : (tensor<8x4xf32>) -> !pcp.future<tensor<8x4xf32>>
+  return
+}

@@ -167,3 +167,11 @@ func.func @f(%x: !pcp.on<tensor<4xf32>, @d0>) {
   }) {kind = "gpipe", microbatches = 1} : (!pcp.on<tensor<4xf32>, @d0>) -> !pcp.on<tensor<4xf32>, @d1>
   return
 }
+
+// -----
+
+func.func @f(%x: !pcp.on<tensor<4xf32>, @d0>) {
+  // expected-error@below {{needs a region of one block}}
+  %0 = "pcp.task"(%x) ({}) {device = @d0} : (!pcp.on<tensor<4xf32>, @d0>) -> !pcp.on<tensor<4xf32>, @d0>
+  return
+}

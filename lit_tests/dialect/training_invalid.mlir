@@ -176,3 +176,22 @@ func.func @f(%x0: tensor<4xf32>, %x1: tensor<4xf32>, %x2: tensor<4xf32>) {
 
 // expected-error@below {{has a plan with 'speed' (keys: buckets, mesh, schedule, zero)}}
 "pcp.step"() {grad = @g, optimizer = @o, plan = {speed = 1}, sym_name = "s"} : () -> ()
+
+// -----
+
+func.func @f(%x: tensor<f32>) {
+  // expected-error@below {{cuts batches along their first dimension; tensor<f32> has none}}
+  %0 = "pcp.microbatch"(%x) ({
+  ^bb0(%a: tensor<f32>):
+    "pcp.yield"(%a) : (tensor<f32>) -> ()
+  }) {count = 1, reduce = ["sum"]} : (tensor<f32>) -> tensor<f32>
+  return
+}
+
+// -----
+
+func.func @f(%x: tuple<tensor<4xf32>, f32, tensor<i32>>) {
+  // expected-error@below {{has a gradient of f32}}
+  %0 = "pcp.optimizer"(%x) {count = 1, hyper = {}, kind = "sgd"} : (tuple<tensor<4xf32>, f32, tensor<i32>>) -> tuple<tensor<4xf32>, tensor<i32>>
+  return
+}
