@@ -161,6 +161,8 @@ class Ring(Operation):
             work = self._work[a:b]
             self._reduction.combine(self._scratch[: b - a], self._source[a:b], work)
             if step == self._size - 2:
+                # The same memory twice would be copied onto itself.
+                outgoing = work if self._work is self._out else outgoing
                 self._reduction.finish(work, self._size, outgoing)
             else:
                 outgoing = work

@@ -26,21 +26,30 @@ from pcp.runtime.transport import Sink, translate
 _NOTHING = memoryview(b"")
 _TURN_BYTES = 4 << 20
 """At most this much is read from one peer before the others get a turn."""
-_GATHER = 16
-"""At most this many frames go out in one system call."""
+_GATHER_BYTES = 512 << 10
+_GATHER_VIEWS = 32
+"""One system call sends frames until one of these is reached."""
 
 
 class _Outgoing:
     """A frame in the queue, and how much of it is still to send."""
 
-    __slots__ = ("frame", "started", "views")
+    __slots__ = ("epoch", "frame", "started", "views")
 
     def __init__(self, frame: Frame, epoch: int) -> None:
         self.frame = frame
+        self.epoch = epoch
         self.started = False
-        self.views = [memoryview(pack_header(frame, epoch))]
-        if len(frame.payload):
-            self.views.append(memoryview(frame.payload).cast("B"))
+        self.views: list[memoryview] = []
+
+    def pack(self) -> list[memoryview]:
+        """What is to be sent, checksummed only now: the bytes are then in cache."""
+        if not self.started:
+            self.started = True
+            self.views = [memoryview(pack_header(self.frame, self.epoch))]
+            if len(self.frame.payload):
+                self.views.append(memoryview(self.frame.payload).cast("B"))
+        return self.views
 
     def advance(self, count: int) -> int:
         """Take `count` sent bytes off; what belongs to the next frame is left."""
@@ -49,7 +58,6 @@ class _Outgoing:
         if self.views and count:
             self.views[0] = self.views[0][count:]
             count = 0
-        self.started = True
         return count
 
     def detach(self) -> None:
@@ -157,11 +165,7 @@ class TcpLink:
 
     def _writable(self) -> None:
         while self._queue and self._open:
-            views: list[memoryview] = []
-            for index, out in enumerate(self._queue):
-                if index == _GATHER:
-                    break
-                views += out.views
+            views = self._next_views()
             try:
                 count = self._sock.sendmsg(views)
             except BlockingIOError:
@@ -176,13 +180,24 @@ class TcpLink:
             if self._leaving:
                 self._half_close()
 
+    def _next_views(self) -> list[memoryview]:
+        """What one system call should send: a few frames, not too many bytes."""
+        views: list[memoryview] = []
+        size = 0
+        for out in self._queue:
+            views += out.pack()
+            size += len(out.frame.payload)
+            if size >= _GATHER_BYTES or len(views) >= _GATHER_VIEWS:
+                break
+        return views
+
     def _sent(self, count: int) -> None:
         self.bytes_sent += count
         self.last_sent = time.monotonic()
         while self._queue:
             out = self._queue[0]
             count = out.advance(count)
-            if out.views:
+            if out.views or not out.started:
                 return
             self._queue.popleft()
             if out.frame.on_sent is not None:
