@@ -1,0 +1,177 @@
+"""pcp-compile as a user meets it: flags, files, messages, exit codes."""
+
+import os
+from pathlib import Path
+
+import pytest
+from helpers.small_models import FORWARD, TRAIN
+
+from pcp.bundle import Bundle
+from pcp.tools.cache_folder import cache_folder
+from pcp.tools.compile import main, output_name
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder with two models and a cache of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PCP_CACHE", str(tmp_path / "cache"))
+    Path("train.mlir").write_text(TRAIN)
+    Path("forward.mlir").write_text(FORWARD)
+    return tmp_path
+
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_one_target_and_no_other_flag(folder: Path, capsys: Captured) -> None:
+    (folder / "elsewhere").mkdir()
+    os.chdir(folder / "elsewhere")
+    assert main(["../train.mlir", "--target", "sm_90a"]) == 0
+    bundle = Bundle.read("train.sm_90a.pcp")
+    assert bundle.manifest.mode == "train"
+    assert b".target sm_90a\n" in bundle.module()
+    out = capsys.readouterr().out
+    assert "mode train: @main returns a scalar loss and has parameters" in out
+    assert "optimizer adamw{lr=1e-3}: the default" in out
+    assert "wrote train.sm_90a.pcp" in out
+
+
+def test_several_targets_make_one_bundle(folder: Path, capsys: Captured) -> None:
+    flags = ["forward.mlir", "--target", "cpu,vulkan", "--target", "cpu", "-q"]
+    assert main([*flags, "--jobs", "1"]) == 0
+    assert Bundle.read("forward.pcp").targets == ("cpu", "vulkan")
+    assert capsys.readouterr().out.startswith("wrote forward.pcp")
+
+
+def test_optimizer_and_algorithm(folder: Path) -> None:
+    flags = ["train.mlir", "--target", "cpu", "-o", "out/x.pcp", "-q"]
+    methods = ["--optimizer", "sgd{lr=0.1}", "--algorithm", "average"]
+    assert main([*flags, *methods]) == 0
+    manifest = Bundle.read("out/x.pcp").manifest
+    assert manifest.optimizer is not None
+    assert manifest.algorithm is not None
+    assert (manifest.optimizer.kind, manifest.algorithm.kind) == ("sgd", "average")
+    assert manifest.optimizer.hyper["lr"] == 0.1
+
+
+@pytest.mark.parametrize(("emit", "start"), [("mlir", b"module"), ("vmfb", b"")])
+def test_emit(folder: Path, emit: str, start: bytes) -> None:
+    assert main(["forward.mlir", "--target", "cpu", "--emit", emit, "-q"]) == 0
+    content = Path(f"forward.cpu.{emit}").read_bytes()
+    assert content.startswith(start)
+    assert len(content) > 300
+    assert (b"hal.device.targets" in content) == (emit == "mlir")
+
+
+def test_keep_ir_and_entry(folder: Path) -> None:
+    Path("other.mlir").write_text(FORWARD.replace("@main", "@step"))
+    flags = ["other.mlir", "--target", "cpu", "--entry", "step", "--keep-ir", "ir"]
+    assert main([*flags, "-q"]) == 0
+    assert Bundle.read("other.cpu.pcp").manifest.entry == "step"
+    assert (folder / "ir" / "target-cpu.mlir").is_file()
+
+
+def test_the_cache_is_where_it_was_asked_for(folder: Path, capsys: Captured) -> None:
+    flags = ["forward.mlir", "--target", "cpu"]
+    assert main([*flags, "--cache", "here"]) == 0
+    assert list(folder.glob("here/*/*.vmfb"))
+    assert main([*flags, "--cache", "off"]) == 0
+    assert not (folder / "cache").exists()
+    capsys.readouterr()
+    assert main([*flags, "--cache", "here"]) == 0
+    assert "from the cache" in capsys.readouterr().out
+
+
+# --- errors: one line, the exit code, nothing written ------------------------
+
+ERRORS: dict[str, tuple[list[str], int, str]] = {
+    "missing file": (["no.mlir", "--target", "cpu"], 1, "no.mlir: cannot read"),
+    "syntax": (["syntax.mlir", "--target", "cpu"], 1, "syntax.mlir:3:8: "),
+    "not text": (["binary.mlir", "--target", "cpu"], 1, "binary.mlir:1: "),
+    "unknown target": (
+        ["train.mlir", "--target", "sm_99"],
+        1,
+        "known: cpu, cpu:host, sm_70",
+    ),
+    "unknown processor": (
+        ["forward.mlir", "--target", "cpu:pentium99"],
+        1,
+        "no processor 'pentium99'",
+    ),
+    "no target": (["train.mlir"], 2, "--target"),
+    "no model": (["--target", "cpu"], 2, "MODEL.mlir"),
+    "unknown flag": (
+        ["train.mlir", "--target", "cpu", "--optimiser", "sgd"],
+        2,
+        "Did you mean '--optimizer'?",
+    ),
+    "unknown optimizer key": (
+        ["train.mlir", "--target", "cpu", "--optimizer", "adamw{lrr=1}"],
+        1,
+        "Did you mean 'lr'?",
+    ),
+    "not a scalar": (
+        ["forward.mlir", "--target", "cpu", "--mode", "train"],
+        1,
+        "forward.mlir",
+    ),
+    "mode": (["train.mlir", "--target", "cpu", "--mode", "trian"], 2, "trian"),
+    "mesh": (["train.mlir", "--target", "cpu", "--mesh", "dp=2"], 1, "--mesh dp=2"),
+    "cluster": (["train.mlir", "--target", "cpu", "--cluster", "c"], 1, "--cluster"),
+    "sharding": (
+        ["train.mlir", "--target", "cpu", "--sharding", "auto"],
+        1,
+        "--sharding auto",
+    ),
+    "emit of two": (
+        ["train.mlir", "--target", "cpu,vulkan", "--emit", "vmfb"],
+        2,
+        "writes one target, not 2",
+    ),
+    "jobs": (["train.mlir", "--target", "cpu", "--jobs", "0"], 1, "jobs=0"),
+    "output folder is a file": (
+        ["forward.mlir", "--target", "cpu", "-o", "train.mlir/x.pcp"],
+        1,
+        "train.mlir",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_errors(case: str, folder: Path, capsys: Captured) -> None:
+    Path("syntax.mlir").write_text(FORWARD.replace("dot_general", "dot_genral"))
+    Path("binary.mlir").write_bytes(b"\xff\xfe\x00")
+    argv, code, message = ERRORS[case]
+    assert main(argv) == code
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith("pcp-compile: error: ")
+    assert message in error
+    assert not list(folder.glob("*.pcp"))
+
+
+def test_the_elastic_mesh_is_what_training_has(folder: Path) -> None:
+    flags = ["train.mlir", "--target", "cpu", "--emit", "mlir", "-q"]
+    assert main([*flags, "--mesh", "workers=elastic"]) == 0
+
+
+def test_help_shows_an_example(capsys: Captured) -> None:
+    assert main(["--help"]) == 0
+    assert "pcp-compile model.mlir --target sm_90a" in capsys.readouterr().out
+
+
+def test_output_names() -> None:
+    assert output_name("a/b.mlir", ["sm_90a"]) == "b.sm_90a.pcp"
+    assert output_name("b.mlir", ["cpu:host"]) == "b.cpu-host.pcp"
+    assert output_name("b.mlir", ["cpu", "vulkan"]) == "b.pcp"
+    assert output_name("b.mlir", ["cpu"], "vmfb") == "b.cpu.vmfb"
+
+
+def test_cache_folder() -> None:
+    assert cache_folder("off", {}) is None
+    assert cache_folder("x", {"PCP_CACHE": "off"}) == Path("x")
+    assert cache_folder(None, {"PCP_CACHE": "off"}) is None
+    assert cache_folder(None, {"PCP_CACHE": "y"}) == Path("y")
+    assert cache_folder(None, {"XDG_CACHE_HOME": "z"}) == Path("z/pcp/modules")
+    assert cache_folder(None, {}) == Path.home() / ".cache/pcp/modules"

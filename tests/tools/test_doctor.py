@@ -1,0 +1,115 @@
+"""pcp doctor: each check finds what is there and says what to do otherwise."""
+
+import importlib.metadata
+import socket
+from pathlib import Path
+
+import pytest
+
+from pcp.tools import doctor
+from pcp.tools.doctor import BAD, NOTE, OK
+
+
+def test_requirements_of_the_extras() -> None:
+    lines = [
+        "numpy<3,>=2.0",
+        "iree-base-runtime==3.13.0",
+        'torch-mlir==20261001; extra == "compiler"',
+        'pcp[compiler]; extra == "train"',
+        'ruff==0.17.5; extra == "dev"',
+    ]
+    assert list(doctor.requirements(lines)) == [
+        ("numpy", "", ""),
+        ("iree-base-runtime", "3.13.0", ""),
+        ("torch-mlir", "20261001", "compiler"),
+    ]
+
+
+def test_this_installation_has_what_it_needs() -> None:
+    findings = [*doctor.python_version(), *doctor.packages()]
+    assert {f.about for f in findings} >= {"python", "numpy", "iree-base-compiler"}
+    assert not [str(f) for f in findings if f.level == BAD]
+
+
+def test_a_missing_package_and_another_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    versions = {"numpy": "2.4.6", "iree-base-runtime": "3.1.0"}
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    lines = ["numpy", "iree-base-runtime==3.13.0", 'jax==1; extra == "jax"']
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _: lines)
+    numpy, iree, jax = doctor.packages()
+    assert numpy.level == OK
+    assert iree.level == BAD
+    assert "3.1.0, tested with 3.13.0" in str(iree)
+    assert jax.level == NOTE
+    assert "pip install 'pcp[jax]'" in str(jax)
+
+
+def test_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {"local-task": ["default"], "cuda": "x.c:66: UNAVAILABLE; no libcuda.so"}
+    monkeypatch.setattr(doctor, "_probe", lambda name: answers.get(name, []))
+    found = {f.about: f for f in doctor.drivers()}
+    assert found["driver local-task"].level == OK
+    assert found["driver cuda"].level == NOTE
+    assert found["driver cuda"].found == "UNAVAILABLE; no libcuda.so"
+    assert "install the driver" in found["driver cuda"].advice
+    assert found["driver vulkan"].found == "no device"
+
+
+def test_the_processor_is_found_for_real() -> None:
+    assert doctor._probe("local-task") == ["default"]
+    assert isinstance(doctor._probe("no-such-driver"), str)
+
+
+def test_ports() -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen(1)
+        number = busy.getsockname()[1]
+        (finding,) = doctor.port("127.0.0.1", number)
+        assert finding.level == BAD
+        assert "--port" in finding.advice
+    (finding,) = doctor.port("127.0.0.1", 0)
+    assert finding.level == OK
+    (finding,) = doctor.port("127.0.0.1", 70000)
+    assert finding.level == BAD
+
+
+def test_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (finding,) = doctor.space(tmp_path / "not" / "there" / "yet")
+    assert finding.level in (OK, NOTE)
+    assert "free" in finding.found
+    (finding,) = doctor.space(None)
+    assert finding.found == "off"
+    monkeypatch.setattr(doctor, "ENOUGH_BYTES", 1 << 62)
+    (finding,) = doctor.space(tmp_path)
+    assert finding.advice == "make room or move it"
+
+
+def test_targets() -> None:
+    fine, wrong = doctor.targets(["cpu", "cpu:pentium99"])
+    assert (fine.level, fine.found) == (OK, "compiles")
+    assert wrong.level == NOTE
+    assert "pentium99" in wrong.found
+
+
+def test_the_exit_code_counts_what_is_needed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick = ["packages", "drivers", "port", "space"]
+    for name in quick:
+        monkeypatch.setattr(doctor, name, lambda *_: iter(()))
+    monkeypatch.setattr(doctor, "targets", lambda _: iter(()))
+    assert doctor.main([]) == 0
+    assert capsys.readouterr().out.endswith("ready\n")
+    bad = doctor.Finding(BAD, "target cpu", "no", "do this")
+    monkeypatch.setattr(doctor, "targets", lambda _: iter([bad]))
+    assert doctor.main([]) == 1
+    assert "no -> do this\n1 problem(s)" in capsys.readouterr().out
