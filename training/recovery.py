@@ -144,10 +144,7 @@ class Recovery:
             self._serve(saved)
             best = saved.round
         for name, lease in list(progress.outstanding.items()):
-            shepherd.ledger.append(
-                "returned", round=progress.committed + 1, worker=name
-            )
-            shepherd.pool.give_back(lease)
+            shepherd.rounds.give_back(name, lease)
         if best < progress.committed:
             shepherd.log(
                 f"nobody holds round {progress.committed} any more: back to {best}"
