@@ -1,5 +1,7 @@
 """Load the pcp dialect into a context, as often as one likes."""
 
+from threading import Lock
+
 from pcp.dialect import (  # importing a family adds its ops to the dialect
     annotation,
     asynchronous,
@@ -25,11 +27,15 @@ FAMILIES = (
 )
 
 
+# `ext` keeps what it is loading in the class.
+_lock = Lock()
+
+
 def load(context: ir.Context) -> None:
     """Make the pcp ops known to `context`; a second call does nothing."""
-    if context.is_dialect_loaded(Pcp.DIALECT_NAMESPACE):
-        return
-    with context:
+    with _lock, context:
+        if context.is_dialect_loaded(Pcp.DIALECT_NAMESPACE):
+            return
         Pcp.load()
-    # `ext` keeps the definitions, and through them the context, alive.
-    del Pcp._mlir_module
+        # `ext` keeps the definitions, and through them the context, alive.
+        del Pcp._mlir_module

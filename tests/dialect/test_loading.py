@@ -2,6 +2,7 @@
 
 import gc
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -42,6 +43,15 @@ def test_live_contexts_can_be_used_in_turn():
         assert type(op.axes[0]) is Axis
         with pytest.raises(IRError, match=r'axis "dp" has size 0'):
             parse(BAD_MESH, context)
+
+
+def test_threads_can_make_contexts_at_once():
+    def work(_):
+        return str(parse(MESH, make_context()))
+
+    with ThreadPoolExecutor(8) as pool:
+        texts = set(pool.map(work, range(64), timeout=60))
+    assert len(texts) == 1
 
 
 def test_a_context_dies_with_its_last_user():
