@@ -1,8 +1,10 @@
-"""Gradients that pcp derives and IREE runs, against PyTorch's autograd."""
+"""Gradients that pcp derives and IREE runs, against PyTorch's and JAX's own."""
 
+import jax
 import numpy as np
 import pytest
 from helpers.example_models import example
+from helpers.jax_models import CASES
 
 import pcp
 from pcp.frontends.torch import from_torch, trained_parameters
@@ -22,3 +24,21 @@ def test_gradients_equal_torch(name: str) -> None:
         scale = np.abs(theirs).max()
         assert scale > 0, f"{key}: a zero gradient shows nothing"
         np.testing.assert_allclose(ours, theirs, atol=1e-5 * scale, err_msg=key)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_equal_jax(name: str) -> None:
+    loss_of, params, batch = CASES[name]
+    module = pcp.from_jax(loss_of, params, *batch)
+    bundle = pcp.compile(module, targets=["cpu:host"], mode="grad")
+    program = pcp.Program.load(bundle, device="local-sync")
+    loss, *gradients = program["grad"](*jax.tree.leaves(params), *batch)
+
+    expected, theirs = jax.value_and_grad(loss_of)(params, *batch)
+    assert loss == pytest.approx(float(expected), rel=1e-6)
+    for (path, other), ours in zip(
+        jax.tree_util.tree_leaves_with_path(theirs), gradients, strict=True
+    ):
+        scale = np.abs(other).max()
+        assert scale > 0, f"{path}: a zero gradient shows nothing"
+        np.testing.assert_allclose(ours, other, atol=1e-5 * scale, err_msg=str(path))
