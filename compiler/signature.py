@@ -8,7 +8,7 @@ integer, else data; a result is a result.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from pydantic import ValidationError
 
@@ -160,7 +160,8 @@ def _tensor(op: ir.Operation, type_: ir.Type, name: str, role: str) -> TensorSpe
             f"{where}: {name}: unknown pcp.role {role!r} "
             f"(known: {', '.join(_ROLES)}).{nearest(role, _ROLES)}"
         )
-    return TensorSpec(name=name, role=role, shape=tuple(type_.shape), dtype=dtype)
+    checked = cast(Role, role)
+    return TensorSpec(name=name, role=checked, shape=tuple(type_.shape), dtype=dtype)
 
 
 def _donated(op: ir.Operation) -> tuple[int, ...]:

@@ -4,13 +4,6 @@ The module gets `hal.device.targets`, which IREE reads. For most targets it is
 an alias of the driver, and flags of IREE's say which chip (`compiler/targets.py`).
 NVIDIA's Hopper chips are missing from those flags, so their description stands
 here in full.
-
-    module { func.func @main ... }
-
-becomes, with `pcp-assign-target{target=gfx942}`,
-
-    module attributes {hal.device.targets = [#hal.device.alias<"hip"> : !hal.device],
-                       pcp.target = "gfx942"} { func.func @main ... }
 """
 
 from dataclasses import dataclass
@@ -76,7 +69,14 @@ class AssignTarget(Pass):
     """Say in the IR which device the module is compiled for.
 
     Assumes nothing; leaves `hal.device.targets` and `pcp.target` on the module,
-    in place of what was there.
+    in place of what was there. Before and after `pcp-assign-target{target=gfx942}`:
+
+        module { func.func @main(%x: tensor<4xf32>) ... }
+
+        module attributes {
+          hal.device.targets = [#hal.device.alias<"hip"> : !hal.device],
+          pcp.target = "gfx942"
+        } { func.func @main(%x: tensor<4xf32>) ... }
     """
 
     name = "pcp-assign-target"

@@ -4,17 +4,6 @@ Vulkan's baseline has no 64-bit integers, while token ids and indices usually co
 as `i64`. The functions keep their types: at the border each `i64` is taken apart
 into two words without arithmetic (a view of the same bytes), and put together
 again where a result or a call needs it.
-
-    func.func @main(%i: tensor<4xi64>) -> tensor<4xi64> {
-      %0 = stablehlo.add %i, %i : tensor<4xi64>
-
-becomes, in short,
-
-    func.func @main(%i: tensor<4xi64>) -> tensor<4xi64> {
-      %words = "flow.tensor.bitcast"(%i) : (tensor<4xi64>) -> tensor<4x2xi32>
-      %low = ... first word of each pair ... : tensor<4xi32>
-      %0 = stablehlo.add %low, %low : tensor<4xi32>
-      ... both words of %0 side by side, back to tensor<4xi64> ...
 """
 
 from collections.abc import Iterable, Iterator
@@ -57,6 +46,17 @@ class DemoteIndices(Pass):
     but calls, returns and the views at the border. A constant beyond 32 bits, or
     an op about the other bits, is an error at its location; the high word of an
     argument (`shift_right_logical` by 32) is kept exactly.
+
+        func.func @main(%i: tensor<4xi64>) -> tensor<4xi64> {
+          %0 = stablehlo.add %i, %i : tensor<4xi64>
+
+    becomes, in short,
+
+        func.func @main(%i: tensor<4xi64>) -> tensor<4xi64> {
+          %words = "flow.tensor.bitcast"(%i) : (tensor<4xi64>) -> tensor<4x2xi32>
+          %low = ... first word of each pair ... : tensor<4xi32>
+          %0 = stablehlo.add %low, %low : tensor<4xi32>
+          ... both words of %0 side by side, back to tensor<4xi64> ...
     """
 
     name = "pcp-demote-indices"

@@ -1,12 +1,7 @@
 """`pcp-strip-metadata`: drop what only pcp reads, so that IREE sees nothing of it.
 
 The `pcp.*` attributes and the descriptions (`pcp.mesh`, `pcp.device`, ...) have
-served once the signature stands in the manifest. Before and after:
-
-    "pcp.mesh"() {sym_name = "workers", ...} : () -> ()
-    func.func @main(%x: tensor<4xf32> {pcp.role = "param"}) -> tensor<4xf32>
-
-    func.func @main(%x: tensor<4xf32>) -> tensor<4xf32>
+served once the signature stands in the manifest.
 """
 
 from dataclasses import dataclass
@@ -27,6 +22,12 @@ class StripMetadata(Pass):
 
     Assumes that they have been read; leaves no op and no attribute of the `pcp`
     dialect. A pcp op that computes something is an error: it was to be lowered.
+    Before and after:
+
+        "pcp.mesh"() {sym_name = "workers", ...} : () -> ()
+        func.func @main(%x: tensor<4xf32> {pcp.role = "param"}) -> tensor<4xf32>
+
+        func.func @main(%x: tensor<4xf32>) -> tensor<4xf32>
     """
 
     name = "pcp-strip-metadata"

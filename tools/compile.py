@@ -62,11 +62,8 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(
-        prog=PROG,
-        description=__doc__.partition("\n")[0],
-        example="\n  ".join(__doc__.strip().splitlines()[2:]),
-    )
+    about = (__doc__ or "").strip().splitlines()
+    parser = Parser(prog=PROG, description=about[0], example="\n  ".join(about[2:]))
     add = parser.add_argument
     add("model", metavar="MODEL.mlir", help="StableHLO, as text or bytecode")
     add(

@@ -70,11 +70,8 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(
-        prog=PROG,
-        description=__doc__.partition("\n")[0],
-        example="\n  ".join(__doc__.strip().splitlines()[2:]),
-    )
+    about = (__doc__ or "").strip().splitlines()
+    parser = Parser(prog=PROG, description=about[0], example="\n  ".join(about[2:]))
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=0, help="is this port free?")
     parser.add_argument(

@@ -39,11 +39,8 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(
-        prog=PROG,
-        description=__doc__.partition("\n")[0],
-        example="\n  ".join(__doc__.strip().splitlines()[2:]),
-    )
+    about = (__doc__ or "").strip().splitlines()
+    parser = Parser(prog=PROG, description=about[0], example="\n  ".join(about[2:]))
     add = parser.add_argument
     add("file", metavar="FILE.pcp")
     add("--tensors", action="store_true", help="every input and result, by name")
