@@ -125,7 +125,8 @@ class Mesh(Op, name="mesh"):
 
     Without `devices` they are decided when the program is started. An axis of
     size -1 is elastic: its members come and go while the program runs, and such
-    a mesh lists no devices. `split` gives uneven parts along an axis.
+    a mesh lists no devices. `split`, one or an array of them, gives uneven parts
+    along an axis.
 
         "pcp.mesh"() {sym_name = "m", axes = [#pcp.axis<"dp", 2>],
             devices = [@d0, @d1]} : () -> ()
@@ -144,7 +145,9 @@ class Mesh(Op, name="mesh"):
         require(sizes, "needs at least one axis")
         self._check_devices(sizes)
         if "split" in self.attributes:
-            check_split(self.attributes["split"], sizes)
+            split = self.attributes["split"]
+            for one in split if isinstance(split, ir.ArrayAttr) else [split]:
+                check_split(one, sizes)
 
     def _check_devices(self, sizes: dict[str, int]) -> None:
         devices = symbols(self, "devices")

@@ -19,5 +19,7 @@
 
 // CHECK: "pcp.mesh"() {axes = [#pcp.axis<"dp", 2 : i64>, #pcp.axis<"tp", 1 : i64>], devices = [@d0, @d1], split = #pcp.split<"dp", [6, 2]>, sym_name = "m"}
 "pcp.mesh"() {sym_name = "m", axes = [#pcp.axis<"dp", 2>, #pcp.axis<"tp", 1>], devices = [@d0, @d1], split = #pcp.split<"dp", [6, 2]>} : () -> ()
+// CHECK: "pcp.mesh"() {{.*}}split = [#pcp.split<"dp", [1, 3]>, #pcp.split<"tp", [2, 2]>]
+"pcp.mesh"() {sym_name = "n", axes = [#pcp.axis<"dp", 2>, #pcp.axis<"tp", 2>], devices = [], split = [#pcp.split<"dp", [1, 3]>, #pcp.split<"tp", [2, 2]>]} : () -> ()
 // CHECK: "pcp.mesh"() {axes = [#pcp.axis<"workers", -1 : i64>], devices = [], sym_name = "w"}
 "pcp.mesh"() {sym_name = "w", axes = [#pcp.axis<"workers", -1>], devices = []} : () -> ()

@@ -125,7 +125,7 @@
 
 // -----
 
-// expected-error@below {{a split is written #pcp.split<"dp", [6, 2]>, not [6, 2]}}
+// expected-error@below {{a split is written #pcp.split<"dp", [6, 2]>, not 6 : i64}}
 "pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], split = [6, 2], sym_name = "m"} : () -> ()
 
 // -----
