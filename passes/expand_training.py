@@ -320,12 +320,13 @@ def _updates(
     """New parameters, then the new tensors of each slot."""
     shared = {}
     rows = []
-    clipped = clip.clip([numbers.widen(g) for g in grads], spec.clip_norm)
-    for i, (p, g) in enumerate(zip(params, clipped, strict=True)):
+    grads = [numbers.widen(g) for g in grads]
+    factor = clip.clip_factor(grads, spec.clip_norm) if spec.clip_norm else None
+    for i, (p, g) in enumerate(zip(params, grads, strict=True)):
         wide = numbers.widen(p)
         element = hlo.element_type(wide)
         if str(element) not in shared:
-            shared[str(element)] = rule.before(spec, clock(spec, step, element))
+            shared[str(element)] = rule.before(spec, clock(spec, step, element, factor))
         slots = [slot[i] for slot in kept]
         new, *rest = rule.update(spec, shared[str(element)], wide, g, *slots)
         rows.append([hlo.convert(new, hlo.element_type(p)), *rest])

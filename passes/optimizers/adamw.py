@@ -23,6 +23,8 @@ class Scalars:
     rate: Value  # η / (1 - β1^k)
     keep: Value  # 1 - η λ
     root: Value  # 1 / √(1 - β2^k)
+    first: float | Value  # (1 - β1) c, with c what gradients are clipped by
+    second: float | Value  # √(1 - β2) c: squared with g, so that g² cannot overflow
 
 
 def before(spec: AdamW, clock: Clock) -> Scalars:
@@ -33,7 +35,13 @@ def before(spec: AdamW, clock: Clock) -> Scalars:
         rate=hlo.divide(clock.lr, _correction(spec.beta1, clock.step)),
         keep=hlo.subtract(one, decayed),
         root=hlo.divide(one, hlo.sqrt(_correction(spec.beta2, clock.step))),
+        first=_clipped(1 - spec.beta1, clock.clip),
+        second=_clipped(math.sqrt(1 - spec.beta2), clock.clip),
     )
+
+
+def _clipped(weight: float, clip: Value | None) -> float | Value:
+    return weight if clip is None else scale(clip, weight)
 
 
 def _correction(beta: float, step: Value) -> Value:
@@ -51,8 +59,9 @@ def update(
     spec: AdamW, scalars: Scalars, p: Value, g: Value, m: Value, v: Value
 ) -> tuple[Value, ...]:
     """New parameter, first and second moment."""
-    m = hlo.add(scale(m, spec.beta1), scale(g, 1 - spec.beta1))
-    v = hlo.add(scale(v, spec.beta2), scale(hlo.multiply(g, g), 1 - spec.beta2))
+    m = hlo.add(scale(m, spec.beta1), scale(g, scalars.first))
+    root = scale(g, scalars.second)
+    v = hlo.add(scale(v, spec.beta2), hlo.multiply(root, root))
     spread = hlo.add(scale(hlo.sqrt(v), scalars.root), like(spec.eps, v))
     kept = scale(p, scalars.keep) if decays(spec, p) else p
     return hlo.subtract(kept, scale(hlo.divide(m, spread), scalars.rate)), m, v

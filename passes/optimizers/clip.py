@@ -9,7 +9,6 @@ from functools import reduce
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.passes.optimizers.numbers import scale
 
 Value = ir.Value
 SMALLEST = 1e-6
@@ -28,11 +27,3 @@ def clip_factor(gradients: Sequence[Value], bound: float) -> Value:
 
 def _sum_of_squares(x: Value) -> Value:
     return hlo.sum_all(hlo.multiply(x, x))
-
-
-def clip(gradients: Sequence[Value], bound: float) -> list[Value]:
-    """All gradients (in their math types) scaled so that their norm fits `bound`."""
-    if not bound:
-        return list(gradients)
-    factor = clip_factor(gradients, bound)
-    return [scale(g, hlo.convert(factor, hlo.element_type(g))) for g in gradients]

@@ -7,7 +7,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.optimizers.numbers import scale
 from pcp.passes.optimizers.rule import Clock, Rule
-from pcp.passes.optimizers.sgd import with_decay
+from pcp.passes.optimizers.sgd import regular
 from pcp.passes.optimizers.spec import Nesterov
 
 Value = ir.Value
@@ -17,7 +17,7 @@ def update(
     spec: Nesterov, clock: Clock, p: Value, g: Value, buffer: Value
 ) -> tuple[Value, ...]:
     """New parameter and momentum buffer."""
-    g = with_decay(spec, p, g)
+    g = regular(spec, clock, p, g)
     buffer = hlo.add(scale(buffer, spec.momentum), g)
     ahead = hlo.add(g, scale(buffer, spec.momentum))
     return hlo.subtract(p, scale(ahead, clock.lr)), buffer

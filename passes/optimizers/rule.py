@@ -20,18 +20,24 @@ Value = ir.Value
 
 @dataclass(frozen=True)
 class Clock:
-    """What a rule may know about the step: its number from 1, and the rate.
+    """What a rule may know about the step: rank-0 tensors of its element type.
 
-    Both are rank-0 tensors of the element type the rule computes in.
+    step: counts from 1. lr: the rate at that step. clip: what gradients are to be
+    multiplied by, or None.
     """
 
     step: Value
     lr: Value
+    clip: Value | None = None
 
 
 @dataclass(frozen=True)
 class Rule:
     """`update(spec, clock, parameter, gradient, *slots)` gives the new tensors.
+
+    The gradient is not clipped yet: where it is used more than once, scaling what is
+    made of it keeps the update in one kernel, and scaling it first does not.
+
 
     `slots(spec)` names them. `before(spec, clock)`, when there is one, computes the
     scalars that all parameters share; `update` then gets its result for `clock`.
@@ -42,10 +48,11 @@ class Rule:
     before: Callable[[Any, Clock], Any] = lambda spec, clock: clock
 
 
-def clock(spec: Optimizer, step: Value, element: ir.Type) -> Clock:
+def clock(spec: Optimizer, step: Value, element: ir.Type, clip: Value | None) -> Clock:
     """The clock at integer `step`, in `element`."""
     number = hlo.convert(step, element)
-    return Clock(number, learning_rate(spec, number))
+    factor = None if clip is None else hlo.convert(clip, element)
+    return Clock(number, learning_rate(spec, number), factor)
 
 
 def decays(spec: Optimizer, x: Value) -> bool:

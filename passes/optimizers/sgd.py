@@ -14,8 +14,9 @@ from pcp.passes.optimizers.spec import SGD, Optimizer
 Value = ir.Value
 
 
-def with_decay(spec: Optimizer, p: Value, g: Value) -> Value:
-    """The gradient of the loss with λ/2 |p|² added."""
+def regular(spec: Optimizer, clock: Clock, p: Value, g: Value) -> Value:
+    """The clipped gradient, and that of λ/2 |p|²."""
+    g = g if clock.clip is None else scale(g, clock.clip)
     return hlo.add(g, scale(p, spec.weight_decay)) if decays(spec, p) else g
 
 
@@ -28,7 +29,7 @@ def update(
     spec: SGD, clock: Clock, p: Value, g: Value, *buffers: Value
 ) -> tuple[Value, ...]:
     """New parameter, and new buffer if there is one."""
-    g = with_decay(spec, p, g)
+    g = regular(spec, clock, p, g)
     buffers = tuple(hlo.add(scale(b, spec.momentum), g) for b in buffers)
     direction = buffers[0] if buffers else g
     return hlo.subtract(p, scale(direction, clock.lr)), *buffers
