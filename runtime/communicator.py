@@ -17,19 +17,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from pcp.errors import CollectiveAborted, ConfigError, UsageError
-from pcp.runtime.buffers import BufferPool, checked, octets
-from pcp.runtime.collectives import Barrier, Chain, EagerReduce, Exchange, Ring
+from pcp.errors import CollectiveAborted, ConfigError
+from pcp.runtime import calls
+from pcp.runtime.calls import Seat
 from pcp.runtime.faults import FaultPlan
 from pcp.runtime.group import Group
 from pcp.runtime.in_process import pair
 from pcp.runtime.loop import Loop
 from pcp.runtime.operation import Operation, Pending
 from pcp.runtime.param_sync import SyncReport, param_sync
-from pcp.runtime.reduction import EAGER_BYTES, Reduction, bounds
 
 if TYPE_CHECKING:
     from pcp.runtime.rendezvous import Rendezvous
@@ -52,7 +50,7 @@ class Communicator:
         """Deadline in seconds for operations that are not given one."""
         self._group = group
         self._owned = list(owned)
-        self._pool = BufferPool()
+        self._seat = Seat(group.rank, group.world_size)
         self._counters: dict[int, itertools.count] = {}
         self._syncs = itertools.count()
         self._lock = threading.Lock()
@@ -170,39 +168,7 @@ class Communicator:
 
         The array must be left alone until then.
         """
-        checked(array, "all_reduce", writable=True)
-        reduction = Reduction.of(op, array.dtype)
-
-        def write(flat: NDArray) -> NDArray:
-            np.copyto(array.reshape(-1), flat.reshape(-1))
-            return array
-
-        facts = self._facts("all_reduce", array, op=op)
-        if self.world_size == 1:
-            return self._alone(write, array.reshape(-1))
-        if array.nbytes <= EAGER_BYTES:
-            operation: Operation = EagerReduce(
-                self._peers(),
-                facts,
-                self._patience(timeout),
-                rank=self.rank,
-                source=array,
-                reduction=reduction,
-                commit=write,
-            )
-        else:
-            operation = Ring(
-                self._peers(),
-                facts,
-                self._patience(timeout),
-                rank=self.rank,
-                source=array,
-                chunks=bounds(array.size, self.world_size),
-                reduction=reduction,
-                gather=True,
-                pool=self._pool,
-                commit=write,
-            )
+        operation = calls.all_reduce(self._seat, array, op, self._patience(timeout))
         return self._post(operation, tag)
 
     def reduce_scatter(
@@ -233,48 +199,8 @@ class Communicator:
         timeout: Seconds = None,
     ) -> Pending:
         """As `reduce_scatter`, at once."""
-        checked(array, "reduce_scatter")
-        if array.ndim == 0:
-            raise UsageError("reduce_scatter needs a first dimension to split")
-        reduction = Reduction.of(op, array.dtype)
-        rows = bounds(array.shape[0], self.world_size)
-        if sizes is not None:
-            rows = _ranges(sizes, array.shape[0], self.world_size)
-        first, last = rows[self.rank]
-        width = array[0].size if array.shape[0] else 0
-
-        def take(flat: NDArray) -> NDArray:
-            part = flat.reshape(-1)[first * width : last * width]
-            return part.reshape(last - first, *array.shape[1:]).copy()
-
-        facts = self._facts(
-            "reduce_scatter", array, op=op, rows=[list(r) for r in rows]
-        )
-        if self.world_size == 1:
-            return self._alone(take, array)
-        if array.nbytes <= EAGER_BYTES:
-            operation: Operation = EagerReduce(
-                self._peers(),
-                facts,
-                self._patience(timeout),
-                rank=self.rank,
-                source=array,
-                reduction=reduction,
-                commit=take,
-            )
-        else:
-            operation = Ring(
-                self._peers(),
-                facts,
-                self._patience(timeout),
-                rank=self.rank,
-                source=array,
-                chunks=[(a * width, b * width) for a, b in rows],
-                reduction=reduction,
-                gather=False,
-                pool=self._pool,
-                commit=take,
-            )
+        patience = self._patience(timeout)
+        operation = calls.reduce_scatter(self._seat, array, op, sizes, patience)
         return self._post(operation, tag)
 
     def all_gather(
@@ -290,34 +216,7 @@ class Communicator:
         self, array: NDArray, *, tag: str = "", timeout: Seconds = None
     ) -> Pending:
         """As `all_gather`, at once."""
-        checked(array, "all_gather")
-        mine = array.reshape(1) if array.ndim == 0 else array
-        parts = {self.rank: mine}
-
-        def room(peer: int, theirs: dict[str, Any]) -> memoryview:
-            shape = (_rows(theirs), *mine.shape[1:])
-            parts[peer] = np.empty(shape, mine.dtype)
-            return octets(parts[peer])
-
-        def join() -> NDArray:
-            return np.concatenate([parts[rank] for rank in range(self.world_size)])
-
-        facts = {
-            "kind": "all_gather",
-            "dtype": mine.dtype.name,
-            "rows": mine.shape[0],
-            "row shape": list(mine.shape[1:]),
-        }
-        outgoing = dict.fromkeys(self._peers(), octets(mine))
-        operation = Exchange(
-            self._peers(),
-            facts,
-            self._patience(timeout),
-            outgoing=outgoing,
-            room=room,
-            commit=join,
-            free=frozenset({"rows"}),
-        )
+        operation = calls.all_gather(self._seat, array, self._patience(timeout))
         return self._post(operation, tag)
 
     def broadcast(
@@ -346,38 +245,8 @@ class Communicator:
         Members that sit some of a tag's broadcasts out say by `turn`, which
         only grows, which one they mean.
         """
-        checked(array, "broadcast", writable=self.rank != root)
-        members = sorted(set(range(self.world_size) if among is None else among))
-        if root not in members or self.rank not in members:
-            raise UsageError(f"broadcast from rank {root} among {members}")
-        at = members.index(root)
-        order = members[at:] + members[:at]
-        at_root = self.rank == root
-        scratch = array if at_root else np.empty_like(array)
-        view = octets(scratch)
-
-        def write() -> NDArray:
-            if not at_root:
-                np.copyto(array, scratch)
-            return array
-
-        facts = self._facts("broadcast", array, root=root)
         patience = self._patience(timeout)
-        if array.nbytes > EAGER_BYTES:
-            operation: Operation = Chain(
-                order, facts, patience, rank=self.rank, view=view, commit=write
-            )
-        else:
-            peers = [member for member in members if member != self.rank]
-            empty = memoryview(b"")
-            operation = Exchange(
-                peers,
-                facts,
-                patience,
-                outgoing=dict.fromkeys(peers, view) if at_root else {},
-                room=lambda peer, _: view if peer == root else empty,
-                commit=write,
-            )
+        operation = calls.broadcast(self._seat, array, root, among, patience)
         return self._post(operation, tag, turn)
 
     def all_to_all(
@@ -394,29 +263,7 @@ class Communicator:
         self, array: NDArray, *, tag: str = "", timeout: Seconds = None
     ) -> Pending:
         """As `all_to_all`, at once."""
-        checked(array, "all_to_all")
-        size = self.world_size
-        if array.ndim == 0 or array.shape[0] % size:
-            raise UsageError(
-                f"all_to_all splits the first dimension into {size} equal parts; "
-                f"the shape is {list(array.shape)}"
-            )
-        result = np.empty_like(array)
-        rows = array.shape[0] // size
-        parts = [slice(i * rows, (i + 1) * rows) for i in range(size)]
-
-        def finish() -> NDArray:
-            result[parts[self.rank]] = array[parts[self.rank]]
-            return result
-
-        operation = Exchange(
-            self._peers(),
-            self._facts("all_to_all", array),
-            self._patience(timeout),
-            outgoing={peer: octets(array[parts[peer]]) for peer in self._peers()},
-            room=lambda peer, _: octets(result[parts[peer]]),
-            commit=finish,
-        )
+        operation = calls.all_to_all(self._seat, array, self._patience(timeout))
         return self._post(operation, tag)
 
     def permute(
@@ -442,26 +289,7 @@ class Communicator:
         timeout: Seconds = None,
     ) -> Pending:
         """As `permute`, at once."""
-        checked(array, "permute")
-        routes = _routes(pairs, self.world_size)
-        result = np.zeros_like(array)
-        view, nothing = octets(result), memoryview(b"")
-        source = next((s for s, t in routes if t == self.rank), None)
-        targets = [t for s, t in routes if s == self.rank and t != self.rank]
-
-        def finish() -> NDArray:
-            if source == self.rank:
-                np.copyto(result, array)
-            return result
-
-        operation = Exchange(
-            self._peers(),
-            self._facts("permute", array, pairs=[list(route) for route in routes]),
-            self._patience(timeout),
-            outgoing=dict.fromkeys(targets, octets(array)),
-            room=lambda peer, _: view if peer == source else nothing,
-            commit=finish,
-        )
+        operation = calls.permute(self._seat, array, pairs, self._patience(timeout))
         return self._post(operation, tag)
 
     def send(
@@ -477,17 +305,7 @@ class Communicator:
         self, array: NDArray, dst: int, tag: int = 0, *, timeout: Seconds = None
     ) -> Pending:
         """As `send`, at once."""
-        checked(array, "send")
-        self._check_peer(dst, "send to")
-        operation = Exchange(
-            [dst],
-            self._facts("send/recv", array),
-            self._patience(timeout),
-            outgoing={dst: octets(array)},
-            room=lambda peer, _: memoryview(b""),
-            commit=lambda: None,
-            agreed=False,
-        )
+        operation = calls.send(self._seat, array, dst, self._patience(timeout))
         return self._post(operation, f"p2p/{self.rank}/{dst}/{tag}")
 
     def recv(
@@ -500,23 +318,7 @@ class Communicator:
         self, out: NDArray, src: int, tag: int = 0, *, timeout: Seconds = None
     ) -> Pending:
         """As `recv`, at once."""
-        checked(out, "recv", writable=True)
-        self._check_peer(src, "receive from")
-        scratch = np.empty_like(out)
-
-        def write() -> NDArray:
-            np.copyto(out, scratch)
-            return out
-
-        operation = Exchange(
-            [src],
-            self._facts("send/recv", out),
-            self._patience(timeout),
-            outgoing={},
-            room=lambda peer, _: octets(scratch),
-            commit=write,
-            agreed=False,
-        )
+        operation = calls.recv(self._seat, out, src, self._patience(timeout))
         return self._post(operation, f"p2p/{src}/{self.rank}/{tag}")
 
     def barrier(self, *, tag: str = "", timeout: Seconds = None) -> None:
@@ -525,8 +327,7 @@ class Communicator:
 
     def barrier_async(self, *, tag: str = "", timeout: Seconds = None) -> Pending:
         """As `barrier`, at once."""
-        facts = {"kind": "barrier"}
-        return self._post(Barrier(self._peers(), facts, self._patience(timeout)), tag)
+        return self._post(calls.barrier(self._seat, self._patience(timeout)), tag)
 
     def param_sync(
         self,
@@ -580,35 +381,8 @@ class Communicator:
         for thing in self._owned:
             thing.close()
 
-    def _peers(self) -> list[int]:
-        return [rank for rank in range(self.world_size) if rank != self.rank]
-
     def _patience(self, timeout: Seconds) -> float:
         return self.timeout if timeout is None else seconds(timeout)
-
-    def _facts(self, kind: str, array: NDArray, **more: Any) -> dict[str, Any]:
-        return {
-            "kind": kind,
-            "dtype": array.dtype.name,
-            "shape": list(array.shape),
-            **more,
-        }
-
-    def _check_peer(self, peer: int, what: str) -> None:
-        if not 0 <= peer < self.world_size or peer == self.rank:
-            raise UsageError(
-                f"rank {self.rank} of {self.world_size} cannot {what} rank {peer}"
-            )
-
-    def _alone(self, commit: Any, value: NDArray) -> Pending:
-        pending = Pending()
-        if self._closed:
-            pending.set_exception(
-                CollectiveAborted("this member closed its communicator")
-            )
-        else:
-            pending.set_result(commit(value))
-        return pending
 
     def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:
         loop = self._group.loop
@@ -627,28 +401,3 @@ def _hashed(tag: str) -> int:
         return 0
     digest = hashlib.blake2b(tag.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") | 1
-
-
-def _rows(theirs: dict[str, Any]) -> int:
-    rows = theirs.get("rows")
-    if not isinstance(rows, int) or rows < 0:
-        raise UsageError(f"a member gathers {rows!r} rows")
-    return rows
-
-
-def _ranges(sizes: Sequence[int], rows: int, members: int) -> list[tuple[int, int]]:
-    """Consecutive ranges of these sizes, which must make up the rows."""
-    if len(sizes) != members or sum(sizes) != rows or min(sizes) < 0:
-        raise UsageError(f"sizes {list(sizes)} do not split {rows} rows in {members}")
-    edges = [0, *itertools.accumulate(sizes)]
-    return list(itertools.pairwise(edges))
-
-
-def _routes(pairs: Sequence[tuple[int, int]], world_size: int) -> list[tuple[int, int]]:
-    routes = sorted((int(s), int(t)) for s, t in pairs)
-    targets = [t for _, t in routes]
-    if len(set(targets)) != len(targets) or len({s for s, _ in routes}) != len(routes):
-        raise UsageError(f"permute: a member sends or receives twice in {routes}")
-    if any(not 0 <= rank < world_size for route in routes for rank in route):
-        raise UsageError(f"permute: {routes} names ranks beyond {world_size - 1}")
-    return routes

@@ -9,6 +9,7 @@ ours: above it there are `PeerLost`, `Timeout`, `ProtocolError`, no OSError.
 """
 
 import errno
+import ipaddress
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -117,7 +118,11 @@ def dial(address: str, timeout: float) -> socket.socket:
     """A connected, tuned socket; PeerLost or Timeout if nobody answers."""
     with os_errors(address, "connecting"):
         sock = socket.create_connection(parse_address(address), timeout=timeout)
-        tune(sock)
+        try:
+            tune(sock)
+        except BaseException:
+            sock.close()
+            raise
         return sock
 
 
@@ -142,12 +147,18 @@ def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
         sock, peer = listener.accept()
     except OSError:
         return None  # nobody waits any more, or no descriptor is left: try later
-    tune(sock)
+    try:
+        tune(sock)
+    except OSError:
+        pass  # gone already; whoever reads from it will notice
     return sock, format_address(*peer[:2])
 
 
 def tune(sock: socket.socket) -> None:
-    """Send small frames at once; let the kernel probe a silent peer."""
+    """Send small frames at once; let the kernel probe a silent peer.
+
+    Raises OSError when the peer is gone already.
+    """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, seconds in (
@@ -157,3 +168,21 @@ def tune(sock: socket.socket) -> None:
     ):
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
+    if ipaddress.ip_address(sock.getpeername()[0].partition("%")[0]).is_loopback:
+        _unpace(sock)
+
+
+def _unpace(sock: socket.socket) -> None:
+    """Inside one machine a congestion control that paces only costs time.
+
+    BBR holds a loopback connection to about half of what memory allows. Which
+    others there are, and whether we may choose them, is the system's affair.
+    """
+    if not hasattr(socket, "TCP_CONGESTION"):
+        return
+    for name in (b"cubic", b"reno"):
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
+        except OSError:
+            continue
+        return

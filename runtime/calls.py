@@ -1,0 +1,296 @@
+"""From a call to an operation: arguments checked, algorithm chosen.
+
+One function a collective. Each checks what it is given before anything is
+sent, says in the descriptor what all members must agree on, and binds the
+algorithm to the caller's array.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcp.errors import ProtocolError, UsageError
+from pcp.runtime.buffers import BufferPool, checked, octets
+from pcp.runtime.collectives import Barrier, Chain, EagerReduce, Exchange, Ring
+from pcp.runtime.operation import Operation
+from pcp.runtime.reduction import EAGER_BYTES, Reduction, bounds
+
+_NOTHING = memoryview(b"")
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A member's place in its group, and its scratch memory."""
+
+    rank: int
+    world_size: int
+    pool: BufferPool = field(default_factory=BufferPool)
+
+    @property
+    def peers(self) -> list[int]:
+        """The other ranks."""
+        return [rank for rank in range(self.world_size) if rank != self.rank]
+
+
+def all_reduce(seat: Seat, array: NDArray, op: str, timeout: float) -> Operation:
+    """Everybody's array becomes the reduction."""
+    checked(array, "all_reduce", writable=True)
+    reduction = Reduction.of(op, array.dtype)
+
+    def write(flat: NDArray) -> NDArray:
+        np.copyto(array.reshape(-1), flat.reshape(-1))
+        return array
+
+    shared: dict[str, Any] = {
+        "rank": seat.rank,
+        "source": array,
+        "reduction": reduction,
+        "commit": write,
+    }
+    facts = _facts("all_reduce", array, op=op)
+    if array.nbytes <= EAGER_BYTES or seat.world_size == 1:
+        return EagerReduce(seat.peers, facts, timeout, **shared)
+    chunks = bounds(array.size, seat.world_size)
+    return Ring(
+        seat.peers,
+        facts,
+        timeout,
+        chunks=chunks,
+        gather=True,
+        pool=seat.pool,
+        **shared,
+    )
+
+
+def reduce_scatter(
+    seat: Seat, array: NDArray, op: str, sizes: Sequence[int] | None, timeout: float
+) -> Operation:
+    """Everybody gets its rows of the reduction."""
+    checked(array, "reduce_scatter")
+    if array.ndim == 0:
+        raise UsageError("reduce_scatter needs a first dimension to split")
+    reduction = Reduction.of(op, array.dtype)
+    rows = bounds(array.shape[0], seat.world_size)
+    if sizes is not None:
+        rows = _ranges(sizes, array.shape[0], seat.world_size)
+    first, last = rows[seat.rank]
+    width = array[0].size if array.shape[0] else 0
+
+    def take(flat: NDArray) -> NDArray:
+        part = flat.reshape(-1)[first * width : last * width]
+        return part.reshape(last - first, *array.shape[1:]).copy()
+
+    shared: dict[str, Any] = {
+        "rank": seat.rank,
+        "source": array,
+        "reduction": reduction,
+        "commit": take,
+    }
+    split = [list(part) for part in rows]
+    facts = _facts("reduce_scatter", array, op=op, rows=split)
+    if array.nbytes <= EAGER_BYTES or seat.world_size == 1:
+        return EagerReduce(seat.peers, facts, timeout, **shared)
+    chunks = [(a * width, b * width) for a, b in rows]
+    return Ring(
+        seat.peers,
+        facts,
+        timeout,
+        chunks=chunks,
+        gather=False,
+        pool=seat.pool,
+        **shared,
+    )
+
+
+def all_gather(seat: Seat, array: NDArray, timeout: float) -> Operation:
+    """Everybody's rows, joined in rank order."""
+    checked(array, "all_gather")
+    mine = array.reshape(1) if array.ndim == 0 else array
+    parts = {seat.rank: mine}
+
+    def room(peer: int, theirs: dict[str, Any]) -> memoryview:
+        parts[peer] = np.empty((_rows(theirs), *mine.shape[1:]), mine.dtype)
+        return octets(parts[peer])
+
+    facts = {
+        "kind": "all_gather",
+        "dtype": mine.dtype.name,
+        "rows": mine.shape[0],
+        "row shape": list(mine.shape[1:]),
+    }
+    return Exchange(
+        seat.peers,
+        facts,
+        timeout,
+        outgoing=dict.fromkeys(seat.peers, octets(mine)),
+        room=room,
+        commit=lambda: np.concatenate([parts[r] for r in range(seat.world_size)]),
+        free=frozenset({"rows"}),
+    )
+
+
+def broadcast(
+    seat: Seat, array: NDArray, root: int, among: Iterable[int] | None, timeout: float
+) -> Operation:
+    """The root's array for everybody, or for `among`."""
+    checked(array, "broadcast", writable=seat.rank != root)
+    members = sorted(set(range(seat.world_size) if among is None else among))
+    if root not in members or seat.rank not in members:
+        raise UsageError(f"broadcast from rank {root} among {members}")
+    at = members.index(root)
+    order = members[at:] + members[:at]
+    at_root = seat.rank == root
+    scratch = array if at_root else np.empty_like(array)
+    view = octets(scratch)
+
+    def write() -> NDArray:
+        if not at_root:
+            np.copyto(array, scratch)
+        return array
+
+    facts = _facts("broadcast", array, root=root)
+    if array.nbytes > EAGER_BYTES:
+        return Chain(order, facts, timeout, rank=seat.rank, view=view, commit=write)
+    peers = [member for member in members if member != seat.rank]
+    return Exchange(
+        peers,
+        facts,
+        timeout,
+        outgoing=dict.fromkeys(peers, view) if at_root else {},
+        room=lambda peer, _: view if peer == root else _NOTHING,
+        commit=write,
+    )
+
+
+def all_to_all(seat: Seat, array: NDArray, timeout: float) -> Operation:
+    """Part j of everybody's rows goes to member j."""
+    checked(array, "all_to_all")
+    size = seat.world_size
+    if array.ndim == 0 or array.shape[0] % size:
+        raise UsageError(
+            f"all_to_all splits the first dimension into {size} equal parts; "
+            f"the shape is {list(array.shape)}"
+        )
+    result = np.empty_like(array)
+    rows = array.shape[0] // size
+    parts = [slice(i * rows, (i + 1) * rows) for i in range(size)]
+
+    def finish() -> NDArray:
+        result[parts[seat.rank]] = array[parts[seat.rank]]
+        return result
+
+    return Exchange(
+        seat.peers,
+        _facts("all_to_all", array),
+        timeout,
+        outgoing={peer: octets(array[parts[peer]]) for peer in seat.peers},
+        room=lambda peer, _: octets(result[parts[peer]]),
+        commit=finish,
+    )
+
+
+def permute(
+    seat: Seat, array: NDArray, pairs: Sequence[Sequence[int]], timeout: float
+) -> Operation:
+    """Arrays move along (source, target) pairs; zeros where none arrives."""
+    checked(array, "permute")
+    routes = _routes(pairs, seat.world_size)
+    result = np.zeros_like(array)
+    view = octets(result)
+    source = next((s for s, t in routes if t == seat.rank), None)
+    targets = [t for s, t in routes if s == seat.rank and t != seat.rank]
+
+    def finish() -> NDArray:
+        if source == seat.rank:
+            np.copyto(result, array)
+        return result
+
+    return Exchange(
+        seat.peers,
+        _facts("permute", array, pairs=[list(route) for route in routes]),
+        timeout,
+        outgoing=dict.fromkeys(targets, octets(array)),
+        room=lambda peer, _: view if peer == source else _NOTHING,
+        commit=finish,
+    )
+
+
+def send(seat: Seat, array: NDArray, dst: int, timeout: float) -> Operation:
+    """The sending end of a pair."""
+    checked(array, "send")
+    _check_peer(seat, dst, "send to")
+    return Exchange(
+        [dst],
+        _facts("send/recv", array),
+        timeout,
+        outgoing={dst: octets(array)},
+        room=lambda peer, _: _NOTHING,
+        commit=lambda: None,
+        agreed=False,
+    )
+
+
+def recv(seat: Seat, out: NDArray, src: int, timeout: float) -> Operation:
+    """The receiving end of a pair."""
+    checked(out, "recv", writable=True)
+    _check_peer(seat, src, "receive from")
+    scratch = np.empty_like(out)
+
+    def write() -> NDArray:
+        np.copyto(out, scratch)
+        return out
+
+    return Exchange(
+        [src],
+        _facts("send/recv", out),
+        timeout,
+        outgoing={},
+        room=lambda peer, _: octets(scratch),
+        commit=write,
+        agreed=False,
+    )
+
+
+def barrier(seat: Seat, timeout: float) -> Operation:
+    """Nothing but everybody's presence."""
+    return Barrier(seat.peers, {"kind": "barrier"}, timeout)
+
+
+def _facts(kind: str, array: NDArray, **more: Any) -> dict[str, Any]:
+    dtype, shape = array.dtype.name, list(array.shape)
+    return {"kind": kind, "dtype": dtype, "shape": shape, **more}
+
+
+def _check_peer(seat: Seat, peer: int, what: str) -> None:
+    if not 0 <= peer < seat.world_size or peer == seat.rank:
+        raise UsageError(
+            f"rank {seat.rank} of {seat.world_size} cannot {what} rank {peer}"
+        )
+
+
+def _rows(theirs: dict[str, Any]) -> int:
+    rows = theirs.get("rows")
+    if not isinstance(rows, int) or rows < 0:
+        raise ProtocolError(f"a member gathers {rows!r} rows")
+    return rows
+
+
+def _ranges(sizes: Sequence[int], rows: int, members: int) -> list[tuple[int, int]]:
+    """Consecutive ranges of these sizes, which must make up the rows."""
+    if len(sizes) != members or sum(sizes) != rows or min(sizes) < 0:
+        raise UsageError(f"sizes {list(sizes)} do not split {rows} rows in {members}")
+    return list(itertools.pairwise([0, *itertools.accumulate(sizes)]))
+
+
+def _routes(pairs: Sequence[Sequence[int]], world_size: int) -> list[tuple[int, int]]:
+    routes = sorted((int(s), int(t)) for s, t in pairs)
+    targets = [t for _, t in routes]
+    if len(set(targets)) != len(targets) or len({s for s, _ in routes}) != len(routes):
+        raise UsageError(f"permute: a member sends or receives twice in {routes}")
+    if any(not 0 <= rank < world_size for route in routes for rank in route):
+        raise UsageError(f"permute: {routes} names ranks beyond {world_size - 1}")
+    return routes
