@@ -361,6 +361,37 @@ def test_a_program_without_its_group_says_what_to_do(two):
             )
 
 
+def test_send_and_recv_between_two_programs():
+    """No mesh, no axes: a point-to-point import names its peer's rank."""
+    given = "tensor<4xf32>"
+    side = 'attributes {iree.abi.model = "coarse-fences"}\n'
+    text = f"util.func private @pcp_rt.out({given}) -> {given} {side}"
+    text += f"util.func private @pcp_rt.in({given}) -> {given} {side}"
+    for name in ("out", "in"):
+        text += f"func.func @run_{name}(%x: {given}) -> {given} {{\n"
+        text += call("y", name, "x", given, given) + f"return %y : {given}\n}}\n"
+    one = Function(inputs=(spec("x", [4]),), results=(spec("y", [4]),))
+    ends = {
+        "out": ("send", {"target": 1, "tag": 3}),
+        "in": ("recv", {"source": 0, "tag": 3}),
+    }
+    table = {
+        name: collective(kind, [4], axes=(), mesh="", attributes=facts)
+        for name, (kind, facts) in ends.items()
+    }
+    made = bundle(text, {"run_out": one, "run_in": one}, table)
+    values = np.arange(4, dtype=np.float32)
+    with world("in_process", 2) as comms:
+        programs = [Program.load(made, communicator=c) for c in comms]
+        sent, got = together(
+            (0, 1),
+            lambda r: programs[r]["run_in" if r else "run_out"](values * (1 - r)),
+        )
+        assert sent.tolist() == got.tolist() == values.tolist()
+        for program in programs:
+            program.close()
+
+
 @pytest.fixture(scope="module")
 def every_kind():
     functions = {
