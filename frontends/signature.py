@@ -100,6 +100,12 @@ def require_scalar_loss(module: ir.Module, function: str = "main") -> None:
     if results and _is_float_scalar(results[0]):
         return
     found = str(results[0]) if results else "nothing"
+    scalars = [i for i, type_ in enumerate(results) if _is_float_scalar(type_)]
+    if scalars:
+        raise IRError(
+            f"@{function} returns {found} first; its loss seems to be result "
+            f"{scalars[0]}: choose it with --result {scalars[0]}"
+        )
     raise IRError(
         f"@{function} returns {found}; a model to train returns its loss, one "
         "floating-point scalar (compute the loss inside the model, or export it "

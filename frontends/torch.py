@@ -15,7 +15,7 @@ import numpy as np
 
 from pcp.dialect.bindings import ir, torch_importer
 from pcp.dialect.context import parse
-from pcp.errors import IRError, UsageError
+from pcp.errors import IRError, PcpError, UsageError
 from pcp.frontends.constants import freeze_arguments, tidy
 from pcp.frontends.signature import Argument, annotate, describe_init
 
@@ -26,17 +26,21 @@ if TYPE_CHECKING:
 MAX_CONSTANT_BYTES = 64 << 20
 
 
-def from_torch(model: "torch.nn.Module", *inputs: "torch.Tensor") -> ir.Module:
+def from_torch(
+    model: "torch.nn.Module", *inputs: "torch.Tensor", result: int | None = None
+) -> ir.Module:
     """Export `model(*inputs)` as a module whose `@main` takes the parameters too.
 
-    `inputs` fix shapes and dtypes; their values do not matter. The model keeps
+    `inputs` fix shapes and dtypes; their values do not matter. `result` chooses
+    one of several that `forward` returns, as the loss of a model that returns
+    (logits, loss). The model keeps
     its mode: one that draws random numbers (dropout in training mode) or writes
     buffers (batch norm in training mode) is an `IRError` that names the place.
     """
     torch = _torch()
     trained, frozen = trained_parameters(model), frozen_tensors(model)
     _check_frozen_size(frozen, type(model).__name__)
-    functional = _functional(torch, model, [*trained, *frozen])
+    functional = _functional(torch, model, [*trained, *frozen], result)
     with catch_warnings():
         # torch.export warns about its own internals.
         simplefilter("ignore")
@@ -105,7 +109,7 @@ def _check_frozen_size(frozen: "Mapping[str, torch.Tensor]", model: str) -> None
 
 
 def _functional(
-    torch: Any, model: "torch.nn.Module", names: Sequence[str]
+    torch: Any, model: "torch.nn.Module", names: Sequence[str], result: int | None
 ) -> "torch.nn.Module":
     """A module without tensors of its own: `forward(*tensors, *inputs)`.
 
@@ -117,11 +121,19 @@ def _functional(
         def forward(self, *arguments: "torch.Tensor") -> Any:
             tensors = dict(zip(names, arguments, strict=False))
             inputs = arguments[len(names) :]
-            return torch.func.functional_call(model, tensors, inputs)
+            returned = torch.func.functional_call(model, tensors, inputs)
+            return returned if result is None else _chosen(returned, result)
 
     functional = Functional()
     functional.names = names
     return functional
+
+
+def _chosen(returned: Any, result: int) -> Any:
+    if not isinstance(returned, tuple | list) or not 0 <= result < len(returned):
+        count = len(returned) if isinstance(returned, tuple | list) else "one"
+        raise UsageError(f"result {result}: forward returns {count}, counted from 0")
+    return returned[result]
 
 
 def _import(
@@ -155,6 +167,8 @@ def _blame(stage: str) -> Iterator[None]:
     """Turn whatever a foreign exporter raises into one `IRError`."""
     try:
         yield
+    except PcpError:
+        raise
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         wanted = [line for line in lines if "error:" in line] or lines[:1]

@@ -29,9 +29,14 @@ def load(path: str | Path) -> ir.Module:
     return stablehlo.load(path)
 
 
-def from_torch(model: "torch.nn.Module", *args: "torch.Tensor") -> ir.Module:
-    """Export `model(*args)`; its parameters become arguments of `@main`."""
-    return torch_frontend.from_torch(model, *args)
+def from_torch(
+    model: "torch.nn.Module", *args: "torch.Tensor", result: int | None = None
+) -> ir.Module:
+    """Export `model(*args)`; its parameters become arguments of `@main`.
+
+    `result` chooses one of several that the model returns.
+    """
+    return torch_frontend.from_torch(model, *args, result=result)
 
 
 def from_jax(

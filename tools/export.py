@@ -17,7 +17,8 @@ import importlib.util
 import inspect
 import sys
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from pcp.dialect.bindings import ir
-from pcp.errors import ConfigError, IRError, UsageError, nearest
+from pcp.errors import ConfigError, IRError, PcpError, UsageError, nearest
 from pcp.frontends.signature import arguments_of, require_scalar_loss
 from pcp.tools.command import Parser, run
 from pcp.training import tensors
@@ -60,6 +61,12 @@ def _parser() -> Parser:
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights")
     parser.add_argument(
         "--weights", metavar="W.safetensors", help="write the initial weights too"
+    )
+    parser.add_argument(
+        "--result",
+        type=int,
+        metavar="I",
+        help="PyTorch: which of forward's results is the loss, counted from 0",
     )
     parser.add_argument(
         "--arguments",
@@ -126,15 +133,24 @@ def _load(path: str) -> ModuleType:
     sys.modules[name] = module  # dataclasses and pickles look there
     sys.path.insert(0, str(file.parent.resolve()))
     try:
-        spec.loader.exec_module(module)
-    except ImportError as error:
-        raise ConfigError(f"{path}: {error} (is the package installed?)") from error
-    except Exception as error:
-        kind = type(error).__name__
-        raise ConfigError(f"{path}: {kind} while loading: {error}") from error
+        with _users_code(path, "loading"):
+            spec.loader.exec_module(module)
     finally:
         sys.path.pop(0)
     return module
+
+
+@contextmanager
+def _users_code(what: str, doing: str) -> Iterator[None]:
+    """What a user's file raises is the user's error, not a bug of ours."""
+    try:
+        yield
+    except PcpError:
+        raise
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0]
+        kind = type(error).__name__
+        raise ConfigError(f"{what}: {kind} while {doing}: {first}") from error
 
 
 def _named(module: ModuleType, path: str, name: str) -> Any:
@@ -160,7 +176,8 @@ def _export_torch(
     model = _construct(_named(source, path, name), f"{path}:{name}", options)
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(f"{path}:{name} is not a torch.nn.Module class")
-    module = from_torch(model, *_inputs(torch, model, options))
+    inputs = _inputs(torch, model, options)
+    module = from_torch(model, *inputs, result=options.result)
     return module, weights_of(model)
 
 
@@ -174,7 +191,8 @@ def _construct(cls: Any, what: str, options: Namespace) -> Any:
         inspect.signature(cls).bind(**keywords)
     except TypeError as error:
         raise ConfigError(f"{what}: {error} (see --set KEY=VALUE)") from error
-    return cls(**keywords)
+    with _users_code(what, "being made"):
+        return cls(**keywords)
 
 
 def _setting(item: str) -> tuple[str, Any]:
@@ -210,8 +228,13 @@ def _export_jax(
     from pcp.frontends.jax import from_jax, weights_of
 
     function = _named(source, path, name)
-    arguments = tuple(_named(source, path, options.arguments)())
-    return from_jax(function, *arguments), weights_of(function, *arguments)
+    if options.result is not None:
+        raise UsageError("--result goes with a PyTorch model")
+    with _users_code(f"{path}:{options.arguments}", "running"):
+        arguments = tuple(_named(source, path, options.arguments)())
+    with _users_code(f"{path}:{name}", "being traced"):
+        module = from_jax(function, *arguments)
+    return module, weights_of(function, *arguments)
 
 
 _EXPORTERS = {"torch": _export_torch, "jax": _export_jax}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pcp.frontends.signature import arguments_of
+from pcp.frontends.signature import arguments_of, require_scalar_loss
 from pcp.frontends.stablehlo import load
 from pcp.tools import export
 from pcp.tools.cli import main as pcp_main
@@ -38,6 +38,15 @@ class Anything(Net):
     def forward(self, *ids):
         return super().forward(ids[0])
 
+class Raises(Net):
+    def __init__(self):
+        raise RuntimeError("no luck\\nat all")
+
+class Both(Net):
+    def forward(self, ids):
+        loss = super().forward(ids)
+        return ids.float() * loss, loss
+
 def helper():
     return 3
 """
@@ -51,6 +60,9 @@ def loss(params, x):
 
 def example_arguments():
     return {"w": np.ones((3, 2), np.float32)}, np.zeros((4, 3), np.float32)
+
+def wrong(params, x):
+    return x @ params["w"].T
 
 def small():
     return {"w": np.ones((3, 2), np.float32)}, np.zeros((1, 3), np.float32)
@@ -80,6 +92,12 @@ def test_torch_model_with_weights(folder: Path, capsys) -> None:
     torch.manual_seed(7)
     np.testing.assert_array_equal(tensors.read("w.safetensors")["w"], torch.randn(5))
     assert "1 parameters; data: ids" in capsys.readouterr().out
+
+
+def test_the_loss_may_be_a_later_result(folder: Path) -> None:
+    command = ["--torch", "net.py:Both", "--result", "1", "-o", "b.mlir"]
+    assert export.main(command) == 0
+    require_scalar_loss(load("b.mlir"))
 
 
 def test_the_older_flags(folder: Path) -> None:
@@ -124,6 +142,12 @@ def test_a_model_without_a_loss_needs_forward(folder: Path, capsys) -> None:
         (["--torch", "net.py:Nett"], 1, "Did you mean 'Net'?"),
         (["--torch", "net.py:Needs"], 1, "required argument: 'size' (see --set"),
         (["--torch", "net.py:Net", "--set", "widht=3"], 1, "argument 'widht'"),
+        (["--torch", "net.py:Raises"], 1, "RuntimeError while being made: no luck"),
+        (["--torch", "net.py:Both"], 1, "choose it with --result 1"),
+        (["--torch", "net.py:Both", "--result", "2"], 2, "forward returns 2"),
+        (["--torch", "net.py:Net", "--result", "0"], 2, "forward returns one"),
+        (["--jax", "fn.py:loss", "--result", "0"], 2, "goes with a PyTorch model"),
+        (["--jax", "fn.py:wrong"], 1, "TypeError while being traced: "),
         (["--torch", "net.py:helper"], 1, "is not a torch.nn.Module class"),
         (["--torch", "net.py:Anything"], 1, "a method example_inputs("),
         (["--torch", "broken.py:Net"], 1, "No module named 'nothing_of_this_name'"),
