@@ -1,5 +1,6 @@
 """@apply against torch.optim, step by step, on IREE."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from helpers.training_programs import (
     tensors,
     worst,
 )
+
+from pcp.compiler import emission, iree, targets
 
 torch = pytest.importorskip("torch")
 
@@ -141,3 +144,29 @@ def test_decay_by_rank() -> None:
     np.testing.assert_allclose(w, np.full((3, 5), 0.95), rtol=1e-6)
     assert (b == 1).all()
     assert s == 1
+
+
+def test_exploded_gradients_are_clipped_to_nothing() -> None:
+    """Where the norm overflows, torch's factor is 0, and so are all moments."""
+    text, make, clip = CASES["adamw_all"]
+    start = [np.ones(shape, np.float32) for shape in ((3, 5), (5,), ())]
+    gradients = [[np.full_like(p, 1e30) for p in start]] * 2
+    wanted = theirs(make, clip, start, gradients)
+    assert worst(ours(text, start, gradients)[-1], wanted[-1]) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_tensor_is_updated_by_one_kernel(name: str, dtype: str) -> None:
+    """Two would read and write twice, and in place cost copies between them."""
+    text, _, clip = CASES[name]
+    module = expanded(model(dtype), text, after=INPLACE, keep=["apply"])
+    target = targets.find("cpu:host")
+    source = emission.target_text(module, target).plain
+    flags = [*target.flags, "--compile-to=flow"]
+    flow = iree.compile_text(source, flags, timeout=60).decode()
+    kernels = re.findall(r"flow.executable.export public @(\w+)", flow)
+    wide = [k for k in kernels if "elementwise_" in k and "reduction" not in k]
+    assert len(wide) == 2, kernels  # the matrix and the vector
+    # Besides: two norms and their sum; what is scalar: the parameter s, step, rates.
+    assert len(kernels) <= 2 + (3 if clip else 0) + 2
