@@ -11,7 +11,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.base import Pass, Pipeline
 
-MODEL = Path(__file__).parent / "models" / "nanogpt_small.mlir"
+MODEL = Path(__file__).parent / "models/nanogpt_small.mlir"
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class MultiplyByReciprocal(Pass):
 
     def _rewrite(self, op: ir.Operation) -> None:
         value, divisor = op.operands
-        if _name(divisor) != "stablehlo.broadcast_in_dim":
-            return
-        if _name(divisor.owner.operands[0]) != "stablehlo.constant":
+        if _name(divisor) != "stablehlo.broadcast_in_dim" or (
+            _name(divisor.owner.operands[0]) != "stablehlo.constant"
+        ):
             return
         with op.location, ir.InsertionPoint(op):
             one = hlo.constant_like(divisor, 1.0)
@@ -48,7 +48,7 @@ def _name(value: ir.Value) -> str:
 
 
 def main() -> None:
-    """Run it on the small GPT and count the divisions before and after."""
+    """Count the small GPT's divisions before and after."""
     module = pcp.load(MODEL)
     print("before:", str(module).count("stablehlo.divide"), "divisions")
     Pipeline((MultiplyByReciprocal(),)).run(module)
