@@ -157,9 +157,14 @@ class Elementwise:
 
 @dataclass(frozen=True)
 class Vjp:
-    """Whatever is none of the above: `(site) -> cotangents of all inputs`."""
+    """Whatever is none of the above: `(site) -> cotangents of all inputs`.
+
+    `forward(op, tangents)` sets the tangents of the results itself; without it
+    forward mode transposes the rule (see `forward`).
+    """
 
     rule: Callable[[Site], Sequence[Cotangent]]
+    forward: Callable[[ir.Operation, dict[Value, Value]], None] | None = None
 
     def vjp(self, at: Site) -> Sequence[Cotangent]:
         """The rule's answer."""

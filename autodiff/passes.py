@@ -1,8 +1,7 @@
-"""The passes pcp-vjp and pcp-grad.
+"""The passes pcp-vjp, pcp-grad and pcp-jvp.
 
-Both copy a function, inline its calls, walk the copy backwards once and append
-what the walk emits: the forward values are there to be reused, since both
-directions lie in one function.
+Each copies a function, inlines its calls, and appends what one walk over the copy
+emits: the forward values are there to be used, since all lies in one function.
 """
 
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pcp.autodiff import functions
 from pcp.autodiff.activity import propagate
 from pcp.autodiff.cotangents import Cotangents, materialize
+from pcp.autodiff.forward import Tangents, push_forward, tangent_or_zeros
 from pcp.autodiff.reverse import pull_back
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
@@ -93,6 +93,69 @@ class Grad(Pass):
     def run(self, module: ir.Module) -> None:
         """Add `@<func>_grad`, or what `name` says."""
         grad(module, self.func, self.wrt, self.name_ or f"{self.func}_grad")
+
+
+@dataclass(frozen=True)
+class Jvp(Pass):
+    """Add the Jacobian-vector product of a function.
+
+    `@f(x) -> y` stays and `@f_jvp(x, ẋ) -> (y, ẏ)` is added: all inputs of `@f`,
+    then one tangent for each input in `wrt` (every floating-point or complex input
+    if left out); all results, then one tangent for each floating-point or complex
+    result.
+
+        func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
+          %y = stablehlo.sine %x
+          return %y
+        }
+
+    becomes, with `pcp-jvp{func=f}`, the same and
+
+        func.func @f_jvp(%x: tensor<4xf32>, %t: tensor<4xf32>)
+            -> (tensor<4xf32>, tensor<4xf32>) {
+          %y = stablehlo.sine %x
+          %c = stablehlo.cosine %x
+          %d = stablehlo.multiply %t, %c
+          return %y, %d
+        }
+
+    It assumes what pcp-vjp assumes, except that a loop may run any number of times.
+    """
+
+    name = "pcp-jvp"
+    func: str = "main"
+    wrt: tuple[int, ...] | None = None
+    name_: str = ""
+
+    def run(self, module: ir.Module) -> None:
+        """Add `@<func>_jvp`, or what `name` says."""
+        jvp(module, self.func, self.wrt, self.name_ or f"{self.func}_jvp")
+
+
+def jvp(
+    module: ir.Module, name: str, wrt: Sequence[int] | None, new_name: str
+) -> ir.Operation:
+    """Add the JVP of `@name` as `@new_name`; see `Jvp`."""
+    with module.context:
+        source = functions.find(module, name)
+        wrt = _positions(source, wrt, roles=False)
+        function = functions.copy(module, source, new_name)
+        block = functions.body(function)
+        *ops, end = [op.operation for op in block.operations]
+        tangents: Tangents = {}
+        for position in wrt:
+            primal = block.arguments[position]
+            tangents[primal] = block.add_argument(primal.type, function.location)
+        with ir.InsertionPoint(end), end.location:
+            push_forward(ops, tangents)
+            results = list(end.operands)
+            pushed = [
+                tangent_or_zeros(r, tangents)
+                for r in results
+                if hlo.is_differentiable(r)
+            ]
+        functions.finish(function, [*results, *pushed])
+        return function
 
 
 def vjp(

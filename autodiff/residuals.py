@@ -137,12 +137,32 @@ def record(
     """Rebuild `loop` so that it also writes `values` of its body to tapes.
 
     Each tape has a leading dimension of `trips`. `count(body)` emits the number
-    of the iteration. Returns the new loop and the tapes; the old loop is left
-    without regions.
+    of the iteration. Returns the new loop and the tapes.
     """
     types = [hlo.tensor((trips, *hlo.shape_of(v)), hlo.element_type(v)) for v in values]
     with ir.InsertionPoint(loop), loop.location:
         starts = [hlo.zeros(t) for t in types]
+
+    def write(body: ir.Block, tapes: list[Value]) -> list[Value]:
+        at = count(body)
+        return [_write(t, v, at) for t, v in zip(tapes, values, strict=True)]
+
+    wider = widened(loop, starts, write)
+    return wider, list(wider.results)[len(loop.results) :]
+
+
+def widened(
+    loop: ir.Operation,
+    starts: list[Value],
+    update: Callable[[ir.Block, list[Value]], list[Value]],
+) -> ir.Operation:
+    """Replace `loop` by one with more carries, which begin as `starts`.
+
+    `update(body, carries)` emits their next values at the end of the body. The old
+    loop is left without regions and without users.
+    """
+    types = [v.type for v in starts]
+    with ir.InsertionPoint(loop), loop.location:
         wider = ir.Operation.create(
             "stablehlo.while",
             operands=[*loop.operands, *starts],
@@ -151,21 +171,18 @@ def record(
             attributes={name: loop.attributes[name] for name in loop.attributes},
         )
     for region in (0, 1):
-        block = block_of(loop, region)
-        block.append_to(wider.regions[region])
+        block_of(loop, region).append_to(wider.regions[region])
         for type_ in types:
             block_of(wider, region).add_argument(type_, loop.location)
     body = block_of(wider, 1)
-    tapes = list(body.arguments)[len(loop.operands) :]
     *_, end = body.operations
     with ir.InsertionPoint(end), loop.location:
-        at = count(body)
-        written = [_write(t, v, at) for t, v in zip(tapes, values, strict=True)]
-        hlo.op("return", [*returned(body), *written], [])
+        more = update(body, list(body.arguments)[len(loop.operands) :])
+        hlo.op("return", [*returned(body), *more], [])
     end.operation.erase()
     for old, new in zip(loop.results, wider.results, strict=False):
         old.replace_all_uses_with(new)
-    return wider, list(wider.results)[len(loop.results) :]
+    return wider
 
 
 def _starts(tape: Value, at: Value) -> list[Value]:

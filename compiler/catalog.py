@@ -23,7 +23,9 @@ PASSES: dict[str, str] = {
     "pcp-import": "pcp.passes.import_:Import",
     "pcp-legalize": "pcp.passes.legalize:Legalize",
     "pcp-simplify": "pcp.passes.simplify:Simplify",
+    "pcp-split-contractions": "pcp.passes.split_contractions:SplitContractions",
     "pcp-grad": "pcp.autodiff.passes:Grad",
+    "pcp-jvp": "pcp.autodiff.passes:Jvp",
     "pcp-verify-plan": "pcp.passes.verify_plan:VerifyPlan",
     "pcp-vjp": "pcp.autodiff.passes:Vjp",
 }

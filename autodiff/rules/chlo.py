@@ -6,7 +6,7 @@ their place have inaccurate and large derivatives.
 
 from math import pi, prod, sqrt
 
-from pcp.autodiff.kinds import Elementwise, Linear, NoGradient, Site
+from pcp.autodiff.kinds import Elementwise, Linear, NoGradient, Site, Vjp
 from pcp.autodiff.rules.values import scale
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
@@ -43,9 +43,10 @@ def _zeta(g: Value, x: Value, q: Value, y: Value) -> Value:
     return hlo.negate(hlo.multiply(g, hlo.multiply(x, more)))
 
 
-def _top_k(at: Site, g: Value) -> Value:
+def _top_k(at: Site) -> list[Value | None]:
     """g goes back to the positions that were picked, row by row."""
-    shape, picked = hlo.shape_of(at[0]), hlo.shape_of(g)
+    g, shape = at.g, hlo.shape_of(at[0])
+    picked = hlo.shape_of(g)
     rows, n, k = prod(shape[:-1]), shape[-1], picked[-1]
     windows = Windows((), (1,), (0,), (0,), (1,), 2)
     total = scatter(
@@ -56,7 +57,7 @@ def _top_k(at: Site, g: Value) -> Value:
         hlo.add,
         unique=True,
     )
-    return hlo.reshape(total, shape)
+    return [hlo.reshape(total, shape)]
 
 
 def _reciprocal_root(g: Value, inside: Value) -> Value:
@@ -107,7 +108,7 @@ RULES = {
     "chlo.tan": Elementwise(
         lambda g, x, y: hlo.multiply(g, hlo.add(_one(y), _square(y)))
     ),
-    "chlo.top_k": Linear(_top_k),
+    "chlo.top_k": Vjp(_top_k),
     "chlo.zeta": Elementwise(None, _zeta),
     "chlo.constant": NoGradient("it has no differentiable input"),
     "chlo.constant_like": NoGradient("only the shape of its operand matters"),

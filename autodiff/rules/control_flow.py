@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pcp.autodiff import functions, loops, registry, residuals
 from pcp.autodiff.activity import Activity, propagate
 from pcp.autodiff.cotangents import Cotangents, materialize
+from pcp.autodiff.forward import Tangents, push_forward, tangent_or_zeros
 from pcp.autodiff.kinds import NoGradient, Site, Vjp
 from pcp.autodiff.reverse import pull_back
 from pcp.dialect import hlo
@@ -211,6 +212,71 @@ def _attach_tapes(
         placeholder.erase()
 
 
+# --- forward mode ---
+
+
+def _while_forward(op: ir.Operation, tangents: Tangents) -> None:
+    """The loop carries the tangents of its active carries along."""
+    captured = {v: "" for v in loops.captured(op) if v in tangents}
+    start = {j for j, v in enumerate(op.operands) if v in tangents}
+    moving = sorted(_active_carries(op, start, captured))
+    with ir.InsertionPoint(op):
+        starts = [tangent_or_zeros(op.operands[j], tangents) for j in moving]
+    ops = [inner.operation for inner in loops.block_of(op, 1).operations][:-1]
+
+    def update(body: ir.Block, carried: list[Value]) -> list[Value]:
+        inner: Tangents = {v: tangents[v] for v in captured}
+        inner.update(zip((body.arguments[j] for j in moving), carried, strict=True))
+        push_forward(ops, inner)
+        after = loops.returned(body)
+        return [tangent_or_zeros(after[j], inner) for j in moving]
+
+    wider = residuals.widened(op, starts, update)
+    for j, tangent in zip(moving, list(wider.results)[len(op.results) :], strict=True):
+        tangents[wider.results[j]] = tangent
+
+
+def _active_carries(op: ir.Operation, active: set[int], captured: Activity) -> set[int]:
+    """The least set of carries, from `active`, that the body maps into itself."""
+    body = loops.block_of(op, 1)
+    ops = [inner.operation for inner in body.operations][:-1]
+    while True:
+        inner = {**captured, **{body.arguments[j]: "" for j in active}}
+        propagate(ops, inner)
+        more = {j for j, r in enumerate(loops.returned(body)) if r in inner}
+        if more <= active:
+            return active
+        active = active | more
+
+
+def _branches_forward(op: ir.Operation, tangents: Tangents) -> None:
+    """Each branch returns the tangents of its floating-point results too."""
+    moving = [j for j, r in enumerate(op.results) if hlo.is_differentiable(r)]
+    types = [r.type for r in op.results]
+    with ir.InsertionPoint(op):
+        wider = hlo.op(
+            op.name,
+            list(op.operands),
+            [*types, *(types[j] for j in moving)],
+            regions=len(op.regions),
+        )
+    for index in range(len(op.regions)):
+        op.regions[index].blocks[0].append_to(wider.regions[index])
+        *ops, end = [o.operation for o in wider.regions[index].blocks[0].operations]
+        inner = dict(tangents)
+        with ir.InsertionPoint(end):
+            push_forward(ops, inner)
+            more = [tangent_or_zeros(end.operands[j], inner) for j in moving]
+            hlo.op("return", [*end.operands, *more], [])
+        end.erase()
+    for old, new in zip(op.results, wider.results, strict=False):
+        old.replace_all_uses_with(new)
+    for j, tangent in zip(moving, list(wider.results)[len(types) :], strict=True):
+        tangents[wider.results[j]] = tangent
+
+
+# --- calls out of the program ---
+
 #: Targets that only annotate their operand.
 _ANNOTATIONS = frozenset({"Sharding", "annotate_device_placement"})
 
@@ -232,9 +298,9 @@ def _custom_call(at: Site) -> Sequence[Value | None]:
 _no_input = NoGradient("it has no differentiable input")
 
 RULES = {
-    "case": Vjp(_branches),
-    "if": Vjp(_branches),
-    "while": Vjp(_while),
+    "case": Vjp(_branches, _branches_forward),
+    "if": Vjp(_branches, _branches_forward),
+    "while": Vjp(_while, _while_forward),
     "custom_call": Vjp(_custom_call),
     "pcp.stop_gradient": NoGradient("the program says so"),
     "after_all": NoGradient("tokens order effects and carry no value"),

@@ -272,29 +272,47 @@ def _with_counter(op: ir.Operation, axis: int) -> Value:
     i32 = ir.IntegerType.get_signless(32)
     with ir.InsertionPoint(op):
         counter = hlo.iota(hlo.like(op.operands[0], element=i32), axis)
-        husk = op.clone()
-        attributes = {name: op.attributes[name] for name in op.attributes}
-        wider = hlo.op(
-            "sort",
-            [*op.operands, counter],
-            [*(r.type for r in op.results), counter.type],
-            regions=1,
-            **attributes,
-        )
-    block = husk.regions[0].blocks[0]
-    block.append_to(wider.regions[0])
-    for _ in range(2):
-        wider.regions[0].blocks[0].add_argument(hlo.tensor((), i32), op.location)
+        return _sorted_along(op, [counter])[-1]
+
+
+def _sorted_along(op: ir.Operation, more: list[Value]) -> list[Value]:
+    """Replace the op by one that moves `more` as it moves its operands.
+
+    Emits at the insertion point; returns all results. The old op is left without
+    users.
+    """
+    husk = op.clone()
+    wider = hlo.op(
+        "sort",
+        [*op.operands, *more],
+        [*(r.type for r in op.results), *(x.type for x in more)],
+        regions=1,
+        **{name: op.attributes[name] for name in op.attributes},
+    )
+    husk.regions[0].blocks[0].append_to(wider.regions[0])
     husk.erase()
-    *same, came_from = wider.results
-    for old, new in zip(op.results, same, strict=True):
+    for x in more:
+        for _ in range(2):
+            scalar = hlo.tensor((), hlo.element_type(x))
+            wider.regions[0].blocks[0].add_argument(scalar, op.location)
+    for old, new in zip(op.results, wider.results, strict=False):
         old.replace_all_uses_with(new)
-    return came_from
+    return list(wider.results)
+
+
+def _sort_forward(op: ir.Operation, tangents: dict[Value, Value]) -> None:
+    """Tangents are sorted along with their operands, where the op stands."""
+    moving = [i for i, x in enumerate(op.operands) if x in tangents]
+    with ir.InsertionPoint(op):
+        results = _sorted_along(op, [tangents[op.operands[i]] for i in moving])
+    pushed = results[len(op.results) :]
+    for i, tangent in zip(moving, pushed, strict=True):
+        tangents[results[i]] = tangent
 
 
 RULES = {
     "scatter": Vjp(_scatter),
-    "sort": Vjp(_sort),
+    "sort": Vjp(_sort, _sort_forward),
     "gather": Linear(_gather, None),
     "dynamic_slice": Linear(_dynamic_slice),
     "dynamic_update_slice": Linear(_updated, _update),

@@ -5,6 +5,7 @@ import pytest
 from helpers.cases_elementwise import CASES
 from helpers.gradients import check_vjp, transformed
 from helpers.interpreter import Interpreter
+
 from pcp.autodiff import registry
 from pcp.autodiff.check import dot_test
 from pcp.autodiff.kinds import Elementwise

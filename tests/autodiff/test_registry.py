@@ -11,6 +11,7 @@ from helpers import (
     cases_reductions,
 )
 from helpers.gradients import lowered
+
 from pcp.autodiff import registry
 from pcp.autodiff.activity import propagate
 from pcp.autodiff.functions import body, functions, inline_calls

@@ -164,3 +164,64 @@ def check_vjp(case: Case, interpreter: Interpreter) -> None:
         kind = "result" if i < len(results) else "gradient"
         index = i if i < len(results) else i - len(results)
         assert_close(a, b, case.tolerance, f"{case.name}: {kind} {index}")
+
+
+def reference_jvp(case: Case) -> tuple[list[np.ndarray], list[np.ndarray], Any]:
+    """(results, random tangents, tangents of the floating-point results) by jax."""
+    where = positions(case)
+
+    def of_wrt(*floats: Any) -> list[Any]:
+        args = list(case.args)
+        for i, x in zip(where, floats, strict=True):
+            args[i] = x
+        return jax.tree.leaves(case.fn(*args))
+
+    primals = [np.asarray(jax.numpy.asarray(case.args[i])) for i in where]
+    tangents = random_like(primals, case.seed + 2)
+    results, pushed = jax.jvp(of_wrt, tuple(primals), tuple(tangents))
+    kept = [t for r, t in zip(results, pushed, strict=True) if is_float(r)]
+    return leaves(results), tangents, leaves(kept)
+
+
+def check_jvp(case: Case, interpreter: Interpreter) -> None:
+    """Our JVP of the case agrees with jax's."""
+    results, tangents, pushed = reference_jvp(case)
+    derived = transformed(lowered(case), f"pcp-jvp{{{wrt_option(case)}}}")
+    arguments = [np.asarray(jax.numpy.asarray(x)) for x in case.args]
+    ours = interpreter.run(derived, [*arguments, *tangents])
+    assert len(ours) == len(results) + len(pushed)
+    for i, (a, b) in enumerate(zip(ours, [*results, *pushed], strict=True)):
+        kind = "result" if i < len(results) else "tangent"
+        assert_close(a, b, case.tolerance, f"{case.name}: {kind} {i}")
+
+
+def derivative_case(case: Case) -> Case:
+    """The VJP of a case as a case of its own: what order two differentiates.
+
+    Its arguments are those to differentiate for, then the cotangents; the others
+    are constants of the program.
+    """
+    results, seeds, _ = reference_vjp(case)
+    where = positions(case)
+
+    def fn(*inputs: Any) -> list[Any]:
+        args, cotangents = list(inputs[: len(case.args)]), inputs[len(case.args) :]
+        rest = iter(cotangents)
+
+        def of_wrt(*floats: Any) -> list[Any]:
+            for i, x in zip(where, floats, strict=True):
+                args[i] = x
+            return jax.tree.leaves(case.fn(*args))
+
+        values, pull = jax.vjp(of_wrt, *(inputs[i] for i in where))
+        given = [
+            next(rest) if is_float(r) else np.zeros(np.shape(r), jax.dtypes.float0)
+            for r in results
+        ]
+        return [*values, *jax.tree.leaves(pull(given))]
+
+    text = transformed(lowered(case), f"pcp-vjp{{{wrt_option(case)}}}")
+    every = (*case.args, *seeds)
+    floats = tuple(i for i, x in enumerate(every) if is_float(x))
+    wrt = tuple(i for i in floats if i in where or i >= len(case.args))
+    return Case(case.name, fn, every, text=text, wrt=wrt, tolerance=20 * case.tolerance)
