@@ -16,7 +16,7 @@ MODEL = Path(__file__).parent / "models/nanogpt_small.mlir"
 
 @dataclass(frozen=True)
 class MultiplyByReciprocal(Pass):
-    """Division by a constant becomes multiplication by 1 / constant.
+    """Division by what was broadcast becomes multiplication by its reciprocal.
 
     %1 = stablehlo.divide %0, %c      // %c is a broadcast constant
     %1 = stablehlo.multiply %0, %r    // %r = 1 / %c
@@ -32,9 +32,7 @@ class MultiplyByReciprocal(Pass):
 
     def _rewrite(self, op: ir.Operation) -> None:
         value, divisor = op.operands
-        if _name(divisor) != "stablehlo.broadcast_in_dim" or (
-            _name(divisor.owner.operands[0]) != "stablehlo.constant"
-        ):
+        if _name(divisor) != "stablehlo.broadcast_in_dim":
             return
         with op.location, ir.InsertionPoint(op):
             one = hlo.constant_like(divisor, 1.0)
