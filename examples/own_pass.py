@@ -18,7 +18,7 @@ MODEL = Path(__file__).parent / "models/nanogpt_small.mlir"
 class MultiplyByReciprocal(Pass):
     """Division by what was broadcast becomes multiplication by its reciprocal.
 
-    %1 = stablehlo.divide %0, %c      // %c is a broadcast constant
+    %1 = stablehlo.divide %0, %c      // %c is broadcast
     %1 = stablehlo.multiply %0, %r    // %r = 1 / %c
     """
 
