@@ -347,7 +347,8 @@ class Communicator:
     def abort(self, reason: str) -> None:
         """Give up everything, on all members: from any thread, at any time.
 
-        Every operation under way and every later one raises CollectiveAborted.
+        Every operation under way and every later one raises CollectiveAborted;
+        what a member has already committed stays as it is.
         """
         self._group.loop.call(self._group.abort, CollectiveAborted(reason))
 

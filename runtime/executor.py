@@ -192,7 +192,7 @@ class Program:
         try:
             self._context.invoke(function._handle, given, results)
         except Exception as error:
-            fault = self._imports.finish()
+            fault = self._imports.finish(failed=True)
             if fault is not None:
                 raise fault from None
             raise RuntimeFault(

@@ -16,11 +16,13 @@ import iree.runtime as rt
 import numpy as np
 
 from pcp.bundle import Manifest
+from pcp.errors import CollectiveAborted
 from pcp.runtime.devices import Device, first_line
 from pcp.runtime.dtypes import numpy_dtype
 from pcp.runtime.exchange import Groups, group_for, launch, result_shape
 
 _EXCHANGE_THREADS = 4
+_LOOK_AGAIN_NS = 500_000_000
 
 
 class _Job:
@@ -48,6 +50,7 @@ class Imports:
         self._last: dict[str, _Job] = {}
         self._jobs: list[_Job] = []
         self._fault: BaseException | None = None
+        self._failed = False
 
     def module(self) -> Any:
         """The Python module with one export per collective of the manifest."""
@@ -61,15 +64,27 @@ class Imports:
     def begin(self) -> None:
         """A function is about to run."""
         self._fault = None
+        self._failed = False
         self._jobs.clear()
         self._last.clear()
 
-    def finish(self) -> BaseException | None:
-        """Wait for every exchange of the call; what went wrong first, if it did."""
+    def finish(self, *, failed: bool = False) -> BaseException | None:
+        """Wait for every exchange of the call; what went wrong first, if it did.
+
+        Each ends by its operation's deadline. After a call that `failed`,
+        exchanges whose operands never came are given up.
+        """
+        self._failed = failed
         for job in self._jobs:
             job.finished.wait()
         self._jobs.clear()
         return self._fault
+
+    def _await(self, ready: Any) -> None:
+        """Wait for operands as long as the program may still compute them."""
+        while not ready.wait(timeout=_LOOK_AGAIN_NS):
+            if self._failed:
+                raise CollectiveAborted("the program failed before its operands came")
 
     def close(self) -> None:
         """Stop the threads."""
@@ -125,7 +140,7 @@ class Imports:
                 if before is not None:
                     before.posted.wait()
                 if ready is not None:
-                    ready.wait()
+                    self._await(ready)
                 array = self._device.download(view, what.dtype)
                 pending = launch(comm, what, array, name)
                 pending.add_done_callback(lambda p: self._pool.submit(deliver, p))

@@ -17,6 +17,9 @@ An operation's life, driven by frames in the loop's thread:
 * The caller's array is written in the commit and nowhere else. A member votes
   once. When one dies, the others commit if all of them had finished, and give
   up, inputs unchanged, if one had not.
+* What no vote can settle: a member that gives up *after* its vote (its deadline
+  passes, its program aborts the group) may be the only one. Such a group is to
+  be formed anew, and shared state compared, which `param_sync` does.
 """
 
 import json

@@ -1,0 +1,62 @@
+"""Bytes of arrays and the scratch pool; MLIR's types as numpy's."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from pcp.errors import BundleError, UsageError
+from pcp.manifest import DTYPE_BITS
+from pcp.runtime.buffers import BufferPool, checked, octets
+from pcp.runtime.dtypes import bits_dtype, numpy_dtype
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(12, dtype=np.float32).reshape(3, 4),
+        np.array(7, np.int16),
+        np.zeros((0, 3), np.complex64),
+        np.arange(5).astype(ml_dtypes.bfloat16),
+        np.array([True, False]),
+    ],
+)
+def test_octets_are_the_bytes_themselves(array):
+    view = octets(array)
+    assert bytes(view) == array.tobytes()
+    if len(view):
+        view[0] ^= 1
+        assert bytes(view) == array.tobytes(), "no copy was made"
+
+
+@pytest.mark.parametrize(
+    "array", [np.array([None]), np.ones(3, ">f4"), np.ones((3, 2))[:, 0], [1, 2]]
+)
+def test_what_a_collective_cannot_use_is_refused(array):
+    with pytest.raises(UsageError):
+        checked(array, "it")
+
+
+def test_the_pool_reuses_and_is_bounded():
+    pool = BufferPool(limit=1 << 20)
+    first = pool.take(1000, np.dtype(np.float32))
+    assert (first.shape, first.dtype) == ((1000,), np.float32)
+    address = first.__array_interface__["data"][0]
+    pool.give(first)
+    again = pool.take(500, np.dtype(np.float64))
+    assert again.__array_interface__["data"][0] == address
+    assert pool.take(1000, np.dtype(np.float32)).__array_interface__["data"][0] != (
+        address
+    )
+    pool.give(again)
+    for _ in range(40):
+        pool.give(np.empty(1 << 18, np.uint8))
+    assert pool._kept <= 1 << 20
+
+
+def test_every_type_of_a_manifest_has_an_array():
+    for name, bits in DTYPE_BITS.items():
+        assert 8 * numpy_dtype(name).itemsize == bits
+        assert bits_dtype(name).itemsize == numpy_dtype(name).itemsize
+        memoryview(np.zeros(2, bits_dtype(name)))
+    with pytest.raises(BundleError):
+        numpy_dtype("f4E2M1FN")

@@ -1,0 +1,99 @@
+"""The loop: order, timers, faults in handlers, stalls."""
+
+import logging
+import socket
+import threading
+import time
+
+import pytest
+from helpers.worlds import eventually
+
+from pcp.errors import ProtocolError, Timeout
+from pcp.runtime.loop import Loop
+
+
+@pytest.fixture
+def loop():
+    made = Loop("test")
+    yield made
+    made.close()
+
+
+def test_calls_run_in_order_in_one_thread(loop):
+    seen: list[tuple[int, str]] = []
+    for i in range(500):
+        loop.call(lambda i=i: seen.append((i, threading.current_thread().name)))
+    assert loop.ask(lambda: len(seen)) == 500
+    assert seen == [(i, "test") for i in range(500)]
+
+
+def test_calls_from_many_threads_all_arrive(loop):
+    seen: list[int] = []
+    threads = [
+        threading.Thread(
+            target=lambda: [loop.call(seen.append, 1) for _ in range(2000)]
+        )
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert loop.ask(lambda: len(seen)) == 16_000
+
+
+def test_ask_brings_values_and_exceptions_back(loop):
+    assert loop.ask(lambda: 41 + 1) == 42
+    assert loop.ask(lambda: loop.ask(lambda: "nested")) == "nested"
+    with pytest.raises(ZeroDivisionError):
+        loop.ask(lambda: 1 / 0)
+    with pytest.raises(Timeout, match="did not answer"):
+        loop.ask(lambda: time.sleep(0.3), timeout=0.05)
+
+
+def test_timers_fire_in_time_order_and_can_be_cancelled(loop):
+    seen: list[str] = []
+
+    def arm():
+        loop.later(0.10, lambda: seen.append("second"))
+        loop.later(0.05, lambda: seen.append("first"))
+        loop.later(0.01, lambda: seen.append("never")).cancel()
+
+    loop.ask(arm)
+    eventually(lambda: len(seen) == 2)
+    assert seen == ["first", "second"]
+
+
+def test_a_fault_in_one_handler_stops_nothing(loop, caplog):
+    def fault():
+        raise ProtocolError("nonsense")
+
+    with caplog.at_level(logging.WARNING, logger="pcp.runtime"):
+        loop.call(fault)
+        loop.call(lambda: 1 / 0)
+        assert loop.ask(lambda: "alive") == "alive"
+    assert "nonsense" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_sockets_wake_it_and_are_closed_with_it():
+    loop = Loop("sockets")
+    left, right = socket.socketpair()
+    got = threading.Event()
+
+    def ready(_events):
+        right.recv(10)
+        got.set()
+
+    loop.ask(lambda: loop.watch(right, 1, ready))
+    left.send(b"x")
+    assert got.wait(5)
+    loop.close()
+    assert right.fileno() == -1
+    left.close()
+
+
+def test_a_loop_that_slept_does_not_blame_its_peers(loop):
+    assert loop.stalled_until < time.monotonic()
+    loop.call(time.sleep, 3.2)
+    eventually(lambda: loop.stalled_until > time.monotonic(), 8)
