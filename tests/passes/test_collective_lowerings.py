@@ -381,3 +381,47 @@ def test_groups_of_a_larger_mesh() -> None:
 def test_programs_without_collectives_are_left_alone() -> None:
     text = f"func.func @step(%x: {F}) -> {F} {{ return %x : {F} }}"
     assert str(run_passes(text, "pcp-lower-to-runtime")) == str(parse(text))
+
+
+def test_in_a_loop_each_turn_is_an_exchange() -> None:
+    """Three times the sum over both members, of what the turn before gave."""
+    text = module(
+        f"""%zero = stablehlo.constant dense<0> : tensor<i32>
+        %one = stablehlo.constant dense<1> : tensor<i32>
+        %three = stablehlo.constant dense<3> : tensor<i32>
+        %r:2 = stablehlo.while(%i = %zero, %v = %x) : tensor<i32>, {F}
+        cond {{
+          %c = stablehlo.compare LT, %i, %three
+              : (tensor<i32>, tensor<i32>) -> tensor<i1>
+          stablehlo.return %c : tensor<i1>
+        }} do {{
+          %s = "pcp.all_reduce"(%v) {{kind = "sum", {ALONG}}} : ({F}) -> {F}
+          %n = stablehlo.add %i, %one : tensor<i32>
+          stablehlo.return %n, %s : tensor<i32>, {F}
+        }}
+        return %r#1 : {F}""",
+        f"%x: {F}",
+        F,
+    )
+    first, second = (arguments([(4, 6)], rank)[0] for rank in range(2))
+    for (found,) in on_the_runtime(text, [(4, 6)]):
+        np.testing.assert_allclose(found, 4 * (first + second), rtol=1e-5, atol=1e-5)
+
+
+def test_many_independent_exchanges_meet_in_pairs() -> None:
+    """Whatever order they are started in: members match them by import."""
+    count = 24
+    lines = [
+        f'%{i} = "pcp.all_reduce"(%x) {{kind = "sum", {ALONG}}} : ({F}) -> {F}'
+        for i in range(count)
+    ]
+    lines += [f"%s0 = stablehlo.add %0, %1 : {F}"]
+    lines += [
+        f"%s{i} = stablehlo.add %s{i - 1}, %{i + 1} : {F}" for i in range(1, count - 1)
+    ]
+    text = module("\n".join([*lines, f"return %s{count - 2} : {F}"]), f"%x: {F}", F)
+    assert len(table(text)) == count
+    first, second = (arguments([(4, 6)], rank)[0] for rank in range(2))
+    for (found,) in on_the_runtime(text, [(4, 6)]):
+        wanted = count * (first + second)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)
