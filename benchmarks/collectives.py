@@ -3,7 +3,8 @@
     python benchmarks/collectives.py [--world 2] [--sizes 1 8 64] [--rounds 15]
 
 Needs torch (the `torch` extra). Prints medians in milliseconds for float32
-arrays and the ratio Gloo / pcp. Both reduce in place over loopback TCP; the
+arrays, on the clock and of CPU time (which other load disturbs less), and the
+ratios Gloo / pcp. Both reduce in place over loopback TCP; the
 results are compared once before anything is timed. pcp's operations also agree
 on their outcome and leave the input alone until then; Gloo's do not.
 """
@@ -23,16 +24,18 @@ from pcp.runtime.communicator import Communicator
 from pcp.runtime.rendezvous import Rendezvous
 
 
-def timed(what: Callable[[], object]) -> float:
-    """Milliseconds of one call."""
-    start = time.perf_counter()
+def timed(what: Callable[[], object]) -> tuple[float, float]:
+    """Milliseconds of one call: on the clock, and of this process's CPU time."""
+    start, cpu = time.perf_counter(), time.process_time()
     what()
-    return 1e3 * (time.perf_counter() - start)
+    used = time.process_time() - cpu
+    return 1e3 * (time.perf_counter() - start), 1e3 * used
 
 
-def measure(
-    comm: Communicator, size: int, rounds: int
-) -> tuple[list[float], list[float]]:
+Times = list[tuple[float, float]]
+
+
+def measure(comm: Communicator, size: int, rounds: int) -> tuple[Times, Times]:
     """Times of pcp and of Gloo for arrays of `size` float32 elements."""
     import torch
     import torch.distributed as dist
@@ -43,7 +46,7 @@ def measure(
     dist.all_reduce(theirs)
     if not np.array_equal(ours, theirs.numpy()):
         raise SystemExit("pcp and Gloo disagree about a sum of small integers")
-    times: tuple[list[float], list[float]] = ([], [])
+    times: tuple[Times, Times] = ([], [])
     for _ in range(rounds + 2):
         ours.fill(1)
         theirs.fill_(1)
@@ -69,12 +72,17 @@ def member(rank: int, world: int, address: str, store: str, options) -> None:
     if rank == 0:
         print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores")
         print(f"{world} processes, {options.rounds} rounds, medians in ms")
-        print(f"{'MiB':>8} {'pcp':>9} {'gloo':>9} {'gloo/pcp':>9}")
+        print(f"{'MiB':>8} {'pcp':>9} {'gloo':>9} {'ratio':>7}", end="")
+        print(f" {'pcp cpu':>9} {'gloo cpu':>9} {'ratio':>7}")
     for mib in options.sizes:
         ours, theirs = measure(comm, int(mib * (1 << 18)), options.rounds)
-        a, b = statistics.median(ours), statistics.median(theirs)
         if rank == 0:
-            print(f"{mib:>8g} {a:>9.2f} {b:>9.2f} {b / a:>9.2f}", flush=True)
+            row = f"{mib:>8g}"
+            for kind in (0, 1):
+                a = statistics.median(t[kind] for t in ours)
+                b = statistics.median(t[kind] for t in theirs)
+                row += f" {a:>9.2f} {b:>9.2f} {b / a:>7.2f}"
+            print(row, flush=True)
     dist.destroy_process_group()
     comm.close()
 
