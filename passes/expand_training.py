@@ -11,9 +11,8 @@ from importlib import import_module
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
 from pcp.errors import ConfigError, PassError
-from pcp.passes import fresh, functions, initialize
+from pcp.passes import fresh, functions, initialize, trainable
 from pcp.passes.base import Pass
 from pcp.passes.functions import Port
 from pcp.passes.optimizers import clip, numbers
@@ -24,6 +23,7 @@ from pcp.passes.outer import group
 from pcp.passes.outer import spec as outer_specs
 from pcp.passes.outer.rule import OuterRule
 from pcp.passes.spec import Spec
+from pcp.passes.trainable import Trainable
 
 Value = ir.Value
 
@@ -88,7 +88,7 @@ def expand_training(
 ) -> None:
     """See `ExpandTraining`."""
     with module.context, module.operation.location:
-        training = read(module, func, grad)
+        training = trainable.read(module, func, grad)
         rule = optimizer_rule(optimizer)
         add_init(module, training, optimizer, rule)
         add_apply(module, training, optimizer, rule)
@@ -108,127 +108,6 @@ def outer_rule(spec: Spec) -> OuterRule:
     return import_module(f"pcp.passes.outer.{spec.kind}").RULE
 
 
-# --- what is trained ---
-
-
-@dataclass(frozen=True)
-class Training:
-    """What a model says about its training: parameters, data, first values."""
-
-    params: list[Port]
-    inits: list[initialize.Init]
-    inputs: list[Port]
-    loss: ir.Type
-
-    @property
-    def grads(self) -> list[Port]:
-        """One gradient a parameter, of its name and type."""
-        return [Port(p.name, "grad", p.type) for p in self.params]
-
-    def state(self, names: Sequence[str], role: str = "state") -> list[Port]:
-        """Tensors of state, of the parameters' shapes: all of one name together."""
-        return [
-            Port(f"{name}.{p.name}", role, _math(p.type))
-            for name in names
-            for p in self.params
-        ]
-
-
-def _math(type_: ir.Type) -> ir.Type:
-    return hlo.like(type_, element=numbers.math_type(hlo.element_type(type_)))
-
-
-def read(module: ir.Module, func: str, grad: str) -> Training:
-    """Check @main and @grad, give @grad its names and roles, and describe them."""
-    main = functions.find(module, func)
-    if main is None:
-        raise PassError(f"the module has no function @{func} to train")
-    inputs = functions.argument_ports(main)
-    params = [port for port in inputs if port.role == "param"]
-    if not params:
-        raise PassError(
-            f"{location_string(main.location)}: @{func} has no parameters; mark them "
-            'with {pcp.role = "param"}'
-        )
-    for i, port in enumerate(inputs):
-        if port.role not in ("param", "data"):
-            where = location_string(functions.entry(main).arguments[i].location)
-            raise PassError(
-                f"{where}: argument {port.name!r} has the role {port.role!r}; a model "
-                'to train takes "param" and "data" only'
-            )
-    loss = _loss(main, func)
-    training = Training(params, _inits(main), inputs, loss)
-    functions.set_result_attributes(main, [_attributes(Port("loss", "loss", loss))])
-    _annotate_grad(module, training, grad)
-    return training
-
-
-def _attributes(port: Port) -> dict[str, ir.Attribute]:
-    return {entry.name: entry.attr for entry in port.attributes()}
-
-
-def _loss(main: ir.Operation, func: str) -> ir.Type:
-    results = functions.function_type(main).results
-    if len(results) != 1 or not is_scalar_float(results[0]):
-        found = ", ".join(map(str, results)) or "nothing"
-        raise PassError(
-            f"{location_string(main.location)}: @{func} returns {found}; training "
-            "needs one floating-point scalar, the loss"
-        )
-    return results[0]
-
-
-def is_scalar_float(type_: ir.Type) -> bool:
-    """Whether it is a rank-0 tensor of a float."""
-    return (
-        isinstance(type_, ir.RankedTensorType)
-        and type_.rank == 0
-        and hlo.is_float(type_.element_type)
-    )
-
-
-def _inits(main: ir.Operation) -> list[initialize.Init]:
-    found = []
-    for i, attributes in enumerate(functions.argument_attributes(main)):
-        if functions.string(attributes, functions.ROLE) != "param":
-            continue
-        argument = functions.entry(main).arguments[i]
-        text = functions.string(attributes, functions.INIT)
-        if text is None:
-            where = location_string(argument.location)
-            raise PassError(
-                f"{where}: parameter {i} has no pcp.init; run pcp-infer-roles first"
-            )
-        try:
-            found.append(initialize.parse(text))
-        except ConfigError as error:
-            where = location_string(argument.location)
-            raise PassError(f"{where}: argument {i}: {error}") from error
-    return found
-
-
-def _annotate_grad(module: ir.Module, training: Training, name: str) -> None:
-    function = functions.find(module, name)
-    if function is None:
-        raise PassError(
-            f"the module has no function @{name}; run pcp-grad{{name={name}}} first"
-        )
-    wanted = ir.FunctionType.get(
-        [port.type for port in training.inputs],
-        [training.loss, *(port.type for port in training.grads)],
-    )
-    if functions.function_type(function) != wanted:
-        raise PassError(
-            f"{location_string(function.location)}: @{name} is "
-            f"{functions.function_type(function)}; training needs {wanted}: the loss, "
-            "and one gradient a parameter"
-        )
-    outputs = [Port("loss", "loss", training.loss), *training.grads]
-    functions.set_argument_attributes(function, [*map(_attributes, training.inputs)])
-    functions.set_result_attributes(function, [*map(_attributes, outputs)])
-
-
 # --- @init ---
 
 
@@ -237,7 +116,7 @@ def _step_port() -> Port:
 
 
 def add_init(
-    module: ir.Module, training: Training, spec: Optimizer, rule: Rule
+    module: ir.Module, training: Trainable, spec: Optimizer, rule: Rule
 ) -> None:
     """`@init(seed) -> params, state`: first values, a zero state, step 0."""
     seed = Port("seed", "seed", hlo.tensor((), ir.IntegerType.get_signless(64)))
@@ -255,7 +134,7 @@ def add_init(
     functions.define(module, "init", [seed], build)
 
 
-def _drawers(module: ir.Module, training: Training) -> Callable[..., Value]:
+def _drawers(module: ir.Module, training: Trainable) -> Callable[..., Value]:
     """How parameter i is drawn: one private function a shape and distribution."""
     made: dict[tuple[initialize.Init, str], str] = {}
 
@@ -290,7 +169,7 @@ def _define_drawer(
 
 
 def add_apply(
-    module: ir.Module, training: Training, spec: Optimizer, rule: Rule
+    module: ir.Module, training: Trainable, spec: Optimizer, rule: Rule
 ) -> None:
     """`@apply(params, grads, state) -> params, state`: one optimizer step."""
     slots, count = rule.slots(spec), len(training.params)
@@ -333,7 +212,7 @@ def _updates(
     return [value for column in zip(*rows, strict=True) for value in column]
 
 
-def add_eval(module: ir.Module, training: Training, func: str) -> None:
+def add_eval(module: ir.Module, training: Trainable, func: str) -> None:
     """`@eval(params, data) -> loss`: the forward alone."""
 
     def build(*arguments: Value) -> list[tuple[Port, Value]]:
@@ -347,7 +226,7 @@ def add_eval(module: ir.Module, training: Training, func: str) -> None:
 
 
 def add_outer(
-    module: ir.Module, training: Training, spec: Spec, rule: OuterRule
+    module: ir.Module, training: Trainable, spec: Spec, rule: OuterRule
 ) -> None:
     """@outer_init and @outer_step, or @grad_sync, or nothing."""
     if rule.every_step is not None:
@@ -363,12 +242,12 @@ def _tokens() -> Port:
     return Port("tokens", "tokens", hlo.tensor((), ir.F32Type.get()))
 
 
-def _momenta(training: Training, spec: Spec, rule: OuterRule) -> list[Port]:
+def _momenta(training: Trainable, spec: Spec, rule: OuterRule) -> list[Port]:
     return training.state(["outer"] if rule.has_momentum(spec) else [], "momentum")
 
 
 def add_outer_init(
-    module: ir.Module, training: Training, spec: Spec, rule: OuterRule
+    module: ir.Module, training: Trainable, spec: Spec, rule: OuterRule
 ) -> None:
     """`@outer_init(params) -> momentum`: zeros."""
     momenta = _momenta(training, spec, rule)
@@ -383,7 +262,7 @@ def add_outer_init(
 
 
 def add_outer_step(
-    module: ir.Module, training: Training, spec: Spec, rule: OuterRule
+    module: ir.Module, training: Trainable, spec: Spec, rule: OuterRule
 ) -> None:
     """`@outer_step(anchors, params, momentum, tokens) -> params, momentum`."""
     assert rule.step is not None
@@ -403,7 +282,7 @@ def add_outer_step(
 
 
 def add_grad_sync(
-    module: ir.Module, training: Training, spec: Spec, rule: OuterRule
+    module: ir.Module, training: Trainable, spec: Spec, rule: OuterRule
 ) -> None:
     """`@grad_sync(grads, tokens) -> grads`."""
     assert rule.every_step is not None
