@@ -33,12 +33,16 @@ class Target:
         return self.name.replace(":", "-")
 
 
+# Measured on a GPT of width 256: the step takes 13 % less.
+_FOR_CACHES = ("pcp-split-contractions",)
+
+
 def _cpu(name: str, cpu: str) -> Target:
     flags = (
         "--iree-hal-local-target-device-backends=llvm-cpu",
         f"--iree-llvmcpu-target-cpu={cpu}",
     )
-    return Target(name, "llvm-cpu", "local-task", flags)
+    return Target(name, "llvm-cpu", "local-task", flags, _FOR_CACHES)
 
 
 def _cuda(name: str, flags: tuple[str, ...] = ()) -> Target:
