@@ -10,7 +10,11 @@ import pcp
 from pcp.frontends.torch import from_torch, trained_parameters
 
 
-@pytest.mark.parametrize("name", ["gpt", "llama", "cnn", "mlp"])
+@pytest.mark.parametrize(
+    "name",
+    # examples/torch_to_bundle.py compares the MLP, and is run by a test.
+    ["gpt", "llama", "cnn", pytest.param("mlp", marks=pytest.mark.slow)],
+)
 def test_gradients_equal_torch(name: str) -> None:
     case = example(name)
     module = from_torch(case.model, *case.inputs)
