@@ -1,5 +1,6 @@
 """`pcp shepherd`: coordinate a run whose workers come from anywhere."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -57,7 +58,9 @@ def _main(argv: Sequence[str]) -> None:
         )
         verb = "continuing" if known else "new run"
         observer.log(f"{verb} in {folder.path}")
-        observer.log(f"listening on {flags.host}:{shepherd.port}")
+        observer.log(
+            f"shepherd process {os.getpid()} listens on {flags.host}:{shepherd.port}"
+        )
         outcome = shepherd.run()
     finally:
         observer.close()
@@ -90,11 +93,11 @@ def conclude(folder: RunFolder, outcome: Outcome) -> None:
         lines["final loss"] = f"{rounds[-1].loss:.4f}"
     if outcome.validation_loss is not None:
         lines["validation loss"] = f"{outcome.validation_loss:.4f}"
-    if outcome.seconds:
-        rate = outcome.tokens / outcome.seconds
-        lines["tokens"] = f"{outcome.tokens:,} in {outcome.seconds:.1f} s"
-        lines["tokens/s"] = f"{rate:,.0f}"
-        sent = outcome.bytes_sent_per_worker_per_round
+    if rounds:
+        tokens, seconds = rounds[-1].tokens_total, sum(r.seconds for r in rounds)
+        sent = sum(r.bytes_sent_per_worker for r in rounds) // len(rounds)
+        lines["tokens"] = f"{tokens:,} in {seconds:.1f} s"
+        lines["tokens/s"] = f"{tokens / max(seconds, 1e-9):,.0f}"
         lines["bytes sent"] = f"{sent:,} per worker and round"
     if rounds:
         lines["loss plot"] = str(folder.plot)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 
 from pcp.errors import RuntimeFault, UsageError
 from pcp.tools import training_job as jobs
@@ -13,6 +14,7 @@ from pcp.training.shepherd import Shepherd
 from pcp.training.supervisor import spawner
 
 PROG = "pcp train"
+WORKER_LOG = "workers.log"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,20 +67,18 @@ def _main(argv: Sequence[str]) -> None:
             workers=count,
         )
         observer.log(f"run {folder.path}, shepherd on port {shepherd.port}")
-        shepherd.prepare(target)  # a bad model is told before workers start
-        manager = NodeManager(
-            count,
-            worker_command(
-                "127.0.0.1",
-                shepherd.port,
-                backend=flags.backend,
-                target=target,
-                device=device,
-            ),
-            log=observer.log,
-            spawn=spawner(stdout=_log_file(folder.path), stderr=_log_file(folder.path)),
+        command = worker_command(
+            "127.0.0.1",
+            shepherd.port,
+            backend=flags.backend,
+            target=target,
+            device=device,
         )
-        outcome = _supervised(shepherd, manager)
+        with closing(shepherd), open(folder.path / WORKER_LOG, "ab") as output:
+            shepherd.prepare(target)  # a bad model is told before workers start
+            spawn = spawner(stdout=output, stderr=output)
+            manager = NodeManager(count, command, log=observer.log, spawn=spawn)
+            outcome = _supervised(shepherd, manager)
     finally:
         observer.close()
     conclude(folder, outcome)
@@ -106,12 +106,6 @@ def _check_workers(manager: NodeManager) -> None:
 
 def _interrupt(number: int) -> None:
     raise KeyboardInterrupt
-
-
-def _log_file(folder) -> int:
-    """What the workers print, in the run's folder."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    return os.open(folder / "workers.log", flags, 0o644)
 
 
 def _local_device(backend: str, workers: int) -> str | None:

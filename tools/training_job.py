@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pcp.errors import ConfigError, UsageError, nearest
 from pcp.training import experiment as experiments
+from pcp.training.data import check_readable
 from pcp.training.experiment import Experiment
 from pcp.training.metrics import Observer
 from pcp.training.run_folder import RunFolder
@@ -48,6 +49,7 @@ def check_backend(backend: str) -> str:
 def read_experiment(path: str, model: str | None = None) -> Experiment:
     """The experiment in `path`; `--model` replaces its `model_path`."""
     experiment = experiments.load(path)
+    check_readable(experiment)
     if model is None:
         return experiment
     if not Path(model).exists():

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pcp.bundle import Bundle, sha256
-from pcp.errors import BundleError, ConfigError
+from pcp.errors import BundleError, ConfigError, StateMismatch
 from pcp.manifest import Manifest
 from pcp.training.data import Corpus, check_vocabulary
 from pcp.training.experiment import Experiment
@@ -37,8 +37,19 @@ class Artifacts:
         self._made: dict[str, Artifact] = {}
         self._locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
-        self.corpus: Corpus | None = None
+        self._corpus: Corpus | None = None
+
+    @property
+    def made(self) -> bool:
+        """Whether there is a bundle."""
+        return self._corpus is not None
+
+    @property
+    def corpus(self) -> Corpus:
         """The data, once a first bundle told its shape."""
+        if self._corpus is None:
+            raise StateMismatch("no program was made yet, so no data was opened")
+        return self._corpus
 
     def get(self, target: str) -> Artifact:
         """The bundle for `target`, compiled if nobody asked for it before."""
@@ -58,7 +69,7 @@ class Artifacts:
                 _check_same(next(iter(self._made.values())).manifest, manifest, target)
             else:
                 self._check_dtype(manifest)
-                self.corpus = self._open(manifest)
+                self._corpus = self._open(manifest)
         return Artifact(content, sha256(content), manifest)
 
     def _open(self, manifest: Manifest) -> Corpus:

@@ -113,6 +113,11 @@ def tokenize(content: np.ndarray, kind: str) -> Tokens:
     return Tokens(ids, int(ids.max(initial=0)) + 1, {"kind": "u16"}, 2)
 
 
+def check_readable(experiment: Experiment) -> None:
+    """Refuse data that cannot be read or tokenized, before anything slow begins."""
+    tokenize(read_source(experiment.data_path), experiment.tokenizer)
+
+
 def _characters(content: np.ndarray) -> Tokens:
     try:
         text = bytes(content).decode("utf-8")

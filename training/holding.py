@@ -29,11 +29,11 @@ class Work:
 
 
 class Holding:
-    """The state of one worker. `trainer` must be set before anything is held."""
+    """The state of one worker."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.trainer: Trainer | None = None
+        self._trainer: Trainer | None = None
         self.run: str | None = None
         self.committed: int | None = None
         """The round whose state the trainer has; None before the first."""
@@ -44,6 +44,25 @@ class Holding:
         self.dirty = False
         """Inner steps were made since the last commit."""
         self._snapshot: tuple[int, Arrays] | None = None
+
+    @property
+    def loaded(self) -> bool:
+        """Whether there is a trainer."""
+        return self._trainer is not None
+
+    @property
+    def trainer(self) -> Trainer:
+        """The model; `StateMismatch` before a shepherd sent one."""
+        if self._trainer is None:
+            raise StateMismatch("the shepherd sent no program to run")
+        return self._trainer
+
+    def load(self, trainer: Trainer) -> None:
+        """Take another model; the old one is closed."""
+        if self._trainer is not None:
+            self._trainer.close()
+        with self.lock:
+            self._trainer = trainer
 
     def describe(self) -> dict[str, Any]:
         """For a `Hello`: what a shepherd must know to go on with this worker."""

@@ -40,13 +40,15 @@ Count = Annotated[int, Field(ge=0, lt=1 << 62)]
 Lease = Annotated[list[tuple[Count, Count]], Field(max_length=100_000)]
 
 
-class Message(BaseModel):
+class Message(BaseModel, frozen=True):
     """Base of all messages."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid")
+
+    kind: str
 
 
-class Prepared(Message):
+class Prepared(Message, frozen=True):
     """A member's round is computed; it waits for the commit."""
 
     kind: Literal["prepared"] = "prepared"
@@ -62,7 +64,7 @@ class Prepared(Message):
     exchange_seconds: float
 
 
-class Hello(Message):
+class Hello(Message, frozen=True):
     """A worker introduces itself, for the first time or again.
 
     `committed` is the round of the state it holds of `run` (None: it holds none).
@@ -83,14 +85,14 @@ class Hello(Message):
     supervisor: Name | None = None
 
 
-class Refused(Message):
+class Refused(Message, frozen=True):
     """The shepherd will not work with this peer; the connection ends."""
 
     kind: Literal["refused"] = "refused"
     reason: Text
 
 
-class Welcome(Message):
+class Welcome(Message, frozen=True):
     """The shepherd takes the worker; the bundle's bytes follow unless it has them.
 
     A worker that holds the state of `committed`, or has prepared it with this
@@ -110,7 +112,7 @@ class Welcome(Message):
     digest: Digest | None
 
 
-class Restore(Message):
+class Restore(Message, frozen=True):
     """Take the state of `round` from `source`, then say `Ready`.
 
     Without a source the state is made from the seed.
@@ -121,21 +123,21 @@ class Restore(Message):
     source: Name | None
 
 
-class Ready(Message):
+class Ready(Message, frozen=True):
     """The worker holds a state and can take part in the next round."""
 
     kind: Literal["ready"] = "ready"
     round: Count
 
 
-class Lacking(Message):
+class Lacking(Message, frozen=True):
     """The source of a `Restore` is gone; name another one."""
 
     kind: Literal["lacking"] = "lacking"
     round: Count
 
 
-class RoundStart(Message):
+class RoundStart(Message, frozen=True):
     """Work on `round` in the group of `epoch`; `members` are in rank order.
 
     The same round and lease in a later epoch means: the group changed, keep
@@ -151,7 +153,7 @@ class RoundStart(Message):
     steps: Count
 
 
-class Commit(Message):
+class Commit(Message, frozen=True):
     """Round `round` of `epoch` counts: adopt it. `validate_share` asks for losses.
 
     `validate_share` is (k, n): evaluate the held-out batches k, k+n, k+2n, ...
@@ -164,7 +166,7 @@ class Commit(Message):
     validate_share: tuple[Count, Count] | None = None
 
 
-class Validated(Message):
+class Validated(Message, frozen=True):
     """Sum of the losses of a worker's share of the held-out batches."""
 
     kind: Literal["validated"] = "validated"
@@ -173,7 +175,7 @@ class Validated(Message):
     batches: Count
 
 
-class GroupFailed(Message):
+class GroupFailed(Message, frozen=True):
     """An exchange of `epoch` failed here; `lost` is the rank that is gone."""
 
     kind: Literal["group_failed"] = "group_failed"
@@ -183,34 +185,34 @@ class GroupFailed(Message):
     lost: Count | None = None
 
 
-class Heartbeat(Message):
+class Heartbeat(Message, frozen=True):
     """The sender lives."""
 
     kind: Literal["heartbeat"] = "heartbeat"
 
 
-class Failed(Message):
+class Failed(Message, frozen=True):
     """The worker cannot go on and leaves."""
 
     kind: Literal["failed"] = "failed"
     reason: Text
 
 
-class Shutdown(Message):
+class Shutdown(Message, frozen=True):
     """The run is over; the worker exits with 0."""
 
     kind: Literal["shutdown"] = "shutdown"
     reason: Text
 
 
-class StatusQuery(Message):
+class StatusQuery(Message, frozen=True):
     """Asks a shepherd what it is doing, in place of a `Hello`."""
 
     kind: Literal["status_query"] = "status_query"
     version: int = VERSION
 
 
-class Status(Message):
+class Status(Message, frozen=True):
     """The answer to a `StatusQuery`."""
 
     kind: Literal["status"] = "status"

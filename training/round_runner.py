@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pcp.errors import CollectiveAborted, RuntimeFault
+from pcp.errors import CollectiveAborted, RuntimeFault, StateMismatch
 from pcp.training import tensors
 from pcp.training.data import Corpus
 from pcp.training.holding import Holding, Work
@@ -46,10 +46,21 @@ class RoundRunner:
         self._holding, self._endpoint = holding, endpoint
         self._send, self._log = send, log
         self._newest, self._called_off = newest, called_off
-        self.corpus: Corpus | None = None
+        self._corpus: Corpus | None = None
         self.patience = 60.0
         self._comm: Any = None
         self._counted = (0, 0)
+
+    @property
+    def corpus(self) -> Corpus:
+        """The data; `StateMismatch` before a shepherd named it."""
+        if self._corpus is None:
+            raise StateMismatch("the shepherd named no data")
+        return self._corpus
+
+    @corpus.setter
+    def corpus(self, corpus: Corpus) -> None:
+        self._corpus = corpus
 
     def abandon(self, epoch: int) -> None:
         """Stop exchanges of groups before `epoch`; from any thread."""

@@ -29,13 +29,28 @@ class Rounds:
         self._shepherd = shepherd
         self._ledger, self._experiment = shepherd.ledger, shepherd.experiment
         self._roster = shepherd.roster
-        self.pool: LeasePool | None = None
-        """The samples to give out; None before the first bundle is made."""
+        self._pool: LeasePool | None = None
         self.attempt: Attempt | None = None
         """The round under way."""
         self.done: list[Round] = []
         """Rounds that were committed by this process."""
         self._group: list[str] = []
+
+    @property
+    def begun(self) -> bool:
+        """Whether the samples are known: after the first bundle was made."""
+        return self._pool is not None
+
+    @property
+    def pool(self) -> LeasePool:
+        """The samples to give out."""
+        if self._pool is None:
+            raise StateMismatch("no program was made yet, so no data was opened")
+        return self._pool
+
+    @pool.setter
+    def pool(self, pool: LeasePool) -> None:
+        self._pool = pool
 
     def exhausted(self) -> bool:
         """Whether no further round can begin: all are done, or the data is used up."""

@@ -53,7 +53,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, experiment: Experiment, now: datetime) -> Self:
-        """A new run under `checkpoint_dir`, which becomes the latest one."""
+        """A new run under `checkpoint_dir`."""
         parent = Path(experiment.checkpoint_dir)
         stem = now.strftime("run_%Y%m%d-%H%M%S")
         for number in range(1000):
@@ -73,17 +73,20 @@ class RunFolder:
 
     @classmethod
     def at(cls, path: str | Path, experiment: Experiment) -> Self:
-        """The run in `path`, new or not, which becomes the latest one."""
+        """The run in `path`, new or not."""
         folder = cls(Path(path))
         folder.path.mkdir(parents=True, exist_ok=True)
         text = json.dumps(experiment.model_dump(exclude=SECRETS), indent=1)
         _replace(folder.path / "experiment.json", text)
-        _replace(folder.path.parent / LATEST, folder.name)
         return folder
+
+    def make_latest(self) -> None:
+        """From now on `--resume` means this run."""
+        _replace(self.path.parent / LATEST, self.name)
 
     @classmethod
     def latest(cls, experiment: Experiment) -> Self | None:
-        """The newest run under `checkpoint_dir` that has begun, if there is one."""
+        """The run under `checkpoint_dir` that began last, if there is one."""
         parent = Path(experiment.checkpoint_dir)
         try:
             name = (parent / LATEST).read_text().strip()

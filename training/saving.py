@@ -30,7 +30,7 @@ def _under(prefix: str, arrays: Mapping[str, Any]) -> Arrays:
     }
 
 
-def gather(addresses: Sequence[str], round_: int, digest: str) -> Checkpoint:
+def gather(addresses: Sequence[str], round_: int, digest: str | None) -> Checkpoint:
     """The state of a round, and the inner state of the member at each address.
 
     `StateMismatch` if a member holds another round, or another state.

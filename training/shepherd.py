@@ -56,14 +56,10 @@ _DONE_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
+    """How a run ended; the rest is in its metrics."""
 
     rounds: int
-    loss: float | None
     validation_loss: float | None
-    tokens: int
-    seconds: float
-    bytes_sent_per_worker_per_round: int
     checkpoint: str | None
 
 
@@ -225,14 +221,14 @@ class Shepherd:
 
     def _refuse_target(self, member: Member, error: Exception) -> None:
         """A program that cannot be made for anybody ends the run."""
-        if self._artifacts.corpus is None:
+        if not self._artifacts.made:
             raise error
         member.connection.refuse(str(error)[:4000])
         self.drop(member, f"no bundle for {member.hello.target}: {error}")
 
     def _begin(self) -> None:
         """The first line of the ledger, or a check that it is still true."""
-        if self.rounds.pool is not None:
+        if self.rounds.begun:
             return
         corpus, progress = self._artifacts.corpus, self.ledger.progress
         constants = {
@@ -249,6 +245,7 @@ class Shepherd:
                     f"settings ({_difference(key, progress.begin[key], value)}); "
                     "resume with the same ones, or start a new run"
                 )
+        self.folder.make_latest()
         self.renew_pool()
 
     def _on_ready(self, member: Member, message: Ready) -> None:
@@ -283,7 +280,7 @@ class Shepherd:
         self._recovery.tick()
         if self.rounds.attempt is not None:
             self.rounds.check(now)
-        elif self.rounds.pool is not None and not self.saver.blocking:
+        elif self.rounds.begun and not self.saver.blocking:
             self._advance()
 
     def _advance(self) -> None:
@@ -337,15 +334,9 @@ class Shepherd:
             self._ending = False  # nobody has it any more: recovery decides
 
     def _describe_outcome(self) -> Outcome:
-        rounds = self.rounds.done
-        sent = sum(r.bytes_sent_per_worker for r in rounds)
         return Outcome(
             rounds=self.committed,
-            loss=rounds[-1].loss if rounds else None,
             validation_loss=self.validation.last,
-            tokens=sum(r.tokens for r in rounds),
-            seconds=sum(r.seconds for r in rounds),
-            bytes_sent_per_worker_per_round=sent // max(1, len(rounds)),
             checkpoint=self.saver.path,
         )
 

@@ -47,7 +47,7 @@ class Child(Protocol):
         """The exit code, once it has one."""
         ...
 
-    def send_signal(self, number: int) -> None:
+    def send_signal(self, sig: int) -> None:
         """Send a signal."""
         ...
 

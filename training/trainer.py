@@ -33,7 +33,11 @@ class Trainer(Protocol):
 
     batch: int
     block: int
-    parameter_shapes: Sequence[Sequence[int]]
+
+    @property
+    def parameter_shapes(self) -> Sequence[Sequence[int]]:
+        """Shapes of the trained tensors."""
+        ...
 
     @property
     def shared(self) -> Arrays:
@@ -114,7 +118,9 @@ class BundleTrainer:
     def __init__(self, program: Any, manifest: Manifest) -> None:
         check_bundle(manifest)
         self.batch, self.block = batch_shape(manifest)
-        self.parameter_shapes = [p.shape for p in manifest.parameters]
+        self.parameter_shapes: Sequence[Sequence[int]] = [
+            p.shape for p in manifest.parameters
+        ]
         self._program = program
         self._functions = manifest.functions
         self._names = [p.name for p in manifest.parameters]

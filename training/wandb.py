@@ -1,6 +1,7 @@
 """Weights & Biases, for those who have a key."""
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from pcp.errors import ConfigError
@@ -14,7 +15,7 @@ class WandbRun(Quiet):
 
     def __init__(self, experiment: Experiment, key: str, run: str) -> None:
         try:
-            import wandb
+            wandb: Any = import_module("wandb")
         except ImportError as error:
             raise ConfigError(
                 "a W&B key is set, but the package is missing: "

@@ -111,7 +111,7 @@ class Worker:
         self._holding = Holding()
         self._experiment: Experiment | None = None
         self._bundle: str | None = None
-        self._index = 0
+        self._index = self._seed = 0
         self._link = Link(
             identity.host,
             identity.port,
@@ -145,7 +145,7 @@ class Worker:
         finally:
             for part in (self._runner, self._link, self._endpoint):
                 part.close()
-            if self._holding.trainer is not None:
+            if self._holding.loaded:
                 self._holding.trainer.close()
 
     # The link's thread ------------------------------------------------------
@@ -221,17 +221,15 @@ class Worker:
         if welcome.run != holding.run:
             holding.forget()
         if bundle and welcome.bundle != self._bundle:
-            if holding.trainer is not None:
-                holding.trainer.close()
-            holding.trainer, runner.corpus = self._load(bundle), None
-        if holding.trainer is None:
-            raise StateMismatch("the shepherd sent no program to run")
+            holding.load(self._load(bundle))
+            self._experiment = None
         experiment = parse(welcome.experiment, source="the shepherd's experiment")
-        if runner.corpus is None or experiment != self._experiment:
+        if experiment != self._experiment:
             runner.corpus = self._open(experiment, welcome.data)
         runner.patience = experiment.round_timeout_seconds
         self._experiment, holding.run = experiment, welcome.run
         self._bundle, self._index = welcome.bundle, welcome.index
+        self._seed = experiment.seed
         prepared = holding.prepared
         missed = (welcome.committed, welcome.digest)
         if prepared is not None and missed == (prepared.round, prepared.digest):
@@ -268,7 +266,7 @@ class Worker:
         self._holding.forget()
         reached = restore.round
         if restore.source is None:
-            self._holding.trainer.fresh(self._experiment.seed)
+            self._holding.trainer.fresh(self._seed)
         else:
             fetched = self._fetch(restore.source)
             if fetched is None:

@@ -79,7 +79,7 @@ def test_a_worker_that_comes_back_takes_part_in_the_next_round(tmp_path, process
 
 
 def test_a_frozen_worker_is_dropped_and_may_return(tmp_path, processes):
-    exp = experiment(tmp_path, outer_loop_steps=40, heartbeat_limit_seconds=0.6)
+    exp = experiment(tmp_path, outer_loop_steps=40, heartbeat_limit_seconds=1.5)
     shepherd, watcher, thread = start_shepherd(exp, workers=2)
     crew = [processes.start(WORKER, name, shepherd.port, 0.03) for name in ("a", "b")]
     watcher.wait_for_round(3)
@@ -97,7 +97,7 @@ def test_a_frozen_worker_is_dropped_and_may_return(tmp_path, processes):
 
 def test_all_workers_may_die(tmp_path, processes):
     exp = experiment(
-        tmp_path, outer_loop_steps=10, checkpoint_every=3, heartbeat_limit_seconds=0.6
+        tmp_path, outer_loop_steps=10, checkpoint_every=3, heartbeat_limit_seconds=1.5
     )
     shepherd, watcher, thread = start_shepherd(exp, workers=2)
     crew = [processes.start(WORKER, name, shepherd.port, 0.03) for name in ("a", "b")]
@@ -174,7 +174,7 @@ def test_shepherd_and_workers_may_all_die(tmp_path, processes):
         {
             "outer_loop_steps": 9,
             "checkpoint_every": 2,
-            "heartbeat_limit_seconds": 0.6,
+            "heartbeat_limit_seconds": 1.5,
         }
     )
     port = free_port()

@@ -137,7 +137,7 @@ def test_more_rounds_continue_where_the_run_ended(tmp_path):
 
 def test_a_lost_tail_of_rounds_is_rewound_and_done_again(tmp_path):
     """Everything died; the newest checkpoint is older than the ledger."""
-    exp = experiment(tmp_path, checkpoint_every=2, heartbeat_limit_seconds=0.4)
+    exp = experiment(tmp_path, checkpoint_every=2, heartbeat_limit_seconds=1.0)
     _, folder, _ = _run(exp)
     damaged = checkpoints.folders(folder.path)[0] / "parameters.safetensors"
     damaged.write_bytes(b"damaged")
@@ -388,5 +388,6 @@ def test_a_run_folder_is_found_again(tmp_path):
     assert first.path != second.path
     assert RunFolder.latest(exp) is None  # nothing was begun in it
     Ledger(second.ledger).close()
+    second.make_latest()
     assert RunFolder.latest(exp) == second
     assert "secret" not in (second.path / "experiment.json").read_text()

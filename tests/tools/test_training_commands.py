@@ -1,0 +1,305 @@
+"""The training commands: what they print, what they refuse, what they leave."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.processes import Processes, free_port
+
+from pcp.bundle import Bundle
+from pcp.manifest import Manifest
+from pcp.tools import training_job as jobs
+from pcp.tools.cli import main
+from pcp.tools.supervise import resumed
+from pcp.training import checkpoint as checkpoints
+from pcp.training import metrics
+from pcp.training.experiment import parse
+
+VOCABULARY, BATCH, BLOCK = 64, 4, 8
+MODEL = f"""
+func.func @main(
+    %table: tensor<{VOCABULARY}x{VOCABULARY}xf32>,
+    %ids: tensor<{BATCH}x{BLOCK}xi64>,
+    %targets: tensor<{BATCH}x{BLOCK}xi64>) -> tensor<f32> {{
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %low = stablehlo.constant dense<0xFF800000> : tensor<f32>
+  %count = stablehlo.constant dense<{BATCH * BLOCK}.0> : tensor<f32>
+  %flat = stablehlo.reshape %ids : (tensor<{BATCH}x{BLOCK}xi64>)
+      -> tensor<{BATCH * BLOCK}x1xi64>
+  %logits = "stablehlo.gather"(%table, %flat) <{{
+      dimension_numbers = #stablehlo.gather<offset_dims = [1],
+          collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>,
+      slice_sizes = array<i64: 1, {VOCABULARY}>}}>
+      : (tensor<{VOCABULARY}x{VOCABULARY}xf32>, tensor<{BATCH * BLOCK}x1xi64>)
+      -> tensor<{BATCH * BLOCK}x{VOCABULARY}xf32>
+  %max = stablehlo.reduce(%logits init: %low) applies stablehlo.maximum
+      across dimensions = [1] : (tensor<{BATCH * BLOCK}x{VOCABULARY}xf32>, tensor<f32>)
+      -> tensor<{BATCH * BLOCK}xf32>
+  %maxes = stablehlo.broadcast_in_dim %max, dims = [0]
+      : (tensor<{BATCH * BLOCK}xf32>) -> tensor<{BATCH * BLOCK}x{VOCABULARY}xf32>
+  %shifted = stablehlo.subtract %logits, %maxes
+      : tensor<{BATCH * BLOCK}x{VOCABULARY}xf32>
+  %exp = stablehlo.exponential %shifted : tensor<{BATCH * BLOCK}x{VOCABULARY}xf32>
+  %sum = stablehlo.reduce(%exp init: %zero) applies stablehlo.add
+      across dimensions = [1] : (tensor<{BATCH * BLOCK}x{VOCABULARY}xf32>, tensor<f32>)
+      -> tensor<{BATCH * BLOCK}xf32>
+  %log = stablehlo.log %sum : tensor<{BATCH * BLOCK}xf32>
+  %row = stablehlo.iota dim = 1 : tensor<{BATCH * BLOCK}x{VOCABULARY}xi64>
+  %wanted = stablehlo.reshape %targets : (tensor<{BATCH}x{BLOCK}xi64>)
+      -> tensor<{BATCH * BLOCK}xi64>
+  %wide = stablehlo.broadcast_in_dim %wanted, dims = [0]
+      : (tensor<{BATCH * BLOCK}xi64>) -> tensor<{BATCH * BLOCK}x{VOCABULARY}xi64>
+  %hit = stablehlo.compare EQ, %row, %wide
+      : (tensor<{BATCH * BLOCK}x{VOCABULARY}xi64>,
+         tensor<{BATCH * BLOCK}x{VOCABULARY}xi64>)
+      -> tensor<{BATCH * BLOCK}x{VOCABULARY}xi1>
+  %mask = stablehlo.convert %hit : (tensor<{BATCH * BLOCK}x{VOCABULARY}xi1>)
+      -> tensor<{BATCH * BLOCK}x{VOCABULARY}xf32>
+  %picked = stablehlo.multiply %shifted, %mask
+      : tensor<{BATCH * BLOCK}x{VOCABULARY}xf32>
+  %right = stablehlo.reduce(%picked init: %zero) applies stablehlo.add
+      across dimensions = [1] : (tensor<{BATCH * BLOCK}x{VOCABULARY}xf32>, tensor<f32>)
+      -> tensor<{BATCH * BLOCK}xf32>
+  %loss = stablehlo.subtract %log, %right : tensor<{BATCH * BLOCK}xf32>
+  %total = stablehlo.reduce(%loss init: %zero) applies stablehlo.add
+      across dimensions = [0] : (tensor<{BATCH * BLOCK}xf32>, tensor<f32>)
+      -> tensor<f32>
+  %mean = stablehlo.divide %total, %count : tensor<f32>
+  return %mean : tensor<f32>
+}}
+"""
+KEYS = {
+    "model_path": "model.mlir",
+    "data_path": "text",
+    "learning_rate": 0.1,
+    "tau": 5,
+    "outer_loop_steps": 6,
+    "max_epochs": 20,
+    "checkpoint_every": 2,
+    "validate_every": 3,
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "model.mlir").write_text(MODEL)
+    (tmp_path / "text").write_text("the quick brown fox jumps over the lazy dog. " * 99)
+    monkeypatch.chdir(tmp_path)
+    _write(tmp_path)
+    return tmp_path
+
+
+def _write(folder: Path, **changes) -> Path:
+    path = folder / "x.json"
+    path.write_text(json.dumps(KEYS | changes))
+    return path
+
+
+def _one_line(capsys) -> str:
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1, error
+    assert "Traceback" not in error
+    return error
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"model_path": "none.mlir"}, "model_path: no file 'none.mlir'"),
+        (
+            {"lerning_rate": 1},
+            "unknown key 'lerning_rate'. Did you mean 'learning_rate'",
+        ),
+        ({"tau": -1}, "x.json: tau: Input should be greater than 0"),
+        ({"data_path": "builtin:pyton-docs"}, "Did you mean 'python-docs'"),
+        ({"tokenizer": "u16"}, "no whole number of u16 tokens"),
+    ],
+)
+def test_a_bad_experiment_is_one_line(folder, capsys, changes, line):
+    _write(folder, **changes)
+    (folder / "text").write_text("odd" * 5)
+    assert main(["train", "x.json"]) == 1
+    assert line in _one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("m.mlir", b"func.func @main() {\n  stablehlo.foo\n}", "m.mlir:2:"),
+        (
+            "m.mlir",
+            b"func.func @main(%a: tensor<2xf32>, %b: tensor<2xi32>) -> tensor<2xf32> {"
+            b"\n  return %a : tensor<2xf32>\n}",
+            "m.mlir:1:1: @main returns tensor<2xf32>",
+        ),
+        ("m.pcp", b"PK\x03\x04 and no more", "truncated or damaged"),
+        ("m.pcp", b"nothing", "not a pcp bundle"),
+    ],
+)
+def test_a_bad_model_is_one_line(folder, capsys, name, content, line):
+    (folder / name).write_bytes(content)
+    _write(folder, model_path=name)
+    assert main(["train", "x.json"]) == 1
+    assert line in _one_line(capsys)
+
+
+def test_a_bundle_without_training_functions_is_refused(folder, capsys):
+    bundle = Bundle.build(Manifest(mode="forward", functions={}), {})
+    bundle.write(folder / "m.pcp")
+    _write(folder, model_path="m.pcp")
+    assert main(["train", "x.json"]) == 1
+    assert "no module for target 'cpu'" in _one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("line", "hint", "code"),
+    [
+        ("train", "the following arguments are required: EXPERIMENT.json", 2),
+        ("train x.json --worker 2", "Did you mean '--workers'?", 2),
+        ("train x.json --workers 0", "--workers: at least one", 2),
+        ("train x.json --backend cud", "Did you mean 'cuda'?", 2),
+        ("train x.json --target sm_999", "target 'sm_999': unknown", 1),
+        ("--shepherd --config x.json --prot 1", "Did you mean '--port'?", 2),
+        ("--worker --connect nowhere", "expected HOST:PORT", 2),
+        ("worker --backend rocmm", "Did you mean 'rocm'?", 2),
+        ("node --scale 0", "--scale: at least one", 2),
+        ("supervise", "nothing to run", 2),
+        ("ledger check none", "no ledger there", 1),
+        ("status --port 1", "no shepherd at 127.0.0.1:1", 1),
+    ],
+)
+def test_wrong_usage_is_one_line(folder, capsys, line, hint, code):
+    assert main(line.split()) == code
+    assert hint in _one_line(capsys)
+
+
+def test_a_port_in_use_is_one_line(folder, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = f"--shepherd --config x.json --port {port} --no-dashboard"
+        assert main(line.split()) == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in _one_line(capsys)
+
+
+def test_a_worker_without_a_shepherd_gives_up(folder, capsys):
+    line = f"worker --connect 127.0.0.1:{free_port()} --patience 0.2"
+    assert main(line.split()) == 1
+    assert "no shepherd at 127.0.0.1" in _one_line(capsys)
+
+
+def test_the_schema_is_json(capsys):
+    assert main(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["properties"]["tau"]
+
+
+def test_a_restarted_shepherd_resumes():
+    command = ["python", "-m", "pcp.tools.cli", "shepherd", "--config", "shepherd"]
+    assert resumed(command) == [*command, "--resume"]
+    assert resumed([*command, "--resume"]) == [*command, "--resume"]
+    worker = ["python", "-m", "pcp.tools.cli", "worker", "--name", "shepherd"]
+    assert resumed(worker) == worker
+
+
+def test_an_experiment_says_what_to_compile():
+    keys = KEYS | {"schedule": "warmup_cosine", "warmup_steps": 3, "clip_norm": 1.0}
+    text = jobs.optimizer_text(parse(keys))
+    assert text.startswith("adamw{lr=0.1,clip_norm=1.0,schedule=warmup_cosine,")
+    assert "total_steps=30" in text
+    assert jobs.optimizer_text(parse(KEYS | {"optimizer": "sgd"})).endswith(
+        "momentum=0.0}"
+    )
+    assert jobs.algorithm_text(parse(KEYS)) == "diloco{lr=0.7,momentum=0.9}"
+
+
+def test_train_does_it_all(folder, capsys):
+    assert main(["train", "x.json", "--workers", "2", "--run", "out"]) == 0
+    said = capsys.readouterr().out
+    for name in (
+        "final loss",
+        "validation loss",
+        "tokens/s",
+        "bytes sent",
+        "loss plot",
+    ):
+        assert re.search(rf"^{name} +\S", said, re.MULTILINE), said
+    assert (folder / "out" / "loss.png").read_bytes()[:4] == b"\x89PNG"
+    rounds, validations = metrics.read(folder / "out" / "metrics.jsonl")
+    assert [r.round for r in rounds] == [1, 2, 3, 4, 5, 6]
+    assert rounds[-1].loss < rounds[0].loss
+    assert set(validations) == {3, 6}
+    found, refused = checkpoints.newest(folder / "out")
+    assert (found.round, refused) == (6, [])
+    assert main(["ledger", "check", "out"]) == 0
+    assert "ledger ok" in capsys.readouterr().out
+    assert main(["train", "x.json", "--run", "out"]) == 1
+    assert "holds a run already; continue it with --resume" in _one_line(capsys)
+
+
+THIN = """
+import sys
+from pcp.tools import worker
+from pcp.runtime import Communicator, Endpoint, Program
+heavy = [m for m in ("torch", "jax", "torch_mlir", "iree.compiler", "matplotlib",
+                     "rich") if m in sys.modules]
+sys.exit(f"loaded {heavy}" if heavy else 0)
+"""
+
+
+def test_a_worker_process_is_thin():
+    done = subprocess.run(
+        [sys.executable, "-c", THIN], timeout=60, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_old_command_lines_survive_kills(folder):
+    """Supervised shepherd and node manager; a worker and the shepherd are killed."""
+    _write(folder, outer_loop_steps=60, tau=60, max_epochs=1000)
+    port, cli = free_port(), "pcp.tools.cli"
+    address = ["--host", "127.0.0.1", "--port", port]
+    with Processes() as processes:
+        shepherd = processes.start(
+            *[cli, "--supervise", "--", "--shepherd", "--config", "x.json"],
+            *[*address, "--workers", 2, "--no-dashboard"],
+        )
+        node = processes.start(
+            *[cli, "--node-manager", *address, "--scale", 2, "--device", "local-sync"]
+        )
+        shepherd.wait_for("round 3/60", 120)
+        workers = [line for line in node.lines if "started for" in line]
+        os.kill(_pid(workers[0]), signal.SIGKILL)
+        node.wait_for("killed by SIGKILL")
+        joined = [line for line in node.lines if "joined with the state" in line]
+        back = _wait_for_another(node, "joined with the state", len(joined))
+        assert not back.endswith("round 0")
+        child = shepherd.wait_for("shepherd process")
+        os.kill(_pid(child), signal.SIGKILL)
+        shepherd.wait_for("continuing in")
+        assert shepherd.wait(120) == 0, shepherd.text
+        assert node.wait(30) == 0, node.text
+    (run,) = (folder / "runs").glob("run_*")
+    assert main(["ledger", "check", str(run)]) == 0
+    rounds, _ = metrics.read(run / "metrics.jsonl")
+    assert [r.round for r in rounds] == list(range(1, 61))
+
+
+def _pid(line: str) -> int:
+    return int(line.split("process ")[1].split()[0])
+
+
+def _wait_for_another(process, text: str, known: int) -> str:
+    import time
+
+    until = time.monotonic() + 20
+    while True:
+        found = [line for line in list(process.lines) if text in line]
+        if len(found) > known:
+            return found[-1]
+        assert time.monotonic() < until, process.text
+        time.sleep(0.01)
