@@ -41,15 +41,18 @@ def emit(
             path = options.keep_ir / f"target-{target.file_name}.mlir"
             path.write_text(text.plain)
     jobs = min(options.jobs or cpu_count() or 1, len(targets))
+    running = iree.Running()
     with ThreadPoolExecutor(jobs) as pool:
         futures = [
-            pool.submit(compile_target, text, target, options)
+            pool.submit(compile_target, text, target, options, running)
             for target, text in zip(targets, texts, strict=True)
         ]
         try:
             return [future.result() for future in futures]
-        finally:
-            pool.shutdown(cancel_futures=True)
+        except BaseException:  # the first error, or Ctrl-C: the others are not wanted
+            pool.shutdown(wait=False, cancel_futures=True)
+            running.stop()
+            raise
 
 
 def target_text(module: ir.Module, target: Target) -> TargetText:
@@ -72,18 +75,20 @@ def copy(module: ir.Module) -> ir.Module:
         return ir.Module.parse(buffer.getvalue())
 
 
-def compile_target(text: TargetText, target: Target, options: CompileOptions) -> bytes:
+def compile_target(
+    text: TargetText, target: Target, options: CompileOptions, running: iree.Running
+) -> bytes:
     """Try the optimization levels in order; the last failure counts."""
     *higher, last = options.opt_levels
     for level in higher:
         try:
-            return _compile_level(text, target, level, options)
+            return _compile_level(text, target, level, options, running)
         except iree.Failure as error:
             options.report(
                 f"{target.name}: IREE fails at {level} ({error}); trying a lower level"
             )
     try:
-        return _compile_level(text, target, last, options)
+        return _compile_level(text, target, last, options, running)
     except iree.Failure as error:
         source = options.source
         where = f"{source}:{error.where}" if error.where else source
@@ -95,7 +100,11 @@ def compile_target(text: TargetText, target: Target, options: CompileOptions) ->
 
 
 def _compile_level(
-    text: TargetText, target: Target, level: str, options: CompileOptions
+    text: TargetText,
+    target: Target,
+    level: str,
+    options: CompileOptions,
+    running: iree.Running,
 ) -> bytes:
     flags = (f"--iree-opt-level={level}", *target.flags)
     cache = Cache(options.cache) if options.cache else None
@@ -104,7 +113,9 @@ def _compile_level(
         options.report(f"{target.name}: {len(found)} bytes from the cache")
         return found
     start = time.monotonic()
-    content = iree.compile_text(text.located, flags, timeout=options.timeout)
+    content = iree.compile_text(
+        text.located, flags, timeout=options.timeout, running=running
+    )
     seconds = time.monotonic() - start
     options.report(f"{target.name}: {len(content)} bytes in {seconds:.1f} s at {level}")
     if cache:

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError
@@ -29,6 +30,42 @@ _ERROR = re.compile(r"^((?P<where>.+?:\d+:\d+|[^:\s]+): )?error: (?P<what>.*)$")
 _IGNORED_CPU = re.compile(r"'([^']*)' is not a recognized processor")
 # IREE ends many a message with the whole op or target description.
 _TAIL = re.compile(r"\s*(:\s*%\d+(:\d+)? =|:\s*\"|for backend #|in #hal\.|#hal\.).*$")
+
+
+class Running:
+    """The compilers that run for one request, so that all can be ended at once."""
+
+    def __init__(self) -> None:
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def start(self, command: Sequence[str], folder: str) -> subprocess.Popen[bytes]:
+        """Start one more; a `CompileError` after `stop`."""
+        with self._lock:
+            if self._stopped:
+                raise CompileError("given up: another target failed first")
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+            self._processes.add(process)
+            return process
+
+    def forget(self, process: subprocess.Popen[bytes]) -> None:
+        """It has ended."""
+        with self._lock:
+            self._processes.discard(process)
+
+    def stop(self) -> None:
+        """End them all, and start no more: their callers get errors."""
+        with self._lock:
+            self._stopped = True
+            for process in self._processes:
+                process.kill()
 
 
 class Failure(CompileError):
@@ -67,18 +104,25 @@ def binary() -> Path:
     raise CompileError(_MISSING)
 
 
-def compile_text(text: str, flags: Sequence[str], *, timeout: float) -> bytes:
+def compile_text(
+    text: str,
+    flags: Sequence[str],
+    *,
+    timeout: float,
+    running: Running | None = None,
+) -> bytes:
     """Compile MLIR `text`; `timeout` in seconds.
 
     Raises `Failure` with the first error or the signal it died of,
     `CompileError` when it took too long.
     """
+    running = running or Running()
     with tempfile.TemporaryDirectory(prefix="pcp-compile-") as folder:
         # The source's name ends up in the module: the same one each time.
         source, output = Path(folder, "module.mlir"), Path(folder, "module.vmfb")
         source.write_text(text)
         command = [str(binary()), source.name, "-o", output.name]
-        code, stderr = _run([*command, *COMMON_FLAGS, *flags], folder, timeout)
+        code, stderr = _run([*command, *COMMON_FLAGS, *flags], folder, timeout, running)
         _refuse_unknown_cpu(stderr)
         if code < 0:
             name = signal.Signals(-code).name
@@ -116,8 +160,10 @@ def _cut(text: str) -> str:
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 3] + "..."
 
 
-def _run(command: Sequence[str], folder: str, timeout: float) -> tuple[int, str]:
-    with _child(command, folder) as process:
+def _run(
+    command: Sequence[str], folder: str, timeout: float, running: Running
+) -> tuple[int, str]:
+    with _child(command, folder, running) as process:
         try:
             _, stderr = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as error:
@@ -129,15 +175,11 @@ def _run(command: Sequence[str], folder: str, timeout: float) -> tuple[int, str]
 
 
 @contextlib.contextmanager
-def _child(command: Sequence[str], folder: str) -> Iterator[subprocess.Popen[bytes]]:
+def _child(
+    command: Sequence[str], folder: str, running: Running
+) -> Iterator[subprocess.Popen[bytes]]:
     """A child that does not outlive the block, however we leave it."""
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
+    process = running.start(command, folder)
     try:
         yield process
     finally:
@@ -145,3 +187,4 @@ def _child(command: Sequence[str], folder: str) -> Iterator[subprocess.Popen[byt
         process.wait()
         if process.stderr is not None:
             process.stderr.close()
+        running.forget(process)

@@ -5,6 +5,7 @@ pcp-compile model.mlir --target sm_90a
 """
 
 import argparse
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,7 +32,11 @@ SUFFIXES = {"bundle": "pcp", "vmfb": "vmfb", "mlir": "mlir"}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    return run(PROG, _main, argv)
+    previous = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        return run(PROG, _main, argv)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _main(argv: Sequence[str]) -> int:
@@ -56,6 +61,11 @@ def _main(argv: Sequence[str]) -> int:
         bundle.write(output)
     print(_summary(bundle, output))
     return 0
+
+
+def _terminate(number: int, _: object) -> None:
+    """Leave by the same way as Ctrl-C, so that no compiler is left behind."""
+    raise SystemExit(128 + number)
 
 
 # --- the command line ---

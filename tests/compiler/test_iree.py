@@ -1,5 +1,6 @@
 """iree-compile as a function: what comes back, and what an error says."""
 
+import threading
 import time
 from pathlib import Path
 
@@ -114,3 +115,19 @@ def test_a_missing_compiler_says_what_to_install(
             iree.binary()
     finally:
         iree.binary.cache_clear()
+
+
+def test_stopping_ends_what_runs_and_starts_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake(tmp_path, monkeypatch, "exec sleep 60")
+    running = iree.Running()
+    timer = threading.Timer(0.3, running.stop)
+    timer.start()
+    start = time.monotonic()
+    with pytest.raises(iree.Failure, match="died of SIGKILL"):
+        iree.compile_text("", (), timeout=50, running=running)
+    assert time.monotonic() - start < 10
+    timer.join()
+    with pytest.raises(CompileError, match="given up"):
+        iree.compile_text("", (), timeout=50, running=running)

@@ -1,6 +1,10 @@
 """pcp-compile as a user meets it: flags, files, messages, exit codes."""
 
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -175,3 +179,29 @@ def test_cache_folder() -> None:
     assert cache_folder(None, {"PCP_CACHE": "y"}) == Path("y")
     assert cache_folder(None, {"XDG_CACHE_HOME": "z"}) == Path("z/pcp/modules")
     assert cache_folder(None, {}) == Path.home() / ".cache/pcp/modules"
+
+
+def test_a_terminated_command_leaves_no_compiler(folder: Path) -> None:
+    fake = folder / "iree-compile"
+    fake.write_text(f"#!/bin/sh\necho $$ > {folder}/pid\nexec sleep 60\n")
+    fake.chmod(0o755)
+    code = (
+        "import pathlib, sys; from pcp.compiler import iree; "
+        f"iree.binary = lambda: pathlib.Path({str(fake)!r}); "
+        "from pcp.tools.compile import main; "
+        "sys.exit(main(['forward.mlir', '--target', 'cpu,vulkan', '--cache', 'off']))"
+    )
+    command = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 30
+        while not (folder / "pid").is_file() or not (folder / "pid").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        pid = int((folder / "pid").read_text())
+        command.terminate()
+        assert command.wait(20) == 128 + signal.SIGTERM
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    finally:
+        command.kill()
+        command.wait()
