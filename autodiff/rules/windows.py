@@ -322,7 +322,8 @@ def _select_and_scatter(at: Site) -> list[Value | None]:
         where = hlo.reshape(index, [hlo.size(index), 1])
         read = gather(flat, where, _FLAT, [1])
         cotangent = hlo.reshape(read, hlo.shape_of(source))
-    return [None, cotangent, hlo.sum_all(at.g) if at.wanted[2] else None]
+    init = hlo.sum_all(at.g) if at.wanted[2] else None
+    return [None, cotangent, init, *[None] * (len(at.inputs) - 3)]
 
 
 def _comparison(at: Site):
