@@ -3,9 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-
 from helpers.gradients import Case, array, positive
+from jax import lax
 
 X, P = array(3, 4), positive(3, 4)
 INSIDE, OUTSIDE = array(3, 4, low=-0.9, high=0.9), array(3, 4, low=1.2, high=3.0)
@@ -54,7 +53,6 @@ func.func @main(%a: tensor<3x4xf32>, %b: tensor<3x4xf32>)
   return %r, %i : tensor<3x4xf32>, tensor<3x4xf32>
 }"""
 ORDER = np.full((3, 4), 2.0, np.float32)
-
 
 
 def _zeta(x, q):

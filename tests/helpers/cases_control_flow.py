@@ -3,9 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-
 from helpers.gradients import Case, array, integers
+from jax import lax
 
 X, W = array(4), array(4, 4, low=-0.5, high=0.5)
 XS = array(5, 4)

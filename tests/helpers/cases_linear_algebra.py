@@ -2,9 +2,8 @@
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-
 from helpers.gradients import Case, array
+from jax import lax
 
 A = array(3, 3) + 4 * np.eye(3, dtype=np.float32)
 BATCH = array(2, 3, 3) + 4 * np.eye(3, dtype=np.float32)

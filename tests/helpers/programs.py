@@ -3,9 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-
 from helpers.gradients import Case, array, integers
+from jax import lax
 
 PROGRAM_TOLERANCE = 1e-4
 
