@@ -14,7 +14,7 @@ A cotangent has the type of its primal. `None` is a cotangent that is zero: no
 rule emits a zero tensor for it. Integers and booleans have no cotangent.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -42,7 +42,7 @@ class Site:
     inputs: tuple[Value, ...]
     cotangents: tuple[Cotangent, ...]
     wanted: tuple[bool, ...]
-    active: Mapping[Value, str] = field(default_factory=dict)
+    active: dict[Value, str] = field(default_factory=dict)
 
     @property
     def g(self) -> Value:

@@ -24,6 +24,7 @@ CHAPTERS = (
     "convolutions",
     "linear_algebra",
     "control_flow",
+    "collectives",
     "chlo",
 )
 

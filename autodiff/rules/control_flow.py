@@ -302,7 +302,6 @@ RULES = {
     "if": Vjp(_branches, _branches_forward),
     "while": Vjp(_while, _while_forward),
     "custom_call": Vjp(_custom_call),
-    "pcp.stop_gradient": NoGradient("the program says so"),
     "after_all": NoGradient("tokens order effects and carry no value"),
     "create_token": _no_input,
     "infeed": _no_input,

@@ -137,8 +137,13 @@ def _imag(at: Site, g: Value) -> Value | None:
 
 
 def _reduce_precision(at: Site, g: Value) -> Value:
-    bits = {name: at.attribute(name) for name in ("exponent_bits", "mantissa_bits")}
-    return hlo.op("reduce_precision", [g], [g.type], **bits).result
+    return hlo.op(
+        "reduce_precision",
+        [g],
+        [g.type],
+        exponent_bits=at.attribute("exponent_bits"),
+        mantissa_bits=at.attribute("mantissa_bits"),
+    ).result
 
 
 def _select(branch: int):

@@ -3,6 +3,7 @@
 import pytest
 from helpers import (
     cases_chlo,
+    cases_collectives,
     cases_contractions,
     cases_control_flow,
     cases_data_movement,
@@ -64,6 +65,8 @@ def test_every_rule_has_a_case() -> None:
     for chapter in CHAPTERS:
         for case in chapter.CASES:
             covered |= differentiated(lowered(case))
+    for text, _ in cases_collectives.CASES.values():
+        covered |= differentiated(text)
     wanted = {
         name
         for name, rule in registry.rules().items()

@@ -27,7 +27,8 @@ func.func @main(%x: tensor<4x5xf32>) -> (tensor<4xf32>, tensor<4xi32>) {{
     : (tensor<4x5xf32>, tensor<4x5xi32>, tensor<f32>, tensor<i32>)
     -> (tensor<4xf32>, tensor<4xi32>)
     reducer(%p: tensor<f32>, %q: tensor<f32>) (%j: tensor<i32>, %k: tensor<i32>) {{
-    %c = stablehlo.compare {direction}, %p, %q : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %c = stablehlo.compare {direction}, %p, %q
+      : (tensor<f32>, tensor<f32>) -> tensor<i1>
     %v = stablehlo.select %c, %p, %q : tensor<i1>, tensor<f32>
     %e = stablehlo.compare EQ, %p, %q : (tensor<f32>, tensor<f32>) -> tensor<i1>
     %m = stablehlo.minimum %j, %k : tensor<i32>
