@@ -84,7 +84,7 @@ def bundle(module: ir.Module) -> Bundle:
     """`module`, lowered as far as pcp does it, compiled for this machine."""
     target = targets.find("cpu:host")
     text = emission.target_text(module, target)
-    code = emission.compile_target(text, target, CompileOptions())
+    code = emission.compile_target(text, target, CompileOptions(), iree.Running())
     file = "modules/cpu.vmfb"
     manifest = Manifest(
         mode="train",
