@@ -7,8 +7,10 @@
 Forward, backward and AdamW of the same GPT from the same weights on the same
 batch. Each contestant runs in a process of its own and waits while the others
 run; they take turns, so that what else the machine does hits all of them. The
-losses of the first steps are compared before any time is believed. Memory is the
-peak resident set above what importing the contestant's libraries took.
+losses of the first steps are compared before any time is believed. `processor` is
+the median of what all threads of a step used together: it says less about waiting,
+and more about work, than the clock does on a machine that is busy with other things.
+Memory is the peak resident set above what importing the contestant's libraries took.
 
 Needs what `pip install 'pcp[torch,jax]'` installs; a contestant that is missing or
 fails is reported as such, with the reason.
@@ -16,7 +18,6 @@ fails is reported as such, with the reason.
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -45,13 +46,19 @@ def serve(name: str, folder: Path, size: Size) -> None:
     before = _resident()
     step = CONTESTANTS[name](folder, size)
     for line in sys.stdin:
-        losses, seconds = [], []
+        losses, seconds, processor = [], [], []
         for _ in range(int(line)):
-            start = time.perf_counter()
+            start, used = time.perf_counter(), time.process_time()
             losses.append(step())
             seconds.append(time.perf_counter() - start)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        answer = {"losses": losses, "seconds": seconds, "bytes": peak - before}
+            processor.append(time.process_time() - used)
+        peak = _resident("VmHWM") - before
+        answer = {
+            "losses": losses,
+            "seconds": seconds,
+            "processor": processor,
+            "bytes": peak,
+        }
         print(json.dumps(answer), file=answers, flush=True)
 
 
@@ -69,10 +76,16 @@ def _import(name: str) -> None:
         torch.ones(2).sum().item()
 
 
-def _resident() -> int:
-    """Bytes of this process in memory now."""
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * resource.getpagesize()
+def _resident(what: str = "VmRSS") -> int:
+    """Bytes of this process in memory, now or (VmHWM) at its peak.
+
+    Not getrusage: its peak is inherited from the process that started this one.
+    """
+    with open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith(f"{what}:"):
+                return int(line.split()[1]) * 1024
+    raise OSError(f"/proc/self/status has no {what}")
 
 
 # --- in the process that compares ---
@@ -86,6 +99,7 @@ class Runner:
     process: subprocess.Popen[str]
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
     bytes: int = 0
     problem: str = ""
 
@@ -105,6 +119,7 @@ class Runner:
         self.losses += answer["losses"]
         if counted:
             self.seconds += answer["seconds"][1:]
+            self.processor += answer["processor"][1:]
         self.bytes = answer["bytes"]
 
     def _last_words(self) -> str:
@@ -167,6 +182,7 @@ def summary(runners: Sequence[Runner], size: Size) -> dict[str, Any]:
                 "name": runner.name,
                 "median_s": middle,
                 "fastest_s": min(runner.seconds),
+                "processor_s": median(runner.processor),
                 "ratio_to_fastest_peer": middle / min(peers) if peers else None,
                 "peak_bytes": runner.bytes,
                 "losses": runner.losses[:COMPARED],
@@ -182,7 +198,9 @@ def summary(runners: Sequence[Runner], size: Size) -> dict[str, Any]:
 
 def show(result: dict[str, Any]) -> None:
     """The table."""
-    print(f"{'':15}{'median':>10}{'fastest':>10}{'ratio':>8}{'memory':>11}")
+    print(
+        f"{'':15}{'median':>10}{'fastest':>10}{'processor':>11}{'ratio':>8}{'memory':>11}"
+    )
     for row in result["contestants"]:
         if "problem" in row:
             print(f"{row['name']:15}{row['problem']}")
@@ -191,6 +209,7 @@ def show(result: dict[str, Any]) -> None:
         print(
             f"{row['name']:15}{row['median_s'] * 1e3:7.1f} ms"
             f"{row['fastest_s'] * 1e3:7.1f} ms"
+            f"{row['processor_s'] * 1e3:8.1f} ms"
             + (f"{ratio:8.2f}" if ratio else f"{'':8}")
             + f"{row['peak_bytes'] / 2**20:7.0f} MiB"
         )
