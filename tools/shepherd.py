@@ -89,7 +89,7 @@ def conclude(folder: RunFolder, outcome: Outcome) -> None:
     lines = {"rounds": str(outcome.rounds)}
     if rounds:
         plot_losses(rounds, validations, folder.plot)
-        lines["first loss"] = f"{rounds[0].loss:.4f} (round 1)"
+        lines["first loss"] = f"{rounds[0].loss_first:.4f}"
         lines["final loss"] = f"{rounds[-1].loss:.4f}"
     if outcome.validation_loss is not None:
         lines["validation loss"] = f"{outcome.validation_loss:.4f}"

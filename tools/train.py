@@ -51,8 +51,7 @@ def _main(argv: Sequence[str]) -> None:
     count = experiment.workers if flags.workers is None else flags.workers
     if count < 1:
         raise UsageError("--workers: at least one")
-    jobs.check_backend(flags.backend)
-    target = flags.target or jobs.BACKENDS[flags.backend][0]
+    target = jobs.target_of(flags.backend, flags.target, local=True)
     device = flags.device or _local_device(flags.backend, count)
     resume = flags.resume or experiment.should_resume
     folder, _ = jobs.run_folder(experiment, resume=resume, where=flags.run)

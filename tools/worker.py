@@ -54,8 +54,8 @@ def _main(argv: Sequence[str]) -> None:
     host, port = flags.host, flags.port
     if flags.connect:
         host, port = _address(flags.connect)
-    jobs.check_backend(flags.backend)
-    target = flags.target or jobs.BACKENDS[flags.backend][0]
+    local = jobs.is_local(host)
+    target = jobs.target_of(flags.backend, flags.target, local=local)
     device = flags.device or jobs.device_of(flags.backend, flags.device_id)
     name = flags.name or f"{socket.gethostname()}-{secrets.token_hex(4)}"
     log = jobs.stamped(f"worker {name}")
@@ -73,7 +73,8 @@ def _main(argv: Sequence[str]) -> None:
 
     def load(content: bytes) -> BundleTrainer:
         bundle = Bundle.from_bytes(content, source="the shepherd's bundle")
-        return BundleTrainer.load(bundle, device, target)
+        module = target if target in bundle.targets else None
+        return BundleTrainer.load(bundle, device, module)
 
     log(f"process {os.getpid()} started for {host}:{port}")
     worker = Worker(identity, endpoint, load, log, Timing(patience=flags.patience))

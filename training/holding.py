@@ -23,6 +23,9 @@ class Work:
     round: int
     lease: list[Range]
     loss: float
+    """Mean over the inner steps."""
+    loss_first: float
+    """Of the first inner step."""
     steps: int
     tokens: int
     seconds: float

@@ -24,6 +24,8 @@ class Round:
     epoch: int
     workers: int
     loss: float
+    loss_first: float
+    """Of the first inner steps alone."""
     loss_min: float
     loss_max: float
     tokens: int
@@ -160,6 +162,7 @@ def summarise(
         epoch=epoch,
         workers=len(prepared),
         loss=sum(p.loss * p.tokens for p in prepared) / tokens,
+        loss_first=sum(p.loss_first for p in prepared) / len(prepared),
         loss_min=min(p.loss for p in prepared),
         loss_max=max(p.loss for p in prepared),
         tokens=tokens,

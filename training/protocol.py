@@ -56,6 +56,7 @@ class Prepared(Message, frozen=True):
     epoch: Count
     digest: Digest
     loss: float
+    loss_first: float
     steps: Count
     tokens: Count
     bytes_sent: Count

@@ -140,8 +140,11 @@ class BundleTrainer:
         self._state: list[Any] = []
 
     @classmethod
-    def load(cls, bundle: Any, device: str, target: str) -> Self:
-        """Load the module for `target` on an IREE device, e.g. `local-task`."""
+    def load(cls, bundle: Any, device: str, target: str | None) -> Self:
+        """Load the module for `target` on an IREE device, e.g. `local-task`.
+
+        Without a target, the first module that the device can run.
+        """
         from pcp.runtime.executor import Program
 
         program = Program.load(bundle, device=device, module=target)

@@ -17,6 +17,7 @@ PREPARED = protocol.Prepared(
     epoch=2,
     digest="0" * 64,
     loss=1.5,
+    loss_first=2.5,
     steps=3,
     tokens=4,
     bytes_sent=5,

@@ -20,6 +20,7 @@ def _round(number: int, loss: float) -> Round:
         epoch=1,
         workers=2,
         loss=loss,
+        loss_first=loss,
         loss_min=loss - 0.1,
         loss_max=loss + 0.1,
         tokens=1000,
