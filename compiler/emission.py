@@ -8,6 +8,7 @@ made of it; the cache goes by the text without.
 """
 
 import io
+import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,8 @@ def emit(
 ) -> list[bytes]:
     """Each target's compiled module, in order; raises `CompileError`."""
     texts = [target_text(module, target) for target in targets]
+    for target, text in zip(targets, texts, strict=True):
+        _check_doubles(text, target, options)
     if options.keep_ir:
         for target, text in zip(targets, texts, strict=True):
             path = options.keep_ir / f"target-{target.file_name}.mlir"
@@ -53,6 +56,22 @@ def emit(
             pool.shutdown(wait=False, cancel_futures=True)
             running.stop()
             raise
+
+
+_DOUBLE = re.compile(r"\bf64\b|xf64\b")
+_SIGNATURE = re.compile(r"^ *func\.func (?!private).*?\{$", re.MULTILINE)
+
+
+def _check_doubles(text: TargetText, target: Target, options: CompileOptions) -> None:
+    """Say where f64 is computed in f32; refuse f64 that a caller would pass."""
+    if target.doubles or not _DOUBLE.search(text.plain):
+        return
+    if any(_DOUBLE.search(line) for line in _SIGNATURE.findall(text.plain)):
+        raise CompileError(
+            f"{options.source}: target {target.name} has no 64-bit floats, but a "
+            "function takes or returns f64; convert it to f32 in the model"
+        )
+    options.report(f"{target.name}: no 64-bit floats; f64 is computed in f32")
 
 
 def target_text(module: ir.Module, target: Target) -> TargetText:
@@ -106,7 +125,7 @@ def _compile_level(
     options: CompileOptions,
     running: iree.Running,
 ) -> bytes:
-    flags = (f"--iree-opt-level={level}", *target.flags)
+    flags = (f"--iree-opt-level={level}", *target.all_flags)
     cache = Cache(options.cache) if options.cache else None
     name = key(text.plain, (*iree.COMMON_FLAGS, *flags), iree.version())
     if cache and (found := cache.get(name)) is not None:

@@ -26,6 +26,14 @@ class Target:
     driver: str
     flags: tuple[str, ...] = ()
     passes: tuple[str, ...] = ()
+    doubles: bool = True
+    """Whether the device computes in f64; if not, IREE narrows it to f32."""
+
+    @property
+    def all_flags(self) -> tuple[str, ...]:
+        """`flags`, and that f64 stays f64 (IREE narrows it unasked) where it can."""
+        narrow = str(not self.doubles).lower()
+        return (*self.flags, f"--iree-input-demote-f64-to-f32={narrow}")
 
     @property
     def file_name(self) -> str:
@@ -64,8 +72,8 @@ TARGETS: dict[str, Target] = {
         _cuda("sm_90"),  # described in the IR: IREE's flag does not know it
         _cuda("sm_90a"),
         *(_rocm(name) for name in ROCM),
-        Target("vulkan", "vulkan-spirv", "vulkan", passes=_DEMOTE),
-        Target("metal", "metal-spirv", "metal", passes=_DEMOTE),
+        Target("vulkan", "vulkan-spirv", "vulkan", passes=_DEMOTE, doubles=False),
+        Target("metal", "metal-spirv", "metal", passes=_DEMOTE, doubles=False),
     )
 }
 

@@ -1,0 +1,44 @@
+"""f64 stays f64, or somebody hears about it."""
+
+import numpy as np
+import pytest
+
+from pcp.compiler.driver import compile
+from pcp.compiler.options import CompileOptions
+from pcp.dialect.context import parse
+from pcp.errors import CompileError
+from pcp.runtime.executor import Program
+
+DOUBLE = """func.func @main(%x: tensor<4xf64>) -> tensor<4xf64> {
+  %c = stablehlo.constant dense<1.0000000001> : tensor<4xf64>
+  %0 = stablehlo.multiply %x, %c : tensor<4xf64>
+  return %0 : tensor<4xf64>
+}"""
+INSIDE = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.convert %x : (tensor<4xf32>) -> tensor<4xf64>
+  %1 = stablehlo.exponential %0 : tensor<4xf64>
+  %2 = stablehlo.convert %1 : (tensor<4xf64>) -> tensor<4xf32>
+  return %2 : tensor<4xf32>
+}"""
+
+
+def options(target: str, said: list[str]) -> CompileOptions:
+    return CompileOptions(targets=(target,), cache=None, report=said.append)
+
+
+def test_doubles_are_not_narrowed() -> None:
+    program = Program.load(compile(parse(DOUBLE), options("cpu", [])), "local-sync")
+    result = program["main"](np.ones(4))
+    assert result.dtype == np.float64
+    np.testing.assert_array_equal(result, np.full(4, 1.0000000001))
+
+
+def test_a_border_of_doubles_is_refused_where_there_are_none() -> None:
+    with pytest.raises(CompileError, match="vulkan has no 64-bit floats"):
+        compile(parse(DOUBLE), options("vulkan", []))
+
+
+def test_narrowing_inside_is_said() -> None:
+    said: list[str] = []
+    compile(parse(INSIDE), options("vulkan", said))
+    assert any("f64 is computed in f32" in line for line in said)
