@@ -33,6 +33,7 @@ class Legalize(Pass):
     - `select_and_scatter` with overlapping or padded windows is unfolded;
     - `batch_norm_*` and `map` are written out;
     - the negation of a summand moves behind the sum;
+    - `pcp.stop_gradient`, which has done its work, gives way to its operand;
     - no CHLO is left.
 
     What has no such form (`custom_call`, `cholesky`, `triangular_solve`,
@@ -72,6 +73,7 @@ def _map(op: ir.Operation) -> Values:
 
 
 RULES: dict[str, Callable[[ir.Operation], Values | None]] = {
+    "pcp.stop_gradient": lambda op: [op.operands[0]],
     "stablehlo.batch_norm_grad": norms.gradient,
     "stablehlo.batch_norm_inference": norms.inference,
     "stablehlo.batch_norm_training": norms.training,

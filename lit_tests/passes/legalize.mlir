@@ -75,3 +75,11 @@ func.func @mapped(%x: tensor<3xf32>) -> tensor<3xf32> {
   }) : (tensor<3xf32>) -> tensor<3xf32>
   return %0 : tensor<3xf32>
 }
+
+// After differentiation it is the value itself.
+// CHECK-LABEL: @stop_gradient
+// CHECK-NEXT: return %arg0
+func.func @stop_gradient(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = "pcp.stop_gradient"(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
