@@ -1,7 +1,7 @@
 """Where a run keeps what it leaves behind.
 
 <checkpoint_dir>/
-  latest                 the name of the newest run
+  latest                 a link to the newest run
   run_20261121-031500/
     experiment.json      as it was read, without the API key
     ledger.jsonl         what is committed (`pcp.training.ledger`)
@@ -82,14 +82,18 @@ class RunFolder:
 
     def make_latest(self) -> None:
         """From now on `--resume` means this run."""
-        _replace(self.path.parent / LATEST, self.name)
+        link = self.path.parent / LATEST
+        hidden = link.with_name(f".{LATEST}.{os.getpid()}")
+        hidden.unlink(missing_ok=True)
+        hidden.symlink_to(self.name)
+        os.replace(hidden, link)
 
     @classmethod
     def latest(cls, experiment: Experiment) -> Self | None:
         """The run under `checkpoint_dir` that began last, if there is one."""
         parent = Path(experiment.checkpoint_dir)
         try:
-            name = (parent / LATEST).read_text().strip()
+            name = os.readlink(parent / LATEST)
         except OSError:
             return None
         folder = cls(parent / name)
