@@ -21,6 +21,7 @@ PASSES: dict[str, str] = {
     "pcp-assign-target": "pcp.passes.assign_target:AssignTarget",
     "pcp-demote-indices": "pcp.passes.demote_indices:DemoteIndices",
     "pcp-import": "pcp.passes.import_:Import",
+    "pcp-isolate-gathers": "pcp.passes.isolate_gathers:IsolateGathers",
     "pcp-legalize": "pcp.passes.legalize:Legalize",
     "pcp-simplify": "pcp.passes.simplify:Simplify",
     "pcp-split-contractions": "pcp.passes.split_contractions:SplitContractions",

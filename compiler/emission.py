@@ -68,10 +68,12 @@ def _check_doubles(text: TargetText, target: Target, options: CompileOptions) ->
         return
     if any(_DOUBLE.search(line) for line in _SIGNATURE.findall(text.plain)):
         raise CompileError(
-            f"{options.source}: target {target.name} has no 64-bit floats, but a "
-            "function takes or returns f64; convert it to f32 in the model"
+            f"{options.source}: IREE does not compile f64 for {target.name}, but a "
+            "function takes or returns it; convert it to f32 in the model"
         )
-    options.report(f"{target.name}: no 64-bit floats; f64 is computed in f32")
+    options.report(
+        f"{target.name}: IREE does not compile f64 here; it is computed in f32"
+    )
 
 
 def target_text(module: ir.Module, target: Target) -> TargetText:
