@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-
 from helpers.interpreter import _receive, _send
 
 DEADLINE_S = 60
