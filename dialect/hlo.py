@@ -12,6 +12,7 @@ are built by name.
 
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -145,8 +146,8 @@ def _binary(name: str) -> Callable[[Value, Value], Value]:
 # --- constants ---
 
 
-def constant(value: float | int | bool | complex, type_: ir.Type) -> Value:
-    """A splat of `type_`."""
+def constant(value: Any, type_: ir.Type) -> Value:
+    """A splat of `type_`; `value` is a number that the element type holds."""
     ranked = tensor_type(type_)
     element = ranked.element_type
     if isinstance(element, ir.ComplexType):

@@ -169,7 +169,7 @@ def _concatenate(op: ir.Operation, inputs: Arrays) -> np.ndarray:
 
 
 def _reverse(op: ir.Operation, inputs: Arrays) -> np.ndarray:
-    return np.flip(inputs[0], ints(op, "dimensions"))
+    return np.flip(inputs[0], tuple(ints(op, "dimensions")))
 
 
 FOLDS: dict[str, Callable[[ir.Operation, Arrays], np.ndarray | None]] = {

@@ -5,7 +5,7 @@ import numpy as np
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes import constants
-from pcp.passes.rewriting import before, replace
+from pcp.passes.rewriting import before, refuse, replace
 
 # What looks at the bits of an f64, or hands them to code that is not here.
 _OPAQUE = ("stablehlo.bitcast_convert", "stablehlo.custom_call", "func.call")
@@ -62,6 +62,8 @@ def _narrow(value: ir.Value, f64: ir.Type, f32: ir.Type) -> None:
 
 def _narrow_constant(op: ir.Operation, f32: ir.Type) -> None:
     wide = constants.array(op.result)
+    if wide is None:
+        refuse(op, "its elements cannot be read; write it as dense f64")
     with before(op), np.errstate(over="ignore"):
         narrow = wide.astype(np.float32)
         replace(op, [constants.make(narrow, hlo.like(op.result, element=f32))])

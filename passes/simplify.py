@@ -10,9 +10,10 @@ from pcp.passes import simplify_movement as movement
 from pcp.passes.base import CppPasses, Pass
 from pcp.passes.narrow import narrow_f64
 from pcp.passes.rewriting import before, functions, is_unused, refuse, sweep
+from pcp.passes.simplify_options import Options
 
 Values = Sequence[ir.Value]
-Pattern = Callable[[ir.Operation, "Simplify"], Values | None]
+Pattern = Callable[[ir.Operation, Options], Values | None]
 
 # Far above what settles: patterns only ever shorten chains.
 MOST_ROUNDS = 64

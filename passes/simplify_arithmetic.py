@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,9 +14,7 @@ from pcp.passes import fold as folding
 from pcp.passes.elementwise import ELEMENTWISE
 from pcp.passes.facts import never_negative_zero, not_negative
 from pcp.passes.rewriting import defining
-
-if TYPE_CHECKING:
-    from pcp.passes.simplify import Simplify
+from pcp.passes.simplify_options import Options
 
 Values = Sequence[ir.Value]
 
@@ -28,7 +25,7 @@ FOLD_LIMIT = 256
 # --- constants ---
 
 
-def fold(op: ir.Operation, options: Simplify) -> Values | None:
+def fold(op: ir.Operation, options: Options) -> Values | None:
     """Any op on constants."""
     if op.name not in folding.FOLDS or not len(op.operands):
         return None
@@ -107,7 +104,7 @@ def _operand_of(value: ir.Value, name: str) -> ir.Value | None:
 # --- sums ---
 
 
-def add_neutral(op: ir.Operation, options: Simplify) -> Values | None:
+def add_neutral(op: ir.Operation, options: Options) -> Values | None:
     """`x + 0`: of floats, +0.0 is neutral only to what is never -0.0."""
     left, right = op.operands
     for x, zero in ((left, right), (right, left)):
@@ -119,7 +116,7 @@ def add_neutral(op: ir.Operation, options: Simplify) -> Values | None:
     return None
 
 
-def add_negated(op: ir.Operation, options: Simplify) -> Values | None:
+def add_negated(op: ir.Operation, options: Options) -> Values | None:
     """`x + (-y)` is `x - y`."""
     left, right = op.operands
     if (y := _operand_of(right, "negate")) is not None:
@@ -129,7 +126,7 @@ def add_negated(op: ir.Operation, options: Simplify) -> Values | None:
     return None
 
 
-def subtract(op: ir.Operation, options: Simplify) -> Values | None:
+def subtract(op: ir.Operation, options: Options) -> Values | None:
     """`x - 0`, `0 - x`, `x - x` of integers, `x - (-y)`."""
     left, right = op.operands
     if _is_zero(right, negative=False):
@@ -147,7 +144,7 @@ def subtract(op: ir.Operation, options: Simplify) -> Values | None:
 # --- products ---
 
 
-def multiply(op: ir.Operation, options: Simplify) -> Values | None:
+def multiply(op: ir.Operation, options: Options) -> Values | None:
     """By 1, by -1, by 0 of integers, and of two negated values."""
     left, right = op.operands
     for x, factor in ((left, right), (right, left)):
@@ -163,7 +160,7 @@ def multiply(op: ir.Operation, options: Simplify) -> Values | None:
     return None
 
 
-def divide(op: ir.Operation, options: Simplify) -> Values | None:
+def divide(op: ir.Operation, options: Options) -> Values | None:
     """By 1, and by a power of two as the product with its reciprocal."""
     left, right = op.operands
     number = constants.splat(right)
@@ -180,7 +177,7 @@ def divide(op: ir.Operation, options: Simplify) -> Values | None:
     return None
 
 
-def power(op: ir.Operation, options: Simplify) -> Values | None:
+def power(op: ir.Operation, options: Options) -> Values | None:
     """Constant exponents 1, 2, 1/2 and -1/2."""
     base, exponent = op.operands
     number = constants.splat(exponent)
@@ -200,13 +197,13 @@ def power(op: ir.Operation, options: Simplify) -> Values | None:
 # --- one operand ---
 
 
-def twice(op: ir.Operation, options: Simplify) -> Values | None:
+def twice(op: ir.Operation, options: Options) -> Values | None:
     """What undoes itself: negate, not."""
     inner = _operand_of(op.operands[0], op.name.removeprefix("stablehlo."))
     return None if inner is None else [inner]
 
 
-def absolute(op: ir.Operation, options: Simplify) -> Values | None:
+def absolute(op: ir.Operation, options: Options) -> Values | None:
     """`|-x|` and `||x||`."""
     x = op.operands[0]
     if (inner := _operand_of(x, "negate")) is not None:
@@ -217,7 +214,7 @@ def absolute(op: ir.Operation, options: Simplify) -> Values | None:
 _INVERSE = {"EQ": "NE", "NE": "EQ", "LT": "GE", "GE": "LT", "GT": "LE", "LE": "GT"}
 
 
-def inverse_compare(op: ir.Operation, options: Simplify) -> Values | None:
+def inverse_compare(op: ir.Operation, options: Options) -> Values | None:
     """`not (a < b)` is `a >= b`, of integers; EQ and NE of floats too."""
     compared = defining(op.operands[0], "compare")
     if compared is None:
@@ -231,7 +228,7 @@ def inverse_compare(op: ir.Operation, options: Simplify) -> Values | None:
     return [hlo.compare(_INVERSE[direction], left, right, word)]
 
 
-def convert(op: ir.Operation, options: Simplify) -> Values | None:
+def convert(op: ir.Operation, options: Options) -> Values | None:
     """To the same type, and through a type that holds every value."""
     x = op.operands[0]
     if x.type == op.result.type:
@@ -277,7 +274,7 @@ def holds(wide: ir.Type, narrow: ir.Type) -> bool:
 # --- choices ---
 
 
-def extremum(op: ir.Operation, options: Simplify) -> Values | None:
+def extremum(op: ir.Operation, options: Options) -> Values | None:
     """`max(x, x)`, and against the infinity that never wins."""
     left, right = op.operands
     if left == right:
@@ -289,14 +286,14 @@ def extremum(op: ir.Operation, options: Simplify) -> Values | None:
     return None
 
 
-def clamp(op: ir.Operation, options: Simplify) -> Values | None:
+def clamp(op: ir.Operation, options: Options) -> Values | None:
     """Between the infinities."""
     low, x, high = op.operands
     wide = _floats(x) and _is(low, -math.inf) and _is(high, math.inf)
     return [x] if wide else None
 
 
-def select(op: ir.Operation, options: Simplify) -> Values | None:
+def select(op: ir.Operation, options: Options) -> Values | None:
     """By a constant, between equal values, by a negated predicate."""
     predicate, left, right = op.operands
     if left == right:
@@ -308,7 +305,7 @@ def select(op: ir.Operation, options: Simplify) -> Values | None:
     return None
 
 
-def compare(op: ir.Operation, options: Simplify) -> Values | None:
+def compare(op: ir.Operation, options: Options) -> Values | None:
     """An integer with itself."""
     left, right = op.operands
     if left != right or not _integers(left):
@@ -316,7 +313,7 @@ def compare(op: ir.Operation, options: Simplify) -> Values | None:
     return [hlo.constant(folding.direction(op) in ("EQ", "GE", "LE"), op.result.type)]
 
 
-def logical(op: ir.Operation, options: Simplify) -> Values | None:
+def logical(op: ir.Operation, options: Options) -> Values | None:
     """and, or, xor with all ones, with zero, with itself."""
     left, right = op.operands
     name = op.name.removeprefix("stablehlo.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,9 +13,7 @@ from pcp.passes import constants
 from pcp.passes.elementwise import body_kind, copy_block, identity, inline
 from pcp.passes.rewriting import attributes, defining, integer, ints
 from pcp.passes.simplify_movement import inserted_ones
-
-if TYPE_CHECKING:
-    from pcp.passes.simplify import Simplify
+from pcp.passes.simplify_options import Options
 
 Values = Sequence[ir.Value]
 
@@ -24,7 +21,7 @@ Values = Sequence[ir.Value]
 # --- dot_general ---
 
 
-def dot_of_transposes(op: ir.Operation, options: Simplify) -> Values | None:
+def dot_of_transposes(op: ir.Operation, options: Options) -> Values | None:
     """A transposed operand: say it in the dimension numbers where they can.
 
     They can when the dims that are neither batch nor contracted stay in order.
@@ -56,11 +53,11 @@ def _untransposed(
     free = [p for d, p in enumerate(permutation) if d not in {*batch, *contract}]
     if free != sorted(free):
         return None
-    moved = ([permutation[d] for d in dims] for dims in (batch, contract))
-    return source.operands[0], *moved
+    moved = [[permutation[d] for d in dims] for dims in (batch, contract)]
+    return source.operands[0], moved[0], moved[1]
 
 
-def transposed_dot(op: ir.Operation, options: Simplify) -> Values | None:
+def transposed_dot(op: ir.Operation, options: Options) -> Values | None:
     """A product transposed is the product of the operands in the other order."""
     dot = defining(op.operands[0], "dot_general")
     if dot is None or _uses(dot.result) != 1:
@@ -97,7 +94,7 @@ def _uses(value: ir.Value) -> int:
 # --- sums of padded parts ---
 
 
-def add_padded(op: ir.Operation, options: Simplify) -> Values | None:
+def add_padded(op: ir.Operation, options: Options) -> Values | None:
     """Parts padded with zeros to places side by side: a concatenation.
 
     It is what differentiating a split leaves. +0.0 takes the place of a -0.0
@@ -105,8 +102,8 @@ def add_padded(op: ir.Operation, options: Simplify) -> Values | None:
     """
     if options.signed_zeros:
         return None
-    parts = [_placed(v) for v in op.operands]
-    if parts[0] is None or parts[1] is None:
+    parts = [part for v in op.operands if (part := _placed(v)) is not None]
+    if len(parts) != 2:
         return None
     (x, low), (y, at) = sorted(parts, key=lambda part: part[1])
     shape = hlo.shape_of(op.result)
@@ -170,7 +167,7 @@ def _again(op: ir.Operation, x: ir.Value, dimensions: Sequence[int]) -> ir.Value
     return new.result
 
 
-def reduce_nothing(op: ir.Operation, options: Simplify) -> Values | None:
+def reduce_nothing(op: ir.Operation, options: Options) -> Values | None:
     """Over no dims or over dims of 1."""
     dims = ints(op, "dimensions")
     x = op.operands[0]
@@ -179,7 +176,7 @@ def reduce_nothing(op: ir.Operation, options: Simplify) -> Values | None:
     return [hlo.reshape(x, hlo.shape_of(op.result))]
 
 
-def reduce_moved(op: ir.Operation, options: Simplify) -> Values | None:
+def reduce_moved(op: ir.Operation, options: Options) -> Values | None:
     """Of a transpose that leaves the kept dims in order, or of put-in 1s."""
     if _kind(op) is None:
         return None
@@ -201,7 +198,7 @@ def reduce_moved(op: ir.Operation, options: Simplify) -> Values | None:
 _IDEMPOTENT = frozenset(["maximum", "minimum", "and", "or"])
 
 
-def reduce_broadcast(op: ir.Operation, options: Simplify) -> Values | None:
+def reduce_broadcast(op: ir.Operation, options: Options) -> Values | None:
     """Over dims that only repeat: max once, a sum as a product."""
     kind, source = _kind(op), defining(op.operands[0], "broadcast_in_dim")
     if kind is None or source is None:
@@ -230,7 +227,7 @@ def reduce_broadcast(op: ir.Operation, options: Simplify) -> Values | None:
     return [result]
 
 
-def reduce_reduced(op: ir.Operation, options: Simplify) -> Values | None:
+def reduce_reduced(op: ir.Operation, options: Options) -> Values | None:
     """Twice the same way: at once."""
     kind, source = _kind(op), defining(op.operands[0], "reduce")
     if kind is None or source is None or _kind(source) != kind:
@@ -272,7 +269,7 @@ def _run_of(value: ir.Value, count: int, size: int) -> int | None:
     return start if in_order and 0 <= start and start + count <= size else None
 
 
-def gather_in_order(op: ir.Operation, options: Simplify) -> Values | None:
+def gather_in_order(op: ir.Operation, options: Options) -> Values | None:
     """Rows `s, s+1, ...` of a table: a slice."""
     x, indices = op.operands
     numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
@@ -295,7 +292,7 @@ def gather_in_order(op: ir.Operation, options: Simplify) -> Values | None:
     return [hlo.slice_(x, low, high, [1] * len(shape))]
 
 
-def scatter_in_order(op: ir.Operation, options: Simplify) -> Values | None:
+def scatter_in_order(op: ir.Operation, options: Options) -> Values | None:
     """Rows `s, s+1, ...`: combined with the slice that they are."""
     if len(op.operands) != 3:
         return None

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes import constants
 from pcp.passes.rewriting import defining, integer, ints
-
-if TYPE_CHECKING:
-    from pcp.passes.simplify import Simplify
+from pcp.passes.simplify_options import Options
 
 Values = Sequence[ir.Value]
 
 
-def reshape(op: ir.Operation, options: Simplify) -> Values | None:
+def reshape(op: ir.Operation, options: Options) -> Values | None:
     """To the same shape, twice in a row, and of a scalar spread out."""
     x = op.operands[0]
     if x.type == op.result.type:
@@ -33,7 +30,7 @@ def reshape(op: ir.Operation, options: Simplify) -> Values | None:
 # --- transpose ---
 
 
-def transpose(op: ir.Operation, options: Simplify) -> Values | None:
+def transpose(op: ir.Operation, options: Options) -> Values | None:
     """Of nothing, of a transpose, of a broadcast, and where only 1s move."""
     x, permutation = op.operands[0], ints(op, "permutation")
     if permutation == sorted(permutation):
@@ -59,7 +56,7 @@ def _keeps_order(shape: Sequence[int], permutation: Sequence[int]) -> bool:
 # --- broadcast_in_dim ---
 
 
-def broadcast(op: ir.Operation, options: Simplify) -> Values | None:
+def broadcast(op: ir.Operation, options: Options) -> Values | None:
     """Merged into what it repeats; a reshape where it repeats nothing."""
     x, dims = op.operands[0], ints(op, "broadcast_dimensions")
     shape = hlo.shape_of(op.result)
@@ -119,7 +116,7 @@ def inserted_ones(short: Sequence[int], long: Sequence[int]) -> list[int] | None
 # --- slice, concatenate, pad, reverse ---
 
 
-def slice_(op: ir.Operation, options: Simplify) -> Values | None:
+def slice_(op: ir.Operation, options: Options) -> Values | None:
     """Of everything, of a slice, of one part of a concatenation or padding."""
     x = op.operands[0]
     if x.type == op.result.type:
@@ -220,7 +217,7 @@ _SLICES = {
 }
 
 
-def concatenate(op: ir.Operation, options: Simplify) -> Values | None:
+def concatenate(op: ir.Operation, options: Options) -> Values | None:
     """Of one, of empty ones, and of neighbouring slices of one value."""
     dimension = integer(op, "dimension")
     parts = [v for v in op.operands if hlo.shape_of(v)[dimension]]
@@ -251,7 +248,7 @@ def _join(left: ir.Value, right: ir.Value, dimension: int) -> ir.Value | None:
     return hlo.slice_(a.operands[0], low, high, [1] * len(low))
 
 
-def pad(op: ir.Operation, options: Simplify) -> Values | None:
+def pad(op: ir.Operation, options: Options) -> Values | None:
     """With nothing, and of a constant that is the padding itself."""
     x, value = op.operands
     names = ("edge_padding_low", "edge_padding_high", "interior_padding")
@@ -264,7 +261,7 @@ def pad(op: ir.Operation, options: Simplify) -> Values | None:
     return None
 
 
-def reverse(op: ir.Operation, options: Simplify) -> Values | None:
+def reverse(op: ir.Operation, options: Options) -> Values | None:
     """Along dims of 1, and twice along the same."""
     x = op.operands[0]
     dims = [d for d in ints(op, "dimensions") if hlo.shape_of(x)[d] > 1]

@@ -94,10 +94,11 @@ class Shepherd:
         self._born = self._beat = clock()
         self._ended_at = 0.0
         self._held_since: float | None = None
-        self.rounds = Rounds(self)
-        self.saver = Saver(self)
-        self.validation = Validation(self)
-        self._recovery = Recovery(self)
+        # pyright reads this file under two names, one for each side of the link.
+        self.rounds = Rounds(self)  # pyright: ignore[reportArgumentType]
+        self.saver = Saver(self)  # pyright: ignore[reportArgumentType]
+        self.validation = Validation(self)  # pyright: ignore[reportArgumentType]
+        self._recovery = Recovery(self)  # pyright: ignore[reportArgumentType]
         self._check: Callable[[], None] = lambda: None
         self._ending = False
         self._outcome: Outcome | None = None
