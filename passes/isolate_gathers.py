@@ -42,6 +42,6 @@ def _isolate(gather: ir.Operation) -> None:
     if users and all(op.name == "stablehlo.optimization_barrier" for op, _ in users):
         return
     with ir.InsertionPoint.after(gather), gather.location:
-        barrier = hlo.op("optimization_barrier", [result], [result.type]).result
+        barrier = hlo.optimization_barrier(result)
     for op, i in users:
         op.operands[i] = barrier
