@@ -1,0 +1,448 @@
+"""pcp-insert-reshards: every op gets operands that lie as it needs them.
+
+Propagation gives each value one layout. Where an op's operands and results do not
+fit together, or more than one way of cutting the op's work is at hand, the cheapest
+is taken: bytes that a member sends, plus work weighed as `FLOPS_PER_BYTE` says.
+
+Partial sums travel on through ops that are linear in them, so that the sum of three
+products is reduced once and not three times.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+
+from pcp.dialect.bindings import ir
+from pcp.errors import PassError
+from pcp.dialect.context import location_string
+from pcp.passes import constants
+from pcp.passes.base import Pass
+from pcp.passes.elementwise import body_kind
+from pcp.passes.propagate_sharding import only_mesh, port_shardings
+from pcp.passes.rewriting import functions
+from pcp.passes.sharding import resharding
+from pcp.passes.sharding.factors import (
+    REPLICATE,
+    Assignment,
+    Rule,
+    assemble,
+    expressible,
+    project,
+)
+from pcp.passes.sharding.flow import block_of, returned
+from pcp.passes.sharding.layout import (
+    SHARDING,
+    Axes,
+    Layout,
+    from_attribute,
+    to_attribute,
+)
+from pcp.passes.sharding.mesh import Mesh
+from pcp.passes.sharding.rules import rule_of
+
+#: How much work a byte on the wire is worth, about that of a CPU on a fast network.
+FLOPS_PER_BYTE = 100.0
+
+#: Ops without operands, which are made again rather than moved.
+SOURCES = ("stablehlo.constant", "stablehlo.iota", "arith.constant")
+
+#: More ways than this to cut one op are not tried.
+MOST_WAYS = 256
+
+
+@dataclass(frozen=True)
+class InsertReshards(Pass):
+    """Make every change of layout an op: `pcp.reshard`.
+
+    Assumes what pcp-propagate-sharding leaves. After it an op's tensors agree on how
+    its work is cut, `pcp.sharding` of each result is how the op leaves it (partial
+    sums as `unreduced`), and what has to lie otherwise goes through a `pcp.reshard`.
+
+    Before, with %x cut along its contracted dimension and %y to be whole:
+
+        %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+            {pcp.sharding = [#pcp.sharding<@m, [[], []], [], []>]}
+
+    After:
+
+        %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+            {pcp.sharding = [#pcp.sharding<@m, [[], []], [], ["tp"]>]}
+        %y = "pcp.reshard"(%p) {sharding = #pcp.sharding<@m, [[], []], [], []>}
+    """
+
+    name = "pcp-insert-reshards"
+
+    def run(self, module: ir.Module) -> None:
+        """Insert reshards into every function."""
+        with module.context:
+            mesh = only_mesh(module)
+            for function in functions(module):
+                _Resharder(mesh).function(function)
+
+
+def element_width(value: ir.Value) -> int:
+    """Bytes of an element on the wire."""
+    element = ir.RankedTensorType(value.type).element_type
+    if isinstance(element, ir.ComplexType):
+        return 2 * element.element_type.width // 8
+    return max(1, element.width // 8)
+
+
+@dataclass
+class _Resharder:
+    """Walks a function; knows how each value lies where it is now."""
+
+    mesh: Mesh
+    layouts: dict[ir.Value, Layout] = field(default_factory=dict)
+    #: Values that are still partial sums, with the layout they are meant to have.
+    pending: dict[ir.Value, Layout] = field(default_factory=dict)
+    made: dict[tuple[ir.Value, Layout, ir.Block], ir.Value] = field(
+        default_factory=dict
+    )
+    ways: dict[tuple, Assignment] = field(default_factory=dict)
+
+    def function(self, function: ir.Operation) -> None:
+        """Reshard inside `function`; its border lies as it says."""
+        entry = block_of(function, 0)
+        given = port_shardings(function, "arg_attrs", len(entry.arguments))
+        for argument, sharding in zip(entry.arguments, given, strict=True):
+            self.layouts[argument] = self._read(sharding, function)
+        results = len(returned(entry).operands)
+        wanted = [
+            self._read(sharding, function)
+            for sharding in port_shardings(function, "res_attrs", results)
+        ]
+        self._block(entry, wanted)
+
+    def _read(self, sharding: ir.Attribute | None, op: ir.Operation) -> Layout:
+        if sharding is None:
+            raise PassError(
+                f"{location_string(op.location)}: a tensor has no pcp.sharding; run "
+                "pcp-propagate-sharding first"
+            )
+        return from_attribute(sharding)
+
+    def _block(self, block: ir.Block, wanted: Sequence[Layout]) -> None:
+        """Reshard in a block whose terminator hands on values laid out so."""
+        *ops, end = [view.operation for view in block.operations]
+        for op in ops:
+            self._visit(op)
+        self._demand(end, wanted)
+
+    def _demand(self, op: ir.Operation, wanted: Sequence[Layout]) -> None:
+        """Make the op's operands lie so."""
+        for i, layout in enumerate(wanted):
+            op.operands[i] = self._as(op.operands[i], layout, op)
+
+    def _visit(self, op: ir.Operation) -> None:
+        match op.name:
+            case "stablehlo.while":
+                self._loop(op)
+            case "stablehlo.case" | "stablehlo.if":
+                self._branches(op)
+            case "pcp.reshard" | "pcp.constraint":
+                self._explicit(op)
+            case _:
+                self._compute(op)
+
+    # --- control flow ---
+
+    def _stored(self, op: ir.Operation) -> list[Layout]:
+        if not len(op.results):
+            return []
+        if SHARDING not in op.attributes:
+            if all(isinstance(r.type, ir.RankedTensorType) for r in op.results):
+                self._read(None, op)
+            return [Layout.replicated(_rank(r)) for r in op.results]
+        return [from_attribute(a) for a in ir.ArrayAttr(op.attributes[SHARDING])]
+
+    def _loop(self, op: ir.Operation) -> None:
+        carried = self._stored(op)
+        self._demand(op, carried)
+        for i in range(2):
+            block = block_of(op, i)
+            self.layouts.update(zip(block.arguments, carried, strict=True))
+        self._block(block_of(op, 0), [Layout(())])
+        self._block(block_of(op, 1), carried)
+        self.layouts.update(zip(op.results, carried, strict=True))
+
+    def _branches(self, op: ir.Operation) -> None:
+        results = self._stored(op)
+        self._demand(op, [Layout(())])
+        for i in range(len(op.regions)):
+            self._block(block_of(op, i), results)
+        self.layouts.update(zip(op.results, results, strict=True))
+
+    # --- one op ---
+
+    def _explicit(self, op: ir.Operation) -> None:
+        """What a user asked for is a reshard of what is there."""
+        layout = from_attribute(op.attributes["sharding"])
+        source = op.operands[0]
+        if op.name == "pcp.reshard":
+            op.operands[0] = self._settled(source)
+            self.layouts[op.results[0]] = layout
+            return
+        value = self._as(source, layout, op)
+        op.results[0].replace_all_uses_with(value)
+        op.erase()
+
+    def _compute(self, op: ir.Operation) -> None:
+        stored = self._stored(op)
+        rule = rule_of(op)
+        if rule is None:
+            whole = [Layout.replicated(_rank(v)) for v in op.operands]
+            self._demand(op, whole)
+            self._leave(op, [Layout.replicated(_rank(v)) for v in op.results], stored)
+            return
+        if self._stays_partial(op, rule):
+            return
+        assignment = self._cut(op, rule, stored)
+        self._demand(
+            op, [assemble(rule, dims, assignment, self.mesh) for dims in rule.operands]
+        )
+        partial = rule.reductions(assignment).get("sum", ())
+        own = [
+            Layout(assemble(rule, dims, assignment, self.mesh).dims, partial)
+            for dims in rule.results
+        ]
+        self._leave(op, own, stored)
+
+    def _leave(
+        self, op: ir.Operation, own: Sequence[Layout], stored: Sequence[Layout]
+    ) -> None:
+        """Note how the op leaves its results; those meant otherwise are resharded."""
+        for result, layout, meant in zip(op.results, own, stored, strict=True):
+            self.layouts[result] = layout
+            if layout.unreduced and layout.unreduced != meant.unreduced:
+                self.pending[result] = meant
+            elif layout != meant:
+                self._replace(result, meant, op)
+        if len(op.results):
+            op.attributes[SHARDING] = ir.ArrayAttr.get(
+                [to_attribute(layout, self.mesh.name) for layout in own]
+            )
+
+    def _replace(self, value: ir.Value, layout: Layout, op: ir.Operation) -> ir.Value:
+        """A reshard right behind `op`, for all uses of `value`."""
+        with ir.InsertionPoint(op):
+            new = self._reshard(value, layout, op.location)
+        new.owner.operation.move_after(op)
+        value.replace_all_uses_except(new, new.owner.operation)
+        return new
+
+    def _reshard(self, value: ir.Value, layout: Layout, location: ir.Location):
+        with location:
+            made = ir.Operation.create(
+                "pcp.reshard",
+                operands=[value],
+                results=[value.type],
+                attributes={"sharding": to_attribute(layout, self.mesh.name)},
+            )
+        self.layouts[made.results[0]] = layout
+        return made.results[0]
+
+    # --- partial sums ---
+
+    def _settled(self, value: ir.Value) -> ir.Value:
+        """The value as it is meant to lie, reduced if it was pending."""
+        meant = self.pending.pop(value, None)
+        if meant is None:
+            return value
+        return self._replace(value, meant, value.owner)
+
+    def _as(self, value: ir.Value, layout: Layout, user: ir.Operation) -> ir.Value:
+        """The value laid out so, for `user`."""
+        if value in self.pending:
+            if _only_use(value):
+                # Straight to where its only user wants it.
+                self.pending[value] = layout
+            value = self._settled(value)
+        if self.layouts[value] == layout:
+            return value
+        key = (value, layout, user.block)
+        if key not in self.made:
+            self.made[key] = self._again(value, layout) or self._before(
+                value, layout, user
+            )
+        return self.made[key]
+
+    def _before(self, value: ir.Value, layout: Layout, user: ir.Operation):
+        with ir.InsertionPoint(user):
+            return self._reshard(value, layout, user.location)
+
+    def _again(self, value: ir.Value, layout: Layout) -> ir.Value | None:
+        """A constant or iota is made once more instead of being resharded."""
+        owner = value.owner
+        if isinstance(owner, ir.Block) or owner.name not in SOURCES:
+            return None
+        with ir.InsertionPoint(owner):
+            copy = owner.operation.clone()
+        copy.attributes[SHARDING] = ir.ArrayAttr.get(
+            [to_attribute(layout, self.mesh.name)]
+        )
+        self.layouts[copy.results[0]] = layout
+        return copy.results[0]
+
+    def _stays_partial(self, op: ir.Operation, rule: Rule) -> bool:
+        """Apply an op that is linear in partial sums to them, if it can be."""
+        partial = [v for v in _linear_in(op) if v in self.pending]
+        linear = list(_linear_in(op))
+        if not linear or len(partial) != len(linear):
+            return False
+        layouts = {self.layouts[v] for v in partial}
+        if len(layouts) != 1 or not all(map(_only_use_by(op), partial)):
+            return False
+        (layout,) = layouts
+        assignment: Assignment = {}
+        for dims, operand in zip(rule.operands, op.operands, strict=True):
+            if operand in self.pending:
+                found, complete = project(rule, dims, layout, self.mesh)
+                if not complete:
+                    return False
+                assignment |= found
+        if any(rule.kinds[f] != "pass" for f in assignment):
+            return False
+        if not expressible(rule, assignment, self.mesh):
+            return False
+        for i, (dims, operand) in enumerate(
+            zip(rule.operands, list(op.operands), strict=True)
+        ):
+            if operand not in self.pending:
+                wanted = assemble(rule, dims, assignment, self.mesh)
+                op.operands[i] = self._as(operand, wanted, op)
+        (dims,) = rule.results
+        own = Layout(assemble(rule, dims, assignment, self.mesh).dims, layout.unreduced)
+        stored = self._stored(op)
+        for value in partial:
+            self.pending.pop(value, None)
+        self._leave(op, [own], stored)
+        return True
+
+    # --- how to cut the work ---
+
+    def _cut(
+        self, op: ir.Operation, rule: Rule, stored: Sequence[Layout]
+    ) -> Assignment:
+        """The cheapest assignment of axes to the op's factors."""
+        values = (*op.operands, *op.results)
+        current = [self._meant(v) for v in op.operands] + list(stored)
+        shapes = tuple(tuple(ir.RankedTensorType(v.type).shape) for v in values)
+        widths = tuple(element_width(v) for v in values)
+        key = (rule, tuple(current), widths)
+        if key not in self.ways:
+            ways = list(self._ways(rule, current))
+            self.ways[key] = min(
+                ways,
+                key=lambda way: self._price(op, rule, way, current, shapes, widths),
+            )
+        return self.ways[key]
+
+    def _meant(self, value: ir.Value) -> Layout:
+        return self.pending.get(value) or self.layouts[value]
+
+    def _ways(self, rule: Rule, current: Sequence[Layout]) -> Iterator[Assignment]:
+        """Every combination of what the tensors propose for each factor, or less."""
+        proposals: dict[int, set[Axes]] = {}
+        for dims, layout in zip(rule.tensors, current, strict=True):
+            found, _ = project(rule, dims, layout, self.mesh)
+            for factor, axes in found.items():
+                if rule.kinds[factor] != REPLICATE:
+                    options = proposals.setdefault(factor, {()})
+                    options.update(axes[:n] for n in range(1, len(axes) + 1))
+        factors = sorted(proposals)
+        options = [sorted(proposals[f], key=lambda a: (-len(a), a)) for f in factors]
+        if prod(map(len, options)) > MOST_WAYS:
+            options = [[o[0], ()] for o in options]
+        for choice in product(*options):
+            used = [axis for axes in choice for axis in axes]
+            if len(set(used)) < len(used):
+                continue
+            way = {f: axes for f, axes in zip(factors, choice, strict=True) if axes}
+            if expressible(rule, way, self.mesh):
+                yield way
+
+    def _price(
+        self,
+        op: ir.Operation,
+        rule: Rule,
+        way: Assignment,
+        current: Sequence[Layout],
+        shapes: Sequence[tuple[int, ...]],
+        widths: Sequence[int],
+    ) -> tuple[float, float]:
+        """Bytes and weighed work of one way; then the work alone, for a tie."""
+        total = 0.0
+        count = len(rule.operands)
+        kinds = rule.reductions(way)
+        partial = kinds.get("sum", ())
+        for i, dims in enumerate(rule.tensors):
+            layout = assemble(rule, dims, way, self.mesh)
+            old, new = current[i], layout
+            if i >= count:
+                old, new = Layout(layout.dims, partial), current[i]
+                for kind, axes in kinds.items():
+                    if kind != "sum":
+                        before = Layout(layout.dims, axes)
+                        total += self._bytes(before, layout, shapes[i], widths[i])
+            total += self._bytes(old, new, shapes[i], widths[i])
+        work = 2.0 * prod(
+            n / self.mesh.count(way.get(f, ())) for f, n in enumerate(rule.sizes)
+        )
+        return total + work / FLOPS_PER_BYTE, work
+
+    def _bytes(
+        self, old: Layout, new: Layout, shape: tuple[int, ...], width: int
+    ) -> float:
+        return resharding.cost(old, new, shape, width, self.mesh)
+
+
+# --- facts about ops ---
+
+
+def _rank(value: ir.Value) -> int:
+    type_ = value.type
+    return type_.rank if isinstance(type_, ir.RankedTensorType) else 0
+
+
+_LINEAR = ("negate", "reshape", "transpose", "slice", "convert")
+
+
+def _linear_in(op: ir.Operation) -> Iterable[ir.Value]:
+    """The operands in which the op is linear together, if it is."""
+    name = op.name.removeprefix("stablehlo.")
+    operands = list(op.operands)
+    if name in ("add", "subtract"):
+        return operands
+    if name in _LINEAR:
+        same = name != "convert" or _widens(op)
+        return operands[:1] if same else []
+    if name == "reduce" and len(operands) == 2:
+        sums = body_kind(op.regions[0].blocks[0]) == "add"
+        return operands[:1] if sums and constants.splat(operands[1]) == 0 else []
+    if name in ("multiply", "divide"):
+        if constants.splat(operands[1]) is not None:
+            return operands[:1]
+        if name == "multiply" and constants.splat(operands[0]) is not None:
+            return operands[1:]
+    return []
+
+
+def _widens(op: ir.Operation) -> bool:
+    """A conversion between floats that loses nothing."""
+    old, new = (
+        ir.RankedTensorType(v.type).element_type
+        for v in (op.operands[0], op.results[0])
+    )
+    floats = isinstance(old, ir.FloatType) and isinstance(new, ir.FloatType)
+    return floats and new.width > old.width
+
+
+def _only_use(value: ir.Value) -> bool:
+    return sum(1 for _ in value.uses) == 1
+
+
+def _only_use_by(op: ir.Operation):
+    """Whether a value is used by `op` alone."""
+    return lambda value: all(use.owner.operation == op for use in value.uses)

@@ -1,0 +1,365 @@
+"""pcp-partition: one program for the whole mesh becomes one for each device."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pcp.dialect import collectives, hlo
+from pcp.dialect.bindings import ir
+from pcp.passes.base import Pass
+from pcp.passes.propagate_sharding import WHY, only_mesh, port_shardings
+from pcp.passes.rewriting import functions, refuse
+from pcp.passes.sharding.factors import Assignment, Rule, project
+from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
+from pcp.passes.sharding.layout import SHARDING, Layout, from_attribute
+from pcp.passes.sharding.local import Local, check_closed, localize
+from pcp.passes.sharding.mesh import Mesh
+from pcp.passes.sharding.resharding import Step, steps
+from pcp.passes.sharding.rules import rule_of
+
+Value = ir.Value
+
+
+@dataclass(frozen=True)
+class Partition(Pass):
+    """Turn the global program into `module @<device> {...}` for each member.
+
+    Assumes what pcp-insert-reshards leaves. Every function is rebuilt for each
+    device with the types of its parts, reshards become collectives, and collectives
+    are `ordered`: from here on dropping one on one device would be a deadlock. The
+    border of a function keeps `pcp.sharding`, which says how the parts fit together.
+    Leaves no `pcp.reshard`, `pcp.constraint` or `pcp.barrier_prop`.
+
+    Before:
+
+        func.func @f(%x: tensor<8x8xf32> {pcp.sharding = [[], ["tp"]]}, ...) {
+          %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+              {pcp.sharding = [#pcp.sharding<@m, [[], []], [], ["tp"]>]}
+          %y = "pcp.reshard"(%p) {sharding = #pcp.sharding<@m, [[], []], [], []>}
+
+    After:
+
+        module @d0 {
+          func.func @f(%x: tensor<8x4xf32>, %w: tensor<4x4xf32>) {
+            %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+            %y = "pcp.all_reduce"(%p) {axes = ["tp"], kind = "sum", mesh = @m, ordered}
+    """
+
+    name = "pcp-partition"
+
+    def run(self, module: ir.Module) -> None:
+        """Replace the functions by one module a device."""
+        with module.context:
+            partition(module)
+
+
+def partition(module: ir.Module) -> None:
+    """See `Partition`."""
+    mesh = only_mesh(module)
+    whole = list(functions(module))
+    plans = [Plan.read(function, mesh) for function in whole]
+    for place, device in zip(mesh.members, mesh.devices, strict=True):
+        with ir.InsertionPoint(module.body), module.operation.location:
+            home = ir.Operation.create("builtin.module", regions=1)
+            home.attributes["sym_name"] = ir.StringAttr.get(device)
+            block = home.regions[0].blocks.append()
+        for plan in plans:
+            with ir.InsertionPoint(block), plan.function.location:
+                _Member(mesh, place, plan).build()
+    for function in whole:
+        function.erase()
+
+
+# --- what is the same for all members ---
+
+
+@dataclass
+class Plan:
+    """How every value of a function lies and every op's work is cut."""
+
+    function: ir.Operation
+    layouts: dict[Value, Layout] = field(default_factory=dict)
+    rules: dict[ir.Operation, tuple[Rule, Assignment]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, function: ir.Operation, mesh: Mesh) -> "Plan":
+        """Read the shardings that stand in the function."""
+        plan = cls(function)
+        entry = block_of(function, 0)
+        given = port_shardings(function, "arg_attrs", len(entry.arguments))
+        for argument, sharding in zip(entry.arguments, given, strict=True):
+            if sharding is None:
+                refuse(function, "an argument has no pcp.sharding; propagate first")
+            plan.layouts[argument] = from_attribute(sharding)
+        plan._block(entry, mesh)
+        return plan
+
+    def _block(self, block: ir.Block, mesh: Mesh) -> None:
+        for view in block.operations:
+            op = view.operation
+            self._op(op, mesh)
+
+    def _op(self, op: ir.Operation, mesh: Mesh) -> None:
+        if op.name in CONTROL_FLOW:
+            self._results(op)
+            for region in op.regions:
+                carried = [self.layouts[r] for r in op.results]
+                arguments = region.blocks[0].arguments
+                self.layouts.update(zip(arguments, carried, strict=False))
+                self._block(region.blocks[0], mesh)
+        elif op.name == "pcp.reshard":
+            self.layouts[op.results[0]] = from_attribute(op.attributes["sharding"])
+        elif len(op.results):
+            self._results(op)
+            self._rule(op, mesh)
+
+    def _results(self, op: ir.Operation) -> None:
+        if SHARDING not in op.attributes:
+            if not all(isinstance(r.type, ir.RankedTensorType) for r in op.results):
+                self.layouts.update((r, Layout(())) for r in op.results)
+                return
+            refuse(op, f"it has no {SHARDING}; run pcp-propagate-sharding first")
+        shardings = ir.ArrayAttr(op.attributes[SHARDING])
+        for result, sharding in zip(op.results, shardings, strict=True):
+            self.layouts[result] = from_attribute(sharding)
+
+    def _rule(self, op: ir.Operation, mesh: Mesh) -> None:
+        rule = rule_of(op)
+        tensors = [self.layouts[v] for v in (*op.operands, *op.results)]
+        if rule is None:
+            if any(not layout.is_replicated for layout in tensors):
+                refuse(op, "it can only run whole; run pcp-insert-reshards first")
+            return
+        assignment: Assignment = {}
+        for dims, layout in zip(rule.tensors, tensors, strict=True):
+            found, complete = project(rule, dims, layout, mesh)
+            clash = any(assignment.get(f, axes) != axes for f, axes in found.items())
+            if clash or not complete:
+                refuse(op, "its tensors do not fit; run pcp-insert-reshards first")
+            assignment |= found
+        self.rules[op] = rule, assignment
+        check_closed(op)
+
+
+# --- one member ---
+
+
+@dataclass
+class _Member:
+    """Builds one function for one member, at the current insertion point."""
+
+    mesh: Mesh
+    place: dict[str, int]
+    plan: Plan
+    values: dict[Value, Value] = field(default_factory=dict)
+
+    def _type(self, value: Value) -> ir.Type:
+        """The type of the member's part of a value."""
+        type_ = value.type
+        if not isinstance(type_, ir.RankedTensorType):
+            return type_
+        layout = self.plan.layouts[value]
+        if not any(layout.dims):
+            return type_
+        shape = layout.local_shape(type_.shape, self.mesh, self.place)
+        return hlo.tensor(shape, type_.element_type)
+
+    def build(self) -> None:
+        """The function, with its name and its ports' attributes."""
+        source = self.plan.function
+        entry = block_of(source, 0)
+        end = returned(entry)
+        inputs = [self._type(a) for a in entry.arguments]
+        made = ir.Operation.create("func.func", regions=1)
+        for name in source.attributes:
+            made.attributes[name] = source.attributes[name]
+        block = made.regions[0].blocks.append(
+            *inputs, arg_locs=[a.location for a in entry.arguments]
+        )
+        self.values.update(zip(entry.arguments, block.arguments, strict=True))
+        with ir.InsertionPoint(block):
+            self._ops(entry)
+            outputs = [self.values[v] for v in end.operands]
+            with end.location:
+                ir.Operation.create("func.return", operands=outputs)
+        made.attributes["function_type"] = ir.TypeAttr.get(
+            ir.FunctionType.get(inputs, [v.type for v in outputs])
+        )
+
+    def _ops(self, block: ir.Block) -> None:
+        """Everything in a block but its terminator."""
+        *ops, _ = block.operations
+        for view in ops:
+            op = view.operation
+            with op.location:
+                results = self._op(op)
+            self.values.update(zip(op.results, results, strict=True))
+
+    def _op(self, op: ir.Operation) -> Sequence[Value]:
+        if op.name in CONTROL_FLOW:
+            return self._control_flow(op)
+        operands = [self.values[v] for v in op.operands]
+        if op.name == "pcp.reshard":
+            return [self._reshard(op, operands[0])]
+        if op.name == "pcp.barrier_prop":
+            return operands
+        if op.name.startswith("pcp.") and op.name != "pcp.stop_gradient":
+            refuse(op, "it stands in a program that is still to be partitioned")
+        if op not in self.plan.rules:
+            return self._whole(op, operands)
+        rule, assignment = self.plan.rules[op]
+        layouts = [self.plan.layouts[v] for v in (*op.operands, *op.results)]
+        at = Local(op, rule, assignment, layouts, self.mesh, self.place)
+        return self._joined(at, localize(at, operands))
+
+    def _whole(self, op: ir.Operation, operands: Sequence[Value]) -> Sequence[Value]:
+        copy = op.clone()
+        for name in (SHARDING, WHY):
+            if name in copy.attributes:
+                del copy.attributes[name]
+        for i, operand in enumerate(operands):
+            copy.operands[i] = operand
+        return list(copy.results)
+
+    def _joined(self, at: Local, results: Sequence[Value]) -> Sequence[Value]:
+        """Partial results other than sums are reduced where they arise."""
+        joined = list(results)
+        for kind, axes in at.rule.reductions(at.assignment).items():
+            if kind != "sum":
+                joined = [self._all_reduce(v, axes, kind) for v in joined]
+        return joined
+
+    def _control_flow(self, op: ir.Operation) -> Sequence[Value]:
+        made = ir.Operation.create(
+            op.name,
+            operands=[self.values[v] for v in op.operands],
+            results=[self._type(r) for r in op.results],
+            attributes={
+                name: op.attributes[name]
+                for name in op.attributes
+                if name not in (SHARDING, WHY)
+            },
+            regions=len(op.regions),
+        )
+        for source, target in zip(op.regions, made.regions, strict=True):
+            old = source.blocks[0]
+            block = target.blocks.append(
+                *(self._type(a) for a in old.arguments),
+                arg_locs=[a.location for a in old.arguments],
+            )
+            self.values.update(zip(old.arguments, block.arguments, strict=True))
+            with ir.InsertionPoint(block):
+                self._ops(old)
+                end = returned(old)
+                with end.location:
+                    hlo.op("return", [self.values[v] for v in end.operands], [])
+        return list(made.results)
+
+    # --- collectives ---
+
+    def _reshard(self, op: ir.Operation, value: Value) -> Value:
+        source = op.operands[0]
+        old, new = self.plan.layouts[source], self.plan.layouts[op.results[0]]
+        shape = tuple(ir.RankedTensorType(source.type).shape)
+        layout = old
+        for step in steps(old, new, shape, self.mesh):
+            value = MOVES[step.kind](self, step, layout, shape, value)
+            layout = step.after
+        return value
+
+    def _all_reduce(self, value: Value, axes: Sequence[str], kind: str) -> Value:
+        return collectives.all_reduce(
+            value, mesh=self.mesh.name, axes=axes, kind=kind, ordered=_flag()
+        )
+
+    def local(self, layout: Layout, shape: Sequence[int], value: Value) -> ir.Type:
+        """The member's type of a tensor laid out so."""
+        part = layout.local_shape(shape, self.mesh, self.place)
+        return hlo.tensor(part, hlo.element_type(value))
+
+    def sizes(self, step: Step, whole: Layout, n: int) -> list[int]:
+        """The parts along `step.dim` of the members of the group, if unequal.
+
+        `whole` is the layout in which the group's parts are joined.
+        """
+        own = self.mesh.part(n, whole.dims[step.dim], self.place)[1]
+        parts = self.mesh.parts(own, step.axes)
+        return [] if len(set(parts)) == 1 and parts[0] > 0 else parts
+
+
+Move = Callable[[_Member, Step, Layout, Sequence[int], Value], Value]
+
+
+def _flag() -> ir.Attribute:
+    return ir.UnitAttr.get()
+
+
+def _sum(member: _Member, step: Step, old: Layout, shape, value: Value) -> Value:
+    return member._all_reduce(value, step.axes, "sum")
+
+
+def _scatter(member: _Member, step: Step, old: Layout, shape, value: Value) -> Value:
+    return collectives.reduce_scatter(
+        value,
+        member.local(step.after, shape, value),
+        mesh=member.mesh.name,
+        axes=step.axes,
+        dim=step.dim,
+        sizes=member.sizes(step, old, shape[step.dim]),
+        ordered=_flag(),
+    )
+
+
+def _gather(member: _Member, step: Step, old: Layout, shape, value: Value) -> Value:
+    return collectives.all_gather(
+        value,
+        member.local(step.after, shape, value),
+        mesh=member.mesh.name,
+        axes=step.axes,
+        dim=step.dim,
+        sizes=member.sizes(step, step.after, shape[step.dim]),
+        ordered=_flag(),
+    )
+
+
+def _exchange(member: _Member, step: Step, old: Layout, shape, value: Value) -> Value:
+    return collectives.all_to_all(
+        value,
+        member.local(step.after, shape, value),
+        mesh=member.mesh.name,
+        axes=step.axes,
+        split=step.to,
+        concat=step.dim,
+        ordered=_flag(),
+    )
+
+
+def _permute(member: _Member, step: Step, old: Layout, shape, value: Value) -> Value:
+    return collectives.permute(
+        value,
+        mesh=member.mesh.name,
+        axes=step.axes,
+        pairs=step.pairs,
+        ordered=_flag(),
+    )
+
+
+def _slice(member: _Member, step: Step, old: Layout, shape, value: Value) -> Value:
+    """The member's part of what it holds."""
+    mesh, place = member.mesh, member.place
+    held = old.slices(shape, mesh, place)[step.dim]
+    own = step.after.slices(shape, mesh, place)[step.dim]
+    start = [0] * len(shape)
+    limit = list(hlo.shape_of(value))
+    start[step.dim] = own.start - held.start
+    limit[step.dim] = own.stop - held.start
+    return hlo.slice_(value, start, limit)
+
+
+MOVES: dict[str, Move] = {
+    "all_gather": _gather,
+    "all_reduce": _sum,
+    "all_to_all": _exchange,
+    "permute": _permute,
+    "reduce_scatter": _scatter,
+    "slice": _slice,
+}

@@ -1,0 +1,1 @@
+"""How a program is spread over a mesh: meshes, layouts, factor rules, resharding."""

@@ -1,0 +1,136 @@
+"""The tensors of a function and what ties their layouts together.
+
+A `Node` is an op with a rule, or a tie: values that control flow hands on unchanged
+(a loop's carry before, in and after the loop; the results of the branches of a case).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pcp.dialect.bindings import ir
+from pcp.passes.sharding.factors import Rule, Rules
+from pcp.passes.sharding.rules import rule_of
+
+#: Ops whose regions hold a program of their own, not the body of a reduction.
+CONTROL_FLOW = ("stablehlo.while", "stablehlo.case", "stablehlo.if")
+
+
+def block_of(op: ir.Operation, region: int) -> ir.Block:
+    """The only block of a region."""
+    return op.regions[region].blocks[0]
+
+
+def returned(block: ir.Block) -> ir.Operation:
+    """A block's terminator."""
+    *_, end = block.operations
+    return end.operation
+
+
+def walk(block: ir.Block) -> Iterator[ir.Operation]:
+    """The ops of a block and of the control flow in it, outer before inner."""
+    for view in block.operations:
+        op = view.operation
+        yield op
+        if op.name in CONTROL_FLOW:
+            for region in op.regions:
+                for inner in region.blocks:
+                    yield from walk(inner)
+
+
+@dataclass
+class Node:
+    """A rule over values, given as indices into `Graph.values`."""
+
+    rule: Rule
+    values: tuple[int, ...]
+    operands: int
+    op: ir.Operation
+
+    @property
+    def is_tie(self) -> bool:
+        """Whether it hands values on instead of computing."""
+        return self.op.name in CONTROL_FLOW or self.op.name == "func.return"
+
+
+@dataclass
+class Graph:
+    """The values of one function, numbered; results of the function come last."""
+
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+    index: dict[ir.Value, int] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    results: list[int] = field(default_factory=list)
+
+    def number(self, value: ir.Value) -> int | None:
+        """The value's index; None for what is no tensor."""
+        if value not in self.index:
+            type_ = value.type
+            if not isinstance(type_, ir.RankedTensorType):
+                return None
+            self.index[value] = self._add(tuple(type_.shape))
+        return self.index[value]
+
+    def _add(self, shape: tuple[int, ...]) -> int:
+        self.shapes.append(shape)
+        return len(self.shapes) - 1
+
+    @classmethod
+    def read(cls, function: ir.Operation) -> "Graph":
+        """Number the values of `function` and find its nodes, in program order."""
+        graph = cls()
+        entry = block_of(function, 0)
+        for argument in entry.arguments:
+            graph.number(argument)
+        for op in walk(entry):
+            graph._visit(op)
+        return graph
+
+    def _visit(self, op: ir.Operation) -> None:
+        match op.name:
+            case "stablehlo.while":
+                self._loop(op)
+            case "stablehlo.case" | "stablehlo.if":
+                ends = [returned(block_of(op, i)) for i in range(len(op.regions))]
+                for i, result in enumerate(op.results):
+                    self._tie(op, [*(end.operands[i] for end in ends), result])
+            case "func.return":
+                for value in op.operands:
+                    if (source := self.number(value)) is not None:
+                        self.results.append(self._add(self.shapes[source]))
+                        self._node(op, [source, self.results[-1]])
+            case "stablehlo.return":
+                pass
+            case _:
+                self._compute(op)
+
+    def _compute(self, op: ir.Operation) -> None:
+        found = [self.number(v) for v in (*op.operands, *op.results)]
+        if (rule := rule_of(op)) is not None and None not in found:
+            values = tuple(v for v in found if v is not None)
+            self.nodes.append(Node(rule, values, len(op.operands), op))
+
+    def _loop(self, op: ir.Operation) -> None:
+        condition, body = block_of(op, 0), block_of(op, 1)
+        after = returned(body).operands
+        for i, result in enumerate(op.results):
+            self._tie(
+                op,
+                [
+                    op.operands[i],
+                    condition.arguments[i],
+                    body.arguments[i],
+                    after[i],
+                    result,
+                ],
+            )
+
+    def _tie(self, op: ir.Operation, values: Sequence[ir.Value]) -> None:
+        numbers = [self.number(v) for v in values]
+        if None not in numbers:
+            self._node(op, [n for n in numbers if n is not None])
+
+    def _node(self, op: ir.Operation, values: Sequence[int]) -> None:
+        rules = Rules()
+        dims = rules.dims(self.shapes[values[0]])
+        rule = rules.done([dims] * (len(values) - 1), [dims])
+        self.nodes.append(Node(rule, tuple(values), len(values) - 1, op))
