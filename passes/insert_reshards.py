@@ -14,8 +14,8 @@ from itertools import product
 from math import prod
 
 from pcp.dialect.bindings import ir
-from pcp.errors import PassError
 from pcp.dialect.context import location_string
+from pcp.errors import PassError
 from pcp.passes import constants
 from pcp.passes.base import Pass
 from pcp.passes.elementwise import body_kind

@@ -230,7 +230,7 @@ def _mask(
     cut: Sequence[tuple[int, int]],
     shape: Sequence[int],
 ) -> Value:
-    """Where every cut component points into the member's part, at the result's shape."""
+    """Where every cut component points into the member's part, at that shape."""
     batch = [d for d in range(len(shape)) if d not in windows.offset]
     inside: Value | None = None
     for component, size in cut:

@@ -203,7 +203,7 @@ def _surplus(layout: Layout, new: Layout) -> Iterator[int]:
 def _exchange_dims(
     layout: Layout, new: Layout, shape: Shape, mesh: Mesh
 ) -> Step | None:
-    """The last axis of one dimension, where another wants it next and parts are equal."""
+    """A dimension's last axis, where another wants it next and parts are equal."""
     for d in _surplus(layout, new):
         axis = layout.dims[d][-1]
         for e, wanted in enumerate(new.dims):

@@ -99,7 +99,7 @@ def _reshape(op: ir.Operation) -> Rule:
 def _common_factors(
     rules: Rules, a: tuple[int, ...], b: tuple[int, ...]
 ) -> tuple[list[Dim], list[Dim]]:
-    """Both shapes as products of common factors: `[8,16] -> [8,4,4]` is `i,jk -> i,j,k`.
+    """Both shapes as products of common factors: `[8,16] -> [8,4,4]` is i,jk -> i,j,k.
 
     Where they have none (`[4,3] -> [6,2]` after the common 2), what is left up to the
     next place at which both agree cannot be cut.
@@ -228,7 +228,7 @@ def reduction_kind(block: ir.Block, init: ir.Value) -> str | None:
     body = body_kind(block) or ""
     element = hlo.element_type(init)
     kind = _KINDS.get(body)
-    if kind is None or hlo.is_complex(element) and kind not in ("sum",):
+    if kind is None or (hlo.is_complex(element) and kind != "sum"):
         return None
     number = constants.splat(init)
     if number is None or (isinstance(element, ir.IntegerType) and element.width == 1):

@@ -146,6 +146,8 @@ def dot(p: Program) -> Value | None:
         for e, n in enumerate(hlo.shape_of(v))
         if n == shape[d] and len(hlo.shape_of(v)) + len(shape) <= 6
     ]
+    if not others:
+        return None
     y, e = p.rng.choice(others)
     batch = ([], [])
     pairs = [
@@ -381,11 +383,15 @@ def _annotated(
 
         main.attributes["arg_attrs"] = entries(layouts)
         main.attributes["res_attrs"] = entries(ends)
+        add_mesh(module, axes)
+    return str(module)
+
+
+def add_mesh(module: ir.Module, axes: dict[str, int]) -> None:
+    """A mesh `@m` of unnamed devices in front of everything."""
     named = ", ".join(f'#pcp.axis<"{a}", {n}>' for a, n in axes.items())
-    mesh = (
-        f'"pcp.mesh"() {{axes = [{named}], devices = [], sym_name = "m"}} : () -> ()\n'
-    )
-    return mesh + str(module).removeprefix("module {\n").rpartition("}")[0]
+    text = f'"pcp.mesh"() {{axes = [{named}], devices = [], sym_name = "m"}} : () -> ()'
+    ir.InsertionPoint.at_block_begin(module.body).insert(ir.Operation.parse(text))
 
 
 def whole(text: str, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

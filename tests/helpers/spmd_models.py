@@ -1,0 +1,192 @@
+"""Gradient programs of real models, and the ways to spread them over a mesh.
+
+A plan is a function from an argument's name and shape to the axes of its dimensions;
+gradients lie as their parameters do.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from helpers import jax_models
+from helpers.random_spmd import add_mesh
+
+from pcp.compiler.catalog import pipeline
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import parse
+from pcp.passes.sharding.layout import Layout, to_attribute
+
+BATCH, TIME = 4, 8
+
+#: (argument's name, its shape) -> axes of each dimension, for those that are cut.
+Plan = Callable[[str, tuple[int, ...]], dict[int, tuple[str, ...]]]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loss over named parameters and data, with arguments to run it on."""
+
+    loss: Callable[..., Any]
+    params: Any
+    data: tuple[np.ndarray, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Each argument of `@main` by its path: `layers.0.qkv`, `data.0`."""
+        paths = jax.tree_util.tree_flatten_with_path(self.params)[0]
+        own = [".".join(_key(k) for k in path) for path, _ in paths]
+        return own + [f"data.{i}" for i in range(len(self.data))]
+
+    @property
+    def arguments(self) -> list[np.ndarray]:
+        """The parameters' leaves, then the data."""
+        return [*jax.tree.leaves(self.params), *self.data]
+
+
+def _key(entry: Any) -> str:
+    return str(getattr(entry, "key", getattr(entry, "idx", entry)))
+
+
+def _mlp(params: Any, x: Any, y: Any) -> Any:
+    hidden = jnp.tanh(x @ params["w1"] + params["b1"])
+    hidden = jnp.tanh(hidden @ params["w2"] + params["b2"])
+    return jnp.mean((hidden @ params["w3"] - y) ** 2)
+
+
+def _tokens(batch: int) -> tuple[np.ndarray, ...]:
+    random = np.random.default_rng(3)
+    return tuple(random.integers(0, jax_models.VOCABULARY, (2, batch, TIME), np.int32))
+
+
+@cache
+def models() -> dict[str, Model]:
+    """An MLP, a CNN, a GPT and a Llama block, small."""
+    random = np.random.default_rng(4)
+
+    def normal(*shape: int) -> np.ndarray:
+        return (0.3 * random.normal(size=shape)).astype(np.float32)
+
+    mlp = {
+        "w1": normal(12, 16),
+        "b1": normal(16),
+        "w2": normal(16, 8),
+        "b2": normal(8),
+        "w3": normal(8, 4),
+    }
+    found = {"mlp": Model(_mlp, mlp, (normal(8, 12), normal(8, 4)))}
+    for name in ("gpt", "llama"):
+        loss, params, _ = jax_models.CASES[name]
+        found[name] = Model(loss, params, _tokens(BATCH))
+    loss, params, data = jax_models.CASES["cnn"]
+    found["cnn"] = Model(loss, params, data)
+    return found
+
+
+@cache
+def gradient_text(name: str) -> str:
+    """`@main(params, data) -> (loss, gradients)` without a mesh."""
+    model = models()[name]
+    text = (
+        jax.jit(model.loss, keep_unused=True)
+        .lower(model.params, *model.data)
+        .as_text()
+    )
+    module = parse(text)
+    wrt = ",".join(str(i) for i in range(len(jax.tree.leaves(model.params))))
+    pipeline(
+        f"builtin.module(inline,symbol-dce,pcp-grad{{func=main wrt={wrt}}},"
+        "func.func(chlo-legalize-to-stablehlo),pcp-simplify,cse)"
+    ).run(module)
+    with module.context:
+        for op in list(module.body.operations):
+            if ir.StringAttr(op.attributes["sym_name"]).value != "main_grad":
+                op.operation.erase()
+        module.body.operations[0].attributes["sym_name"] = ir.StringAttr.get("main")
+    return str(module)
+
+
+def annotate(name: str, axes: dict[str, int], plan: Plan) -> str:
+    """The gradient program with a mesh and the plan's shardings on its border."""
+    model = models()[name]
+    module = parse(gradient_text(name))
+    layouts = [
+        _layout(plan, n, np.shape(a))
+        for n, a in zip(model.names, model.arguments, strict=True)
+    ]
+    count = len(model.names) - len(model.data)
+    with module.context:
+        main = module.body.operations[0].operation
+        main.attributes["arg_attrs"] = _entries(layouts)
+        main.attributes["res_attrs"] = _entries([Layout(()), *layouts[:count]])
+        add_mesh(module, axes)
+    return str(module)
+
+
+def _layout(plan: Plan, name: str, shape: tuple[int, ...]) -> Layout:
+    cut = plan(name, shape)
+    return Layout(tuple(cut.get(d, ()) for d in range(len(shape))))
+
+
+def _entries(layouts: Sequence[Layout]) -> ir.Attribute:
+    return ir.ArrayAttr.get(
+        [ir.DictAttr.get({"pcp.sharding": to_attribute(x, "m")}) for x in layouts]
+    )
+
+
+# --- plans ---
+
+
+def dp(name: str, shape: tuple[int, ...]) -> dict[int, tuple[str, ...]]:
+    """Every member has a part of the batch."""
+    return {0: ("dp",)} if name.startswith("data.") else {}
+
+
+#: The dimension that each kind of weight is cut along, as in Megatron-LM.
+_COLUMNS = ("qkv", "q", "k", "v", "up", "gate", "w1", "w3", "b1", "head", "c1")
+_ROWS = ("out", "down", "token", "w2")
+
+
+def tp(name: str, shape: tuple[int, ...]) -> dict[int, tuple[str, ...]]:
+    """Column-parallel, then row-parallel; the vocabulary cut."""
+    last = name.rpartition(".")[2]
+    if last in _COLUMNS:
+        return {len(shape) - 1: ("tp",)}
+    return {0: ("tp",)} if last in _ROWS else {}
+
+
+def zero3(name: str, shape: tuple[int, ...]) -> dict[int, tuple[str, ...]]:
+    """The batch and every parameter cut along dp."""
+    if name.startswith("data."):
+        return {0: ("dp",)}
+    return {0: ("dp",)} if shape and shape[0] >= 2 else {}
+
+
+def dp_tp(name: str, shape: tuple[int, ...]) -> dict[int, tuple[str, ...]]:
+    """Both."""
+    return dp(name, shape) | tp(name, shape)
+
+
+def zero3_tp(name: str, shape: tuple[int, ...]) -> dict[int, tuple[str, ...]]:
+    """Parameters cut along tp, and along dp in another dimension."""
+    cut = dp_tp(name, shape)
+    if name.startswith("data."):
+        return cut
+    free = [d for d, n in enumerate(shape) if d not in cut and n >= 2]
+    return cut | ({free[0]: ("dp",)} if free else {})
+
+
+#: Plan name -> (mesh, plan).
+PLANS: dict[str, tuple[dict[str, int], Plan]] = {
+    "dp2": ({"dp": 2}, dp),
+    "dp3": ({"dp": 3}, dp),
+    "dp4": ({"dp": 4}, dp),
+    "tp2": ({"tp": 2}, tp),
+    "tp4": ({"tp": 4}, tp),
+    "zero3": ({"dp": 4}, zero3),
+    "dp2-tp2": ({"dp": 2, "tp": 2}, dp_tp),
+    "zero3-tp2": ({"dp": 2, "tp": 2}, zero3_tp),
+}
