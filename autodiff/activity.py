@@ -1,15 +1,16 @@
 """Which values depend on what is differentiated, and what regions capture.
 
-A value is *active* if it is a float or complex tensor that depends on a source
-through ops that pass derivatives on (`shifts` names one more that does not). The
-other half of the usual analysis,
-whether a result depends on the value, needs no sets: the reverse walk meets a
-cotangent exactly there. So the work done is the intersection of both.
+A value is *active* if it carries real numbers and depends on a source through ops
+that pass derivatives on (`shifts` names one more that does not). What was received
+from another program is a source too: its derivative would be owed there. The other
+half of the usual analysis, whether a result depends on the value, needs no sets: the
+reverse walk meets a cotangent exactly there. So the work done is the intersection of
+both.
 """
 
 from collections.abc import Iterable
 
-from pcp.autodiff.registry import is_no_gradient
+from pcp.autodiff.registry import is_boundary, is_no_gradient
 from pcp.autodiff.shifts import cancels
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
@@ -18,6 +19,10 @@ Value = ir.Value
 
 #: Active values, each with the source it was first reached from, for messages.
 Activity = dict[Value, str]
+
+
+#: Types that hold tensors.
+_HOLDERS = ("tuple<", "!pcp.future<", "!stablehlo.future<")
 
 
 def captures(op: ir.Operation) -> list[Value]:
@@ -49,9 +54,24 @@ def propagate(ops: Iterable[ir.Operation], active: Activity) -> Activity:
     """Extend `active` through `ops` in program order; returns it."""
     for op in ops:
         source = next((active[v] for v in inputs(op) if v in active), None)
+        if source is None and is_boundary(op.name):
+            source = f"what {op.name} receives"
         if source is None or is_no_gradient(op.name) or cancels(op):
             continue
         for result in op.results:
-            if hlo.is_differentiable(result):
+            if carries(result.type):
                 active[result] = source
     return active
+
+
+def carries(type_: ir.Type) -> bool:
+    """Whether real numbers can hide in a value of this type.
+
+    Floats and complex numbers do, and so do what has no cotangent of its own but
+    may be read back as numbers: quantized tensors, tuples, futures.
+    """
+    if hlo.is_differentiable(type_):
+        return True
+    if isinstance(type_, ir.RankedTensorType):
+        return not isinstance(type_.element_type, ir.IntegerType | ir.IndexType)
+    return str(type_).startswith(_HOLDERS)

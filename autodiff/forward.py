@@ -13,7 +13,16 @@ from collections.abc import Sequence
 from pcp.autodiff import registry
 from pcp.autodiff.activity import inputs, propagate
 from pcp.autodiff.cotangents import Cotangents, materialize, total
-from pcp.autodiff.kinds import Bilinear, Elementwise, Linear, Rule, Site, Vjp
+from pcp.autodiff.kinds import (
+    Bilinear,
+    Decomposed,
+    Elementwise,
+    Linear,
+    Refusal,
+    Rule,
+    Site,
+    Vjp,
+)
 from pcp.autodiff.reverse import pull_back
 from pcp.autodiff.shifts import cancels
 from pcp.dialect import hlo
@@ -37,6 +46,8 @@ def push_forward(ops: Sequence[ir.Operation], tangents: Tangents) -> None:
         values = inputs(op)
         if not any(v in tangents for v in values):
             continue
+        if isinstance(registry.find(op.name), Refusal | Decomposed):
+            _refuse(op, values, tangents)
         if not any(map(hlo.is_differentiable, op.results)):
             continue
         if registry.is_no_gradient(op.name) or cancels(op):
@@ -46,6 +57,15 @@ def push_forward(ops: Sequence[ir.Operation], tangents: Tangents) -> None:
             raise registry.missing(op, "an input with a tangent")
         with op.location, ir.InsertionPoint(after):
             _visit(op, rule, values, tangents)
+
+
+def _refuse(op: ir.Operation, values: tuple[Value, ...], tangents: Tangents) -> None:
+    """The error of an op that is refused, whatever its results are."""
+    wanted = tuple(v in tangents for v in values)
+    nothing = (None,) * len(op.results)
+    rule = registry.find(op.name)
+    if rule is not None:
+        rule.vjp(Site(op, values, nothing, wanted))
 
 
 def _visit(

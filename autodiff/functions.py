@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from pcp.autodiff.expansion import expand, forget_channels
 from pcp.dialect import hlo
 from pcp.dialect.bindings import PassManager, ir
 from pcp.dialect.context import location_string
@@ -51,7 +52,10 @@ def find(module: ir.Module, name: str) -> ir.Operation:
 
 
 def copy(module: ir.Module, function: ir.Operation, name: str) -> ir.Operation:
-    """A copy called `name`, behind the original, with all its calls inlined."""
+    """A copy called `name`, behind the original, with all its calls inlined.
+
+    Ops that are differentiated as others (`kinds.Decomposed`) are those others in it.
+    """
     if name in functions(module):
         raise PassError(
             f"@{name} is already in the module; give the result another name with "
@@ -60,6 +64,7 @@ def copy(module: ir.Module, function: ir.Operation, name: str) -> ir.Operation:
     clone = function.clone(ir.InsertionPoint.after(function))
     clone.attributes["sym_name"] = ir.StringAttr.get(name)
     inline_calls(module, clone)
+    expand(clone)
     return clone
 
 
@@ -142,6 +147,7 @@ def finish(function: ir.Operation, results: Sequence[Value]) -> None:
         [a.type for a in block.arguments], [r.type for r in results]
     )
     function.attributes["function_type"] = ir.TypeAttr.get(type_)
+    forget_channels(function)
     _extend(function, "arg_attrs", len(block.arguments))
     _extend(function, "res_attrs", len(results))
     PassManager.parse("func.func(cse)").run(function)

@@ -6,7 +6,12 @@ A rule is an entry of a chapter's `RULES` table (`autodiff/rules/<chapter>.py`):
     "negate":   Linear(lambda at, g: ...)          # one transpose an operand
     "multiply": Bilinear(lhs, rhs)                 # linear in each operand alone
     "reduce":   Vjp(rule)                          # cotangents of all operands
+    "map":      Decomposed(expand)                 # other ops first, then theirs
     "floor":    NoGradient("piecewise constant")   # a fact, not an omission
+    "send":     Refusal("...; instead ...")        # decided, and the way out
+
+So "zero", "refused" and "unwritten" are three facts: the last is an op that the
+table does not have, and each is an error of its own if a derivative meets it.
 
 Conventions (those of JAX). The pairing of cotangent and tangent is Re Σ g·t
 without conjugation, so a holomorphic op has the rule of its real counterpart.
@@ -160,15 +165,51 @@ class Vjp:
     """Whatever is none of the above: `(site) -> cotangents of all inputs`.
 
     `forward(op, tangents)` sets the tangents of the results itself; without it
-    forward mode transposes the rule (see `forward`).
+    forward mode transposes the rule (see `forward`). `expand` is as in `Decomposed`,
+    for the forms that are better taken apart first.
     """
 
     rule: Callable[[Site], Sequence[Cotangent]]
     forward: Callable[[ir.Operation, dict[Value, Value]], None] | None = None
+    expand: Callable[[ir.Operation], Sequence[Value] | None] | None = None
 
     def vjp(self, at: Site) -> Sequence[Cotangent]:
         """The rule's answer."""
         return self.rule(at)
+
+
+@dataclass(frozen=True)
+class Decomposed:
+    """Other ops that compute the same are differentiated in its place.
+
+    `expand(op)` makes them at the insertion point, in front of the op, and returns
+    a value for each result; None leaves the op, which is an error for `why` if a
+    derivative flows through it. `expansion` does so before any walk.
+    """
+
+    expand: Callable[[ir.Operation], Sequence[Value] | None]
+    why: str = "this form of it has no derivative rule"
+
+    def vjp(self, at: Site) -> Sequence[Cotangent]:
+        """Reached only by a form that was not expanded."""
+        raise at.refuse(self.why)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """There is no derivative here by decision: `why`, and what to do instead.
+
+    A `boundary` lets values in or out of the program by another way than its
+    arguments and results, so no cotangent arrives of itself: it is an error as soon
+    as an active value leaves there, or a cotangent reaches what came in.
+    """
+
+    why: str
+    boundary: bool = False
+
+    def vjp(self, at: Site) -> Sequence[Cotangent]:
+        """The error."""
+        raise at.refuse(self.why)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 
-from pcp.autodiff.kinds import NoGradient, Rule
+from pcp.autodiff.kinds import NoGradient, Refusal, Rule
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import MissingRule, nearest
@@ -18,6 +18,7 @@ CHAPTERS = (
     "elementwise",
     "data_movement",
     "indexing",
+    "scatters",
     "reductions",
     "windows",
     "contractions",
@@ -25,6 +26,8 @@ CHAPTERS = (
     "linear_algebra",
     "control_flow",
     "collectives",
+    "replicas",
+    "composed",
     "chlo",
 )
 
@@ -66,6 +69,12 @@ def find(name: str) -> Rule | None:
 def is_no_gradient(name: str) -> bool:
     """Whether the table declares that no derivative flows through the op."""
     return isinstance(find(name), NoGradient)
+
+
+def is_boundary(name: str) -> bool:
+    """Whether values enter or leave the program at such an op (see `Refusal`)."""
+    rule = find(name)
+    return isinstance(rule, Refusal) and rule.boundary
 
 
 def missing(op: ir.Operation, reached_from: str) -> MissingRule:

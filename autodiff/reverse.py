@@ -12,7 +12,7 @@ from pcp.autodiff.cotangents import Cotangents
 from pcp.autodiff.kinds import Site
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
-from pcp.errors import IRError
+from pcp.errors import IRError, MissingRule, PassError
 
 
 def pull_back(
@@ -27,22 +27,39 @@ def pull_back(
         if any(result in cotangents for result in op.results):
             with op.location:
                 _visit(op, cotangents, active)
+        elif registry.is_boundary(op.name) and any(v in active for v in op.operands):
+            _refuse(op, active)
+
+
+def _refuse(op: ir.Operation, active: Activity) -> None:
+    """An active value leaves the program, or a cotangent reaches one that came in."""
+    nothing = (None,) * len(op.results)
+    wanted = tuple(v in active for v in op.operands)
+    rule = registry.find(op.name)
+    if rule is not None:
+        rule.vjp(Site(op, tuple(op.operands), nothing, wanted, active))
 
 
 def _visit(op: ir.Operation, cotangents: Cotangents, active: Activity) -> None:
     values = inputs(op)
     wanted = tuple(v in active for v in values)
     if not any(wanted):
+        if registry.is_boundary(op.name):
+            _refuse(op, active)
         return
     rule = registry.find(op.name)
     if rule is None:
         source = next(active[v] for v in values if v in active)
         raise registry.missing(op, source)
     gathered = tuple(cotangents.take(result) for result in op.results)
-    answer = rule.vjp(Site(op, values, gathered, wanted, active))
     try:
+        answer = rule.vjp(Site(op, values, gathered, wanted, active))
         for value, want, cotangent in zip(values, wanted, answer, strict=True):
             cotangents.add(value, cotangent if want else None)
+    except (MissingRule, PassError):
+        raise  # it names the op
     except (IRError, ValueError) as error:
+        if "its derivative rule" in str(error):
+            raise  # of an op inside this one
         where = location_string(op.location)
         raise IRError(f"{where}: {op.name}: its derivative rule: {error}") from error

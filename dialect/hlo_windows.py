@@ -121,13 +121,15 @@ class Convolution:
         return shape
 
 
-def convolution(lhs: Value, rhs: Value, how: Convolution) -> Value:
-    """`stablehlo.convolution`; the result has lhs's element type."""
+def convolution(
+    lhs: Value, rhs: Value, how: Convolution, element: ir.Type | None = None
+) -> Value:
+    """`stablehlo.convolution`; the result has `element`, or lhs's element type."""
     shape = how.result_shape(hlo.shape_of(lhs), hlo.shape_of(rhs))
     return hlo.op(
         "convolution",
         [lhs, rhs],
-        [hlo.tensor(shape, hlo.element_type(lhs))],
+        [hlo.tensor(shape, element or hlo.element_type(lhs))],
         window_strides=hlo.i64s(how.strides),
         padding=hlo.i64_matrix(how.padding) if how.padding else None,
         lhs_dilation=hlo.i64s(how.lhs_dilation),

@@ -7,6 +7,7 @@ their place have inaccurate and large derivatives.
 from math import pi, prod, sqrt
 
 from pcp.autodiff.kinds import Elementwise, Linear, NoGradient, Site, Vjp
+from pcp.autodiff.rules.bessel import bessel_i0e, epsilon
 from pcp.autodiff.rules.values import scale
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
@@ -35,6 +36,19 @@ def _bell(g: Value, x: Value, sign: float) -> Value:
 
 def _polygamma(g: Value, n: Value, x: Value, y: Value) -> Value:
     return hlo.multiply(g, _chlo("polygamma", hlo.add(n, _one(n)), x))
+
+
+def _bessel(g: Value, x: Value, y: Value) -> Value:
+    """d I₁ₑ = I₀ₑ − I₁ₑ·(sign x + 1/x), which is ½ at 0."""
+    element = hlo.element_type(x)
+    tiny = hlo.compare("LE", hlo.abs(x), hlo.constant_like(x, epsilon(element)))
+    safe = hlo.select(tiny, _one(x), x)
+    inverse = hlo.divide(_one(x), safe)
+    slope = hlo.subtract(
+        bessel_i0e(safe), hlo.multiply(y, hlo.add(hlo.sign(safe), inverse))
+    )
+    half = hlo.constant_like(x, 0.5)
+    return hlo.multiply(g, hlo.select(tiny, half, slope))
 
 
 def _zeta(g: Value, x: Value, q: Value, y: Value) -> Value:
@@ -89,6 +103,7 @@ RULES = {
             g, hlo.multiply(hlo.add(_one(x), x), hlo.subtract(_one(x), x))
         )
     ),
+    "chlo.bessel_i1e": Elementwise(_bessel),
     "chlo.conj": Linear(lambda at, g: hlo.conj(g)),
     "chlo.cosh": Elementwise(lambda g, x, y: hlo.multiply(g, _chlo("sinh", x))),
     "chlo.digamma": Elementwise(

@@ -7,7 +7,7 @@ over the group is a sum over the group.
 
 from collections.abc import Sequence
 
-from pcp.autodiff.kinds import Linear, NoGradient, Site, Vjp
+from pcp.autodiff.kinds import Linear, NoGradient, Refusal, Site, Vjp
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 
@@ -92,6 +92,14 @@ def _all_to_all(at: Site, g: Value) -> Value:
     )
 
 
+def _broadcast(at: Site, g: Value) -> Value:
+    """Every member's g, added, at the root; a permutation leaves others zeros."""
+    root = at.attribute("root")
+    pairs = ir.ArrayAttr.get([ir.ArrayAttr.get([root, root])])
+    total = _reduced(at, g, "sum")
+    return _collective(at, "permute", total, total.type, pairs=pairs)
+
+
 def _permute(at: Site, g: Value) -> Value:
     """Back from target to source; what nobody sent gets nothing."""
     swapped = [
@@ -102,12 +110,46 @@ def _permute(at: Site, g: Value) -> Value:
     return _collective(at, "permute", g, at[0].type, pairs=pairs)
 
 
+def _constraint(at: Site, g: Value) -> Value:
+    sharding = at.attribute("sharding")
+    return hlo.op("pcp.constraint", [g], [g.type], sharding=sharding).result
+
+
 RULES = {
     "pcp.all_reduce": Vjp(_all_reduce),
     "pcp.all_gather": Linear(_all_gather),
     "pcp.reduce_scatter": Vjp(_reduce_scatter),
     "pcp.all_to_all": Linear(_all_to_all),
     "pcp.permute": Linear(_permute),
+    "pcp.broadcast": Linear(_broadcast),
+    "pcp.send": Refusal(
+        "an active value leaves the program here, so its derivative is owed by another "
+        "device's; differentiate before the program is split over devices, or put "
+        "pcp.stop_gradient on what is sent",
+        boundary=True,
+    ),
+    "pcp.recv": Refusal(
+        "a derivative flows to what is received here and is owed to another device's "
+        "program; differentiate before the program is split over devices, or put "
+        "pcp.stop_gradient on what is received",
+        boundary=True,
+    ),
+    # --- shardings: what is said of a value holds for its cotangent too ---
+    "pcp.constraint": Linear(_constraint),
+    "pcp.reshard": Linear(lambda at, g: g),
+    "pcp.barrier_prop": Linear(lambda at, g: g),
+    # --- what a plan adds behind differentiation ---
+    "pcp.transfer": Refusal(
+        "a value moves to another device; differentiate before the program is split"
+    ),
+    "pcp.microbatch": Refusal(
+        "its region is not differentiated; put pcp.microbatch around the gradient"
+    ),
+    "pcp.param_sync": Refusal(
+        "whose values members take is decided at run time; synchronize outside of "
+        "what is differentiated, or put pcp.stop_gradient on the operands"
+    ),
+    "pcp.parity": NoGradient("it changes no value"),
     "pcp.sync": NoGradient("it changes no value"),
     "pcp.digest": NoGradient("a digest is made of bits"),
     "pcp.stop_gradient": NoGradient("the program says so"),

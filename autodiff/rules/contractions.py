@@ -1,13 +1,14 @@
 """dot_general in full: any batch, contracting and free dimensions in any order.
 
-The product has the element type of g, which is that of the primal's result: so a
-bf16 product that was accumulated in f32 has its gradients accumulated in f32 and
-rounded once, at the end, to the operand's type.
+A product is accumulated in the type of g, or in f32 if that is narrower (`values`),
+and rounded once, at the end, to the operand's type. An `algorithm` says itself what
+it accumulates in.
 """
 
 from dataclasses import dataclass
 
 from pcp.autodiff.kinds import Bilinear, Site
+from pcp.autodiff.rules.values import wide
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 
@@ -84,6 +85,7 @@ def _product(at: Site, g: Value, mine: int, sides: _Sides, swap: bool) -> Value:
         *operands,
         batch=batch,
         contract=contract,
+        element=None if at.attribute("algorithm") else wide(hlo.element_type(g)),
         precision=_precision(at, places),
         algorithm=at.attribute("algorithm"),
     )

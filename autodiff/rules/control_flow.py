@@ -305,6 +305,7 @@ RULES = {
     "after_all": NoGradient("tokens order effects and carry no value"),
     "create_token": _no_input,
     "infeed": _no_input,
+    "outfeed": NoGradient("the host reads it; no result depends on it"),
     "partition_id": _no_input,
     "replica_id": _no_input,
     "rng_bit_generator": NoGradient("random bits do not depend on real inputs"),

@@ -7,6 +7,7 @@ o of the result. Either cotangent is itself a convolution.
 from dataclasses import replace
 
 from pcp.autodiff.kinds import Bilinear, Site
+from pcp.autodiff.rules.values import wide
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.hlo_windows import Convolution, Dims, convolution, dilated
@@ -96,7 +97,7 @@ def _lhs(at: Site, g: Value) -> Value:
     )
     spread = hlo.transpose(g, _canonical(how.dims.output))
     kernel = hlo.convert(kernel, hlo.element_type(g))
-    result = convolution(spread, kernel, backward)
+    result = convolution(spread, kernel, backward, wide(hlo.element_type(g)))
     result = _merge_groups(result, 1, 0, how.batch_groups)
     result = hlo.transpose(result, _inverse(_canonical(how.dims.input)))
     return hlo.convert(result, hlo.element_type(at[0]))
@@ -127,7 +128,8 @@ def _rhs(at: Site, g: Value) -> Value:
     )
     image = hlo.transpose(at[0], _canonical(how.dims.input))
     moved = hlo.transpose(g, _canonical(how.dims.output))
-    result = convolution(hlo.convert(image, hlo.element_type(g)), moved, backward)
+    image = hlo.convert(image, hlo.element_type(g))
+    result = convolution(image, moved, backward, wide(hlo.element_type(g)))
     result = hlo.reverse(result, [2 + i for i in range(rank) if how.reversal[i]])
     result = hlo.transpose(result, _inverse(_canonical(how.dims.kernel)))
     return hlo.convert(result, hlo.element_type(at[1]))

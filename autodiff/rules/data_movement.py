@@ -3,6 +3,7 @@
 from itertools import accumulate
 
 from pcp.autodiff.kinds import Linear, NoGradient, Site, Vjp
+from pcp.autodiff.rules.values import sum_all, sum_over
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 
@@ -22,7 +23,7 @@ def _broadcast_in_dim(at: Site, g: Value) -> Value:
     wide = hlo.shape_of(g)
     kept = [d for d, n in zip(dims, shape, strict=True) if n == wide[d] != 1]
     summed = [d for d, n in enumerate(wide) if n != 1 and d not in kept]
-    partial = hlo.reduce_sum(g, summed)
+    partial = sum_over(g, summed)
     if kept == sorted(kept):
         return hlo.reshape(partial, shape)
     ascending = hlo.reshape(partial, [wide[d] for d in sorted(kept)])
@@ -66,7 +67,7 @@ def _pad_operand(at: Site, g: Value) -> Value:
 
 def _pad_value(at: Site, g: Value) -> Value:
     """What of Σg did not come from the operand."""
-    return hlo.subtract(hlo.sum_all(g), hlo.sum_all(_pad_operand(at, g)))
+    return hlo.subtract(sum_all(g), sum_all(_pad_operand(at, g)))
 
 
 def _concatenate(at: Site, g: Value) -> list[Value | None]:
@@ -98,13 +99,6 @@ def _optimization_barrier(at: Site) -> list[Value | None]:
     return [None if g is None else next(held) for g in at.cotangents]
 
 
-def _dynamic(at: Site) -> list[Value | None]:
-    raise at.refuse(
-        "shapes known only at run time have no derivative rule; pcp-import makes the "
-        "op static when its shape operands are constants"
-    )
-
-
 _no_input = NoGradient("it has no differentiable input")
 
 RULES = {
@@ -121,10 +115,4 @@ RULES = {
     "iota": _no_input,
     "dynamic_iota": _no_input,
     "get_dimension_size": NoGradient("a shape does not depend on the values"),
-    "dynamic_broadcast_in_dim": Vjp(_dynamic),
-    "dynamic_conv": Vjp(_dynamic),
-    "dynamic_gather": Vjp(_dynamic),
-    "dynamic_pad": Vjp(_dynamic),
-    "dynamic_reshape": Vjp(_dynamic),
-    "real_dynamic_slice": Vjp(_dynamic),
 }

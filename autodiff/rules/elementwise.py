@@ -6,7 +6,7 @@ poles: no epsilon and no guard is slipped in.
 """
 
 from pcp.autodiff.kinds import Bilinear, Elementwise, Linear, NoGradient, Site, Vjp
-from pcp.autodiff.rules.values import scale, splat_of
+from pcp.autodiff.rules.values import scale, splat_of, sum_all
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 
@@ -106,7 +106,7 @@ def _fit(cotangent: Value, primal: Value) -> Value:
     """Sum over everything where the primal was a broadcast scalar."""
     if hlo.shape_of(cotangent) == hlo.shape_of(primal):
         return cotangent
-    return hlo.sum_all(cotangent)
+    return sum_all(cotangent)
 
 
 def _convert(at: Site, g: Value) -> Value:

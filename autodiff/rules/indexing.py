@@ -1,23 +1,16 @@
-"""Data movement with positions known at run time: gather, scatter, dynamic slices.
+"""Data movement with positions known at run time: gather, dynamic slices, sort.
 
 Positions are integers and have no cotangent. A gather moves an out-of-range
-window to where it fits, a scatter drops it; a transpose must do what its primal
-did, so a gather's clamps its indices first.
+window to where it fits, a scatter (see `scatters`) drops it; a transpose must do
+what its primal did, so a gather's clamps its indices first.
 """
 
-from pcp.autodiff.bodies import combiner, returns_update
 from pcp.autodiff.kinds import Linear, Site, Vjp
-from pcp.autodiff.rules.values import constant_array
+from pcp.autodiff.rules.places import flag, in_range
+from pcp.autodiff.rules.values import wide
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.dialect.hlo_indexing import (
-    Windows,
-    clamp_indices,
-    gather,
-    index_limits,
-    scatter,
-    sort,
-)
+from pcp.dialect.hlo_indexing import Windows, clamp_indices, scatter, sort
 
 Value = ir.Value
 
@@ -27,36 +20,18 @@ def _gather(at: Site, g: Value) -> Value:
     operand, indices = at[0], at[1]
     windows = Windows.of_gather(at.attribute("dimension_numbers"))
     sizes, shape = at.ints("slice_sizes"), hlo.shape_of(operand)
-    if not _in_range(indices, windows, shape, sizes):
+    if not in_range(indices, windows, shape, sizes):
         indices = clamp_indices(indices, windows, shape, sizes)
-    return scatter(
-        hlo.zeros(operand.type),
+    element = hlo.element_type(g)
+    total = scatter(
+        hlo.zeros(hlo.tensor(shape, wide(element))),
         indices,
-        g,
+        hlo.convert(g, wide(element)),
         windows,
         hlo.add,
-        is_sorted=_flag(at, "indices_are_sorted"),
+        is_sorted=flag(at, "indices_are_sorted"),
     )
-
-
-def _in_range(
-    indices: Value, windows: Windows, shape: tuple[int, ...], sizes: list[int]
-) -> bool:
-    """Whether constant indices all lie where the whole window fits."""
-    found = constant_array(indices)
-    if found is None:
-        return False
-    if windows.index_vector < found.ndim:
-        parts = [
-            found.take(k, windows.index_vector) for k in range(len(windows.index_map))
-        ]
-    else:
-        parts = [found]
-    limits = index_limits(windows, shape, sizes)
-    return all(
-        ((part >= 0) & (part <= limit)).all()
-        for part, limit in zip(parts, limits, strict=True)
-    )
+    return hlo.convert(total, element)
 
 
 def _dynamic_slice(at: Site, g: Value) -> Value:
@@ -71,173 +46,6 @@ def _updated(at: Site, g: Value) -> Value:
 
 def _update(at: Site, g: Value) -> Value:
     return hlo.dynamic_slice(g, list(at.op.operands)[2:], hlo.shape_of(at[1]))
-
-
-# --- scatter ---
-
-
-def _scatter(at: Site) -> list[Value | None]:
-    """By what the body does with the old element and the update."""
-    if len(at.op.results) != 1:
-        raise at.refuse(
-            "several operands in one scatter have no derivative rule; write one "
-            "scatter for each"
-        )
-    if len(at.inputs) > 3:
-        raise at.refuse("its body captures a value, which has no derivative rule")
-    place = _Place(at)
-    if returns_update(at.op):
-        return _scatter_set(at, place)
-    rule = _COMBINERS.get(combiner(at.op) or "")
-    if rule is None:
-        raise at.refuse(
-            "only bodies that add, subtract, multiply, take the maximum or minimum, "
-            "or return the update have a derivative rule"
-        )
-    return rule(at, place)
-
-
-class _Place:
-    """Where a scatter writes: its windows, clamped, and which were dropped.
-
-    A window that does not fit is dropped whole, as XLA does.
-    """
-
-    def __init__(self, at: Site) -> None:
-        self.windows = Windows.of_scatter(at.attribute("scatter_dimension_numbers"))
-        self.operand_shape = hlo.shape_of(at[0])
-        self.update_type = at[2].type
-        self.raw = at[1]
-        shape = hlo.shape_of(at[2])
-        self.sizes = self.windows.window_sizes(self.operand_shape, shape)
-        self.is_sorted = _flag(at, "indices_are_sorted")
-        self.unique = _flag(at, "unique_indices")
-        self.fits = _in_range(self.raw, self.windows, self.operand_shape, self.sizes)
-        self.indices = (
-            self.raw
-            if self.fits
-            else clamp_indices(self.raw, self.windows, self.operand_shape, self.sizes)
-        )
-
-    def read(self, x: Value) -> Value:
-        """x where each update was written."""
-        return gather(
-            x, self.indices, self.windows, self.sizes, is_sorted=self.is_sorted
-        )
-
-    def write(self, onto: Value, updates: Value, combine, unique: bool) -> Value:
-        """Another scatter to the same positions."""
-        return scatter(
-            onto,
-            self.raw,
-            updates,
-            self.windows,
-            combine,
-            is_sorted=self.is_sorted,
-            unique=unique,
-        )
-
-    def kept(self, x: Value) -> Value:
-        """x, or zero in updates that were dropped."""
-        if self.fits:
-            return x
-        return hlo.select(self.landed(), x, hlo.zeros(x.type))
-
-    def landed(self) -> Value:
-        """Which updates were written, in the updates' shape."""
-        inside = hlo.compare("EQ", self.raw, self.indices)
-        i1 = hlo.element_type(inside)
-        vector = self.windows.index_vector
-        if vector < len(hlo.shape_of(inside)):
-            inside = hlo.reduce(inside, hlo.scalar(True, i1), [vector], hlo.and_)
-        shape = hlo.shape_of(self.update_type)
-        batch = [d for d in range(len(shape)) if d not in set(self.windows.offset)]
-        return hlo.broadcast_in_dim(inside, shape, batch)
-
-
-def _flag(at: Site, name: str) -> bool:
-    found = at.attribute(name)
-    return found is not None and ir.BoolAttr(found).value
-
-
-def _replace(old: Value, new: Value) -> Value:
-    return new
-
-
-def _scatter_set(at: Site, place: _Place) -> list[Value | None]:
-    """What was overwritten gets nothing; of updates to one place the last written
-    does. Which that was the specification leaves open: it is found by writing
-    the updates' own numbers to the same places."""
-    if place.unique:
-        onto = None
-        if at.wanted[0]:
-            onto = place.write(at.g, hlo.zeros(at[2].type), _replace, True)
-        return [onto, None, place.kept(place.read(at.g)) if at.wanted[2] else None]
-    i32 = ir.IntegerType.get_signless(32)
-    count = hlo.size(at[2])
-    numbers = hlo.iota(hlo.tensor((count,), i32), 0)
-    numbers = hlo.add(numbers, hlo.constant_like(numbers, 1))
-    numbers = hlo.reshape(numbers, hlo.shape_of(at[2]))
-    untouched = hlo.zeros(hlo.like(at[0], element=i32))
-    winners = place.write(untouched, numbers, _replace, False)
-    zero = hlo.zeros(at.g.type)
-    onto = hlo.select(hlo.compare("EQ", winners, untouched), at.g, zero)
-    if not at.wanted[2]:
-        return [onto, None, None]
-    won = hlo.compare("EQ", place.read(winners), numbers)
-    updates = hlo.select(won, place.read(at.g), hlo.zeros(at[2].type))
-    return [onto if at.wanted[0] else None, None, place.kept(updates)]
-
-
-def _scatter_add(at: Site, place: _Place) -> list[Value | None]:
-    return [at.g, None, place.kept(place.read(at.g)) if at.wanted[2] else None]
-
-
-def _scatter_subtract(at: Site, place: _Place) -> list[Value | None]:
-    onto, _, updates = _scatter_add(at, place)
-    return [onto, None, None if updates is None else hlo.negate(updates)]
-
-
-def _scatter_multiply(at: Site, place: _Place) -> list[Value | None]:
-    """Products with one update for each place."""
-    if not place.unique:
-        raise at.refuse(
-            "a scatter that multiplies has a derivative rule only with "
-            "unique_indices = true"
-        )
-    onto = updates = None
-    if at.wanted[0]:
-        onto = place.write(at.g, at[2], hlo.multiply, True)
-    if at.wanted[2]:
-        updates = place.kept(place.read(hlo.multiply(at.g, at[0])))
-    return [onto, None, updates]
-
-
-def _scatter_extremum(at: Site, place: _Place) -> list[Value | None]:
-    """The winners of each place, the old element among them, share g equally."""
-    element = hlo.element_type(at.g)
-    hit = hlo.compare("EQ", at[2], place.read(at.y))
-    if not place.fits:
-        hit = hlo.and_(hit, place.landed())
-    keep = hlo.compare("EQ", at[0], at.y)
-    count = place.write(
-        hlo.convert(keep, element), hlo.convert(hit, element), hlo.add, place.unique
-    )
-    share = hlo.divide(at.g, count)
-    return [
-        hlo.select(keep, share, hlo.zeros(share.type)),
-        None,
-        hlo.select(hit, place.read(share), hlo.zeros(at[2].type)),
-    ]
-
-
-_COMBINERS = {
-    "add": _scatter_add,
-    "subtract": _scatter_subtract,
-    "multiply": _scatter_multiply,
-    "maximum": _scatter_extremum,
-    "minimum": _scatter_extremum,
-}
 
 
 # --- sort ---
@@ -309,7 +117,6 @@ def _sort_forward(op: ir.Operation, tangents: dict[Value, Value]) -> None:
 
 
 RULES = {
-    "scatter": Vjp(_scatter),
     "sort": Vjp(_sort, _sort_forward),
     "gather": Linear(_gather, None),
     "dynamic_slice": Linear(_dynamic_slice),

@@ -1,7 +1,9 @@
-"""reduce: sums, products, extrema, argmax pairs, and any associative body.
+"""reduce: sums, extrema, argmax pairs, and any associative body (products).
 
 An initial value must be an identity of the body (the specification lets it be
-used any number of times), so it is a constant here; an active one is refused.
+used any number of times). So it has a derivative only where that number does not
+matter or is always one: in sums, maxima and minima. Elsewhere an active one is
+refused.
 """
 
 from math import prod
@@ -9,6 +11,7 @@ from math import prod
 from pcp.autodiff.bodies import combiner, lift
 from pcp.autodiff.cotangents import Cotangents, materialize
 from pcp.autodiff.kinds import Site, Vjp
+from pcp.autodiff.rules.values import sum_all, wide
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 
@@ -17,18 +20,19 @@ Value = ir.Value
 
 def _reduce(at: Site) -> list[Value | None]:
     count = len(at.op.results)
-    if any(at.wanted[count:]):
+    name = combiner(at.op) if count == 1 else None
+    more: list[Value | None] = [None] * (len(at.inputs) - count)
+    if any(at.wanted[count:]) and (name not in _SINGLE or any(at.wanted[2:])):
         raise at.refuse(
             "its initial value (or a value its body captures) depends on what is "
             "differentiated; use the body's identity as initial value and combine "
             "with the other afterwards"
         )
-    nothing: list[Value | None] = [None] * (len(at.inputs) - count)
-    if count == 1 and (name := combiner(at.op)) in _SINGLE:
-        return [_SINGLE[name](at), *nothing]
+    if name in _SINGLE:
+        return [*_SINGLE[name](at), *more[1:]]
     if count == 2 and (picked := _index_of_pick(at)) is not None:
-        return [_pick(at, *picked), None, *nothing]
-    return [*_tree(at, count), *nothing]
+        return [_pick(at, *picked), None, *more]
+    return [*_tree(at, count), *more]
 
 
 # --- one operand, one op ---
@@ -42,46 +46,37 @@ def _spread(at: Site, value: Value) -> Value:
     return hlo.broadcast_in_dim(value, shape, kept)
 
 
-def _sum(at: Site) -> Value:
-    return _spread(at, at.g)
+def _sum(at: Site) -> list[Value | None]:
+    """The initial value is added once to every element of the result."""
+    init = sum_all(at.g) if at.wanted[1] else None
+    return [_spread(at, at.g) if at.wanted[0] else None, init]
 
 
-def _extremum(at: Site) -> Value:
-    """Tied elements share g equally."""
-    hit = hlo.compare("EQ", at[0], _spread(at, at.y))
-    ties = hlo.reduce_sum(
-        hlo.convert(hit, hlo.element_type(at.g)), at.ints("dimensions")
-    )
-    share = _spread(at, hlo.divide(at.g, ties))
-    return hlo.select(hit, share, hlo.zeros(share.type))
+def _extremum(at: Site) -> list[Value | None]:
+    """Tied elements share g equally, the initial value among them if it is active.
 
-
-def _product(at: Site) -> Value:
-    """∏ of the others, exact with any number of zeros.
-
-    With no zero it is P/x, with one zero it is P there and 0 elsewhere, with more
-    it is 0; P is the product of what is not zero.
+    Using that value any number of times changes nothing, so its derivative exists.
     """
-    x, dims, element = at[0], at.ints("dimensions"), hlo.element_type(at[0])
-    zero = hlo.zeros(x.type)
-    is_zero = hlo.compare("EQ", x, zero)
-    safe = hlo.select(is_zero, hlo.constant_like(x, 1.0), x)
-    product = hlo.reduce(safe, hlo.scalar(1.0, element), dims, hlo.multiply)
-    count = hlo.reduce_sum(hlo.convert(is_zero, ir.F32Type.get()), dims)
-    count = _spread(at, count)
-    none = hlo.compare("EQ", count, hlo.zeros(count.type))
-    single = hlo.compare("EQ", count, hlo.constant_like(count, 1.0))
-    whole = _spread(at, hlo.multiply(at.g, product))
-    at_the_zero = hlo.select(hlo.and_(single, is_zero), whole, zero)
-    return hlo.select(none, hlo.divide(whole, safe), at_the_zero)
+    element = wide(hlo.element_type(at.g))
+    hit = hlo.compare("EQ", at[0], _spread(at, at.y))
+    ties = hlo.reduce_sum(hlo.convert(hit, element), at.ints("dimensions"))
+    init = hlo.splat(at[1], hlo.shape_of(at.y)) if at.wanted[1] else None
+    kept = None if init is None else hlo.compare("EQ", init, at.y)
+    if kept is not None:
+        ties = hlo.add(ties, hlo.convert(kept, element))
+    share = hlo.convert(
+        hlo.divide(hlo.convert(at.g, element), ties), hlo.element_type(at.g)
+    )
+    wide_share = _spread(at, share)
+    return [
+        hlo.select(hit, wide_share, hlo.zeros(wide_share.type)),
+        None
+        if kept is None
+        else sum_all(hlo.select(kept, share, hlo.zeros(share.type))),
+    ]
 
 
-_SINGLE = {
-    "add": _sum,
-    "maximum": _extremum,
-    "minimum": _extremum,
-    "multiply": _product,
-}
+_SINGLE = {"add": _sum, "maximum": _extremum, "minimum": _extremum}
 
 
 # --- (value, index) pairs ---
@@ -151,7 +146,8 @@ def _tree(at: Site, count: int) -> list[Value | None]:
     """Redo the fold as a balanced tree of whole-tensor steps, then transpose it.
 
     O(n) work and memory for n elements; the padding up to a power of two are the
-    initial values.
+    initial values. Nothing is divided by an element, so that a product has its exact
+    derivatives, of every order, with any number of zeros.
     """
     from pcp.autodiff.reverse import pull_back  # rules are below the walk
 

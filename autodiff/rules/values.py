@@ -1,4 +1,14 @@
-"""Small questions and products that several chapters need."""
+"""Small questions and products that several chapters need.
+
+The rule for narrow floats (16 bits and fewer) stands here: *a sum that a derivative
+adds to the program is made in f32 and rounded once*. A cotangent keeps its primal's
+type, but the row sums of a bias, the contraction over a batch, the rows of an
+embedding that one token gathers, a count of ties: each would stop growing at 256
+terms in bf16. Sums of the program itself stay as they were written, and so do
+sums of the few terms of a fan-out.
+"""
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,6 +26,25 @@ _TRANSPARENT = frozenset(
 def scale(x: Value, factor: float) -> Value:
     """`factor · x`."""
     return hlo.multiply(x, hlo.constant_like(x, factor))
+
+
+def wide(element: ir.Type) -> ir.Type:
+    """The element type to sum in: f32 for narrower floats, else the same."""
+    if isinstance(element, ir.FloatType) and ir.FloatType(element).width < 32:
+        return ir.F32Type.get()
+    return element
+
+
+def sum_over(x: Value, dimensions: Sequence[int]) -> Value:
+    """Σ over `dimensions`, rounded once."""
+    element = hlo.element_type(x)
+    total = hlo.reduce_sum(hlo.convert(x, wide(element)), list(dimensions))
+    return hlo.convert(total, element)
+
+
+def sum_all(x: Value) -> Value:
+    """Σ over everything, a rank-0 tensor, rounded once."""
+    return sum_over(x, range(len(hlo.shape_of(x))))
 
 
 def splat_of(x: Value) -> float | int | None:

@@ -12,6 +12,7 @@ from pcp.autodiff.activity import propagate
 from pcp.autodiff.bodies import combiner, lift
 from pcp.autodiff.cotangents import Cotangents
 from pcp.autodiff.kinds import Site, Vjp
+from pcp.autodiff.rules.values import sum_all, wide
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.hlo_indexing import Windows, gather, scatter
@@ -26,13 +27,10 @@ UNFOLD_LIMIT = 64
 
 def _reduce_window(at: Site) -> list[Value | None]:
     count = len(at.op.results)
-    if any(at.wanted[count:]):
-        raise at.refuse(
-            "its initial value (or a value its body captures) depends on what is "
-            "differentiated; use the body's identity as initial value"
-        )
     nothing: list[Value | None] = [None] * (len(at.inputs) - count)
     name, window = combiner(at.op), Window.of(at.op)
+    if any(at.wanted[count:]):
+        nothing = [_initial(at, name, window)]
     if not hlo.size(at.y):
         return [None] * len(at.inputs)
     if count == 1 and name == "add":
@@ -49,6 +47,18 @@ def _reduce_window(at: Site) -> list[Value | None]:
         f"a body other than add, maximum and minimum over a window of more than "
         f"{UNFOLD_LIMIT} elements has no rule, unless it is a cumulative operation"
     )
+
+
+def _initial(at: Site, name: str | None, window: Window) -> Value:
+    """Every window adds the initial value once, and once more for each gap."""
+    gaps = any(any(p) for p in window.padding) or set(window.base_dilations) != {1}
+    if len(at.inputs) != 2 or name != "add" or gaps:
+        raise at.refuse(
+            "its initial value (or a value its body captures) depends on what is "
+            "differentiated; use the body's identity as initial value and combine "
+            "with the other afterwards"
+        )
+    return sum_all(at.g)
 
 
 # --- sums ---
@@ -70,15 +80,16 @@ def _sum(at: Site, window: Window) -> Value:
         extent = dilated(size, step)
         low.append(extent - 1 - before)
         high.append(dilated(n, base) + extent - 1 - dilated(o, stride) - low[-1])
-    zero = hlo.scalar(0, hlo.element_type(at.g))
-    spread = hlo.pad(at.g, zero, low, high, [s - 1 for s in window.strides])
+    g = hlo.convert(at.g, wide(hlo.element_type(at.g)))
+    spread = hlo.pad(g, _zero(g), low, high, [s - 1 for s in window.strides])
     rank = len(window.sizes)
     back = window.with_(
         strides=window.base_dilations,
         base_dilations=(1,) * rank,
         padding=((0, 0),) * rank,
     )
-    return reduce_window([spread], [zero], back, hlo.add)[0]
+    total = reduce_window([spread], [_zero(g)], back, hlo.add)[0]
+    return hlo.convert(total, hlo.element_type(at[0]))
 
 
 # --- the padded operand and its windows, element by element ---
@@ -322,7 +333,7 @@ def _select_and_scatter(at: Site) -> list[Value | None]:
         where = hlo.reshape(index, [hlo.size(index), 1])
         read = gather(flat, where, _FLAT, [1])
         cotangent = hlo.reshape(read, hlo.shape_of(source))
-    init = hlo.sum_all(at.g) if at.wanted[2] else None
+    init = sum_all(at.g) if at.wanted[2] else None
     return [None, cotangent, init, *[None] * (len(at.inputs) - 3)]
 
 

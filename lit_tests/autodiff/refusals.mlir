@@ -1,0 +1,198 @@
+// RUN: pcp-opt %s --pcp-vjp --split-input-file --verify-diagnostics
+
+// What is refused by decision: each error names the op and the way out.
+
+func.func @main(%x: tensor<4xf32>, %init: tensor<f32>) -> tensor<f32> {
+  // expected-error@below {{stablehlo.reduce: its initial value (or a value its body captures) depends on what is differentiated; use the body's identity as initial value}}
+  %y = stablehlo.reduce(%x init: %init) applies stablehlo.multiply across dimensions = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+  return %y : tensor<f32>
+}
+
+// -----
+
+func.func @main(%x: tensor<4xf32>, %init: tensor<f32>) -> tensor<4xf32> {
+  // expected-error@below {{stablehlo.reduce_window: its initial value (or a value its body captures) depends on what is differentiated}}
+  %y = "stablehlo.reduce_window"(%x, %init) ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %s = stablehlo.add %a, %b : tensor<f32>
+    stablehlo.return %s : tensor<f32>
+  }) {window_dimensions = array<i64: 3>, padding = dense<1> : tensor<1x2xi64>} : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+
+// -----
+
+func.func @main(%x: tensor<80xf32>) -> tensor<11xf32> {
+  %init = stablehlo.constant dense<1.0> : tensor<f32>
+  // expected-error@below {{stablehlo.reduce_window: a body other than add, maximum and minimum over a window of more than 64 elements has no rule}}
+  %y = "stablehlo.reduce_window"(%x, %init) ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %s = stablehlo.multiply %a, %b : tensor<f32>
+    stablehlo.return %s : tensor<f32>
+  }) {window_dimensions = array<i64: 70>} : (tensor<80xf32>, tensor<f32>) -> tensor<11xf32>
+  return %y : tensor<11xf32>
+}
+
+// -----
+
+func.func @main(%x: tensor<4xf32>, %i: tensor<2x1xi32>, %u: tensor<2xf32>) -> tensor<4xf32> {
+  // expected-error@below {{stablehlo.scatter: a body that does not add, subtract, multiply, take the maximum or minimum, or return the update has a derivative rule only with unique_indices = true}}
+  %s = "stablehlo.scatter"(%x, %i, %u) ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %m = stablehlo.atan2 %a, %b : tensor<f32>
+    stablehlo.return %m : tensor<f32>
+  }) {scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>} : (tensor<4xf32>, tensor<2x1xi32>, tensor<2xf32>) -> tensor<4xf32>
+  return %s : tensor<4xf32>
+}
+
+// -----
+
+func.func @main(%x: tensor<4xf32>, %i: tensor<2x1xi32>, %u: tensor<2xf32>, %c: tensor<f32>) -> tensor<4xf32> {
+  // expected-error@below {{stablehlo.scatter: its body captures a value that depends on what is differentiated}}
+  %s = "stablehlo.scatter"(%x, %i, %u) ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %m = stablehlo.multiply %b, %c : tensor<f32>
+    stablehlo.return %m : tensor<f32>
+  }) {scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>} : (tensor<4xf32>, tensor<2x1xi32>, tensor<2xf32>) -> tensor<4xf32>
+  return %s : tensor<4xf32>
+}
+
+// -----
+
+func.func @main(%x: tensor<4xf32>, %n: tensor<1xi32>) -> tensor<?xf32> {
+  // expected-error@below {{stablehlo.dynamic_reshape: shapes known only at run time have no derivative rule; pcp-import makes the op static}}
+  %r = stablehlo.dynamic_reshape %x, %n : (tensor<4xf32>, tensor<1xi32>) -> tensor<?xf32>
+  return %r : tensor<?xf32>
+}
+
+// -----
+
+func.func @main(%x: tensor<4xf32>, %v: tensor<f32>, %n: tensor<1xi32>) -> tensor<6xf32> {
+  %zero = stablehlo.constant dense<0> : tensor<1xi32>
+  // expected-error@below {{stablehlo.dynamic_pad: shapes known only at run time have no derivative rule}}
+  %r = stablehlo.dynamic_pad %x, %v, %n, %n, %zero : (tensor<4xf32>, tensor<f32>, tensor<1xi32>, tensor<1xi32>, tensor<1xi32>) -> tensor<6xf32>
+  return %r : tensor<6xf32>
+}
+
+// -----
+
+// A shape that was never given: the op's builder says so, at the op.
+func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {
+  // expected-error@below {{stablehlo.tanh: its derivative rule: tensor<?xf32> has a dynamic dimension}}
+  %y = stablehlo.tanh %x : tensor<?xf32>
+  return %y : tensor<?xf32>
+}
+
+// -----
+
+func.func @main(%x: tensor<4xf32>, %n: tensor<i32>) -> tensor<?xf32> {
+  // expected-error@below {{stablehlo.set_dimension_size: its result has a size known only at run time; pad to a static size and mask}}
+  %r = stablehlo.set_dimension_size %x, %n, dim = 0 : (tensor<4xf32>, tensor<i32>) -> tensor<?xf32>
+  return %r : tensor<?xf32>
+}
+
+// -----
+
+// Quantized types have no cotangent; what comes back out of them is not a zero.
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.uniform_quantize %x : (tensor<4xf32>) -> tensor<4x!quant.uniform<i8:f32, 0.5>>
+  // expected-error@below {{stablehlo.uniform_dequantize: what was quantized depends on what is differentiated; train on the float model}}
+  %1 = stablehlo.uniform_dequantize %0 : (tensor<4x!quant.uniform<i8:f32, 0.5>>) -> tensor<4xf32>
+  return %1 : tensor<4xf32>
+}
+
+// -----
+
+func.func @main(%x: tensor<4xf32>, %t: !stablehlo.token) -> (tensor<4xf32>, !stablehlo.token) {
+  // expected-error@below {{stablehlo.send: an active value leaves the program here}}
+  %u = "stablehlo.send"(%x, %t) {channel_handle = #stablehlo.channel_handle<handle = 1, type = 2>, is_host_transfer = true} : (tensor<4xf32>, !stablehlo.token) -> !stablehlo.token
+  return %x, %u : tensor<4xf32>, !stablehlo.token
+}
+
+// -----
+
+func.func @main(%x: tensor<4xf32>, %t: !stablehlo.token) -> tensor<4xf32> {
+  // expected-error@below {{stablehlo.recv: a derivative flows to what is received here and is owed to another program}}
+  %r:2 = "stablehlo.recv"(%t) {channel_handle = #stablehlo.channel_handle<handle = 1, type = 3>, is_host_transfer = true} : (!stablehlo.token) -> (tensor<4xf32>, !stablehlo.token)
+  %y = stablehlo.multiply %x, %r#0 : tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+
+// -----
+
+// With pcp.stop_gradient, what is received is a constant.
+func.func @main(%x: tensor<4xf32>, %t: !stablehlo.token) -> tensor<4xf32> {
+  %r:2 = "stablehlo.recv"(%t) {channel_handle = #stablehlo.channel_handle<handle = 1, type = 3>, is_host_transfer = true} : (!stablehlo.token) -> (tensor<4xf32>, !stablehlo.token)
+  %c = "pcp.stop_gradient"(%r#0) : (tensor<4xf32>) -> tensor<4xf32>
+  %y = stablehlo.multiply %x, %c : tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+
+// -----
+
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error@below {{pcp.send: an active value leaves the program here}}
+  "pcp.send"(%x) {channel = 1, to = 1} : (tensor<4xf32>) -> ()
+  return %x : tensor<4xf32>
+}
+
+// -----
+
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error@below {{pcp.recv: a derivative flows to what is received here}}
+  %r = "pcp.recv"() {channel = 1, source = 1} : () -> tensor<4xf32>
+  %y = stablehlo.add %x, %r : tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+
+// -----
+
+func.func @main(%t: tuple<tensor<4xf32>>, %x: tensor<4xf32>) -> tensor<4xf32> {
+  // Not on the active path: an argument that is a tuple is never differentiated.
+  %e = stablehlo.get_tuple_element %t[0] : (tuple<tensor<4xf32>>) -> tensor<4xf32>
+  %y = stablehlo.add %x, %e : tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+
+// -----
+
+func.func @main(%x: tensor<4xf32>, %c: tensor<f32>) -> tensor<4xf32> {
+  // expected-error@below {{chlo.scan: it has no derivative rule; write stablehlo.while}}
+  %f:2 = "chlo.scan"(%x, %c) ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    stablehlo.return %a, %b : tensor<f32>, tensor<f32>
+  }) {dimension = 0 : i64, is_reverse = false, operandSegmentSizes = array<i32: 1, 1>, resultSegmentSizes = array<i32: 1, 1>} : (tensor<4xf32>, tensor<f32>) -> (tensor<4xf32>, tensor<f32>)
+  return %f#0 : tensor<4xf32>
+}
+
+// -----
+
+func.func @main(%x: tensor<4x4xf32>) -> tensor<4xf32> {
+  // expected-error@below {{stablehlo.unary_einsum: its labels repeat or hold an ellipsis; write dot_general}}
+  %y = "stablehlo.unary_einsum"(%x) {einsum_config = "ii->i"} : (tensor<4x4xf32>) -> tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+
+// -----
+
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error@below {{stablehlo.all_reduce: only a body that adds or takes the maximum or minimum has a derivative rule; write all_gather and reduce}}
+  %y = "stablehlo.all_reduce"(%x) ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %s = stablehlo.multiply %a, %b : tensor<f32>
+    stablehlo.return %s : tensor<f32>
+  }) {replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>} : (tensor<4xf32>) -> tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+
+// -----
+
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error@below {{stablehlo.collective_reduce: what others than the root get from it is not specified; use all_reduce}}
+  %y = "stablehlo.collective_reduce"(%x) ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %s = stablehlo.add %a, %b : tensor<f32>
+    stablehlo.return %s : tensor<f32>
+  }) {replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>} : (tensor<4xf32>) -> tensor<4xf32>
+  return %y : tensor<4xf32>
+}
