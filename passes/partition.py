@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from pcp.dialect import collectives, hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.base import Pass
+from pcp.passes.functions import symbol_name
 from pcp.passes.propagate_sharding import WHY, only_mesh, port_shardings
 from pcp.passes.rewriting import functions, refuse
-from pcp.passes.sharding.factors import Assignment, Rule, project
+from pcp.passes.sharding.factors import Assignment, Rule, assemble, project
 from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.layout import SHARDING, Layout, from_attribute
 from pcp.passes.sharding.local import Local, check_closed, localize
@@ -17,6 +18,9 @@ from pcp.passes.sharding.resharding import Step, steps
 from pcp.passes.sharding.rules import rule_of
 
 Value = ir.Value
+
+#: On a device's module: what its `pcp.device` said.
+DEVICE = "pcp.device"
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class Partition(Pass):
     device with the types of its parts, reshards become collectives, and collectives
     are `ordered`: from here on dropping one on one device would be a deadlock. The
     border of a function keeps `pcp.sharding`, which says how the parts fit together.
+    A device's module takes the place of its `pcp.device`, whose facts it keeps in
+    the attribute `pcp.device`.
     Leaves no `pcp.reshard`, `pcp.constraint` or `pcp.barrier_prop`.
 
     Before:
@@ -58,15 +64,27 @@ def partition(module: ir.Module) -> None:
     whole = list(functions(module))
     plans = [Plan.read(function, mesh) for function in whole]
     for place, device in zip(mesh.members, mesh.devices, strict=True):
-        with ir.InsertionPoint(module.body), module.operation.location:
-            home = ir.Operation.create("builtin.module", regions=1)
-            home.attributes["sym_name"] = ir.StringAttr.get(device)
-            block = home.regions[0].blocks.append()
+        block = _home(module, device)
         for plan in plans:
             with ir.InsertionPoint(block), plan.function.location:
                 _Member(mesh, place, plan).build()
     for function in whole:
         function.erase()
+
+
+def _home(module: ir.Module, device: str) -> ir.Block:
+    """An empty `module @<device>`, in the place of the device's description."""
+    with ir.InsertionPoint(module.body), module.operation.location:
+        home = ir.Operation.create("builtin.module", regions=1)
+    home.attributes["sym_name"] = ir.StringAttr.get(device)
+    for view in module.body.operations:
+        op = view.operation
+        if op.name == "pcp.device" and symbol_name(op) == device:
+            facts = {n: op.attributes[n] for n in op.attributes if n != "sym_name"}
+            home.attributes[DEVICE] = ir.DictAttr.get(facts)
+            op.erase()
+            break
+    return home.regions[0].blocks.append()
 
 
 # --- what is the same for all members ---
@@ -136,6 +154,9 @@ class Plan:
             if clash or not complete:
                 refuse(op, "its tensors do not fit; run pcp-insert-reshards first")
             assignment |= found
+        for dims, layout in zip(rule.tensors, tensors, strict=True):
+            if assemble(rule, dims, assignment, mesh).dims != layout.dims:
+                refuse(op, "its tensors do not fit; run pcp-insert-reshards first")
         self.rules[op] = rule, assignment
         check_closed(op)
 

@@ -91,9 +91,7 @@ def gradient_text(name: str) -> str:
     """`@main(params, data) -> (loss, gradients)` without a mesh."""
     model = models()[name]
     text = (
-        jax.jit(model.loss, keep_unused=True)
-        .lower(model.params, *model.data)
-        .as_text()
+        jax.jit(model.loss, keep_unused=True).lower(model.params, *model.data).as_text()
     )
     module = parse(text)
     wrt = ",".join(str(i) for i in range(len(jax.tree.leaves(model.params))))

@@ -1,0 +1,66 @@
+// RUN: pcp-opt %s --split-input-file --pcp-propagate-sharding --pcp-insert-reshards --pcp-partition --pcp-verify-plan | filecheck %s
+
+// CHECK-LABEL: module @m_0
+// CHECK: dot_general {{.*}}(tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+// CHECK-NEXT: "pcp.all_reduce"(%{{.*}}) {axes = ["tp"], kind = "sum", mesh = @m, ordered}
+// CHECK-LABEL: module @m_1
+// CHECK: dot_general {{.*}}(tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+// CHECK-NEXT: "pcp.all_reduce"
+"pcp.mesh"() {axes = [#pcp.axis<"tp", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @f(%x: tensor<8x8xf32> {pcp.sharding = #pcp.sharding<@m, [[], ["tp"]], [], []>}, %w: tensor<8x4xf32>) -> tensor<8x4xf32> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<8x8xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>
+  return %0 : tensor<8x4xf32>
+}
+
+// -----
+
+// Unequal parts, as the mesh splits its axis: nothing is padded.
+// CHECK-LABEL: module @fast
+// CHECK: func.func @sum(%arg0: tensor<6x2xf32>
+// CHECK-LABEL: module @slow
+// CHECK: func.func @sum(%arg0: tensor<2x2xf32>
+// CHECK: "pcp.all_reduce"
+"pcp.target"() {arch = "x86_64", caps = {}, driver = "local", sym_name = "cpu"} : () -> ()
+"pcp.device"() {sym_name = "fast", target = @cpu} : () -> ()
+"pcp.device"() {sym_name = "slow", target = @cpu} : () -> ()
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [@fast, @slow], split = #pcp.split<"dp", [3, 1]>, sym_name = "m"} : () -> ()
+func.func @sum(%x: tensor<8x2xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"], []], [], []>}) -> tensor<2xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<8x2xf32>, tensor<f32>) -> tensor<2xf32>
+  return %0 : tensor<2xf32>
+}
+
+// -----
+
+// Looking up in a cut table: each member finds the rows that it has, the sum has all.
+// CHECK-LABEL: module @m_1
+// CHECK: stablehlo.clamp
+// CHECK: stablehlo.subtract
+// CHECK: "stablehlo.gather"{{.*}}tensor<5x3xf32>
+// CHECK: stablehlo.select
+// CHECK-NEXT: "pcp.all_reduce"
+"pcp.mesh"() {axes = [#pcp.axis<"tp", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @lookup(%table: tensor<10x3xf32> {pcp.sharding = #pcp.sharding<@m, [["tp"], []], [], []>}, %ids: tensor<4xi32>) -> tensor<4x3xf32> {
+  %0 = "stablehlo.gather"(%table, %ids) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, 3>}> : (tensor<10x3xf32>, tensor<4xi32>) -> tensor<4x3xf32>
+  return %0 : tensor<4x3xf32>
+}
+
+// -----
+
+// The same parts on other members travel as one message each.
+// CHECK-LABEL: module @m_0
+// CHECK: "pcp.permute"(%arg0) {axes = ["a", "b"], mesh = @m, ordered, pairs =
+"pcp.mesh"() {axes = [#pcp.axis<"a", 2>, #pcp.axis<"b", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @exchange(%x: tensor<4xf32> {pcp.sharding = #pcp.sharding<@m, [["a"]], [], []>}) -> (tensor<4xf32> {pcp.sharding = #pcp.sharding<@m, [["b"]], [], []>}) {
+  return %x : tensor<4xf32>
+}
+
+// -----
+
+// From one dimension to another: an all-to-all.
+// CHECK-LABEL: module @m_0
+// CHECK: "pcp.all_to_all"(%arg0) {axes = ["a"], concat = 0 : i64, mesh = @m, ordered, split = 1 : i64} : (tensor<2x4xf32>) -> tensor<4x2xf32>
+"pcp.mesh"() {axes = [#pcp.axis<"a", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @turn(%x: tensor<4x4xf32> {pcp.sharding = #pcp.sharding<@m, [["a"], []], [], []>}) -> (tensor<4x4xf32> {pcp.sharding = #pcp.sharding<@m, [[], ["a"]], [], []>}) {
+  return %x : tensor<4x4xf32>
+}

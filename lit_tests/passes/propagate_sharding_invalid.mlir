@@ -1,0 +1,47 @@
+// RUN: pcp-opt %s --split-input-file --verify-diagnostics --pcp-propagate-sharding
+
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+// expected-error@+1 {{names axis "tp", which mesh @m has not (axes: dp)}}
+func.func @axis(%x: tensor<8xf32> {pcp.sharding = #pcp.sharding<@m, [["tp"]], [], []>}) -> tensor<8xf32> {
+  return %x : tensor<8xf32>
+}
+
+// -----
+
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+// expected-error@+1 {{has 1 dims for a tensor of rank 2}}
+func.func @rank(%x: tensor<8x4xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"]], [], []>}) -> tensor<8x4xf32> {
+  return %x : tensor<8x4xf32>
+}
+
+// -----
+
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+// expected-error@+1 {{uses "dp" twice}}
+func.func @twice(%x: tensor<8x4xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"], ["dp"]], [], []>}) -> tensor<8x4xf32> {
+  return %x : tensor<8x4xf32>
+}
+
+// -----
+
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 4>], devices = [], sym_name = "m"} : () -> ()
+// expected-error@+1 {{dimension 0 of 3 cannot be cut into 4 parts along dp}}
+func.func @small(%x: tensor<3xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"]], [], []>}) -> tensor<3xf32> {
+  return %x : tensor<3xf32>
+}
+
+// -----
+
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+// expected-error@+1 {{a sharding names @n; the program's mesh is @m}}
+func.func @mesh(%x: tensor<8xf32> {pcp.sharding = #pcp.sharding<@n, [["dp"]], [], []>}) -> tensor<8xf32> {
+  return %x : tensor<8xf32>
+}
+
+// -----
+
+// expected-error@+1 {{axis "w" is elastic}}
+"pcp.mesh"() {axes = [#pcp.axis<"w", -1>], devices = [], sym_name = "m"} : () -> ()
+func.func @elastic(%x: tensor<8xf32>) -> tensor<8xf32> {
+  return %x : tensor<8xf32>
+}
