@@ -7,6 +7,7 @@ own collectives (`collectives`). Each op that a rule makes has a channel of its 
 from collections.abc import Sequence
 
 from pcp.autodiff.bodies import combiner
+from pcp.autodiff.cotangents import total
 from pcp.autodiff.expansion import fresh_channel
 from pcp.autodiff.kinds import Refusal, Site, Vjp
 from pcp.dialect import hlo
@@ -20,7 +21,7 @@ def _handle(at: Site) -> ir.Attribute | None:
     given = at.attribute("channel_handle")
     if given is None:
         return None
-    kind = stablehlo.ChannelHandle(given).type
+    kind = stablehlo.ChannelHandle(given).channel_type
     return stablehlo.ChannelHandle.get(fresh_channel(at.op), kind)
 
 
@@ -152,11 +153,22 @@ def _collective_permute(at: Site) -> list[Value | None]:
 
 
 def _collective_broadcast(at: Site) -> list[Value | None]:
-    """Every process's g, added, at the root; a root is the first of its group."""
+    """Every process's g, added, at the root: the first of its group.
+
+    One permutation for each place in a group, since an all_reduce would read the
+    same channel and groups in another way.
+    """
     groups = _rows(at.attribute("replica_groups"))
     if groups is None:
         raise at.refuse("its groups are not listed; write replica_groups as a matrix")
-    return [_moved(at, _sum(at, at.g), [[row[0], row[0]] for row in groups])]
+    return [
+        total(
+            [
+                _moved(at, at.g, [[row[k], row[0]] for row in groups if row[k] >= 0])
+                for k in range(len(groups[0]))
+            ]
+        )
+    ]
 
 
 RULES = {

@@ -37,6 +37,32 @@ CASES = {
         program("all_to_all", "split = 0, concat = 1", F, "tensor<2x12xf32>"),
         (4, 6),
     ),
+    "broadcast": (program("broadcast", "root = 1", F, F), (4, 6)),
     "permute": (program("permute", "pairs = [[0, 1]]", F, F), (4, 6)),
     "swap": (program("permute", "pairs = [[0, 1], [1, 0]]", F, F), (4, 6)),
+    "started": (
+        f"""{MESH} : () -> ()
+    func.func @main(%x: {F}) -> {F} {{
+      %f = "pcp.start"(%x) ({{
+      ^bb0(%a: {F}):
+        %r = "pcp.all_reduce"(%a) {{kind = "sum", {ALONG}}} : ({F}) -> {F}
+        "pcp.yield"(%r) : ({F}) -> ()
+      }}) {{channel = 7}} : ({F}) -> !pcp.future<{F}>
+      %s = stablehlo.negate %x : {F}
+      %w = "pcp.wait"(%f) : (!pcp.future<{F}>) -> {F}
+      %0 = stablehlo.add %s, %w : {F}
+      return %0 : {F}
+    }}""",
+        (4, 6),
+    ),
 }
+#: What is said of shardings: no runtime knows it, and nothing changes by it.
+ANNOTATED = f"""{MESH} : () -> ()
+    func.func @main(%x: {F}) -> {F} {{
+      %0 = "pcp.constraint"(%x) {{sharding = #pcp.sharding<@m, [[], []], [], []>}}
+          : ({F}) -> {F}
+      %1 = "pcp.barrier_prop"(%0) {{direction = "none"}} : ({F}) -> {F}
+      %2 = "pcp.reshard"(%1) {{sharding = #pcp.sharding<@m, [[], []], [], []>}}
+          : ({F}) -> {F}
+      return %2 : {F}
+    }}"""

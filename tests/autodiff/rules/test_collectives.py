@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.cases_collectives import CASES, F, program
+from helpers.cases_collectives import ANNOTATED, CASES, F, program
 from helpers.training_programs import bundle, in_parallel, run_passes
 
 from pcp.errors import MissingRule
 
 #: Compiled by default: one of each kind of rule; the rest by `make test-full`.
-DEFAULT = {"all_reduce_sum", "all_reduce_max", "reduce_scatter_mean", "all_gather"}
+DEFAULT = {"all_reduce_sum", "all_reduce_max", "reduce_scatter_mean", "broadcast"}
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,12 @@ def test_transpose(name: str) -> None:
 def test_a_product_is_refused() -> None:
     with pytest.raises(MissingRule, match=r'pcp.all_reduce: kind "prod"'):
         run_passes(program("all_reduce", 'kind = "prod"', F, F), "pcp-vjp")
+
+
+def test_a_sharding_holds_for_the_cotangent() -> None:
+    module = run_passes(ANNOTATED, "pcp-vjp")
+    *_, derived = module.body.operations
+    *_, before, end = derived.regions[0].blocks[0].operations
+    assert before.operation.name == "pcp.constraint"
+    assert before.operands[0] == derived.regions[0].blocks[0].arguments[1]
+    assert end.operands[1] == before.operation.results[0]
