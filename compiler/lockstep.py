@@ -22,9 +22,10 @@ from pcp.dialect.base import integer, integers, strings, symbol, text
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.dialect.context import location_string
 from pcp.errors import PassError
+from pcp.mesh import Mesh
 from pcp.passes.functions import symbol_name
 from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
-from pcp.passes.sharding.mesh import Mesh, read_meshes
+from pcp.passes.sharding.mesh import read_meshes
 
 Array = np.ndarray
 Values = dict[ir.Value, Array]

@@ -16,6 +16,7 @@ from math import prod
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import PassError
+from pcp.mesh import Mesh
 from pcp.passes import constants
 from pcp.passes.base import Pass
 from pcp.passes.elementwise import body_kind
@@ -38,7 +39,6 @@ from pcp.passes.sharding.layout import (
     from_attribute,
     to_attribute,
 )
-from pcp.passes.sharding.mesh import Mesh
 from pcp.passes.sharding.rules import rule_of
 
 #: How much work a byte on the wire is worth, about that of a CPU on a fast network.

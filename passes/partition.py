@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from pcp.dialect import collectives, hlo
 from pcp.dialect.bindings import ir
+from pcp.mesh import Mesh
 from pcp.passes.base import Pass
 from pcp.passes.functions import symbol_name
 from pcp.passes.propagate_sharding import WHY, only_mesh, port_shardings
@@ -13,7 +14,6 @@ from pcp.passes.sharding.factors import Assignment, Rule, assemble, project
 from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.layout import SHARDING, Layout, from_attribute
 from pcp.passes.sharding.local import Local, check_closed, localize
-from pcp.passes.sharding.mesh import Mesh
 from pcp.passes.sharding.resharding import Step, steps
 from pcp.passes.sharding.rules import rule_of
 

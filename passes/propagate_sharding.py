@@ -16,6 +16,7 @@ from pcp.dialect.base import text
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import PassError, nearest
+from pcp.mesh import Mesh
 from pcp.passes.base import CppPasses, Pass
 from pcp.passes.elementwise import ELEMENTWISE
 from pcp.passes.rewriting import functions, refuse
@@ -28,7 +29,7 @@ from pcp.passes.sharding.layout import (
     Layout,
     to_attribute,
 )
-from pcp.passes.sharding.mesh import Mesh, read_meshes
+from pcp.passes.sharding.mesh import read_meshes
 
 WHY = "pcp.why"
 

@@ -10,8 +10,8 @@ on the parts as it stands. This is the formulation of Shardy ("op sharding rule"
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pcp.passes.sharding.layout import Axes, Layout
-from pcp.passes.sharding.mesh import Mesh
+from pcp.layout import Axes, Layout
+from pcp.mesh import Mesh
 
 #: What an axis on a factor means, besides the names of reductions.
 PASS = "pass"

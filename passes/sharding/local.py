@@ -13,11 +13,11 @@ import numpy as np
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.hlo_indexing import Windows
+from pcp.mesh import Mesh
 from pcp.passes import constants
 from pcp.passes.rewriting import ints, refuse
 from pcp.passes.sharding.factors import Assignment, Rule
 from pcp.passes.sharding.layout import SHARDING, Layout
-from pcp.passes.sharding.mesh import Mesh
 
 Value = ir.Value
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from pcp.passes.sharding.layout import Axes, Layout
-from pcp.passes.sharding.mesh import Mesh
+from pcp.layout import Axes, Layout
+from pcp.mesh import Mesh
 
 
 @dataclass(frozen=True)
