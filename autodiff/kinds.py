@@ -188,7 +188,7 @@ class Decomposed:
     """
 
     expand: Callable[[ir.Operation], Sequence[Value] | None]
-    why: str = "this form of it has no derivative rule"
+    why: str = "this form of it has no derivative rule; write it as other ops"
 
     def vjp(self, at: Site) -> Sequence[Cotangent]:
         """Reached only by a form that was not expanded."""

@@ -57,9 +57,14 @@ def _map(op: ir.Operation) -> Values | None:
 
 
 def _get_tuple_element(op: ir.Operation) -> Values | None:
-    """The operand of the `tuple` that it reads."""
+    """The operand of the `tuple` that it reads, also of one inside another."""
     made = op.operands[0].owner
-    if isinstance(made, ir.Block) or made.name != "stablehlo.tuple":
+    if isinstance(made, ir.Block):
+        return None
+    if made.name == "stablehlo.get_tuple_element":
+        inner = _get_tuple_element(made)
+        made = None if inner is None else inner[0].owner
+    if made is None or isinstance(made, ir.Block) or made.name != "stablehlo.tuple":
         return None
     return [made.operands[ir.IntegerAttr(op.attributes["index"]).value]]
 

@@ -65,7 +65,24 @@ func.func @main(%x: tensor<3x4xf32>, %q: tensor<3x4xf32>) -> tensor<3x4xf32> {
   %y = chlo.zeta %x, %q : tensor<3x4xf32>, tensor<3x4xf32> -> tensor<3x4xf32>
   return %y : tensor<3x4xf32>
 }"""
+#: Around zero, at the seam of the two series of its derivative, and beyond.
+FAR = np.array([0, 1e-8, -0.3, 1.5, 7.9, 8.0, -8.1, 20.0, 300.0], np.float32)
+
+
+def _bessel_text(shape: str) -> str:
+    return _text("bessel_i1e").replace("3x4", shape)
+
+
 CASES = [
+    Case("bessel_i1e", lax.bessel_i1e, (X,), text=_text("bessel_i1e"), tolerance=3e-5),
+    Case(
+        "bessel_i1e_far",
+        lax.bessel_i1e,
+        (FAR,),
+        text=_bessel_text("9"),
+        tolerance=3e-5,
+    ),
+    Case("bessel_i1e_lowered", lax.bessel_i1e, (P * 6,), tolerance=3e-5),
     *(
         Case(name, fn, (x,), text=_text(name), tolerance=3e-5)
         for name, (fn, x) in UNARY.items()

@@ -61,7 +61,8 @@ ASYNC = f"""
       %f = "stablehlo.async_start"(%x) ({{
       ^bb0(%a: {F}):
         %c = "stablehlo.collective_permute"(%a)
-          {{source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>, {CHANNEL}}} : ({F}) -> {F}
+          {{source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>, {CHANNEL}}}
+          : ({F}) -> {F}
         stablehlo.return %c : {F}
       }}) : ({F}) -> !stablehlo.future<{F}>
       %s = stablehlo.sine %x : {F}
@@ -145,7 +146,8 @@ CASES = [
         "collective_permute",
         program(
             "collective_permute",
-            f"source_target_pairs = dense<[[0, 1], [1, 0]]> : tensor<2x2xi64>, {CHANNEL}",
+            "source_target_pairs = dense<[[0, 1], [1, 0]]> : tensor<2x2xi64>, "
+            f"{CHANNEL}",
             F,
             F,
         ),
