@@ -54,6 +54,8 @@ def _dot(mine: int):
 
     def transpose(at: Site, g: Value) -> Value:
         other, sides = 1 - mine, _Sides.of(at)
+        if not hlo.size(g) or not hlo.size(at[mine]):
+            return hlo.zeros(at[mine].type)
         back = sorted(sides.contract[other])
         paired = [sides.contract[mine][sides.contract[other].index(d)] for d in back]
         g_first = [*sides.batch[mine], *sides.free[mine], *paired]
