@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pcp.dialect.bindings import ir
+from pcp.passes import legalize_complex as complex_
 from pcp.passes import legalize_indexing as indexing
+from pcp.passes import legalize_linear_algebra as linear_algebra
 from pcp.passes import legalize_norms as norms
 from pcp.passes import legalize_reductions as reductions
 from pcp.passes import legalize_windows as windows
@@ -32,12 +34,14 @@ class Legalize(Pass):
       unless ranges.py proves that all of them do; `scatter` moves whole rows;
     - `select_and_scatter` with overlapping or padded windows is unfolded;
     - `batch_norm_*` and `map` are written out;
+    - `cholesky` and `triangular_solve` become loops over blocks;
+    - complex numbers are padded by parts, and convolved so;
     - the negation of a summand moves behind the sum;
     - `pcp.stop_gradient`, which has done its work, gives way to its operand;
     - no CHLO is left.
 
-    What has no such form (`custom_call`, `cholesky`, `triangular_solve`,
-    `collective_broadcast`) is an error at its location.
+    What has no such form (`custom_call`, `collective_broadcast`) is an error at its
+    location.
 
         %0 = "stablehlo.gather"(%table, %tokens) ...
     becomes
@@ -51,16 +55,20 @@ class Legalize(Pass):
         """Rewrite in place, or raise `PassError` at an op that has no legal form."""
         if any(op.name.startswith("chlo.") for op in operations(module)):
             CppPasses("func.func(chlo-legalize-to-stablehlo)").run(module)
-        for op in operations(module):
-            _legalize(op)
+        for rules in (RULES, LAST):
+            for op in operations(module):
+                _legalize(op, rules)
         for function in functions(module):
             sweep(function)
 
 
-def _legalize(op: ir.Operation) -> None:
+Rules = dict[str, Callable[[ir.Operation], Values | None]]
+
+
+def _legalize(op: ir.Operation, rules: Rules) -> None:
     if (reason := REFUSED.get(op.name)) is not None:
         refuse(op, reason)
-    if (rule := RULES.get(op.name)) is None:
+    if (rule := rules.get(op.name)) is None:
         return
     with before(op):
         values = rule(op)
@@ -72,21 +80,27 @@ def _map(op: ir.Operation) -> Values:
     return inline(op.regions[0].blocks[0], list(op.operands))
 
 
-RULES: dict[str, Callable[[ir.Operation], Values | None]] = {
+RULES: Rules = {
     "pcp.stop_gradient": lambda op: [op.operands[0]],
     "stablehlo.batch_norm_grad": norms.gradient,
     "stablehlo.batch_norm_inference": norms.inference,
     "stablehlo.batch_norm_training": norms.training,
+    "stablehlo.cholesky": linear_algebra.cholesky,
+    "stablehlo.convolution": complex_.convolution,
     "stablehlo.gather": indexing.gather,
     "stablehlo.map": _map,
+    "stablehlo.pad": complex_.pad,
     "stablehlo.reduce": reductions.negated_sum,
+    "stablehlo.reduce_window": complex_.reduce_window,
     "stablehlo.scatter": indexing.scatter,
     "stablehlo.select_and_scatter": windows.select_and_scatter,
+    "stablehlo.triangular_solve": linear_algebra.triangular_solve,
 }
 
+# For what the others make, too.
+LAST: Rules = {"stablehlo.constant": complex_.constant}
+
 REFUSED: dict[str, str] = {
-    "stablehlo.cholesky": "IREE has no kernel for it; factor on the host",
     "stablehlo.collective_broadcast": "IREE rejects it; write pcp.broadcast",
     "stablehlo.custom_call": "IREE cannot call it; write it in StableHLO ops",
-    "stablehlo.triangular_solve": "IREE has no kernel for it; solve on the host",
 }
