@@ -8,14 +8,16 @@ The caller's module is not touched: the passes run on a copy in a context of its
 own. Each target is compiled by a process of IREE's, several at a time.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from pathlib import Path
 
 import pcp
 from pcp.bundle import Bundle, Manifest, Method, Module
-from pcp.compiler import iree, pipelines, signature
+from pcp.compiler import iree, partitioned, pipelines, signature
 from pcp.compiler.attributes import plain
 from pcp.compiler.emission import copy, emit
 from pcp.compiler.options import (
@@ -45,7 +47,12 @@ class Program:
 
 
 def compile(module: ir.Module, options: CompileOptions) -> Bundle:
-    """Compile `module` for all targets; raises what `pcp.errors` names."""
+    """Compile `module` for all targets; raises what `pcp.errors` names.
+
+    With a mesh of a known size the bundle holds a program for each of its devices.
+    """
+    if partitioned.is_wanted(module, options):
+        return _compile_partitioned(module, options)
     targets = [find(name) for name in dict.fromkeys(options.targets)]
     program = lower(module, options)
     compiled = emit(program.module, targets, options)
@@ -62,13 +69,52 @@ def compile(module: ir.Module, options: CompileOptions) -> Bundle:
     return Bundle.build(manifest, members)
 
 
+def _compile_partitioned(module: ir.Module, options: CompileOptions) -> Bundle:
+    program, mode = lower_partitioned(module, options)
+    targets = partitioned.targets_of(program.whole, program.mesh, options)
+    changes = {
+        "producer": _producer(),
+        "optimizer": _method(program.whole, "optimizer"),
+    }
+    manifest = program.manifest.model_copy(update=changes)
+    program = replace(program, manifest=manifest)
+    return partitioned.emit(program, targets, mode, options)
+
+
 # --- passes ------------------------------------------------------------------
+
+
+def lower_partitioned(
+    module: ir.Module, options: CompileOptions
+) -> tuple[partitioned.Partitioned, str]:
+    """Run the passes for a mesh on a copy of `module`; also the mode chosen."""
+    with _sourced(options):
+        copied = copy(module)
+        mode = choose_mode(copied, options)
+        if options.algorithm and str(options.algorithm) not in ("none", "ddp"):
+            raise CompileError(
+                f"algorithm {options.algorithm}: over a mesh the program synchronises "
+                "in every step; leave --algorithm out, or leave --mesh out"
+            )
+        entry = signature.entry_function(copied, options.entry)
+        infer = mode == "train" or signature.has_parameters(entry)
+        observers = _observers(options)
+        pipelines.prepare(infer_roles=infer).run(copied, observers)
+        optimizer = training_methods(options)[0] if mode == "train" else ""
+        return partitioned.lower(copied, mode, optimizer, options, observers), mode
 
 
 def lower(module: ir.Module, options: CompileOptions) -> Program:
     """Run the passes of the chosen mode on a copy of `module`."""
-    try:
+    with _sourced(options):
         return _lower(copy(module), options)
+
+
+@contextmanager
+def _sourced(options: CompileOptions) -> Iterator[None]:
+    """Errors inside name the model's file."""
+    try:
+        yield
     except IRError as error:
         message = _with_source(str(error), options.source)
         if message == str(error):
@@ -78,9 +124,12 @@ def lower(module: ir.Module, options: CompileOptions) -> Program:
         raise CompileError(_with_source(str(error), options.source)) from error
 
 
+def _observers(options: CompileOptions) -> list[Observer]:
+    return [_Keep(options.keep_ir)] if options.keep_ir else []
+
+
 def _lower(module: ir.Module, options: CompileOptions) -> Program:
-    keep = _Keep(options.keep_ir) if options.keep_ir else None
-    observers: list[Observer] = [keep] if keep else []
+    observers = _observers(options)
     mode = choose_mode(module, options)
     entry = signature.entry_function(module, options.entry)
     infer = mode == "train" or (mode == "grad" and signature.has_parameters(entry))

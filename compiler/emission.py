@@ -36,19 +36,36 @@ def emit(
     module: ir.Module, targets: Sequence[Target], options: CompileOptions
 ) -> list[bytes]:
     """Each target's compiled module, in order; raises `CompileError`."""
-    texts = [target_text(module, target) for target in targets]
-    for target, text in zip(targets, texts, strict=True):
+    return emit_all([(module, target) for target in targets], options)
+
+
+def emit_all(
+    programs: Sequence[tuple[ir.Module, Target]], options: CompileOptions
+) -> list[bytes]:
+    """Each program compiled for its target, in order; equal ones only once."""
+    wanted = [(target_text(module, target), target) for module, target in programs]
+    distinct = {(text.plain, target.name): (text, target) for text, target in wanted}
+    for number, (text, target) in enumerate(distinct.values()):
         _check_doubles(text, target, options)
-    if options.keep_ir:
-        for target, text in zip(targets, texts, strict=True):
-            path = options.keep_ir / f"target-{target.file_name}.mlir"
+        if options.keep_ir:
+            again = (
+                f"-{number}" if len(distinct) > len({t.name for _, t in wanted}) else ""
+            )
+            path = options.keep_ir / f"target-{target.file_name}{again}.mlir"
             path.write_text(text.plain)
-    jobs = min(options.jobs or cpu_count() or 1, len(targets))
+    compiled = dict(zip(distinct, _run(list(distinct.values()), options), strict=True))
+    return [compiled[text.plain, target.name] for text, target in wanted]
+
+
+def _run(
+    jobs: Sequence[tuple[TargetText, Target]], options: CompileOptions
+) -> list[bytes]:
+    """IREE's processes side by side; the first failure stops the others."""
     running = iree.Running()
-    with ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor(min(options.jobs or cpu_count() or 1, len(jobs))) as pool:
         futures = [
             pool.submit(compile_target, text, target, options, running)
-            for target, text in zip(targets, texts, strict=True)
+            for text, target in jobs
         ]
         try:
             return [future.result() for future in futures]

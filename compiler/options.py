@@ -26,6 +26,9 @@ class CompileOptions:
     """`mode` None chooses: train where that is possible, else forward.
 
     `optimizer` and `algorithm` are specs or their text, `adamw{lr=6e-4}`.
+    `mesh` is `dp=4,tp=2`: one program for each member; `cluster` a file that
+    describes devices; `sharding` is `auto`, `none` or a file that says how named
+    tensors lie (`sharding_file`).
     `cache` is a folder, or None for none. `keep_ir` is a folder that gets the IR
     after each pass. `jobs` compilers run at once (None: one per processor).
     `timeout` is for one of IREE's runs, in seconds. `source` names the model in
@@ -44,6 +47,9 @@ class CompileOptions:
     timeout: float = TIMEOUT_S
     opt_level: str = DEFAULT_OPT_LEVEL
     source: str = "-"
+    mesh: str | None = None
+    cluster: Path | None = None
+    sharding: str | None = None
     report: Callable[[str], None] = _silent
 
     def __post_init__(self) -> None:

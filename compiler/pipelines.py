@@ -33,6 +33,47 @@ PIPELINES: dict[str, tuple[str, ...]] = {
     ),
 }
 
+#: For a program that is spread over a mesh: what runs on the whole program, in place
+#: of the mode's pipeline, and after the partition on each device's.
+WHOLE: dict[str, tuple[str, ...]] = {
+    "forward": ("pcp-simplify", *_CLEAN),
+    "grad": ("pcp-grad{func=$entry name=grad}", "pcp-simplify", *_CLEAN),
+    "train": (
+        "pcp-grad{func=$entry name=grad}",
+        "pcp-simplify",
+        "pcp-expand-training{optimizer=$optimizer algorithm=none}",
+        "inline",
+        *_CLEAN,
+    ),
+}
+SPLIT = (
+    "pcp-propagate-sharding",
+    "pcp-insert-reshards",
+    "pcp-partition",
+    "pcp-verify-plan",
+)
+DEVICE: dict[str, tuple[str, ...]] = {
+    "forward": ("pcp-legalize", *_CLEAN, "pcp-lower-to-runtime"),
+    "grad": ("pcp-legalize", *_CLEAN, "pcp-lower-to-runtime"),
+    "train": ("pcp-legalize", *_CLEAN, "pcp-verify-inplace", "pcp-lower-to-runtime"),
+}
+
+
+def whole(mode: str, *, entry: str, optimizer: str = "") -> Pipeline:
+    """The passes in front of the partition."""
+    text = Template(",".join(WHOLE[mode])).substitute(entry=entry, optimizer=optimizer)
+    return catalog.pipeline(f"builtin.module({text})")
+
+
+def split() -> Pipeline:
+    """The partition of an annotated program."""
+    return catalog.pipeline(f"builtin.module({','.join(SPLIT)})")
+
+
+def device(mode: str) -> Pipeline:
+    """The passes on one device's program."""
+    return catalog.pipeline(f"builtin.module({','.join(DEVICE[mode])})")
+
 
 def named(
     name: str, *, entry: str = "main", optimizer: str = "", algorithm: str = ""

@@ -27,6 +27,8 @@ from pcp.dialect.attributes import axis_sizes
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import CompileError, nearest
+from pcp.passes.sharding.layout import SHARDING, from_attribute
+from pcp.passes.sharding.mesh import weights
 
 GRADIENT = "grad"  # the function that pcp-grad adds
 _ROLES = get_args(Role)
@@ -42,9 +44,14 @@ def public_functions(module: ir.Module) -> dict[str, ir.Operation]:
         ir.StringAttr(op.operation.attributes["sym_name"]).value: op.operation
         for op in module.body.operations
         if op.operation.name == "func.func"
-        and "sym_visibility" not in op.operation.attributes
+        and _is_public(op.operation)
         and len(op.operation.regions[0].blocks)
     }
+
+
+def _is_public(op: ir.Operation) -> bool:
+    visibility = op.attributes.get("sym_visibility")
+    return visibility is None or ir.StringAttr(visibility).value == "public"
 
 
 def entry_function(module: ir.Module, name: str) -> ir.Operation:
@@ -106,7 +113,7 @@ def _inputs(op: ir.Operation) -> tuple[TensorSpec, ...]:
     attributes = _entries(op, "arg_attrs")
     roles = _argument_roles(op)
     return tuple(
-        _tensor(op, type_, entry.get("pcp.name", f"arg{i}"), role)
+        _tensor(op, type_, entry.get("pcp.name", f"arg{i}"), role, entry)
         for i, (type_, entry, role) in enumerate(
             zip(types, attributes, roles, strict=True)
         )
@@ -139,11 +146,13 @@ def _results(
     ):
         role = said.get("pcp.role", roles[min(i, 1)])
         fallback = "loss" if role == "loss" else f"{role}{i}"
-        specs.append(_tensor(op, type_, said.get("pcp.name", fallback), role))
+        specs.append(_tensor(op, type_, said.get("pcp.name", fallback), role, said))
     return tuple(specs)
 
 
-def _tensor(op: ir.Operation, type_: ir.Type, name: str, role: str) -> TensorSpec:
+def _tensor(
+    op: ir.Operation, type_: ir.Type, name: str, role: str, said: Mapping[str, Any]
+) -> TensorSpec:
     where = location_string(op.location)
     if not isinstance(type_, ir.RankedTensorType):
         raise CompileError(f"{where}: {name}: {type_} cannot cross a bundle's border")
@@ -161,7 +170,13 @@ def _tensor(op: ir.Operation, type_: ir.Type, name: str, role: str) -> TensorSpe
             f"(known: {', '.join(_ROLES)}).{nearest(role, _ROLES)}"
         )
     checked = cast(Role, role)
-    return TensorSpec(name=name, role=checked, shape=tuple(type_.shape), dtype=dtype)
+    return TensorSpec(
+        name=name,
+        role=checked,
+        shape=tuple(type_.shape),
+        dtype=dtype,
+        sharding=said.get(SHARDING, ()),
+    )
 
 
 def _donated(op: ir.Operation) -> tuple[int, ...]:
@@ -183,8 +198,15 @@ def _entries(op: ir.Operation, name: str) -> list[dict[str, Any]]:
     keys = ("pcp.role", "pcp.name", "pcp.init", "iree.abi.output")
     return [
         {n.name: plain(n.attr) for n in ir.DictAttr(entry) if n.name in keys}
+        | {n.name: _axes(n.attr) for n in ir.DictAttr(entry) if n.name == SHARDING}
         for entry in ir.ArrayAttr(attribute)
     ]
+
+
+def _axes(sharding: ir.Attribute) -> tuple[tuple[str, ...], ...]:
+    """The axes of each dimension; nothing for a tensor that is whole."""
+    dims = from_attribute(sharding).dims
+    return dims if any(dims) else ()
 
 
 def _is_floating(type_: ir.Type) -> bool:
@@ -227,6 +249,7 @@ def meshes(module: ir.Module) -> dict[str, Mesh]:
         plain(op.attributes["sym_name"]): Mesh(
             axes=axis_sizes(op.attributes["axes"]),
             devices=tuple(plain(op.attributes["devices"])),
+            weights=weights(op),
         )
         for op in _described(module, "pcp.mesh")
     }

@@ -436,16 +436,19 @@ def port_shardings(
 
 
 def set_port_shardings(
-    function: ir.Operation, which: str, shardings: Sequence[ir.Attribute]
+    function: ir.Operation, which: str, shardings: Sequence[ir.Attribute | None]
 ) -> None:
-    """Set `pcp.sharding` of every port, other attributes kept."""
+    """Set `pcp.sharding` of every port that has one, other attributes kept."""
     old = (
         [ir.DictAttr(entry) for entry in ir.ArrayAttr(function.attributes[which])]
         if which in function.attributes
         else [ir.DictAttr.get({})] * len(shardings)
     )
     entries = [
-        ir.DictAttr.get({named.name: named.attr for named in entry} | {SHARDING: new})
+        ir.DictAttr.get(
+            {named.name: named.attr for named in entry}
+            | ({} if new is None else {SHARDING: new})
+        )
         for entry, new in zip(old, shardings, strict=True)
     ]
     function.attributes[which] = ir.ArrayAttr.get(entries)

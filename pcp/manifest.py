@@ -10,7 +10,9 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from pcp import mesh as pcp_mesh
 from pcp.errors import BundleError, nearest
+from pcp.layout import Layout
 
 FORMAT = "pcp-bundle"
 VERSION = 1
@@ -78,6 +80,13 @@ class TensorSpec(_Tensor):
 
     name: str
     role: Role
+    sharding: tuple[tuple[str, ...], ...] = ()
+    """The axes that cut each dimension; empty where the tensor is whole."""
+
+    @property
+    def layout(self) -> Layout:
+        """How the tensor lies on the mesh."""
+        return Layout(self.sharding or ((),) * len(self.shape))
 
     @property
     def nbytes(self) -> int:
@@ -130,10 +139,14 @@ class Collective(_Tensor):
 
 
 class Mesh(_Model):
-    """Named axes and their sizes; -1 is decided when a group forms."""
+    """Named axes and their sizes; -1 is decided when a group forms.
+
+    `weights` says in which proportion the members along an axis share a dimension.
+    """
 
     axes: dict[str, int]
     devices: tuple[str, ...] = ()
+    weights: dict[str, tuple[int, ...]] = {}
 
 
 class Method(_Model):
@@ -152,6 +165,14 @@ class Module(_Model):
     driver: str
 
 
+class DeviceProgram(_Model):
+    """What one device of a partitioned program runs, on its parts of the tensors."""
+
+    module: str
+    functions: dict[str, Function]
+    collectives: dict[str, Collective] = {}
+
+
 class Member(_Model):
     """The digest and size of one member."""
 
@@ -160,7 +181,11 @@ class Member(_Model):
 
 
 class Manifest(_Model):
-    """Everything a runtime knows about a program without seeing its IR."""
+    """Everything a runtime knows about a program without seeing its IR.
+
+    Of a partitioned program `programs` has an entry for each device of its mesh, and
+    `functions` are the signatures of the whole, with shardings.
+    """
 
     format: Literal["pcp-bundle"] = "pcp-bundle"
     version: Literal[1] = 1
@@ -174,6 +199,7 @@ class Manifest(_Model):
     devices: tuple[str, ...] = ()
     optimizer: Method | None = None
     algorithm: Method | None = None
+    programs: dict[str, DeviceProgram] = {}
     modules: dict[str, Module] = {}
     members: dict[str, Member] = {}
 
@@ -183,6 +209,26 @@ class Manifest(_Model):
         if len(names) != len(set(names)):
             raise ValueError("two parameters have one name")
         return self
+
+    def partition_mesh(self) -> pcp_mesh.Mesh:
+        """The mesh that a partitioned program is spread over."""
+        for name, mesh in self.mesh.items():
+            if set(mesh.devices) == set(self.programs):
+                axes, weights = dict(mesh.axes), dict(mesh.weights)
+                return pcp_mesh.Mesh(name, axes, mesh.devices, weights)
+        raise BundleError("the bundle holds no program that is spread over a mesh")
+
+    def of_device(self, name: str) -> "Manifest":
+        """What one device of a partitioned program needs to know."""
+        if name not in self.programs:
+            known = ", ".join(self.programs) or "none"
+            raise BundleError(
+                f"the bundle has no device {name!r} (it has: {known})."
+                + nearest(name, self.programs)
+            )
+        own = self.programs[name]
+        changes = {"functions": own.functions, "collectives": own.collectives}
+        return self.model_copy(update=changes)
 
     def function(self, name: str) -> Function:
         """A function's signature, or `BundleError` listing what there is."""

@@ -130,6 +130,12 @@ class Communicator:
         return self._group.epoch
 
     @property
+    def address(self) -> str | None:
+        """Where this member listens; None inside one process."""
+        found = (getattr(thing, "address", None) for thing in self._owned)
+        return next((address for address in found if address), None)
+
+    @property
     def bytes_sent(self) -> int:
         """Bytes this member handed to its peers' connections, headers included."""
         return sum(link.bytes_sent for link in self._group.all_links)

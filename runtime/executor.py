@@ -9,7 +9,7 @@ consumed by the call: its buffer may hold the result.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,14 @@ class BoundFunction:
 class Program:
     """A loaded bundle. Make one with `Program.load`; index it by function."""
 
-    def __init__(self, bundle: Bundle, device: Device, module: str) -> None:
-        self.manifest: Manifest = bundle.manifest
+    def __init__(
+        self,
+        bundle: Bundle,
+        device: Device,
+        module: str,
+        manifest: Manifest | None = None,
+    ) -> None:
+        self.manifest: Manifest = manifest or bundle.manifest
         self.device = device
         self.module = module
         self._lock = threading.RLock()
@@ -103,8 +109,13 @@ class Program:
         *,
         module: str | None = None,
         communicator: Groups = None,
+        member: str | None = None,
     ) -> "Program":
         """Load a bundle, or the file of one, onto a device.
+
+        Of a program that is spread over a mesh, `member` names the device of the mesh
+        whose part this is; left out, the communicator's rank says it. The parts of
+        its arguments and results are those of `manifest.function(name)`'s shardings.
 
         `module` names one of the bundle's modules; by default the first that
         the device's driver can run. `communicator` serves the collectives, or
@@ -113,7 +124,13 @@ class Program:
         bundle = source if isinstance(source, Bundle) else Bundle.read(source)
         if isinstance(device, str):
             device = open_device(device)
-        program = cls(bundle, device, module or _module_for(bundle, device))
+        manifest = bundle.manifest
+        if manifest.programs:
+            member = member or _member_of(manifest, communicator)
+            module = manifest.of_device(member).programs[member].module
+            manifest = manifest.of_device(member)
+        name = module or _module_for(bundle, device)
+        program = cls(bundle, device, name, manifest)
         program.communicator = communicator
         return program
 
@@ -246,6 +263,18 @@ class Program:
             if isinstance(array := arguments[index], DeviceArray):
                 name = function.signature.inputs[index].name
                 array.consume(f"donated to {function.name} as {name}")
+
+
+def _member_of(manifest: Manifest, groups: Groups) -> str:
+    """The device of the mesh that has the rank of the world's communicator."""
+    world = groups.get("") if isinstance(groups, Mapping) else groups
+    devices = manifest.partition_mesh().devices
+    if world is None or world.world_size != len(devices):
+        raise ConfigError(
+            f"the program is spread over {', '.join(devices)}; say which part this is "
+            "with member=..., or give a communicator with one rank for each"
+        )
+    return devices[world.rank]
 
 
 def _module_for(bundle: Bundle, device: Device) -> str:

@@ -25,6 +25,14 @@ _EXCHANGE_THREADS = 4
 _LOOK_AGAIN_NS = 500_000_000
 
 
+def tag_of(name: str) -> str:
+    """What members call the same collective: `all_gather_3` of `all_gather_3_f32_8`.
+
+    The number of elements may differ between members that share unequally.
+    """
+    return name.rsplit("_", 2)[0]
+
+
 class _Job:
     """One exchange a running function asked for."""
 
@@ -142,7 +150,7 @@ class Imports:
                 if ready is not None:
                     self._await(ready)
                 array = self._device.download(view, what.dtype)
-                pending = launch(comm, what, array, name)
+                pending = launch(comm, what, array, tag_of(name))
                 pending.add_done_callback(lambda p: self._pool.submit(deliver, p))
             except BaseException as error:
                 settle(error)

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "worker": ("pcp.tools.worker", "train for a shepherd"),
     "node": ("pcp.tools.node", "run supervised workers, one per device"),
     "supervise": ("pcp.tools.supervise", "restart a command when it dies"),
+    "run": ("pcp.tools.run", "run one function of a bundle, spread over its mesh"),
     "export": ("pcp.tools.export", "a PyTorch or JAX model to model.mlir"),
     "status": ("pcp.tools.status", "what a run is doing"),
     "ledger": ("pcp.tools.ledger", "check that a run used each sample once"),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pcp.bundle import Bundle
-from pcp.compiler import driver, emission
+from pcp.compiler import driver, emission, partitioned
 from pcp.compiler.options import (
     DEFAULT_ALGORITHM,
     DEFAULT_OPT_LEVEL,
@@ -20,13 +20,15 @@ from pcp.compiler.options import (
     TIMEOUT_S,
 )
 from pcp.compiler.options import CompileOptions as Options
-from pcp.compiler.targets import find
+from pcp.compiler.targets import Target, find
+from pcp.dialect.bindings import ir
 from pcp.dialect.context import read
-from pcp.errors import ConfigError, UsageError
+from pcp.errors import UsageError
 from pcp.tools.cache_folder import cache_folder
 from pcp.tools.command import Parser, run
 
 PROG = "pcp-compile"
+ELASTIC = ("workers=elastic", "workers=-1")  # what training has anyway
 SUFFIXES = {"bundle": "pcp", "vmfb": "vmfb", "mlir": "mlir"}
 
 
@@ -41,7 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     flags = _parser().parse_args(argv)
-    _refuse_planned(flags)
     options = _options(flags)
     targets = [find(name) for name in options.targets]  # before the slow part
     if flags.emit != "bundle" and len(targets) > 1:
@@ -49,9 +50,7 @@ def _main(argv: Sequence[str]) -> int:
     output = Path(flags.output or output_name(flags.model, options.targets, flags.emit))
     module = read(flags.model)
     if flags.emit == "mlir":
-        program = driver.lower(module, options)
-        text = emission.target_text(program.module, targets[0]).plain
-        _write(output, text.encode())
+        _write(output, _text(module, options, targets).encode())
         print(f"wrote {output}")
         return 0
     bundle = driver.compile(module, options)
@@ -61,6 +60,15 @@ def _main(argv: Sequence[str]) -> int:
         bundle.write(output)
     print(_summary(bundle, output))
     return 0
+
+
+def _text(module: ir.Module, options: Options, targets: Sequence[Target]) -> str:
+    """What IREE would be given; for a mesh, the programs of all devices."""
+    if partitioned.is_wanted(module, options):
+        program, _ = driver.lower_partitioned(module, options)
+        return str(program.module)
+    program = driver.lower(module, options)
+    return emission.target_text(program.module, targets[0]).plain
 
 
 def _terminate(number: int, _: object) -> None:
@@ -87,9 +95,9 @@ def _parser() -> Parser:
     add("--mode", choices=MODES, help="default: train if there is a scalar loss")
     add("--optimizer", help=f"for training; default {DEFAULT_OPTIMIZER}")
     add("--algorithm", help=f"between workers; default {DEFAULT_ALGORITHM}")
-    add("--mesh", help="e.g. workers=elastic")
-    add("--cluster", metavar="FILE", help="the devices to plan for")
-    add("--sharding", metavar="auto|none|FILE", default="none")
+    add("--mesh", help="one program for each member: dp=4,tp=2")
+    add("--cluster", metavar="FILE", type=Path, help="the devices, links and targets")
+    add("--sharding", metavar="auto|none|FILE", help="how tensors lie; default auto")
     add("--emit", choices=tuple(SUFFIXES), default="bundle")
     add("--entry", default="main", help="the function to compile; default main")
     add("--keep-ir", metavar="DIR", type=Path, help="the IR after each pass")
@@ -115,27 +123,11 @@ def _options(flags: argparse.Namespace) -> Options:
         timeout=flags.timeout,
         opt_level=flags.opt_level,
         source=flags.model,
+        mesh=None if flags.mesh in ELASTIC else flags.mesh,
+        cluster=flags.cluster,
+        sharding=flags.sharding,
         report=_quiet if flags.quiet else _say,
     )
-
-
-def _refuse_planned(flags: argparse.Namespace) -> None:
-    """Splitting one model over devices: read here, refused until it is there."""
-    if flags.mesh and flags.mesh not in ("workers=elastic", "workers=-1"):
-        raise ConfigError(
-            f"--mesh {flags.mesh}: this version cannot split a model over a mesh; "
-            "leave --mesh out (training always has the elastic axis 'workers')"
-        )
-    if flags.cluster:
-        raise ConfigError(
-            f"--cluster {flags.cluster}: this version cannot plan for a cluster; "
-            "compile for each kind of device with --target"
-        )
-    if flags.sharding != "none":
-        raise ConfigError(
-            f"--sharding {flags.sharding}: this version cannot shard a model; "
-            "leave it out or say none"
-        )
 
 
 # --- what comes out ---

@@ -8,7 +8,7 @@ from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
 from pcp.passes.rewriting import refuse
 
-__all__ = ["Mesh", "read_mesh", "read_meshes"]
+__all__ = ["Mesh", "read_mesh", "read_meshes", "weights"]
 
 
 def read_mesh(op: ir.Operation) -> Mesh:
@@ -26,10 +26,11 @@ def read_mesh(op: ir.Operation) -> Mesh:
     name = ir.StringAttr(op.attributes["sym_name"]).value
     devices = symbols(op, "devices")
     named = [f"{name}_{i}" for i in range(prod(axes.values()))]
-    return Mesh(name, axes, tuple(devices or named), _weights(op))
+    return Mesh(name, axes, tuple(devices or named), weights(op))
 
 
-def _weights(op: ir.Operation) -> dict[str, tuple[int, ...]]:
+def weights(op: ir.Operation) -> dict[str, tuple[int, ...]]:
+    """In which proportion members share, for each axis that `split` names."""
     if "split" not in op.attributes:
         return {}
     split = op.attributes["split"]

@@ -121,12 +121,12 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
         "forward.mlir",
     ),
     "mode": (["train.mlir", "--target", "cpu", "--mode", "trian"], 2, "trian"),
-    "mesh": (["train.mlir", "--target", "cpu", "--mesh", "dp=2"], 1, "--mesh dp=2"),
-    "cluster": (["train.mlir", "--target", "cpu", "--cluster", "c"], 1, "--cluster"),
+    "mesh": (["train.mlir", "--target", "cpu", "--mesh", "dp"], 1, "--mesh dp"),
+    "cluster": (["train.mlir", "--target", "cpu", "--cluster", "c"], 1, "c: cannot"),
     "sharding": (
-        ["train.mlir", "--target", "cpu", "--sharding", "auto"],
+        ["train.mlir", "--target", "cpu", "--mesh", "dp=2", "--sharding", "x.json"],
         1,
-        "--sharding auto",
+        "x.json",
     ),
     "emit of two": (
         ["train.mlir", "--target", "cpu,vulkan", "--emit", "vmfb"],

@@ -1,0 +1,235 @@
+"""A model and a mesh become a bundle with one program for each device.
+
+    copy ─► prepare ─► gradient, optimizer ─► annotate ─► propagate, reshard, partition
+                                                                │ per device
+                                     Bundle ◄─ iree, equal ones once ◄─ legalize, lower
+
+What the bundle says of functions is the whole program's signature, with shardings;
+`programs` says what each device runs on its parts.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pcp.bundle import Bundle, DeviceProgram, Manifest, Module
+from pcp.compiler import pipelines, sharding_file, signature
+from pcp.compiler.emission import copy, emit_all
+from pcp.compiler.options import CompileOptions
+from pcp.compiler.targets import Target, find
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import read
+from pcp.errors import ConfigError
+from pcp.mesh import Mesh
+from pcp.passes.functions import symbol_name
+from pcp.passes.sharding.mesh import read_meshes
+
+MESH = "mesh"
+
+
+def is_wanted(module: ir.Module, options: CompileOptions) -> bool:
+    """Whether the model is to be spread: by an option, or by a mesh of its own."""
+    if options.mesh or options.cluster:
+        return True
+    return any(
+        op.operation.name == "pcp.mesh" and "-1" not in str(op.attributes["axes"])
+        for op in module.body.operations
+    )
+
+
+def parse_mesh(text: str) -> dict[str, int]:
+    """`dp=4,tp=2` as axes and sizes, or `ConfigError`."""
+    axes: dict[str, int] = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([A-Za-z_]\w*)=(\d+)\s*", part)
+        if match is None or int(match[2]) < 1:
+            raise ConfigError(
+                f"--mesh {text}: {part.strip()!r} is not axis=size; write it as "
+                "dp=4,tp=2"
+            )
+        if match[1] in axes:
+            raise ConfigError(f'--mesh {text}: axis "{match[1]}" is given twice')
+        axes[match[1]] = int(match[2])
+    return axes
+
+
+# --- the mesh and its devices ---
+
+
+def describe(module: ir.Module, options: CompileOptions) -> Mesh:
+    """Put the cluster and the mesh into the module; the mesh."""
+    if options.cluster:
+        _add_cluster(module, options)
+    if options.mesh:
+        _add_mesh(module, parse_mesh(options.mesh), options)
+    meshes = read_meshes(module)
+    if len(meshes) != 1:
+        found = ", ".join(f"@{name}" for name in meshes) or "none"
+        raise ConfigError(
+            f"{options.source}: a model is spread over exactly one mesh, and there is "
+            f"{found}; say one with --mesh dp=4,tp=2"
+        )
+    return next(iter(meshes.values()))
+
+
+def _add_cluster(module: ir.Module, options: CompileOptions) -> None:
+    """The targets, devices and links that a cluster file describes."""
+    cluster = read(str(options.cluster), module.context)
+    with ir.InsertionPoint.at_block_begin(module.body):
+        for view in cluster.body.operations:
+            if view.operation.name.startswith("pcp."):
+                view.operation.clone()
+
+
+def _devices(module: ir.Module) -> list[str]:
+    return [
+        symbol_name(op)
+        for op in module.body.operations
+        if op.operation.name == "pcp.device"
+    ]
+
+
+def _add_mesh(module: ir.Module, axes: dict[str, int], options: CompileOptions) -> None:
+    """`@mesh` over the described devices in order, or over unnamed ones."""
+    count = Mesh(MESH, axes).size
+    devices = _devices(module)
+    if devices and len(devices) < count:
+        raise ConfigError(
+            f"--mesh {options.mesh} has {count} places, and the cluster "
+            f"{len(devices)} devices ({', '.join(devices)})"
+        )
+    named = ", ".join(f'#pcp.axis<"{axis}", {n}>' for axis, n in axes.items())
+    listed = ", ".join(f"@{device}" for device in devices[:count])
+    for view in list(module.body.operations):
+        if view.operation.name == "pcp.mesh":
+            view.operation.erase()
+    facts = f'axes = [{named}], devices = [{listed}], sym_name = "{MESH}"'
+    text = f'"pcp.mesh"() {{{facts}}} : () -> ()'
+    with module.context, ir.Location.unknown():
+        op = ir.Operation.parse(text)
+        ir.InsertionPoint.at_block_begin(module.body).insert(op)
+
+
+def targets_of(module: ir.Module, mesh: Mesh, options: CompileOptions) -> list[Target]:
+    """Each device's compile target: its own, or the one asked for."""
+    described = {
+        symbol_name(op): op.operation
+        for op in module.body.operations
+        if op.operation.name in ("pcp.device", "pcp.target")
+    }
+    asked = [find(name) for name in dict.fromkeys(options.targets)]
+    if any(device in described for device in mesh.devices):
+        return [_target_of(described, device) for device in mesh.devices]
+    if len(asked) == mesh.size:
+        return asked
+    if len(asked) > 1:
+        raise ConfigError(
+            f"{len(asked)} targets for {mesh.size} devices; give one for all of them, "
+            "one for each, or describe the devices with --cluster"
+        )
+    return asked * mesh.size
+
+
+def _target_of(described: dict[str, ir.Operation], device: str) -> Target:
+    name = ir.FlatSymbolRefAttr(described[device].attributes["target"]).value
+    arch = ir.StringAttr(described[name].attributes["arch"]).value
+    return find("cpu" if arch in ("x86_64", "aarch64", "arm64") else arch)
+
+
+# --- compiling ---
+
+
+@dataclass(frozen=True)
+class Partitioned:
+    """The program before and after the partition."""
+
+    source: str
+    whole: ir.Module
+    module: ir.Module
+    mesh: Mesh
+    manifest: Manifest
+
+
+def lower(
+    module: ir.Module, mode: str, optimizer: str, options: CompileOptions, observers=()
+) -> Partitioned:
+    """Passes on the whole, annotation, partition; `module` is changed."""
+    mesh = describe(module, options)
+    source = str(module)
+    pipelines.whole(mode, entry=options.entry, optimizer=optimizer).run(
+        module, observers
+    )
+    with module.context:
+        if not sharding_file.annotate(module, mesh, options.sharding):
+            options.report(
+                "no tensor has a sharding: every device does all of the work; "
+                "use --sharding FILE or auto"
+            )
+    pipelines.split().steps[0].run(module)
+    whole = copy(module)
+    manifest = Manifest(
+        mode=mode,  # type: ignore[arg-type]
+        entry=options.entry,
+        functions=signature.functions(whole, options.entry, mode),
+        parameters=signature.parameters(whole, options.entry),
+        mesh=_meshes(whole, mesh),
+        devices=mesh.devices,
+    )
+    pipelines.split().run(module, observers)
+    return Partitioned(source, whole, module, mesh, manifest)
+
+
+def _meshes(module: ir.Module, mesh: Mesh):
+    """The manifest's meshes; unnamed devices get their names."""
+    found = signature.meshes(module)
+    own = found[mesh.name].model_copy(update={"devices": mesh.devices})
+    return found | {mesh.name: own}
+
+
+def emit(
+    program: Partitioned, targets: Sequence[Target], mode: str, options: CompileOptions
+) -> Bundle:
+    """Compile every device's program; one module for those that are equal."""
+    homes = [_standalone(program.module, device) for device in program.mesh.devices]
+    for home in homes:
+        pipelines.device(mode).run(home)
+    compiled = emit_all(list(zip(homes, targets, strict=True)), options)
+    members = {
+        "ir/source.mlir": program.source.encode(),
+        "ir/program.mlir": str(program.module).encode(),
+    }
+    files: dict[bytes, str] = {}
+    modules: dict[str, Module] = {}
+    programs: dict[str, DeviceProgram] = {}
+    for device, home, target, content in zip(
+        program.mesh.devices, homes, targets, compiled, strict=True
+    ):
+        if content not in files:
+            files[content] = device
+            members[f"modules/{device}.vmfb"] = content
+            modules[device] = Module(
+                file=f"modules/{device}.vmfb",
+                target=target.name,
+                backend=target.backend,
+                driver=target.driver,
+            )
+        programs[device] = DeviceProgram(
+            module=files[content],
+            functions=signature.functions(home, options.entry, mode),
+            collectives=signature.collectives(home),
+        )
+    changes = {"modules": modules, "programs": programs}
+    return Bundle.build(program.manifest.model_copy(update=changes), members)
+
+
+def _standalone(module: ir.Module, device: str) -> ir.Module:
+    """One device's program as a module of its own, with the mesh."""
+    alone = copy(module)
+    for view in list(alone.body.operations):
+        op = view.operation
+        if op.name == "builtin.module":
+            if symbol_name(op) == device:
+                for inner in list(op.regions[0].blocks[0].operations):
+                    inner.operation.move_before(op)
+            op.erase()
+    return alone

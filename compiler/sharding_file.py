@@ -1,0 +1,152 @@
+"""Which tensors are cut along which axes, by name: `--sharding FILE`.
+
+    {"tensors": {"x": [["dp"]], "layers.*.qkv": [[], ["tp"]], "*": []}}
+
+A pattern is matched against a tensor's name (`fnmatch`); the first that fits
+decides. An entry lists the axes of each dimension, later ones left out are whole.
+State of the optimizer (`m.w`) lies as its parameter (`w`) unless a pattern names it,
+and so does a gradient. `auto` cuts the first dimension of data along the axis "dp".
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from pcp.dialect.bindings import ir
+from pcp.errors import ConfigError, nearest
+from pcp.layout import Layout
+from pcp.mesh import Mesh
+from pcp.passes.functions import NAME, ROLE
+from pcp.passes.propagate_sharding import port_shardings, set_port_shardings
+from pcp.passes.rewriting import functions
+from pcp.passes.sharding.layout import to_attribute
+
+BATCH_AXIS = "dp"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Patterns and what they say, in order."""
+
+    tensors: dict[str, tuple[tuple[str, ...], ...]]
+    source: str
+
+    @classmethod
+    def read(cls, path: Path) -> "Rules":
+        """Read a file; raises `ConfigError` with the path and what is wrong."""
+        try:
+            content = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: {error}") from error
+        if not isinstance(content, dict) or set(content) != {"tensors"}:
+            found = ", ".join(content) if isinstance(content, dict) else "no object"
+            raise ConfigError(
+                f'{path}: a sharding file is {{"tensors": {{pattern: [axes of each '
+                f"dimension]}}}}, not {found}"
+            )
+        return cls(
+            {
+                pattern: _axes(path, pattern, dims)
+                for pattern, dims in content["tensors"].items()
+            },
+            str(path),
+        )
+
+    def find(self, name: str) -> tuple[tuple[str, ...], ...] | None:
+        """What the first fitting pattern says."""
+        for pattern, dims in self.tensors.items():
+            if fnmatchcase(name, pattern):
+                return dims
+        return None
+
+    def layout(self, name: str, role: str, shape: Sequence[int]) -> Layout | None:
+        """The layout of a tensor, or None where nothing is said."""
+        dims = self.find(name)
+        if dims is None and role == "state":
+            dims = self.find(name.partition(".")[2])
+        if dims is None:
+            return None
+        if len(dims) > len(shape):
+            raise ConfigError(
+                f"{self.source}: {name} has rank {len(shape)}, and {len(dims)} "
+                "dimensions are given for it"
+            )
+        return Layout(dims + ((),) * (len(shape) - len(dims)))
+
+
+def _axes(path: Path, pattern: str, dims: object) -> tuple[tuple[str, ...], ...]:
+    lists = isinstance(dims, list) and all(isinstance(d, list | str) for d in dims)
+    if not lists:
+        raise ConfigError(
+            f'{path}: {pattern}: give a list of axes for each dimension, as [["dp"]]'
+        )
+    return tuple((d,) if isinstance(d, str) else tuple(d) for d in dims)  # type: ignore[union-attr]
+
+
+def annotate(module: ir.Module, mesh: Mesh, sharding: str | None) -> int:
+    """Write `pcp.sharding` on the ports that nobody annotated; how many have one."""
+    rules = None
+    if sharding not in (None, "auto", "none"):
+        rules = Rules.read(Path(str(sharding)))
+        _check(rules, mesh)
+    automatic = sharding in (None, "auto") and BATCH_AXIS in mesh.axes
+    count = 0
+    for function in functions(module):
+        for which in ("arg_attrs", "res_attrs"):
+            count += _ports(function, which, mesh, rules, automatic)
+    return count
+
+
+def _check(rules: Rules, mesh: Mesh) -> None:
+    """Every axis that the file names is one of the mesh."""
+    for pattern, dims in rules.tensors.items():
+        for axis in (axis for dim in dims for axis in dim):
+            if axis not in mesh.axes:
+                raise ConfigError(
+                    f'{rules.source}: {pattern}: axis "{axis}" is not of the mesh '
+                    f"({', '.join(mesh.axes)}).{nearest(axis, mesh.axes)}"
+                )
+
+
+def _ports(
+    function: ir.Operation,
+    which: str,
+    mesh: Mesh,
+    rules: Rules | None,
+    automatic: bool,
+) -> int:
+    type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    types = list(type_.inputs if which == "arg_attrs" else type_.results)
+    if not types:
+        return 0
+    given = port_shardings(function, which, len(types))
+    facts = _facts(function, which, len(types))
+    new: list[ir.Attribute | None] = []
+    for port, old, (name, role) in zip(types, given, facts, strict=True):
+        layout = None
+        shape = tuple(ir.RankedTensorType(port).shape)
+        if rules is not None:
+            layout = rules.layout(name, role, shape)
+        elif automatic and role == "data" and shape and which == "arg_attrs":
+            layout = Layout(((BATCH_AXIS,), *((),) * (len(shape) - 1)))
+        if layout is None and role in ("param", "state", "grad"):
+            layout = Layout.replicated(len(shape))  # alike in every function
+        wanted = None if layout is None else to_attribute(layout, mesh.name)
+        new.append(old if old is not None else wanted)
+    set_port_shardings(function, which, new)
+    return sum(1 for attribute in new if attribute is not None)
+
+
+def _facts(function: ir.Operation, which: str, count: int) -> list[tuple[str, str]]:
+    """(name, role) of each port; both may be empty."""
+    if which not in function.attributes:
+        return [("", "")] * count
+    return [
+        tuple(
+            ir.StringAttr(entry[key]).value if key in entry else ""
+            for key in (NAME, ROLE)
+        )
+        for entry in map(ir.DictAttr, ir.ArrayAttr(function.attributes[which]))
+    ]  # type: ignore[return-value]

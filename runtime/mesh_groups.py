@@ -1,0 +1,118 @@
+"""The groups in which a partitioned program's members communicate.
+
+A collective along axes of a mesh joins the members that differ only along those
+axes. Each such group is a communicator of its own, formed once over the whole
+world: the first member hosts the meeting, and its address goes round in the world.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from pcp.errors import ConfigError
+from pcp.manifest import Manifest
+from pcp.mesh import Mesh
+from pcp.runtime import transport
+from pcp.runtime.communicator import Communicator
+from pcp.runtime.rendezvous import Rendezvous
+
+_ADDRESS_BYTES = 256
+
+
+class MeshGroups(Mapping[str, Communicator]):
+    """Communicators by axes: `groups["dp"]`, `groups["dp,tp"]`; `""` is the world.
+
+    Rank r of the world is the mesh's member r. Close it before the world.
+    """
+
+    def __init__(self, world: Communicator, groups: dict[str, Communicator]) -> None:
+        self._world = world
+        self._groups = {"": world, **groups}
+
+    @classmethod
+    def form(
+        cls, world: Communicator, mesh: Mesh, wanted: Iterable[tuple[str, ...]]
+    ) -> "MeshGroups":
+        """Form a group for each tuple of axes; every member calls it alike."""
+        if world.world_size != mesh.size:
+            raise ConfigError(
+                f"mesh @{mesh.name} has {mesh.size} members, the world has "
+                f"{world.world_size}; start one process for each device"
+            )
+        made: dict[str, Communicator] = {}
+        try:
+            for axes in sorted(set(wanted)):
+                made[",".join(axes)] = _form(world, mesh, axes)
+        except BaseException:
+            cls(world, made).close()
+            raise
+        return cls(world, made)
+
+    @classmethod
+    def of(cls, world: Communicator, manifest: Manifest) -> "MeshGroups":
+        """The groups that the programs of a bundle communicate in."""
+        programs = manifest.programs.values()
+        wanted = {c.axes for p in programs for c in p.collectives.values() if c.axes}
+        return cls.form(world, manifest.partition_mesh(), wanted)
+
+    def __getitem__(self, axes: str) -> Communicator:
+        return self._groups[axes]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._groups)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def close(self) -> None:
+        """Leave all groups but the world."""
+        for group in self._groups.values():
+            if group is not self._world:
+                group.close()
+
+
+def group_ranks(mesh: Mesh, axes: tuple[str, ...], rank: int) -> list[int]:
+    """The world ranks of a member's group, the first of `axes` varying slowest."""
+    here = mesh.members[rank]
+    fixed = [axis for axis in mesh.axes if axis not in axes]
+    ranks = [
+        r
+        for r, place in enumerate(mesh.members)
+        if all(place[axis] == here[axis] for axis in fixed)
+    ]
+    return sorted(ranks, key=lambda r: [mesh.members[r][axis] for axis in axes])
+
+
+def _form(world: Communicator, mesh: Mesh, axes: tuple[str, ...]) -> Communicator:
+    ranks = group_ranks(mesh, axes, world.rank)
+    if ranks == list(range(world.world_size)):
+        return world
+    mine = ranks.index(world.rank)
+    host = Rendezvous.listen(f"{_host(world)}:0") if mine == 0 else None
+    try:
+        addresses = _share(world, host.address if host else "")
+        meeting = host or addresses[ranks[0]]
+        return Communicator.connect(
+            meeting, rank=mine, world_size=len(ranks), timeout=world.timeout
+        )
+    except BaseException:
+        if host is not None:
+            host.close()
+        raise
+
+
+def _host(world: Communicator) -> str:
+    """The address on which this member listens, without the port."""
+    address = world.address
+    if address is None:
+        return "127.0.0.1"
+    return transport.format_address(transport.parse_address(address)[0], 0)[:-2]
+
+
+def _share(world: Communicator, address: str) -> list[str]:
+    """Every member's address, in rank order."""
+    own = np.zeros(_ADDRESS_BYTES, np.uint8)
+    encoded = address.encode()
+    own[: len(encoded)] = np.frombuffer(encoded, np.uint8)
+    every = world.all_gather(own, tag="mesh-groups").reshape(-1, _ADDRESS_BYTES)
+    return [bytes(row).rstrip(b"\0").decode() for row in every]

@@ -1,0 +1,162 @@
+"""`pcp run`: partitioned programs as one real process for each device, over TCP."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import spmd_models
+
+from pcp.tools import cli, compile
+
+#: The models' gradients under these plans, compiled by IREE: thirty of them.
+EVERY = [(m, p) for m in ("mlp", "cnn", "gpt", "llama") for p in spmd_models.PLANS]
+FAST = {("mlp", "zero3-tp2"), ("cnn", "dp3")}
+SKIPPED = {("cnn", "zero3"), ("mlp", "dp4")}  # a kernel of 3 over 4; like dp2
+
+
+def _compile(model: str, plan: str, folder: Path) -> Path:
+    axes, cut = spmd_models.PLANS[plan]
+    text = folder / "model.mlir"
+    text.write_text(spmd_models.annotate(model, axes, cut))
+    bundle = folder / "model.pcp"
+    flags = ["--target", "cpu:host", "--mode", "forward", "-q", "-o", str(bundle)]
+    assert compile.main([str(text), *flags, "--cache", "off"]) == 0
+    return bundle
+
+
+def _expected(model: str) -> list[np.ndarray]:
+    """By the interpreter, which ends the process that it fails in."""
+    code = (
+        "import sys, pickle; from helpers import spmd_models as m;"
+        "from helpers.random_spmd import whole;"
+        f"r = whole(m.gradient_text({model!r}), m.models()[{model!r}].arguments);"
+        "sys.stdout.buffer.write(pickle.dumps(r))"
+    )
+    import pickle
+
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        timeout=300,
+        check=True,
+        cwd=Path(__file__).parents[1],
+    )
+    return pickle.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("model", "plan"),
+    [
+        pytest.param(*case, marks=() if case in FAST else pytest.mark.slow)
+        for case in EVERY
+        if case not in SKIPPED
+    ],
+)
+def test_processes_agree_with_the_whole(model: str, plan: str, tmp_path: Path) -> None:
+    bundle = _compile(model, plan, tmp_path)
+    arguments = spmd_models.models()[model].arguments
+    names = [f"arg{i}" for i in range(len(arguments))]
+    np.savez(tmp_path / "in.npz", **dict(zip(names, arguments, strict=True)))
+    out = tmp_path / "out.npz"
+    flags = ["--inputs", str(tmp_path / "in.npz"), "--out", str(out)]
+    assert cli.main(["run", str(bundle), *flags]) == 0
+    with np.load(out) as archive:
+        found = [archive[name] for name in archive.files]
+    for a, b in zip(found, _expected(model), strict=True):
+        assert np.abs(a - b).max() <= 1e-5 * (1e-3 + np.abs(b).max())
+
+
+MODEL = """
+func.func @main(%x: tensor<8x4xf32> {pcp.name = "x", pcp.role = "data"},
+    %w: tensor<4x6xf32> {pcp.name = "w", pcp.role = "param"}) -> tensor<f32> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+    : (tensor<8x4xf32>, tensor<4x6xf32>) -> tensor<8x6xf32>
+  %1 = stablehlo.tanh %0 : tensor<8x6xf32>
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0, 1]
+    : (tensor<8x6xf32>, tensor<f32>) -> tensor<f32>
+  return %2 : tensor<f32>
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A training bundle of MODEL for dp=2, with the weight cut as well."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "m.mlir").write_text(MODEL)
+    rules = {"tensors": {"x": [["dp"]], "w": [[], ["dp"]]}}
+    (folder / "rules.json").write_text(json.dumps(rules))
+    flags = ["--target", "cpu", "--mesh", "dp=2", "-q", "-o", str(folder / "m.pcp")]
+    flags += ["--sharding", str(folder / "rules.json"), "--cache", "off"]
+    assert compile.main([str(folder / "m.mlir"), *flags]) == 0
+    return folder / "m.pcp"
+
+
+def test_a_training_bundle_runs_by_its_functions(trained: Path, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    x, w = (random.normal(size=s).astype(np.float32) for s in ((8, 4), (4, 6)))
+    np.savez(tmp_path / "in.npz", x=x, w=w)
+    flags = ["--inputs", str(tmp_path / "in.npz"), "--out", str(tmp_path / "o.npz")]
+    assert cli.main(["run", str(trained), "--function", "grad", *flags]) == 0
+    hidden = np.tanh(x @ w)
+    with np.load(tmp_path / "o.npz") as out:
+        np.testing.assert_allclose(out["loss"], hidden.sum(), rtol=1e-5)
+        np.testing.assert_allclose(
+            out["w"], x.T @ (1 - hidden**2), rtol=1e-5, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize(
+    ("tensors", "says"),
+    [
+        ({"x": np.zeros((8, 4), np.float32)}, "no tensor 'w'"),
+        (
+            {"x": np.zeros((8, 5), np.float32), "w": np.zeros((4, 6), np.float32)},
+            "x has shape [8, 5], not [8, 4]",
+        ),
+    ],
+)
+def test_wrong_inputs_are_named(
+    tensors, says: str, trained: Path, tmp_path: Path, capfd
+) -> None:
+    np.savez(tmp_path / "in.npz", **tensors)
+    flags = ["--inputs", str(tmp_path / "in.npz"), "--out", str(tmp_path / "o.npz")]
+    assert cli.main(["run", str(trained), "--function", "grad", *flags]) == 1
+    assert says in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--mesh", "dp=two"], "is not axis=size"),
+        (["--mesh", "dp=2,dp=2"], 'axis "dp" is given twice'),
+        (["--mesh", "dp=2", "--algorithm", "diloco"], "leave --algorithm out"),
+        (["--mesh", "dp=2", "--target", "gfx942", "--target", "sm_80"], "3 targets"),
+    ],
+)
+def test_what_a_mesh_cannot_be_is_said(
+    flags: list[str], says: str, tmp_path: Path, capfd
+) -> None:
+    (tmp_path / "m.mlir").write_text(MODEL)
+    code = compile.main([str(tmp_path / "m.mlir"), "--target", "cpu", *flags])
+    assert code == 1
+    assert says in capfd.readouterr().err
+
+
+def test_an_unknown_axis_in_the_sharding_file(tmp_path: Path, capfd) -> None:
+    (tmp_path / "m.mlir").write_text(MODEL)
+    (tmp_path / "r.json").write_text('{"tensors": {"x": [["pd"]]}}')
+    flags = [
+        "--target",
+        "cpu",
+        "--mesh",
+        "dp=2",
+        "--sharding",
+        str(tmp_path / "r.json"),
+    ]
+    assert compile.main([str(tmp_path / "m.mlir"), *flags]) == 1
+    assert 'x: axis "pd" is not of the mesh (dp)' in capfd.readouterr().err
