@@ -65,9 +65,28 @@ def lowered(case: Case) -> str:
     return traced.lower(lowering_platforms=platforms).as_text()
 
 
-def transformed(text: str, pass_: str) -> str:
-    """`text` with `@main` replaced by what `pass_{func=main name=...}` makes."""
+def transformed(text: str, *passes: str) -> str:
+    """The text of `derived_module`."""
+    return str(derived_module(text, *passes))
+
+
+def derived_module(text: str, *passes: str) -> ir.Module:
+    """`text` with `@main` replaced by what each of `passes` in turn makes of it.
+
+    A pass is as in `pcp-vjp{wrt=0}`. CHLO goes last of all: a derivative of what an
+    op of CHLO expands to is not the derivative of the op.
+    """
     module = parse(text)
+    for pass_ in passes:
+        _replace_main(module, pass_)
+    clean = "builtin.module(symbol-dce,func.func(chlo-legalize-to-stablehlo))"
+    with module.context:
+        pipeline(clean).run(module)
+    return module
+
+
+def _replace_main(module: ir.Module, pass_: str) -> None:
+    """`@main` gives way to what `pass_{func=main name=derived}` adds."""
     name, _, options = pass_.partition("{")
     options = options.removesuffix("}")
     pipeline(f"builtin.module({name}{{func=main name=derived {options}}})").run(module)
@@ -83,9 +102,6 @@ def transformed(text: str, pass_: str) -> str:
     with module.context:
         derived.attributes["sym_name"] = ir.StringAttr.get("main")
         derived.move_before(module.body.operations[0])
-        clean = "builtin.module(symbol-dce,func.func(chlo-legalize-to-stablehlo))"
-        pipeline(clean).run(module)
-    return str(module)
 
 
 def is_float(x: Any) -> bool:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -70,12 +70,10 @@ def _receive(pipe: BinaryIO) -> object | None:
     return pickle.loads(pipe.read(struct.unpack("<Q", header)[0]))
 
 
-def _evaluate(text: str, arguments: list[np.ndarray]) -> list[np.ndarray]:
+def _evaluate(context: Any, text: str, arguments: list[np.ndarray]) -> list[np.ndarray]:
     from pcp.dialect.bindings import ir, stablehlo
-    from pcp.dialect.context import make_context, parse
+    from pcp.dialect.context import parse
 
-    context = make_context()
-    stablehlo.register_interpreter_dialect(context)  # for interpreter.run_parallel
     module = parse(text, context)
     with context:
         types = module.body.operations[0].type.inputs
@@ -87,13 +85,13 @@ def _evaluate(text: str, arguments: list[np.ndarray]) -> list[np.ndarray]:
         return [np.array(r).reshape(ir.ShapedType(r.type).shape) for r in results]
 
 
-def _child(out: int, text: str, arguments: list[np.ndarray]) -> None:
+def _child(out: int, context: Any, text: str, arguments: list[np.ndarray]) -> None:
     import signal
 
     signal.alarm(DEADLINE_S)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     try:
-        answer: object = _evaluate(text, arguments)
+        answer: object = _evaluate(context, text, arguments)
     except Exception as error:
         answer = f"{type(error).__name__}: {error}"
     with os.fdopen(out, "wb") as pipe:
@@ -102,15 +100,17 @@ def _child(out: int, text: str, arguments: list[np.ndarray]) -> None:
 
 
 def _serve() -> None:
-    import pcp.dialect.context as context
+    from pcp.dialect.bindings import stablehlo
+    from pcp.dialect.context import make_context
 
-    context.make_context()  # pays for the imports once
+    context = make_context()  # made once: every child inherits it
+    stablehlo.register_interpreter_dialect(context)  # for interpreter.run_parallel
     while (request := _receive(sys.stdin.buffer)) is not None:
         text, arguments = request  # type: ignore[misc]
         receiving, sending = os.pipe()
         if (pid := os.fork()) == 0:
             os.close(receiving)
-            _child(sending, text, arguments)
+            _child(sending, context, text, arguments)
         os.close(sending)
         with os.fdopen(receiving, "rb") as pipe:
             answer = _receive(pipe)
