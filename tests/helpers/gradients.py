@@ -70,18 +70,18 @@ def transformed(text: str, *passes: str) -> str:
     return str(derived_module(text, *passes))
 
 
-def derived_module(text: str, *passes: str) -> ir.Module:
+def derived_module(text: str, *passes: str, expand: bool = True) -> ir.Module:
     """`text` with `@main` replaced by what each of `passes` in turn makes of it.
 
-    A pass is as in `pcp-vjp{wrt=0}`. CHLO goes last of all: a derivative of what an
-    op of CHLO expands to is not the derivative of the op.
+    A pass is as in `pcp-vjp{wrt=0}`. CHLO is expanded last of all: the derivative of
+    what an op of CHLO expands to is not the derivative of the op.
     """
     module = parse(text)
     for pass_ in passes:
         _replace_main(module, pass_)
-    clean = "builtin.module(symbol-dce,func.func(chlo-legalize-to-stablehlo))"
+    clean = "symbol-dce" + ",func.func(chlo-legalize-to-stablehlo)" * expand
     with module.context:
-        pipeline(clean).run(module)
+        pipeline(f"builtin.module({clean})").run(module)
     return module
 
 
@@ -236,7 +236,8 @@ def derivative_case(case: Case) -> Case:
         ]
         return [*values, *jax.tree.leaves(pull(given))]
 
-    text = transformed(lowered(case), f"pcp-vjp{{{wrt_option(case)}}}")
+    vjp = f"pcp-vjp{{{wrt_option(case)}}}"
+    text = str(derived_module(lowered(case), vjp, expand=False))
     every = (*case.args, *seeds)
     floats = tuple(i for i, x in enumerate(every) if is_float(x))
     wrt = tuple(i for i in floats if i in where or i >= len(case.args))
