@@ -87,6 +87,8 @@ RULES: Rules = {
     "stablehlo.batch_norm_training": norms.training,
     "stablehlo.cholesky": linear_algebra.cholesky,
     "stablehlo.convolution": complex_.convolution,
+    "stablehlo.dynamic_slice": indexing.dynamic_slice,
+    "stablehlo.dynamic_update_slice": indexing.dynamic_update_slice,
     "stablehlo.gather": indexing.gather,
     "stablehlo.map": _map,
     "stablehlo.pad": complex_.pad,

@@ -1,4 +1,4 @@
-"""gather and scatter as IREE takes them: in range, whole rows, indexed dims first.
+"""Indexed ops as IREE takes them: in range, whole rows, indexed dims first.
 
 IREE's gather reads whatever lies at an index outside of the operand, and its
 scatter writes there. So indices are clamped, and updates that must not land are
@@ -61,6 +61,32 @@ def clamp_indices(indices: ir.Value, dimension: int, highest: list[int]) -> ir.V
     columns = [hlo.constant(b, hlo.tensor((1,), element)) for b in bounds]
     row = hlo.broadcast_in_dim(hlo.concatenate(columns, 0), shape, [dimension])
     return hlo.clamp(hlo.splat(low, shape), indices, row)
+
+
+# --- dynamic_slice, dynamic_update_slice ---
+
+
+def dynamic_slice(op: ir.Operation) -> None:
+    """Starts that IREE clamps as they are meant, in place."""
+    _convert_starts(op, 1, ints(op, "slice_sizes"))
+
+
+def dynamic_update_slice(op: ir.Operation) -> None:
+    """The same for an update."""
+    _convert_starts(op, 2, hlo.shape_of(op.operands[1]))
+
+
+def _convert_starts(op: ir.Operation, first: int, sizes: Sequence[int]) -> None:
+    """IREE clamps i32 and i64; it takes narrower ones for unsigned, and others not."""
+    for d, n in enumerate(hlo.shape_of(op.operands[0])):
+        start = op.operands[first + d]
+        element = ir.IntegerType(hlo.element_type(start))
+        if element.width >= 32 and not element.is_unsigned:
+            continue
+        bound = min(n - sizes[d], ranges.limits(start.type)[1], 2**31 - 1)
+        inside = hlo.clamp(hlo.scalar(0, element), start, hlo.scalar(bound, element))
+        wide = hlo.convert(inside, ir.IntegerType.get_signless(32))
+        op.operands[first + d] = wide
 
 
 # --- scatter ---

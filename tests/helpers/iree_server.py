@@ -1,13 +1,15 @@
 """IREE as an oracle, kept away from the test's own process: it may crash.
 
-A server process compiles each program and runs it in a forked child, so that a
-program that writes out of bounds ends the child and nothing else.
+A server process compiles each program, in a process of the compiler's, and runs it
+in a forked child, so that a program that writes out of bounds ends the child and
+nothing else. The last few modules are kept.
 """
 
 import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -72,17 +74,18 @@ class Iree:
 Calls = dict[str, list[np.ndarray]]
 
 
-def _compile(text: str) -> bytes:
-    import iree.compiler.tools as tools
-
+@lru_cache(maxsize=4)
+def _compiled(text: str) -> bytes | str:
+    """The module, or why there is none; iree-compile is a process of its own."""
+    from pcp.compiler.iree import compile_text
     from pcp.compiler.targets import find
+    from pcp.errors import CompileError
 
-    return tools.compile_str(
-        text,
-        target_backends=["llvm-cpu"],
-        input_type="stablehlo",
-        extra_args=find("cpu:host").all_flags,
-    )
+    flags = ("--iree-hal-target-backends=llvm-cpu", *find("cpu:host").all_flags)
+    try:
+        return compile_text(text, flags, timeout=5 * DEADLINE_S)
+    except CompileError as error:
+        return f"iree-compile: {error}"
 
 
 def _evaluate(module: Any, name: str, arguments: list[np.ndarray]) -> list[np.ndarray]:
@@ -92,31 +95,23 @@ def _evaluate(module: Any, name: str, arguments: list[np.ndarray]) -> list[np.nd
     return [np.array(r.to_host()) for r in results]
 
 
-def _answers(text: str, calls: Calls) -> Iterator[list[np.ndarray] | str]:
+def _answers(compiled: bytes, calls: Calls) -> Iterator[list[np.ndarray] | str]:
     import iree.runtime as rt
 
-    try:
-        module = rt.load_vm_flatbuffer(_compile(text), driver="local-sync")
-    except Exception as error:
-        yield from [_message(error)] * len(calls)
-        return
+    module = rt.load_vm_flatbuffer(compiled, driver="local-sync")
     for name, arguments in calls.items():
         try:
             yield _evaluate(module, name, arguments)
         except Exception as error:
-            yield _message(error)
+            yield f"{type(error).__name__}: {str(error)[:2000]}"
 
 
-def _message(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error)[:2000]}"
-
-
-def _child(out: int, text: str, calls: Calls) -> None:
+def _child(out: int, compiled: bytes, calls: Calls) -> None:
     import signal
 
     signal.alarm(DEADLINE_S + 2 * len(calls))
     with os.fdopen(out, "wb") as pipe:
-        for answer in _answers(text, calls):
+        for answer in _answers(compiled, calls):
             _send(pipe, answer)
     os._exit(0)
 
@@ -128,24 +123,28 @@ def _collected(pipe: BinaryIO) -> list[Any]:
     return found
 
 
-def _serve() -> None:
-    import iree.compiler.tools
-    import iree.runtime  # noqa: F401 - loaded once, before the forks
+def _run(compiled: bytes, calls: Calls) -> list[Any]:
+    """What a forked child answers for each call, or what it died of."""
+    receiving, sending = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.close(receiving)
+        _child(sending, compiled, calls)
+    os.close(sending)
+    with os.fdopen(receiving, "rb") as pipe:
+        answers = _collected(pipe)
+    _, status = os.waitpid(pid, 0)
+    ended = f"the process ended with status {status}"
+    return [*answers, *[ended] * (len(calls) - len(answers))]
 
-    import pcp.compiler.targets  # noqa: F401 - the same
+
+def _serve() -> None:
+    import iree.runtime  # noqa: F401 - loaded once, before the forks
 
     while (request := _receive(sys.stdin.buffer)) is not None:
         text, calls = request  # type: ignore[misc]
-        receiving, sending = os.pipe()
-        if (pid := os.fork()) == 0:
-            os.close(receiving)
-            _child(sending, text, calls)
-        os.close(sending)
-        with os.fdopen(receiving, "rb") as pipe:
-            answers = _collected(pipe)
-        _, status = os.waitpid(pid, 0)
-        ended = f"the process ended with status {status}"
-        answers += [ended] * (len(calls) - len(answers))
+        compiled = _compiled(text)
+        refused = isinstance(compiled, str)
+        answers = [compiled] * len(calls) if refused else _run(compiled, calls)
         _send(sys.stdout.buffer, answers)
 
 
