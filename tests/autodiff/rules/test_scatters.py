@@ -5,8 +5,14 @@ from helpers.cases_scatters import CASES, PRODUCTS
 from helpers.gradients import Case, check_vjp, derivative_case
 from helpers.interpreter import Interpreter
 
+#: By default every second case; all of them by `make test-full`.
+SAMPLED = [
+    pytest.param(case, marks=() if i % 2 == 0 else pytest.mark.slow)
+    for i, case in enumerate(CASES)
+]
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+
+@pytest.mark.parametrize("case", SAMPLED, ids=str)
 def test_vjp(case: Case, interpreter: Interpreter) -> None:
     check_vjp(case, interpreter)
 
