@@ -44,6 +44,8 @@ def push_forward(ops: Sequence[ir.Operation], tangents: Tangents) -> None:
     behind = [*ops[1:], ir.InsertionPoint.current.ref_operation]
     for op, after in zip(ops, behind, strict=False):
         values = inputs(op)
+        if registry.is_boundary(op.name) and _is_read(op):
+            _refuse(op, values, tangents)
         if not any(v in tangents for v in values):
             continue
         if isinstance(registry.find(op.name), Refusal | Decomposed):
@@ -57,6 +59,16 @@ def push_forward(ops: Sequence[ir.Operation], tangents: Tangents) -> None:
             raise registry.missing(op, "an input with a tangent")
         with op.location, ir.InsertionPoint(after):
             _visit(op, rule, values, tangents)
+
+
+def _is_read(op: ir.Operation) -> bool:
+    """Whether what came in is used as more than a constant: it has a tangent, there."""
+    return any(
+        use.owner.name != "pcp.stop_gradient"
+        for result in op.results
+        if hlo.is_differentiable(result)
+        for use in result.uses
+    )
 
 
 def _refuse(op: ir.Operation, values: tuple[Value, ...], tangents: Tangents) -> None:

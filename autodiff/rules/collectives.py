@@ -129,7 +129,7 @@ RULES = {
         boundary=True,
     ),
     "pcp.recv": Refusal(
-        "a derivative flows to what is received here and is owed to another device's "
+        "a derivative flows to what is received here and belongs to another device's "
         "program; differentiate before the program is split over devices, or put "
         "pcp.stop_gradient on what is received",
         boundary=True,
