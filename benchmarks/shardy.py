@@ -95,7 +95,9 @@ def count(text: str) -> dict[str, object]:
 
 
 def _group(attributes: str) -> int:
-    shape = re.search(r"replica_groups = dense<.*?> : tensor<\d+x(\d+)xi64>", attributes)
+    shape = re.search(
+        r"replica_groups = dense<.*?> : tensor<\d+x(\d+)xi64>", attributes
+    )
     return int(shape[1]) if shape else 2
 
 

@@ -34,7 +34,7 @@ def steps(old: Layout, new: Layout, shape: Sequence[int], mesh: Mesh) -> list[St
     """The way from `old` to `new` for a tensor of this global shape."""
     found: list[Step] = []
     layout = old
-    for move in (_reduce_scatters, _permute, _slices, _all_reduces, _permute, _moves):
+    for move in MOVES:
         for step in move(layout, new, tuple(shape), mesh):
             found.append(step)
             layout = step.after
@@ -171,6 +171,22 @@ def _parts(layout: Layout, shape: Shape, mesh: Mesh, place: dict[str, int]) -> t
     return tuple((s.start, s.stop) for s in layout.slices(shape, mesh, place))
 
 
+def _reorders(layout: Layout, new: Layout, shape: Shape, mesh: Mesh) -> Iterator[Step]:
+    """Inner axes that stay go in front of those that will be gathered: one permute."""
+    if layout.unreduced:
+        return
+    dims = list(layout.dims)
+    for d, (own, wanted) in enumerate(zip(layout.dims, new.dims, strict=True)):
+        stays = set(wanted) <= set(own) and wanted != own[: len(wanted)]
+        if stays and mesh.is_even(shape[d], own):
+            dims[d] = (*wanted, *(axis for axis in own if axis not in wanted))
+    target = Layout(tuple(dims))
+    if target.dims != layout.dims:
+        axes = _changed_axes(layout, target, mesh)
+        pairs = exchange(layout, target, shape, mesh, axes)
+        yield Step("permute", axes, target, pairs=pairs)
+
+
 def _moves(layout: Layout, new: Layout, shape: Shape, mesh: Mesh) -> Iterator[Step]:
     """Pop axes that must go, one by one, and append those that must come."""
     while layout.dims != new.dims:
@@ -224,3 +240,14 @@ def _gather(layout: Layout, new: Layout) -> Step:
     d = next(_surplus(layout, new))
     own = layout.dims[d]
     return Step("all_gather", own[-1:], _with_dim(layout, d, own[:-1]), d)
+
+
+MOVES = (
+    _reduce_scatters,
+    _permute,
+    _slices,
+    _all_reduces,
+    _permute,
+    _reorders,
+    _moves,
+)

@@ -302,16 +302,17 @@ OPS: tuple[Callable[[Program], Value | None], ...] = (
 
 
 def random_layout(
-    rng: random.Random, shape: Sequence[int], mesh: Mesh, some: float
+    rng: random.Random, shape: Sequence[int], mesh: Mesh, some: float, even: bool
 ) -> Layout:
-    """Axes on random dimensions that have room for them."""
+    """Axes on random dimensions that have room for them, or that they divide."""
     axes = list(mesh.axes)
     rng.shuffle(axes)
     dims: list[tuple[str, ...]] = [()] * len(shape)
     for axis in axes:
         if shape and rng.random() < some:
             d = rng.randrange(len(shape))
-            if mesh.count((*dims[d], axis)) <= shape[d]:
+            parts = mesh.count((*dims[d], axis))
+            if shape[d] % parts == 0 if even else parts <= shape[d]:
                 dims[d] += (axis,)
     return Layout(tuple(dims))
 
@@ -321,8 +322,13 @@ def _sharding(layout: Layout) -> str:
     return f"{{pcp.sharding = #pcp.sharding<@m, [{dims}], [], []>}}"
 
 
-def random_program(seed: int, length: int = 8) -> tuple[str, list[np.ndarray]]:
-    """A module with a mesh, some annotations, and inputs for `@main`."""
+def random_program(
+    seed: int, length: int = 8, *, even: bool = False
+) -> tuple[str, list[np.ndarray]]:
+    """A module with a mesh, some annotations, and inputs for `@main`.
+
+    With `even` every annotated dimension is divided by the axes that cut it.
+    """
     rng = random.Random(seed)
     axes = rng.choice(MESHES)
     mesh = Mesh("m", axes)
@@ -357,9 +363,9 @@ def random_program(seed: int, length: int = 8) -> tuple[str, list[np.ndarray]]:
             ir.FunctionType.get(types, [r.type for r in results])
         )
         text = str(module)
-        layouts = [random_layout(rng, s, mesh, 0.6) for s in shapes]
+        layouts = [random_layout(rng, s, mesh, 0.6, even) for s in shapes]
         ends = [
-            random_layout(rng, hlo.shape_of(r), mesh, 0.5)
+            random_layout(rng, hlo.shape_of(r), mesh, 0.5, even)
             if rng.random() < 0.5
             else None
             for r in results

@@ -18,7 +18,9 @@ from helpers.random_spmd import add_mesh
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
-from pcp.passes.sharding.layout import Layout, to_attribute
+from pcp.layout import Layout
+from pcp.mesh import Mesh
+from pcp.passes.sharding.layout import to_attribute
 
 BATCH, TIME = 4, 8
 
@@ -57,6 +59,18 @@ def _mlp(params: Any, x: Any, y: Any) -> Any:
     return jnp.mean((hidden @ params["w3"] - y) ** 2)
 
 
+def _block(params: Any, x: Any, y: Any) -> Any:
+    """A transformer block with separate projections, on embedded tokens."""
+    heads = 4
+    shape = (*x.shape[:2], heads, -1)
+    q, k, v = ((x @ params[n]).reshape(shape) for n in ("q", "k", "v"))
+    weights = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k))
+    mixed = jnp.einsum("bhts,bshd->bthd", weights, v).reshape(x.shape)
+    x = x + mixed @ params["out"]
+    x = x + jax.nn.gelu(x @ params["up"]) @ params["down"]
+    return jnp.mean((x - y) ** 2)
+
+
 def _tokens(batch: int) -> tuple[np.ndarray, ...]:
     random = np.random.default_rng(3)
     return tuple(random.integers(0, jax_models.VOCABULARY, (2, batch, TIME), np.int32))
@@ -64,7 +78,7 @@ def _tokens(batch: int) -> tuple[np.ndarray, ...]:
 
 @cache
 def models() -> dict[str, Model]:
-    """An MLP, a CNN, a GPT and a Llama block, small."""
+    """An MLP, a transformer block, a CNN, a GPT and a Llama block, small."""
     random = np.random.default_rng(4)
 
     def normal(*shape: int) -> np.ndarray:
@@ -78,6 +92,9 @@ def models() -> dict[str, Model]:
         "w3": normal(8, 4),
     }
     found = {"mlp": Model(_mlp, mlp, (normal(8, 12), normal(8, 4)))}
+    block = {n: normal(16, 16) for n in ("q", "k", "v", "out")}
+    block |= {"up": normal(16, 32), "down": normal(32, 16)}
+    found["block"] = Model(_block, block, (normal(4, 8, 16), normal(4, 8, 16)))
     for name in ("gpt", "llama"):
         loss, params, _ = jax_models.CASES[name]
         found[name] = Model(loss, params, _tokens(BATCH))
@@ -127,6 +144,15 @@ def annotate(name: str, axes: dict[str, int], plan: Plan) -> str:
 def _layout(plan: Plan, name: str, shape: tuple[int, ...]) -> Layout:
     cut = plan(name, shape)
     return Layout(tuple(cut.get(d, ()) for d in range(len(shape))))
+
+
+def fits(name: str, axes: dict[str, int], plan: Plan) -> bool:
+    """Whether every dimension has room for the axes that the plan cuts it along."""
+    model, mesh = models()[name], Mesh("m", axes)
+    return all(
+        _layout(plan, n, np.shape(a)).fits(np.shape(a), mesh)
+        for n, a in zip(model.names, model.arguments, strict=True)
+    )
 
 
 def _entries(layouts: Sequence[Layout]) -> ir.Attribute:

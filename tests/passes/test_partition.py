@@ -59,7 +59,12 @@ def _model_error(name: str, plan: str) -> float:
 
 
 FAST = {("mlp", "dp3"), ("gpt", "dp2-tp2"), ("llama", "zero3"), ("cnn", "zero3-tp2")}
-EVERY = [(m, p) for m in ("mlp", "cnn", "gpt", "llama") for p in spmd_models.PLANS]
+EVERY = [
+    (model, plan)
+    for model in ("mlp", "block", "cnn", "gpt", "llama")
+    for plan, (axes, cut) in spmd_models.PLANS.items()
+    if spmd_models.fits(model, axes, cut)
+]
 
 
 @pytest.mark.parametrize(
