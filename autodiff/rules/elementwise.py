@@ -6,7 +6,7 @@ poles: no epsilon and no guard is slipped in.
 """
 
 from pcp.autodiff.kinds import Bilinear, Elementwise, Linear, NoGradient, Site, Vjp
-from pcp.autodiff.rules.values import scale, splat_of, sum_all
+from pcp.autodiff.rules.values import scale, splat_of, sum_all, was_integer
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 
@@ -54,7 +54,10 @@ def _remainder_rhs(g: Value, a: Value, b: Value, y: Value) -> Value:
 
 
 def _power_lhs(g: Value, a: Value, b: Value, y: Value) -> Value | None:
-    """g·b·aᵇ⁻¹; 2ag, g and nothing where the exponent is the constant 2, 1, 0."""
+    """g·b·aᵇ⁻¹; 2ag, g and nothing where the exponent is the constant 2, 1, 0.
+
+    An integer exponent of 0 has slope 0 even at a = 0, as `jax.grad` has it.
+    """
     match splat_of(b):
         case 0:
             return None
@@ -65,7 +68,11 @@ def _power_lhs(g: Value, a: Value, b: Value, y: Value) -> Value | None:
         case 3:
             return hlo.multiply(g, scale(hlo.multiply(a, a), 3.0))
     less = hlo.subtract(b, hlo.constant_like(b, 1.0))
-    return hlo.multiply(g, hlo.multiply(b, hlo.power(a, less)))
+    if splat_of(b) is not None or not was_integer(b):
+        return hlo.multiply(g, hlo.multiply(b, hlo.power(a, less)))
+    none = hlo.compare("EQ", b, hlo.zeros(b.type))  # a⁰ is 1 at a = 0 too
+    safe = hlo.select(none, hlo.constant_like(b, 1.0), less)
+    return hlo.multiply(g, hlo.multiply(b, hlo.power(a, safe)))
 
 
 def _power_rhs(g: Value, a: Value, b: Value, y: Value) -> Value:

@@ -22,6 +22,14 @@ _TRANSPARENT = frozenset(
     {"stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.transpose"}
 )
 
+#: Ops that make whole numbers of whole numbers: the operands that matter.
+_WHOLE = {
+    **dict.fromkeys(_TRANSPARENT, slice(1)),
+    "stablehlo.convert": slice(1),
+    "stablehlo.subtract": slice(2),
+    "stablehlo.select": slice(1, 3),
+}
+
 
 def scale(x: Value, factor: float) -> Value:
     """`factor · x`."""
@@ -60,6 +68,22 @@ def splat_of(x: Value) -> float | int | None:
         else:
             return None
     return None
+
+
+def was_integer(x: Value) -> bool:
+    """Whether a floating-point value is whole by its making: converted from integers.
+
+    A constant that is whole counts, and differences and choices of such values.
+    """
+    if not hlo.is_differentiable(x):
+        return True
+    if (number := splat_of(x)) is not None:
+        return float(number).is_integer()
+    op = x.owner
+    if not isinstance(op, ir.Operation | ir.OpView):
+        return False
+    made_of = _WHOLE.get(op.name)
+    return made_of is not None and all(was_integer(v) for v in op.operands[made_of])
 
 
 def _is_wide(op: ir.Operation) -> bool:
