@@ -5,7 +5,9 @@ can take its place here one day; everything else says
 `from pcp.dialect.bindings import ir`.
 """
 
+import sys
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 
 from torch_mlir import ir
@@ -14,6 +16,21 @@ from torch_mlir.dialects import ext
 from torch_mlir.passmanager import PassManager
 
 __all__ = ["PassManager", "ext", "ir", "stablehlo", "torch_importer"]
+
+
+def _stand_in(dialect: str) -> None:
+    """An empty module where the wheel has no Python classes for a dialect's ops.
+
+    The bindings import that module whenever they meet such an op, and a failing
+    import is tried again each time: four fifths of the time of a derivative.
+    """
+    name = f"torch_mlir.dialects.{dialect}"
+    if name not in sys.modules and find_spec(name) is None:
+        sys.modules[name] = ModuleType(name)
+
+
+for _dialect in ("chlo", "stablehlo"):
+    _stand_in(_dialect)
 
 
 def torch_importer() -> ModuleType:
