@@ -50,7 +50,7 @@ def push_forward(ops: Sequence[ir.Operation], tangents: Tangents) -> None:
             continue
         if isinstance(registry.find(op.name), Refusal | Decomposed):
             _refuse(op, values, tangents)
-        if not any(map(hlo.is_differentiable, op.results)):
+        if not any(map(_wants_tangent, op.results)):
             continue
         if registry.is_no_gradient(op.name) or cancels(op):
             continue
@@ -59,6 +59,10 @@ def push_forward(ops: Sequence[ir.Operation], tangents: Tangents) -> None:
             raise registry.missing(op, "an input with a tangent")
         with op.location, ir.InsertionPoint(after):
             _visit(op, rule, values, tangents)
+
+
+def _wants_tangent(result: Value) -> bool:
+    return hlo.is_differentiable(result) and next(iter(result.uses), None) is not None
 
 
 def _is_read(op: ir.Operation) -> bool:
