@@ -6,7 +6,7 @@ in f32 on the same (rounded) numbers, so that its error is that of the rounding.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -156,13 +156,16 @@ class Typed:
     args: tuple[np.ndarray, ...]
     tolerance: float
     is_double: bool = False
+    platform: str | None = None
 
     def __str__(self) -> str:
         return self.name
 
     def case(self) -> Case:
         """With the program's text; made under jax's switch for doubles."""
-        text = jax.jit(self.program, keep_unused=True).lower(*self.args).as_text()
+        traced = jax.jit(self.program, keep_unused=True).trace(*self.args)
+        platforms = (self.platform,) if self.platform else None
+        text = traced.lower(lowering_platforms=platforms).as_text()
         tolerance = self.tolerance
         return Case(self.name, self.oracle, self.args, text=text, tolerance=tolerance)
 
@@ -199,7 +202,24 @@ def _double(name: str, fn: Callable[..., Any], args: tuple[Any, ...]):
     return Typed(f"{name}_float64", fn, fn, given, 1e-10, is_double=True)
 
 
+def _solve(a: Any, b: Any) -> Any:
+    """Written for a TPU, where it stays one op."""
+    return lax.linalg.triangular_solve(
+        a, b, left_side=True, lower=True, conjugate_a=jnp.iscomplexobj(a)
+    )
+
+
+STEEP = SQUARE + 3 * np.eye(4, dtype=np.float32)
+SYSTEMS = [
+    replace(typed, platform="tpu")
+    for typed in (
+        _double("solve", _solve, (STEEP, SQUARE)),
+        _complex("solve", _solve, (STEEP, SQUARE), "complex64"),
+        _complex("solve", _solve, (STEEP, SQUARE), "complex128"),
+    )
+]
 CASES = [
+    *SYSTEMS,
     *(_narrow(n, *op, d) for n, op in {**FIELD, **REAL}.items() for d in NARROW),
     *(_double(n, *op) for n, op in {**FIELD, **REAL}.items()),
     *(
