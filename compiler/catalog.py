@@ -27,11 +27,13 @@ PASSES: dict[str, str] = {
     "pcp-isolate-gathers": "pcp.passes.isolate_gathers:IsolateGathers",
     "pcp-legalize": "pcp.passes.legalize:Legalize",
     "pcp-simplify": "pcp.passes.simplify:Simplify",
+    "pcp-split-batch": "pcp.passes.split_batch:SplitBatch",
     "pcp-split-contractions": "pcp.passes.split_contractions:SplitContractions",
     "pcp-grad": "pcp.autodiff.passes:Grad",
     "pcp-jvp": "pcp.autodiff.passes:Jvp",
     "pcp-verify-plan": "pcp.passes.verify_plan:VerifyPlan",
     "pcp-vjp": "pcp.autodiff.passes:Vjp",
+    "pcp-zero": "pcp.passes.zero:Zero",
 }
 
 # MLIR cannot list its own passes through the bindings. These are the ones worth

@@ -23,6 +23,7 @@ from pcp.dialect.bindings import ir, stablehlo
 from pcp.dialect.context import location_string
 from pcp.errors import PassError
 from pcp.mesh import Mesh
+from pcp.passes.base import CppPasses
 from pcp.passes.functions import symbol_name
 from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.mesh import read_meshes
@@ -180,14 +181,15 @@ def _evaluate(segment: Sequence[ir.Operation], values: Values) -> None:
         return
     module = _segment_module(segment, given, wanted)
     with module.context:
-        inputs = [_dense(values[v], v.type) for v in given]
+        inputs = [dense(values[v], v.type) for v in given]
         results = stablehlo.eval_module(module, inputs)
     for value, result in zip(wanted, results, strict=True):
         shape = tuple(ir.RankedTensorType(value.type).shape)
         values[value] = np.array(result).reshape(shape)
 
 
-def _dense(array: Array, type_: ir.Type) -> ir.Attribute:
+def dense(array: Array, type_: ir.Type) -> ir.Attribute:
+    """An array as the interpreter takes it; rank 0 stays rank 0."""
     element = ir.RankedTensorType(type_).element_type
     return ir.DenseElementsAttr.get(
         np.ascontiguousarray(array).reshape(array.shape),
@@ -253,6 +255,8 @@ def _segment_module(
                 copy.walk(lambda inner: _remap(inner, moved))
                 moved.update(zip(op.results, copy.results, strict=True))
             ir.Operation.create("func.return", operands=[moved[v] for v in wanted])
+    if any(op.name.startswith("chlo.") for op in segment):
+        CppPasses("func.func(chlo-legalize-to-stablehlo)").run(module)
     return module
 
 

@@ -28,7 +28,7 @@ class CompileOptions:
     `optimizer` and `algorithm` are specs or their text, `adamw{lr=6e-4}`.
     `mesh` is `dp=4,tp=2`: one program for each member; `cluster` a file that
     describes devices; `sharding` is `auto`, `none` or a file that says how named
-    tensors lie (`sharding_file`).
+    tensors lie (`sharding_file`); `zero` is the ZeRO stage along its axis "dp".
     `cache` is a folder, or None for none. `keep_ir` is a folder that gets the IR
     after each pass. `jobs` compilers run at once (None: one per processor).
     `timeout` is for one of IREE's runs, in seconds. `source` names the model in
@@ -50,6 +50,7 @@ class CompileOptions:
     mesh: str | None = None
     cluster: Path | None = None
     sharding: str | None = None
+    zero: int = 0
     report: Callable[[str], None] = _silent
 
     def __post_init__(self) -> None:

@@ -165,6 +165,8 @@ def lower(
                 "no tensor has a sharding: every device does all of the work; "
                 "use --sharding FILE or auto"
             )
+    if options.zero:
+        pipelines.zero(options.zero).run(module, observers)
     pipelines.split().steps[0].run(module)
     whole = copy(module)
     manifest = Manifest(

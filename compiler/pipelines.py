@@ -65,6 +65,11 @@ def whole(mode: str, *, entry: str, optimizer: str = "") -> Pipeline:
     return catalog.pipeline(f"builtin.module({text})")
 
 
+def zero(stage: int) -> Pipeline:
+    """What training keeps, cut along the data axis."""
+    return catalog.pipeline(f"builtin.module(pcp-zero{{stage={stage}}})")
+
+
 def split() -> Pipeline:
     """The partition of an annotated program."""
     return catalog.pipeline(f"builtin.module({','.join(SPLIT)})")

@@ -98,6 +98,7 @@ def _parser() -> Parser:
     add("--mesh", help="one program for each member: dp=4,tp=2")
     add("--cluster", metavar="FILE", type=Path, help="the devices, links and targets")
     add("--sharding", metavar="auto|none|FILE", help="how tensors lie; default auto")
+    add("--zero", type=int, choices=(1, 2, 3), default=0, help="ZeRO stage along dp")
     add("--emit", choices=tuple(SUFFIXES), default="bundle")
     add("--entry", default="main", help="the function to compile; default main")
     add("--keep-ir", metavar="DIR", type=Path, help="the IR after each pass")
@@ -126,6 +127,7 @@ def _options(flags: argparse.Namespace) -> Options:
         mesh=None if flags.mesh in ELASTIC else flags.mesh,
         cluster=flags.cluster,
         sharding=flags.sharding,
+        zero=flags.zero,
         report=_quiet if flags.quiet else _say,
     )
 

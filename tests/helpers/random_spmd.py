@@ -411,9 +411,17 @@ def whole(text: str, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         for op in list(module.body.operations):
             if op.operation.name != "func.func":
                 op.operation.erase()
-        given = [ir.DenseElementsAttr.get(np.ascontiguousarray(x)) for x in inputs]
+        chlo = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
+        pipeline(chlo).run(module)
+        types = ir.FunctionType(_main_type(module)).inputs
+        given = [lockstep.dense(x, t) for x, t in zip(inputs, types, strict=True)]
         results = stablehlo.eval_module(module, given)
         return [np.array(r).reshape(ir.ShapedType(r.type).shape) for r in results]
+
+
+def _main_type(module: ir.Module) -> ir.Type:
+    main = module.body.operations[0].operation
+    return ir.TypeAttr(main.attributes["function_type"]).value
 
 
 PLAN = (

@@ -1,0 +1,115 @@
+"""pcp-zero: optimizer state, gradients and parameters cut along the data axis."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pcp.dialect.bindings import ir
+from pcp.errors import PassError
+from pcp.layout import Layout
+from pcp.mesh import Mesh
+from pcp.passes.base import Pass
+from pcp.passes.functions import ROLE
+from pcp.passes.propagate_sharding import (
+    only_mesh,
+    port_shardings,
+    set_port_shardings,
+)
+from pcp.passes.rewriting import functions
+from pcp.passes.sharding.layout import from_attribute, to_attribute
+
+#: Which roles each stage cuts (Rajbhandari et al., arXiv:1910.02054).
+CUT = {1: ("state",), 2: ("state", "grad"), 3: ("state", "grad", "param")}
+
+
+@dataclass(frozen=True)
+class Zero(Pass):
+    """Cut what training keeps along a data axis: ZeRO stage 1, 2 or 3.
+
+    By the roles of arguments and results (`pcp.role`), in every function alike:
+    stage 1 cuts the optimizer's state, stage 2 the gradients too, stage 3 (FSDP) the
+    parameters too. A tensor is cut in its first dimension that the axis divides and
+    nothing else cuts, or that at least has room; one without such a dimension stays
+    whole. pcp-propagate-sharding and pcp-partition then make a reduce_scatter of the
+    gradients' all_reduce, an update of the own part, and all_gathers.
+
+    Before, in a module with `pcp.mesh @m` of dp=2:
+
+        func.func @apply(%w: tensor<8xf32> {pcp.role = "param"},
+            %m: tensor<8xf32> {pcp.role = "state"}, ...)
+
+    After pcp-zero{stage=1}:
+
+        func.func @apply(%w: tensor<8xf32> {pcp.role = "param", pcp.sharding =
+            #pcp.sharding<@m, [[]], [], []>}, %m: tensor<8xf32> {pcp.role = "state",
+            pcp.sharding = #pcp.sharding<@m, [["dp"]], [], []>}, ...)
+    """
+
+    name = "pcp-zero"
+    stage: int = 1
+    axis: str = "dp"
+
+    def run(self, module: ir.Module) -> None:
+        """Annotate the borders of all functions."""
+        if self.stage not in CUT:
+            raise PassError(
+                f"pcp-zero: stage={self.stage}; there are stages 1, 2 and 3"
+            )
+        with module.context:
+            mesh = only_mesh(module)
+            if self.axis not in mesh.axes:
+                known = ", ".join(mesh.axes)
+                raise PassError(
+                    f'pcp-zero: mesh @{mesh.name} has no axis "{self.axis}" ({known})'
+                )
+            found = sum(
+                self._annotate(function, which, mesh)
+                for function in functions(module)
+                for which in ("arg_attrs", "res_attrs")
+            )
+            if not found:
+                raise PassError(
+                    "pcp-zero: no argument or result has a role that stage "
+                    f"{self.stage} cuts ({', '.join(CUT[self.stage])}); run "
+                    "pcp-expand-training first"
+                )
+
+    def _annotate(self, function: ir.Operation, which: str, mesh: Mesh) -> int:
+        """Write the layouts of one side of the border; how many roles were met."""
+        type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        types = list(type_.inputs if which == "arg_attrs" else type_.results)
+        roles = _roles(function, which, len(types))
+        given = port_shardings(function, which, len(types))
+        new = []
+        for port, role, old in zip(types, roles, given, strict=True):
+            shape = tuple(ir.RankedTensorType(port).shape)
+            layout = from_attribute(old) if old else Layout.replicated(len(shape))
+            if role in CUT[self.stage]:
+                layout = cut(layout, shape, self.axis, mesh)
+            kept = role in CUT[3] or old is not None
+            new.append(to_attribute(layout, mesh.name) if kept else None)
+        set_port_shardings(function, which, new)
+        return sum(role in CUT[self.stage] for role in roles)
+
+
+def cut(layout: Layout, shape: Sequence[int], axis: str, mesh: Mesh) -> Layout:
+    """The layout with `axis` on the first dimension that it divides, or fits."""
+    if axis in layout.axes:
+        return layout
+    free = [d for d, axes in enumerate(layout.dims) if not axes]
+    members = mesh.axes[axis]
+    even = [d for d in free if shape[d] and shape[d] % members == 0]
+    fits = even or [d for d in free if shape[d] >= members]
+    if not fits:
+        return layout
+    dims = list(layout.dims)
+    dims[fits[0]] = (axis,)
+    return Layout(tuple(dims))
+
+
+def _roles(function: ir.Operation, which: str, count: int) -> list[str]:
+    if which not in function.attributes:
+        return [""] * count
+    return [
+        ir.StringAttr(entry[ROLE]).value if ROLE in entry else ""
+        for entry in map(ir.DictAttr, ir.ArrayAttr(function.attributes[which]))
+    ]
