@@ -39,7 +39,8 @@ def _far(u: np.ndarray) -> np.ndarray:
 
 @cache
 def _coefficients(of: Callable[[np.ndarray], np.ndarray], count: int) -> list[float]:
-    fitted = np.polynomial.chebyshev.chebinterpolate(of, count - 1)
+    nodes = np.polynomial.chebyshev.chebpts1(count)
+    fitted = np.polynomial.chebyshev.chebfit(nodes, of(nodes), count - 1)
     return [float(c) for c in fitted]
 
 

@@ -204,6 +204,11 @@ def _spread(x: Value, shape: Sequence[int], places: list[int]) -> Value:
     )
 
 
+def _later(pair: tuple[list[int], list[int]]) -> tuple[list[int], list[int]]:
+    """The dimensions behind a new first one."""
+    return [d + 1 for d in pair[0]], [d + 1 for d in pair[1]]
+
+
 def _ragged_dot(op: ir.Operation) -> Values | None:
     """As dense products over all groups, masked."""
     if len(op.operands) != 3:
@@ -211,7 +216,7 @@ def _ragged_dot(op: ir.Operation) -> Values | None:
     lhs, rhs, sizes = op.operands
     how = _Ragged(op)
     batch, contract = how.batch, how.contract
-    next_ = [[[d + 1 for d in side] for side in pair] for pair in (batch, contract)]
+    next_batch, next_contract = _later(batch), _later(contract)
     if how.ragged not in batch[0]:
         rank = len(hlo.shape_of(lhs))
         lhs = _by_group(lhs, sizes, how.ragged, how.prefix(0, rank, how.ragged))
@@ -219,11 +224,11 @@ def _ragged_dot(op: ir.Operation) -> Values | None:
         other = contract[1][contract[0].index(how.ragged)]
         rank = len(hlo.shape_of(rhs))
         rhs = _by_group(rhs, sizes, other, how.prefix(1, rank, other))
-        batch = [0, *next_[0][0]], [0, *next_[0][1]]
-        contract = next_[1]
+        batch = [0, *next_batch[0]], [0, *next_batch[1]]
+        contract = next_contract
     elif how.ragged not in batch[0]:
-        batch = next_[0][0], batch[1]
-        contract = [*next_[1][0], 0], [*contract[1], how.group[0]]
+        batch = next_batch[0], batch[1]
+        contract = [*next_contract[0], 0], [*contract[1], how.group[0]]
     return [
         hlo.dot_general(
             lhs,

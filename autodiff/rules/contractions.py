@@ -80,9 +80,8 @@ def _product(at: Site, g: Value, mine: int, sides: _Sides, swap: bool) -> Value:
     contract = (theirs, sides.free[other])
     places = (mine, other)
     if swap:
-        operands, batch, contract, places = (
-            pair[::-1] for pair in (operands, batch, contract, places)
-        )
+        operands, batch = (operands[1], operands[0]), (batch[1], batch[0])
+        contract, places = (contract[1], contract[0]), (other, mine)
     return hlo.dot_general(
         *operands,
         batch=batch,

@@ -29,7 +29,7 @@ def _collective(
     at: Site, name: str, x: Value, result: ir.Type, **more: ir.Attribute | None
 ) -> ir.Operation:
     """A collective over the primal's groups."""
-    return hlo.op(name, [x], [result], channel_handle=_handle(at), **more)
+    return hlo.op(name, [x], [result], regions=0, channel_handle=_handle(at), **more)
 
 
 def _groups(at: Site) -> dict[str, ir.Attribute | None]:
@@ -139,9 +139,10 @@ def _rows(attribute: ir.Attribute | None) -> list[list[int]] | None:
     """A matrix of integers, or None if it is none (groups named by mesh axes)."""
     if not isinstance(attribute, ir.DenseIntElementsAttr):
         return None
-    count, size = ir.ShapedType(attribute.type).shape
-    flat = list(attribute)
-    if attribute.is_splat:
+    dense = ir.DenseIntElementsAttr(attribute)
+    count, size = ir.ShapedType(dense.type).shape
+    flat = [int(n) for n in dense]
+    if dense.is_splat:
         flat = flat[:1] * (count * size)
     return [flat[i * size : (i + 1) * size] for i in range(count)]
 

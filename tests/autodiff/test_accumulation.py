@@ -99,7 +99,9 @@ def test_ties(interpreter: Interpreter) -> None:
     def fn(x: Any) -> Any:
         return x.astype(jnp.bfloat16).max().astype(jnp.float32)
 
-    ours = gradient(interpreter, fn, (np.zeros(1000, np.float32),), np.float32(1))
+    ours = gradient(
+        interpreter, fn, (np.zeros(1000, np.float32),), np.ones((), np.float32)
+    )
     np.testing.assert_allclose(ours, np.full(1000, 1e-3), rtol=2.0**-8)
 
 

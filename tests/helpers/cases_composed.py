@@ -293,7 +293,7 @@ DYNAMIC = [
     ),
     Case(
         "dynamic_conv",
-        lambda x, w: lax.conv(x, w, (1, 1), ((1, 0), (0, 1))),
+        lambda x, w: lax.conv_general_dilated(x, w, (1, 1), ((1, 0), (0, 1))),
         (array(1, 2, 4, 5), array(3, 2, 2, 2)),
         text=main(
             "%x: tensor<1x2x4x5xf32>, %w: tensor<3x2x2x2xf32>",

@@ -220,11 +220,15 @@ SYSTEMS = [
 ]
 CASES = [
     *SYSTEMS,
-    *(_narrow(n, *op, d) for n, op in {**FIELD, **REAL}.items() for d in NARROW),
-    *(_double(n, *op) for n, op in {**FIELD, **REAL}.items()),
     *(
-        _complex(n, *op, d)
-        for n, op in {**FIELD, **COMPLEX}.items()
+        _narrow(n, fn, args, d)
+        for n, (fn, args) in {**FIELD, **REAL}.items()
+        for d in NARROW
+    ),
+    *(_double(n, fn, args) for n, (fn, args) in {**FIELD, **REAL}.items()),
+    *(
+        _complex(n, fn, args, d)
+        for n, (fn, args) in {**FIELD, **COMPLEX}.items()
         for d in ("complex64", "complex128")
     ),
 ]
