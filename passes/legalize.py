@@ -5,10 +5,13 @@ from dataclasses import dataclass
 
 from pcp.dialect.bindings import ir
 from pcp.passes import legalize_complex as complex_
+from pcp.passes import legalize_functions as special
 from pcp.passes import legalize_indexing as indexing
 from pcp.passes import legalize_linear_algebra as linear_algebra
 from pcp.passes import legalize_norms as norms
 from pcp.passes import legalize_reductions as reductions
+from pcp.passes import legalize_scatters as scatters
+from pcp.passes import legalize_sorts as sorts
 from pcp.passes import legalize_windows as windows
 from pcp.passes.base import CppPasses, Pass
 from pcp.passes.elementwise import inline
@@ -35,6 +38,9 @@ class Legalize(Pass):
     - `select_and_scatter` with overlapping or padded windows is unfolded;
     - `batch_norm_*` and `map` are written out;
     - `cholesky` and `triangular_solve` become loops over blocks;
+    - a stable `sort` gets the position as a last key: IREE's is not stable;
+    - `power`, `atan2` and `cbrt` give what IEEE 754 says for negative bases, zeros
+      and infinities;
     - complex numbers are padded by parts, and convolved so;
     - the negation of a summand moves behind the sum;
     - `pcp.stop_gradient`, which has done its work, gives way to its operand;
@@ -82,9 +88,11 @@ def _map(op: ir.Operation) -> Values:
 
 RULES: Rules = {
     "pcp.stop_gradient": lambda op: [op.operands[0]],
+    "stablehlo.atan2": special.atan2,
     "stablehlo.batch_norm_grad": norms.gradient,
     "stablehlo.batch_norm_inference": norms.inference,
     "stablehlo.batch_norm_training": norms.training,
+    "stablehlo.cbrt": special.cbrt,
     "stablehlo.cholesky": linear_algebra.cholesky,
     "stablehlo.convolution": complex_.convolution,
     "stablehlo.dynamic_slice": indexing.dynamic_slice,
@@ -92,10 +100,12 @@ RULES: Rules = {
     "stablehlo.gather": indexing.gather,
     "stablehlo.map": _map,
     "stablehlo.pad": complex_.pad,
+    "stablehlo.power": special.power,
     "stablehlo.reduce": reductions.negated_sum,
     "stablehlo.reduce_window": complex_.reduce_window,
-    "stablehlo.scatter": indexing.scatter,
+    "stablehlo.scatter": scatters.scatter,
     "stablehlo.select_and_scatter": windows.select_and_scatter,
+    "stablehlo.sort": sorts.stable,
     "stablehlo.triangular_solve": linear_algebra.triangular_solve,
 }
 

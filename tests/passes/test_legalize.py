@@ -249,8 +249,7 @@ def test_functions_at_their_special_points(iree: Iree, name: str) -> None:
     (got,) = iree.run(text, (left, right))
     np.testing.assert_allclose(got, want, rtol=3e-6)
     zeros = want == 0
-    if name != "power":  # of -0 XLA's own power is not sure
-        np.testing.assert_array_equal(np.signbit(got[zeros]), np.signbit(want[zeros]))
+    np.testing.assert_array_equal(np.signbit(got[zeros]), np.signbit(want[zeros]))
 
 
 GATHERS: dict[str, tuple[Callable, tuple[np.ndarray, ...]]] = {

@@ -1,0 +1,72 @@
+"""Stable sorts: IREE's exchanges elements that compare equal.
+
+So the position becomes one more operand, and decides between equals.
+"""
+
+from collections.abc import Sequence
+
+from pcp.dialect import hlo
+from pcp.dialect.bindings import ir
+from pcp.passes.rewriting import integer
+
+Value = ir.Value
+
+
+def stable(op: ir.Operation) -> Sequence[Value] | None:
+    """The sort with its order made total, or None where it need not be stable."""
+    if not _must_be_stable(op):
+        return None
+    operands = list(op.operands)
+    dimension = integer(op, "dimension")
+    position = hlo.like(operands[0], element=_index_type(operands[0], dimension))
+    every = [*operands, hlo.iota(position, dimension)]
+    new = hlo.op(
+        "sort",
+        every,
+        [x.type for x in every],
+        regions=1,
+        dimension=hlo.i64(dimension),
+        is_stable=ir.BoolAttr.get(False),
+    )
+    less = op.regions[0].blocks[0]
+
+    def total(*pairs: Value) -> Value:
+        *given, left, right = pairs
+        swapped = [given[i ^ 1] for i in range(len(given))]
+        neither = hlo.not_(_copied(less, swapped))
+        earlier = hlo.and_(neither, hlo.compare("LT", left, right))
+        return hlo.or_(_copied(less, given), earlier)
+
+    scalars = [hlo.tensor((), hlo.element_type(x)) for x in every]
+    hlo.body(new, [t for t in scalars for _ in range(2)], total)
+    return list(new.results)[:-1]
+
+
+def _must_be_stable(op: ir.Operation) -> bool:
+    """Asked for, and to be seen: of integers alone, equal ones are the same."""
+    asked = hlo.attribute(op, "is_stable")
+    if asked is None or not ir.BoolAttr(asked).value or not hlo.size(op.operands[0]):
+        return False
+    alone = len(op.operands) == 1
+    whole = isinstance(hlo.element_type(op.operands[0]), ir.IntegerType)
+    block = op.regions[0].blocks[0]
+    plain = len(list(block.operations)) == 2  # a comparison and the return
+    return not (alone and whole and plain)
+
+
+def _index_type(x: Value, dimension: int) -> ir.Type:
+    wide = hlo.shape_of(x)[dimension] >= 2**31
+    return ir.IntegerType.get_signless(64 if wide else 32)
+
+
+def _copied(block: ir.Block, arguments: Sequence[Value]) -> Value:
+    """What the comparator says of `arguments`; its ops are copied here."""
+    values = dict(zip(block.arguments, arguments, strict=True))
+    *ops, end = [view.operation for view in block.operations]
+    for op in ops:
+        copy = op.clone()
+        for i, operand in enumerate(op.operands):
+            copy.operands[i] = values.get(operand, operand)
+        values.update(zip(op.results, copy.results, strict=True))
+    answer = end.operands[0]
+    return values.get(answer, answer)

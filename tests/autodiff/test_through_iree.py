@@ -1,0 +1,48 @@
+"""The VJP of every case of every chapter, compiled and run by IREE, against jax.
+
+A sample by default; all of them with `make test-full`.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from helpers.gradients import Case
+from helpers.iree_server import Iree
+from helpers.stack import Group, chapters
+
+SIZE = 20  # cases of a module
+STRIDE = 15  # one of so many is in the sample
+
+
+@pytest.fixture(scope="module")
+def iree() -> Iterator[Iree]:
+    """One server for all programs."""
+    with Iree() as server:
+        yield server
+
+
+def groups(cases: list[Case]) -> list[tuple[Group, Case]]:
+    """Each case with the group that it is compiled in."""
+    parts = [Group(cases[i : i + SIZE]) for i in range(0, len(cases), SIZE)]
+    return [(group, case) for group in parts for case in group.cases]
+
+
+def name(value: object) -> str:
+    """A case's name; the group says nothing."""
+    return value.name if isinstance(value, Case) else ""
+
+
+EVERY = [case for cases in chapters().values() for case in cases]
+SAMPLE = EVERY[::STRIDE]
+REST = [case for i, case in enumerate(EVERY) if i % STRIDE]
+
+
+@pytest.mark.parametrize(("group", "case"), groups(SAMPLE), ids=name)
+def test_sample(group: Group, case: Case, iree: Iree) -> None:
+    group.check(case, iree)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("group", "case"), groups(REST), ids=name)
+def test_rest(group: Group, case: Case, iree: Iree) -> None:
+    group.check(case, iree)
