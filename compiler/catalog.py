@@ -21,6 +21,7 @@ PASSES: dict[str, str] = {
     "pcp-assign-target": "pcp.passes.assign_target:AssignTarget",
     "pcp-demote-indices": "pcp.passes.demote_indices:DemoteIndices",
     "pcp-import": "pcp.passes.import_:Import",
+    "pcp-bucket-collectives": "pcp.passes.bucket_collectives:BucketCollectives",
     "pcp-insert-reshards": "pcp.passes.insert_reshards:InsertReshards",
     "pcp-partition": "pcp.passes.partition:Partition",
     "pcp-propagate-sharding": "pcp.passes.propagate_sharding:PropagateSharding",
