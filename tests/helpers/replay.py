@@ -12,6 +12,7 @@ from helpers.harvest import Recorded, draw, is_float
 from helpers.interpreter import Interpreter
 
 from pcp.autodiff import functions
+from pcp.compiler.catalog import pipeline
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 
@@ -23,13 +24,29 @@ TOLERANCES = {"bf16": 3e-2, "f16": 4e-3, "f32": 1e-5}
 #: A derivative of a derivative cancels more.
 ORDER_TWO = 20.0
 
+#: Tests whose scatters have windows partly outside of the operand. The interpreter
+#: writes the part that is inside, XLA drops such a window, and so does the program
+#: that pcp-legalize makes: that one is run.
+WINDOWS_OUTSIDE = ("testScatterAddGrad",)
 
-def tolerance(text: str) -> float:
-    """The entry of the first type that occurs."""
+#: Cases that need another tolerance, and why: all exceptions that there are.
+LOOSER = {
+    "testConvGeneralDilatedGrad1576/2": (
+        3e-5,
+        "JAX lowers a complex convolution to three real ones, whose differences "
+        "cancel: one entry of 16 is 1.5e-5 off, in another order of summation",
+    ),
+}
+
+
+def tolerance(case: Recorded) -> float:
+    """The case's own, or the entry of the first type that occurs."""
+    if case.name in LOOSER:
+        return LOOSER[case.name][0]
     return next(
         value
         for kind, value in TOLERANCES.items()
-        if f"x{kind}>" in text or f"<{kind}>" in text
+        if f"x{kind}>" in case.text or f"<{kind}>" in case.text
     )
 
 
@@ -71,10 +88,12 @@ def _compare(
     loosened: float,
     interpreter: Interpreter,
 ) -> None:
+    if case.name.startswith(WINDOWS_OUTSIDE):
+        pipeline("builtin.module(pcp-legalize)").run(derived)
     ours = interpreter.run(readable(derived), inputs)
     theirs = parts(expected)
     assert len(ours) == len(theirs)
-    allowed = loosened * tolerance(case.text)
+    allowed = loosened * tolerance(case)
     for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         assert_close(a, b, allowed, f"{case.name}: result {i} of {len(ours)}")
 

@@ -1,0 +1,56 @@
+"""JAX's own derivative tests, recorded: what pcp makes of each program is JAX's."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from helpers import harvest, replay
+from helpers.interpreter import Interpreter
+
+DATA = Path(__file__).parent / "data"
+
+#: `sample.zip` is what JAX generates by default, `full.zip` everything else.
+SAMPLE = harvest.load(DATA / "sample.zip")
+REST = harvest.load(DATA / "full.zip")
+
+#: Of the sample, `make test` takes one in so many; `make test-full` takes all.
+STRIDE = 9
+
+CHECKS = {
+    "vjp": replay.check_vjp,
+    "jvp": replay.check_jvp,
+    "second": replay.check_second,
+}
+
+
+def params(check: str) -> Iterator[object]:
+    """The sample's cases, most of them slow, each with the checks that it has."""
+    for i, case in enumerate(SAMPLE):
+        if check == "second" and not case.second:
+            continue
+        quick = i % (STRIDE * (3 if check == "second" else 1)) == 0
+        marks = [] if quick else [pytest.mark.slow]
+        yield pytest.param(CHECKS[check], case, id=f"{check}-{case}", marks=marks)
+
+
+@pytest.mark.parametrize(
+    ("check", "case"), [*params("vjp"), *params("jvp"), *params("second")]
+)
+def test_sample(
+    check: Callable[..., None], case: harvest.Recorded, interpreter: Interpreter
+) -> None:
+    check(case, interpreter)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", REST, ids=str)
+def test_rest(case: harvest.Recorded, interpreter: Interpreter) -> None:
+    replay.check_vjp(case, interpreter)
+    replay.check_jvp(case, interpreter)
+
+
+def test_the_archives_hold_what_the_harvest_promises() -> None:
+    assert len({c.text for c in SAMPLE}) >= 718
+    assert len(SAMPLE) + len(REST) >= 3000
+    assert not {c.text for c in SAMPLE if c.args[0].ndim} & {c.text for c in REST}
+    assert sum(bool(c.second) for c in SAMPLE) >= 700
