@@ -93,15 +93,28 @@ def shard(array: np.ndarray, layout: Layout, mesh: Mesh) -> list[np.ndarray]:
 
 
 def join(
-    parts: Sequence[np.ndarray], shape: Sequence[int], layout: Layout, mesh: Mesh
+    parts: Sequence[np.ndarray | None],
+    shape: Sequence[int],
+    layout: Layout,
+    mesh: Mesh,
 ) -> np.ndarray:
-    """The whole array; raises `ValueError` where two members hold different bits."""
-    whole = np.zeros(tuple(shape), parts[0].dtype)
+    """The whole array from each member's part; None for a member without one.
+
+    Raises `ValueError` where two members hold different bits, or nobody holds some.
+    """
+    present = [part for part in parts if part is not None]
+    if not present:
+        raise ValueError("no member holds it")
+    whole = np.zeros(tuple(shape), present[0].dtype)
     seen = np.zeros(tuple(shape), bool)
     for place, part in zip(mesh.members, parts, strict=True):
+        if part is None:
+            continue
         where = layout.slices(shape, mesh, place)
         old = whole[where][seen[where]]
         if old.tobytes() != part[seen[where]].tobytes():
             raise ValueError(f"members hold different values of {layout}")
         whole[where], seen[where] = part, True
+    if not seen.all():
+        raise ValueError(f"no member holds some parts of {layout}")
     return whole

@@ -138,9 +138,16 @@ def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
     place = mesh.members[flags.rank] if flags.rank < mesh.size else None
     if place is None:
         raise UsageError(f"--rank {flags.rank}: the mesh has {mesh.size} members")
+    own = manifest.programs[mesh.devices[flags.rank]].functions[name]
+    given = dict(
+        zip(_keys(whole, results=False), _load(flags.inputs, whole), strict=True)
+    )
+    layouts = dict(zip(given, (spec.layout for spec in whole.inputs), strict=True))
     parts = [
-        np.ascontiguousarray(x[spec.layout.slices(x.shape, mesh, place)])
-        for x, spec in zip(_load(flags.inputs, whole), whole.inputs, strict=True)
+        np.ascontiguousarray(
+            given[key][layouts[key].slices(given[key].shape, mesh, place)]
+        )
+        for key in _keys(own, results=False)
     ]
     meeting: Rendezvous | str = flags.connect
     if flags.rank == 0:
@@ -158,7 +165,7 @@ def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
                 results = _as_list(program[name](*parts))
         finally:
             groups.close()
-    _save(flags.out, _keys(whole, results=True), results)
+    _save(flags.out, _keys(own, results=True), results)
     return 0
 
 
@@ -178,23 +185,26 @@ def _everyone(bundle: Bundle, name: str, flags: Namespace) -> int:
     return 0
 
 
-def _read(path: Path) -> list[np.ndarray]:
+def _read(path: Path) -> dict[str, np.ndarray]:
     with np.load(path, allow_pickle=False) as archive:
-        return [archive[name] for name in archive.files]
+        return {name: archive[name] for name in archive.files}
 
 
 def joined_results(
-    manifest: Manifest, function: Function, parts: Sequence[Sequence[np.ndarray]]
+    manifest: Manifest, function: Function, parts: Sequence[dict[str, np.ndarray]]
 ) -> list[np.ndarray]:
-    """The whole results; an error where two devices disagree about a part."""
+    """The whole results; an error where two devices disagree about a part.
+
+    A result may lie on some devices only: those that have it hold all of it.
+    """
     mesh = manifest.partition_mesh()
     whole = []
-    for i, spec in enumerate(function.results):
+    for key, spec in zip(_keys(function, results=True), function.results, strict=True):
+        held = [member.get(key) for member in parts]
         try:
-            own = [member[i] for member in parts]
-            whole.append(join(own, spec.shape, spec.layout, mesh))
+            whole.append(join(held, spec.shape, spec.layout, mesh))
         except ValueError as error:
-            raise RuntimeFault(f"result {spec.name}: {error}") from error
+            raise RuntimeFault(f"result {key}: {error}") from error
     return whole
 
 
