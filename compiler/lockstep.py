@@ -29,11 +29,11 @@ from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.mesh import read_meshes
 
 Array = np.ndarray
-Values = dict[ir.Value, Array]
+Values = dict[ir.Value, Any]
 
-#: What a member asks for while it runs, and is given.
-Request = tuple[ir.Operation, list[Array]]
-Running = Generator[Request, list[Array], list[Array]]
+#: What a member asks for while it runs, and is given. Values are arrays, and futures.
+Request = tuple[ir.Operation, list[Any]]
+Running = Generator[Request, list[Any] | None, list[Any]]
 
 
 def run(
@@ -118,7 +118,9 @@ class _Member:
                 return [_Future((yield from self._block(block, values)))]
             case "pcp.wait":
                 return operands[0].take()
-        return (yield op, operands)
+        answer = yield op, operands
+        assert answer is not None, "a collective is resumed with its results"
+        return answer
 
     def _while(self, op: ir.Operation, values: Values, carried: list[Array]) -> Running:
         condition, body = block_of(op, 0), block_of(op, 1)

@@ -87,7 +87,7 @@ def _buckets(block: ir.Block, limit: int) -> Iterator[_Bucket]:
         op = view.operation
         key = _key(op)
         bucket = open_.get(key) if key else None
-        if bucket and (bucket.reads(op) or bucket.size + _bytes(op) > limit):
+        if key and bucket and (bucket.reads(op) or bucket.size + _bytes(op) > limit):
             yield open_.pop(key)
             bucket = None
         for name, other in list(open_.items()):

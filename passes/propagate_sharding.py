@@ -375,9 +375,9 @@ class _Propagation:
         for op in walk(block_of(self.function, 0)):
             if not len(op.results) or op.name in ("pcp.constraint", "pcp.reshard"):
                 continue
-            found = [self.graph.index.get(r) for r in op.results]
-            if None in found:
+            if any(r not in self.graph.index for r in op.results):
                 continue
+            found = [self.graph.index[r] for r in op.results]
             op.attributes[SHARDING] = ir.ArrayAttr.get(
                 [to_attribute(self._layout(n), self.mesh.name) for n in found]
             )

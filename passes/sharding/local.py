@@ -69,7 +69,7 @@ class Local:
         return copy
 
 
-Adjust = Callable[[Local, Sequence[Value]], ir.Operation | Sequence[Value]]
+Adjust = Callable[[Local, Sequence[Value]], Sequence[Value]]
 
 
 def localize(at: Local, operands: Sequence[Value]) -> list[Value]:
@@ -77,8 +77,7 @@ def localize(at: Local, operands: Sequence[Value]) -> list[Value]:
     adjust = ADJUST.get(at.op.name)
     if adjust is None or at.is_whole:
         return list(at.clone(operands).results)
-    made = adjust(at, operands)
-    return list(made.results) if isinstance(made, ir.Operation) else list(made)
+    return list(adjust(at, operands))
 
 
 # --- sources ---
@@ -117,7 +116,7 @@ def _iota(at: Local, operands: Sequence[Value]) -> Sequence[Value]:
 # --- sizes in attributes ---
 
 
-def _slice(at: Local, operands: Sequence[Value]) -> ir.Operation:
+def _slice(at: Local, operands: Sequence[Value]) -> Sequence[Value]:
     """Dimensions that are cut are taken whole."""
     copy = at.clone(operands)
     limits = list(ints(at.op, "limit_indices"))
@@ -125,16 +124,16 @@ def _slice(at: Local, operands: Sequence[Value]) -> ir.Operation:
         if at.layouts[0].dims[d]:
             limits[d] = n
     copy.attributes["limit_indices"] = hlo.i64s(limits)
-    return copy
+    return list(copy.results)
 
 
-def _dynamic_slice(at: Local, operands: Sequence[Value]) -> ir.Operation:
+def _dynamic_slice(at: Local, operands: Sequence[Value]) -> Sequence[Value]:
     copy = at.clone(operands)
     copy.attributes["slice_sizes"] = hlo.i64s(at.shape(len(operands)))
-    return copy
+    return list(copy.results)
 
 
-def _convolution(at: Local, operands: Sequence[Value]) -> ir.Operation:
+def _convolution(at: Local, operands: Sequence[Value]) -> Sequence[Value]:
     """As many groups as the member has."""
     copy = at.clone(operands)
     for name in ("feature_group_count", "batch_group_count"):
@@ -146,7 +145,7 @@ def _convolution(at: Local, operands: Sequence[Value]) -> ir.Operation:
                 if n == count and _leads(at.rule, f)
             )
             copy.attributes[name] = hlo.i64(at.part(groups)[1])
-    return copy
+    return list(copy.results)
 
 
 def _leads(rule: Rule, factor: int) -> bool:
@@ -254,7 +253,7 @@ def _component(windows: Windows, indices: Value, component: int) -> Value:
     return hlo.reshape(hlo.slice_(indices, start, limit), shape[:d] + shape[d + 1 :])
 
 
-def _scatter(at: Local, operands: Sequence[Value]) -> Sequence[Value] | ir.Operation:
+def _scatter(at: Local, operands: Sequence[Value]) -> Sequence[Value]:
     """Updates that fall into the member's part; the others drop out of range.
 
     Where updates are cut, results are summed over members: only the first of them
@@ -267,7 +266,7 @@ def _scatter(at: Local, operands: Sequence[Value]) -> Sequence[Value] | ir.Opera
     summed = at.rule.reductions(at.assignment).get("sum", ())
     if any(at.place[axis] for axis in summed):
         start = [v if constants.splat(v) == 0 else hlo.zeros(v.type) for v in start]
-    return at.clone([*start, local, *operands[count + 1 :]])
+    return list(at.clone([*start, local, *operands[count + 1 :]]).results)
 
 
 # --- bodies that see outer values cannot be cloned alone ---

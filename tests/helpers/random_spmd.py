@@ -48,6 +48,10 @@ class Program:
         fit = [v for v in self.values if rank(len(hlo.shape_of(v)))]
         return self.rng.choice(fit[-4:]) if fit else None
 
+    def any(self) -> Value:
+        """Any value, later ones more often."""
+        return self.rng.choice(self.values[-4:])
+
     def small(self, x: Value) -> Value:
         """Bounded integers again."""
         return hlo.remainder(x, hlo.constant_like(x, MODULUS))
@@ -67,25 +71,24 @@ class Program:
 
 
 def unary(p: Program) -> Value | None:
-    x = p.pick()
-    assert x is not None
+    x = p.any()
     return p.rng.choice((hlo.negate, hlo.abs, hlo.sign))(x)
 
 
 def binary(p: Program) -> Value | None:
-    x = p.pick()
+    x = p.any()
     same = [v for v in p.values if v.type == x.type]
     build = p.rng.choice((hlo.add, hlo.multiply, hlo.maximum, hlo.subtract))
     return p.small(build(x, p.rng.choice(same)))
 
 
 def scaled(p: Program) -> Value | None:
-    x = p.pick()
+    x = p.any()
     return p.small(hlo.multiply(x, hlo.constant_like(x, 2.0)))
 
 
 def masked(p: Program) -> Value | None:
-    x = p.pick()
+    x = p.any()
     return hlo.select(hlo.compare("GT", x, hlo.zeros(x.type)), x, hlo.negate(x))
 
 
@@ -261,7 +264,7 @@ def window(p: Program) -> Value | None:
 
 def loop(p: Program) -> Value | None:
     """Three rounds of x ← small(x + c) with a captured c."""
-    x = p.pick()
+    x = p.any()
     same = [v for v in p.values if v.type == x.type]
     captured = p.rng.choice(same)
     i32 = hlo.tensor((), ir.IntegerType.get_signless(32))
@@ -279,7 +282,7 @@ def loop(p: Program) -> Value | None:
 
 def branches(p: Program) -> Value | None:
     """One of two ways, by a number that all members know."""
-    x = p.pick()
+    x = p.any()
     same = [v for v in p.values if v.type == x.type]
     other = p.rng.choice(same)
     index = hlo.constant(
