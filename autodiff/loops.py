@@ -133,6 +133,18 @@ def _trips(start: int, step: int, direction: str, bound: int) -> int | None:
     return None
 
 
+def nested(holder: ir.Operation | ir.Region) -> list[ir.Operation]:
+    """All ops inside an op or a region, at any depth, outer ones first."""
+    regions = [holder] if isinstance(holder, ir.Region) else holder.regions
+    found = []
+    for region in regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                found.append(inner.operation)
+                found += nested(inner.operation)
+    return found
+
+
 def captured(loop: ir.Operation) -> list[Value]:
     """Values of the surroundings that the loop's regions use."""
     return captures(loop)

@@ -12,7 +12,7 @@ body. Each such value is then, in this order of preference,
 
 from collections.abc import Callable
 
-from pcp.autodiff.loops import Counter, block_of, invariant, returned
+from pcp.autodiff.loops import Counter, block_of, invariant, nested, returned
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 
@@ -58,7 +58,7 @@ class Residuals:
 
         Values that must be kept become placeholders, listed in `taped`.
         """
-        for op in _nested(reverse):
+        for op in nested(reverse):
             for value in {v for v in op.operands if v in self._inside}:
                 with ir.InsertionPoint(before):
                     op.replace_uses_of_with(value, self._available(value))
@@ -117,17 +117,6 @@ class Residuals:
         return self.taped[value].results[0]
 
 
-def _nested(op: ir.Operation) -> list[ir.Operation]:
-    """All ops inside `op`, at any depth."""
-    found = []
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                found.append(inner.operation)
-                found += _nested(inner.operation)
-    return found
-
-
 def record(
     loop: ir.Operation,
     values: list[Value],
@@ -145,7 +134,7 @@ def record(
 
     def write(body: ir.Block, tapes: list[Value]) -> list[Value]:
         at = count(body)
-        return [_write(t, v, at) for t, v in zip(tapes, values, strict=True)]
+        return [write_slot(t, v, at) for t, v in zip(tapes, values, strict=True)]
 
     wider = widened(loop, starts, write)
     return wider, list(wider.results)[len(loop.results) :]
@@ -185,19 +174,20 @@ def widened(
     return wider
 
 
-def _starts(tape: Value, at: Value) -> list[Value]:
+def starts_at(tape: Value, at: Value) -> list[Value]:
     zero = hlo.zeros(at.type)
     return [at, *[zero] * (len(hlo.shape_of(tape)) - 1)]
 
 
-def _write(tape: Value, value: Value, at: Value) -> Value:
+def write_slot(tape: Value, value: Value, at: Value) -> Value:
+    """The tape with `value` in slot `at`."""
     slot = hlo.reshape(value, [1, *hlo.shape_of(value)])
-    return hlo.dynamic_update_slice(tape, slot, _starts(tape, at))
+    return hlo.dynamic_update_slice(tape, slot, starts_at(tape, at))
 
 
 def read(tape: Value, at: Value) -> Value:
     """The slot of iteration `at`."""
     shape = hlo.shape_of(tape)[1:]
     return hlo.reshape(
-        hlo.dynamic_slice(tape, _starts(tape, at), [1, *shape]), list(shape)
+        hlo.dynamic_slice(tape, starts_at(tape, at), [1, *shape]), list(shape)
     )

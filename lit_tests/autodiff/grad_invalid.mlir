@@ -53,7 +53,6 @@ func.func @main(%x: tensor<f32>) -> tensor<f32> {
 // -----
 
 func.func @main(%x: tensor<f32>, %n: tensor<i32>) -> tensor<f32> {
-  // expected-error@below {{stablehlo.while: a derivative flows through a loop whose number of iterations is not static}}
   %r:2 = stablehlo.while(%i = %n, %y = %x) : tensor<i32>, tensor<f32>
     cond {
       %zero = stablehlo.constant dense<0> : tensor<i32>
@@ -62,7 +61,12 @@ func.func @main(%x: tensor<f32>, %n: tensor<i32>) -> tensor<f32> {
     } do {
       %one = stablehlo.constant dense<1> : tensor<i32>
       %j = stablehlo.subtract %i, %one : tensor<i32>
-      %z = stablehlo.sine %y : tensor<f32>
+      %low = stablehlo.constant dense<0.0> : tensor<f32>
+      %high = stablehlo.constant dense<1.0> : tensor<f32>
+      %shape = stablehlo.constant dense<> : tensor<0xi64>
+      // expected-error@below {{stablehlo.rng: the derivative of the stablehlo.while around it runs it a second time}}
+      %noise = stablehlo.rng %low, %high, %shape, distribution = UNIFORM : (tensor<f32>, tensor<f32>, tensor<0xi64>) -> tensor<f32>
+      %z = stablehlo.multiply %y, %noise : tensor<f32>
       stablehlo.return %j, %z : tensor<i32>, tensor<f32>
     }
   return %r#1 : tensor<f32>
