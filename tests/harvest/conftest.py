@@ -1,12 +1,19 @@
-"""One interpreter process for the harvest."""
+"""One process of the interpreter, and one of IREE, for the harvest."""
 
 from collections.abc import Iterator
 
 import pytest
 from helpers.interpreter import Interpreter
+from helpers.iree_server import Iree
 
 
 @pytest.fixture(scope="session")
 def interpreter() -> Iterator[Interpreter]:
     with Interpreter() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def iree() -> Iterator[Iree]:
+    with Iree() as running:
         yield running
