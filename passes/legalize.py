@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pcp.dialect.bindings import ir
 from pcp.passes import legalize_complex as complex_
+from pcp.passes import legalize_fourier as fourier
 from pcp.passes import legalize_functions as special
 from pcp.passes import legalize_indexing as indexing
 from pcp.passes import legalize_linear_algebra as linear_algebra
@@ -41,6 +42,7 @@ class Legalize(Pass):
     - a stable `sort` gets the position as a last key: IREE's is not stable;
     - `power`, `atan2` and `cbrt` give what IEEE 754 says for negative bases, zeros
       and infinities;
+    - `fft` goes dim by dim, lengths other than powers of two by a matrix product;
     - complex numbers are padded by parts, and convolved so;
     - the negation of a summand moves behind the sum;
     - `pcp.stop_gradient`, which has done its work, gives way to its operand;
@@ -97,6 +99,7 @@ RULES: Rules = {
     "stablehlo.convolution": complex_.convolution,
     "stablehlo.dynamic_slice": indexing.dynamic_slice,
     "stablehlo.dynamic_update_slice": indexing.dynamic_update_slice,
+    "stablehlo.fft": fourier.fft,
     "stablehlo.gather": indexing.gather,
     "stablehlo.map": _map,
     "stablehlo.pad": complex_.pad,
