@@ -7,6 +7,11 @@ import pytest
 from helpers import harvest, replay
 from helpers.interpreter import Interpreter
 
+from pcp.autodiff import registry
+from pcp.autodiff.kinds import Elementwise
+from pcp.autodiff.rules.values import scale
+from pcp.dialect import hlo
+
 DATA = Path(__file__).parent / "data"
 
 #: `sample.zip` is what JAX generates by default, `full.zip` everything else.
@@ -14,7 +19,7 @@ SAMPLE = harvest.load(DATA / "sample.zip")
 REST = harvest.load(DATA / "full.zip")
 
 #: Of the sample, `make test` takes one in so many; `make test-full` takes all.
-STRIDE = 9
+STRIDE = 12
 
 CHECKS = {
     "vjp": replay.check_vjp,
@@ -54,3 +59,17 @@ def test_the_archives_hold_what_the_harvest_promises() -> None:
     assert len(SAMPLE) + len(REST) >= 3000
     assert not {c.text for c in SAMPLE if c.args[0].ndim} & {c.text for c in REST}
     assert sum(bool(c.second) for c in SAMPLE) >= 700
+
+
+def test_a_rule_wrong_by_a_thousandth_is_caught(interpreter: Interpreter) -> None:
+    case = next(c for c in SAMPLE if "stablehlo.sine" in c.text and c.args[0].ndim)
+    wrong = Elementwise(lambda g, x, y: scale(hlo.multiply(g, hlo.cosine(x)), 1.001))
+    registry.register("stablehlo.sine", wrong)
+    try:
+        for check in CHECKS.values():
+            with pytest.raises(AssertionError, match="Not equal to tolerance"):
+                check(case, interpreter)
+    finally:
+        registry.unregister("stablehlo.sine")
+    for check in CHECKS.values():
+        check(case, interpreter)
