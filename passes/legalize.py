@@ -64,10 +64,22 @@ class Legalize(Pass):
         if any(op.name.startswith("chlo.") for op in operations(module)):
             CppPasses("func.func(chlo-legalize-to-stablehlo)").run(module)
         for rules in (RULES, LAST):
-            for op in operations(module):
+            for op in _inside_out(module):
                 _legalize(op, rules)
         for function in functions(module):
             sweep(function)
+
+
+def _inside_out(module: ir.Module) -> list[ir.Operation]:
+    """Every op, those of a body before the op that a rule may replace with it."""
+    found: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        found.append(op.operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit, ir.WalkOrder.POST_ORDER)
+    return found[:-1]
 
 
 Rules = dict[str, Callable[[ir.Operation], Values | None]]

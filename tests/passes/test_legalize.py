@@ -418,6 +418,22 @@ func.func @main(%x: tensor<4x3xf32>, %s: tensor<3xf32>, %o: tensor<3xf32>,
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
 
 
+def test_ops_in_the_body_of_what_is_replaced(iree: Iree) -> None:
+    text = """
+func.func @main(%x: tensor<3xf32>, %y: tensor<3xf32>) -> tensor<3xf32> {
+  %0 = "stablehlo.map"(%x, %y) <{dimensions = array<i64: 0>}> ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %n = stablehlo.power %a, %b : tensor<f32>
+    %m = stablehlo.atan2 %n, %b : tensor<f32>
+    stablehlo.return %m : tensor<f32>
+  }) : (tensor<3xf32>, tensor<3xf32>) -> tensor<3xf32>
+  return %0 : tensor<3xf32>
+}"""
+    x, y = np.array([-2, 0, 3], np.float32), np.array([3, -0.0, -1], np.float32)
+    (got,) = iree.run(legalized(text), (x, y))
+    np.testing.assert_allclose(got, np.arctan2(x**y, y), rtol=1e-6)
+
+
 def test_chlo_is_gone() -> None:
     module = parse("""
 func.func @main(%x: tensor<3xf32>) -> tensor<3xf32> {
