@@ -40,7 +40,7 @@ def run_again(
     returned, ops = functions.splice(block, arguments, before=husk)
     husk.erase()
     for op in ops:
-        _rename_channels(op)
+        _rename_channels(op, holder)
     return returned, ops
 
 
@@ -64,12 +64,12 @@ def _inside(region: ir.Region) -> Iterator[ir.Operation]:
                 yield from _inside(nested)
 
 
-def _rename_channels(op: ir.Operation) -> None:
+def _rename_channels(op: ir.Operation, holder: ir.Operation) -> None:
     inner = [i for region in op.regions for i in _inside(region)]
     for each in (op, *inner):
         if "channel_handle" in each.attributes:
             old = stablehlo.ChannelHandle(each.attributes["channel_handle"])
-            new = stablehlo.ChannelHandle.get(fresh_channel(each), old.type)
+            new = stablehlo.ChannelHandle.get(fresh_channel(holder), old.type)
             each.attributes["channel_handle"] = new
 
 

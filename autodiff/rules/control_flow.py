@@ -6,10 +6,10 @@ Branches and loops have files of their own.
 from collections.abc import Sequence
 
 from pcp.autodiff import registry
+from pcp.autodiff.cut_loops import segmented
 from pcp.autodiff.kinds import NoGradient, Site, Vjp
 from pcp.autodiff.rules.branches import branches, branches_forward
 from pcp.autodiff.rules.while_loops import while_, while_forward
-from pcp.autodiff.segments import segmented
 from pcp.dialect.bindings import ir
 
 Value = ir.Value

@@ -22,9 +22,9 @@ from dataclasses import replace
 
 from pcp.autodiff import loops, residuals
 from pcp.autodiff.active_loops import ActiveLoop
+from pcp.autodiff.cut_loops import CHECKPOINT, positive
 from pcp.autodiff.kinds import Site
 from pcp.autodiff.rerun import erase_unused, run_again
-from pcp.autodiff.segments import CHECKPOINT, positive
 from pcp.autodiff.slots import Slots
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir

@@ -8,11 +8,11 @@ forward one. Loops whose number of iterations is found by running them are in
 from pcp.autodiff import loops, residuals
 from pcp.autodiff.active_loops import ActiveLoop
 from pcp.autodiff.activity import Activity, propagate
+from pcp.autodiff.cut_loops import RECOMPUTE
 from pcp.autodiff.forward import Tangents, push_forward, tangent_or_zeros
 from pcp.autodiff.kinds import Site
 from pcp.autodiff.rerun import erase_unused
 from pcp.autodiff.rules import unknown_trips
-from pcp.autodiff.segments import RECOMPUTE
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 

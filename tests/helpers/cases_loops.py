@@ -34,6 +34,11 @@ def with_attribute(text, attribute):
     return re.sub(r"(?m)^( +)cond \{", rf"\1attributes {{{attribute}}} cond {{", text)
 
 
+def known(fn, *args):
+    """The text of a function."""
+    return jax.jit(fn, keep_unused=True).lower(*args).as_text()
+
+
 def unknown(name, make, args, most, attribute="", **more):
     """A case of `make(loop)`, where `loop(go_on, body, state)` runs a loop."""
 
@@ -151,4 +156,80 @@ UNKNOWN = [
     unknown("branch_inside", _branch_inside, (np.int32(4), X), 5),
     unknown("swapped", _swapped, (np.int32(5), X, X + 1), 6),
     unknown("inside_branch", _inside_branch, (np.int32(4), X), 5),
+]
+
+
+def _long(n):
+    def fn(x):
+        return lax.fori_loop(0, n, lambda i, y: jnp.sin(y) * 1.1 + 0.1 * x * i, x)
+
+    return fn
+
+
+def _indexed(n, start):
+    """The body indexes what it reads and writes by the number of the iteration."""
+
+    def fn(x, w):
+        def body(i, y):
+            return y.at[i + 1].set(jnp.tanh(y[i] * w[i]))
+
+        return lax.fori_loop(start, n, body, x)
+
+    return fn
+
+
+def _scan(w, xs, h):
+    def step(h, x):
+        h = jnp.tanh(w @ h + x)
+        return h, h * 2
+
+    return lax.scan(step, h, xs, reverse=True)
+
+
+def _scan_in_scan(w, xs):
+    def inner(h, x):
+        return jnp.tanh(w * h + x), h
+
+    def outer(h, row):
+        h, ys = lax.scan(inner, h, row)
+        return h * 1.5, ys.sum()
+
+    return lax.scan(outer, jnp.float32(0.5), xs)
+
+
+def _branch_in_scan(x, xs):
+    def step(c, y):
+        c = lax.cond(y[0] > 0, lambda: c * y, lambda: jnp.sin(c) + x)
+        return c, c
+
+    return lax.scan(step, x, xs)
+
+
+def _integers(x, i):
+    return lax.scan(lambda c, j: ((c[0] * x[c[1]], (c[1] + j) % 4), c[0]), (x, 0), i)
+
+
+def _downwards(x):
+    return lax.while_loop(
+        lambda s: s[0] > -4, lambda s: (s[0] - 3, s[1] * jnp.cos(x * s[0])), (12, x)
+    )[1]
+
+
+def _downwards_reference(x):
+    y = x
+    for i in range(12, -4, -3):
+        y = y * jnp.cos(x * i)
+    return y
+
+
+#: Each is tried with several lengths of segments.
+SEGMENTED = [
+    *(Case(f"length_{n}", _long(n), (X,)) for n in (1, 2, 9, 10)),
+    Case("indexed", _indexed(7, 0), (array(8), array(8))),
+    Case("indexed_from_two", _indexed(7, 2), (array(8), array(8))),
+    Case("scan", _scan, (array(4, 4, low=-0.5, high=0.5), array(7, 4), X)),
+    Case("scan_in_scan", _scan_in_scan, (np.float32(0.7), array(5, 4))),
+    Case("branch_in_scan", _branch_in_scan, (X, array(5, 4))),
+    Case("integers", _integers, (X, np.arange(6, dtype=np.int32))),
+    Case("downwards", _downwards_reference, (X,), text=known(_downwards, X)),
 ]
