@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pcp.dialect.bindings import ir
 from pcp.passes import simplify_arithmetic as arithmetic
 from pcp.passes import simplify_contractions as contractions
+from pcp.passes import simplify_convolutions as convolutions
 from pcp.passes import simplify_movement as movement
 from pcp.passes.base import CppPasses, Pass
 from pcp.passes.narrow import narrow_f64
@@ -108,6 +109,7 @@ PATTERNS: dict[str, tuple[Pattern, ...]] = {
     "stablehlo.compare": (arithmetic.compare,),
     "stablehlo.concatenate": (movement.concatenate,),
     "stablehlo.convert": (arithmetic.convert,),
+    "stablehlo.convolution": (convolutions.convolution_of_transposes,),
     "stablehlo.divide": (arithmetic.divide,),
     "stablehlo.dot_general": (contractions.dot_of_transposes,),
     "stablehlo.gather": (contractions.gather_in_order,),
@@ -131,6 +133,10 @@ PATTERNS: dict[str, tuple[Pattern, ...]] = {
     "stablehlo.select": (arithmetic.select,),
     "stablehlo.slice": (movement.slice_,),
     "stablehlo.subtract": (arithmetic.subtract,),
-    "stablehlo.transpose": (movement.transpose, contractions.transposed_dot),
+    "stablehlo.transpose": (
+        movement.transpose,
+        contractions.transposed_dot,
+        convolutions.transposed_convolution,
+    ),
     "stablehlo.xor": (arithmetic.logical,),
 }

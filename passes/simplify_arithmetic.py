@@ -215,9 +215,12 @@ _INVERSE = {"EQ": "NE", "NE": "EQ", "LT": "GE", "GE": "LT", "GT": "LE", "LE": "G
 
 
 def inverse_compare(op: ir.Operation, options: Options) -> Values | None:
-    """`not (a < b)` is `a >= b`, of integers; EQ and NE of floats too."""
+    """`not (a < b)` is `a >= b`, of integers; EQ and NE of floats too.
+
+    Only if nobody else reads the comparison: a second one reads `a` and `b` again.
+    """
     compared = defining(op.operands[0], "compare")
-    if compared is None:
+    if compared is None or sum(1 for _ in compared.result.uses) != 1:
         return None
     direction = folding.direction(compared)
     left, right = compared.operands

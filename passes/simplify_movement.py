@@ -262,7 +262,7 @@ def pad(op: ir.Operation, options: Options) -> Values | None:
 
 
 def reverse(op: ir.Operation, options: Options) -> Values | None:
-    """Along dims of 1, and twice along the same."""
+    """Along dims of 1, twice along the same, and in front of a transpose."""
     x = op.operands[0]
     dims = [d for d in ints(op, "dimensions") if hlo.shape_of(x)[d] > 1]
     if not dims:
@@ -270,4 +270,9 @@ def reverse(op: ir.Operation, options: Options) -> Values | None:
     if (inner := defining(x, "reverse")) is not None:
         odd = set(ints(inner, "dimensions")) ^ set(dims)
         return [hlo.reverse(inner.operands[0], sorted(odd))]
+    moved = defining(x, "transpose")
+    if moved is not None and sum(1 for _ in x.uses) == 1:
+        permutation = ints(moved, "permutation")
+        first = hlo.reverse(moved.operands[0], sorted(permutation[d] for d in dims))
+        return [hlo.transpose(first, permutation)]
     return None
