@@ -84,6 +84,13 @@ def _refuse(op: ir.Operation, values: tuple[Value, ...], tangents: Tangents) -> 
         rule.vjp(Site(op, values, nothing, wanted))
 
 
+def push_through(op: ir.Operation, rule: Rule | None, tangents: Tangents) -> None:
+    """Set the tangents of one op's results by `rule`, at the insertion point."""
+    if rule is None:
+        raise registry.missing(op, "an input with a tangent")
+    _visit(op, rule, inputs(op), tangents)
+
+
 def _visit(
     op: ir.Operation, rule: Rule, values: tuple[Value, ...], tangents: Tangents
 ) -> None:

@@ -1,6 +1,6 @@
 """Functions as the derivative passes handle them: find, copy, inline, finish."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pcp.autodiff.expansion import expand, forget_channels
 from pcp.dialect import hlo
@@ -51,8 +51,17 @@ def find(module: ir.Module, name: str) -> ir.Operation:
     return function
 
 
-def copy(module: ir.Module, function: ir.Operation, name: str) -> ir.Operation:
-    """A copy called `name`, behind the original, with all its calls inlined.
+#: Says of a call that it has a derivative rule, and stays.
+Keeps = Callable[[ir.Operation], bool]
+
+
+def copy(
+    module: ir.Module,
+    function: ir.Operation,
+    name: str,
+    keeps: Keeps = lambda call: False,
+) -> ir.Operation:
+    """A copy called `name`, behind the original, with its calls inlined.
 
     Ops that are differentiated as others (`kinds.Decomposed`) are those others in it.
     """
@@ -63,17 +72,26 @@ def copy(module: ir.Module, function: ir.Operation, name: str) -> ir.Operation:
         )
     clone = function.clone(ir.InsertionPoint.after(function))
     clone.attributes["sym_name"] = ir.StringAttr.get(name)
-    inline_calls(module, clone)
-    expand(clone)
+    prepare(module, clone, keeps)
     return clone
+
+
+def prepare(
+    module: ir.Module, function: ir.Operation, keeps: Keeps = lambda call: False
+) -> None:
+    """Inline calls that have no rule of their own; expand what stands for others."""
+    inline_calls(module, function, keeps)
+    expand(function)
 
 
 #: Ops that stand for a function's body, and the attribute that names it.
 CALLS = {"func.call": "callee", "stablehlo.composite": "decomposition"}
 
 
-def inline_calls(module: ir.Module, function: ir.Operation) -> None:
-    """Replace each call by the callee's body, at any depth of regions.
+def inline_calls(
+    module: ir.Module, function: ir.Operation, keeps: Keeps = lambda call: False
+) -> None:
+    """Replace each call but what `keeps` by the callee's body, at any depth of regions.
 
     A composite counts as a call of its decomposition. A recursive call is refused:
     it has no finite inlined form.
@@ -82,6 +100,8 @@ def inline_calls(module: ir.Module, function: ir.Operation) -> None:
     pending = [(call, ()) for call in _calls(function)]
     while pending:
         call, chain = pending.pop()
+        if keeps(call):
+            continue
         name = ir.FlatSymbolRefAttr(call.attributes[CALLS[call.name]]).value
         if name in chain:
             where = location_string(call.location)
@@ -148,9 +168,17 @@ def finish(function: ir.Operation, results: Sequence[Value]) -> None:
     )
     function.attributes["function_type"] = ir.TypeAttr.get(type_)
     forget_channels(function)
+    _drop_unused_calls(function)
     _extend(function, "arg_attrs", len(block.arguments))
     _extend(function, "res_attrs", len(results))
     PassManager.parse("func.func(cse)").run(function)
+
+
+def _drop_unused_calls(function: ir.Operation) -> None:
+    """Calls that a derivative's own forward computation took the place of."""
+    for call in reversed(_calls(function)):
+        if call.results and not any(list(r.uses) for r in call.results):
+            call.erase()
 
 
 def _extend(function: ir.Operation, name: str, count: int) -> None:

@@ -7,7 +7,7 @@ emits: the forward values are there to be used, since all lies in one function.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pcp.autodiff import functions
+from pcp.autodiff import custom, functions
 from pcp.autodiff.activity import propagate
 from pcp.autodiff.cotangents import Cotangents, materialize
 from pcp.autodiff.forward import Tangents, push_forward, tangent_or_zeros
@@ -136,10 +136,10 @@ def jvp(
     module: ir.Module, name: str, wrt: Sequence[int] | None, new_name: str
 ) -> ir.Operation:
     """Add the JVP of `@name` as `@new_name`; see `Jvp`."""
-    with module.context:
+    with module.context, custom.within(module):
         source = functions.find(module, name)
         wrt = _positions(source, wrt, roles=False)
-        function = functions.copy(module, source, new_name)
+        function = functions.copy(module, source, new_name, custom.keeps)
         block = functions.body(function)
         *ops, end = [op.operation for op in block.operations]
         tangents: Tangents = {}
@@ -162,10 +162,10 @@ def vjp(
     module: ir.Module, name: str, wrt: Sequence[int] | None, new_name: str
 ) -> ir.Operation:
     """Add the VJP of `@name` as `@new_name`; see `Vjp`."""
-    with module.context:
+    with module.context, custom.within(module):
         source = functions.find(module, name)
         wrt = _positions(source, wrt, roles=False)
-        function = functions.copy(module, source, new_name)
+        function = functions.copy(module, source, new_name, custom.keeps)
         block = functions.body(function)
         seeds = [
             block.add_argument(r.type, function.location)
@@ -181,11 +181,11 @@ def grad(
     module: ir.Module, name: str, wrt: Sequence[int] | None, new_name: str
 ) -> ir.Operation:
     """Add the gradient of `@name`'s first result as `@new_name`; see `Grad`."""
-    with module.context:
+    with module.context, custom.within(module):
         source = functions.find(module, name)
         loss = _scalar_loss(source)
         wrt = _positions(source, wrt, roles=True)
-        function = functions.copy(module, source, new_name)
+        function = functions.copy(module, source, new_name, custom.keeps)
         block = functions.body(function)
         *_, end = block.operations
         with ir.InsertionPoint(end), end.location:

@@ -25,6 +25,7 @@ CHAPTERS = (
     "convolutions",
     "linear_algebra",
     "control_flow",
+    "calls",
     "collectives",
     "replicas",
     "composed",

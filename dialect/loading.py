@@ -6,6 +6,7 @@ from pcp.dialect import (  # importing a family adds its ops to the dialect
     annotation,
     asynchronous,
     collectives,
+    derivatives,
     description,
     point_to_point,
     schedule,
@@ -24,6 +25,7 @@ FAMILIES = (
     state,
     schedule,
     training,
+    derivatives,
 )
 
 

@@ -38,8 +38,13 @@ CHAPTERS = (
     cases_linear_algebra,
     cases_reductions,
 )
-#: Tested apart: nothing at hand runs the one, the other has rules by its target.
-APART = {"stablehlo.cholesky", "stablehlo.custom_call"}
+#: Tested apart: nothing at hand runs the first, the others have rules by their name.
+APART = {
+    "stablehlo.cholesky",
+    "stablehlo.custom_call",
+    "stablehlo.composite",
+    "func.call",
+}
 
 
 def differentiated(text: str) -> set[str]:

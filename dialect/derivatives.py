@@ -1,0 +1,52 @@
+"""Derivatives that a program gives itself: rules of its own for its functions."""
+
+from pcp.dialect.base import Op, require, symbol
+from pcp.dialect.bindings import ir
+
+
+class CustomRule(Op):
+    """What both rules share: no function is its own derivative's helper twice."""
+
+    roles = ()  # not annotated: `ext` would read it as a field
+
+    def check(self) -> None:
+        """Each function differs from the primal one, which it is the rule of."""
+        primal = symbol(self, "primal")
+        for role in self.roles:
+            require(
+                symbol(self, role) != primal,
+                f"names @{primal} as its own '{role}'; write a second function",
+            )
+
+
+class CustomVjp(CustomRule, name="custom_vjp"):
+    """Calls and composites of `primal` are differentiated in reverse by two functions.
+
+    With `@f(x...) -> y...`, `@forward(x...) -> (y..., residuals...)` runs in its place
+    and `@backward(residuals..., ȳ...) -> x̄...` gives the cotangents. There is a ȳ for
+    each floating-point or complex y, and an x̄ for each such x. Forward mode refuses
+    such a function. Gone after `pcp-legalize`.
+
+        "pcp.custom_vjp"() {primal = @f, forward = @f_fwd, backward = @f_bwd}
+            : () -> ()
+    """
+
+    primal: ir.FlatSymbolRefAttr
+    forward: ir.FlatSymbolRefAttr
+    backward: ir.FlatSymbolRefAttr
+    roles = ("forward", "backward")
+
+
+class CustomJvp(CustomRule, name="custom_jvp"):
+    """Calls and composites of `primal` are differentiated by one function.
+
+    With `@f(x...) -> y...`, `@jvp(x..., ẋ...) -> (y..., ẏ...)`, linear in the ẋ. There
+    is a ẋ for each floating-point or complex x, and a ẏ for each such y. Reverse mode
+    transposes what depends on the ẋ. Gone after `pcp-legalize`.
+
+        "pcp.custom_jvp"() {primal = @f, jvp = @f_jvp} : () -> ()
+    """
+
+    primal: ir.FlatSymbolRefAttr
+    jvp: ir.FlatSymbolRefAttr
+    roles = ("jvp",)
