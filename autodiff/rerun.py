@@ -69,7 +69,7 @@ def _rename_channels(op: ir.Operation, holder: ir.Operation) -> None:
     for each in (op, *inner):
         if "channel_handle" in each.attributes:
             old = stablehlo.ChannelHandle(each.attributes["channel_handle"])
-            new = stablehlo.ChannelHandle.get(fresh_channel(holder), old.type)
+            new = stablehlo.ChannelHandle.get(fresh_channel(holder), old.channel_type)
             each.attributes["channel_handle"] = new
 
 

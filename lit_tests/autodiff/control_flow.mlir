@@ -104,3 +104,29 @@ func.func @main(%x: tensor<3xf32>, %n: tensor<i32>) -> tensor<3xf32> {
     }
   return %r#1 : tensor<3xf32>
 }
+
+// -----
+
+// What runs again in the reverse branch is a collective of its own: a new channel.
+// CHECK-LABEL: func.func @main_vjp(
+// CHECK: stablehlo.all_reduce
+// CHECK-SAME: handle = 1, type = 1
+// CHECK: stablehlo.all_reduce
+// CHECK-SAME: handle = 2, type = 1
+// CHECK: stablehlo.cosine
+// CHECK: stablehlo.all_reduce
+// CHECK-SAME: handle = 3, type = 1
+func.func @main(%i: tensor<i32>, %x: tensor<3xf32>) -> tensor<3xf32> {
+  %y = "stablehlo.case"(%i) ({
+    %a = "stablehlo.all_reduce"(%x) ({
+    ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+      %s = stablehlo.add %p, %q : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) {channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>, use_global_device_ids} : (tensor<3xf32>) -> tensor<3xf32>
+    %b = stablehlo.sine %a : tensor<3xf32>
+    stablehlo.return %b : tensor<3xf32>
+  }, {
+    stablehlo.return %x : tensor<3xf32>
+  }) : (tensor<i32>) -> tensor<3xf32>
+  return %y : tensor<3xf32>
+}
