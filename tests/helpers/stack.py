@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import jax
 import numpy as np
@@ -35,16 +36,21 @@ def chapters() -> dict[str, list[Case]]:
     found = {}
     for path in sorted(Path(__file__).parent.glob("cases_*.py")):
         chapter = path.stem.removeprefix("cases_")
-        cases = import_module(f"helpers.{path.stem}").CASES
         named: dict[str, Case] = {}
-        for case in cases:
-            if isinstance(case, Case):
-                name = f"{chapter}-{case.name}"
-                name = f"{name}-{len(named)}" if name in named else name
-                named[name] = replace(case, name=name)
+        for case in _cases_of(import_module(f"helpers.{path.stem}")):
+            name = f"{chapter}-{case.name}"
+            name = f"{name}-{len(named)}" if name in named else name
+            named[name] = replace(case, name=name)
         if named:
             found[chapter] = list(named.values())
     return found
+
+
+def _cases_of(module: ModuleType) -> list[Case]:
+    """Every case in a list of the module, once."""
+    lists = [value for value in vars(module).values() if isinstance(value, list)]
+    every = [case for values in lists for case in values if isinstance(case, Case)]
+    return list({id(case): case for case in every}.values())
 
 
 @dataclass

@@ -304,7 +304,7 @@ def sweep(dtype: type) -> Iterator[np.ndarray]:
         yield np.array([[2, n] for n in part], dtype)
 
 
-@pytest.mark.parametrize("type_", ["i8", "i32", "i64", "ui8", "ui64"])
+@pytest.mark.parametrize("type_", ["i8", "i64", "ui64"])
 def test_extremes(iree: Iree, texts: dict[str, str], type_: str) -> None:
     for indices in sweep(TYPES[type_]):
         check(iree, texts[type_], indices)

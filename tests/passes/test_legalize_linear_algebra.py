@@ -22,6 +22,11 @@ ELEMENTS = {
     "complex<f32>": np.complex64,
     "complex<f64>": np.complex128,
 }
+SAMPLE = [
+    "f32",
+    "complex<f64>",
+    *(pytest.param(x, marks=pytest.mark.slow) for x in ("f64", "complex<f32>")),
+]
 TRANSPOSES = ("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT")
 
 
@@ -96,7 +101,7 @@ def positive_definite(element: str, shape: tuple[int, ...]) -> np.ndarray:
 SHAPES = [(1, 1), (3, 3), (2, 3, 5, 5), (16, 16), (37, 37)]
 
 
-@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("element", SAMPLE)
 def test_cholesky(iree: Iree, element: str) -> None:
     cases = list(product(SHAPES, (True, False)))
     texts, calls, wants = [], {}, []
@@ -240,7 +245,7 @@ def test_every_flag_of_triangular_solve(iree: Iree) -> None:
     check_solve(iree, "f32", EVERY, (2,), 4, 3)
 
 
-@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("element", SAMPLE)
 def test_several_blocks(iree: Iree, element: str) -> None:
     check_solve(iree, element, EVERY[::5], (2,), 70, 3)
 

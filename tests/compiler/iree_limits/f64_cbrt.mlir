@@ -1,0 +1,6 @@
+// IREE: failed to legalize operation 'math.cbrt'
+// pcp-legalize: stays; iree-compile's error
+func.func @main(%x: tensor<5xf64>) -> tensor<5xf64> {
+  %0 = stablehlo.cbrt %x : tensor<5xf64>
+  return %0 : tensor<5xf64>
+}

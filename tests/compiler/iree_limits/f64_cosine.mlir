@@ -1,0 +1,6 @@
+// IREE: undefined symbol: cos
+// pcp-legalize: stays; iree-compile's error
+func.func @main(%x: tensor<5xf64>) -> tensor<5xf64> {
+  %0 = stablehlo.cosine %x : tensor<5xf64>
+  return %0 : tensor<5xf64>
+}

@@ -1,0 +1,6 @@
+// IREE: undefined symbol: tanh
+// pcp-legalize: stays; iree-compile's error
+func.func @main(%x: tensor<5xf64>) -> tensor<5xf64> {
+  %0 = stablehlo.tanh %x : tensor<5xf64>
+  return %0 : tensor<5xf64>
+}
