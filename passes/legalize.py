@@ -45,7 +45,8 @@ class Legalize(Pass):
     - `fft` goes dim by dim, lengths other than powers of two by a matrix product;
     - complex numbers are padded by parts, and convolved so;
     - the negation of a summand moves behind the sum;
-    - `pcp.stop_gradient`, which has done its work, gives way to its operand;
+    - `pcp.stop_gradient`, which has done its work, gives way to its operand, and
+      `pcp.custom_vjp` and `pcp.custom_jvp` go;
     - no CHLO is left.
 
     What has no such form (`custom_call`, `collective_broadcast`) is an error at its
@@ -68,6 +69,13 @@ class Legalize(Pass):
                 _legalize(op, rules)
         for function in functions(module):
             sweep(function)
+        for view in list(module.body.operations):
+            if view.operation.name in DERIVATIVES:
+                view.operation.erase()
+
+
+#: Rules of derivatives: those that were asked for are made.
+DERIVATIVES = ("pcp.custom_jvp", "pcp.custom_vjp")
 
 
 def _inside_out(module: ir.Module) -> list[ir.Operation]:

@@ -1,11 +1,15 @@
 """Functions with derivative rules of their own, in the IR and from Python."""
 
+from collections.abc import Iterator
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.gradients import Case, check_jvp, check_vjp, derived_module, transformed
 from helpers.interpreter import Interpreter
+from helpers.iree_server import Iree
+from helpers.stack import Group
 
 from pcp.autodiff import registry
 from pcp.autodiff.kinds import Elementwise
@@ -213,3 +217,16 @@ def test_composites_by_name(name: str, mode, interpreter: Interpreter) -> None:
         mode(Case(name, fn, (X, X + 1), text=text), interpreter)
     finally:
         registry.unregister(name)
+
+
+@pytest.fixture(scope="module")
+def iree() -> Iterator[Iree]:
+    with Iree() as server:
+        yield server
+
+
+@pytest.mark.parametrize("use", ["call", "composite", "while"])
+def test_through_iree(use: str, iree: Iree) -> None:
+    text = program(USES[use], JVP_RULE)
+    case = Case(use, model(tripled_forward, USES[use]), (X, X + 1), text=text)
+    Group([case]).check(case, iree)
