@@ -12,6 +12,8 @@ The reverse of the outer loop keeps only the carries at the begin of each segmen
 N/k + k states in place of N, least at k = √N, for one more forward run.
 """
 
+from collections.abc import Callable
+
 from pcp.autodiff import loops
 from pcp.autodiff.rerun import run_again
 from pcp.dialect import hlo
@@ -66,7 +68,11 @@ def segmented(op: ir.Operation) -> list[Value] | None:
     return [*values[: counter.index], end, *values[counter.index :]]
 
 
-def _counted(trips, carries, body) -> list[Value]:
+def _counted(
+    trips: int,
+    carries: list[Value],
+    body: Callable[[Value, list[Value]], list[Value]],
+) -> list[Value]:
     """`for i in range(trips): carries = body(i, carries)`; the carries at the end."""
     operands = [_int(0), *carries]
     types = [v.type for v in operands]

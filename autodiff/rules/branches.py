@@ -6,7 +6,7 @@ nothing is kept. A branch that must not run twice (`rerun.once_only`) keeps what
 reverse needs instead: the forward op returns it, zeros where another was taken.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pcp.autodiff import loops
 from pcp.autodiff.activity import Activity, propagate
@@ -37,10 +37,7 @@ def branches(at: Site) -> list[Value | None]:
         block = reverse.regions[index].blocks.append()
         with ir.InsertionPoint(block):
             if keep:
-                *inner, end = [
-                    o.operation for o in loops.block_of(at.op, index).operations
-                ]
-                results, ops = list(end.operands), inner
+                results, ops = _in_place(loops.block_of(at.op, index))
             else:
                 results, ops = run_again(at.op, index, [])
             _return_cotangents(ops, results, at.cotangents, wanted, at.active)
@@ -48,6 +45,12 @@ def branches(at: Site) -> list[Value | None]:
         _keep(at.op, reverse)
     answers = dict(zip(wanted, reverse.results, strict=True))
     return [answers.pop(v, None) for v in at.inputs]
+
+
+def _in_place(block: ir.Block) -> tuple[list[Value], list[ir.Operation]]:
+    """What a branch returns and its ops, where they are."""
+    *ops, end = [op.operation for op in block.operations]
+    return list(end.operands), ops
 
 
 def _return_cotangents(
@@ -90,7 +93,11 @@ def _used_from(block: ir.Block, region: ir.Region) -> list[Value]:
     return list(dict.fromkeys(v for op in users for v in op.operands if v in own))
 
 
-def widened(op, types: Sequence[ir.Type], more) -> list[Value]:
+def widened(
+    op: ir.Operation,
+    types: Sequence[ir.Type],
+    more: Callable[[int, list[ir.Operation], ir.Operation], list[Value]],
+) -> list[Value]:
     """Replace a branching op by one with further results, of `types`.
 
     `more(index, ops, end)` emits them at the end of branch `index`. Returns the
