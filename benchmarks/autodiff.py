@@ -4,7 +4,8 @@ Three tables:
 
 - count: operations and bytes of pcp's gradient program and of JAX's, both as they
   are before any compiler optimises them, by one counter (`pcp.autodiff.cost`);
-- time: both compiled by the same IREE with the same flags and run in turns;
+- time: both compiled by the same IREE with the same flags and run in turns, on
+  one thread, in seconds of processor time;
 - speed: seconds to differentiate, simplify and verify a GPT of 2048 tokens.
 
 python benchmarks/autodiff.py --tables count,time,speed --json out.json
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import geometric_mean, median
-from time import perf_counter, process_time
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,11 @@ def disagreement(own: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> floa
 
 
 def race(name: str, rounds: int) -> dict[str, Any]:
-    """Medians of `rounds` turns each; raises if the gradients differ."""
+    """Medians of `rounds` turns each; raises if the gradients differ.
+
+    Seconds are the processor's: both run on one thread, the calling one, so other
+    work on the machine is not counted.
+    """
     program = PROGRAMS[name]()
     runners = compiled(ours(program), "main_grad"), compiled(theirs(program), "main")
     arguments = [*program.weights, *program.data]
@@ -130,9 +135,9 @@ def race(name: str, rounds: int) -> dict[str, Any]:
     seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         for run, kept in zip(runners, seconds, strict=True):
-            start = perf_counter()
+            start = process_time()
             run(*arguments)
-            kept.append(perf_counter() - start)
+            kept.append(process_time() - start)
     own, other = map(median, seconds)
     return {
         "program": name,
