@@ -52,6 +52,8 @@ def test_sample(
 def test_rest(case: harvest.Recorded, interpreter: Interpreter) -> None:
     replay.check_vjp(case, interpreter)
     replay.check_jvp(case, interpreter)
+    if case.second:
+        replay.check_second(case, interpreter)
 
 
 def test_the_archives_hold_what_the_harvest_promises() -> None:
