@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.passes.rewriting import integer
+from pcp.passes.ranges import limits
+from pcp.passes.rewriting import defining, integer
 
 Value = ir.Value
 
@@ -18,8 +19,12 @@ def stable(op: ir.Operation) -> Sequence[Value] | None:
         return None
     operands = list(op.operands)
     dimension = integer(op, "dimension")
-    position = hlo.like(operands[0], element=_index_type(operands[0], dimension))
-    every = [*operands, hlo.iota(position, dimension)]
+    place = _position_in(operands, dimension)
+    every = operands
+    if place is None:
+        position = hlo.like(operands[0], element=_index_type(operands[0], dimension))
+        every = [*operands, hlo.iota(position, dimension)]
+        place = len(operands)
     new = hlo.op(
         "sort",
         every,
@@ -31,15 +36,36 @@ def stable(op: ir.Operation) -> Sequence[Value] | None:
     less = op.regions[0].blocks[0]
 
     def total(*pairs: Value) -> Value:
-        *given, left, right = pairs
+        given = pairs[: 2 * len(operands)]
         swapped = [given[i ^ 1] for i in range(len(given))]
         neither = hlo.not_(_copied(less, swapped))
+        left, right = pairs[2 * place], pairs[2 * place + 1]
         earlier = hlo.and_(neither, hlo.compare("LT", left, right))
         return hlo.or_(_copied(less, given), earlier)
 
     scalars = [hlo.tensor((), hlo.element_type(x)) for x in every]
     hlo.body(new, [t for t in scalars for _ in range(2)], total)
-    return list(new.results)[:-1]
+    return list(new.results)[: len(operands)]
+
+
+def _position_in(operands: Sequence[Value], dimension: int) -> int | None:
+    """The operand that counts the positions already, as in an argsort.
+
+    IREE does not compile a sort that has two of them.
+    """
+    for i, operand in enumerate(operands):
+        op = defining(operand, "iota")
+        if op is not None and integer(op, "iota_dimension") == dimension:
+            if _counts_all(operand, dimension):
+                return i
+    return None
+
+
+def _counts_all(positions: Value, dimension: int) -> bool:
+    """Whether the element type holds every position apart."""
+    if not isinstance(hlo.element_type(positions), ir.IntegerType):
+        return False
+    return hlo.shape_of(positions)[dimension] - 1 <= limits(positions.type)[1]
 
 
 def _must_be_stable(op: ir.Operation) -> bool:
