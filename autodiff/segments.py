@@ -1,121 +1,350 @@
-"""A loop cut into segments, so that its reverse keeps fewer states at a time.
+"""Where a forward program is cut, and the order in which its parts run again.
 
-`pcp.checkpoint = k` on a `while` of N known iterations makes of it, before it is
-differentiated, a loop over N div k segments of k iterations each and one over the
-N mod k that remain:
-
-    for j < N div k: for i < k: body(start + step·(j·k + i))
-    for i < N mod k: body(...)
-
-The reverse of the outer loop keeps only the carries at the begin of each segment
-(`pcp.recompute`) and runs a segment again before it walks it back: memory of
-N/k + k states in place of N, least at k = √N, for one more forward run.
+The forward half is cut into segments at its narrow places: where few bytes pass from
+one op to the next, as between the layers of a network. The backward half needs the
+segments' values from the last one to the first. `rerun` writes that down: the ops of
+the function, and in front of the backward op that first asks for a segment the
+clones that make its values again, from what was kept.
 """
 
-import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
-from pcp.autodiff import loops
-from pcp.autodiff.rerun import run_again
-from pcp.dialect import hlo
-from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
-from pcp.errors import PassError
-
-Value = ir.Value
-
-#: On a loop: keep a state every so many iterations.
-CHECKPOINT = "pcp.checkpoint"
-#: On a loop: its reverse keeps the carries alone and runs the body again.
-RECOMPUTE = "pcp.recompute"
+from pcp.autodiff.liveness import Graph, Step
+from pcp.autodiff.revolve import Action, revolve
 
 
-def mark(function: ir.Operation, checkpoint: str) -> None:
-    """Set `pcp.checkpoint` on all loops of known length that have none.
+@dataclass(frozen=True)
+class Cuts:
+    """Segment k is the nodes [edges[k], edges[k + 1]).
 
-    `checkpoint` is "sqrt" (of each loop's length) or a number of iterations.
+    `crossing[k]` are the values that segment k and later ones read from earlier.
     """
-    if not checkpoint:
-        return
-    if checkpoint != "sqrt" and not (checkpoint.isdecimal() and int(checkpoint) > 0):
-        raise PassError(
-            f'checkpoint={checkpoint}: it is "sqrt" or a positive number of iterations'
+
+    edges: tuple[int, ...]
+    crossing: tuple[frozenset[int], ...]
+    constant: frozenset[int]
+
+    @property
+    def segments(self) -> int:
+        """How many."""
+        return len(self.edges) - 1
+
+
+def constants(graph: Graph) -> frozenset[int]:
+    """Values that depend on no argument: made again wherever they are needed."""
+    known: set[int] = set()
+    for node in graph.nodes:
+        if node.pure and all(x in known for x in node.operands):
+            known.update(node.results)
+    return frozenset(known)
+
+
+def cut(graph: Graph, boundary: int, segments: int) -> Cuts:
+    """Cut the first `boundary` nodes into about `segments` parts of equal FLOPs.
+
+    Each cut is the narrowest place within half a part of where it would be in
+    equal parts; of equally narrow ones the nearest, then the earliest.
+    """
+    free = constants(graph)
+    widths = _widths(graph, boundary, free)
+    done, work = [], 0
+    for node in graph.nodes[:boundary]:
+        work += max(1, node.flops)
+        done.append(work)
+    share = work / segments
+    edges = [0]
+    for k in range(1, segments):
+        near = [i for i in range(edges[-1], boundary - 1) if _near(done[i], k, share)]
+        if near:
+            best = min(near, key=lambda i: (widths[i], abs(done[i] - k * share)))
+            edges.append(best + 1)
+    edges.append(boundary)
+    edges = sorted(set(edges))
+    crossing = tuple(_crossing(graph, boundary, e, free) for e in edges[:-1])
+    return Cuts(tuple(edges), crossing, free)
+
+
+def _near(done: int, k: int, share: float) -> bool:
+    return abs(done - k * share) <= share / 2
+
+
+def _last_reads(graph: Graph, boundary: int) -> dict[int, int]:
+    return {x: i for i, n in enumerate(graph.nodes[:boundary]) for x in n.operands}
+
+
+def _widths(graph: Graph, boundary: int, free: frozenset[int]) -> list[int]:
+    """Bytes that pass from node i or before to later forward nodes."""
+    last = _last_reads(graph, boundary)
+    ends: dict[int, int] = {}
+    widths, live = [], 0
+    for i, node in enumerate(graph.nodes[:boundary]):
+        for result in node.results:
+            if result not in free and last.get(result, i) > i:
+                live += graph.sizes[result]
+                ends[last[result]] = ends.get(last[result], 0) + graph.sizes[result]
+        live -= ends.get(i, 0)
+        widths.append(live)
+    return widths
+
+
+def _crossing(
+    graph: Graph, boundary: int, edge: int, free: frozenset[int]
+) -> frozenset[int]:
+    made = {r for n in graph.nodes[:edge] for r in n.results}
+    read = {x for n in graph.nodes[edge:boundary] for x in n.operands}
+    return frozenset((made & read) - free)
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """`outputs` are `inputs` behind an optimization barrier."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass
+class Schedule:
+    """Steps and barriers in order; `sizes` of all values, clones included."""
+
+    items: list[Step | Barrier]
+    sizes: list[int]
+    clones: int = 0
+    flops: int = 0
+
+    def steps(self) -> list[Step]:
+        """The items with the barriers' other names taken away, for liveness."""
+        alias: dict[int, int] = {}
+        found = []
+        for item in self.items:
+            if isinstance(item, Barrier):
+                pairs = zip(item.outputs, item.inputs, strict=True)
+                alias.update({o: alias.get(i, i) for o, i in pairs})
+            else:
+                read = tuple(alias.get(x, x) for x in item.operands)
+                found.append(Step(item.node, read, item.results))
+        return found
+
+
+@dataclass
+class Rerun:
+    """Writes a schedule; `kept` values are never made again."""
+
+    graph: Graph
+    cuts: Cuts
+    boundary: int
+    kept: frozenset[int]
+    slots: int
+    schedule: Schedule = field(init=False)
+    current: dict[int, int] = field(default_factory=dict)
+    states: dict[int, dict[int, int]] = field(default_factory=dict)
+
+    def run(self) -> Schedule:
+        """The whole function: forward as it is, backward with its clones."""
+        nodes = self.graph.nodes
+        self.schedule = Schedule([], list(self.graph.sizes))
+        self.producer = self.graph.producer
+        self.last = {x: q for q, n in enumerate(nodes) for x in n.operands}
+        self.segment = {
+            r: k
+            for k in range(self.cuts.segments)
+            for n in nodes[self.cuts.edges[k] : self.cuts.edges[k + 1]]
+            for r in n.results
+        }
+        starts = self._starts()
+        moves = list(_by_reversal(revolve(self.cuts.segments, self.slots)))
+        self._forward(moves[0])
+        pending = list(
+            zip(range(self.cuts.segments - 2, -1, -1), moves[1:], strict=True)
         )
-    for op in loops.nested(function):
-        if op.name != "stablehlo.while" or CHECKPOINT in op.attributes:
-            continue
-        counter = loops.counter(op)
-        if counter is not None and counter.trips > 1:
-            root = math.isqrt(counter.trips - 1) + 1
-            every = root if checkpoint == "sqrt" else int(checkpoint)
-            op.attributes[CHECKPOINT] = hlo.i64(every)
+        for q in range(self.boundary, len(nodes)):
+            while pending and starts[pending[0][0]] <= q:
+                segment, actions = pending.pop(0)
+                self._open(segment, actions, q)
+            node = nodes[q]
+            self._emit(Step(q, tuple(map(self._now, node.operands)), node.results))
+        return self.schedule
 
+    # --- forward ---
 
-def positive(op: ir.Operation, name: str) -> int | None:
-    """An integer attribute that must be positive; None if the op has none."""
-    given = hlo.attribute(op, name)
-    if given is None:
+    def _forward(self, actions: list[Action]) -> None:
+        """The ops as they are; what the schedule stores, it stores on the way."""
+        for q, node in enumerate(self.graph.nodes[: self.boundary]):
+            self._emit(Step(q, node.operands, node.results))
+        for at in [0, *(a.start for a in actions if a.kind == "store")]:
+            self.states[at] = {v: v for v in self.cuts.crossing[at]}
+
+    def _emit(self, item: Step | Barrier) -> None:
+        self.schedule.items.append(item)
+
+    def _is_kept(self, value: int) -> bool:
+        """What is never made again.
+
+        Arguments, constants, effects, and the last segment: its turn comes at once.
+        """
+        if value < self.graph.arguments or value in self.kept:
+            return True
+        if value in self.cuts.constant:
+            return True
+        if self.segment[value] == self.cuts.segments - 1:
+            return True
+        return not self.graph.nodes[self.producer[value]].pure
+
+    def _now(self, value: int) -> int:
+        return self.current.get(value, value)
+
+    # --- what the backward half asks for ---
+
+    def _uses(self) -> Iterator[tuple[int, int]]:
+        for q in range(self.boundary, len(self.graph.nodes)):
+            for x in self.graph.nodes[q].operands:
+                if x in self.segment and not self._is_kept(x):
+                    yield q, x
+
+    def _starts(self) -> list[int]:
+        """The backward node in front of which each segment is made again."""
+        never = len(self.graph.nodes)
+        starts = [never] * self.cuts.segments
+        self.wanted: list[dict[int, None]] = [{} for _ in starts]
+        for q, x in self._uses():
+            k = self.segment[x]
+            self.wanted[k][x] = None
+            passed_on = x in self.cuts.crossing[k + 1] if k + 1 < len(starts) else False
+            if not passed_on:
+                starts[k] = min(starts[k], q)
+        for k in range(1, len(starts)):
+            starts[k] = min(starts[k - 1], starts[k])
+        self._keep_early(starts)
+        return starts
+
+    def _keep_early(self, starts: list[int]) -> None:
+        """Values asked for before their segment's turn and not at hand: keep them."""
+        early = set()
+        for q, x in self._uses():
+            turn = next((k for k, s in enumerate(starts) if s <= q), len(starts) - 1)
+            if turn > self.segment[x] and x not in self.cuts.crossing[turn]:
+                early.add(x)
+        self.kept = self.kept | early
+        for wanted in self.wanted:
+            for x in early & wanted.keys():
+                del wanted[x]
+
+    # --- one segment's turn ---
+
+    def _open(self, k: int, actions: list[Action], q: int) -> None:
+        gate = self._gate(q)
+        state = self.states.get(k, {})
+        for action in actions:
+            if action.kind == "advance":
+                state = self.states[action.start]
+                for segment in range(action.start, action.end):
+                    after = self.cuts.crossing[segment + 1]
+                    made = self._clone(segment, state, after, gate)
+                    state = {v: made.get(v, state.get(v, v)) for v in after}
+            elif action.kind == "store":
+                self.states[action.start] = state
+            elif action.kind == "free":
+                self.states.pop(action.start)
+            else:
+                state = self.states.get(k, state)
+        self.current.update(state)
+        targets = [v for v in self.wanted[k] if v not in self.current]
+        self.current.update(self._clone(k, state, targets, gate))
+
+    def _gate(self, q: int) -> int | None:
+        """The latest backward value that node q or a later one still reads.
+
+        What waits for it cannot run before the backward half has come this far.
+        """
+        for earlier in reversed(self.graph.nodes[self.boundary : q]):
+            for result in earlier.results:
+                waited = self.last.get(result, -1) >= q
+                if waited and result not in self.cuts.constant:
+                    return result
         return None
-    if not isinstance(given, ir.IntegerAttr) or ir.IntegerAttr(given).value < 1:
-        where = location_string(op.location)
-        raise PassError(
-            f"{where}: {op.name}: {name} is {given}; it is a positive integer"
-        )
-    return ir.IntegerAttr(given).value
+
+    def _clone(
+        self,
+        segment: int,
+        state: dict[int, int],
+        targets: Iterable[int],
+        gate: int | None,
+    ) -> dict[int, int]:
+        """Make `targets` again behind a barrier; returns their new numbers."""
+        needed, inputs = self._closure(state, targets)
+        if not needed:
+            return {}
+        names = {v: self._at_hand(v, state) for v in inputs}
+        guarded = {v: now for v, now in names.items() if self._guards(v, needed)}
+        if gate is not None:
+            guarded[gate] = self._now(gate)
+        behind = self._barrier(tuple(dict.fromkeys(guarded.values())))
+        known = names | {v: behind[now] for v, now in guarded.items()}
+        if gate is not None:
+            self.current[gate] = known[gate]
+        for q in sorted(needed):
+            known.update(self._again(q, known))
+        return {v: known[v] for v in targets if v in known}
+
+    def _guards(self, value: int, needed: set[int]) -> bool:
+        """Whether a clone could be merged with its original but for a barrier here.
+
+        Of the arguments only those from which alone something is computed.
+        """
+        if value >= self.graph.arguments:
+            return value not in self.cuts.constant
+        given = self.cuts.constant | set(range(self.graph.arguments))
+        reads = (self.graph.nodes[q].operands for q in needed)
+        return any(value in xs and given.issuperset(xs) for xs in reads)
+
+    def _at_hand(self, value: int, state: dict[int, int]) -> int:
+        return value if self._is_kept(value) else state.get(value, value)
+
+    def _closure(
+        self, state: dict[int, int], targets: Iterable[int]
+    ) -> tuple[set[int], dict[int, None]]:
+        """The nodes to run again, and the values they begin from."""
+        needed: set[int] = set()
+        inputs: dict[int, None] = {}
+        pending = [v for v in targets if v not in state and not self._is_kept(v)]
+        while pending:
+            q = self.producer[pending.pop()]
+            if q in needed:
+                continue
+            needed.add(q)
+            for x in self.graph.nodes[q].operands:
+                if self._is_kept(x) or x in state:
+                    inputs[x] = None
+                else:
+                    pending.append(x)
+        return needed, inputs
+
+    def _barrier(self, inputs: tuple[int, ...]) -> dict[int, int]:
+        if not inputs:
+            return {}
+        outputs = tuple(self._new(self.schedule.sizes[x]) for x in inputs)
+        self._emit(Barrier(inputs, outputs))
+        return dict(zip(inputs, outputs, strict=True))
+
+    def _again(self, q: int, known: dict[int, int]) -> dict[int, int]:
+        node = self.graph.nodes[q]
+        results = tuple(self._new(self.graph.sizes[r]) for r in node.results)
+        self._emit(Step(q, tuple(known[x] for x in node.operands), results))
+        self.schedule.clones += 1
+        self.schedule.flops += node.flops
+        return dict(zip(node.results, results, strict=True))
+
+    def _new(self, size: int) -> int:
+        self.schedule.sizes.append(size)
+        return len(self.schedule.sizes) - 1
 
 
-def segmented(op: ir.Operation) -> list[Value] | None:
-    """The two nested loops and the remaining one, if the op asks for them."""
-    every = positive(op, CHECKPOINT)
-    counter = loops.counter(op)
-    if every is None or counter is None or every >= counter.trips:
-        return None
-    whole, rest = divmod(counter.trips, every)
-    values = [v for i, v in enumerate(op.operands) if i != counter.index]
-
-    def segment(j: Value, carries: list[Value]) -> list[Value]:
-        first = hlo.multiply(j, _int(every))
-        return _counted(every, carries, lambda i, c: step(hlo.add(first, i), c))
-
-    def step(number: Value, carries: list[Value]) -> list[Value]:
-        return _body(op, counter, number, carries)
-
-    values = _counted(whole, values, segment)
-    values[0].owner.attributes[RECOMPUTE] = ir.UnitAttr.get()
-    if rest:
-        done = _int(whole * every)
-        values = _counted(rest, values, lambda i, c: step(hlo.add(done, i), c))
-    last = counter.start + counter.step * counter.trips
-    end = hlo.constant(last, op.results[counter.index].type)
-    return [*values[: counter.index], end, *values[counter.index :]]
-
-
-def _counted(trips, carries, body) -> list[Value]:
-    """`for i in range(trips): carries = body(i, carries)`; the carries at the end."""
-    operands = [_int(0), *carries]
-    types = [v.type for v in operands]
-    loop = hlo.op("while", operands, types, regions=2)
-    hlo.body(loop, types, lambda i, *_: hlo.compare("LT", i, _int(trips)))
-
-    def next_(i: Value, *values: Value) -> list[Value]:
-        after = body(i, list(values))
-        return [hlo.add(i, _int(1)), *after]
-
-    hlo.body(loop, types, next_, region=1)
-    return list(loop.results)[1:]
-
-
-def _body(
-    op: ir.Operation, counter: loops.Counter, number: Value, carries: list[Value]
-) -> list[Value]:
-    """Iteration `number` of the loop; `carries` and result leave the counter out."""
-    at = counter.index
-    type_ = op.operands[at].type
-    value = hlo.convert(number, hlo.element_type(type_))
-    value = hlo.multiply(value, hlo.constant(counter.step, type_))
-    value = hlo.add(value, hlo.constant(counter.start, type_))
-    returned, _ = run_again(op, 1, [*carries[:at], value, *carries[at:]])
-    return [v for i, v in enumerate(returned) if i != at]
-
-
-def _int(value: int) -> Value:
-    return hlo.constant(value, hlo.tensor((), ir.IntegerType.get_signless(32)))
+def _by_reversal(actions: list[Action]) -> Iterator[list[Action]]:
+    """The schedule cut behind each reversal: what comes before it, and itself."""
+    found: list[Action] = []
+    for action in actions:
+        found.append(action)
+        if action.kind == "reverse":
+            yield found
+            found = []

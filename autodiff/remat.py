@@ -1,0 +1,333 @@
+"""pcp-remat: what the backward half needs is computed again instead of kept."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pcp.autodiff import functions
+from pcp.autodiff.liveness import Graph, Node, Step, graph, peak
+from pcp.autodiff.segments import Barrier, Cuts, Rerun, Schedule, constants, cut
+from pcp.dialect import hlo
+from pcp.dialect.bindings import ir, stablehlo
+from pcp.dialect.context import location_string
+from pcp.errors import PassError, nearest
+from pcp.passes.base import Pass
+
+#: Numbers of segments that are tried when none is asked for.
+SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "B": 1}
+
+
+@dataclass(frozen=True)
+class Remat(Pass):
+    """Keep less of the forward half of a gradient function; compute it again.
+
+    The half that ends with the first `forward-results` results is cut into
+    `segments` (0: as many as give the least peak). The values that pass from one
+    segment to the next are kept, or with `slots` only so many of these states, as
+    Revolve chooses. The rest of a segment is computed again, once, in front of the
+    first backward op that asks for it, behind an optimization barrier that also
+    waits for the cotangent. Ops with effects are never run twice.
+
+    `policy` says what is kept besides: `everything_saveable` changes nothing,
+    `nothing_saveable`, `dots_saveable` and `dots_with_no_batch_dims_saveable` are
+    JAX's. `names=a,b` also keeps the results of ops with the attribute `pcp.name`
+    of that value, `min-bytes=N` values smaller than N. `budget=512MiB` drops values
+    in the order of bytes times time held for each operation until the predicted
+    peak (without arguments) fits; it is an error if none does.
+
+    The function's attribute `pcp.remat` reports the predicted bytes and FLOPs
+    before and after. The gradients stay the same bit for bit on a deterministic
+    backend.
+
+        %y = stablehlo.sine %x         // forward
+        %z = stablehlo.sine %y
+        ...
+        %c = stablehlo.cosine %y       // backward
+        %d = stablehlo.multiply %g, %c
+
+    becomes, when %y is not kept,
+
+        %b:2 = stablehlo.optimization_barrier %x, %g
+        %y1 = stablehlo.sine %b#0
+        %c = stablehlo.cosine %y1
+        %d = stablehlo.multiply %b#1, %c
+    """
+
+    name = "pcp-remat"
+    func: str = "main_grad"
+    policy: str = "nothing_saveable"
+    budget: str = ""
+    segments: int = 0
+    slots: int = 0
+    names: tuple[str, ...] = ()
+    min_bytes: int = 0
+    forward_results: int = 1
+
+    def run(self, module: ir.Module) -> None:
+        """Rewrite `@func` and set its `pcp.remat`."""
+        with module.context:
+            function = functions.find(module, self.func)
+            problem = _Problem.of(function, self)
+            if self.budget:
+                schedule = problem.fit(_bytes(self.budget))
+            else:
+                schedule = problem.follow()
+            if schedule is not None:
+                _rewrite(function, problem.graph, schedule)
+            _report(function, problem, schedule)
+
+
+# --- policies ---
+
+
+def _is_dot(node: Node) -> bool:
+    return node.op.name in (
+        "stablehlo.dot",
+        "stablehlo.dot_general",
+        "stablehlo.convolution",
+    )
+
+
+def _is_plain_dot(node: Node) -> bool:
+    if node.op.name != "stablehlo.dot_general":
+        return _is_dot(node)
+    numbers = node.op.attributes["dot_dimension_numbers"]
+    return not stablehlo.DotDimensionNumbers(numbers).lhs_batching_dimensions
+
+
+POLICIES: Mapping[str, Callable[[Node], bool]] = {
+    "everything_saveable": lambda node: True,
+    "nothing_saveable": lambda node: False,
+    "dots_saveable": _is_dot,
+    "dots_with_no_batch_dims_saveable": _is_plain_dot,
+}
+
+
+def _bytes(text: str) -> int:
+    """`512MiB` in bytes."""
+    for unit, factor in _UNITS.items():
+        number = text.removesuffix(unit)
+        if number != text and number.isdecimal():
+            return int(number) * factor
+    raise PassError(
+        f"pcp-remat: budget={text!r} is not a number of bytes such as 512MiB "
+        f"(units: {', '.join(_UNITS)})"
+    )
+
+
+# --- what to keep ---
+
+
+@dataclass
+class _Problem:
+    """One function, where its forward half ends, and what is asked."""
+
+    graph: Graph
+    boundary: int
+    options: Remat
+    where: str
+
+    @staticmethod
+    def of(function: ir.Operation, options: Remat) -> "_Problem":
+        where = f"{location_string(function.location)}: @{options.func}"
+        if options.policy not in POLICIES:
+            raise PassError(
+                f"{where}: pcp-remat: unknown policy {options.policy!r} (there are: "
+                f"{', '.join(POLICIES)})." + nearest(options.policy, POLICIES)
+            )
+        whole = graph(functions.body(function))
+        results = whole.returned[: options.forward_results]
+        made = [whole.producer[r] for r in results if r in whole.producer]
+        if not made or options.forward_results < 1:
+            raise PassError(
+                f"{where}: pcp-remat: none of the first {options.forward_results} "
+                "results is computed, so no op ends the forward half; give the "
+                "number of results of the forward function as forward-results="
+            )
+        return _Problem(whole, max(made) + 1, options, where)
+
+    def plain(self) -> list[Step]:
+        """The function as it is."""
+        nodes = enumerate(self.graph.nodes)
+        return [Step(i, n.operands, n.results) for i, n in nodes]
+
+    def peak_of(self, schedule: Schedule | None) -> int:
+        """Predicted bytes; of the function as it is for None."""
+        if schedule is None:
+            return peak(self.graph, self.plain(), self.graph.sizes)
+        return peak(self.graph, schedule.steps(), schedule.sizes)
+
+    def cuts(self) -> list[Cuts]:
+        """As asked for, or all that are tried."""
+        asked = self.options.segments
+        if asked == 1 or asked < 0:
+            raise PassError(f"{self.where}: pcp-remat: segments={asked} cuts nothing")
+        tried = (asked,) if asked else SEGMENTS
+        found = {cut(self.graph, self.boundary, n) for n in tried if n < self.boundary}
+        several = [c for c in found if c.segments > 1]
+        return sorted(several, key=lambda c: c.edges)
+
+    def schedule(self, cuts: Cuts, kept: frozenset[int], slots: int = 0) -> Schedule:
+        """The function with all but `kept` and the states made again."""
+        slots = min(slots or cuts.segments, cuts.segments)
+        return Rerun(self.graph, cuts, self.boundary, kept, slots).run()
+
+    def saved(self) -> frozenset[int]:
+        """What policy, names and sizes say to keep."""
+        keep = POLICIES[self.options.policy]
+        return frozenset(
+            r
+            for node in self.graph.nodes[: self.boundary]
+            for r in node.results
+            if keep(node)
+            or _name(node) in self.options.names
+            or self.graph.sizes[r] < self.options.min_bytes
+        )
+
+    def follow(self) -> Schedule | None:
+        """By policy: of the cuts tried, the one with the least peak."""
+        if self.options.policy == "everything_saveable":
+            return None
+        return self._best(self.saved(), self.options.slots)[1]
+
+    def _best(
+        self, kept: frozenset[int], slots: int
+    ) -> tuple[Cuts | None, Schedule | None]:
+        found = [(c, self.schedule(c, kept, slots)) for c in self.cuts()]
+        none = (None, None)
+        return min(found, key=lambda f: (self.peak_of(f[1]), f[1].flops), default=none)
+
+    def fit(self, budget: int) -> Schedule | None:
+        """The least recomputation whose predicted peak is within `budget` bytes."""
+        least = self.peak_of(None)
+        if least <= budget:
+            return None
+        cuts, best = self._best(frozenset(), 0)
+        if cuts is not None and best is not None:
+            least = min(least, self.peak_of(best))
+            if least <= budget:
+                return self._fewest(cuts, budget)
+            for slots in range(cuts.segments - 1, 0, -1):
+                fewer = self.schedule(cuts, frozenset(), slots)
+                least = min(least, self.peak_of(fewer))
+                if least <= budget:
+                    return fewer
+        raise PassError(
+            f"{self.where}: pcp-remat: the least predicted peak is {least} bytes, "
+            f"more than the budget of {budget}; give more, or make the batch smaller"
+        )
+
+    def _fewest(self, cuts: Cuts, budget: int) -> Schedule:
+        """Drop values in order of worth; bisect for how many must go."""
+        order = self._by_worth()
+        low, high = 0, len(order)
+        best = self.schedule(cuts, frozenset())
+        while low < high:
+            middle = (low + high) // 2
+            tried = self.schedule(cuts, frozenset(order[middle:]))
+            if self.peak_of(tried) <= budget:
+                best, high = tried, middle
+            else:
+                low = middle + 1
+        return best
+
+    def _by_worth(self) -> list[int]:
+        """Forward values that the backward half reads: bytes x time / operations."""
+        last: dict[int, int] = {}
+        for q in range(self.boundary, len(self.graph.nodes)):
+            last.update(dict.fromkeys(self.graph.nodes[q].operands, q))
+        free = constants(self.graph)
+        worth: dict[int, float] = {}
+        for i, node in enumerate(self.graph.nodes[: self.boundary]):
+            for r in node.results:
+                held = self.graph.sizes[r] * (last.get(r, i) - i)
+                if held and r not in free:
+                    worth[r] = held / (1 + node.flops)
+        others = [
+            r
+            for node in self.graph.nodes[: self.boundary]
+            for r in node.results
+            if r not in worth
+        ]
+        return [*others, *sorted(worth, key=lambda r: -worth[r])]
+
+
+def _name(node: Node) -> str | None:
+    given = hlo.attribute(node.op, "pcp.name")
+    return None if given is None else ir.StringAttr(given).value
+
+
+# --- the program ---
+
+
+def _rewrite(function: ir.Operation, whole: Graph, schedule: Schedule) -> None:
+    """Insert the clones and barriers, and let the backward ops read them."""
+    values = dict(enumerate(whole.values))
+    originals = {n.results for n in whole.nodes}
+    *_, end = functions.body(function).operations
+    waiting: list[Step | Barrier] = []
+    for item in schedule.items:
+        if isinstance(item, Barrier) or item.results not in originals:
+            waiting.append(item)
+            continue
+        node = whole.nodes[item.node]
+        with ir.InsertionPoint(node.op), node.op.location:
+            for extra in waiting:
+                _insert(extra, whole, values)
+        waiting = []
+        _reread(node.op, node.operands, item.operands, values)
+    if waiting:
+        raise PassError(f"{location_string(end.location)}: clones that no op waits for")
+
+
+def _insert(item: Step | Barrier, whole: Graph, values: dict[int, ir.Value]) -> None:
+    if isinstance(item, Barrier):
+        inputs = [values[x] for x in item.inputs]
+        made = hlo.op("optimization_barrier", inputs, [v.type for v in inputs])
+        values.update(zip(item.outputs, made.results, strict=True))
+        return
+    node = whole.nodes[item.node]
+    clone = node.op.clone().operation
+    values.update(zip(item.results, clone.results, strict=True))
+    _reread(clone, node.operands, item.operands, values)
+
+
+def _reread(
+    op: ir.Operation,
+    old: tuple[int, ...],
+    new: tuple[int, ...],
+    values: Mapping[int, ir.Value],
+) -> None:
+    """Let the op and its regions read `new` for `old`."""
+    changed = {values[a]: values[b] for a, b in zip(old, new, strict=True) if a != b}
+    if not changed:
+        return
+    for inner in (op, *_nested(op)):
+        for i, operand in enumerate(inner.operands):
+            if operand in changed:
+                inner.operands[i] = changed[operand]
+
+
+def _nested(op: ir.Operation) -> list[ir.Operation]:
+    found = []
+    for region in op.regions:
+        for block in region.blocks:
+            for view in block.operations:
+                found += [view.operation, *_nested(view.operation)]
+    return found
+
+
+def _report(
+    function: ir.Operation, problem: _Problem, schedule: Schedule | None
+) -> None:
+    """`pcp.remat`: predicted peaks without arguments, in bytes, and FLOPs."""
+    before = sum(n.flops for n in problem.graph.nodes)
+    entries = {
+        "peak_bytes_before": problem.peak_of(None),
+        "peak_bytes": problem.peak_of(schedule),
+        "flops_before": before,
+        "flops": before + (schedule.flops if schedule else 0),
+        "recomputed_ops": schedule.clones if schedule else 0,
+    }
+    attributes = {name: hlo.i64(value) for name, value in entries.items()}
+    function.attributes["pcp.remat"] = ir.DictAttr.get(attributes)
