@@ -119,7 +119,7 @@ class Jvp(Pass):
           return %y, %d
         }
 
-    It assumes what pcp-vjp assumes, except that a loop may run any number of times.
+    It assumes what pcp-vjp assumes.
     """
 
     name = "pcp-jvp"
