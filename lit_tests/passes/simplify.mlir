@@ -69,3 +69,20 @@ func.func @loop(%x: tensor<f32>, %p: tensor<i1>) -> tensor<f32> {
   }
   return %0 : tensor<f32>
 }
+
+// -----
+
+// A layout is a matter of dimension numbers.
+// CHECK-LABEL: func.func @convolution
+// CHECK-NOT: stablehlo.transpose
+// CHECK: stablehlo.convolution(%arg0, %arg1)
+// CHECK-SAME: [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]
+// CHECK-NOT: stablehlo.transpose
+// CHECK: return
+func.func @convolution(%x: tensor<2x6x5x3xf32>, %w: tensor<3x2x3x4xf32>) -> tensor<2x4x4x4xf32> {
+  %a = stablehlo.transpose %x, dims = [0, 3, 1, 2] : (tensor<2x6x5x3xf32>) -> tensor<2x3x6x5xf32>
+  %b = stablehlo.transpose %w, dims = [3, 2, 0, 1] : (tensor<3x2x3x4xf32>) -> tensor<4x3x3x2xf32>
+  %c = stablehlo.convolution(%a, %b) dim_numbers = [b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1], window = {stride = [1, 1]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<2x3x6x5xf32>, tensor<4x3x3x2xf32>) -> tensor<2x4x4x4xf32>
+  %0 = stablehlo.transpose %c, dims = [0, 2, 3, 1] : (tensor<2x4x4x4xf32>) -> tensor<2x4x4x4xf32>
+  return %0 : tensor<2x4x4x4xf32>
+}
