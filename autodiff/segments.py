@@ -249,7 +249,8 @@ class Rerun:
             else:
                 state = self.states.get(k, state)
         self.current.update(state)
-        targets = [v for v in self.wanted[k] if v not in self.current]
+        due = (v for v in self.wanted[k] if self.last[v] >= q)
+        targets = [v for v in due if v not in self.current]
         self.current.update(self._clone(k, state, targets, gate))
 
     def _gate(self, q: int) -> int | None:
