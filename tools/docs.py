@@ -1,4 +1,4 @@
-"""docs/passes.md and docs/dialect.md, written from the docstrings.
+"""docs/passes.md, dialect.md and derivatives.md, written from docstrings and tables.
 
 python -m pcp.tools.docs            write them
 python -m pcp.tools.docs --check    fail if they are not what would be written
@@ -21,6 +21,7 @@ from pcp.dialect.bindings import ext
 from pcp.errors import ConfigError
 from pcp.passes.base import option
 from pcp.tools.command import Parser, run
+from pcp.tools.derivatives_page import derivatives_page
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTICE = "<!-- Written by `make docs` from the docstrings; change those. -->"
@@ -49,7 +50,12 @@ def _main(argv: Sequence[str]) -> int:
 
 def pages() -> dict[str, str]:
     """File name to text."""
-    return {"dialect.md": _join(dialect_page()), "passes.md": _join(passes_page())}
+    written = {
+        "dialect.md": dialect_page(),
+        "passes.md": passes_page(),
+        "derivatives.md": derivatives_page(),
+    }
+    return {name: _join(parts) for name, parts in written.items()}
 
 
 def _join(parts: Iterator[str]) -> str:

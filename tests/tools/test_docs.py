@@ -2,6 +2,7 @@
 
 import pytest
 
+from pcp.autodiff import registry
 from pcp.compiler.catalog import PASSES
 from pcp.dialect.base import Pcp
 from pcp.tools.docs import main, markdown, pages
@@ -25,6 +26,9 @@ def test_everything_is_in_them():
         assert f"### {op.OPERATION_NAME}\n" in texts["dialect.md"]
     for name in PASSES:
         assert f"## {name}\n" in texts["passes.md"]
+    for name, rule in registry.rules().items():
+        row = f"| `{name.removeprefix('stablehlo.')}` | {type(rule).__name__} |"
+        assert row in texts["derivatives.md"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,68 @@
+"""docs/derivatives.md: what the table of derivative rules holds, op by op."""
+
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+
+from pcp.autodiff.kinds import Decomposed, NoGradient, Refusal, Rule, Vjp
+from pcp.autodiff.registry import CHAPTERS
+
+MEANING = {
+    "Linear": "transpose, and the op itself on tangents",
+    "Bilinear": "transpose in each operand",
+    "Elementwise": "a derivative for each operand, in both modes",
+    "Vjp": "a rule of its own",
+    "Decomposed": "taken apart into other ops first",
+    "NoGradient": "zero, as a fact",
+    "Refusal": "an error, by decision",
+}
+
+
+def derivatives_page() -> Iterator[str]:
+    """A section for each chapter of `autodiff/rules/`."""
+    yield "# Derivatives, op by op"
+    yield "<!-- Written by `make docs` from the tables of rules; change those. -->"
+    yield (
+        "An op that is not here has no rule, and is an error where a derivative flows "
+        "through it. Each rule is tested by the cases of its chapter, "
+        "`tests/helpers/cases_*.py`, against JAX; docs/adding-a-rule.md says how to "
+        "add one."
+    )
+    yield _table(("kind", "what it means"), list(MEANING.items()))
+    for chapter in CHAPTERS:
+        module = import_module(f"pcp.autodiff.rules.{chapter}")
+        yield f"## {chapter.replace('_', ' ').capitalize()}"
+        yield f"`autodiff/rules/{chapter}.py`: {_first_line(module.__doc__)}"
+        rows = [
+            (f"`{name}`", type(rule).__name__, *_modes(rule), _note(rule))
+            for name, rule in sorted(module.RULES.items())
+        ]
+        yield _table(("op", "kind", "reverse", "forward", "why"), rows)
+
+
+def _first_line(doc: str | None) -> str:
+    return (doc or "").strip().partition("\n")[0]
+
+
+def _modes(rule: Rule) -> tuple[str, str]:
+    """How each mode differentiates the op."""
+    match rule:
+        case NoGradient():
+            return "zero", "zero"
+        case Refusal():
+            return "refused", "refused"
+        case Decomposed():
+            return "of what it stands for", "of what it stands for"
+        case Vjp(forward=None):
+            return "yes", "transposed twice"
+    return "yes", "yes"
+
+
+def _note(rule: Rule) -> str:
+    if isinstance(rule, NoGradient | Refusal):
+        return rule.why.replace("|", r"\|")
+    return ""
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
