@@ -2,7 +2,7 @@
 
     pcp run model.pcp --function grad --inputs batch.npz --out grads.npz
 
-Inputs are whole tensors by name. A program that is spread over a mesh gets a process
+Inputs are whole tensors by name, or `random:SEED`, to try something out. A program that is spread over a mesh gets a process
 for each device: each takes its parts, the collectives between them go over TCP, and
 the results are joined and compared where two devices hold the same part. To start
 the processes on machines of their own, say on each
@@ -25,6 +25,7 @@ import numpy as np
 from pcp.bundle import Bundle, Function, Manifest
 from pcp.errors import PcpError, RuntimeFault, UsageError, nearest
 from pcp.layout import join
+from pcp.runtime.dtypes import numpy_dtype
 from pcp.tools.command import Parser, run
 
 EXAMPLE = "pcp run model.pcp --function grad --inputs batch.npz --out grads.npz"
@@ -41,7 +42,12 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("bundle", metavar="BUNDLE.pcp")
     add("--function", metavar="NAME", help="default: the bundle's entry")
-    add("--inputs", metavar="FILE.npz", required=True, help="tensors by name")
+    add(
+        "--inputs",
+        metavar="FILE.npz|random:SEED",
+        required=True,
+        help="tensors by name",
+    )
     add("--out", metavar="FILE.npz", required=True, help="the results by name")
     add("--device", default="local-sync", help="an IREE device; default local-sync")
     add("--rank", type=int, metavar="R", help="run this member only")
@@ -80,6 +86,8 @@ def _keys(function: Function, results: bool) -> list[str]:
 def _load(path: str, function: Function) -> list[np.ndarray]:
     """The whole inputs of a function, checked against its signature."""
     keys = _keys(function, results=False)
+    if path.startswith("random:"):
+        return _random(path, function)
     try:
         with np.load(path, allow_pickle=False) as archive:
             given = {name: archive[name] for name in archive.files}
@@ -98,6 +106,25 @@ def _load(path: str, function: Function) -> list[np.ndarray]:
                 f"{list(spec.shape)}"
             )
     return [given[key] for key in keys]
+
+
+def _random(text: str, function: Function) -> list[np.ndarray]:
+    """Normal numbers of deviation 0.02; integers are 0 or 1. The seed decides all."""
+    try:
+        random = np.random.default_rng(int(text.removeprefix("random:")))
+    except ValueError as error:
+        raise UsageError(f"--inputs {text}: write it as random:0") from error
+    drawn = []
+    for spec in function.inputs:
+        dtype = numpy_dtype(spec.dtype)
+        floats = np.issubdtype(dtype, np.inexact)
+        values = (
+            random.normal(0, 0.02, spec.shape)
+            if floats
+            else random.integers(0, 2, spec.shape)
+        )
+        drawn.append(np.asarray(values).astype(dtype))
+    return drawn
 
 
 def _save(path: str | Path, keys: Sequence[str], values: Sequence[np.ndarray]) -> None:

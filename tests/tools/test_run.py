@@ -113,6 +113,17 @@ def test_a_training_bundle_runs_by_its_functions(trained: Path, tmp_path: Path) 
         )
 
 
+def test_random_inputs_are_the_same_for_one_seed(trained: Path, tmp_path: Path) -> None:
+    losses = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        out = str(tmp_path / f"{name}.npz")
+        flags = ["--function", "grad", "--inputs", f"random:{seed}", "--out", out]
+        assert cli.main(["run", str(trained), *flags]) == 0
+        with np.load(out) as archive:
+            losses.append(float(archive["loss"]))
+    assert losses[0] == losses[1] != losses[2]
+
+
 @pytest.mark.parametrize(
     ("tensors", "says"),
     [
