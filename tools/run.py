@@ -2,10 +2,11 @@
 
     pcp run model.pcp --function grad --inputs batch.npz --out grads.npz
 
-Inputs are whole tensors by name, or `random:SEED`, to try something out. A program that is spread over a mesh gets a process
-for each device: each takes its parts, the collectives between them go over TCP, and
-the results are joined and compared where two devices hold the same part. To start
-the processes on machines of their own, say on each
+Inputs are whole tensors by name, or `random:SEED`, to try something out. A program
+that is spread over a mesh gets a process for each device: each takes its parts, the
+collectives between them go over TCP, and the results are joined and compared where
+two devices hold the same part.
+To start the processes on machines of their own, say on each
 
     pcp run model.pcp --function grad --inputs batch.npz --rank R --connect HOST:PORT
 
