@@ -78,7 +78,7 @@ class InsertReshards(Pass):
         with module.context:
             mesh = only_mesh(module)
             for function in functions(module):
-                _Resharder(mesh).function(function)
+                Resharder(mesh).function(function)
 
 
 def element_width(value: ir.Value) -> int:
@@ -90,7 +90,7 @@ def element_width(value: ir.Value) -> int:
 
 
 @dataclass
-class _Resharder:
+class Resharder:
     """Walks a function; knows how each value lies where it is now."""
 
     mesh: Mesh
@@ -385,16 +385,17 @@ class _Resharder:
                 for kind, axes in kinds.items():
                     if kind != "sum":
                         before = Layout(layout.dims, axes)
-                        total += self._bytes(before, layout, shapes[i], widths[i])
-            total += self._bytes(old, new, shapes[i], widths[i])
+                        total += self.price_of(before, layout, shapes[i], widths[i])
+            total += self.price_of(old, new, shapes[i], widths[i])
         work = 2.0 * prod(
             n / self.mesh.count(way.get(f, ())) for f, n in enumerate(rule.sizes)
         )
         return total + work / FLOPS_PER_BYTE, work
 
-    def _bytes(
+    def price_of(
         self, old: Layout, new: Layout, shape: tuple[int, ...], width: int
     ) -> float:
+        """Bytes that a member sends to change a tensor's layout."""
         return resharding.cost(old, new, shape, width, self.mesh)
 
 

@@ -64,15 +64,15 @@ def partition(module: ir.Module) -> None:
     whole = list(functions(module))
     plans = [Plan.read(function, mesh) for function in whole]
     for place, device in zip(mesh.members, mesh.devices, strict=True):
-        block = _home(module, device)
+        block = home_of(module, device)
         for plan in plans:
             with ir.InsertionPoint(block), plan.function.location:
-                _Member(mesh, place, plan).build()
+                Member(mesh, place, plan).build()
     for function in whole:
         function.erase()
 
 
-def _home(module: ir.Module, device: str) -> ir.Block:
+def home_of(module: ir.Module, device: str) -> ir.Block:
     """An empty `module @<device>`, in the place of the device's description."""
     with ir.InsertionPoint(module.body), module.operation.location:
         home = ir.Operation.create("builtin.module", regions=1)
@@ -165,7 +165,7 @@ class Plan:
 
 
 @dataclass
-class _Member:
+class Member:
     """Builds one function for one member, at the current insertion point."""
 
     mesh: Mesh
@@ -173,7 +173,7 @@ class _Member:
     plan: Plan
     values: dict[Value, Value] = field(default_factory=dict)
 
-    def _type(self, value: Value) -> ir.Type:
+    def type_of(self, value: Value) -> ir.Type:
         """The type of the member's part of a value."""
         type_ = value.type
         if not isinstance(type_, ir.RankedTensorType):
@@ -189,7 +189,7 @@ class _Member:
         source = self.plan.function
         entry = block_of(source, 0)
         end = returned(entry)
-        inputs = [self._type(a) for a in entry.arguments]
+        inputs = [self.type_of(a) for a in entry.arguments]
         made = ir.Operation.create("func.func", regions=1)
         for name in source.attributes:
             made.attributes[name] = source.attributes[name]
@@ -212,10 +212,10 @@ class _Member:
         for view in ops:
             op = view.operation
             with op.location:
-                results = self._op(op)
+                results = self.op(op)
             self.values.update(zip(op.results, results, strict=True))
 
-    def _op(self, op: ir.Operation) -> Sequence[Value]:
+    def op(self, op: ir.Operation) -> Sequence[Value]:
         if op.name in CONTROL_FLOW:
             return self._control_flow(op)
         operands = [self.values[v] for v in op.operands]
@@ -253,7 +253,7 @@ class _Member:
         made = ir.Operation.create(
             op.name,
             operands=[self.values[v] for v in op.operands],
-            results=[self._type(r) for r in op.results],
+            results=[self.type_of(r) for r in op.results],
             attributes={
                 name: op.attributes[name]
                 for name in op.attributes
@@ -264,7 +264,7 @@ class _Member:
         for source, target in zip(op.regions, made.regions, strict=True):
             old = source.blocks[0]
             block = target.blocks.append(
-                *(self._type(a) for a in old.arguments),
+                *(self.type_of(a) for a in old.arguments),
                 arg_locs=[a.location for a in old.arguments],
             )
             self.values.update(zip(old.arguments, block.arguments, strict=True))
@@ -307,18 +307,18 @@ class _Member:
         return [] if len(set(parts)) == 1 and parts[0] > 0 else parts
 
 
-Move = Callable[[_Member, Step, Layout, Sequence[int], Value], Value]
+Move = Callable[[Member, Step, Layout, Sequence[int], Value], Value]
 
 
 def _flag() -> ir.Attribute:
     return ir.UnitAttr.get()
 
 
-def _sum(member: _Member, step: Step, old: Layout, shape, value: Value) -> Value:
+def _sum(member: Member, step: Step, old: Layout, shape, value: Value) -> Value:
     return member._all_reduce(value, step.axes, "sum")
 
 
-def _scatter(member: _Member, step: Step, old: Layout, shape, value: Value) -> Value:
+def _scatter(member: Member, step: Step, old: Layout, shape, value: Value) -> Value:
     return collectives.reduce_scatter(
         value,
         member.local(step.after, shape, value),
@@ -330,7 +330,7 @@ def _scatter(member: _Member, step: Step, old: Layout, shape, value: Value) -> V
     )
 
 
-def _gather(member: _Member, step: Step, old: Layout, shape, value: Value) -> Value:
+def _gather(member: Member, step: Step, old: Layout, shape, value: Value) -> Value:
     return collectives.all_gather(
         value,
         member.local(step.after, shape, value),
@@ -342,7 +342,7 @@ def _gather(member: _Member, step: Step, old: Layout, shape, value: Value) -> Va
     )
 
 
-def _exchange(member: _Member, step: Step, old: Layout, shape, value: Value) -> Value:
+def _exchange(member: Member, step: Step, old: Layout, shape, value: Value) -> Value:
     return collectives.all_to_all(
         value,
         member.local(step.after, shape, value),
@@ -354,7 +354,7 @@ def _exchange(member: _Member, step: Step, old: Layout, shape, value: Value) -> 
     )
 
 
-def _permute(member: _Member, step: Step, old: Layout, shape, value: Value) -> Value:
+def _permute(member: Member, step: Step, old: Layout, shape, value: Value) -> Value:
     return collectives.permute(
         value,
         mesh=member.mesh.name,
@@ -364,7 +364,7 @@ def _permute(member: _Member, step: Step, old: Layout, shape, value: Value) -> V
     )
 
 
-def _slice(member: _Member, step: Step, old: Layout, shape, value: Value) -> Value:
+def _slice(member: Member, step: Step, old: Layout, shape, value: Value) -> Value:
     """The member's part of what it holds."""
     mesh, place = member.mesh, member.place
     held = old.slices(shape, mesh, place)[step.dim]

@@ -1,0 +1,284 @@
+"""pcp-lower-schedule: tasks become one program for each device."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pcp.dialect import hlo
+from pcp.dialect.bindings import ir
+from pcp.dialect.bundles import CAST
+from pcp.passes.base import Pass
+from pcp.passes.functions import (
+    argument_attributes,
+    entry,
+    result_attributes,
+    set_argument_attributes,
+    set_result_attributes,
+)
+from pcp.passes.partition import home_of
+from pcp.passes.pipeline.wiring import (
+    ARGUMENT,
+    Source,
+    Wiring,
+    device_of,
+    plain,
+    schedules,
+)
+from pcp.passes.propagate_sharding import only_mesh
+from pcp.passes.rewriting import attributes, functions, refuse
+from pcp.passes.sharding.flow import returned
+
+Value = ir.Value
+
+
+@dataclass(frozen=True)
+class LowerSchedule(Pass):
+    """Turn functions of scheduled tasks into `module @<device> {...}` for each device.
+
+    Assumes that every function holds one `pcp.schedule`, as pcp-stage and
+    pcp-schedule leave it. A device's function has the arguments its tasks read and
+    the results they give, with their attributes. Its tasks stand in the order of the
+    schedule; what another device reads is sent right behind the task that makes it
+    and received right before the first that reads it, on a channel of its own.
+    Leaves no task, transfer or schedule.
+
+    Before:
+
+        %b = "pcp.task"(%a) ({...}) {device = @d0, dir = "fwd", ...}
+        %c = "pcp.transfer"(%b) : (!pcp.on<T, @d0>) -> !pcp.on<T, @d1>
+        %d = "pcp.task"(%c) ({...}) {device = @d1, dir = "fwd", ...}
+
+    After:
+
+        module @d0 { ... "pcp.send"(%b) {channel = 1, to = @d1} ... }
+        module @d1 { ... %c = "pcp.recv"() {channel = 1, source = @d0} ... }
+    """
+
+    name = "pcp-lower-schedule"
+
+    def run(self, module: ir.Module) -> None:
+        """Replace the functions by one module a device."""
+        with module.context:
+            mesh = only_mesh(module)
+            whole = list(functions(module))
+            channels = Channels()
+            plans = [_Plan.read(function, channels) for function in whole]
+            for device in mesh.devices:
+                block = home_of(module, device)
+                for plan in plans:
+                    with ir.InsertionPoint(block), plan.function.location:
+                        _Device(plan, device).build()
+            for function in whole:
+                function.erase()
+
+
+@dataclass
+class Channels:
+    """A number for each value that goes to each device."""
+
+    next: int = 1
+
+    def new(self) -> int:
+        """The next number; 0 is left to collectives."""
+        self.next += 1
+        return self.next - 1
+
+
+@dataclass
+class _Plan:
+    """What is the same for all devices of one function."""
+
+    function: ir.Operation
+    wiring: Wiring
+    #: The function's argument behind each of the schedule's.
+    arguments: list[int] = field(default_factory=list)
+    #: Which of the schedule's results the function returns at each position.
+    results: list[int] = field(default_factory=list)
+    channels: dict[tuple[Source, str], int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, function: ir.Operation, channels: Channels) -> "_Plan":
+        found = schedules(function)
+        if len(found) != 1:
+            refuse(function, "holds no pcp.schedule; run pcp-stage first")
+        plan = cls(function, Wiring.read(found[0]))
+        given = plain(list(found[0].operands))
+        plan.arguments = [plan._argument(v) for v in given]
+        plan.results = [plan._result(v) for v in returned(entry(function)).operands]
+        for task in plan.wiring.tasks:
+            for source in task.reads:
+                plan._channel(source, task.device, channels)
+        for k, source in enumerate(plan.wiring.results):
+            plan._channel(source, plan.result_devices[k], channels)
+        return plan
+
+    @property
+    def result_devices(self) -> list[str]:
+        """Where each of the schedule's results lies."""
+        block = self.wiring.schedule.regions[0].blocks[0]
+        return [device_of(v.type) for v in plain(list(returned(block).operands))]
+
+    def _argument(self, value: Value) -> int:
+        """Which argument of the function is placed here."""
+        maker = value.owner
+        if not isinstance(maker, ir.Block) and maker.operation.name == CAST:
+            value = maker.operation.operands[0]
+        if not isinstance(value.owner, ir.Block):
+            refuse(self.function, "computes something outside of its pcp.schedule")
+        return ir.BlockArgument(value).arg_number
+
+    def _result(self, value: Value) -> int:
+        """Which result of the schedule the function returns here."""
+        while value.owner != self.wiring.schedule:
+            maker = value.owner
+            if isinstance(maker, ir.Block) or maker.operation.name != CAST:
+                refuse(self.function, "returns what is no result of its pcp.schedule")
+            op = maker.operation
+            if len(op.results) > 1:
+                return list(op.results).index(value)
+            value = op.operands[0]
+        return list(self.wiring.schedule.results).index(value)
+
+    def _channel(self, source: Source, device: str, channels: Channels) -> None:
+        key = source, device
+        if self.wiring.device(source) != device and key not in self.channels:
+            self.channels[key] = channels.new()
+
+    def receivers(self, source: Source) -> list[tuple[str, int]]:
+        """The devices that a value is sent to, with their channels."""
+        return [(to, n) for (what, to), n in self.channels.items() if what == source]
+
+
+@dataclass
+class _Device:
+    """Builds one function for one device, at the current insertion point."""
+
+    plan: _Plan
+    device: str
+    values: dict[Source, Value] = field(default_factory=dict)
+
+    @property
+    def wiring(self) -> Wiring:
+        return self.plan.wiring
+
+    def build(self) -> None:
+        """The function, with the ports that the device has."""
+        source = self.plan.function
+        wanted = self._arguments()
+        ports = entry(source).arguments
+        made = ir.Operation.create("func.func", regions=1)
+        for name, attribute in attributes(source).items():
+            if name not in ("arg_attrs", "res_attrs"):
+                made.attributes[name] = attribute
+        block = made.regions[0].blocks.append(
+            *(ports[k].type for k in wanted),
+            arg_locs=[ports[k].location for k in wanted],
+        )
+        self._bind(dict(zip(wanted, block.arguments, strict=True)))
+        with ir.InsertionPoint(block):
+            self._tasks()
+            results = self._results()
+            ir.Operation.create("func.return", operands=[v for _, v in results])
+        made.attributes["function_type"] = ir.TypeAttr.get(
+            ir.FunctionType.get(
+                [a.type for a in block.arguments], [v.type for _, v in results]
+            )
+        )
+        given, gives = argument_attributes(source), result_attributes(source)
+        set_argument_attributes(made, [given[k] for k in wanted])
+        set_result_attributes(made, [gives[k] for k, _ in results])
+
+    def _arguments(self) -> list[int]:
+        """The function's arguments that the device reads or sends, in order."""
+        read = {source for task in self.wiring.tasks for source in task.reads}
+        read.update(self.wiring.results)
+        return sorted(
+            {
+                self.plan.arguments[k]
+                for task, k in read
+                if task == ARGUMENT and self.wiring.arguments[k] == self.device
+            }
+        )
+
+    def _bind(self, given: dict[int, Value]) -> None:
+        for k, device in enumerate(self.wiring.arguments):
+            if device == self.device and self.plan.arguments[k] in given:
+                self.values[ARGUMENT, k] = given[self.plan.arguments[k]]
+
+    def _tasks(self) -> None:
+        for source in list(self.values):
+            self._send(source)
+        for number, task in enumerate(self.wiring.tasks):
+            if task.device != self.device:
+                continue
+            with task.op.location:
+                given = [self._read(source) for source in task.reads]
+                found = inlined(task.op, given)
+                for k, value in enumerate(found):
+                    self.values[number, k] = value
+                    self._send((number, k))
+
+    def _send(self, source: Source) -> None:
+        for to, channel in self.plan.receivers(source):
+            ir.Operation.create(
+                "pcp.send",
+                operands=[self.values[source]],
+                attributes={
+                    "channel": hlo.i64(channel),
+                    "to": ir.FlatSymbolRefAttr.get(to),
+                },
+            )
+
+    def _read(self, source: Source) -> Value:
+        """A value of the device's, or one that it receives now."""
+        if source not in self.values:
+            key = source, self.device
+            home = self.wiring.device(source)
+            self.values[source] = ir.Operation.create(
+                "pcp.recv",
+                results=[self._type(source)],
+                attributes={
+                    "channel": hlo.i64(self.plan.channels[key]),
+                    "source": ir.FlatSymbolRefAttr.get(home),
+                },
+            ).results[0]
+        return self.values[source]
+
+    def _type(self, source: Source) -> ir.Type:
+        task, k = source
+        if task == ARGUMENT:
+            return entry(self.plan.function).arguments[self.plan.arguments[k]].type
+        body = self.wiring.tasks[task].op.regions[0].blocks[0]
+        return plain(list(returned(body).operands))[k].type
+
+    def _results(self) -> list[tuple[int, Value]]:
+        """(position in the whole function, value) of the device's results."""
+        devices = self.plan.result_devices
+        return [
+            (position, self._read(self.wiring.results[k]))
+            for position, k in enumerate(self.plan.results)
+            if devices[k] == self.device
+        ]
+
+
+def inlined(task: ir.Operation, given: Sequence[Value]) -> list[Value]:
+    """The task's body at the current insertion point; what it yields."""
+    block = task.regions[0].blocks[0]
+    values = dict(zip(block.arguments, given, strict=True))
+    end = returned(block)
+    outputs = plain(list(end.operands))
+    packs = {v.owner.operation for v in end.operands if v not in outputs}
+    for view in block.operations:
+        op = view.operation
+        if op == end or op in packs:
+            continue
+        copy = op.clone()
+        copy.operation.walk(lambda inner: _remap(inner, values))
+        values.update(zip(op.results, copy.operation.results, strict=True))
+    return [values[v] for v in outputs]
+
+
+def _remap(op: ir.Operation, values: dict[Value, Value]) -> ir.WalkResult:
+    for i, operand in enumerate(op.operands):
+        if operand in values:
+            op.operation.operands[i] = values[operand]
+    return ir.WalkResult.ADVANCE

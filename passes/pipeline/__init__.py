@@ -1,0 +1,1 @@
+"""Pipeline stages: microbatches, the cut into stages, and tasks on devices."""

@@ -1,0 +1,140 @@
+"""What depends on what in a gradient function that is run in microbatches.
+
+Ops are of four kinds. *Fixed* ones depend on no data: they are made again wherever
+a value of theirs is read. *Tail* ones need a sum over all microbatches. A *settle* is
+the `pcp.reshard` that makes this sum. All others are *main*: they run once for each
+microbatch.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pcp.dialect.bindings import ir
+from pcp.passes.functions import ROLE, argument_attributes, string
+from pcp.passes.rewriting import is_pure
+from pcp.passes.sharding.flow import block_of, returned
+
+Value = ir.Value
+
+FIXED, MAIN, SETTLE, TAIL = "fixed", "main", "settle", "tail"
+
+
+def reads(op: ir.Operation) -> Iterator[Value]:
+    """What an op reads, in its regions too, from outside of itself."""
+    yield from op.operands
+    for region in op.regions:
+        for block in region.blocks:
+            yield from _free(block, set(block.arguments))
+
+
+def _free(block: ir.Block, known: set[Value]) -> Iterator[Value]:
+    for view in block.operations:
+        op = view.operation
+        yield from (v for v in reads(op) if v not in known)
+        known.update(op.results)
+
+
+def settles(op: ir.Operation, partial: set[Value]) -> bool:
+    """Whether the op sums a value over the microbatches."""
+    return op.name == "pcp.reshard" and op.operands[0] in partial
+
+
+@dataclass
+class Flow:
+    """The ops of one function's body in order, by number, and their readers."""
+
+    function: ir.Operation
+    partial: set[Value]
+    ops: list[ir.Operation] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    reads: list[list[Value]] = field(default_factory=list)
+    makers: dict[Value, int] = field(default_factory=dict)
+    readers: dict[Value, list[int]] = field(default_factory=dict)
+    _roots: dict[Value, frozenset[Value]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, function: ir.Operation, partial: set[Value]) -> "Flow":
+        """`partial` are the values that are a part of a sum over microbatches."""
+        flow = cls(function, partial)
+        data = flow.data
+        for view in block_of(function, 0).operations:
+            if view.operation != returned(block_of(function, 0)):
+                flow._add(view.operation, data)
+        return flow
+
+    @property
+    def arguments(self) -> list[Value]:
+        """The function's."""
+        return list(block_of(self.function, 0).arguments)
+
+    @property
+    def results(self) -> list[Value]:
+        """What the function returns."""
+        return list(returned(block_of(self.function, 0)).operands)
+
+    @cached_property
+    def data(self) -> set[Value]:
+        """The arguments that are no parameters."""
+        attributes = argument_attributes(self.function)
+        return {
+            argument
+            for argument, said in zip(self.arguments, attributes, strict=True)
+            if string(said, ROLE) == "data"
+        }
+
+    def _add(self, op: ir.Operation, data: set[Value]) -> None:
+        number = len(self.ops)
+        values = list(dict.fromkeys(reads(op)))
+        self.kinds.append(self._kind(op, values, data))
+        self.ops.append(op)
+        self.reads.append(values)
+        for value in values:
+            self.readers.setdefault(value, []).append(number)
+        self.makers.update((result, number) for result in op.results)
+
+    def _kind(self, op: ir.Operation, values: list[Value], data: set[Value]) -> str:
+        if settles(op, self.partial):
+            return SETTLE
+        kinds = {self.kinds[self.makers[v]] for v in values if v in self.makers}
+        if kinds & {SETTLE, TAIL}:
+            return TAIL
+        moves = op.name == "pcp.reshard"
+        if MAIN in kinds or data & set(values) or not (moves or is_pure(op)):
+            return MAIN
+        return FIXED
+
+    def kind(self, value: Value) -> str | None:
+        """The kind of the op that makes a value; None for an argument."""
+        maker = self.makers.get(value)
+        return None if maker is None else self.kinds[maker]
+
+    def roots(self, value: Value) -> frozenset[Value]:
+        """The arguments behind a fixed value; of an argument itself."""
+        if value not in self.makers:
+            return frozenset([value])
+        if self.kind(value) != FIXED:
+            return frozenset()
+        if value not in self._roots:
+            found = map(self.roots, self.reads[self.makers[value]])
+            self._roots[value] = frozenset().union(*found)
+        return self._roots[value]
+
+    def parameters_of(self, number: int) -> set[Value]:
+        """The parameters that an op reads, directly or through fixed ops."""
+        found = {root for v in self.reads[number] for root in self.roots(v)}
+        return found - self.data
+
+    def mains(self, number: int) -> list[Value]:
+        """The values of main ops that an op reads, through fixed ops too."""
+        return [v for v in self.reads[number] if self.kind(v) == MAIN]
+
+    def forward(self) -> list[int]:
+        """The main ops behind the first result, in order."""
+        wanted, waiting = set(), [self.results[0]]
+        while waiting:
+            number = self.makers.get(waiting.pop())
+            if number is not None and number not in wanted:
+                wanted.add(number)
+                waiting.extend(self.reads[number])
+        return sorted(n for n in wanted if self.kinds[n] == MAIN)

@@ -1,0 +1,163 @@
+"""What one task does: a part is the work of one stage in one direction.
+
+Every microbatch has a task for each part but `opt`, which runs once, behind the sums.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from pcp.dialect.bindings import ir
+from pcp.passes.pipeline.flow import FIXED, MAIN, SETTLE, TAIL, Flow
+from pcp.passes.pipeline.stages import Stages
+
+Value = ir.Value
+
+FWD, BWD, WGRAD, OPT = "fwd", "bwd", "wgrad", "opt"
+
+#: (stage, direction)
+Key = tuple[int, str]
+
+
+@dataclass
+class Part:
+    """Ops by number; what they read, what others read of them, what is summed."""
+
+    key: Key
+    ops: list[int] = field(default_factory=list)
+    inputs: list[Value] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    sums: list[int] = field(default_factory=list)
+
+    @property
+    def stage(self) -> int:
+        """Where it runs."""
+        return self.key[0]
+
+
+def parts_of(stages: Stages) -> dict[Key, Part]:
+    """All parts, in the order in which one microbatch runs them."""
+    cut = _Cut(stages)
+    cut.collect()
+    cut.borders()
+    order = sorted(cut.parts, key=_rank)
+    return {key: cut.parts[key] for key in order}
+
+
+def _rank(key: Key) -> tuple[int, int, int]:
+    """Up through the forward parts, then down through all others."""
+    stage, direction = key
+    if direction == FWD:
+        return 0, stage, 0
+    if direction == OPT:
+        return 2, -stage, 0
+    return 1, -stage, (BWD, WGRAD).index(direction)
+
+
+def behind(flow: Flow, values: Iterable[Value]) -> Iterator[Value]:
+    """The values and arguments that are to be at hand to read `values`.
+
+    Fixed values are made again, from the arguments behind them.
+    """
+    seen: set[Value] = set()
+    for value in values:
+        found = flow.roots(value) if flow.kind(value) == FIXED else [value]
+        for one in sorted(found, key=_argument_number) if len(found) > 1 else found:
+            if one not in seen:
+                seen.add(one)
+                yield one
+
+
+def _argument_number(value: Value) -> int:
+    return ir.BlockArgument(value).arg_number
+
+
+@dataclass
+class _Cut:
+    stages: Stages
+    parts: dict[Key, Part] = field(default_factory=dict)
+    part_of: dict[int, Key] = field(default_factory=dict)
+
+    @property
+    def flow(self) -> Flow:
+        return self.stages.flow
+
+    def collect(self) -> None:
+        """Each op into its part."""
+        late = self._weight_gradients()
+        for number, kind in enumerate(self.flow.kinds):
+            stage = self.stages.of.get(number)
+            if stage is None or kind in (FIXED, SETTLE):
+                continue
+            direction = WGRAD if number in late else BWD
+            if kind == TAIL:
+                direction = OPT
+            elif number in self.stages.forward:
+                direction = FWD
+            self._join((stage, direction), number)
+        for number, kind in enumerate(self.flow.kinds):
+            if kind == SETTLE:
+                source = self.flow.makers[self.flow.ops[number].operands[0]]
+                self.part_of[number] = self.part_of[source]
+                self.parts[self.part_of[source]].sums.append(number)
+
+    def _join(self, key: Key, number: int) -> None:
+        self.part_of[number] = key
+        self.parts.setdefault(key, Part(key)).ops.append(number)
+
+    def _weight_gradients(self) -> set[int]:
+        """Backward ops that no other stage waits for, on stages where one does."""
+        flow, of = self.flow, self.stages.of
+        backward = {
+            n
+            for n, kind in enumerate(flow.kinds)
+            if kind == MAIN and n not in self.stages.forward
+        }
+        awaited: set[int] = set()
+        for number in sorted(backward, reverse=True):
+            readers = {
+                r
+                for result in flow.ops[number].results
+                for r in flow.readers.get(result, ())
+                if r in backward
+            }
+            if any(of[r] != of[number] or r in awaited for r in readers):
+                awaited.add(number)
+        waiting = {of[number] for number in awaited}
+        return {n for n in backward - awaited if of[n] in waiting}
+
+    def borders(self) -> None:
+        """What crosses the borders of the parts."""
+        for part in list(self.parts.values()):
+            read = (v for n in part.ops for v in self.flow.reads[n])
+            for value in behind(self.flow, read):
+                self._input(part, value)
+        owners = self.stages.owners()
+        for value, owner in zip(self.flow.results, owners, strict=True):
+            maker = self.flow.makers.get(value)
+            if maker is not None and maker in self.part_of:
+                self._output(self.part_of[maker], value)
+            else:
+                self._give(owner or 0, value)
+
+    def _input(self, part: Part, value: Value) -> None:
+        maker = self.flow.makers.get(value)
+        if maker is None:
+            part.inputs.append(value)
+        elif self.part_of[maker] != part.key or self.flow.kinds[maker] == SETTLE:
+            part.inputs.append(value)
+            self._output(self.part_of[maker], value)
+
+    def _output(self, key: Key, value: Value) -> None:
+        outputs = self.parts[key].outputs
+        is_sum = self.flow.kind(value) == SETTLE
+        if not is_sum and value not in outputs:
+            outputs.append(value)
+
+    def _give(self, stage: int, value: Value) -> None:
+        """A result that is an argument, or fixed, comes from a task of its own."""
+        part = self.parts.setdefault((stage, OPT), Part((stage, OPT)))
+        for one in behind(self.flow, [value]):
+            if one not in part.inputs:
+                part.inputs.append(one)
+        if value not in part.outputs:
+            part.outputs.append(value)

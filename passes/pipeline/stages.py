@@ -1,0 +1,246 @@
+"""Which stage every op of a gradient function runs on.
+
+Forward ops are cut in their order, at the user's `pcp.stage` or where it balances.
+An op of the backward part runs on the stage whose forward values and parameters it
+reads, as late as its cotangents allow: these come from the last stage and go down.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
+
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import location_string
+from pcp.errors import PassError
+from pcp.passes.functions import NAME, argument_attributes, result_attributes, string
+from pcp.passes.pipeline.cuts import Chain, best_cuts
+from pcp.passes.pipeline.flow import Flow
+from pcp.passes.pipeline.work import size_bytes, work
+from pcp.passes.rewriting import refuse
+
+MARK = "pcp.stage"
+
+#: How many times slower than with free cuts a stage may be before a parameter that
+#: is used all over the program is an error.
+LAME = 2.0
+
+Value = ir.Value
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user asks for: see `pcp-stage`. `speeds` and `room` by stage."""
+
+    stages: int
+    balance: str
+    tied: bool
+    microbatches: int
+    speeds: list[float]
+    room: list[float]
+
+
+@dataclass
+class Stages:
+    """The stage of each op by number, forward ops, and the parameters' homes."""
+
+    flow: Flow
+    count: int
+    of: dict[int, int] = field(default_factory=dict)
+    forward: set[int] = field(default_factory=set)
+    homes: dict[Value, list[int]] = field(default_factory=dict)
+
+    def of_value(self, value: Value) -> int | None:
+        """The stage of the op that makes a value; None for arguments, fixed ones."""
+        maker = self.flow.makers.get(value)
+        return None if maker is None else self.of.get(maker)
+
+    def owners(self) -> list[int | None]:
+        """Where each result is to lie: a gradient by its parameter."""
+        names = {
+            string(said, NAME): argument
+            for said, argument in zip(
+                argument_attributes(self.flow.function),
+                self.flow.arguments,
+                strict=True,
+            )
+        }
+        owners: list[int | None] = []
+        for said, value in zip(
+            result_attributes(self.flow.function), self.flow.results, strict=True
+        ):
+            homes = self.homes.get(names.get(string(said, NAME), value), [])
+            owners.append(min(homes) if homes else None)
+        return owners
+
+
+def assign(flow: Flow, wanted: Wanted) -> Stages:
+    """Stages for all ops but fixed ones; `PassError` where that cannot be."""
+    forward = flow.forward()
+    stages = Stages(flow, wanted.stages, forward=set(forward))
+    if len(forward) < wanted.stages:
+        refuse(
+            flow.function,
+            f"has {len(forward)} ops between data and loss, too few for "
+            f"{wanted.stages} stages; use fewer stages",
+        )
+    marked = any(MARK in flow.ops[n].attributes for n in forward)
+    if marked:
+        _by_marks(stages, forward)
+    else:
+        _by_cuts(stages, forward, wanted)
+    _find_homes(stages, forward, wanted.tied)
+    return stages
+
+
+# --- forward, by the user's marks ---
+
+
+def _by_marks(stages: Stages, forward: list[int]) -> None:
+    """An op without a mark is on the last stage that it reads from."""
+    flow = stages.flow
+    for number in forward:
+        op = flow.ops[number]
+        sources = [stages.of_value(v) for v in flow.mains(number)]
+        latest = max((s for s in sources if s is not None), default=0)
+        stage = latest
+        if MARK in op.attributes:
+            stage = ir.IntegerAttr(op.attributes[MARK]).value
+        if not 0 <= stage < stages.count:
+            refuse(op, f"{MARK} = {stage}, and there are {stages.count} stages")
+        if stage < latest:
+            refuse(
+                op,
+                f"stage cycle: it is on stage {stage} and reads a value of stage "
+                f"{latest}; activations go from lower stages to higher ones",
+            )
+        stages.of[number] = stage
+    for stage in range(stages.count):
+        if stage not in stages.of.values():
+            refuse(flow.function, f"no op is on stage {stage}; mark one, or use fewer")
+
+
+# --- forward, balanced ---
+
+
+def _by_cuts(stages: Stages, forward: list[int], wanted: Wanted) -> None:
+    chain = _chain(stages.flow, forward, wanted)
+    cuts = best_cuts(chain)
+    if cuts is None or _is_lame(chain, cuts):
+        _explain(stages.flow, forward, chain, wanted)
+    stage = 0
+    for place, number in enumerate(forward):
+        while cuts and place >= cuts[0]:
+            stage, cuts = stage + 1, cuts[1:]
+        stages.of[number] = stage
+
+
+def _is_lame(chain: Chain, cuts: list[int]) -> bool:
+    """Whether cuts between a parameter's uses would make the stages much evener."""
+    free = best_cuts(replace(chain, allowed=[True] * len(chain.cost)))
+    return free is not None and _slowest(chain, cuts) > LAME * _slowest(chain, free)
+
+
+def _slowest(chain: Chain, cuts: list[int]) -> float:
+    bounds = [0, *cuts, len(chain.cost)]
+    pieces = zip(bounds, bounds[1:], chain.speeds, strict=False)
+    return max(sum(chain.cost[a:b]) / speed for a, b, speed in pieces)
+
+
+def _chain(flow: Flow, forward: list[int], wanted: Wanted) -> Chain:
+    """The forward ops' costs, and what crosses each cut."""
+    spans = _parameter_spans(flow, forward)
+    kept = [_kept(flow, n, wanted) for n in forward]
+    for parameter, (first, _) in spans.items():
+        kept[first] += 2 * size_bytes(parameter)  # itself and its gradient
+    by_time = [work(flow.ops[n]) for n in forward]
+    crossing, allowed = _crossing(flow, forward), [True] * len(forward)
+    for parameter, (first, last) in spans.items():
+        for cut in range(first + 1, last + 1):
+            allowed[cut] = allowed[cut] and wanted.tied
+            crossing[cut] += size_bytes(parameter)
+    return Chain(
+        by_time if wanted.balance == "time" else kept,
+        kept,
+        crossing,
+        allowed,
+        wanted.speeds if wanted.balance == "time" else [1.0] * wanted.stages,
+        wanted.room,
+    )
+
+
+def _kept(flow: Flow, number: int, wanted: Wanted) -> float:
+    """Bytes that an op's results keep until the backward part, at most.
+
+    Of `stages` microbatches at once at the most; the ops are of the whole batch.
+    """
+    at_once = min(wanted.stages, wanted.microbatches) / wanted.microbatches
+    return at_once * sum(map(size_bytes, flow.ops[number].results))
+
+
+def _parameter_spans(flow: Flow, forward: list[int]) -> dict[Value, tuple[int, int]]:
+    """The places of the first and last forward op that read each parameter."""
+    spans: dict[Value, tuple[int, int]] = {}
+    for place, number in enumerate(forward):
+        for parameter in flow.parameters_of(number):
+            spans[parameter] = (spans.get(parameter, (place, 0))[0], place)
+    return spans
+
+
+def _crossing(flow: Flow, forward: list[int]) -> list[float]:
+    """Bytes of the values that are made before each forward op and read after."""
+    places = {number: place for place, number in enumerate(forward)}
+    crossing = [0.0] * (len(forward) + 1)
+    for place, number in enumerate(forward):
+        for result in flow.ops[number].results:
+            readers = [places.get(r, -1) for r in flow.readers.get(result, ())]
+            if (last := max(readers, default=-1)) > place:
+                crossing[place + 1] += size_bytes(result)
+                crossing[last + 1] -= size_bytes(result)
+    for place in range(1, len(crossing)):
+        crossing[place] += crossing[place - 1]
+    return crossing[:-1]
+
+
+def _explain(flow: Flow, forward: list[int], chain: Chain, wanted: Wanted) -> NoReturn:
+    """Say why there is no cut."""
+    free = replace(chain, allowed=[True] * len(chain.cost))
+    if best_cuts(free) is not None:
+        spans = _parameter_spans(flow, forward)
+        parameter = max(spans, key=lambda p: spans[p][1] - spans[p][0])
+        first, last = (flow.ops[forward[place]] for place in spans[parameter])
+        _refuse_shared(flow, parameter, first, last)
+    need = sum(chain.kept)
+    refuse(
+        flow.function,
+        f"does not fit: parameters, gradients and activations need about {need:.3g} "
+        f"bytes, and no cut into {wanted.stages} stages leaves each device what it "
+        f"can hold ({', '.join(f'{room:.3g}' for room in wanted.room)}); use more "
+        "stages or more microbatches",
+    )
+
+
+def _refuse_shared(
+    flow: Flow, parameter: Value, first: ir.Operation, last: ir.Operation
+) -> NoReturn:
+    place = flow.arguments.index(parameter)
+    name = (
+        string(argument_attributes(flow.function)[place], NAME) or f"argument {place}"
+    )
+    raise PassError(
+        f"{location_string(last.location)}: {last.name}: parameter {name} is used by "
+        f"two stages, here and at {location_string(first.location)}; with tied=true "
+        "both hold it, or keep its uses in one stage"
+    )
+
+
+def _find_homes(stages: Stages, forward: list[int], tied: bool) -> None:
+    """The stages that use each parameter; one, unless `tied`."""
+    flow = stages.flow
+    first: dict[Value, ir.Operation] = {}
+    for number in forward:
+        for parameter in flow.parameters_of(number):
+            first.setdefault(parameter, flow.ops[number])
+            homes = stages.homes.setdefault(parameter, [])
+            if stages.of[number] not in homes:
+                homes.append(stages.of[number])
+            if len(homes) > 1 and not tied:
+                _refuse_shared(flow, parameter, first[parameter], flow.ops[number])
