@@ -22,6 +22,7 @@ from pcp.runtime.dtypes import numpy_dtype
 from pcp.runtime.exchange import Groups, group_for, launch, result_shape
 
 _EXCHANGE_THREADS = 4
+_DELIVERY_THREADS = 2
 _LOOK_AGAIN_NS = 500_000_000
 
 
@@ -36,9 +37,10 @@ def tag_of(name: str) -> str:
 class _Job:
     """One exchange a running function asked for."""
 
-    __slots__ = ("finished", "posted")
+    __slots__ = ("answered", "finished", "posted")
 
     def __init__(self) -> None:
+        self.answered = False
         self.posted = threading.Event()
         self.finished = threading.Event()
 
@@ -55,6 +57,9 @@ class Imports:
         self._device = device
         self._manifest = manifest
         self._pool = ThreadPoolExecutor(_EXCHANGE_THREADS, "pcp-exchange")
+        # Results have threads of their own: all of the others may be waiting for
+        # operands that a result still has to be delivered for.
+        self._delivery = ThreadPoolExecutor(_DELIVERY_THREADS, "pcp-deliver")
         self._last: dict[str, _Job] = {}
         self._jobs: list[_Job] = []
         self._fault: BaseException | None = None
@@ -97,6 +102,7 @@ class Imports:
     def close(self) -> None:
         """Stop the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self._delivery.shutdown(wait=True, cancel_futures=True)
 
     def _entry(self, name: str) -> Callable[..., Any]:
         def call(state: "Imports", *refs: Any) -> Any:
@@ -127,7 +133,8 @@ class Imports:
         def settle(error: BaseException | None) -> None:
             if error is not None:
                 self._fault = self._fault or error
-            if done is not None:
+            if done is not None and not job.answered:
+                job.answered = True
                 done.fail(first_line(error)) if error is not None else done.signal()
             job.finished.set()
 
@@ -151,7 +158,11 @@ class Imports:
                     self._await(ready)
                 array = self._device.download(view, what.dtype)
                 pending = launch(comm, what, array, tag_of(name))
-                pending.add_done_callback(lambda p: self._pool.submit(deliver, p))
+                if what.kind == "send" and done is not None:
+                    # The program goes on; its call ends when the peer has all.
+                    job.answered = True
+                    done.signal()
+                pending.add_done_callback(lambda p: self._delivery.submit(deliver, p))
             except BaseException as error:
                 settle(error)
             finally:

@@ -306,10 +306,11 @@ def test_forward_mode(cache: Path) -> None:
 
 # --- errors ------------------------------------------------------------------
 
-CHOLESKY = """
-func.func @main(%x: tensor<4x4xf32>) -> tensor<4x4xf32> {
-  %0 = stablehlo.cholesky %x, lower = true : tensor<4x4xf32>
-  return %0 : tensor<4x4xf32>
+FOURIER = """
+func.func @main(%x: tensor<4099xcomplex<f32>>) -> tensor<4099xcomplex<f32>> {
+  %0 = stablehlo.fft %x, type = FFT, length = [4099]
+    : (tensor<4099xcomplex<f32>>) -> tensor<4099xcomplex<f32>>
+  return %0 : tensor<4099xcomplex<f32>>
 }
 """
 
@@ -353,7 +354,7 @@ ERRORS: dict[str, tuple[str, dict[str, object], type[PcpError], str]] = {
         IRError,
         r"m\.mlir:\d+:\d+: .*custom_call",
     ),
-    "an op without a kernel": (CHOLESKY, {}, PassError, r"m\.mlir:3:8: .*cholesky"),
+    "an op without a kernel": (FOURIER, {}, PassError, r"m\.mlir:3:8: .*fft"),
     "a dtype beyond a bundle": (
         FORWARD.replace("f32", "f8E3M4"),
         {},
