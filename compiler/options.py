@@ -7,6 +7,7 @@ from pathlib import Path
 from pcp.errors import ConfigError, nearest
 
 MODES = ("train", "grad", "forward")
+SCHEDULES = ("1f1b", "gpipe", "zb-h1")
 DEFAULT_OPTIMIZER = "adamw{lr=1e-3}"
 DEFAULT_ALGORITHM = "diloco"
 TIMEOUT_S = 1800.0
@@ -29,6 +30,9 @@ class CompileOptions:
     `mesh` is `dp=4,tp=2`: one program for each member; `cluster` a file that
     describes devices; `sharding` is `auto`, `none` or a file that says how named
     tensors lie (`sharding_file`); `zero` is the ZeRO stage along its axis "dp".
+    Over a mesh `pp=4` the program runs in stages: a batch in `microbatches` pieces
+    (None: as many as stages), in the order of `schedule`; `tied` lets two stages use
+    one parameter.
     `cache` is a folder, or None for none. `keep_ir` is a folder that gets the IR
     after each pass. `jobs` compilers run at once (None: one per processor).
     `timeout` is for one of IREE's runs, in seconds. `source` names the model in
@@ -51,6 +55,9 @@ class CompileOptions:
     cluster: Path | None = None
     sharding: str | None = None
     zero: int = 0
+    microbatches: int | None = None
+    schedule: str = "1f1b"
+    tied: bool = False
     report: Callable[[str], None] = _silent
 
     def __post_init__(self) -> None:
@@ -64,6 +71,13 @@ class CompileOptions:
         if self.opt_level not in OPT_LEVELS:
             known = ", ".join(OPT_LEVELS)
             raise ConfigError(f"optimization level {self.opt_level!r} (known: {known})")
+        if self.schedule not in SCHEDULES:
+            raise ConfigError(
+                f"schedule {self.schedule!r} is not one of {', '.join(SCHEDULES)}."
+                + nearest(self.schedule, SCHEDULES)
+            )
+        if self.microbatches is not None and self.microbatches < 1:
+            raise ConfigError(f"microbatches={self.microbatches}: at least one")
         if self.jobs is not None and self.jobs < 1:
             raise ConfigError(f"jobs={self.jobs}: at least one compiler must run")
         if self.mode in ("grad", "forward") and (self.optimizer or self.algorithm):

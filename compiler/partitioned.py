@@ -21,10 +21,14 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.context import read
 from pcp.errors import ConfigError
 from pcp.mesh import Mesh
+from pcp.passes.base import Pipeline
 from pcp.passes.functions import symbol_name
 from pcp.passes.sharding.mesh import read_meshes
 
 MESH = "mesh"
+
+#: The mesh axis whose members are pipeline stages.
+PIPELINE = "pp"
 
 
 def is_wanted(module: ir.Module, options: CompileOptions) -> bool:
@@ -159,15 +163,7 @@ def lower(
     pipelines.whole(mode, entry=options.entry, optimizer=optimizer).run(
         module, observers
     )
-    with module.context:
-        if not sharding_file.annotate(module, mesh, options.sharding):
-            options.report(
-                "no tensor has a sharding: every device does all of the work; "
-                "use --sharding FILE or auto"
-            )
-    if options.zero:
-        pipelines.zero(options.zero).run(module, observers)
-    pipelines.split().steps[0].run(module)
+    split = _split(module, mesh, mode, options, observers)
     whole = copy(module)
     manifest = Manifest(
         mode=mode,  # type: ignore[arg-type]
@@ -177,8 +173,45 @@ def lower(
         mesh=_meshes(whole, mesh),
         devices=mesh.devices,
     )
-    pipelines.split().run(module, observers)
+    split.run(module, observers)
     return Partitioned(source, whole, module, mesh, manifest)
+
+
+def _split(
+    module: ir.Module, mesh: Mesh, mode: str, options: CompileOptions, observers
+) -> Pipeline:
+    """Annotate the whole program; the passes that make each device's of it."""
+    if PIPELINE in mesh.axes:
+        return _stages(mesh, mode, options)
+    with module.context:
+        if not sharding_file.annotate(module, mesh, options.sharding):
+            options.report(
+                "no tensor has a sharding: every device does all of the work; "
+                "use --sharding FILE or auto"
+            )
+    if options.zero:
+        pipelines.zero(options.zero).run(module, observers)
+    pipelines.split().steps[0].run(module)
+    return pipelines.split()
+
+
+def _stages(mesh: Mesh, mode: str, options: CompileOptions) -> Pipeline:
+    """The passes for pipeline stages; `ConfigError` at what they do not go with."""
+    where = f"{options.source}: mesh axis {PIPELINE}"
+    if set(mesh.axes) != {PIPELINE}:
+        others = ", ".join(axis for axis in mesh.axes if axis != PIPELINE)
+        raise ConfigError(f"{where} goes with no other axis; leave out {others}")
+    if mode == "train":
+        raise ConfigError(
+            f"{where}: stages compute the loss and its gradients; use --mode grad"
+        )
+    if options.zero or options.sharding not in (None, "auto", "none"):
+        raise ConfigError(f"{where}: leave --zero and --sharding out; a stage is whole")
+    return pipelines.stages(
+        microbatches=options.microbatches or mesh.size,
+        schedule=options.schedule,
+        tied=options.tied,
+    )
 
 
 def _meshes(module: ir.Module, mesh: Mesh):

@@ -13,18 +13,21 @@ PREPARE = ("pcp-import",)
 
 _CLEAN = ("cse", "canonicalize", "symbol-dce")
 
+#: Behind the last derivative: composites have carried their rules that far.
+_SIMPLIFY = ("pcp-inline-composites", "pcp-simplify")
+
 PIPELINES: dict[str, tuple[str, ...]] = {
-    "forward": ("pcp-simplify", "pcp-legalize", *_CLEAN, "pcp-lower-to-runtime"),
+    "forward": (*_SIMPLIFY, "pcp-legalize", *_CLEAN, "pcp-lower-to-runtime"),
     "grad": (
         "pcp-grad{func=$entry name=grad}",
-        "pcp-simplify",
+        *_SIMPLIFY,
         "pcp-legalize",
         *_CLEAN,
         "pcp-lower-to-runtime",
     ),
     "train": (
         "pcp-grad{func=$entry name=grad}",
-        "pcp-simplify",
+        *_SIMPLIFY,
         "pcp-expand-training{optimizer=$optimizer algorithm=$algorithm}",
         "pcp-legalize",
         *_CLEAN,
@@ -36,11 +39,11 @@ PIPELINES: dict[str, tuple[str, ...]] = {
 #: For a program that is spread over a mesh: what runs on the whole program, in place
 #: of the mode's pipeline, and after the partition on each device's.
 WHOLE: dict[str, tuple[str, ...]] = {
-    "forward": ("pcp-simplify", *_CLEAN),
-    "grad": ("pcp-grad{func=$entry name=grad}", "pcp-simplify", *_CLEAN),
+    "forward": (*_SIMPLIFY, *_CLEAN),
+    "grad": ("pcp-grad{func=$entry name=grad}", *_SIMPLIFY, *_CLEAN),
     "train": (
         "pcp-grad{func=$entry name=grad}",
-        "pcp-simplify",
+        *_SIMPLIFY,
         "pcp-expand-training{optimizer=$optimizer algorithm=none}",
         "inline",
         *_CLEAN,
@@ -50,6 +53,12 @@ SPLIT = (
     "pcp-propagate-sharding",
     "pcp-insert-reshards",
     "pcp-partition",
+    "pcp-verify-plan",
+)
+STAGES = (
+    "pcp-stage{microbatches=$microbatches tied=$tied}",
+    "pcp-schedule{kind=$schedule}",
+    "pcp-lower-schedule",
     "pcp-verify-plan",
 )
 DEVICE: dict[str, tuple[str, ...]] = {
@@ -73,6 +82,14 @@ def zero(stage: int) -> Pipeline:
 def split() -> Pipeline:
     """The partition of an annotated program."""
     return catalog.pipeline(f"builtin.module({','.join(SPLIT)})")
+
+
+def stages(*, microbatches: int, schedule: str, tied: bool) -> Pipeline:
+    """Pipeline stages, their schedule, and a program for each device."""
+    text = Template(",".join(STAGES)).substitute(
+        microbatches=microbatches, schedule=schedule, tied=str(tied).lower()
+    )
+    return catalog.pipeline(f"builtin.module({text})")
 
 
 def device(mode: str) -> Pipeline:

@@ -69,6 +69,15 @@ class LowerSchedule(Pass):
                         _Device(plan, device).build()
             for function in whole:
                 function.erase()
+            _name_devices(module, mesh.devices)
+
+
+def _name_devices(module: ir.Module, devices: Sequence[str]) -> None:
+    """The mesh lists its devices, which sends and receives name."""
+    listed = ir.ArrayAttr.get([ir.FlatSymbolRefAttr.get(d) for d in devices])
+    for view in module.body.operations:
+        if view.operation.name == "pcp.mesh":
+            view.operation.attributes["devices"] = listed
 
 
 @dataclass

@@ -24,7 +24,7 @@ After:
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from pcp.dialect import hlo
@@ -95,6 +95,8 @@ class Imports:
 
     module: ir.Module
     table: dict[str, Facts]
+    #: What the last send in each block gave back.
+    sent: dict[ir.Block, ir.Value] = field(default_factory=dict)
 
     def call(
         self,
@@ -104,17 +106,25 @@ class Imports:
         facts: Facts,
         *,
         pure: bool,
+        after: ir.Value | None = None,
     ) -> ir.Value:
-        """Declare an import for `op` and call it at the insertion point."""
+        """Declare an import for `op` and call it at the insertion point.
+
+        `after` is a second operand that it does not read, only waits for.
+        """
+        operands = [operand] if after is None else [operand, after]
+        if after is not None:
+            facts = facts | {"operands": 2}
         self.module.context.allow_unregistered_dialects = True
         type_ = hlo.tensor_type(operand)
         dtype, shape = str(type_.element_type), list(type_.shape)
         name = f"{facts['kind']}_{len(self.table)}_{dtype}_{prod(shape)}"
         self.table[name] = {"dtype": dtype, "shape": shape, "wire": dtype} | facts
-        self._declare(op, name, ir.FunctionType.get([type_], [result]), pure)
+        takes = [v.type for v in operands]
+        self._declare(op, name, ir.FunctionType.get(takes, [result]), pure)
         made = ir.Operation.create(
             "util.call",
-            operands=[operand],
+            operands=operands,
             results=[result],
             attributes={"callee": ir.FlatSymbolRefAttr.get(PREFIX + name)},
         )
@@ -173,19 +183,27 @@ def _param_sync(op: ir.Operation, imports: Imports) -> None:
 
 
 def _send(op: ir.Operation, imports: Imports) -> None:
-    """The import gives back what it was given; nobody reads it."""
+    """The import gives back what it was given, at once; the next one waits for it.
+
+    IREE orders calls by their operands only. Without this one it may wait for what a
+    peer sends before it has called the send that this peer waits for.
+    """
     facts = _point(op) | {"target": _rank(op, "to", imports)}
+    operand, after = op.operands[0], imports.sent.get(op.block)
     with before(op):
-        imports.call(op, op.operands[0], op.operands[0].type, facts, pure=False)
+        imports.sent[op.block] = imports.call(
+            op, operand, operand.type, facts, pure=False, after=after
+        )
     op.erase()
 
 
 def _recv(op: ir.Operation, imports: Imports) -> None:
     """The import is given zeros, to have a tensor that says what is expected."""
     facts = _point(op) | {"source": _rank(op, "source", imports)}
-    type_ = op.results[0].type
+    type_, after = op.results[0].type, imports.sent.get(op.block)
     with before(op):
-        replace(op, [imports.call(op, hlo.zeros(type_), type_, facts, pure=False)])
+        zeros = hlo.zeros(type_)
+        replace(op, [imports.call(op, zeros, type_, facts, pure=False, after=after)])
 
 
 def _sync(op: ir.Operation, imports: Imports) -> None:

@@ -17,6 +17,7 @@ from pcp.compiler.options import (
     DEFAULT_OPTIMIZER,
     MODES,
     OPT_LEVELS,
+    SCHEDULES,
     TIMEOUT_S,
 )
 from pcp.compiler.options import CompileOptions as Options
@@ -99,6 +100,9 @@ def _parser() -> Parser:
     add("--cluster", metavar="FILE", type=Path, help="the devices, links and targets")
     add("--sharding", metavar="auto|none|FILE", help="how tensors lie; default auto")
     add("--zero", type=int, choices=(1, 2, 3), default=0, help="ZeRO stage along dp")
+    add("--microbatches", type=int, metavar="N", help="over pp=S: default S")
+    add("--schedule", choices=SCHEDULES, default="1f1b", help="of a mesh pp=S")
+    add("--tied", action="store_true", help="two stages may use one parameter")
     add("--emit", choices=tuple(SUFFIXES), default="bundle")
     add("--entry", default="main", help="the function to compile; default main")
     add("--keep-ir", metavar="DIR", type=Path, help="the IR after each pass")
@@ -128,6 +132,9 @@ def _options(flags: argparse.Namespace) -> Options:
         cluster=flags.cluster,
         sharding=flags.sharding,
         zero=flags.zero,
+        microbatches=flags.microbatches,
+        schedule=flags.schedule,
+        tied=flags.tied,
         report=_quiet if flags.quiet else _say,
     )
 

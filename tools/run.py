@@ -191,6 +191,8 @@ def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
                 bundle, device=flags.device, communicator=groups
             ) as program:
                 results = _as_list(program[name](*parts))
+            # What a member sent may still wait to be received when it is done.
+            world.barrier(tag="done")
         finally:
             groups.close()
     _save(flags.out, _keys(own, results=True), results)

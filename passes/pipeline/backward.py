@@ -94,15 +94,26 @@ class _Backward:
         """The highest stage that needs nothing sent up, and little sent down."""
         limit = min(self._top(v) for v in backward)
         forward = [v for v in self.flow.mains(number) if self._is_forward(v)]
-        for values in (None, forward, []):
+        for values in (None, forward):
             near = self._near(number, values)
             if found := [s for s in near if s <= limit]:
                 return max(found)
+        found = [s for s in self._homes(number) if s <= limit]
+        if found:
+            return min(found, key=lambda s: (self._far_bytes(number, s), -s))
         refuse(
             self.flow.ops[number],
             f"stage cycle: it reads a gradient on stage {limit} and parameters of "
             f"stage {min(self._homes(number), default='several')}; gradients go from "
             "higher stages to lower ones",
+        )
+
+    def _far_bytes(self, number: int, stage: int) -> int:
+        """Bytes of what an op reads that are not on a stage."""
+        return sum(
+            size_bytes(v)
+            for v in self.flow.mains(number)
+            if stage not in self.at.get(v, (self.stages.of_value(v),))
         )
 
     def _top(self, value: Value) -> int:

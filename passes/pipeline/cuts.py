@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 #: How much slower than the best a stage may become to cut fewer bytes.
-SLACK = 0.05
+SLACK = 0.1
 
 
 @dataclass(frozen=True)
