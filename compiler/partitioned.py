@@ -23,6 +23,8 @@ from pcp.errors import ConfigError
 from pcp.mesh import Mesh
 from pcp.passes.base import Pipeline
 from pcp.passes.functions import symbol_name
+from pcp.passes.pipeline.names import name_results
+from pcp.passes.rewriting import functions
 from pcp.passes.sharding.mesh import read_meshes
 
 MESH = "mesh"
@@ -182,6 +184,8 @@ def _split(
 ) -> Pipeline:
     """Annotate the whole program; the passes that make each device's of it."""
     if PIPELINE in mesh.axes:
+        for function in functions(module):
+            name_results(function)
         return _stages(mesh, mode, options)
     with module.context:
         if not sharding_file.annotate(module, mesh, options.sharding):

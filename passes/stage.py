@@ -13,6 +13,7 @@ from pcp.passes.base import Pass
 from pcp.passes.pipeline.backward import assign_backward
 from pcp.passes.pipeline.flow import Flow
 from pcp.passes.pipeline.microbatches import separate
+from pcp.passes.pipeline.names import name_results
 from pcp.passes.pipeline.stages import MARK, Wanted, assign
 from pcp.passes.pipeline.tasks import build_schedule
 from pcp.passes.propagate_sharding import inline_calls
@@ -28,7 +29,8 @@ class Stage(Pass):
     """Cut functions into pipeline stages that run microbatch by microbatch.
 
     Assumes roles and static shapes, and for a gradient function what pcp-grad and
-    pcp-simplify leave: the loss first, then gradients named as their parameters.
+    pcp-simplify leave: the loss first, then gradients, in the parameters' order or
+    named like them.
     Stage s runs on device s of the module's mesh, which has the one axis "pp"; with
     `stages=N` a mesh is made. Without `func` every function is cut.
 
@@ -131,14 +133,20 @@ class Stage(Pass):
 
 def _stage(function: ir.Operation, wanted: Wanted, mesh: Mesh) -> None:
     """Separate, assign, build."""
+    name_results(function)
     separated = separate(function, wanted.microbatches)
     flow = Flow.read(separated.function, separated.partial)
     stages = assign(flow, wanted)
     assign_backward(stages)
-    for op in flow.ops:
-        if MARK in op.attributes:
-            del op.attributes[MARK]
-    build_schedule(function, separated, stages, mesh.devices)
+    made = build_schedule(function, separated, stages, mesh.devices)
+    made.walk(_unmark)
+
+
+def _unmark(op: ir.Operation) -> ir.WalkResult:
+    """Marks have done their work; an op's hash counts them, so not before."""
+    if MARK in op.attributes:
+        del op.attributes[MARK]
+    return ir.WalkResult.ADVANCE
 
 
 def _make_mesh(module: ir.Module, stages: int) -> Mesh:

@@ -25,7 +25,7 @@ def on(type_: ir.Type, device: str) -> ir.Type:
 
 def build_schedule(
     function: ir.Operation, separated: Separated, stages: Stages, devices: Sequence[str]
-) -> None:
+) -> ir.Operation:
     """Put a function that holds the schedule in the place of `function`."""
     with ir.InsertionPoint(function), function.location:
         made = ir.Operation.create(
@@ -40,6 +40,7 @@ def build_schedule(
             results = builder.build(list(block.arguments))
             ir.Operation.create("func.return", operands=results)
     function.erase()
+    return made
 
 
 def cast(value: Value, type_: ir.Type) -> Value:

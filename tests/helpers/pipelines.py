@@ -1,0 +1,131 @@
+"""Gradient programs of real models in stages, run by the lockstep executor."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from helpers import spmd_models
+from helpers.random_spmd import whole
+
+from pcp.compiler import lockstep
+from pcp.compiler.catalog import pipeline
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import parse
+from pcp.passes.functions import (
+    NAME,
+    ROLE,
+    argument_attributes,
+    result_attributes,
+    set_argument_attributes,
+    set_result_attributes,
+    string,
+    symbol_name,
+)
+from pcp.passes.rewriting import functions
+from pcp.passes.sharding.mesh import read_meshes
+
+
+def named(model: str) -> ir.Module:
+    """The gradient program with a name and a role for each tensor."""
+    found = spmd_models.models()[model]
+    module = parse(spmd_models.gradient_text(model))
+    count = len(found.names) - len(found.data)
+    roles = ["param"] * count + ["data"] * len(found.data)
+    with module.context:
+        (main,) = functions(module)
+        set_argument_attributes(main, _ports(found.names, roles))
+        results = ["loss", *found.names[:count]]
+        set_result_attributes(main, _ports(results, ["loss"] + ["grad"] * count))
+    return module
+
+
+def chain(stages: int, batch: int, *, marked: bool = True) -> ir.Module:
+    """Gradients of tanh(... tanh(x w0) ... wn) summed up, a layer for each stage."""
+    lines, h = [], "%x"
+    dims = "contracting_dims = [1] x [0]"
+    for i in range(stages):
+        mark = f"{{pcp.stage = {i}}} " if marked else ""
+        types = f"(tensor<{batch}x4xf32>, tensor<4x4xf32>) -> tensor<{batch}x4xf32>"
+        lines += [
+            f"%p{i} = stablehlo.dot_general {h}, %w{i}, {dims} {mark}: {types}",
+            f"%h{i} = stablehlo.tanh %p{i} : tensor<{batch}x4xf32>",
+        ]
+        h = f"%h{i}"
+    data = 'pcp.name = "x", pcp.role = "data"'
+    weights = ", ".join(
+        f'%w{i}: tensor<4x4xf32> {{pcp.name = "w{i}", pcp.role = "param"}}'
+        for i in range(stages)
+    )
+    module = parse(f"""
+func.func @main(%x: tensor<{batch}x4xf32> {{{data}}}, {weights}) -> tensor<f32> {{
+  {chr(10).join(lines)}
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %l = stablehlo.reduce({h} init: %z) applies stablehlo.add across dimensions = [0, 1]
+    : (tensor<{batch}x4xf32>, tensor<f32>) -> tensor<f32>
+  return %l : tensor<f32>
+}}""")
+    passes = "pcp-grad{func=main name=grad},pcp-simplify,cse,canonicalize"
+    pipeline(f"builtin.module({passes})").run(module)
+    return module
+
+
+def scheduled_chain(stages: int, count: int, kind: str) -> ir.Module:
+    """`chain` in stages and microbatches, ordered."""
+    module = chain(stages, count)
+    passes = f"pcp-stage{{func=grad stages={stages} microbatches={count}}}"
+    order = f"pcp-schedule{{func=grad kind={kind}}}"
+    pipeline(f"builtin.module({passes},{order})").run(module)
+    return module
+
+
+def _ports(names: Sequence[str], roles: Sequence[str]) -> list[dict]:
+    return [
+        {NAME: ir.StringAttr.get(name), ROLE: ir.StringAttr.get(role)}
+        for name, role in zip(names, roles, strict=True)
+    ]
+
+
+def staged(model: str, options: str, kind: str) -> ir.Module:
+    """The model's `pcp.schedule`, ordered."""
+    module = named(model)
+    passes = f"pcp-stage{{{options}}},pcp-schedule{{kind={kind}}}"
+    pipeline(f"builtin.module({passes})").run(module)
+    return module
+
+
+def run_by_name(
+    module: ir.Module, inputs: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Every device's results of `@main`, by name."""
+    pipeline("builtin.module(pcp-lower-schedule,pcp-verify-plan)").run(module)
+    with module.context:
+        (mesh,) = read_meshes(module).values()
+        homes = {
+            symbol_name(op): op.operation.regions[0].blocks[0].operations[0].operation
+            for op in module.body.operations
+            if op.operation.name == "builtin.module"
+        }
+        mains = [homes[device] for device in mesh.devices]
+        given = [
+            [inputs[string(a, NAME) or ""] for a in argument_attributes(main)]
+            for main in mains
+        ]
+        found = lockstep.run(module, "main", given)
+        return {
+            string(said, NAME) or "": value
+            for main, values in zip(mains, found, strict=True)
+            for said, value in zip(result_attributes(main), values, strict=True)
+        }
+
+
+def error(model: str, options: str, kind: str) -> float:
+    """The largest relative error of the loss and the gradients against the whole."""
+    found = spmd_models.models()[model]
+    expected = whole(spmd_models.gradient_text(model), found.arguments)
+    inputs = dict(zip(found.names, found.arguments, strict=True))
+    results = run_by_name(staged(model, options, kind), inputs)
+    names = ["loss", *found.names][: len(expected)]
+    assert sorted(results) == sorted(names)
+    return max(
+        float(np.abs(results[name] - b).max() / (1e-3 + np.abs(b).max()))
+        for name, b in zip(names, expected, strict=True)
+    )
