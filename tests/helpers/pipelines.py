@@ -38,8 +38,8 @@ def named(model: str) -> ir.Module:
     return module
 
 
-def chain(stages: int, batch: int, *, marked: bool = True) -> ir.Module:
-    """Gradients of tanh(... tanh(x w0) ... wn) summed up, a layer for each stage."""
+def chain_text(stages: int, batch: int, *, marked: bool = True) -> str:
+    """`@main`: the sum of tanh(... tanh(x w0) ... wn), a layer for each stage."""
     lines, h = [], "%x"
     dims = "contracting_dims = [1] x [0]"
     for i in range(stages):
@@ -55,14 +55,19 @@ def chain(stages: int, batch: int, *, marked: bool = True) -> ir.Module:
         f'%w{i}: tensor<4x4xf32> {{pcp.name = "w{i}", pcp.role = "param"}}'
         for i in range(stages)
     )
-    module = parse(f"""
+    return f"""
 func.func @main(%x: tensor<{batch}x4xf32> {{{data}}}, {weights}) -> tensor<f32> {{
   {chr(10).join(lines)}
   %z = stablehlo.constant dense<0.0> : tensor<f32>
   %l = stablehlo.reduce({h} init: %z) applies stablehlo.add across dimensions = [0, 1]
     : (tensor<{batch}x4xf32>, tensor<f32>) -> tensor<f32>
   return %l : tensor<f32>
-}}""")
+}}"""
+
+
+def chain(stages: int, batch: int, *, marked: bool = True) -> ir.Module:
+    """`chain_text` and its `@grad`."""
+    module = parse(chain_text(stages, batch, marked=marked))
     passes = "pcp-grad{func=main name=grad},pcp-simplify,cse,canonicalize"
     pipeline(f"builtin.module({passes})").run(module)
     return module

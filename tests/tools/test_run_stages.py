@@ -1,0 +1,117 @@
+"""`pcp-compile --mesh pp=4` and `pcp run`: a real process for each stage, over TCP."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import pipelines, spmd_models
+
+from pcp.tools import cli, compile
+
+STAGES = 4
+
+
+def _whole(model: str) -> list[np.ndarray]:
+    """By the interpreter, which ends the process that it fails in."""
+    code = (
+        "import sys, pickle; from helpers import spmd_models as m;"
+        "from helpers.random_spmd import whole;"
+        f"r = whole(m.gradient_text({model!r}), m.models()[{model!r}].arguments);"
+        "sys.stdout.buffer.write(pickle.dumps(r))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        timeout=200,
+        check=True,
+        cwd=Path(__file__).parents[1],
+    )
+    return pickle.loads(done.stdout)
+
+
+def _compiled(text: str, folder: Path, mode: str, *flags: str) -> Path:
+    (folder / "m.mlir").write_text(text)
+    command = [str(folder / "m.mlir"), "--target", "cpu:host", "--mode", mode]
+    command += ["--mesh", f"pp={STAGES}", "-q", "--cache", "off", *flags]
+    assert compile.main([*command, "-o", str(folder / "m.pcp")]) == 0
+    return folder / "m.pcp"
+
+
+def _run(bundle: Path, function: str, inputs: dict) -> dict[str, np.ndarray]:
+    np.savez(bundle.with_name("in.npz"), **inputs)
+    out = bundle.with_name("out.npz")
+    flags = ["--inputs", str(bundle.with_name("in.npz")), "--out", str(out)]
+    command = ["run", str(bundle), "--function", function, "--timeout", "60"]
+    assert cli.main([*command, *flags]) == 0
+    with np.load(out) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+@pytest.mark.parametrize(
+    ("model", "count", "schedule"),
+    [
+        ("mlp", 8, "1f1b"),
+        pytest.param("gpt", 4, "1f1b", marks=pytest.mark.slow),
+        pytest.param("gpt", 4, "zb-h1", marks=pytest.mark.slow),
+        pytest.param("gpt", 4, "gpipe", marks=pytest.mark.slow),
+        pytest.param("llama", 4, "1f1b", marks=pytest.mark.slow),
+        pytest.param("block", 4, "zb-h1", marks=pytest.mark.slow),
+    ],
+)
+def test_four_processes_make_the_step(
+    model: str, count: int, schedule: str, tmp_path: Path
+) -> None:
+    flags = ["--microbatches", str(count), "--schedule", schedule, "--tied"]
+    bundle = _compiled(str(pipelines.named(model)), tmp_path, "forward", *flags)
+    found = spmd_models.models()[model]
+    inputs = dict(zip(found.names, found.arguments, strict=True))
+    results = _run(bundle, "main", inputs)
+    for name, b in zip(["loss", *found.names], _whole(model), strict=False):
+        assert np.abs(results[name] - b).max() <= 1e-5 * (1e-3 + np.abs(b).max())
+
+
+def test_the_gradient_mode_stages_both_functions(tmp_path: Path) -> None:
+    """The closed form of tanh(x w0) ... summed, layer by layer backwards."""
+    bundle = _compiled(pipelines.chain_text(STAGES, 8), tmp_path, "grad")
+    random = np.random.default_rng(0)
+    x = random.normal(size=(8, 4)).astype(np.float32)
+    weights = [random.normal(size=(4, 4)).astype(np.float32) for _ in range(STAGES)]
+    inputs = {"x": x, **{f"w{i}": w for i, w in enumerate(weights)}}
+    hidden = [x]
+    for w in weights:
+        hidden.append(np.tanh(hidden[-1] @ w))
+    results = _run(bundle, "grad", inputs)
+    np.testing.assert_allclose(results["loss"], hidden[-1].sum(), rtol=1e-5)
+    slope = np.ones_like(hidden[-1])
+    for i in reversed(range(STAGES)):
+        inner = slope * (1 - hidden[i + 1] ** 2)
+        np.testing.assert_allclose(
+            results[f"w{i}"], hidden[i].T @ inner, rtol=1e-4, atol=1e-5
+        )
+        slope = inner @ weights[i].T
+    alone = _run(bundle, "main", inputs)
+    np.testing.assert_allclose(alone["loss"], results["loss"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--mesh", "pp=2,dp=2", "--mode", "grad"], "goes with no other axis"),
+        (["--mesh", "pp=2", "--mode", "train"], "use --mode grad"),
+        (["--mesh", "pp=2", "--mode", "grad", "--zero", "1"], "leave --zero"),
+        (["--mesh", "pp=2", "--mode", "grad", "--microbatches", "3"], "a batch of 8"),
+        (["--mesh", "pp=40", "--mode", "grad"], "too few for 40 stages"),
+    ],
+)
+def test_what_stages_cannot_be_is_said(
+    flags: list[str], says: str, tmp_path: Path, capfd
+) -> None:
+    (tmp_path / "m.mlir").write_text(pipelines.chain_text(4, 8, marked=False))
+    if "pp=40" in flags:
+        (tmp_path / "m.mlir").write_text(pipelines.chain_text(4, 40, marked=False))
+    code = compile.main([str(tmp_path / "m.mlir"), "--target", "cpu", *flags])
+    assert code == 1
+    assert says in capfd.readouterr().err
