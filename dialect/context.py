@@ -46,12 +46,38 @@ def register_passes() -> None:
 def parse(
     text: str, context: ir.Context | None = None, *, source: str = "-"
 ) -> ir.Module:
-    """Parse MLIR text; `source` names it in the error (`file:line:col: ...`)."""
+    """Parse MLIR text; `source` names it in the error (`file:line:col: ...`).
+
+    Shardings of JAX's, in generic form, are read as pcp's: see `dialect.sdy`.
+    """
+    from pcp.dialect import sdy
+
+    if sdy.is_in(text):
+        return _parse_sharded(text, context or make_context(), source)
     try:
         with context or make_context():
             return ir.Module.parse(text)
     except ir.MLIRError as error:
         raise IRError(diagnostics(error, source)) from error
+
+
+def _parse_sharded(text: str, context: ir.Context, source: str) -> ir.Module:
+    """Parse text with ops of a dialect that the wheel has not, and replace these."""
+    from pcp.dialect import sdy
+
+    before = context.allow_unregistered_dialects
+    context.allow_unregistered_dialects = True
+    try:
+        with context:
+            module = ir.Module.parse(text)
+        sdy.convert(module, source)
+    except ir.MLIRError as error:
+        found = diagnostics(error, source)
+        hint = f"; {sdy.GENERIC}" if "sdy" in found else ""
+        raise IRError(found + hint) from error
+    finally:
+        context.allow_unregistered_dialects = before
+    return module
 
 
 def read(path: str | Path, context: ir.Context | None = None) -> ir.Module:

@@ -1,0 +1,75 @@
+"""Calls of functions that hold pcp ops, inlined: MLIR's own pass leaves them."""
+
+from collections.abc import Iterator
+
+from pcp.dialect.bindings import ir
+
+CALL = "func.call"
+
+
+def inline_annotated(module: ir.Module) -> None:
+    """Inline every call of a private function in which a pcp op stands.
+
+    Functions that are called no more go. Assumes one block each and no recursion,
+    as StableHLO has it.
+    """
+    functions = {
+        ir.StringAttr(op.operation.attributes["sym_name"]).value: op.operation
+        for op in module.body.operations
+        if op.operation.name == "func.func"
+    }
+    inlined: set[str] = set()
+    # Calls inside an inlined body are found in the next round.
+    while calls := [
+        op
+        for op in _inside(module.operation)
+        if op.name == CALL and _holds_pcp(functions.get(_callee(op)))
+    ]:
+        for call in calls:
+            inlined.add(_callee(call))
+            _inline(call, functions[_callee(call)])
+    called = {_callee(op) for op in _inside(module.operation) if op.name == CALL}
+    for name in inlined - called:
+        functions[name].erase()
+
+
+def _inside(op: ir.Operation) -> Iterator[ir.Operation]:
+    found: list[ir.Operation] = []
+
+    def visit(inner: ir.Operation) -> ir.WalkResult:
+        found.append(inner.operation)
+        return ir.WalkResult.ADVANCE
+
+    op.walk(visit)
+    yield from found
+
+
+def _callee(call: ir.Operation) -> str:
+    return ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+
+
+def _holds_pcp(function: ir.Operation | None) -> bool:
+    return function is not None and any(
+        op.name.startswith("pcp.") for op in _inside(function)
+    )
+
+
+def _inline(call: ir.Operation, function: ir.Operation) -> None:
+    block = function.regions[0].blocks[0]
+    *body, end = (view.operation for view in block.operations)
+    moved = dict(zip(block.arguments, call.operands, strict=True))
+    with ir.InsertionPoint(call):
+        for op in body:
+            copy = op.clone()
+            copy.walk(lambda inner: _remap(inner, moved))
+            moved.update(zip(op.results, copy.results, strict=True))
+    for result, value in zip(call.results, end.operands, strict=True):
+        result.replace_all_uses_with(moved[value])
+    call.erase()
+
+
+def _remap(op: ir.Operation, moved: dict[ir.Value, ir.Value]) -> ir.WalkResult:
+    for i, operand in enumerate(op.operands):
+        if operand in moved:
+            op.operation.operands[i] = moved[operand]
+    return ir.WalkResult.ADVANCE

@@ -1,0 +1,357 @@
+"""Shardings that JAX writes (Shardy's `sdy` dialect), read as pcp's own.
+
+    #sdy.sharding<@mesh, [{"dp"}, {"tp", ?}p1], replicated={"x"}, unreduced={"y"}>
+
+becomes
+
+    #pcp.sharding<@mesh, [["dp"], #pcp.dim<["tp"], 0, 1>], ["x"], ["y"]>
+
+The wheel has no `sdy` dialect: the text is parsed in generic form with unregistered
+dialects allowed, where attributes arrive as opaque text. What pcp has no word for
+is an `IRError` at its place, which says what to write instead. The order in which
+JAX numbers its devices is dropped: which device is which member is pcp's to say.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from pcp.dialect.bindings import ir
+from pcp.dialect.inlining import inline_annotated
+from pcp.dialect.sdy_text import Parsed, read_sharding, read_shardings
+from pcp.errors import IRError
+
+SHARDING = "sdy.sharding"
+OURS = "pcp.sharding"
+GENERIC = (
+    "print the module in generic form: "
+    "lowered.compiler_ir('stablehlo').operation.get_asm(print_generic_op_form=True)"
+)
+
+_AXES = re.compile(r'"([^"]*)"=(\d+)')
+
+
+def is_in(text: str) -> bool:
+    """Whether MLIR text may hold something of Shardy's."""
+    return "sdy." in text
+
+
+# --- a module ---
+
+
+def convert(module: ir.Module, source: str = "-") -> None:
+    """Rewrite all of Shardy's in `module` as pcp's, in place.
+
+    On the entry's arguments and results shardings become `pcp.sharding`; on other
+    functions, which are inlined, and on ops they become `pcp.constraint`.
+    Raises `IRError` at what pcp cannot say.
+    """
+    with module.context:
+        _Conversion(module, source).run()
+        inline_annotated(module)
+
+
+@dataclass
+class _Conversion:
+    module: ir.Module
+    source: str
+    #: Meshes without an axis: a sharding over one says nothing.
+    empty: set[str] = field(default_factory=set)
+    #: The mesh kept in place of each: JAX writes one again for other devices.
+    kept: dict[str, str] = field(default_factory=dict)
+    axes: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+
+    def run(self) -> None:
+        for op in list(self._operations()):
+            if op.name == "sdy.mesh":
+                self._mesh(op)
+        # Bodies are inlined from the inside out.
+        for op in reversed(list(self._operations())):
+            self._attribute(op)
+            if op.name.startswith("sdy."):
+                rule = RULES.get(op.name)
+                if rule is None:
+                    if op.name == "sdy.return":
+                        continue  # goes with the op around it
+                    self.refuse(op, "pcp has no such op; leave it out")
+                rule(self, op)
+        for op in self._operations():
+            if op.name == "func.func":
+                self._function(op)
+
+    def _operations(self) -> Iterator[ir.Operation]:
+        found: list[ir.Operation] = []
+
+        def visit(op: ir.Operation) -> ir.WalkResult:
+            found.append(op.operation)
+            return ir.WalkResult.ADVANCE
+
+        self.module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+        yield from found[1:]
+
+    def refuse(self, op: ir.Operation, what: str) -> NoReturn:
+        from pcp.dialect.context import location_string
+
+        where = location_string(op.location, self.source)
+        raise IRError(f"{where}: {op.name}: {what}")
+
+    def read(self, op: ir.Operation, attribute: ir.Attribute) -> Parsed:
+        """One sharding, an error at `op` where it cannot be read."""
+        return self.read_all(op, attribute, lambda text: [read_sharding(text)])[0]
+
+    def read_all(
+        self, op: ir.Operation, attribute: ir.Attribute, reader
+    ) -> list[Parsed]:
+        try:
+            found = reader(str(attribute))
+        except ValueError as error:
+            self.refuse(op, f"{attribute}: {error}")
+        for parsed in found:
+            parsed.mesh = self.kept.get(parsed.mesh, parsed.mesh)
+        return found
+
+    def _mesh(self, op: ir.Operation) -> None:
+        text = str(op.attributes["mesh"])
+        name = ir.StringAttr(op.attributes["sym_name"]).value
+        axes = _AXES.findall(text)
+        if not axes and "device_ids" in text:
+            self.refuse(op, f"{text} is a single device; leave its shardings out")
+        if not axes:
+            self.empty.add(name)
+        elif name not in self._merged(op, name, axes):
+            listed = ", ".join(f'#pcp.axis<"{axis}", {n}>' for axis, n in axes)
+            facts = f'axes = [{listed}], devices = [], sym_name = "{name}"'
+            with op.location:
+                made = ir.Operation.parse(f'"pcp.mesh"() {{{facts}}} : () -> ()')
+                ir.InsertionPoint(op).insert(made)
+        op.erase()
+
+    def _merged(
+        self, op: ir.Operation, name: str, axes: list[tuple[str, str]]
+    ) -> dict[str, str]:
+        """What stands for a mesh like one before; other axes are an error."""
+        for first, known in self.axes.items():
+            if known != axes:
+                self.refuse(
+                    op,
+                    f"@{name} has other axes than @{first}; a program lies on one: "
+                    "build all shardings on the same mesh",
+                )
+            self.kept[name] = first
+        self.axes.setdefault(self.kept.get(name, name), axes)
+        return self.kept
+
+    def _function(self, op: ir.Operation) -> None:
+        """Shardings of arguments and results."""
+        name = ir.StringAttr(op.attributes["sym_name"]).value
+        is_private = "sym_visibility" in op.attributes and (
+            ir.StringAttr(op.attributes["sym_visibility"]).value == "private"
+        )
+        blocks = op.regions[0].blocks
+        for which in ("arg_attrs", "res_attrs"):
+            if which not in op.attributes:
+                continue
+            entries, found = [], []
+            for entry in map(ir.DictAttr, ir.ArrayAttr(op.attributes[which])):
+                kept = {n.name: n.attr for n in entry if n.name != SHARDING}
+                parsed = self.read(op, entry[SHARDING]) if SHARDING in entry else None
+                parsed = parsed if parsed and self.matters(parsed) else None
+                if parsed is not None and not is_private:
+                    kept[OURS] = ir.Attribute.parse(str(parsed))
+                entries.append(ir.DictAttr.get(kept))
+                found.append(parsed)
+            op.attributes[which] = ir.ArrayAttr.get(entries)
+            if is_private and blocks:
+                self._constrain_ports(blocks[0], which, found)
+            elif is_private and any(found):
+                self.refuse(op, f"@{name} has shardings and no body")
+
+    def _constrain_ports(
+        self, block: ir.Block, which: str, found: Sequence[Parsed | None]
+    ) -> None:
+        """What a function that is inlined said of its arguments or results."""
+        *_, end = block.operations
+        for i, parsed in enumerate(found):
+            if parsed is None:
+                continue
+            if which == "arg_attrs":
+                value, point = (
+                    block.arguments[i],
+                    ir.InsertionPoint.at_block_begin(block),
+                )
+                constrain(value, parsed, point)
+            else:
+                value = end.operands[i]
+                made = _constraint(value, parsed, ir.InsertionPoint(end))
+                end.operation.operands[i] = made
+
+    def _attribute(self, op: ir.Operation) -> None:
+        """`sdy.sharding` on an op: a constraint for each of its results."""
+        if SHARDING not in op.attributes or op.name == "func.func":
+            return
+        found = self.read_all(op, op.attributes[SHARDING], read_shardings)
+        del op.attributes[SHARDING]
+        for result, parsed in zip(op.results, found, strict=True):
+            if self.matters(parsed):
+                constrain(result, parsed, ir.InsertionPoint.after(op))
+
+    def matters(self, parsed: Parsed) -> bool:
+        """Whether it says anything about where a tensor lies."""
+        return parsed.mesh not in self.empty and parsed.says_something
+
+
+def constrain(value: ir.Value, parsed: Parsed, point: ir.InsertionPoint) -> None:
+    """A constraint between a value and all its uses."""
+    uses = [(use.owner.operation, use.operand_number) for use in value.uses]
+    made = _constraint(value, parsed, point)
+    for owner, number in uses:
+        owner.operands[number] = made
+
+
+def _constraint(
+    value: ir.Value, parsed: Parsed, point: ir.InsertionPoint, name: str = "constraint"
+) -> ir.Value:
+    facts = {"sharding": ir.Attribute.parse(str(parsed))}
+    with point, value.location:
+        return ir.Operation.create(
+            f"pcp.{name}", results=[value.type], operands=[value], attributes=facts
+        ).results[0]
+
+
+# --- ops ---
+
+
+def _annotation(conversion: _Conversion, op: ir.Operation) -> None:
+    """`sdy.sharding_constraint` and `sdy.reshard`."""
+    parsed = conversion.read(op, op.attributes["sharding"])
+    value = op.operands[0]
+    if conversion.matters(parsed):
+        name = op.name.removeprefix("sdy.").removeprefix("sharding_")
+        with op.location:
+            value = _constraint(value, parsed, ir.InsertionPoint(op), name)
+    op.results[0].replace_all_uses_with(value)
+    op.erase()
+
+
+_DIRECTIONS = {"FORWARD": "fwd", "BACKWARD": "bwd", "NONE": "none"}
+
+
+def _barrier(conversion: _Conversion, op: ir.Operation) -> None:
+    """`sdy.propagation_barrier`; one that lets both through says nothing."""
+    allowed = re.findall(r"[A-Z]+", str(op.attributes["allowed_direction"]))
+    value = op.operands[0]
+    direction = _DIRECTIONS.get(allowed[-1]) if allowed else None
+    if direction is not None:
+        facts = {"direction": ir.StringAttr.get(direction)}
+        with ir.InsertionPoint(op), op.location:
+            value = ir.Operation.create(
+                "pcp.barrier_prop", [value.type], [value], attributes=facts
+            ).results[0]
+    op.results[0].replace_all_uses_with(value)
+    op.erase()
+
+
+def _manual(conversion: _Conversion, op: ir.Operation) -> None:
+    """`jax.shard_map`: inlined where its body is the program of whole tensors."""
+    block = op.regions[0].blocks[0]
+    *body, end = (view.operation for view in block.operations)
+    inside = [a.type for a in block.arguments] + [v.type for v in end.operands]
+    outside = [v.type for v in op.operands] + [r.type for r in op.results]
+    if inside != outside:
+        pairs = enumerate(zip(inside, outside, strict=True))
+        first = next(i for i, (a, b) in pairs if a != b)
+        conversion.refuse(
+            op,
+            f"the body of shard_map sees {inside[first]} of {outside[first]}: it is a "
+            "program for one member; write it for whole arrays, under jax.jit with "
+            "in_shardings and jax.lax.with_sharding_constraint, and pcp makes each "
+            "member's program of it",
+        )
+    for inner in body:
+        if (name := _collective(inner)) is not None:
+            conversion.refuse(
+                inner,
+                "the body of shard_map communicates between members; write it for "
+                f"whole arrays without {name}: pcp inserts what is needed",
+            )
+    _inline_manual(conversion, op, body, end)
+
+
+_BETWEEN_MEMBERS = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "collective_broadcast",
+        "collective_permute",
+        "partition_id",
+        "reduce_scatter",
+        "replica_id",
+    )
+)
+
+
+def _collective(op: ir.Operation) -> str | None:
+    """The first op in `op` that knows of other members."""
+    found: list[str] = []
+
+    def visit(inner: ir.Operation) -> ir.WalkResult:
+        if (
+            inner.operation.name in _BETWEEN_MEMBERS
+            or inner.operation.name == "func.call"
+        ):
+            found.append(inner.operation.name)
+        return ir.WalkResult.ADVANCE
+
+    op.walk(visit)
+    return found[0] if found else None
+
+
+def _inline_manual(
+    conversion: _Conversion,
+    op: ir.Operation,
+    body: Sequence[ir.Operation],
+    end: ir.Operation,
+) -> None:
+    """The body in place of the op, its ports constrained as the specs say."""
+
+    def constrained(values: Sequence[ir.Value], key: str) -> list[ir.Value]:
+        found = conversion.read_all(op, op.attributes[key], read_shardings)
+        return [
+            _constraint(value, parsed, ir.InsertionPoint(op))
+            if conversion.matters(parsed)
+            else value
+            for value, parsed in zip(values, found, strict=True)
+        ]
+
+    given = constrained(list(op.operands), "in_shardings")
+    for argument, value in zip(op.regions[0].blocks[0].arguments, given, strict=True):
+        argument.replace_all_uses_with(value)
+    for inner in body:
+        inner.move_before(op)
+    made = constrained(list(end.operands), "out_shardings")
+    for result, value in zip(op.results, made, strict=True):
+        result.replace_all_uses_with(value)
+    op.erase()
+
+
+def _group(conversion: _Conversion, op: ir.Operation) -> None:
+    conversion.refuse(
+        op, "pcp has no groups of tensors with one sharding; constrain each of them"
+    )
+
+
+def _named(conversion: _Conversion, op: ir.Operation) -> None:
+    conversion.refuse(op, "call a function instead of a named computation")
+
+
+RULES: dict[str, Callable[[_Conversion, ir.Operation], None]] = {
+    "sdy.manual_computation": _manual,
+    "sdy.named_computation": _named,
+    "sdy.propagation_barrier": _barrier,
+    "sdy.reshard": _annotation,
+    "sdy.sharding_constraint": _annotation,
+    "sdy.sharding_group": _group,
+}
