@@ -169,6 +169,9 @@ class _Backward:
         """Where they are read, or the next higher stage that has what they read."""
         for number in sorted(self.factors, reverse=True):
             near = self.at[self.flow.ops[number].results[0]]
+            if self._is_summed(number):
+                values = self.flow.mains(number)
+                near |= self._near(number, filter(self._is_forward, values))
             readers = [s for s in self._reader_stages(number) if s < self.stages.count]
             highest = max(readers, default=max(near))
             above = [s for s in near if s >= highest]

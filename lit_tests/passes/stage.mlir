@@ -1,0 +1,85 @@
+// RUN: pcp-opt %s --split-input-file --pcp-stage='stages=2 microbatches=2' | filecheck %s
+// RUN: pcp-opt %s --split-input-file --pcp-stage='stages=2 microbatches=2' --pcp-schedule='kind=gpipe' --pcp-lower-schedule --pcp-verify-plan | filecheck %s --check-prefix=DEVICES
+
+// Marks cut the loss; each microbatch sums its part, without weights.
+// CHECK-LABEL: func.func @loss
+// CHECK: "pcp.schedule"
+// CHECK: "pcp.task"
+// CHECK: stablehlo.slice %{{.*}} [0:2, 0:4]
+// CHECK-NEXT: stablehlo.tanh
+// CHECK: device = @mesh_0, dir = "fwd", microbatch = 0 : i64, stage = 0 : i64
+// CHECK-NEXT: "pcp.transfer"
+// CHECK: "pcp.task"
+// CHECK: stablehlo.reduce
+// CHECK: device = @mesh_1, dir = "fwd", microbatch = 0 : i64, stage = 1 : i64
+// CHECK: stablehlo.slice %{{.*}} [2:4, 0:4]
+// CHECK: microbatch = 1 : i64, stage = 0 : i64
+// CHECK: stablehlo.reduce
+// CHECK: stablehlo.add %{{.*}} : tensor<f32>
+// CHECK-NEXT: "pcp.yield"
+// CHECK: {kind = "custom", microbatches = 2 : i64}
+// CHECK-NOT: pcp.stage
+
+// DEVICES-LABEL: module @mesh_0
+// DEVICES: func.func @loss(%{{.*}}: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}) {
+// DEVICES: "pcp.send"(%{{.*}}) {channel = 1 : i64, to = @mesh_1}
+// DEVICES: "pcp.send"(%{{.*}}) {channel = 2 : i64, to = @mesh_1}
+// DEVICES-NEXT: return
+// DEVICES-LABEL: module @mesh_1
+// DEVICES: func.func @loss() -> (tensor<f32> {pcp.name = "loss"}) {
+// DEVICES: "pcp.recv"() {channel = 1 : i64, source = @mesh_0}
+// DEVICES: "pcp.recv"() {channel = 2 : i64, source = @mesh_0}
+func.func @loss(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.tanh %x : tensor<4x4xf32>
+  %1 = stablehlo.exponential %0 {pcp.stage = 1} : tensor<4x4xf32>
+  %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
+  return %2 : tensor<f32>
+}
+
+// -----
+
+// What needs the sum over all microbatches runs once, behind it.
+// CHECK-LABEL: func.func @root
+// CHECK: dir = "fwd", microbatch = 1 : i64, stage = 1 : i64
+// CHECK: "pcp.task"
+// CHECK: stablehlo.sqrt
+// CHECK: dir = "opt", microbatch = 0 : i64, stage = 1 : i64
+// DEVICES-LABEL: module @mesh_0
+// DEVICES: func.func @root
+// DEVICES-LABEL: module @mesh_1
+// DEVICES: stablehlo.sqrt
+func.func @root(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.tanh %x : tensor<4x4xf32>
+  %1 = stablehlo.exponential %0 : tensor<4x4xf32>
+  %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
+  %3 = stablehlo.sqrt %2 : tensor<f32>
+  return %3 : tensor<f32>
+}
+
+// -----
+
+// The gradient of a weight waits for nobody: it is a task of its own.
+// CHECK-LABEL: func.func @grad
+// CHECK: dir = "bwd", microbatch = 0 : i64, stage = 1 : i64
+// CHECK: dir = "wgrad", microbatch = 0 : i64, stage = 1 : i64
+// CHECK: dir = "bwd", microbatch = 0 : i64, stage = 0 : i64
+// CHECK-NOT: dir = "wgrad", microbatch = {{[01]}} : i64, stage = 0
+// DEVICES-LABEL: module @mesh_0
+// DEVICES: -> (tensor<4x4xf32> {pcp.name = "w", pcp.role = "grad"})
+// DEVICES-LABEL: module @mesh_1
+// DEVICES: -> (tensor<f32> {pcp.name = "loss", pcp.role = "loss"}, tensor<4x4xf32> {pcp.name = "v", pcp.role = "grad"})
+func.func @grad(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %w: tensor<4x4xf32> {pcp.name = "w", pcp.role = "param"}, %v: tensor<4x4xf32> {pcp.name = "v", pcp.role = "param"}) -> (tensor<f32>, tensor<4x4xf32>, tensor<4x4xf32>) {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %one = stablehlo.constant dense<1.0> : tensor<4x4xf32>
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {pcp.stage = 0} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %1 = stablehlo.dot_general %0, %v, contracting_dims = [1] x [0] {pcp.stage = 1} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %s = stablehlo.multiply %1, %1 : tensor<4x4xf32>
+  %2 = stablehlo.reduce(%s init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
+  %3 = stablehlo.add %1, %1 : tensor<4x4xf32>
+  %4 = stablehlo.dot_general %0, %3, contracting_dims = [0] x [0] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %5 = stablehlo.dot_general %3, %v, contracting_dims = [1] x [1] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %6 = stablehlo.dot_general %x, %5, contracting_dims = [0] x [0] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  return %2, %6, %4 : tensor<f32>, tensor<4x4xf32>, tensor<4x4xf32>
+}

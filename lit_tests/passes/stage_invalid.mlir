@@ -1,0 +1,81 @@
+// RUN: pcp-opt %s --split-input-file --verify-diagnostics --pcp-stage='stages=2 microbatches=2'
+
+func.func @cycle(%x: tensor<4xf32> {pcp.name = "x", pcp.role = "data"}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.tanh %x {pcp.stage = 1} : tensor<4xf32>
+  // expected-error@+1 {{stage cycle: it is on stage 0 and reads a value of stage 1}}
+  %1 = stablehlo.exponential %0 {pcp.stage = 0} : tensor<4xf32>
+  %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+  return %2 : tensor<f32>
+}
+
+// -----
+
+func.func @far(%x: tensor<4xf32> {pcp.name = "x", pcp.role = "data"}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  // expected-error@+1 {{pcp.stage = 7, and there are 2 stages}}
+  %0 = stablehlo.tanh %x {pcp.stage = 7} : tensor<4xf32>
+  %2 = stablehlo.reduce(%0 init: %z) applies stablehlo.add across dimensions = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+  return %2 : tensor<f32>
+}
+
+// -----
+
+// expected-error@+1 {{has 1 ops between data and loss, too few for 2 stages; use fewer stages}}
+func.func @short(%x: tensor<4xf32> {pcp.name = "x", pcp.role = "data"}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %2 = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+  return %2 : tensor<f32>
+}
+
+// -----
+
+// expected-error@+1 {{a batch of 3 cannot be cut into 2 equal microbatches; choose a number that divides 3}}
+func.func @odd(%x: tensor<3xf32> {pcp.name = "x", pcp.role = "data"}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.tanh %x : tensor<3xf32>
+  %2 = stablehlo.reduce(%0 init: %z) applies stablehlo.add across dimensions = [0] : (tensor<3xf32>, tensor<f32>) -> tensor<f32>
+  return %2 : tensor<f32>
+}
+
+// -----
+
+// Sorting the batch needs all of it.
+func.func @sorted(%x: tensor<4xf32> {pcp.name = "x", pcp.role = "data"}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  // expected-error@+1 {{microbatches do not separate here: it needs the whole batch}}
+  %0 = "stablehlo.sort"(%x) ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %c = stablehlo.compare LT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    stablehlo.return %c : tensor<i1>
+  }) {dimension = 0 : i64} : (tensor<4xf32>) -> tensor<4xf32>
+  %2 = stablehlo.reduce(%0 init: %z) applies stablehlo.add across dimensions = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+  return %2 : tensor<f32>
+}
+
+// -----
+
+func.func @twice(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %w: tensor<4x4xf32> {pcp.name = "w", pcp.role = "param"}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {pcp.stage = 0} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  // expected-error@+1 {{parameter w is used by two stages}}
+  %1 = stablehlo.dot_general %0, %w, contracting_dims = [1] x [0] {pcp.stage = 1} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
+  return %2 : tensor<f32>
+}
+
+// -----
+
+// Neither device has room for its weight and the gradient of it.
+"pcp.target"() {arch = "x86_64", caps = {}, driver = "local", sym_name = "cpu"} : () -> ()
+"pcp.device"() {memory = 96, sym_name = "d0", target = @cpu} : () -> ()
+"pcp.device"() {memory = 96, sym_name = "d1", target = @cpu} : () -> ()
+"pcp.mesh"() {axes = [#pcp.axis<"pp", 2>], devices = [@d0, @d1], sym_name = "m"} : () -> ()
+// expected-error@+1 {{does not fit: parameters, gradients and activations need about}}
+func.func @big(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %w: tensor<4x4xf32> {pcp.name = "w", pcp.role = "param"}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %1 = stablehlo.tanh %0 : tensor<4x4xf32>
+  %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
+  return %2 : tensor<f32>
+}
