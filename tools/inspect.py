@@ -2,6 +2,7 @@
 
 pcp inspect model.sm_90a.pcp
 pcp inspect model.pcp --ir program > program.mlir
+pcp inspect model.pcp --plan -o plan.html
 """
 
 import re
@@ -11,8 +12,12 @@ from math import prod
 from pathlib import Path
 
 from pcp.bundle import Bundle, Function, Manifest, Method, TensorSpec
-from pcp.errors import ConfigError
+from pcp.dialect.context import read
+from pcp.errors import ConfigError, UsageError
+from pcp.tools import plan
 from pcp.tools.command import Parser, run
+from pcp.tools.plan import bytes_text as _bytes
+from pcp.tools.plan_page import page
 
 PROG = "pcp inspect"
 _PTX_TARGET = re.compile(rb"\.target (sm_[0-9a-z]+)")
@@ -25,6 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     flags = _parser().parse_args(argv)
+    if flags.output and not flags.plan:
+        raise UsageError("-o goes with --plan; the rest is printed")
+    if flags.plan:
+        return _draw(flags.file, flags.output or Path("plan.html"))
     bundle = Bundle.read(flags.file)
     if flags.extract:
         for path in extract(bundle, flags.extract):
@@ -42,13 +51,28 @@ def _parser() -> Parser:
     about = (__doc__ or "").strip().splitlines()
     parser = Parser(prog=PROG, description=about[0], example="\n  ".join(about[2:]))
     add = parser.add_argument
-    add("file", metavar="FILE.pcp")
+    add("file", metavar="FILE.pcp", help="with --plan also partitioned MLIR")
     add("--tensors", action="store_true", help="every input and result, by name")
     one = parser.add_mutually_exclusive_group()
     one.add_argument("--json", action="store_true", help="the manifest as it is")
     one.add_argument("--ir", metavar="NAME", help="print ir/NAME.mlir")
+    one.add_argument("--plan", action="store_true", help="who holds what, as a page")
     one.add_argument("--extract", metavar="DIR", type=Path, help="write all members")
+    add("-o", dest="output", metavar="PAGE.html", type=Path, help="of --plan")
     return parser
+
+
+def _draw(source: str, output: Path) -> int:
+    """Write the page of a bundle with programs, or of partitioned MLIR."""
+    if output.suffix not in (".html", ".htm"):
+        raise UsageError(f"-o {output}: the plan is a page of HTML; name it *.html")
+    if source.endswith((".mlir", ".mlirbc")):
+        found = plan.of_module(read(source), Path(source).name)
+    else:
+        found = plan.of_bundle(Bundle.read(source), Path(source).name)
+    output.write_text(page(found))
+    print(f"wrote {output}")
+    return 0
 
 
 def extract(bundle: Bundle, folder: Path) -> Iterator[Path]:
@@ -84,6 +108,8 @@ def describe(bundle: Bundle, source: str, *, tensors: bool = False) -> Iterator[
         yield f"mesh        {name}: {axes}"
     yield from _functions(manifest, tensors)
     yield from _collectives(manifest)
+    if manifest.programs:
+        yield from plan.lines(plan.of_bundle(bundle, source))
     yield from _modules(bundle)
     ir = ", ".join(n[3:-5] for n in bundle.members if n.startswith("ir/"))
     yield f"ir          {ir or 'none'} (print one with --ir NAME)"
@@ -150,13 +176,3 @@ def _modules(bundle: Bundle) -> Iterator[str]:
 
 def _type(shape: Sequence[int], dtype: str) -> str:
     return f"{dtype}[{','.join(map(str, shape))}]"
-
-
-def _bytes(count: int) -> str:
-    """`349241` as `341.1 KiB`."""
-    size, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
