@@ -106,8 +106,8 @@ def inline_calls(
         if name in chain:
             where = location_string(call.location)
             raise PassError(
-                f"{where}: {call.name}: @{name} calls itself; recursion cannot be "
-                "differentiated, use stablehlo.while"
+                f"{where}: {call.name}: @{name} calls itself; recursion has no inlined "
+                "form and cannot be differentiated, use stablehlo.while"
             )
         if name not in known or not len(known[name].regions[0].blocks):
             continue  # an import: the walk reports it if it is on the active path

@@ -45,7 +45,7 @@ func.func @main(%x: tensor<f32>, %n: tensor<i32>) -> (tensor<f32>, tensor<f32>) 
 // -----
 
 func.func @main(%x: tensor<f32>) -> tensor<f32> {
-  // expected-error@below {{func.call: @main calls itself; recursion cannot be differentiated}}
+  // expected-error@below {{func.call: @main calls itself; recursion has no inlined form and cannot be differentiated}}
   %y = call @main(%x) : (tensor<f32>) -> tensor<f32>
   return %y : tensor<f32>
 }

@@ -1,0 +1,41 @@
+"""pcp-inline-composites: what composites stand for in their place."""
+
+from dataclasses import dataclass
+
+from pcp.autodiff import functions
+from pcp.dialect.bindings import PassManager, ir
+from pcp.passes.base import Pass
+
+RULES = ("pcp.custom_jvp", "pcp.custom_vjp")
+
+
+@dataclass(frozen=True)
+class InlineComposites(Pass):
+    """Put the decompositions of composites in their place; drop derivative rules.
+
+    Assumes that every derivative that is wanted has been made: what is derived from
+    the result later knows nothing of the program's own rules. Leaves no composite,
+    no `pcp.custom_jvp` and no `pcp.custom_vjp`, nor private functions that only these
+    named, so that later passes see through. Calls stay. A composite whose
+    decomposition has no body stays too; one that holds itself is an error.
+
+        %y = stablehlo.composite "jax.relu" %x {decomposition = @relu}
+    becomes
+        %y = stablehlo.maximum %x, %zero
+    """
+
+    name = "pcp-inline-composites"
+
+    def run(self, module: ir.Module) -> None:
+        """Rewrite in place, or raise `PassError` at a composite of itself."""
+        for function in functions.functions(module).values():
+            functions.inline_calls(module, function, keeps=_is_call)
+        for view in list(module.body.operations):
+            if view.operation.name in RULES:
+                view.operation.erase()
+        with module.context:
+            PassManager.parse("builtin.module(symbol-dce)").run(module.operation)
+
+
+def _is_call(op: ir.Operation) -> bool:
+    return op.name == "func.call"
