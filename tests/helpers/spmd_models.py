@@ -98,6 +98,7 @@ def models() -> dict[str, Model]:
     for name in ("gpt", "llama"):
         loss, params, _ = jax_models.CASES[name]
         found[name] = Model(loss, params, _tokens(BATCH))
+    found["gpt8"] = Model(jax_models.CASES["gpt"][0], found["gpt"].params, _tokens(8))
     loss, params, data = jax_models.CASES["cnn"]
     found["cnn"] = Model(loss, params, data)
     return found

@@ -16,6 +16,7 @@ CASES = [
         ("block", "false", (2, 4)),
         ("cnn", "false", (2,)),
         ("gpt", "true", (1, 4)),
+        ("gpt8", "true", (8,)),
         ("llama", "false", (2,)),
     )
     for count in counts

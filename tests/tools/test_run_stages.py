@@ -54,7 +54,7 @@ def _run(bundle: Path, function: str, inputs: dict) -> dict[str, np.ndarray]:
     ("model", "count", "schedule"),
     [
         ("mlp", 8, "1f1b"),
-        pytest.param("gpt", 4, "1f1b", marks=pytest.mark.slow),
+        pytest.param("gpt8", 8, "1f1b", marks=pytest.mark.slow),
         pytest.param("gpt", 4, "zb-h1", marks=pytest.mark.slow),
         pytest.param("gpt", 4, "gpipe", marks=pytest.mark.slow),
         pytest.param("llama", 4, "1f1b", marks=pytest.mark.slow),
