@@ -73,6 +73,7 @@ def test_four_processes_make_the_step(
         assert np.abs(results[name] - b).max() <= 1e-5 * (1e-3 + np.abs(b).max())
 
 
+@pytest.mark.slow
 def test_the_gradient_mode_stages_both_functions(tmp_path: Path) -> None:
     """The closed form of tanh(x w0) ... summed, layer by layer backwards."""
     bundle = _compiled(pipelines.chain_text(STAGES, 8), tmp_path, "grad")
