@@ -17,7 +17,7 @@ from pcp.passes.functions import symbol_name
 from pcp.passes.pipeline.wiring import Task, Wiring, schedules
 from pcp.passes.propagate_sharding import port_shardings
 from pcp.passes.rewriting import functions
-from pcp.passes.schedule_simulation import Work, simulate
+from pcp.passes.schedule import timeline
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.mesh import read_meshes
 
@@ -189,7 +189,8 @@ def of_module(module: ir.Module, title: str) -> Plan:
             f"{title}: neither device modules nor a schedule; run "
             "--pcp-propagate-sharding --pcp-insert-reshards --pcp-partition first"
         )
-    return _of_schedule(found[0], mesh, title)
+    most = max(found, key=lambda schedule: len(Wiring.read(schedule).tasks))
+    return _of_schedule(most, mesh, title)
 
 
 def _device(home: ir.Operation, name: str, mesh: Mesh, place: dict[str, int]) -> Device:
@@ -260,33 +261,28 @@ def _message(op: ir.Operation, function: str) -> Exchange:
 
 # --- of a schedule ---
 
-#: Relative times. A backward pass is about two forward ones: `bwd` and `wgrad` are its
-#: halves.
-UNITS = {"fwd": 1.0, "bwd": 1.0, "wgrad": 1.0, "opt": 1.0}
-
 
 def _of_schedule(schedule: ir.Operation, mesh: Mesh, title: str) -> Plan:
     wiring = Wiring.read(schedule)
-    number = {device: i for i, device in enumerate(mesh.devices)}
-    works = [_work(task, number) for task in wiring.tasks]
-    timeline = simulate(works)
+    cut = {task.stage for task in wiring.tasks if task.direction == "wgrad"}
+
+    def cost(task: Task) -> float:
+        """A backward task is as long as two forward ones, unless it is in halves."""
+        whole = task.direction == "bwd" and task.stage not in cut
+        return 2.0 if whole else 1.0
+
+    found = timeline(schedule, cost)
     boxes = tuple(
         Box(task.device, task.direction, task.microbatch, task.stage, start, end)
-        for task, start, end in zip(
-            wiring.tasks, timeline.start, timeline.end, strict=True
-        )
+        for task, start, end in zip(wiring.tasks, found.start, found.end, strict=True)
     )
     devices = tuple(
         Device(name, place, name, (), ())
         for name, place in zip(mesh.devices, mesh.members, strict=True)
     )
-    note = f"schedule {text(schedule, 'kind')}, every task taken to last as long"
-    return Plan(title, mesh, devices, boxes, timeline.bubble, (note,))
-
-
-def _work(task: Task, number: dict[str, int]) -> Work:
-    reads = tuple(dict.fromkeys(t for t, _ in task.reads if t >= 0))
-    return Work(number[task.device], UNITS[task.direction], reads)
+    kind = text(schedule, "kind")
+    note = f"schedule {kind}; a backward task is taken to last as two forward ones"
+    return Plan(title, mesh, devices, boxes, found.bubble, (note,))
 
 
 # --- as text ---

@@ -14,6 +14,7 @@ where rank 0 listens at HOST:PORT; each writes its parts to `--out`.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -163,9 +164,12 @@ def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
     manifest = bundle.manifest
     mesh = manifest.partition_mesh()
     whole = manifest.function(name)
-    place = mesh.members[flags.rank] if flags.rank < mesh.size else None
-    if place is None:
-        raise UsageError(f"--rank {flags.rank}: the mesh has {mesh.size} members")
+    if not 0 <= flags.rank < mesh.size:
+        raise UsageError(
+            f"--rank {flags.rank}: the mesh has {mesh.size} members, 0 to "
+            f"{mesh.size - 1}"
+        )
+    place = mesh.members[flags.rank]
     own = manifest.programs[mesh.devices[flags.rank]].functions[name]
     given = dict(
         zip(_keys(whole, results=False), _load(flags.inputs, whole), strict=True)
@@ -290,8 +294,19 @@ def _wait(running: Sequence["subprocess.Popen[str]"]) -> None:
             except subprocess.TimeoutExpired:
                 continue
             if code:
-                raise RuntimeFault(f"rank {rank} failed with exit code {code}")
+                raise RuntimeFault(f"rank {rank} {_ending(code)}; the others are ended")
             del waiting[rank]
+
+
+def _ending(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return f"failed with exit code {code}; its error stands above"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was killed by {name}"
 
 
 if __name__ == "__main__":

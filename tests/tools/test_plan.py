@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from helpers import pipelines
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse
@@ -109,6 +110,20 @@ def test_what_cannot_be_drawn(flags, says, tmp_path: Path, capfd, monkeypatch) -
     (tmp_path / "m.mlir").write_text(MODEL)
     assert cli.main(["inspect", "m.mlir", *flags]) != 0
     assert says in capfd.readouterr().err
+
+
+def test_the_timeline_of_a_schedule() -> None:
+    stages, count = 4, 8
+    plan = of_module(pipelines.scheduled_chain(stages, count, "1f1b"), "chain")
+    forward = [b for b in plan.boxes if b.direction == "fwd"]
+    assert len(forward) == stages * count
+    assert any(b.direction == "bwd" for b in plan.boxes)
+    assert {b.device for b in forward} == {d.name for d in plan.devices}
+    assert min(b.start for b in forward if b.stage == 2) == 2.0  # behind two others
+    text = page(plan)
+    ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
+    assert text.count("<g><title>fwd of microbatch") == stages * count
+    assert f"waiting {plan.bubble:.1%}" in text
 
 
 def test_bytes() -> None:

@@ -174,3 +174,51 @@ def test_an_unknown_axis_in_the_sharding_file(tmp_path: Path, capfd) -> None:
     ]
     assert compile.main([str(tmp_path / "m.mlir"), *flags]) == 1
     assert 'x: axis "pd" is not of the mesh (dp)' in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("rank", ["-1", "2"])
+def test_a_rank_that_the_mesh_has_not(rank: str, trained: Path, capfd) -> None:
+    flags = ["--inputs", "random:0", "--out", "o.npz", "--connect", "127.0.0.1:1"]
+    code = cli.main(["run", str(trained), "--function", "grad", *flags, "--rank", rank])
+    assert code != 0
+    assert "the mesh has 2 members, 0 to 1" in capfd.readouterr().err
+
+
+MEMBER = [sys.executable, "-m", "pcp.tools.cli", "run"]
+
+
+def _member(trained: Path, folder: Path, rank: int, address: str, timeout: str):
+    flags = ["--function", "grad", "--inputs", "random:0", "--rank", str(rank)]
+    flags += ["--connect", address, "--out", str(folder / f"{rank}.npz")]
+    return subprocess.Popen(
+        [*MEMBER, str(trained), *flags, "--timeout", timeout],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_member_that_is_gone_is_named(
+    victim: int, trained: Path, tmp_path: Path
+) -> None:
+    """Stopped before it joins, so that the other waits for it; then killed."""
+    members = [_member(trained, tmp_path, 0, "127.0.0.1:0", "5")]
+    try:
+        assert members[0].stdout is not None
+        address = members[0].stdout.readline().rpartition(" ")[2].strip()
+        if victim == 0:
+            members[0].kill()
+            members[0].wait(10)
+        members.append(_member(trained, tmp_path, 1, address, "5"))
+        if victim == 1:
+            members[1].kill()
+        _, said = members[1 - victim].communicate(timeout=60)
+        assert members[1 - victim].returncode == 1
+        assert "Traceback" not in said
+        assert address in said
+        assert victim == 0 or "the world of 2 did not come together" in said
+    finally:
+        for process in members:
+            process.kill()
+            process.communicate()
