@@ -3,11 +3,11 @@
 The arguments of `@main` are the leaves of `args` in JAX's order. The first
 argument of `fn` holds the parameters, the others the data; a leaf is named by
 its path, `params.layers.0.w` for `fn(params, ...)` and
-`params["layers"][0]["w"]`.
+`params["layers"][0]["w"]`. Functions keep the derivative rules that they were given
+(see `jax_rules`).
 """
 
 import inspect
-import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -16,31 +16,43 @@ import numpy as np
 from pcp.dialect.bindings import PassManager, ir
 from pcp.dialect.context import parse
 from pcp.errors import IRError, UsageError
+from pcp.frontends import jax_rules, jax_sharding
 from pcp.frontends.signature import Argument, annotate, describe_init, entry
-
-_SHARDING = re.compile(r"\bsdy\.\w+|\bmhlo\.sharding|@Sharding\b")
-_PARTITIONS = re.compile(r"mhlo\.num_(?:partitions|replicas) = (\d+)")
 
 
 def from_jax(
-    fn: Callable[..., Any], *args: Any, params: Collection[int] = (0,)
+    fn: Callable[..., Any],
+    *args: Any,
+    params: Collection[int] = (0,),
+    rules: bool = True,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
 ) -> ir.Module:
     """Trace `fn(*args)` into a module whose `@main` takes the leaves of `args`.
 
     Leaves are arrays, numbers, or `jax.ShapeDtypeStruct`s, whose values are not
     known and which get no `pcp.init`. `params` are the positions of arguments
-    that hold parameters. A function with shardings is an `IRError`: devices are
-    pcp's to choose.
+    that hold parameters.
+
+    Shardings are `jax.jit`'s, here or in a function that is jitted already; they and
+    those inside become annotations of the module (see `jax_sharding`).
+
+    With `rules` a function inside that has a `jax.custom_vjp` or `jax.custom_jvp`
+    becomes a composite with a `pcp.custom_vjp` or `pcp.custom_jvp`; without, it is
+    differentiated as it is written.
     """
     jax = _jax()
-    jitted: Any = fn if hasattr(fn, "lower") else jax.jit(fn, keep_unused=True)
-    text = jitted.lower(*args).as_text(debug_info=True)
-    _refuse_sharding(text, _name(fn))
+    asked = {"in_shardings": in_shardings, "out_shardings": out_shardings}
+    jitted = jax_sharding.jitted(jax, fn, asked)
+    text = _lower(jitted, args, _name(fn), rules)
     module = parse(text, source=_name(fn))
+    shardings = jax_sharding.Ports.of(module)
+    jax_rules.attach(module)
     _inline(module)
     leaves = list(_leaves(jax, fn, args))
     _check_unused(module, len(leaves), _name(fn))
     annotate(module, [_argument(*leaf, frozenset(params)) for leaf in leaves])
+    shardings.put_back(module)
     return module
 
 
@@ -69,15 +81,12 @@ def _name(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__name__", type(fn).__name__)
 
 
-def _refuse_sharding(text: str, name: str) -> None:
-    many = any(int(count) > 1 for count in _PARTITIONS.findall(text))
-    found = _SHARDING.search(text)
-    if found or many:
-        what = found.group() if found else "more than one partition"
-        raise IRError(
-            f"{name}: the JAX program is sharded ({what}); pass unsharded arrays "
-            "and no in_shardings: pcp places programs on devices itself"
-        )
+def _lower(jitted: Any, args: tuple[Any, ...], name: str, rules: bool) -> str:
+    if not rules:
+        return jax_sharding.text_of(jitted.lower(*args), name)
+    parameters = jax_rules.Rules(name).parameters()
+    lowered = jitted.trace(*args).lower(_private_parameters=parameters)
+    return jax_sharding.text_of(lowered, name)
 
 
 def _inline(module: ir.Module) -> None:

@@ -40,10 +40,23 @@ def from_torch(
 
 
 def from_jax(
-    fn: Callable[..., Any], *args: Any, params: Collection[int] = (0,)
+    fn: Callable[..., Any],
+    *args: Any,
+    params: Collection[int] = (0,),
+    in_shardings: Any = None,
+    out_shardings: Any = None,
 ) -> ir.Module:
-    """Trace `fn(*args)`; the arguments at `params` hold the parameters."""
-    return jax_frontend.from_jax(fn, *args, params=params)
+    """Trace `fn(*args)`; the arguments at `params` hold the parameters.
+
+    Shardings, as `jax.jit` takes them, become annotations of the module.
+    """
+    return jax_frontend.from_jax(
+        fn,
+        *args,
+        params=params,
+        in_shardings=in_shardings,
+        out_shardings=out_shardings,
+    )
 
 
 def run_passes(

@@ -8,7 +8,7 @@ from helpers.iree_server import Iree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import pcp
-from pcp.errors import IRError
+from pcp.errors import IRError, UsageError
 from pcp.frontends.jax import from_jax, weights_of
 from pcp.frontends.signature import Argument, arguments_of
 
@@ -95,9 +95,12 @@ def test_a_jitted_function_that_drops_arguments_is_refused() -> None:
         from_jax(jax.jit(lambda w, x: jnp.sum(w)), X, Y)
 
 
-def test_sharded_programs_are_refused() -> None:
+def test_shardings_become_annotations() -> None:
     mesh = Mesh(np.array(jax.devices()[:1]), ("dp",))
     sharding = NamedSharding(mesh, PartitionSpec())
     jitted = jax.jit(loss, in_shardings=sharding, keep_unused=True)
-    with pytest.raises(IRError, match=r"loss: the JAX program is sharded \(sdy\."):
-        from_jax(jitted, PARAMS, X, Y)
+    text = str(from_jax(jitted, PARAMS, X, Y))
+    assert 'pcp.axis<"dp", 1' in text
+    assert "sdy" not in text
+    with pytest.raises(UsageError, match="in_shardings: the function is jitted"):
+        from_jax(jitted, PARAMS, X, Y, in_shardings=sharding)
