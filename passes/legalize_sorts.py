@@ -45,7 +45,15 @@ def stable(op: ir.Operation) -> Sequence[Value] | None:
 
     scalars = [hlo.tensor((), hlo.element_type(x)) for x in every]
     hlo.body(new, [t for t in scalars for _ in range(2)], total)
-    return list(new.results)[: len(operands)]
+    results = list(new.results)[: len(operands)]
+    return [hlo.optimization_barrier(x) for x in results] if _is_cut(op) else results
+
+
+def _is_cut(op: ir.Operation) -> bool:
+    """Whether a result is sliced. IREE takes that for a top_k, also where values and
+    positions are cut differently, and then fails; a barrier hides the pattern."""
+    users = (use.owner.operation for result in op.results for use in result.uses)
+    return any(user.name == "stablehlo.slice" for user in users)
 
 
 def _position_in(operands: Sequence[Value], dimension: int) -> int | None:

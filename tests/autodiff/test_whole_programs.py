@@ -1,0 +1,76 @@
+"""Whole programs as users write them, through every pass and IREE, against jax.
+
+    pcp-grad ─► pcp-simplify ─► pcp-legalize ─► iree-compile ─► equal to jax at 1e-4
+
+Together with `test_programs` these are more than fifty models.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import jax
+import pytest
+from helpers import whole_losses, whole_sequence, whole_vision
+from helpers.gradients import TOLERANCE, Case, check_vjp
+from helpers.interpreter import Interpreter
+from helpers.iree_server import Iree
+from helpers.programs import PROGRAM_TOLERANCE
+from helpers.stack import Group
+
+FAST = ("unet", "graph_attention", "mixture_of_experts", "maml", "gaussian_process")
+
+
+def _with_tolerance(case: Case) -> Case:
+    """1e-4, of which `Group.check` allows twice the case's own."""
+    own = PROGRAM_TOLERANCE if case.tolerance == TOLERANCE else case.tolerance
+    return replace(case, tolerance=own / 2)
+
+
+def _text(case: Case) -> Case:
+    """`adaptive` runs as a while loop; its twin with fixed rounds is the oracle."""
+    if case.name != "adaptive":
+        return case
+    loop = jax.jit(whole_losses.adaptive).lower(*case.args).as_text()
+    return replace(case, text=loop)
+
+
+#: IREE 3.13 cannot run these gradients; the reference interpreter does.
+NOT_IN_IREE = {
+    "mobilenet": "'vector.contract' op invalid accumulator/result vector shape",
+    "adaptive": "ref is null: a loop's result in a loop of unknown length",
+}
+
+EVERY = [
+    _text(_with_tolerance(case))
+    for chapter in (whole_vision, whole_sequence, whole_losses)
+    for case in chapter.PROGRAMS
+]
+QUICK = Group([case for case in EVERY if case.name in FAST])
+REST = Group([case for case in EVERY if case.name not in {*FAST, *NOT_IN_IREE}])
+
+
+@pytest.fixture(scope="module")
+def iree() -> Iterator[Iree]:
+    with Iree() as server:
+        yield server
+
+
+@pytest.mark.parametrize("case", QUICK.cases, ids=str)
+def test_gradient(case: Case, iree: Iree) -> None:
+    QUICK.check(case, iree)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", REST.cases, ids=str)
+def test_gradient_of_the_rest(case: Case, iree: Iree) -> None:
+    REST.check(case, iree)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [c for c in EVERY if c.name in NOT_IN_IREE], ids=str)
+def test_gradient_in_the_interpreter(case: Case, interpreter: Interpreter) -> None:
+    check_vjp(case, interpreter)
+
+
+def test_there_are_enough() -> None:
+    assert len({case.name for case in EVERY}) == len(EVERY) >= 45
