@@ -255,7 +255,7 @@ def adaptive(rate, start):
 
     def step(carry):
         t, x, n = carry
-        h = jnp.minimum(0.1 / (1 + jnp.abs(lax.stop_gradient(x[0]))), 1.0 - t + 1e-6)
+        h = jnp.minimum(0.1 / (1 + jnp.abs(x[0])), 1.0 - t + 1e-6)
         return t + h, x - h * jnp.exp(rate) * jnp.sin(x), n + 1
 
     _, x, _ = lax.while_loop(go_on, step, (0.0, start, 0))
@@ -267,7 +267,7 @@ def adaptive_by_scan(rate, start):
 
     def step(carry, _):
         t, x = carry
-        h = jnp.minimum(0.1 / (1 + jnp.abs(lax.stop_gradient(x[0]))), 1.0 - t + 1e-6)
+        h = jnp.minimum(0.1 / (1 + jnp.abs(x[0])), 1.0 - t + 1e-6)
         active = t < 1.0
         moved = x - h * jnp.exp(rate) * jnp.sin(x)
         return (jnp.where(active, t + h, t), jnp.where(active, moved, x)), None
