@@ -13,6 +13,9 @@ Value = ir.Value
 
 MIB = 1 << 20
 
+#: Members may differ in these: no reduction moves past one, or two would wait.
+POINTS = ("pcp.send", "pcp.recv", "pcp.sync", "pcp.start", "pcp.wait", "func.call")
+
 
 @dataclass(frozen=True)
 class BucketCollectives(Pass):
@@ -85,6 +88,9 @@ def _buckets(block: ir.Block, limit: int) -> Iterator[_Bucket]:
     open_: dict[tuple, _Bucket] = {}
     for view in block.operations:
         op = view.operation
+        if op.name in POINTS:
+            yield from open_.values()
+            open_.clear()
         key = _key(op)
         bucket = open_.get(key) if key else None
         if key and bucket and (bucket.reads(op) or bucket.size + _bytes(op) > limit):

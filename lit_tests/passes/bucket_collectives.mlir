@@ -79,3 +79,20 @@ func.func @crossed(%a: tensor<4xf32>, %b: tensor<4xf32>) -> (tensor<4xf32>, tens
   %3 = "pcp.all_reduce"(%0) {axes = ["tp"], kind = "sum", mesh = @m} : (tensor<4xf32>) -> tensor<4xf32>
   return %2, %3 : tensor<4xf32>, tensor<4xf32>
 }
+
+// -----
+
+// Nothing moves past a message: the other end may wait for it.
+// CHECK-LABEL: func.func @message
+// CHECK: "pcp.all_reduce"{{.*}}tensor<4xf32>
+// CHECK: "pcp.send"
+// CHECK: "pcp.all_reduce"{{.*}}tensor<4xf32>
+"pcp.target"() {arch = "x86_64", caps = {}, driver = "local", sym_name = "cpu"} : () -> ()
+"pcp.device"() {sym_name = "d0", target = @cpu} : () -> ()
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @message(%a: tensor<4xf32>, %b: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %0 = "pcp.all_reduce"(%a) {axes = ["dp"], kind = "sum", mesh = @m} : (tensor<4xf32>) -> tensor<4xf32>
+  "pcp.send"(%0) {channel = 1 : i64, to = @d0} : (tensor<4xf32>) -> ()
+  %1 = "pcp.all_reduce"(%b) {axes = ["dp"], kind = "sum", mesh = @m} : (tensor<4xf32>) -> tensor<4xf32>
+  return %0, %1 : tensor<4xf32>, tensor<4xf32>
+}
