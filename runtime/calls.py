@@ -15,11 +15,15 @@ from numpy.typing import NDArray
 
 from pcp.errors import ProtocolError, UsageError
 from pcp.runtime.buffers import BufferPool, checked, octets
+from pcp.runtime.codecs import Codec
 from pcp.runtime.collectives import Barrier, Chain, EagerReduce, Exchange, Ring
+from pcp.runtime.compressed import CompressedReduce, Memory
+from pcp.runtime.feedback import ErrorFeedback
 from pcp.runtime.operation import Operation
 from pcp.runtime.reduction import EAGER_BYTES, Reduction, bounds
 
 _NOTHING = memoryview(b"")
+_COMPRESSIBLE = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,60 @@ class Seat:
         return [rank for rank in range(self.world_size) if rank != self.rank]
 
 
-def all_reduce(seat: Seat, array: NDArray, op: str, timeout: float) -> Operation:
+@dataclass(frozen=True)
+class Squeeze:
+    """How a reduction is compressed, and what remembers the bits it drops."""
+
+    codec: Codec
+    feedback: ErrorFeedback | None = None
+    tag: str = ""
+
+
+def _compressed(
+    seat: Seat,
+    facts: dict[str, Any],
+    timeout: float,
+    squeeze: Squeeze,
+    ranges: Sequence[tuple[int, int]],
+    gather: bool,
+    shared: dict[str, Any],
+) -> Operation:
+    array, write = shared["source"], shared["commit"]
+    if array.dtype.name not in _COMPRESSIBLE or facts["op"] not in ("sum", "mean"):
+        raise UsageError(
+            f"compression is for sums and means of {', '.join(_COMPRESSIBLE)}, not "
+            f"for the {facts['op']} of {array.dtype}; call it without compression"
+        )
+    memory = None
+    if squeeze.feedback is not None:
+        memory = Memory.begin(squeeze.feedback, squeeze.tag, array.size)
+    return CompressedReduce(
+        seat.peers,
+        facts | {"compression": squeeze.codec.name},
+        timeout,
+        rank=seat.rank,
+        source=array.reshape(-1).astype(np.float32),
+        ranges=ranges,
+        codec=squeeze.codec,
+        mean=facts["op"] == "mean",
+        gather=gather,
+        memory=memory,
+        commit=lambda flat: write(_narrowed(flat, array.dtype)),
+    )
+
+
+def _narrowed(flat: NDArray, dtype: np.dtype) -> NDArray:
+    with np.errstate(all="ignore"):
+        return flat.astype(dtype, copy=False)
+
+
+def all_reduce(
+    seat: Seat,
+    array: NDArray,
+    op: str,
+    timeout: float,
+    squeeze: "Squeeze | None" = None,
+) -> Operation:
     """Everybody's array becomes the reduction."""
     checked(array, "all_reduce", writable=True)
     reduction = Reduction.of(op, array.dtype)
@@ -52,9 +109,11 @@ def all_reduce(seat: Seat, array: NDArray, op: str, timeout: float) -> Operation
         "commit": write,
     }
     facts = _facts("all_reduce", array, op=op)
+    chunks = bounds(array.size, seat.world_size)
+    if squeeze is not None:
+        return _compressed(seat, facts, timeout, squeeze, chunks, True, shared)
     if array.nbytes <= EAGER_BYTES or seat.world_size == 1:
         return EagerReduce(seat.peers, facts, timeout, **shared)
-    chunks = bounds(array.size, seat.world_size)
     return Ring(
         seat.peers,
         facts,
@@ -67,7 +126,12 @@ def all_reduce(seat: Seat, array: NDArray, op: str, timeout: float) -> Operation
 
 
 def reduce_scatter(
-    seat: Seat, array: NDArray, op: str, sizes: Sequence[int] | None, timeout: float
+    seat: Seat,
+    array: NDArray,
+    op: str,
+    sizes: Sequence[int] | None,
+    timeout: float,
+    squeeze: "Squeeze | None" = None,
 ) -> Operation:
     """Everybody gets its rows of the reduction."""
     checked(array, "reduce_scatter")
@@ -92,9 +156,11 @@ def reduce_scatter(
     }
     split = [list(part) for part in rows]
     facts = _facts("reduce_scatter", array, op=op, rows=split)
+    chunks = [(a * width, b * width) for a, b in rows]
+    if squeeze is not None:
+        return _compressed(seat, facts, timeout, squeeze, chunks, False, shared)
     if array.nbytes <= EAGER_BYTES or seat.world_size == 1:
         return EagerReduce(seat.peers, facts, timeout, **shared)
-    chunks = [(a * width, b * width) for a, b in rows]
     return Ring(
         seat.peers,
         facts,

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from pcp.errors import CollectiveAborted, ConfigError
+from pcp.errors import CollectiveAborted, ConfigError, UsageError
 from pcp.runtime import calls
-from pcp.runtime.calls import Seat
+from pcp.runtime.calls import Seat, Squeeze
+from pcp.runtime.codecs import Codec, codec
 from pcp.runtime.faults import FaultPlan
+from pcp.runtime.feedback import ErrorFeedback
 from pcp.runtime.group import Group
 from pcp.runtime.in_process import pair
 from pcp.runtime.loop import Loop
@@ -152,6 +154,8 @@ class Communicator:
         array: NDArray,
         op: str = "sum",
         *,
+        compression: str | Codec | None = None,
+        feedback: ErrorFeedback | None = None,
         tag: str = "",
         timeout: Seconds = None,
     ) -> NDArray:
@@ -159,14 +163,25 @@ class Communicator:
 
         `op` is sum, mean, max, min or prod. All members end with the same
         bits; `reduction` declares the order and the accumulation type.
+        `compression` names one of `codecs`, for sums and means of floats up to
+        32 bits; `feedback` keeps under the tag what it drops, for the next call.
         """
-        return self.all_reduce_async(array, op, tag=tag, timeout=timeout).result()
+        return self.all_reduce_async(
+            array,
+            op,
+            compression=compression,
+            feedback=feedback,
+            tag=tag,
+            timeout=timeout,
+        ).result()
 
     def all_reduce_async(
         self,
         array: NDArray,
         op: str = "sum",
         *,
+        compression: str | Codec | None = None,
+        feedback: ErrorFeedback | None = None,
         tag: str = "",
         timeout: Seconds = None,
     ) -> Pending:
@@ -174,7 +189,9 @@ class Communicator:
 
         The array must be left alone until then.
         """
-        operation = calls.all_reduce(self._seat, array, op, self._patience(timeout))
+        squeeze = _squeeze(compression, feedback, tag)
+        patience = self._patience(timeout)
+        operation = calls.all_reduce(self._seat, array, op, patience, squeeze)
         return self._post(operation, tag)
 
     def reduce_scatter(
@@ -183,6 +200,8 @@ class Communicator:
         op: str = "sum",
         *,
         sizes: Sequence[int] | None = None,
+        compression: str | Codec | None = None,
+        feedback: ErrorFeedback | None = None,
         tag: str = "",
         timeout: Seconds = None,
     ) -> NDArray:
@@ -190,9 +209,16 @@ class Communicator:
 
         `sizes` are the members' numbers of rows; without it, of n rows members
         get n // world_size each, the first n % world_size of them one more.
+        `compression` and `feedback` are as in `all_reduce`.
         """
         return self.reduce_scatter_async(
-            array, op, sizes=sizes, tag=tag, timeout=timeout
+            array,
+            op,
+            sizes=sizes,
+            compression=compression,
+            feedback=feedback,
+            tag=tag,
+            timeout=timeout,
         ).result()
 
     def reduce_scatter_async(
@@ -201,12 +227,17 @@ class Communicator:
         op: str = "sum",
         *,
         sizes: Sequence[int] | None = None,
+        compression: str | Codec | None = None,
+        feedback: ErrorFeedback | None = None,
         tag: str = "",
         timeout: Seconds = None,
     ) -> Pending:
         """As `reduce_scatter`, at once."""
+        squeeze = _squeeze(compression, feedback, tag)
         patience = self._patience(timeout)
-        operation = calls.reduce_scatter(self._seat, array, op, sizes, patience)
+        operation = calls.reduce_scatter(
+            self._seat, array, op, sizes, patience, squeeze
+        )
         return self._post(operation, tag)
 
     def all_gather(
@@ -396,11 +427,22 @@ class Communicator:
         operation.tag = _hashed(tag)
         with self._lock:
             if self._closed or loop.closed:
+                operation.release()
                 raise CollectiveAborted("this member closed its communicator")
             counter = self._counters.setdefault(operation.tag, itertools.count())
             operation.seq = next(counter) if turn is None else turn
             loop.call(self._group.post, operation)
         return operation.pending
+
+
+def _squeeze(
+    compression: str | Codec | None, feedback: ErrorFeedback | None, tag: str
+) -> Squeeze | None:
+    if compression is None:
+        if feedback is not None:
+            raise UsageError("feedback= without compression= has nothing to remember")
+        return None
+    return Squeeze(codec(compression), feedback, tag)
 
 
 def _hashed(tag: str) -> int:

@@ -1,0 +1,375 @@
+"""Lossy codecs: float32 values as fewer bytes, and back.
+
+A codec maps a flat float32 array to bytes whose number depends on the element
+count alone (`wire_bytes`), so that a receiver knows it before anything arrives.
+Decoding uses elementwise arithmetic only: all machines decode the same bytes to
+the same values. Blocks have `BLOCK` elements, the last one may be shorter.
+
+| codec      | bytes for n elements      | a block's value                         |
+|------------|---------------------------|-----------------------------------------|
+| fp16, bf16 | 2 n                       | rounded to nearest even                 |
+| fp8        | n + 4 ceil(n/256)         | e4m3 times the block's scale            |
+| int8       | n + 4 ceil(n/256)         | integer in [-127, 127] times the scale  |
+| int8zp     | n + 8 ceil(n/256)         | least value + [0, 255] times the scale  |
+| e3m0       | ceil(n/2) + 4 ceil(n/256) | sign and power of two, or zero          |
+| int2       | ceil(n/4) + 4 ceil(n/256) | {-1.5, -0.5, 0.5, 1.5} times the scale  |
+| topk:r     | 8 k, k = ceil(r n)        | the k largest by magnitude, as they are |
+| randomk:r  | 4 k, k = ceil(r n)        | at k places drawn from a shared seed    |
+
+Nothing non-finite is hidden: in a scaled block it makes the whole block NaN;
+fp16, bf16 and topk carry it as it is (topk takes it for the largest); what
+exceeds fp16's range becomes infinite. randomk carries what it happens to draw.
+
+Sources: Dettmers et al., "8-bit optimizers via block-wise quantization" (2021)
+for block scales; Douillard et al., "Streaming DiLoCo" (2025) for E3M0; Stich et
+al., "Sparsified SGD with memory" (2018) for top-k and random-k with feedback.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcp.errors import ProtocolError, UsageError, nearest
+
+BLOCK = 256
+"""Elements that share a scale."""
+F32 = NDArray[np.float32]
+U8 = NDArray[np.uint8]
+
+
+class Codec(ABC):
+    """One way to write float32 values down. Stateless; safe between threads."""
+
+    name: str
+    """What `codec` reads, and what members compare."""
+
+    @abstractmethod
+    def wire_bytes(self, count: int) -> int:
+        """How many bytes `encode` makes of `count` elements."""
+
+    @abstractmethod
+    def encode(self, values: F32, seed: int = 0) -> U8:
+        """The bytes of a flat array; `seed` is the one the receivers will use."""
+
+    @abstractmethod
+    def decode(self, wire: U8, count: int, seed: int = 0) -> F32:
+        """The values that `encode` wrote; ProtocolError if they cannot be."""
+
+    def check(self, wire: U8, count: int) -> None:
+        """Refuse bytes that `encode` would not have made of `count` elements."""
+        if wire.size != self.wire_bytes(count):
+            raise ProtocolError(
+                f"{wire.size} bytes of {self.name} for {count} elements, "
+                f"which take {self.wire_bytes(count)}"
+            )
+
+
+class Cast(Codec):
+    """Every element in a narrower floating-point type."""
+
+    def __init__(self, name: str, dtype: np.dtype) -> None:
+        self.name = name
+        self._dtype = dtype
+
+    def wire_bytes(self, count: int) -> int:
+        return count * self._dtype.itemsize
+
+    def encode(self, values: F32, seed: int = 0) -> U8:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return values.astype(self._dtype).view(np.uint8)
+
+    def decode(self, wire: U8, count: int, seed: int = 0) -> F32:
+        self.check(wire, count)
+        return np.ascontiguousarray(wire).view(self._dtype).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The numbers a scaled block is rounded to.
+
+    `peak` is what the block's largest magnitude becomes. `quantise` takes
+    scaled values to symbols (uint8, in place of float32), `value` back;
+    symbols are packed `per_byte` to a byte.
+    """
+
+    peak: float
+    per_byte: int
+    quantise: Callable[[F32], U8]
+    value: Callable[[U8], F32]
+
+
+class Scaled(Codec):
+    """Blocks of symbols, each block with a float32 scale: scales first."""
+
+    def __init__(self, name: str, grid: Grid) -> None:
+        self.name = name
+        self._grid = grid
+
+    def wire_bytes(self, count: int) -> int:
+        return 4 * -(-count // BLOCK) + -(-count // self._grid.per_byte)
+
+    def encode(self, values: F32, seed: int = 0) -> U8:
+        blocks = _blocks(values)
+        with np.errstate(all="ignore"):
+            # The largest magnitude is NaN or infinite when any element is.
+            scale = np.abs(blocks).max(axis=1, initial=0) / np.float32(self._grid.peak)
+            scale[~np.isfinite(scale)] = np.nan
+            # A scale that underflowed would divide by nothing: such values are 0.
+            tiny = scale < np.finfo(np.float32).tiny
+            scale[tiny] = 0
+            inverse = np.where(tiny, np.float32(0), 1 / scale)
+            scaled = np.nan_to_num(blocks * inverse[:, None], copy=False)
+        symbols = self._grid.quantise(scaled).reshape(-1)[: values.size]
+        return np.concatenate([scale.view(np.uint8), _pack(symbols, self._grid)])
+
+    def decode(self, wire: U8, count: int, seed: int = 0) -> F32:
+        self.check(wire, count)
+        blocks = -(-count // BLOCK)
+        scale = np.ascontiguousarray(wire[: 4 * blocks]).view(np.float32)
+        symbols = _unpack(wire[4 * blocks :], count, self._grid)
+        with np.errstate(all="ignore"):
+            padded = _blocks(self._grid.value(symbols))
+            return (padded * scale[:, None]).reshape(-1)[:count]
+
+
+class Affine(Codec):
+    """Blocks of bytes, each with its least value and its step: for data off zero."""
+
+    name = "int8zp"
+
+    def wire_bytes(self, count: int) -> int:
+        return 8 * -(-count // BLOCK) + count
+
+    def encode(self, values: F32, seed: int = 0) -> U8:
+        blocks = _blocks(values, fill="edge")
+        with np.errstate(all="ignore"):
+            low, high = blocks.min(axis=1), blocks.max(axis=1)
+            # Halves: the difference of two finite numbers may not be finite.
+            step = (high / 2 - low / 2) / np.float32(127.5)
+            step[~np.isfinite(step)] = np.nan
+            flat = step < np.finfo(np.float32).tiny
+            inverse = np.where(flat, np.float32(0), 1 / step)
+            scaled = blocks * inverse[:, None] - (low * inverse)[:, None]
+            scaled = np.clip(np.rint(np.nan_to_num(scaled, copy=False)), 0, 255)
+        step[flat] = 0
+        symbols = scaled.astype(np.uint8).reshape(-1)[: values.size]
+        return np.concatenate([low.view(np.uint8), step.view(np.uint8), symbols])
+
+    def decode(self, wire: U8, count: int, seed: int = 0) -> F32:
+        self.check(wire, count)
+        blocks = -(-count // BLOCK)
+        head = np.ascontiguousarray(wire[: 8 * blocks]).view(np.float32)
+        low, step = head[:blocks, None], head[blocks:, None]
+        with np.errstate(all="ignore"):
+            padded = _blocks(wire[8 * blocks :].astype(np.float32))
+            # Halves again, for the same reason.
+            half = padded * (step / 2) + low / 2
+            return np.add(half, half, dtype=np.float32).reshape(-1)[:count]
+
+
+class TopK(Codec):
+    """The largest elements by magnitude and where they are; the rest is 0."""
+
+    def __init__(self, ratio: float) -> None:
+        self.name = f"topk:{ratio:g}"
+        self._ratio = ratio
+
+    def wire_bytes(self, count: int) -> int:
+        return 8 * _share(self._ratio, count)
+
+    def encode(self, values: F32, seed: int = 0) -> U8:
+        k = _share(self._ratio, values.size)
+        if not k:
+            return np.empty(0, np.uint8)
+        size = np.abs(values)
+        size[np.isnan(size)] = np.inf
+        places = np.sort(np.argpartition(size, values.size - k)[values.size - k :])
+        return np.concatenate(
+            [places.astype("<u4").view(np.uint8), values[places].view(np.uint8)]
+        )
+
+    def decode(self, wire: U8, count: int, seed: int = 0) -> F32:
+        self.check(wire, count)
+        k = wire.size // 8
+        places = np.ascontiguousarray(wire[: 4 * k]).view("<u4")
+        # Strictly ascending: a place twice would make the sum depend on order.
+        if k and (places[-1] >= count or (places[1:] <= places[:-1]).any()):
+            raise ProtocolError(f"{self.name}: places that are not ascending")
+        out = np.zeros(count, np.float32)
+        out[places] = np.ascontiguousarray(wire[4 * k :]).view(np.float32)
+        return out
+
+
+class RandomK(Codec):
+    """Elements at places that all members draw alike from the seed.
+
+    They are sent as they are. Without error feedback the rest is lost, and
+    the expectation is the ratio times the input.
+    """
+
+    def __init__(self, ratio: float) -> None:
+        self.name = f"randomk:{ratio:g}"
+        self._ratio = ratio
+
+    def wire_bytes(self, count: int) -> int:
+        return 4 * _share(self._ratio, count)
+
+    def encode(self, values: F32, seed: int = 0) -> U8:
+        return values[self._places(values.size, seed)].view(np.uint8)
+
+    def decode(self, wire: U8, count: int, seed: int = 0) -> F32:
+        self.check(wire, count)
+        out = np.zeros(count, np.float32)
+        out[self._places(count, seed)] = np.ascontiguousarray(wire).view(np.float32)
+        return out
+
+    def _places(self, count: int, seed: int) -> NDArray[np.int64]:
+        """One place in each of k equal stretches: ascending, in time O(k)."""
+        k = _share(self._ratio, count)
+        edges = np.arange(k + 1, dtype=np.int64) * count // max(k, 1)
+        # Philox is specified bit by bit, so that all versions draw alike.
+        draw = np.random.Philox(key=[seed % 2**64, count]).random_raw(k)
+        widths = (edges[1:] - edges[:-1]).astype(np.uint64)
+        return edges[:-1] + (draw % widths).astype(np.int64)
+
+
+def codec(name: "str | Codec") -> Codec:
+    """The codec of this name (see the module's table), or UsageError."""
+    if isinstance(name, Codec):
+        return name
+    kind, _, ratio = name.partition(":")
+    if kind in _SPARSE:
+        try:
+            share = float(ratio or _DEFAULT_RATIO)
+        except ValueError:
+            share = 0.0
+        if not 0 < share <= 1:
+            raise UsageError(f"{name!r}: a ratio in (0, 1], for example {kind}:0.01")
+        return _SPARSE[kind](share)
+    if name not in _FIXED:
+        known = [*_FIXED, *(f"{kind}:RATIO" for kind in _SPARSE)]
+        raise UsageError(
+            f"unknown compression {name!r}; there are {', '.join(known)}."
+            f"{nearest(name, known)}"
+        )
+    return _FIXED[name]()
+
+
+def _blocks(values: F32, fill: Literal["constant", "edge"] = "constant") -> F32:
+    """As rows of BLOCK elements; the last is filled up with zeros, or the last one."""
+    short = -values.size % BLOCK
+    if short:
+        values = np.pad(values, (0, short), mode=fill)
+    return values.reshape(-1, BLOCK)
+
+
+def _share(ratio: float, count: int) -> int:
+    return min(count, int(np.ceil(ratio * count)))
+
+
+def _pack(symbols: U8, grid: Grid) -> U8:
+    """`per_byte` symbols a byte, the first in the lowest bits."""
+    per, bits = grid.per_byte, 8 // grid.per_byte
+    if per == 1:
+        return symbols
+    if short := -symbols.size % per:
+        symbols = np.concatenate([symbols, np.zeros(short, np.uint8)])
+    columns = symbols.reshape(-1, per)
+    packed = columns[:, 0].copy()
+    for i in range(1, per):
+        packed |= columns[:, i] << np.uint8(bits * i)
+    return packed
+
+
+def _unpack(packed: U8, count: int, grid: Grid) -> U8:
+    per, bits = grid.per_byte, 8 // grid.per_byte
+    if per == 1:
+        return packed
+    columns = np.empty((packed.size, per), np.uint8)
+    for i in range(per):
+        columns[:, i] = (packed >> np.uint8(bits * i)) & np.uint8(2**bits - 1)
+    return columns.reshape(-1)[:count]
+
+
+# The grids.
+
+
+def _to_int8(scaled: F32) -> U8:
+    return np.rint(scaled, out=scaled).astype(np.int8).view(np.uint8)
+
+
+def _from_int8(symbols: U8) -> F32:
+    return symbols.view(np.int8).astype(np.float32)
+
+
+_E3M0_SMALLEST = -6
+"""Magnitudes are 2^-6 ... 2^0 times the scale, and zero: with the sign, 4 bits."""
+
+
+def _to_e3m0(scaled: F32) -> U8:
+    """Rounded to the nearest power of two, ties upwards; below half the least, 0."""
+    size = np.abs(scaled)
+    mantissa, exponent = np.frexp(size)
+    # |x| = m 2^e, m in [1/2, 1): the middle of 2^(e-1) and 2^e is m = 3/4.
+    power = exponent - 1 + (mantissa >= 0.75)
+    magnitude = np.clip(power - _E3M0_SMALLEST + 1, 1, 7).astype(np.uint8)
+    magnitude[size < np.ldexp(0.5, _E3M0_SMALLEST)] = 0
+    return magnitude | (np.signbit(scaled).astype(np.uint8) << np.uint8(3))
+
+
+_E3M0 = np.array(
+    [
+        sign * (2.0 ** (_E3M0_SMALLEST + m - 1) if m else 0.0)
+        for sign in (1, -1)
+        for m in range(8)
+    ],
+    np.float32,
+)
+_INT2 = np.array([-1.5, -0.5, 0.5, 1.5], np.float32)
+
+
+def _to_int2(scaled: F32) -> U8:
+    """The nearest level; a zero becomes +0.5 and -0.5 in turn, not always one."""
+    odd = scaled[:, 1::2]
+    odd[odd == 0] = -0.5
+    return np.clip(np.floor(scaled) + 2, 0, 3).astype(np.uint8)
+
+
+def _fp8() -> Codec:
+    try:
+        from ml_dtypes import float8_e4m3fn
+    except ImportError:
+        raise UsageError("fp8 needs the package ml_dtypes on this machine") from None
+
+    def to(scaled: F32) -> U8:
+        return scaled.astype(float8_e4m3fn).view(np.uint8)
+
+    def back(symbols: U8) -> F32:
+        return symbols.view(float8_e4m3fn).astype(np.float32)
+
+    return Scaled("fp8", Grid(448.0, 1, to, back))
+
+
+def _bf16() -> Codec:
+    try:
+        from ml_dtypes import bfloat16
+    except ImportError:
+        raise UsageError("bf16 needs the package ml_dtypes on this machine") from None
+    return Cast("bf16", np.dtype(bfloat16))
+
+
+_FIXED: dict[str, Callable[[], Codec]] = {
+    "fp16": lambda: Cast("fp16", np.dtype(np.float16)),
+    "bf16": _bf16,
+    "fp8": _fp8,
+    "int8": lambda: Scaled("int8", Grid(127.0, 1, _to_int8, _from_int8)),
+    "int8zp": Affine,
+    "e3m0": lambda: Scaled("e3m0", Grid(1.0, 2, _to_e3m0, lambda s: _E3M0[s])),
+    "int2": lambda: Scaled("int2", Grid(1.5, 4, _to_int2, lambda s: _INT2[s])),
+}
+_SPARSE: dict[str, Callable[[float], Codec]] = {"topk": TopK, "randomk": RandomK}
+_DEFAULT_RATIO = "0.01"
