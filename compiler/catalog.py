@@ -23,6 +23,8 @@ PASSES: dict[str, str] = {
     "pcp-demote-indices": "pcp.passes.demote_indices:DemoteIndices",
     "pcp-import": "pcp.passes.import_:Import",
     "pcp-bucket-collectives": "pcp.passes.bucket_collectives:BucketCollectives",
+    "pcp-compress-collectives": ("pcp.passes.compress_collectives:CompressCollectives"),
+    "pcp-overlap-collectives": "pcp.passes.overlap_collectives:OverlapCollectives",
     "pcp-inline-composites": "pcp.autodiff.inline_composites:InlineComposites",
     "pcp-insert-reshards": "pcp.passes.insert_reshards:InsertReshards",
     "pcp-partition": "pcp.passes.partition:Partition",

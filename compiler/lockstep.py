@@ -12,13 +12,14 @@ The interpreter aborts the process on a few ops (cholesky, rng, custom_call, ...
 programs that may hold them in a process of their own.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from pcp.dialect.base import integer, integers, strings, symbol, text
+from pcp.compiler.exchanges import COLLECTIVES, Array, Request
+from pcp.dialect.base import integer, strings, symbol
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.dialect.context import location_string
 from pcp.errors import PassError
@@ -28,11 +29,9 @@ from pcp.passes.functions import symbol_name
 from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.mesh import read_meshes
 
-Array = np.ndarray
 Values = dict[ir.Value, Any]
 
 #: What a member asks for while it runs, and is given. Values are arrays, and futures.
-Request = tuple[ir.Operation, list[Any]]
 Running = Generator[Request, list[Any] | None, list[Any]]
 
 
@@ -372,96 +371,3 @@ def _facts(op: ir.Operation) -> tuple:
     """What must be the same on all members."""
     own = {n: str(op.attributes[n]) for n in op.attributes if n != "channel"}
     return op.name, tuple(sorted(own.items()))
-
-
-# --- the exchanges: requests of a group in order, an answer for each ---
-
-Exchange = Callable[[Sequence[Request]], list[list[Array]]]
-
-_REDUCE: dict[str, Callable[[Any, Any], Any]] = {
-    "sum": np.add,
-    "mean": np.add,
-    "max": np.maximum,
-    "min": np.minimum,
-    "prod": np.multiply,
-}
-
-
-def _reduced(requests: Sequence[Request]) -> Array:
-    """Over the group, in its order."""
-    kind = text(requests[0][0], "kind")
-    total = requests[0][1][0]
-    for _, (operand, *_rest) in requests[1:]:
-        total = _REDUCE[kind](total, operand)
-    return (total / len(requests)).astype(total.dtype) if kind == "mean" else total
-
-
-def _all_reduce(requests: Sequence[Request]) -> list[list[Array]]:
-    total = _reduced(requests)
-    return [[total] for _ in requests]
-
-
-def _cut(array: Array, op: ir.Operation, dim: int, members: int) -> list[Array]:
-    """Parts along `dim`: of the op's sizes, or equal."""
-    sizes = integers(op, "sizes") if "sizes" in op.attributes else []
-    if not sizes:
-        return np.split(array, members, dim)
-    return np.split(array, np.cumsum(sizes)[:-1], dim)
-
-
-def _reduce_scatter(requests: Sequence[Request]) -> list[list[Array]]:
-    op = requests[0][0]
-    total = _reduced(requests)
-    return [[part] for part in _cut(total, op, integer(op, "dim"), len(requests))]
-
-
-def _all_gather(requests: Sequence[Request]) -> list[list[Array]]:
-    dim = integer(requests[0][0], "dim")
-    whole = np.concatenate([operands[0] for _, operands in requests], dim)
-    return [[whole] for _ in requests]
-
-
-def _all_to_all(requests: Sequence[Request]) -> list[list[Array]]:
-    op = requests[0][0]
-    split, concat = integer(op, "split"), integer(op, "concat")
-    pieces = [np.split(x[0], len(requests), split) for _, x in requests]
-    return [
-        [np.concatenate([piece[i] for piece in pieces], concat)]
-        for i in range(len(requests))
-    ]
-
-
-def _broadcast(requests: Sequence[Request]) -> list[list[Array]]:
-    root = integer(requests[0][0], "root")
-    return [[requests[root][1][0]] for _ in requests]
-
-
-def _param_sync(requests: Sequence[Request]) -> list[list[Array]]:
-    op = requests[0][0]
-    source = integer(op, "source") if "source" in op.attributes else 0
-    return [list(requests[source][1]) for _ in requests]
-
-
-def _permute(requests: Sequence[Request]) -> list[list[Array]]:
-    op = requests[0][0]
-    answers = [[np.zeros_like(x[0])] for _, x in requests]
-    for pair in ir.ArrayAttr(op.attributes["pairs"]):
-        source, target = (ir.IntegerAttr(i).value for i in ir.ArrayAttr(pair))
-        answers[target] = [requests[source][1][0]]
-    return answers
-
-
-def _sync(requests: Sequence[Request]) -> list[list[Array]]:
-    return [[] for _ in requests]
-
-
-COLLECTIVES: dict[str, Exchange] = {
-    "pcp.all_gather": _all_gather,
-    "pcp.all_reduce": _all_reduce,
-    "pcp.all_to_all": _all_to_all,
-    "pcp.broadcast": _broadcast,
-    "pcp.param_sync": _param_sync,
-    "pcp.permute": _permute,
-    "pcp.reduce_scatter": _reduce_scatter,
-    "pcp.sync": _sync,
-}

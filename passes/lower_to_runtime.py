@@ -67,7 +67,7 @@ class LowerToRuntime(Pass):
 
 def lower_to_runtime(module: ir.Module) -> None:
     """See `LowerToRuntime`."""
-    synchronize(module)
+    synchronize(module, fenced=True)
     imports = Imports(module, {})
     for op in operations(module):
         if op.name in LOWERINGS:

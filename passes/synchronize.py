@@ -3,8 +3,12 @@
     %f = "pcp.start"(%g) ({ ... %r = "pcp.all_reduce"(%a) ... yield %r })
     %y = "pcp.wait"(%f)                        becomes       %y = "pcp.all_reduce"(%g)
 
-Nothing is lost by it in what follows: a lowered collective is asynchronous by
-itself, it begins where it stands and is waited for where its result is used.
+A lowered collective is asynchronous by itself: it begins where it stands. Where its
+result is used the compiler decides, which may run what is ready together with what is
+not. `fenced`, each wait leaves a barrier, and the work in front of it is handed to the
+device before anything waits:
+
+    %y = stablehlo.optimization_barrier %r
 """
 
 from pcp.dialect.bindings import ir
@@ -12,8 +16,8 @@ from pcp.dialect.bundles import CAST, pack, unpack
 from pcp.passes.rewriting import before, defining, operations, refuse, replace
 
 
-def synchronize(module: ir.Module) -> None:
-    """Rewrite every start and wait of `module`."""
+def synchronize(module: ir.Module, *, fenced: bool = False) -> None:
+    """Rewrite every start and wait of `module`; see the module for `fenced`."""
     held: dict[ir.Value, list[ir.Value]] = {}
     found = operations(module)
     starts = [op for op in found if op.name == "pcp.start"]
@@ -25,7 +29,7 @@ def synchronize(module: ir.Module) -> None:
         if values is None:
             refuse(wait, "waits for a future that no pcp.start here makes")
         with before(wait):
-            replace(wait, pack(values))
+            replace(wait, pack(_barrier(values) if fenced else values))
     for start in starts:
         if any(True for _ in start.results[0].uses):
             refuse(start, "its future has a use other than pcp.wait")
@@ -49,6 +53,16 @@ def drop_tuples(module: ir.Module) -> None:
         if any(True for result in cast.results for _ in result.uses):
             refuse(cast, "its tuple comes from no pack of the same types")
         cast.erase()
+
+
+def _barrier(values: list[ir.Value]) -> list[ir.Value]:
+    """The values, behind a point that no work is moved across."""
+    op = ir.Operation.create(
+        "stablehlo.optimization_barrier",
+        operands=values,
+        results=[value.type for value in values],
+    )
+    return list(op.results)
 
 
 def _inline(start: ir.Operation) -> list[ir.Value]:

@@ -87,8 +87,18 @@ def launch(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pe
         known = ", ".join(sorted(_STARTERS))
         raise BundleError(f"this runtime has no collective {what.kind!r} ({known})")
     if what.wire and what.wire != what.dtype:
-        array = array.astype(numpy_dtype(what.wire))
+        array = array.astype(_numbers(what.wire, tag))
+    elif what.reduction:
+        _numbers(what.dtype, tag)
     return starter(comm, what, array, tag)
+
+
+def _numbers(dtype: str, tag: str) -> np.dtype:
+    """The numpy type to count with; ConfigError when there are only bits of it."""
+    found = numpy_dtype(dtype)
+    if found.kind == "u" and not dtype.startswith(("ui", "i")):
+        raise ConfigError(f"{tag} has numbers of {dtype}: install ml_dtypes here")
+    return found
 
 
 def _dim(what: Collective) -> int:

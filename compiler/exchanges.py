@@ -1,0 +1,147 @@
+"""What a group's collective gives each member: the lockstep executor's exchanges.
+
+An exchange takes the requests of a group's members in their order, each an op with
+its operands, and gives each member's results.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pcp.dialect.base import integer, integers, text
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import location_string
+from pcp.errors import PassError
+
+Array = np.ndarray
+
+#: What a member asks for while it runs: the op and its operands' values.
+Request = tuple[ir.Operation, list[Any]]
+Exchange = Callable[[Sequence[Request]], list[list[Array]]]
+
+_REDUCE: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": np.add,
+    "mean": np.add,
+    "max": np.maximum,
+    "min": np.minimum,
+    "prod": np.multiply,
+}
+
+
+def _reduced(requests: Sequence[Request]) -> Array:
+    """Over the group, in its order; what travels narrow is added up in f32."""
+    op = requests[0][0]
+    kind = text(op, "kind")
+    operands = [_rounded(op, operand) for _, (operand, *_rest) in requests]
+    total = operands[0]
+    for operand in operands[1:]:
+        total = _REDUCE[kind](total, operand)
+    if kind == "mean":
+        total = (total / len(requests)).astype(total.dtype)
+    return _rounded(op, total).astype(requests[0][1][0].dtype)
+
+
+def _rounded(op: ir.Operation, array: Array) -> Array:
+    """An array as it is after it travelled in the op's `wire` type.
+
+    Of a narrow type it comes as float32, in which it is reduced.
+    """
+    if "wire" not in op.attributes:
+        return array
+    wire = ir.TypeAttr(op.attributes["wire"]).value
+    if wire == ir.RankedTensorType(op.operands[0].type).element_type:
+        return array
+    name = str(wire)
+    if name not in _WIRES:
+        known = ", ".join(_WIRES)
+        raise PassError(f"{location_string(op.location)}: wire {name} (known: {known})")
+    with np.errstate(over="ignore"):
+        return _WIRES[name](array)
+
+
+def _bfloat16(array: Array) -> Array:
+    """Rounded to bfloat16's eight bits, to even at ties; as float32."""
+    single = np.array(array, np.float32)
+    bits = single.view(np.uint32)
+    nearest = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)
+    return np.where(np.isnan(single), single, nearest.view(np.float32))
+
+
+_WIRES: dict[str, Callable[[Array], Array]] = {
+    "bf16": _bfloat16,
+    "f16": lambda array: array.astype(np.float16).astype(np.float32),
+    "f32": lambda array: array.astype(np.float32),
+}
+
+
+def _all_reduce(requests: Sequence[Request]) -> list[list[Array]]:
+    total = _reduced(requests)
+    return [[total] for _ in requests]
+
+
+def _cut(array: Array, op: ir.Operation, dim: int, members: int) -> list[Array]:
+    """Parts along `dim`: of the op's sizes, or equal."""
+    sizes = integers(op, "sizes") if "sizes" in op.attributes else []
+    if not sizes:
+        return np.split(array, members, dim)
+    return np.split(array, np.cumsum(sizes)[:-1], dim)
+
+
+def _reduce_scatter(requests: Sequence[Request]) -> list[list[Array]]:
+    op = requests[0][0]
+    total = _reduced(requests)
+    return [[part] for part in _cut(total, op, integer(op, "dim"), len(requests))]
+
+
+def _all_gather(requests: Sequence[Request]) -> list[list[Array]]:
+    op = requests[0][0]
+    parts = [_rounded(op, operands[0]) for _, operands in requests]
+    whole = np.concatenate(parts, integer(op, "dim"))
+    return [[whole.astype(requests[0][1][0].dtype)] for _ in requests]
+
+
+def _all_to_all(requests: Sequence[Request]) -> list[list[Array]]:
+    op = requests[0][0]
+    split, concat = integer(op, "split"), integer(op, "concat")
+    pieces = [np.split(x[0], len(requests), split) for _, x in requests]
+    return [
+        [np.concatenate([piece[i] for piece in pieces], concat)]
+        for i in range(len(requests))
+    ]
+
+
+def _broadcast(requests: Sequence[Request]) -> list[list[Array]]:
+    root = integer(requests[0][0], "root")
+    return [[requests[root][1][0]] for _ in requests]
+
+
+def _param_sync(requests: Sequence[Request]) -> list[list[Array]]:
+    op = requests[0][0]
+    source = integer(op, "source") if "source" in op.attributes else 0
+    return [list(requests[source][1]) for _ in requests]
+
+
+def _permute(requests: Sequence[Request]) -> list[list[Array]]:
+    op = requests[0][0]
+    answers = [[np.zeros_like(x[0])] for _, x in requests]
+    for pair in ir.ArrayAttr(op.attributes["pairs"]):
+        source, target = (ir.IntegerAttr(i).value for i in ir.ArrayAttr(pair))
+        answers[target] = [requests[source][1][0]]
+    return answers
+
+
+def _sync(requests: Sequence[Request]) -> list[list[Array]]:
+    return [[] for _ in requests]
+
+
+COLLECTIVES: dict[str, Exchange] = {
+    "pcp.all_gather": _all_gather,
+    "pcp.all_reduce": _all_reduce,
+    "pcp.all_to_all": _all_to_all,
+    "pcp.broadcast": _broadcast,
+    "pcp.param_sync": _param_sync,
+    "pcp.permute": _permute,
+    "pcp.reduce_scatter": _reduce_scatter,
+    "pcp.sync": _sync,
+}

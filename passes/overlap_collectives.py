@@ -1,0 +1,251 @@
+"""pcp-overlap-collectives: a collective begins early and is waited for late."""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from pcp.dialect import asynchronous
+from pcp.dialect.bindings import ir
+from pcp.errors import PassError
+from pcp.passes.base import Pass
+from pcp.passes.rewriting import is_pure, replace
+from pcp.passes.sharding.flow import CONTROL_FLOW
+
+#: What can be on its way while the program goes on.
+COLLECTIVES = frozenset(
+    f"pcp.{kind}"
+    for kind in (
+        "all_reduce",
+        "reduce_scatter",
+        "all_gather",
+        "all_to_all",
+        "permute",
+        "broadcast",
+    )
+)
+#: Work too small to hide a collective behind.
+CHEAP = frozenset(
+    f"stablehlo.{name}"
+    for name in "broadcast_in_dim constant convert iota reshape slice transpose".split()
+)
+
+
+@dataclass(frozen=True)
+class OverlapCollectives(Pass):
+    """Split collectives into pcp.start and pcp.wait, with work in between.
+
+    Assumes what pcp-partition leaves; does the same to every device's program. All
+    starts keep the program's order, which is the same on all members. A collective
+    starts as soon as its operand is there. What needs its result is put off: until a
+    later collective needs it, until more than `inflight` would be under way, or
+    until a message, a call or the block's end. A collective behind which nothing
+    can be hidden stays as it is.
+
+    Before:
+
+        %0 = "pcp.all_reduce"(%g) {axes = ["dp"], kind = "sum", mesh = @m}
+            : (tensor<8x8xf32>) -> tensor<8x8xf32>
+        %1 = stablehlo.subtract %w, %0 : tensor<8x8xf32>
+        %2 = stablehlo.dot %a, %b
+
+    After:
+
+        %f = "pcp.start"(%g) ({
+        ^bb0(%x: tensor<8x8xf32>):
+          %r = "pcp.all_reduce"(%x) {axes = ["dp"], kind = "sum", mesh = @m}
+              : (tensor<8x8xf32>) -> tensor<8x8xf32>
+          "pcp.yield"(%r) : (tensor<8x8xf32>) -> ()
+        }) : (tensor<8x8xf32>) -> !pcp.future<tensor<8x8xf32>>
+        %2 = stablehlo.dot %a, %b
+        %0 = "pcp.wait"(%f) : (!pcp.future<tensor<8x8xf32>>) -> tensor<8x8xf32>
+        %1 = stablehlo.subtract %w, %0 : tensor<8x8xf32>
+    """
+
+    name = "pcp-overlap-collectives"
+    inflight: int = 4
+
+    def run(self, module: ir.Module) -> None:
+        """Reorder every block that has collectives."""
+        if self.inflight < 1:
+            raise PassError(
+                f"{self.name}: inflight={self.inflight}: at least one is under way"
+            )
+        with module.context:
+            for function in _functions(module.operation):
+                channels = itertools.count()
+                for block in list(_blocks(function)):
+                    order = _Order(self.inflight)
+                    order.fill(block)
+                    _rewrite(block, order.items, channels)
+
+
+def _functions(op: ir.Operation) -> Iterator[ir.Operation]:
+    """The functions of a module, or of each device's."""
+    for view in op.regions[0].blocks[0].operations:
+        inner = view.operation
+        if inner.name == "builtin.module":
+            yield from _functions(inner)
+        elif inner.name == "func.func":
+            yield inner
+
+
+def _blocks(op: ir.Operation) -> Iterator[ir.Block]:
+    """The blocks with collectives in them, also those of control flow."""
+    for region in op.regions:
+        for block in region.blocks:
+            inside = [view.operation for view in block.operations]
+            if any(inner.name in COLLECTIVES for inner in inside):
+                yield block
+            for inner in inside:
+                if inner.name in CONTROL_FLOW:
+                    yield from _blocks(inner)
+
+
+# --- the order ---
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A place in the new order: an op, or the start or end of a collective."""
+
+    what: str
+    op: ir.Operation
+    #: The collective's number, in the order of their starts.
+    number: int = -1
+
+
+@dataclass
+class _Delayed:
+    """An op that is put off, and the collectives under way that it needs."""
+
+    op: ir.Operation
+    needs: set[int]
+
+
+@dataclass
+class _Order:
+    """One block in its new order; see `OverlapCollectives`."""
+
+    inflight: int
+    items: list[_Item] = field(default_factory=list)
+    pending: list[int] = field(default_factory=list)
+    started: list[ir.Operation] = field(default_factory=list)
+    delayed: dict[int, _Delayed] = field(default_factory=dict)
+    #: The collectives that a value needs, and the delayed op that makes it.
+    needs: dict[ir.Value, set[int]] = field(default_factory=dict)
+    makers: dict[ir.Value, int] = field(default_factory=dict)
+
+    def fill(self, block: ir.Block) -> None:
+        """Take the block's ops in their order."""
+        *body, _ = (view.operation for view in block.operations)
+        for place, op in enumerate(body):
+            if op.name in COLLECTIVES:
+                self._start(op)
+            elif not is_pure(op):
+                self._drain()
+                self.items.append(_Item("op", op))
+            elif needs := self._needs(op):
+                self._delay(place, op, needs)
+            else:
+                self.items.append(_Item("op", op))
+        self._drain()
+
+    def _needs(self, op: ir.Operation) -> set[int]:
+        """The collectives under way that an op needs, directly or not."""
+        found = set().union(*(self.needs.get(v, ()) for v in used(op)))
+        return found.intersection(self.pending)
+
+    def _delay(self, place: int, op: ir.Operation, needs: set[int]) -> None:
+        self.delayed[place] = _Delayed(op, needs)
+        for result in op.results:
+            self.needs[result] = needs
+            self.makers[result] = place
+
+    def _start(self, op: ir.Operation) -> None:
+        """First what the operand needs, then the start, then what is free now."""
+        cone = self._cone(op)
+        for number in sorted(self._needs(op)):
+            self._wait(number)
+            self._place(p for p in sorted(cone) if p in self.delayed)
+        while len(self.pending) >= self.inflight:
+            self._wait(self.pending[0])
+        number = len(self.started)
+        self.started.append(op)
+        self.pending.append(number)
+        self.needs[op.results[0]] = {number}
+        self.items.append(_Item("start", op, number))
+        self._place(list(self.delayed))
+
+    def _cone(self, op: ir.Operation) -> set[int]:
+        """The delayed ops that an op needs."""
+        cone: set[int] = set()
+        todo = [op]
+        while todo:
+            for value in used(todo.pop()):
+                place = self.makers.get(value, -1)
+                if place in self.delayed and place not in cone:
+                    cone.add(place)
+                    todo.append(self.delayed[place].op)
+        return cone
+
+    def _wait(self, number: int) -> None:
+        self.pending.remove(number)
+        self.items.append(_Item("wait", self.started[number], number))
+
+    def _place(self, places: Iterable[int]) -> None:
+        """Put those delayed ops that wait for nothing any more."""
+        for place in list(places):
+            if not self.delayed[place].needs.intersection(self.pending):
+                self.items.append(_Item("op", self.delayed.pop(place).op))
+
+    def _drain(self) -> None:
+        """Wait for everything, one after the other."""
+        for number in list(self.pending):
+            self._wait(number)
+            self._place(list(self.delayed))
+
+
+def used(op: ir.Operation) -> Iterator[ir.Value]:
+    """The operands, and what regions use."""
+    yield from op.operands
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield from used(inner.operation)
+
+
+# --- the rewrite ---
+
+
+def _hiding(items: list[_Item]) -> set[int]:
+    """The collectives between whose start and end something happens."""
+    found: set[int] = set()
+    open_: set[int] = set()
+    for item in items:
+        if item.what == "wait":
+            open_.discard(item.number)
+        elif item.op.name not in CHEAP:
+            found |= open_
+        if item.what == "start":
+            open_.add(item.number)
+    return found
+
+
+def _rewrite(block: ir.Block, items: list[_Item], channels: Iterator[int]) -> None:
+    """Put the ops into their order; starts and waits for what hides behind work."""
+    hiding = _hiding(items)
+    if not hiding:
+        return
+    end = [view.operation for view in block.operations][-1]
+    futures: dict[int, ir.Value] = {}
+    for item in items:
+        if item.what == "wait":
+            if item.number in hiding:
+                with ir.InsertionPoint(end), item.op.location:
+                    values = asynchronous.wait(futures[item.number])
+                replace(item.op, values)
+            continue
+        item.op.move_before(end)
+        if item.what == "start" and item.number in hiding:
+            channel = next(channels)
+            futures[item.number] = asynchronous.start(item.op, channel=channel)

@@ -1,0 +1,119 @@
+"""A lowered collective lets the program go on, up to where its result is waited for.
+
+The group is an impostor that answers only as fast as the test wants: the order of
+events is observed, no time is measured.
+"""
+
+import threading
+
+import numpy as np
+import pytest
+
+from pcp.bundle import Bundle
+from pcp.compiler import driver
+from pcp.compiler.catalog import pipeline
+from pcp.compiler.options import CompileOptions
+from pcp.dialect.context import parse
+from pcp.runtime.executor import Program
+from pcp.runtime.operation import Pending
+
+T = "tensor<64x64xf32>"
+DOT = f"({T}, {T}) -> {T}"
+SUM = f'{{axes = ["dp"], kind = "sum", mesh = @m, ordered}} : ({T}) -> {T}'
+MESH = '"pcp.mesh"() {axes = [#pcp.axis<"dp", -1>], devices = [], sym_name = "m"}'
+
+#: Each sum is used where it is made, as the optimizer of a training step would.
+BACKWARD = f"""
+{MESH} : () -> ()
+func.func @main(%x: {T}, %w: {T}) -> ({T}, {T}, {T}) {{
+  %g0 = stablehlo.dot %x, %w : {DOT}
+  %r0 = "pcp.all_reduce"(%g0) {SUM}
+  %o0 = stablehlo.subtract %w, %r0 : {T}
+  %d1 = stablehlo.dot %w, %x : {DOT}
+  %g1 = stablehlo.dot %d1, %w : {DOT}
+  %r1 = "pcp.all_reduce"(%g1) {SUM}
+  %o1 = stablehlo.subtract %w, %r1 : {T}
+  %d2 = stablehlo.dot %w, %d1 : {DOT}
+  %g2 = stablehlo.dot %d2, %w : {DOT}
+  %r2 = "pcp.all_reduce"(%g2) {SUM}
+  %o2 = stablehlo.subtract %w, %r2 : {T}
+  return %o0, %o1, %o2 : {T}, {T}, {T}
+}}
+"""
+
+
+class SlowGroup:
+    """Answers a sum once `ahead` later ones have come, or nothing comes any more."""
+
+    world_size, rank = 2, 0
+
+    def __init__(self, ahead: int, patience: float) -> None:
+        self.events: list[str] = []
+        self._ahead = ahead
+        self._patience = patience
+        self._came = threading.Condition()
+        self._count = 0
+
+    def all_reduce_async(self, array: np.ndarray, op: str, *, tag: str) -> Pending:
+        """The sum over two members that hold the same."""
+        pending = Pending()
+        with self._came:
+            number, self._count = self._count, self._count + 1
+            self.events.append(f"begin {number}")
+            self._came.notify_all()
+
+        def answer() -> None:
+            with self._came:
+                self._came.wait_for(
+                    lambda: self._count > number + self._ahead, self._patience
+                )
+                self.events.append(f"end {number}")
+            pending.set_result(array + array)
+
+        threading.Thread(target=answer).start()
+        return pending
+
+
+def _compiled(passes: str) -> Bundle:
+    module = parse(BACKWARD)
+    pipeline(f"builtin.module({passes})").run(module)
+    options = CompileOptions(targets=("cpu",), mode="forward", cache=None)
+    return driver.compile(module, options)
+
+
+def _run(bundle: Bundle, group: SlowGroup, device: str) -> list[np.ndarray]:
+    random = np.random.default_rng(0)
+    x, w = (random.normal(size=(64, 64)).astype(np.float32) for _ in range(2))
+    with Program.load(bundle, device=device, communicator=group) as program:
+        return list(program["main"](x, w))
+
+
+@pytest.fixture(scope="module")
+def plain() -> Bundle:
+    return _compiled("pcp-verify-plan")
+
+
+@pytest.mark.parametrize("device", ["local-sync", "local-task"])
+@pytest.mark.parametrize("inflight", [2, 3])
+def test_sums_are_under_way_while_the_program_goes_on(
+    device: str, inflight: int, plain: Bundle
+) -> None:
+    bundle = _compiled(f"pcp-overlap-collectives{{inflight={inflight}}}")
+    group = SlowGroup(inflight - 1, 2.0)
+    found = _run(bundle, group, device)
+    begun = [group.events.index(f"begin {i}") for i in range(3)]
+    ended = [group.events.index(f"end {i}") for i in range(3)]
+    for i in range(3 - (inflight - 1)):
+        assert begun[i + inflight - 1] < ended[i], group.events
+    for i in range(3 - inflight):  # and no more of them than allowed
+        assert ended[i] < begun[i + inflight], group.events
+    expected = _run(plain, SlowGroup(0, 2.0), device)
+    for a, b in zip(found, expected, strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
+def test_without_the_pass_the_program_waits(plain: Bundle) -> None:
+    """Why the pass is needed: a sum holds up what comes behind it."""
+    group = SlowGroup(1, 0.5)
+    _run(plain, group, "local-sync")
+    assert group.events == [f"{w} {i}" for i in range(3) for w in ("begin", "end")]
