@@ -5,7 +5,14 @@
 Inputs are whole tensors by name, or `random:SEED`, to try something out. A program
 that is spread over a mesh gets a process for each device: each takes its parts, the
 collectives between them go over TCP, and the results are joined and compared where
-two devices hold the same part.
+two devices hold the same part. A training bundle is trained for some steps by
+
+    pcp run model.pcp --steps 100 --inputs batches.npz --out trained.npz
+
+from the values of `@init`: what a step leaves of parameters and state the next one
+takes. A data tensor may hold several batches, along one more dimension in front. The
+result holds `losses`, the parameters and the optimizer's state.
+
 To start the processes on machines of their own, say on each
 
     pcp run model.pcp --function grad --inputs batch.npz --rank R --connect HOST:PORT
@@ -24,14 +31,17 @@ from pathlib import Path
 
 import numpy as np
 
-from pcp.bundle import Bundle, Function, Manifest
+from pcp.bundle import Bundle, Function, Manifest, TensorSpec
 from pcp.errors import PcpError, RuntimeFault, UsageError, nearest
 from pcp.layout import join
+from pcp.mesh import Mesh
 from pcp.runtime.dtypes import numpy_dtype
 from pcp.tools.command import Parser, run
+from pcp.training import steps
 
 EXAMPLE = "pcp run model.pcp --function grad --inputs batch.npz --out grads.npz"
 ADDRESS = "pcp run: meeting at "
+LOSSES = "losses"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,6 +61,8 @@ def _parser() -> Parser:
         help="tensors by name",
     )
     add("--out", metavar="FILE.npz", required=True, help="the results by name")
+    add("--steps", type=int, metavar="K", help="train for K steps")
+    add("--seed", type=int, default=0, help="of the first values; default 0")
     add("--device", default="local-sync", help="an IREE device; default local-sync")
     add("--rank", type=int, metavar="R", help="run this member only")
     add("--connect", metavar="HOST:PORT", help="where rank 0 listens")
@@ -63,6 +75,8 @@ def _main(argv: Sequence[str]) -> int:
     bundle = Bundle.read(flags.bundle)
     name = flags.function or bundle.manifest.entry
     bundle.manifest.function(name)  # raises, naming the nearest
+    if flags.steps is not None:
+        _check_steps(bundle, flags)
     if (flags.rank is None) != (flags.connect is None):
         raise UsageError("--rank and --connect go together")
     if flags.rank is not None:
@@ -72,12 +86,23 @@ def _main(argv: Sequence[str]) -> int:
     return _alone(bundle, name, flags)
 
 
+def _check_steps(bundle: Bundle, flags: Namespace) -> None:
+    if flags.steps < 1:
+        raise UsageError(f"--steps {flags.steps}: at least one")
+    if flags.function:
+        raise UsageError("--steps runs @grad and @apply; leave --function out")
+    steps.check(bundle.manifest)
+
+
 # --- tensors by name ---
 
 
 def _keys(function: Function, results: bool) -> list[str]:
     """A name for each tensor: its own, with its number where it is not the only one."""
-    specs = function.results if results else function.inputs
+    return _names(function.results if results else function.inputs)
+
+
+def _names(specs: Sequence[TensorSpec]) -> list[str]:
     names = [spec.name for spec in specs]
     return [
         name if names.count(name) == 1 else f"{name}.{i}"
@@ -89,12 +114,8 @@ def _load(path: str, function: Function) -> list[np.ndarray]:
     """The whole inputs of a function, checked against its signature."""
     keys = _keys(function, results=False)
     if path.startswith("random:"):
-        return _random(path, function)
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            given = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: {error}") from error
+        return _random(path, function.inputs)
+    given = _read(path)
     for key in keys:
         if key not in given:
             raise UsageError(
@@ -110,14 +131,23 @@ def _load(path: str, function: Function) -> list[np.ndarray]:
     return [given[key] for key in keys]
 
 
-def _random(text: str, function: Function) -> list[np.ndarray]:
+def _read(path: str | Path) -> dict[str, np.ndarray]:
+    """The tensors of a file by name."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def _random(text: str, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
     """Normal numbers of deviation 0.02; integers are 0 or 1. The seed decides all."""
     try:
         random = np.random.default_rng(int(text.removeprefix("random:")))
     except ValueError as error:
         raise UsageError(f"--inputs {text}: write it as random:0") from error
     drawn = []
-    for spec in function.inputs:
+    for spec in specs:
         dtype = numpy_dtype(spec.dtype)
         floats = np.issubdtype(dtype, np.inexact)
         values = (
@@ -145,13 +175,54 @@ def _as_list(results: object) -> list[np.ndarray]:
 def _alone(bundle: Bundle, name: str, flags: Namespace) -> int:
     from pcp.runtime.executor import Program
 
-    function = bundle.manifest.function(name)
-    inputs = _load(flags.inputs, function)
+    manifest = bundle.manifest
     with Program.load(bundle, device=flags.device) as program:
-        results = _as_list(program[name](*inputs))
-    _save(flags.out, _keys(function, results=True), results)
-    print(f"wrote {flags.out}")
+        if flags.steps is not None:
+            results = _train(steps.Steps(program, manifest), manifest, flags)
+        else:
+            inputs = _load(flags.inputs, manifest.function(name))
+            results = _as_list(program[name](*inputs))
+    _save(flags.out, _names(_outputs(manifest, name, flags)), results)
+    _report(flags, results)
     return 0
+
+
+# --- training ---
+
+
+def _outputs(manifest: Manifest, name: str, flags: Namespace) -> list[TensorSpec]:
+    """What the command writes: a function's results, or what training leaves."""
+    if flags.steps is None:
+        return list(manifest.function(name).results)
+    dtype = next(t.dtype for t in manifest.function("grad").results if t.role == "loss")
+    losses = TensorSpec(name=LOSSES, role="loss", shape=(flags.steps,), dtype=dtype)
+    return [losses, *steps.kept(manifest)]
+
+
+def _train(
+    training: steps.Steps, manifest: Manifest, flags: Namespace
+) -> list[np.ndarray]:
+    """The losses of the steps, then parameters and state."""
+    data = [t for t in manifest.function("grad").inputs if t.role == "data"]
+    if flags.inputs.startswith("random:"):
+        drawn = _random(flags.inputs, data)
+        given = dict(zip((t.name for t in data), drawn, strict=True))
+    else:
+        given = _read(flags.inputs)
+    batches = [steps.batch_of(manifest, given, i) for i in range(flags.steps)]
+    try:
+        training.start(flags.seed, given)
+        losses = [training.step(batch) for batch in batches]
+        return [np.stack(losses), *training.values()]
+    finally:
+        training.close()
+
+
+def _report(flags: Namespace, results: Sequence[np.ndarray], how: str = "") -> None:
+    if flags.steps is not None:
+        first, last = (float(results[0][i]) for i in (0, -1))
+        print(f"loss {first:.6g} -> {last:.6g} in {flags.steps} steps")
+    print(f"wrote {flags.out}{how}")
 
 
 def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
@@ -170,17 +241,12 @@ def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
             f"{mesh.size - 1}"
         )
     place = mesh.members[flags.rank]
-    own = manifest.programs[mesh.devices[flags.rank]].functions[name]
-    given = dict(
-        zip(_keys(whole, results=False), _load(flags.inputs, whole), strict=True)
+    own = manifest.of_device(mesh.devices[flags.rank])
+    parts = (
+        []
+        if flags.steps is not None
+        else _parts(own.function(name), whole, mesh, flags)
     )
-    layouts = dict(zip(given, (spec.layout for spec in whole.inputs), strict=True))
-    parts = [
-        np.ascontiguousarray(
-            given[key][layouts[key].slices(given[key].shape, mesh, place)]
-        )
-        for key in _keys(own, results=False)
-    ]
     meeting: Rendezvous | str = flags.connect
     if flags.rank == 0:
         meeting = Rendezvous.listen(flags.connect)
@@ -194,13 +260,34 @@ def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
             with Program.load(
                 bundle, device=flags.device, communicator=groups
             ) as program:
-                results = _as_list(program[name](*parts))
+                if flags.steps is not None:
+                    training = steps.Steps(program, manifest, mesh, place)
+                    results = _train(training, manifest, flags)
+                else:
+                    results = _as_list(program[name](*parts))
             # What a member sent may still wait to be received when it is done.
             world.barrier(tag="done")
         finally:
             groups.close()
-    _save(flags.out, _keys(own, results=True), results)
+    _save(flags.out, _names(_outputs(own, name, flags)), results)
     return 0
+
+
+def _parts(
+    own: Function, whole: Function, mesh: Mesh, flags: Namespace
+) -> list[np.ndarray]:
+    """A member's parts of the function's inputs."""
+    place = mesh.members[flags.rank]
+    given = dict(
+        zip(_keys(whole, results=False), _load(flags.inputs, whole), strict=True)
+    )
+    layouts = dict(zip(given, (spec.layout for spec in whole.inputs), strict=True))
+    return [
+        np.ascontiguousarray(
+            given[key][layouts[key].slices(given[key].shape, mesh, place)]
+        )
+        for key in _keys(own, results=False)
+    ]
 
 
 # --- all of them, on this machine ---
@@ -212,28 +299,22 @@ def _everyone(bundle: Bundle, name: str, flags: Namespace) -> int:
         outs = [Path(folder) / f"{rank}.npz" for rank in range(mesh.size)]
         _processes(flags, name, outs)
         parts = [_read(out) for out in outs]
-    function = bundle.manifest.function(name)
-    joined = joined_results(bundle.manifest, function, parts)
-    _save(flags.out, _keys(function, results=True), joined)
-    print(f"wrote {flags.out} ({mesh.size} processes)")
+    specs = _outputs(bundle.manifest, name, flags)
+    joined = joined_results(mesh, specs, parts)
+    _save(flags.out, _names(specs), joined)
+    _report(flags, joined, f" ({mesh.size} processes)")
     return 0
 
 
-def _read(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
-
-
 def joined_results(
-    manifest: Manifest, function: Function, parts: Sequence[dict[str, np.ndarray]]
+    mesh: Mesh, specs: Sequence[TensorSpec], parts: Sequence[dict[str, np.ndarray]]
 ) -> list[np.ndarray]:
     """The whole results; an error where two devices disagree about a part.
 
     A result may lie on some devices only: those that have it hold all of it.
     """
-    mesh = manifest.partition_mesh()
     whole = []
-    for key, spec in zip(_keys(function, results=True), function.results, strict=True):
+    for key, spec in zip(_names(specs), specs, strict=True):
         held = [member.get(key) for member in parts]
         try:
             whole.append(join(held, spec.shape, spec.layout, mesh))
@@ -269,7 +350,11 @@ def _start(
     flags: Namespace, name: str, outs: Sequence[Path], rank: int, address: str
 ) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "pcp.tools.cli", "run", flags.bundle]
-    command += ["--function", name, "--inputs", flags.inputs, "--out", str(outs[rank])]
+    if flags.steps is None:
+        command += ["--function", name]
+    else:
+        command += ["--steps", str(flags.steps), "--seed", str(flags.seed)]
+    command += ["--inputs", flags.inputs, "--out", str(outs[rank])]
     command += ["--rank", str(rank), "--connect", address, "--device", flags.device]
     command += ["--timeout", str(flags.timeout)]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}

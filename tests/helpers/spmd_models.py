@@ -20,6 +20,7 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
 from pcp.layout import Layout
 from pcp.mesh import Mesh
+from pcp.passes.functions import Port
 from pcp.passes.sharding.layout import to_attribute
 
 BATCH, TIME = 4, 8
@@ -122,6 +123,24 @@ def gradient_text(name: str) -> str:
             if ir.StringAttr(op.attributes["sym_name"]).value != "main_grad":
                 op.operation.erase()
         module.body.operations[0].attributes["sym_name"] = ir.StringAttr.get("main")
+    return str(module)
+
+
+@cache
+def training_text(name: str) -> str:
+    """The model's loss `@main(params, data)` with names and roles."""
+    model = models()[name]
+    text = jax.jit(model.loss, keep_unused=True).lower(model.params, *model.data)
+    module = parse(text.as_text())
+    with module.context:
+        main = module.body.operations[0].operation
+        params = len(model.names) - len(model.data)
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get(
+            [
+                Port(n, "param" if i < params else "data", None).attributes()
+                for i, n in enumerate(model.names)
+            ]
+        )
     return str(module)
 
 

@@ -3,7 +3,6 @@
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 
-import jax
 import numpy as np
 import pytest
 from helpers import spmd_models
@@ -15,7 +14,6 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
 from pcp.layout import Layout, join, shard
 from pcp.mesh import Mesh
-from pcp.passes.functions import Port
 from pcp.passes.sharding.mesh import read_meshes
 from pcp.passes.zero import cut
 
@@ -34,23 +32,6 @@ MESH = Mesh("m", {"dp": 4})
 )
 def test_which_dimension_is_cut(shape, dims) -> None:
     assert cut(Layout.replicated(len(shape)), shape, "dp", MESH).dims == dims
-
-
-def _training_text(name: str) -> str:
-    """The model's loss with names and roles."""
-    model = spmd_models.models()[name]
-    text = jax.jit(model.loss, keep_unused=True).lower(model.params, *model.data)
-    module = parse(text.as_text())
-    with module.context:
-        main = module.body.operations[0].operation
-        params = len(model.names) - len(model.data)
-        main.attributes["arg_attrs"] = ir.ArrayAttr.get(
-            [
-                Port(n, "param" if i < params else "data", None).attributes()
-                for i, n in enumerate(model.names)
-            ]
-        )
-    return str(module)
 
 
 def _inputs(function, known) -> list[np.ndarray]:
@@ -73,7 +54,7 @@ def _error(name: str, stage: int, function: str) -> tuple[float, list[str]]:
     model = spmd_models.models()[name]
     known = dict(zip(model.names, model.arguments, strict=True))
     options = CompileOptions(mode="train", mesh="dp=4", sharding="auto", zero=stage)
-    module = parse(_training_text(name))
+    module = parse(spmd_models.training_text(name))
     program, _ = driver.lower_partitioned(module, options)
     signature = program.manifest.function(function)
     inputs = _inputs(signature, known)

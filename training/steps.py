@@ -1,0 +1,168 @@
+"""A training bundle's steps on one batch after another, without a shepherd.
+
+    init ─► params, state ─► grad(params, batch) ─► apply(params, grads, state) ─┐
+                    ▲                                                            │
+                    └──────────────── by role and name ◄─────────────────────────┘
+
+Of a program that is spread over a mesh each member runs this on its parts: what
+`@apply` leaves on a member is what the next `@grad` takes there, so nothing but the
+program's own collectives crosses between members. Parameters and state stay on the
+device; gradients live from `@grad` to `@apply`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pcp.bundle import Function, Manifest, TensorSpec
+from pcp.errors import BundleError, UsageError
+from pcp.layout import Layout
+from pcp.mesh import Mesh
+from pcp.runtime.dtypes import numpy_dtype
+
+#: The roles of what a step keeps for the next one.
+KEPT = ("param", "state")
+_FUNCTIONS = ("init", "grad", "apply")
+
+Arrays = Mapping[str, np.ndarray]
+_Key = tuple[str, str]
+
+
+def check(manifest: Manifest) -> None:
+    """Refuse a bundle that has no training step: `BundleError`."""
+    if manifest.mode != "train":
+        raise BundleError(
+            f"a bundle of mode {manifest.mode!r} has no training step; compile with "
+            "`pcp-compile MODEL --mode train`"
+        )
+    for name in _FUNCTIONS:
+        manifest.function(name)
+
+
+def kept(manifest: Manifest) -> list[TensorSpec]:
+    """The parameters and the optimizer's state, as `@apply` leaves them."""
+    return [t for t in manifest.function("apply").results if t.role in KEPT]
+
+
+def batch_of(manifest: Manifest, given: Arrays, step: int) -> dict[str, np.ndarray]:
+    """The data of one step, whole: each tensor as it is, or batch `step` of several.
+
+    A tensor with one dimension more than the program's holds batches, which are taken
+    in turn. `UsageError` for a tensor that is missing or has another shape.
+    """
+    batch = {}
+    for spec in manifest.function("grad").inputs:
+        if spec.role != "data":
+            continue
+        if spec.name not in given:
+            raise UsageError(f"no data {spec.name!r} is given")
+        array = given[spec.name]
+        if array.shape[1:] == spec.shape and len(array):
+            array = array[step % len(array)]
+        if array.shape != spec.shape:
+            shape = list(spec.shape)
+            raise UsageError(
+                f"{spec.name} has shape {list(given[spec.name].shape)}, not {shape} "
+                f"or a number of batches of that shape"
+            )
+        batch[spec.name] = array.astype(numpy_dtype(spec.dtype), copy=False)
+    return batch
+
+
+class Steps:
+    """Parameters and state on a device, and the step that updates them.
+
+    `program` is a loaded training bundle, of one member where it is spread; `whole`
+    the bundle's manifest. `mesh` and `place` say which member this is; without them
+    the program is the whole.
+    """
+
+    def __init__(
+        self,
+        program: Any,
+        whole: Manifest,
+        mesh: Mesh | None = None,
+        place: dict[str, int] | None = None,
+    ) -> None:
+        check(whole)
+        self._program = program
+        self._own: dict[str, Function] = {
+            name: program.manifest.function(name) for name in _FUNCTIONS
+        }
+        self._layouts: dict[_Key, Layout] = {
+            (t.role, t.name): t.layout
+            for name in ("grad", "apply")
+            for t in whole.function(name).inputs
+        }
+        self._mesh, self._place = mesh, place or {}
+        self._values: dict[_Key, Any] = {}
+
+    def start(self, seed: int, given: Arrays | None = None) -> None:
+        """First values from `@init`; whole tensors in `given` take their place."""
+        results = self._call("init", [np.array(seed, np.int64)])
+        given = given or {}
+        for spec, value in zip(self._own["init"].results, results, strict=True):
+            key = (spec.role, spec.name)
+            # Equal constants of `@init` may share one buffer, which `@apply` updates
+            # in place: each gets its own.
+            host = np.asarray(value)
+            if spec.name in given:
+                host = self._part(key, given[spec.name], spec)
+            self._values[key] = self._program.to_device(host, spec.dtype)
+
+    def step(self, batch: Arrays) -> np.ndarray:
+        """One update on a batch of whole tensors; the loss before it, a scalar."""
+        data = {
+            ("data", t.name): self._part(("data", t.name), batch[t.name], t)
+            for t in self._own["grad"].inputs
+            if t.role == "data"
+        }
+        found = self._run("grad", self._values | data)
+        (loss,) = [found.pop(key) for key in list(found) if key[0] == "loss"]
+        self._values |= self._run("apply", self._values | found)
+        return np.asarray(loss)
+
+    def values(self) -> list[np.ndarray]:
+        """Copies of this member's parts of what is kept, in the order of `kept`."""
+        specs = kept(self._program.manifest)
+        return [np.asarray(self._values[t.role, t.name]) for t in specs]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of parameters and state that this member holds."""
+        return sum(value.nbytes for value in self._values.values())
+
+    def close(self) -> None:
+        """Let go of the arrays; the program stays open."""
+        self._values.clear()
+
+    def _run(self, name: str, values: Mapping[_Key, Any]) -> dict[_Key, Any]:
+        """Call a function with arguments by role and name; its results likewise."""
+        function = self._own[name]
+        arguments = [values[t.role, t.name] for t in function.inputs]
+        results = self._call(name, arguments)
+        return {
+            (t.role, t.name): value
+            for t, value in zip(function.results, results, strict=True)
+        }
+
+    def _call(self, name: str, arguments: Sequence[Any]) -> Sequence[Any]:
+        results = self._program[name](*arguments, device_arrays=True)
+        return results if isinstance(results, tuple) else (results,)
+
+    def _part(self, key: _Key, array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+        """This member's part of a whole tensor; `UsageError` if it does not fit."""
+        layout = self._layouts[key]
+        where = (
+            layout.slices(array.shape, self._mesh, self._place)
+            if self._mesh is not None and array.ndim == len(layout.dims)
+            else ()
+        )
+        part = np.array(array[where], numpy_dtype(spec.dtype), order="C")
+        if part.shape != spec.shape:
+            raise UsageError(
+                f"{spec.name}: a part of {list(part.shape)}, not {list(spec.shape)}; "
+                f"the tensor given has shape {list(array.shape)}"
+            )
+        return part
