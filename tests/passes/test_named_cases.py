@@ -1,0 +1,65 @@
+"""The cases that partitioners are judged by: equality, and what members send."""
+
+import multiprocessing
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import pytest
+from helpers.cases_named import CASES, Case
+from helpers.random_spmd import PLAN, run_joined, whole
+
+from pcp.compiler.catalog import pipeline
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import parse
+
+BY_NAME = {case.name: case for case in CASES}
+
+
+def _sent(module: ir.Module) -> list[Counter[str]]:
+    """Collectives by kind, of each member."""
+    members = []
+    for view in module.body.operations:
+        if view.operation.name == "builtin.module":
+            kinds = Counter[str]()
+            view.operation.walk(lambda op, own=kinds: _count(op.operation, own))
+            members.append(kinds)
+    return members
+
+
+def _count(op: ir.Operation, kinds: Counter[str]) -> ir.WalkResult:
+    if op.name.startswith("pcp.") and "axes" in op.attributes:
+        kinds[op.name.removeprefix("pcp.")] += 1
+    return ir.WalkResult.ADVANCE
+
+
+def _run(name: str) -> tuple[list[dict[str, int]], np.ndarray, np.ndarray]:
+    """(what each member sends, the joined result, the whole program's)."""
+    case: Case = BY_NAME[name]
+    module = parse(case.text())
+    pipeline(PLAN).run(module)
+    (found,) = run_joined(module, case.inputs())
+    (expected,) = whole(case.text(), case.inputs())
+    return [dict(kinds) for kinds in _sent(module)], found, expected
+
+
+@pytest.fixture(scope="module")
+def elsewhere():
+    """A process of its own: the interpreter ends the one it fails in."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        yield pool
+
+
+def test_names_are_distinct() -> None:
+    assert len(BY_NAME) == len(CASES)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_named_case(name: str, elsewhere) -> None:
+    sent, found, expected = elsewhere.submit(_run, name).result(60)
+    np.testing.assert_array_equal(found, expected)
+    assert np.abs(expected).max() > 0
+    wanted = BY_NAME[name].sent
+    if wanted is not None:
+        assert sent == [wanted] * len(sent)
