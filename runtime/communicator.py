@@ -69,18 +69,27 @@ class Communicator:
         heartbeat: float = 0.5,
         silence: float = 10.0,
         faults: FaultPlan | None = None,
+        shared_memory: bool = True,
     ) -> "Communicator":
         """Join a world of fixed size; rank 0 hosts the rendezvous at `address`.
 
         Rank 0 may pass a `Rendezvous` that already listens (the way to use
         port 0). Other ranks keep trying until somebody listens there. Raises
         ProtocolError when refused (duplicate rank, other world size, other
-        protocol version), Timeout naming the ranks that did not come.
+        protocol version), Timeout naming the ranks that did not come. Between
+        members on one machine large payloads go through `shared_memory`.
         """
         from pcp.runtime.rendezvous import meet
 
         return meet(
-            address, rank, world_size, seconds(timeout), heartbeat, silence, faults
+            address,
+            rank,
+            world_size,
+            seconds(timeout),
+            heartbeat,
+            silence,
+            faults,
+            shared_memory,
         )
 
     @classmethod

@@ -48,6 +48,7 @@ class Endpoint:
         advertise: str | None,
         pulse: Pulse,
         faults: FaultPlan | None,
+        shared_memory: bool,
     ) -> None:
         self._listener = transport.listen(address)
         host, port = self._listener.getsockname()[:2]
@@ -56,6 +57,7 @@ class Endpoint:
         self.loop = Loop(f"pcp-{port}")
         self.pulse = pulse
         self.faults = faults
+        self.shared_memory = shared_memory
         self._greeters: dict[str, Greeter] = {"group": self._greet_member}
         self._waiting: dict[TcpLink, float] = {}
         self._parked: list[tuple[TcpLink, dict[str, Any]]] = []
@@ -76,12 +78,14 @@ class Endpoint:
         heartbeat: float = 0.5,
         silence: float = 10.0,
         faults: FaultPlan | None = None,
+        shared_memory: bool = True,
     ) -> "Endpoint":
         """Listen on `address` (port 0: any free one).
 
         `advertise` is what peers are told when it differs from where we listen
         (all interfaces, a NAT). A peer silent for `silence` seconds is lost;
-        `heartbeat` is how often a member that has nothing to say says so.
+        `heartbeat` is how often a member that has nothing to say says so. Between
+        members on one machine large payloads go through `shared_memory`.
         """
         host, _ = transport.parse_address(address)
         if advertise is None and host in ("0.0.0.0", "::"):
@@ -89,7 +93,8 @@ class Endpoint:
                 f"listening on {address} needs advertise='host:port': peers cannot "
                 f"reach a wildcard address"
             )
-        return cls(address, advertise, Pulse(heartbeat, silence), faults)
+        pulse = Pulse(heartbeat, silence)
+        return cls(address, advertise, pulse, faults, shared_memory)
 
     def form(
         self,
@@ -168,7 +173,7 @@ class Endpoint:
         if not 0 <= rank < len(members):
             raise ConfigError(f"rank {rank} of {len(members)} members does not exist")
         group = Group(self.loop, rank, len(members), epoch, self.pulse, self.faults)
-        forming = Forming(group, members)
+        forming = Forming(group, members, share=self.shared_memory)
         self.loop.ask(lambda: self._begin(forming))
         try:
             forming.wait(deadline)

@@ -22,6 +22,7 @@ from pcp.errors import (
 from pcp.runtime import transport
 from pcp.runtime.framing import MAX_TEXT, Frame, Header, Kind, json_payload, text
 from pcp.runtime.group import Group
+from pcp.runtime.shared_memory import shared
 from pcp.runtime.tcp import TcpLink
 from pcp.runtime.transport import Link
 
@@ -34,8 +35,11 @@ class Forming:
     """A group on its way. `wait` runs in the caller's thread, the rest in the
     loop's."""
 
-    def __init__(self, group: Group, members: Sequence[str]) -> None:
+    def __init__(
+        self, group: Group, members: Sequence[str], *, share: bool = True
+    ) -> None:
         self.group = group
+        self._share = share
         self.epoch = group.epoch
         self._members = list(members)
         self._digest = members_digest(members)
@@ -87,6 +91,7 @@ class Forming:
         """The answer to our greeting."""
         rank = self._dialled[link]
         if header.kind is Kind.WELCOME:
+            assert isinstance(link, TcpLink), "only sockets are dialled"
             self._admit(rank, link)
         elif header.kind is Kind.REFUSE:
             message = f"rank {rank} at {link.label} refused: {text(payload)}"
@@ -103,8 +108,9 @@ class Forming:
         else:
             self.fail(PeerLost(f"rank {rank} is lost: {error}", peer=rank))
 
-    def _admit(self, rank: int, link: Link) -> None:
-        self.group.admit(rank, link)
+    def _admit(self, rank: int, link: TcpLink) -> None:
+        link.read_ahead()
+        self.group.admit(rank, shared(link) if self._share else link)
         if len(self.group.links) == self.group.world_size - 1 and not self._done.done():
             self._done.set_result(None)
 

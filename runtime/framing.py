@@ -64,6 +64,12 @@ class Kind(IntEnum):
     """Nothing to say, but alive."""
     BYE = 11
     """The sender leaves on purpose."""
+    SHARE = 12
+    """The sender offers memory for its payloads (JSON); see `shared_memory`."""
+    GRANT = 13
+    """The sender has emptied slot `step` of the receiver's memory."""
+    SHARED = 14
+    """A DATA frame whose payload is in the sender's memory."""
 
 
 @dataclass(slots=True)

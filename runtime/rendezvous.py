@@ -128,6 +128,7 @@ def meet(
     heartbeat: float,
     silence: float,
     faults: FaultPlan | None,
+    shared_memory: bool,
 ) -> Any:
     """The communicator that `Communicator.connect` gives."""
     if world_size < 1 or not 0 <= rank < world_size:
@@ -150,6 +151,7 @@ def meet(
             heartbeat=heartbeat,
             silence=silence,
             faults=faults,
+            shared_memory=shared_memory,
         )
         owned[0] = endpoint
         members = _register(sock, where, rank, world_size, endpoint.address, deadline)

@@ -26,7 +26,10 @@ from pcp.runtime.transport import Sink, translate
 _NOTHING = memoryview(b"")
 _TURN_BYTES = 4 << 20
 """At most this much is read from one peer before the others get a turn."""
+_AT_ONCE = 4 << 10
+"""Payloads from this size on are sent when they come."""
 _GATHER_BYTES = 512 << 10
+_AHEAD_BYTES = 4 << 10
 _GATHER_VIEWS = 32
 """One system call sends frames until one of these is reached."""
 
@@ -84,8 +87,10 @@ class TcpLink:
         self._incoming: Header | None = None
         self._view = self._payload = self._header
         self._fill = 0
+        self._ahead = memoryview(bytearray())
         self._events = 0
         self._open = True
+        self._corked = False
         self._leaving = False
         self._flushed = False
         self._deaf = False
@@ -93,12 +98,27 @@ class TcpLink:
         loop.call(self._start)
 
     def send(self, frame: Frame) -> None:
-        """Queue a frame and send as much as the kernel takes."""
+        """Queue a frame and send as much as the kernel takes.
+
+        Small frames wait for the end of the loop's turn: each system call wakes
+        the peer, which costs more than the bytes do.
+        """
         if not self._open or self._leaving:
             return
         self._queue.append(_Outgoing(frame, self.epoch))
-        if len(self._queue) == 1:
-            self._writable()
+        if len(frame.payload) >= _AT_ONCE:
+            if len(self._queue) == 1 or self._corked:
+                self._corked = False
+                self._writable()
+        elif len(self._queue) == 1:
+            self._corked = True
+            self._loop.call(self._uncork)
+
+    def _uncork(self) -> None:
+        if self._corked:
+            self._corked = False
+            if self._open:
+                self._writable()
 
     def recall(self, tag: int, seq: int) -> None:
         """Drop an operation's queued frames; finish a started one from a copy."""
@@ -124,6 +144,10 @@ class TcpLink:
         if not self._queue:
             self._half_close()
 
+    def read_ahead(self) -> None:
+        """Read small frames together; the socket is then the link's for good."""
+        self._ahead = memoryview(bytearray(_AHEAD_BYTES))
+
     def refuse(self, reason: str, code: int = 0) -> None:
         """Tell the peer why nothing it sends will be read, and close."""
         if self._open and not self._leaving:
@@ -147,6 +171,14 @@ class TcpLink:
     def alive(self) -> bool:
         """Whether the socket is still open."""
         return self._open
+
+    @property
+    def local(self) -> bool:
+        """Whether both ends have the same address: one machine, most likely."""
+        try:
+            return self._sock.getpeername()[0] == self._sock.getsockname()[0]
+        except OSError:
+            return False  # gone already; whoever reads from it will notice
 
     def _start(self) -> None:
         if self._open:
@@ -206,8 +238,8 @@ class TcpLink:
     def _readable(self) -> None:
         budget = _TURN_BYTES
         while budget > 0 and self._open:
+            room = self._room()
             try:
-                room = self._view if self._deaf else self._view[self._fill :]
                 count = self._sock.recv_into(room)
             except BlockingIOError:
                 return
@@ -222,13 +254,33 @@ class TcpLink:
             budget -= count
             if self._deaf:
                 continue
+            try:
+                self._received(room, count)
+            except RuntimeFault as fault:
+                self.refuse(str(fault))
+                self._loop.call(self.sink.lost, self, fault)
+
+    def _room(self) -> memoryview:
+        """Where the next bytes go: small frames are read several at a time."""
+        if self._deaf:
+            return self._view
+        room = self._view[self._fill :]
+        return self._ahead if len(room) < len(self._ahead) else room
+
+    def _received(self, room: memoryview, count: int) -> None:
+        if room is not self._ahead:
             self._fill += count
             if self._fill == len(self._view):
-                try:
-                    self._complete()
-                except RuntimeFault as fault:
-                    self.refuse(str(fault))
-                    self._loop.call(self.sink.lost, self, fault)
+                self._complete()
+            return
+        data = room[:count]
+        while len(data) and self._open and not self._deaf:
+            part = data[: len(self._view) - self._fill]
+            self._view[self._fill : self._fill + len(part)] = part
+            self._fill += len(part)
+            data = data[len(part) :]
+            if self._fill == len(self._view):
+                self._complete()
 
     def _complete(self) -> None:
         """A header or a payload is whole."""

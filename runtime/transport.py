@@ -41,17 +41,43 @@ class Sink(Protocol):
 class Link(Protocol):
     """Frames to and from one peer."""
 
-    label: str
-    """Who is at the other end, for messages."""
-    epoch: int
-    """Stamped on every frame, and demanded of every frame."""
     sink: Sink
-    last_heard: float
-    """Monotonic time of the last byte received."""
-    last_sent: float
-    """Monotonic time of the last byte sent."""
-    bytes_sent: int
-    bytes_received: int
+
+    @property
+    def label(self) -> str:
+        """Who is at the other end, for messages."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """Stamped on every frame, and demanded of every frame."""
+        ...
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None: ...
+
+    @property
+    def last_heard(self) -> float:
+        """Monotonic time of the last byte received."""
+        ...
+
+    @last_heard.setter
+    def last_heard(self, when: float) -> None: ...
+
+    @property
+    def last_sent(self) -> float:
+        """Monotonic time of the last byte sent."""
+        ...
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes given to the peer, headers included."""
+        ...
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes that came from the peer, headers included."""
+        ...
 
     @property
     def alive(self) -> bool:

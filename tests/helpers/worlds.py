@@ -15,7 +15,7 @@ from pcp.runtime.communicator import Communicator
 from pcp.runtime.endpoint import Endpoint
 from pcp.runtime.faults import FaultPlan
 
-CARRIERS = ("in_process", "tcp")
+CARRIERS = ("in_process", "tcp", "memory")
 T = TypeVar("T")
 
 
@@ -71,7 +71,7 @@ def world(
             for member in members:
                 member.close()
         return
-    with endpoints(size) as made:
+    with endpoints(size, shared_memory=carrier == "memory") as made:
         for rank, plan in faults.items():
             made[rank].faults = plan
         members = form(made)

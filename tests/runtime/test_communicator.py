@@ -230,7 +230,7 @@ def test_many_operations_under_way_are_matched_by_tag(three):
 
 
 def test_a_delayed_operation_does_not_hold_others_back(carrier):
-    forming = 1 if carrier == "tcp" else 0  # the barrier at the end of `form`
+    forming = 0 if carrier == "in_process" else 1  # the barrier at the end of `form`
     plan = FaultPlan([Fault("drop", kind=Kind.OPEN, skip=forming)])
     with world(carrier, 2, {1: plan}) as members:
 

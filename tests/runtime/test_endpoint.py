@@ -257,7 +257,7 @@ def test_closing_leaves_no_thread_and_no_socket():
 
 
 def test_truncated_frame_in_a_group_is_a_lost_peer():
-    with endpoints(2) as made:
+    with endpoints(2, shared_memory=False) as made:
         comms = form(made)
         link = comms[1]._group.links[0]
 
