@@ -8,6 +8,9 @@ from pcp.errors import ConfigError, nearest
 
 MODES = ("train", "grad", "forward")
 SCHEDULES = ("1f1b", "gpipe", "zb-h1")
+WIRES = ("bf16", "f16")
+DEFAULT_BUCKET_BYTES = 4 << 20
+DEFAULT_INFLIGHT = 4
 DEFAULT_OPTIMIZER = "adamw{lr=1e-3}"
 DEFAULT_ALGORITHM = "diloco"
 TIMEOUT_S = 1800.0
@@ -33,6 +36,9 @@ class CompileOptions:
     Over a mesh `pp=4` the program runs in stages: a batch in `microbatches` pieces
     (None: as many as stages), in the order of `schedule`; `tied` lets two stages use
     one parameter.
+    Between devices, reductions travel in buckets of `bucket_bytes` (0: each alone),
+    at most `inflight` collectives are under way while the program goes on (0: it waits
+    for each), and large floats travel as `wire`, bf16 or f16, where that is given.
     `cache` is a folder, or None for none. `keep_ir` is a folder that gets the IR
     after each pass. `jobs` compilers run at once (None: one per processor).
     `timeout` is for one of IREE's runs, in seconds. `source` names the model in
@@ -58,6 +64,9 @@ class CompileOptions:
     microbatches: int | None = None
     schedule: str = "1f1b"
     tied: bool = False
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES
+    inflight: int = DEFAULT_INFLIGHT
+    wire: str | None = None
     report: Callable[[str], None] = _silent
 
     def __post_init__(self) -> None:
@@ -75,6 +84,16 @@ class CompileOptions:
             raise ConfigError(
                 f"schedule {self.schedule!r} is not one of {', '.join(SCHEDULES)}."
                 + nearest(self.schedule, SCHEDULES)
+            )
+        if self.wire is not None and self.wire not in WIRES:
+            raise ConfigError(
+                f"wire {self.wire!r} is not one of {', '.join(WIRES)}."
+                + nearest(self.wire, WIRES)
+            )
+        if min(self.bucket_bytes, self.inflight) < 0:
+            raise ConfigError(
+                f"bucket_bytes={self.bucket_bytes}, inflight={self.inflight}: at least "
+                "0, which is none"
             )
         if self.microbatches is not None and self.microbatches < 1:
             raise ConfigError(f"microbatches={self.microbatches}: at least one")

@@ -196,7 +196,15 @@ def _split(
     if options.zero:
         pipelines.zero(options.zero).run(module, observers)
     pipelines.split().steps[0].run(module)
-    return pipelines.split()
+    return pipelines.split(_communication(options))
+
+
+def _communication(options: CompileOptions) -> list[str]:
+    return pipelines.communication(
+        bucket_bytes=options.bucket_bytes,
+        inflight=options.inflight,
+        wire=options.wire,
+    )
 
 
 def _stages(mesh: Mesh, mode: str, options: CompileOptions) -> Pipeline:
@@ -215,6 +223,7 @@ def _stages(mesh: Mesh, mode: str, options: CompileOptions) -> Pipeline:
         microbatches=options.microbatches or mesh.size,
         schedule=options.schedule,
         tied=options.tied,
+        communication=_communication(options),
     )
 
 

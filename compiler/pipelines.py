@@ -4,6 +4,7 @@
 runs first whatever the mode; what it leaves is the bundle's `ir/source.mlir`.
 """
 
+from collections.abc import Sequence
 from string import Template
 
 from pcp.compiler import catalog
@@ -79,14 +80,29 @@ def zero(stage: int) -> Pipeline:
     return catalog.pipeline(f"builtin.module(pcp-zero{{stage={stage}}})")
 
 
-def split() -> Pipeline:
-    """The partition of an annotated program."""
-    return catalog.pipeline(f"builtin.module({','.join(SPLIT)})")
+def communication(*, bucket_bytes: int, inflight: int, wire: str | None) -> list[str]:
+    """The passes on what devices say to each other; 0 and None leave one out."""
+    return [
+        *([f"pcp-compress-collectives{{wire={wire}}}"] if wire else []),
+        *([f"pcp-bucket-collectives{{bytes={bucket_bytes}}}"] if bucket_bytes else []),
+        *([f"pcp-overlap-collectives{{inflight={inflight}}}"] if inflight else []),
+    ]
 
 
-def stages(*, microbatches: int, schedule: str, tied: bool) -> Pipeline:
+def split(communication: Sequence[str] = ()) -> Pipeline:
+    """The partition of an annotated program; `communication` before it is checked."""
+    *steps, check = SPLIT
+    return catalog.pipeline(
+        f"builtin.module({','.join([*steps, *communication, check])})"
+    )
+
+
+def stages(
+    *, microbatches: int, schedule: str, tied: bool, communication: Sequence[str] = ()
+) -> Pipeline:
     """Pipeline stages, their schedule, and a program for each device."""
-    text = Template(",".join(STAGES)).substitute(
+    *steps, check = STAGES
+    text = Template(",".join([*steps, *communication, check])).substitute(
         microbatches=microbatches, schedule=schedule, tied=str(tied).lower()
     )
     return catalog.pipeline(f"builtin.module({text})")

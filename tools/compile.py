@@ -13,12 +13,15 @@ from pcp.bundle import Bundle
 from pcp.compiler import driver, emission, partitioned
 from pcp.compiler.options import (
     DEFAULT_ALGORITHM,
+    DEFAULT_BUCKET_BYTES,
+    DEFAULT_INFLIGHT,
     DEFAULT_OPT_LEVEL,
     DEFAULT_OPTIMIZER,
     MODES,
     OPT_LEVELS,
     SCHEDULES,
     TIMEOUT_S,
+    WIRES,
 )
 from pcp.compiler.options import CompileOptions as Options
 from pcp.compiler.targets import Target, find
@@ -103,6 +106,12 @@ def _parser() -> Parser:
     add("--microbatches", type=int, metavar="N", help="over pp=S: default S")
     add("--schedule", choices=SCHEDULES, default="1f1b", help="of a mesh pp=S")
     add("--tied", action="store_true", help="two stages may use one parameter")
+    limit, most = DEFAULT_BUCKET_BYTES, DEFAULT_INFLIGHT
+    help_ = f"reductions travel together up to N bytes; default {limit}, 0 for never"
+    add("--bucket-bytes", type=int, metavar="N", default=limit, help=help_)
+    help_ = f"collectives under way behind the work; default {most}, 0 for none"
+    add("--inflight", type=int, metavar="N", default=most, help=help_)
+    add("--wire", choices=WIRES, help="large floats travel between devices as this")
     add("--emit", choices=tuple(SUFFIXES), default="bundle")
     add("--entry", default="main", help="the function to compile; default main")
     add("--keep-ir", metavar="DIR", type=Path, help="the IR after each pass")
@@ -135,6 +144,9 @@ def _options(flags: argparse.Namespace) -> Options:
         microbatches=flags.microbatches,
         schedule=flags.schedule,
         tied=flags.tied,
+        bucket_bytes=flags.bucket_bytes,
+        inflight=flags.inflight,
+        wire=flags.wire,
         report=_quiet if flags.quiet else _say,
     )
 
