@@ -1,12 +1,19 @@
-"""All-reduce against Gloo, in the same two processes, iterations interleaved.
+"""All-reduce against Gloo, in the same processes, iterations interleaved.
 
     python benchmarks/collectives.py [--world 2] [--sizes 1 8 64] [--rounds 15]
 
 Needs torch (the `torch` extra). Prints medians in milliseconds for float32
 arrays, on the clock and of CPU time (which other load disturbs less), and the
-ratios Gloo / pcp. Both reduce in place over loopback TCP; the
-results are compared once before anything is timed. pcp's operations also agree
-on their outcome and leave the input alone until then; Gloo's do not.
+ratios Gloo / pcp. All reduce in place on one machine; the results are compared
+once before anything is timed. The contestants:
+
+    memory   pcp as it comes: between processes of one machine through memory
+    tcp      pcp with shared_memory=False: loopback TCP, as Gloo
+    int8     the same, compressed
+    gloo     torch.distributed
+
+pcp's operations also agree on their outcome and leave the input alone until
+then, and check every payload that went over TCP; Gloo's do not.
 """
 
 import argparse
@@ -23,6 +30,8 @@ import numpy as np
 from pcp.runtime.communicator import Communicator
 from pcp.runtime.rendezvous import Rendezvous
 
+Call = Callable[[np.ndarray], object]
+
 
 def timed(what: Callable[[], object]) -> tuple[float, float]:
     """Milliseconds of one call: on the clock, and of this process's CPU time."""
@@ -32,59 +41,78 @@ def timed(what: Callable[[], object]) -> tuple[float, float]:
     return 1e3 * (time.perf_counter() - start), 1e3 * used
 
 
-Times = list[tuple[float, float]]
-
-
-def measure(comm: Communicator, size: int, rounds: int) -> tuple[Times, Times]:
-    """Times of pcp and of Gloo for arrays of `size` float32 elements."""
+def contestants(memory: Communicator, tcp: Communicator) -> dict[str, Call]:
+    """What reduces an array in place, by name."""
     import torch
     import torch.distributed as dist
 
-    ours = np.full(size, comm.rank + 1, np.float32)
-    theirs = torch.full((size,), float(comm.rank + 1))
-    comm.all_reduce(ours)
-    dist.all_reduce(theirs)
-    if not np.array_equal(ours, theirs.numpy()):
-        raise SystemExit("pcp and Gloo disagree about a sum of small integers")
-    times: tuple[Times, Times] = ([], [])
+    return {
+        "memory": memory.all_reduce,
+        "tcp": tcp.all_reduce,
+        "int8": lambda array: tcp.all_reduce(array, compression="int8"),
+        "gloo": lambda array: dist.all_reduce(torch.from_numpy(array)),
+    }
+
+
+def measure(
+    calls: dict[str, Call], comm: Communicator, size: int, rounds: int
+) -> dict[str, tuple[float, float]]:
+    """Each contestant's median times for arrays of `size` float32 elements."""
+    arrays = {name: np.full(size, comm.rank + 1, np.float32) for name in calls}
+    expected = comm.world_size * (comm.world_size + 1) / 2
+    for name, call in calls.items():
+        call(arrays[name])
+        if not np.allclose(arrays[name], expected, rtol=0.02):
+            raise SystemExit(f"{name} does not add up")
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
     for _ in range(rounds + 2):
-        ours.fill(1)
-        theirs.fill_(1)
-        comm.barrier()
-        times[0].append(timed(lambda: comm.all_reduce(ours)))
-        comm.barrier()
-        times[1].append(timed(lambda: dist.all_reduce(theirs)))
-    return times[0][2:], times[1][2:]
+        for name, call in calls.items():
+            arrays[name].fill(1)
+            comm.barrier()
+            times[name].append(timed(lambda call=call, name=name: call(arrays[name])))
+    return {
+        name: tuple(statistics.median(t[kind] for t in taken[2:]) for kind in (0, 1))
+        for name, taken in times.items()
+    }
 
 
-def member(rank: int, world: int, address: str, store: str, options) -> None:
+def member(rank: int, world: int, addresses: list[str], options) -> None:
     """One process of the benchmark; rank 0 prints."""
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    where = Rendezvous.listen(address) if rank == 0 else address
-    comm = Communicator.connect(where, rank=rank, world_size=world)
+    comms = []
+    for address, shared in zip(addresses, (True, False), strict=False):
+        where = Rendezvous.listen(address) if rank == 0 else address
+        comms.append(
+            Communicator.connect(
+                where, rank=rank, world_size=world, shared_memory=shared
+            )
+        )
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group(
-        "gloo", init_method=f"tcp://{store}", rank=rank, world_size=world
+        "gloo", init_method=f"tcp://{addresses[2]}", rank=rank, world_size=world
     )
+    calls = contestants(*comms)
     if rank == 0:
         print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores")
-        print(f"{world} processes, {options.rounds} rounds, medians in ms")
-        print(f"{'MiB':>8} {'pcp':>9} {'gloo':>9} {'ratio':>7}", end="")
-        print(f" {'pcp cpu':>9} {'gloo cpu':>9} {'ratio':>7}")
+        print(f"{world} processes, {options.rounds} rounds, medians: ms (Gloo / it)")
+        for kind in ("clock", "CPU"):
+            print(f"{'MiB':>8} " + "".join(f"{f'{n}, {kind}':>18}" for n in calls))
     for mib in options.sizes:
-        ours, theirs = measure(comm, int(mib * (1 << 18)), options.rounds)
+        times = measure(calls, comms[0], int(mib * (1 << 18)), options.rounds)
         if rank == 0:
-            row = f"{mib:>8g}"
             for kind in (0, 1):
-                a = statistics.median(t[kind] for t in ours)
-                b = statistics.median(t[kind] for t in theirs)
-                row += f" {a:>9.2f} {b:>9.2f} {b / a:>7.2f}"
-            print(row, flush=True)
+                gloo = times["gloo"][kind]
+                row = (
+                    f"{t[kind]:>9.2f} ({gloo / t[kind]:>5.2f})" for t in times.values()
+                )
+                print(f"{mib:>8.4g} " + "".join(f"{cell:>18}" for cell in row))
+            sys.stdout.flush()
     dist.destroy_process_group()
-    comm.close()
+    for comm in comms:
+        comm.close()
 
 
 def free_ports(count: int) -> list[int]:
@@ -102,21 +130,23 @@ def main() -> int:
     """Start the other ranks, be rank 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--world", type=int, default=2)
-    parser.add_argument("--sizes", type=float, nargs="+", default=[0.0625, 1, 8, 64])
+    parser.add_argument(
+        "--sizes", type=float, nargs="+", default=[0.00390625, 1, 8, 64]
+    )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--at", nargs=2, default=[], help=argparse.SUPPRESS)
+    parser.add_argument("--at", nargs=3, default=[], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank:
-        member(options.rank, options.world, *options.at, options)
+        member(options.rank, options.world, options.at, options)
         return 0
-    at = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    at = [f"127.0.0.1:{port}" for port in free_ports(3)]
     others = [
         subprocess.Popen([sys.executable, *sys.argv, "--rank", str(r), "--at", *at])
         for r in range(1, options.world)
     ]
     try:
-        member(0, options.world, *at, options)
+        member(0, options.world, at, options)
         return max((other.wait(60) for other in others), default=0)
     finally:
         for other in others:
