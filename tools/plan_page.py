@@ -2,16 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 from html import escape
+from math import floor, log10
 
 from pcp.tools.plan import Box, Device, Exchange, Plan, alike, bytes_text
 
 #: Rows of a table before the rest is folded away.
 SHOWN = 12
 
+#: Devices from which on their cards are small.
+MANY = 17
+
 STYLE = """
 :root { --ink: #1c2430; --soft: #66707f; --line: #dfe3ea; --paper: #fff;
   --ground: #f5f6f9; --param: #3b6fb6; --state: #8a5fb0; --data: #2f9e77;
-  --other: #9aa3b0; --fwd: #3b6fb6; --bwd: #e07b39; --wgrad: #e8b04a; --opt: #8a5fb0 }
+  --other: #9aa3b0; --fwd: #3b6fb6; --bwd: #c8602a; --wgrad: #a87a12; --opt: #8a5fb0 }
 @media (prefers-color-scheme: dark) { :root { --ink: #e8ebf0; --soft: #98a2b3;
   --line: #333b48; --paper: #1d232d; --ground: #14181f } }
 * { box-sizing: border-box }
@@ -27,6 +31,8 @@ p, .soft { color: var(--soft); margin: .2rem 0 }
   padding: .8rem 1rem; overflow-x: auto }
 .card b { display: block } .bar { display: flex; height: 8px; border-radius: 4px;
   overflow: hidden; background: var(--line); margin: .5rem 0 }
+.many { gap: .4rem; grid-template-columns: repeat(auto-fill, minmax(112px, 1fr)) }
+.many .card { padding: .4rem .6rem; font-size: 12px } .many .bar { margin: .3rem 0 }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
 th { text-align: left; color: var(--soft); font-weight: 500 }
 td, th { padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--line) }
@@ -36,6 +42,7 @@ i.key { display: inline-block; width: .8em; height: .8em; border-radius: 2px;
   margin: 0 .3em 0 1em }
 svg text { font: 11px system-ui, sans-serif; fill: var(--ink) }
 svg .in { fill: #fff; text-anchor: middle }
+svg .at { fill: var(--soft); text-anchor: middle }
 """
 ROLES = ("param", "state", "data", "other")
 DIRECTIONS = ("fwd", "bwd", "wgrad", "opt")
@@ -66,10 +73,9 @@ def _head(plan: Plan) -> str:
     )
     notes = "".join(f"<p>{escape(note)}</p>" for note in plan.notes)
     shared = f"<p>{weights}</p>" if weights else ""
-    many = "device" if len(plan.devices) == 1 else "devices"
     return (
-        f"<h1>{escape(plan.title)}</h1><p>{len(plan.devices)} {many}: mesh "
-        f"@{escape(plan.mesh.name)}, {axes}</p>{shared}{notes}"
+        f"<h1>{escape(plan.title)}</h1><p>{_counted(len(plan.devices), 'device')}: "
+        f"mesh @{escape(plan.mesh.name)}, {axes}</p>{shared}{notes}"
     )
 
 
@@ -86,9 +92,10 @@ def _devices(plan: Plan) -> str:
     most = max(device.bytes for device in plan.devices) or 1
     cards = "\n".join(_card(device, most) for device in plan.devices)
     keys = "".join(_key(role) for role in ROLES)
+    size = "devices many" if len(plan.devices) >= MANY else "devices"
     return (
         f"<h2>What each device holds <small class='soft'>{keys}</small></h2>"
-        f"<div class='devices'>{cards}</div>"
+        f"<div class='{size}'>{cards}</div>"
     )
 
 
@@ -111,10 +118,14 @@ def _card(device: Device, most: int) -> str:
     return (
         f"<div class='card'><b>{escape(device.name)}</b>"
         f"<span class='soft'>{escape(place)}</span><div class='bar'>{bars}</div>"
-        f"{bytes_text(device.bytes)} in {len(device.held)} tensors<br/>"
-        f"<span class='soft'>{len(device.exchanges)} collectives, "
+        f"{bytes_text(device.bytes)} in {_counted(len(device.held), 'tensor')}<br/>"
+        f"<span class='soft'>{_counted(len(device.exchanges), 'collective')}, "
         f"{bytes_text(sent)}</span></div>"
     )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" + "s" * (number != 1)
 
 
 # --- communication ---
@@ -199,7 +210,10 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 # --- the timeline ---
 
-_ROW, _LEFT, _WIDTH = 30, 110, 940
+_ROW, _LEFT, _WIDTH, _FOOT = 30, 110, 940, 22
+
+#: Marks of time under the timeline, at most.
+_MARKS = 12
 
 
 def _timeline(plan: Plan) -> Iterator[str]:
@@ -216,7 +230,7 @@ def _timeline(plan: Plan) -> Iterator[str]:
     yield (
         f"<h2>Timeline <small class='soft'>waiting {plan.bubble:.1%}{keys}</small></h2>"
         f"<div class='card'><svg xmlns='http://www.w3.org/2000/svg' width='100%' "
-        f"viewBox='0 0 {_LEFT + _WIDTH + 4} {height}'>"
+        f"viewBox='0 0 {_LEFT + _WIDTH + 12} {height + _FOOT}'>"
     )
     for i, name in enumerate(names):
         yield f"<text x='0' y='{i * _ROW + 20}'>{escape(name)}</text>"
@@ -226,7 +240,17 @@ def _timeline(plan: Plan) -> Iterator[str]:
         )
     row = {name: i for i, name in enumerate(names)}
     yield from (_box(box, row[box.device], scale) for box in plan.boxes)
+    yield from _marks(length, scale, height)
     yield "</svg></div>"
+
+
+def _marks(length: float, scale: float, height: int) -> Iterator[str]:
+    """Times below the rows, at round distances."""
+    step = 10.0 ** floor(log10(length / _MARKS))
+    step *= next(n for n in (1, 2, 5, 10) if n * step * _MARKS >= length)
+    for i in range(int(length / step) + 1):
+        x = _LEFT + i * step * scale
+        yield f"<text class='at' x='{x:.1f}' y='{height + 12}'>{i * step:g}</text>"
 
 
 def _box(box: Box, row: int, scale: float) -> str:

@@ -1,6 +1,7 @@
 """`pcp inspect --plan`: the page says what the program does, and is well formed."""
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def test_the_page_is_well_formed_and_needs_nothing(members: int) -> None:
     text = page(_product(members))
     ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
     assert text.count("class='card'><b>") == members
+    assert ("class='devices many'" in text) == (members == 64)
     assert "&lt;w&gt;" in text
     assert "src=" not in text
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
@@ -124,6 +126,11 @@ def test_the_timeline_of_a_schedule() -> None:
     ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
     assert text.count("<g><title>fwd of microbatch") == stages * count
     assert f"waiting {plan.bubble:.1%}" in text
+    marks = re.findall(r"class='at' x='([\d.]+)' y='\d+'>(\d+)<", text)
+    assert [int(said) for _, said in marks] == list(range(0, 31, 5))
+    first = next(b for b in forward if b.start == 0)
+    assert f"<rect x='{marks[0][0]}'" in text
+    assert first.device == plan.devices[0].name
 
 
 def test_bytes() -> None:
