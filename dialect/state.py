@@ -71,8 +71,8 @@ class Digest(Op, name="digest", traits=[ext.Pure]):
 class Parity(Op, name="parity", traits=[Writes]):
     """Every member of the group holds the same bits of the operands.
 
-    If not: "trap" ends the program, "repair" takes the values of the elected
-    source, "report" says so and goes on.
+    If not: "trap" ends the program, "repair" takes the values that most members
+    hold, in what comes behind it in its block, "report" says so and goes on.
 
         "pcp.parity"(%w) {action = "trap", axes = ["dp"], mesh = @m}
             : (tensor<4xf32>) -> ()

@@ -23,16 +23,23 @@ After:
       %y = "util.call"(%x) {callee = @pcp_rt.all_reduce_0_f32_4}
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from pcp.dialect import hlo
 from pcp.dialect.base import integers, strings, symbol, symbols, text
 from pcp.dialect.bindings import ir
-from pcp.dialect.bundles import pack, unpack
+from pcp.dialect.bundles import CAST, pack, unpack
 from pcp.passes.base import Pass
-from pcp.passes.rewriting import before, integer, operations, refuse, replace
+from pcp.passes.rewriting import (
+    before,
+    defining,
+    integer,
+    operations,
+    refuse,
+    replace,
+)
 from pcp.passes.synchronize import drop_tuples, synchronize
 
 PREFIX = "pcp_rt."
@@ -46,7 +53,7 @@ class LowerToRuntime(Pass):
     communicates; `pcp.mesh` and the like stay, for the manifest. The calls are
     `util.call` in generic form: from here on the module is IREE's to read, and
     MLIR's parser needs --allow-unregistered-dialect.
-    `pcp.digest` and `pcp.parity` are refused.
+    What comes behind a `pcp.parity` that traps or repairs uses what that gives.
 
     Before:
 
@@ -72,19 +79,11 @@ def lower_to_runtime(module: ir.Module) -> None:
     for op in operations(module):
         if op.name in LOWERINGS:
             LOWERINGS[op.name](op, imports)
-        elif op.name in REFUSED:
-            refuse(op, REFUSED[op.name])
     drop_tuples(module)
     if imports.table:
         table = {name: _attribute(facts) for name, facts in imports.table.items()}
         module.operation.attributes["pcp.collectives"] = ir.DictAttr.get(table)
 
-
-REFUSED = {
-    "pcp.digest": "hashing has no import in the runtime; compare hashes on the host",
-    "pcp.parity": "comparing has no import in the runtime; use pcp.param_sync, which "
-    "repairs what differs",
-}
 
 Facts = dict[str, object]
 
@@ -106,15 +105,17 @@ class Imports:
         facts: Facts,
         *,
         pure: bool,
+        more: Sequence[ir.Value] = (),
         after: ir.Value | None = None,
     ) -> ir.Value:
         """Declare an import for `op` and call it at the insertion point.
 
-        `after` is a second operand that it does not read, only waits for.
+        `more` are further operands, `after` is one that it does not read, only waits
+        for.
         """
-        operands = [operand] if after is None else [operand, after]
-        if after is not None:
-            facts = facts | {"operands": 2}
+        operands = [operand, *more, *([] if after is None else [after])]
+        if len(operands) > 1:
+            facts = facts | {"operands": len(operands)}
         self.module.context.allow_unregistered_dialects = True
         type_ = hlo.tensor_type(operand)
         dtype, shape = str(type_.element_type), list(type_.shape)
@@ -214,6 +215,58 @@ def _sync(op: ir.Operation, imports: Imports) -> None:
     op.erase()
 
 
+def _digest(op: ir.Operation, imports: Imports) -> None:
+    """An import that talks to nobody, of all operands."""
+    with before(op):
+        first, *more = unpack(list(op.operands))
+        facts: Facts = {
+            "kind": "digest",
+            "algo": text(op, "algo"),
+            "dtypes": [str(hlo.element_type(v)) for v in (first, *more)],
+            "result_dtype": "i64",
+            "result_shape": list(hlo.shape_of(op.results[0])),
+        }
+        result = op.results[0].type
+        words = imports.call(op, first, result, facts, pure=True, more=more)
+        replace(op, [words])
+
+
+def _parity(op: ir.Operation, imports: Imports) -> None:
+    """An import for each tensor; unless it only reports, later uses take its result."""
+    facts = _group(op) | {"action": text(op, "action")}
+    given, values = list(op.operands), _members_of(op)
+    with before(op):
+        checked = [
+            imports.call(op, value, value.type, dict(facts), pure=False)
+            for value in values
+        ]
+        whole = pack(checked)
+    if facts["action"] != "report":
+        for old, new in zip([*values, *given], [*checked, *whole], strict=True):
+            _use_behind(op, old, new)
+    op.erase()
+
+
+def _members_of(op: ir.Operation) -> list[ir.Value]:
+    """The tensors an op takes, those in front of their tuple if there is one."""
+    values = list(op.operands)
+    source = defining(values[0])
+    if source is not None and source.name == CAST and len(source.results) == 1:
+        return list(source.operands)
+    return unpack(values)
+
+
+def _use_behind(op: ir.Operation, value: ir.Value, new: ir.Value) -> None:
+    """Let what comes behind `op` in its block use `new` in place of `value`."""
+    for use in list(value.uses):
+        user = use.owner.operation
+        place = user
+        while place is not None and place.block != op.block:
+            place = place.parent and place.parent.operation
+        if place is not None and op.is_before_in_block(place):
+            user.operands[use.operand_number] = new
+
+
 def _group(op: ir.Operation) -> Facts:
     facts: Facts = {
         "kind": op.name.removeprefix("pcp."),
@@ -283,6 +336,8 @@ LOWERINGS: dict[str, Callable[[ir.Operation, Imports], None]] = {
     "pcp.send": _send,
     "pcp.recv": _recv,
     "pcp.sync": _sync,
+    "pcp.digest": _digest,
+    "pcp.parity": _parity,
 }
 
 

@@ -7,8 +7,7 @@ collective does not depend on it (an elastic axis).
 """
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,10 @@ from pcp.errors import BundleError, ConfigError
 from pcp.runtime.communicator import Communicator
 from pcp.runtime.dtypes import numpy_dtype
 from pcp.runtime.operation import Pending
+from pcp.runtime.parity import chained, digest_words, parity
 
+ALONE = frozenset({"digest"})
+"""Imports that no other member takes part in."""
 Groups = Communicator | Mapping[str, Communicator] | None
 Starter = Callable[[Communicator, Collective, NDArray, str], Pending]
 
@@ -93,6 +95,13 @@ def launch(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pe
     return starter(comm, what, array, tag)
 
 
+def alone(what: Collective, arrays: Sequence[NDArray]) -> Pending:
+    """What needs no group, done at once; the future's value is the result."""
+    pending = Pending()
+    pending.set_result(digest_words(arrays, str(what.attributes["algo"])))
+    return pending
+
+
 def _numbers(dtype: str, tag: str) -> np.dtype:
     """The numpy type to count with; ConfigError when there are only bits of it."""
     found = numpy_dtype(dtype)
@@ -108,20 +117,6 @@ def _dim(what: Collective) -> int:
 def _first(array: NDArray, dim: int) -> NDArray:
     """`array` with dimension `dim` moved to the front."""
     return np.ascontiguousarray(np.moveaxis(array, dim, 0))
-
-
-def _then(pending: Pending, change: Callable[[Any], NDArray]) -> Pending:
-    """A future of `change(value)`."""
-    after = Pending()
-
-    def pass_on(done: Any) -> None:
-        try:
-            after.set_result(change(done.result()))
-        except BaseException as error:
-            after.set_exception(error)
-
-    pending.add_done_callback(pass_on)
-    return after
 
 
 def _all_reduce(
@@ -140,7 +135,7 @@ def _reduce_scatter(
         sizes=what.attributes.get("sizes") or None,
         tag=tag,
     )
-    return _then(pending, lambda part: np.moveaxis(part, 0, dim))
+    return chained(pending, lambda part: np.moveaxis(part, 0, dim))
 
 
 def _all_gather(
@@ -148,7 +143,7 @@ def _all_gather(
 ) -> Pending:
     dim = _dim(what)
     pending = comm.all_gather_async(_first(array, dim), tag=tag)
-    return _then(pending, lambda whole: np.moveaxis(whole, 0, dim))
+    return chained(pending, lambda whole: np.moveaxis(whole, 0, dim))
 
 
 def _all_to_all(
@@ -159,7 +154,7 @@ def _all_to_all(
     size = comm.world_size
     pieces = np.stack(np.split(array, size, axis=split))
     pending = comm.all_to_all_async(np.ascontiguousarray(pieces), tag=tag)
-    return _then(pending, lambda got: np.concatenate(list(got), axis=concat))
+    return chained(pending, lambda got: np.concatenate(list(got), axis=concat))
 
 
 def _broadcast(
@@ -175,7 +170,7 @@ def _permute(comm: Communicator, what: Collective, array: NDArray, tag: str) -> 
 def _send(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pending:
     target = int(what.attributes["target"])
     channel = what.attributes.get("tag", 0)
-    return _then(comm.send_async(array, target, channel), lambda _: array)
+    return chained(comm.send_async(array, target, channel), lambda _: array)
 
 
 def _recv(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pending:
@@ -185,7 +180,11 @@ def _recv(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pen
 
 
 def _sync(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pending:
-    return _then(comm.barrier_async(tag=tag), lambda _: array)
+    return chained(comm.barrier_async(tag=tag), lambda _: array)
+
+
+def _parity(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pending:
+    return parity(comm, array, str(what.attributes["action"]), tag)
 
 
 _STARTERS: dict[str, Starter] = {
@@ -197,6 +196,7 @@ _STARTERS: dict[str, Starter] = {
     "permute": _permute,
     "send": _send,
     "recv": _recv,
+    "parity": _parity,
     "barrier": _sync,
     "sync": _sync,
 }

@@ -15,11 +15,19 @@ from typing import Any
 import iree.runtime as rt
 import numpy as np
 
-from pcp.bundle import Manifest
+from pcp.bundle import Collective, Manifest
 from pcp.errors import CollectiveAborted
+from pcp.runtime.communicator import Communicator
 from pcp.runtime.devices import Device, first_line
 from pcp.runtime.dtypes import numpy_dtype
-from pcp.runtime.exchange import Groups, group_for, launch, result_shape
+from pcp.runtime.exchange import (
+    ALONE,
+    Groups,
+    alone,
+    group_for,
+    launch,
+    result_shape,
+)
 
 _EXCHANGE_THREADS = 4
 _DELIVERY_THREADS = 2
@@ -56,7 +64,10 @@ class Imports:
         self.groups: Groups = None
         self._device = device
         self._manifest = manifest
-        self._pool = ThreadPoolExecutor(_EXCHANGE_THREADS, "pcp-exchange")
+        # One for each import at most: whatever order members call them in, none is
+        # held up by those that wait for their operands.
+        most = max(_EXCHANGE_THREADS, len(manifest.collectives))
+        self._pool = ThreadPoolExecutor(most, "pcp-exchange")
         # Results have threads of their own: all of the others may be waiting for
         # operands that a result still has to be delivered for.
         self._delivery = ThreadPoolExecutor(_DELIVERY_THREADS, "pcp-deliver")
@@ -104,6 +115,12 @@ class Imports:
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._delivery.shutdown(wait=True, cancel_futures=True)
 
+    def _group(self, name: str, what: Collective) -> Communicator | None:
+        """Who takes part; None for what needs nobody."""
+        if what.kind in ALONE:
+            return None
+        return group_for(self.groups, name, what, self._manifest)
+
     def _entry(self, name: str) -> Callable[..., Any]:
         def call(state: "Imports", *refs: Any) -> Any:
             return state._call(name, refs)
@@ -114,18 +131,21 @@ class Imports:
         """An import is called: answer at once, exchange in the background."""
         what = self._manifest.collectives[name]
         *operands, wait, signal = refs
-        view = operands[0].deref(rt.HalBufferView)
+        dtypes = what.attributes.get("dtypes", [what.dtype])
+        views = [
+            operand.deref(rt.HalBufferView)
+            for operand, _ in zip(operands, dtypes, strict=False)
+        ]
         ready = wait.deref(rt.HalFence) if wait.isinstance(rt.HalFence) else None
         done = signal.deref(rt.HalFence) if signal.isinstance(rt.HalFence) else None
         try:
-            comm = group_for(self.groups, name, what, self._manifest)
-            shape = result_shape(what, comm.world_size)
+            comm = self._group(name, what)
+            shape = result_shape(what, comm.world_size if comm else 1)
         except Exception as error:
             self._fault = self._fault or error
             raise
-        result = self._device.upload(
-            np.empty(shape, numpy_dtype(what.dtype)), what.dtype
-        )
+        given = what.attributes.get("result_dtype", what.dtype)
+        result = self._device.upload(np.empty(shape, numpy_dtype(given)), given)
         job, before = _Job(), self._last.get(name)
         self._last[name] = job
         self._jobs.append(job)
@@ -142,8 +162,8 @@ class Imports:
             try:
                 self._device.overwrite(
                     result,
-                    pending.result().astype(numpy_dtype(what.dtype), copy=False),
-                    what.dtype,
+                    pending.result().astype(numpy_dtype(given), copy=False),
+                    given,
                 )
             except BaseException as error:
                 settle(error)
@@ -156,8 +176,14 @@ class Imports:
                     before.posted.wait()
                 if ready is not None:
                     self._await(ready)
-                array = self._device.download(view, what.dtype)
-                pending = launch(comm, what, array, tag_of(name))
+                arrays = [
+                    self._device.download(view, dtype)
+                    for view, dtype in zip(views, dtypes, strict=True)
+                ]
+                if comm is None:
+                    pending = alone(what, arrays)
+                else:
+                    pending = launch(comm, what, arrays[0], tag_of(name))
                 if what.kind == "send" and done is not None:
                     # The program goes on; its call ends when the peer has all.
                     job.answered = True

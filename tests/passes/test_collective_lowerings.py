@@ -300,14 +300,6 @@ def test_a_device_is_its_place_in_the_mesh() -> None:
 
 STEP = f"func.func @step(%x: {F}) {{"
 REFUSED = {
-    "digest": (
-        "pcp-lower-to-runtime",
-        f"""{STEP}
-          %0 = "pcp.digest"(%x) {{algo = "sha256"}} : ({F}) -> tensor<2xi64>
-          return
-        }}""",
-        "-:2:16: pcp.digest: hashing has no import",
-    ),
     "unknown_rank": (
         "pcp-lower-to-runtime",
         f"""{STEP}
