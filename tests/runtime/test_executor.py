@@ -392,6 +392,50 @@ def test_send_and_recv_between_two_programs():
             program.close()
 
 
+def crossed(first: str, second: str, behind: int) -> str:
+    """A sum, and `behind` that need it; then the other sum, and those that need it."""
+    given, text, made = "tensor<4xf32>", "", ""
+    for name in (first, second):
+        text += declare(name, given, given)
+        made += call(name, name, "x", given, given)
+        for i in range(behind):
+            text += declare(f"{name}{i}", given, given)
+            made += f"%{name}m{i} = stablehlo.add %{name}, %x : {given}\n"
+            made += call(f"{name}{i}", f"{name}{i}", f"{name}m{i}", given, given)
+    sums = [f"{name}{i}" for name in sorted((first, second)) for i in range(behind)]
+    types = ", ".join([given] * len(sums))
+    text += f"func.func @main(%x: {given}) -> ({types}) {{\n{made}"
+    return text + f"return {', '.join('%' + s for s in sums)} : {types}\n}}\n"
+
+
+def test_members_may_call_in_other_orders():
+    """However many wait for their operands, none keeps another's from being posted."""
+    behind = 6
+    names = [f"{n}{i}" for n in "ab" for i in range(behind)]
+    main = Function(
+        inputs=(spec("x", [4]),), results=tuple(spec(name, [4]) for name in names)
+    )
+    mesh = {"m": Mesh(axes={"workers": 2})}
+    table = {name: collective("all_reduce", [4]) for name in ("a", "b", *names)}
+    # An import's name ends in what members may differ in: type and size.
+    table = {f"{name}_0_f32_4": what for name, what in table.items()}
+    values = [np.full(4, rank + 1, np.float32) for rank in (0, 1)]
+    with world("in_process", 2) as comms:
+        programs = []
+        for comm, order in zip(comms, (("a", "b"), ("b", "a")), strict=True):
+            text = crossed(*order, behind)
+            for name in ("a", "b", *names):
+                text = text.replace(f"@pcp_rt.{name}(", f"@pcp_rt.{name}_0_f32_4(")
+            made = bundle(text, {"main": main}, table, mesh)
+            comm.timeout = 10
+            programs.append(Program.load(made, communicator=comm))
+        got = together((0, 1), lambda r: programs[r]["main"](values[r]))
+        for results in got:
+            assert [y.tolist() for y in results] == [[9.0] * 4] * (2 * behind)
+        for program in programs:
+            program.close()
+
+
 @pytest.fixture(scope="module")
 def every_kind():
     functions = {
