@@ -486,6 +486,22 @@ def _triangular_solve(op: ir.Operation) -> Rule:
     return rules.done([[*shared, *matrix], b], [b])
 
 
+def _batch_norm(op: ir.Operation) -> Rule:
+    """The features; in inference, which takes no mean, everything else too."""
+    rules = Rules()
+    feature = ir.IntegerAttr(op.attributes["feature_index"]).value
+    shape = _shape(op.operands[0])
+    kind = PASS if op.name.endswith("inference") else REPLICATE
+    dims = [
+        (rules.factor(n, PASS if d == feature else kind),) for d, n in enumerate(shape)
+    ]
+
+    def tensor(value: ir.Value) -> list[Dim]:
+        return dims if _shape(value) == shape else [dims[feature]]
+
+    return rules.done(map(tensor, op.operands), map(tensor, op.results))
+
+
 def _top_k(op: ir.Operation) -> Rule:
     return _unchanged(op, {len(_shape(op.operands[0])) - 1})
 
@@ -504,6 +520,10 @@ RULES: dict[str, Callable[[ir.Operation], Rule | None]] = {
     "pcp.constraint": _elementwise,
     "pcp.reshard": _elementwise,
     "pcp.stop_gradient": _elementwise,
+    **dict.fromkeys(
+        (f"stablehlo.batch_norm_{name}" for name in ("grad", "inference", "training")),
+        _batch_norm,
+    ),
     "stablehlo.broadcast_in_dim": _broadcast_in_dim,
     "stablehlo.cholesky": _cholesky,
     "stablehlo.concatenate": _concatenate,
@@ -516,6 +536,7 @@ RULES: dict[str, Callable[[ir.Operation], Rule | None]] = {
     "stablehlo.fft": _fft,
     "stablehlo.gather": _gather,
     "stablehlo.iota": _source,
+    "stablehlo.map": _elementwise,
     "stablehlo.optimization_barrier": _pairs,
     "stablehlo.pad": _pad,
     "stablehlo.reduce": _reduce,
