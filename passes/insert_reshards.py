@@ -29,9 +29,11 @@ from pcp.passes.sharding.factors import (
     Rule,
     assemble,
     expressible,
+    operand_layouts,
     project,
 )
 from pcp.passes.sharding.flow import block_of, returned
+from pcp.passes.sharding.halo import halo_elements
 from pcp.passes.sharding.layout import (
     SHARDING,
     Axes,
@@ -200,7 +202,11 @@ class Resharder:
             return
         assignment = self._cut(op, rule, stored)
         self._demand(
-            op, [assemble(rule, dims, assignment, self.mesh) for dims in rule.operands]
+            op,
+            [
+                self._lay(rule, i, assignment, self._meant(v), v)[1]
+                for i, v in enumerate(op.operands)
+            ],
         )
         partial = rule.reductions(assignment).get("sum", ())
         own = [
@@ -377,20 +383,39 @@ class Resharder:
         count = len(rule.operands)
         kinds = rule.reductions(way)
         partial = kinds.get("sum", ())
-        for i, dims in enumerate(rule.tensors):
+        for i, operand in enumerate(op.operands):
+            total += self._lay(rule, i, way, current[i], operand)[0]
+        for i, dims in enumerate(rule.results, count):
             layout = assemble(rule, dims, way, self.mesh)
-            old, new = current[i], layout
-            if i >= count:
-                old, new = Layout(layout.dims, partial), current[i]
-                for kind, axes in kinds.items():
-                    if kind != "sum":
-                        before = Layout(layout.dims, axes)
-                        total += self.price_of(before, layout, shapes[i], widths[i])
-            total += self.price_of(old, new, shapes[i], widths[i])
+            for kind, axes in kinds.items():
+                if kind != "sum":
+                    before = Layout(layout.dims, axes)
+                    total += self.price_of(before, layout, shapes[i], widths[i])
+            old = Layout(layout.dims, partial)
+            total += self.price_of(old, current[i], shapes[i], widths[i])
         work = 2.0 * prod(
             n / self.mesh.count(way.get(f, ())) for f, n in enumerate(rule.sizes)
         )
         return total + work / FLOPS_PER_BYTE, work
+
+    def _lay(
+        self, rule: Rule, i: int, way: Assignment, old: Layout, value: ir.Value
+    ) -> tuple[float, Layout]:
+        """The cheapest layout of an operand for a way, with what it costs in bytes.
+
+        Where the op reaches over the borders of parts, their owners send what lies
+        there; or the dimension is held whole.
+        """
+        shape = tuple(ir.RankedTensorType(value.type).shape)
+        width = element_width(value)
+
+        def price(layout: Layout) -> float:
+            halo = width * halo_elements(rule, i, way, layout, shape, self.mesh)
+            return halo + self.price_of(old, layout, shape, width)
+
+        options = operand_layouts(rule, i, way, self.mesh)
+        best = min(options, key=price) if len(options) > 1 else options[0]
+        return price(best), best
 
     def price_of(
         self, old: Layout, new: Layout, shape: tuple[int, ...], width: int

@@ -1,6 +1,6 @@
 """pcp-partition: one program for the whole mesh becomes one for each device."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from pcp.dialect import collectives, hlo
@@ -10,7 +10,13 @@ from pcp.passes.base import Pass
 from pcp.passes.functions import symbol_name
 from pcp.passes.propagate_sharding import WHY, only_mesh, port_shardings
 from pcp.passes.rewriting import functions, refuse
-from pcp.passes.sharding.factors import Assignment, Rule, assemble, project
+from pcp.passes.sharding.factors import (
+    Assignment,
+    Rule,
+    assemble,
+    operand_layouts,
+    project,
+)
 from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.layout import SHARDING, Layout, from_attribute
 from pcp.passes.sharding.local import Local, check_closed, localize
@@ -154,11 +160,20 @@ class Plan:
             if clash or not complete:
                 refuse(op, "its tensors do not fit; run pcp-insert-reshards first")
             assignment |= found
-        for dims, layout in zip(rule.tensors, tensors, strict=True):
-            if assemble(rule, dims, assignment, mesh).dims != layout.dims:
+        for i, layout in enumerate(tensors):
+            if layout.reduced() not in _possible(rule, i, assignment, mesh):
                 refuse(op, "its tensors do not fit; run pcp-insert-reshards first")
         self.rules[op] = rule, assignment
         check_closed(op)
+
+
+def _possible(
+    rule: Rule, tensor: int, assignment: Assignment, mesh: Mesh
+) -> Sequence[Layout]:
+    """How a tensor, results behind operands, may lie when the work is cut so."""
+    if tensor < len(rule.operands):
+        return operand_layouts(rule, tensor, assignment, mesh)
+    return [assemble(rule, rule.tensors[tensor], assignment, mesh)]
 
 
 # --- one member ---
@@ -172,6 +187,7 @@ class Member:
     place: dict[str, int]
     plan: Plan
     values: dict[Value, Value] = field(default_factory=dict)
+    fetched: dict[Hashable, Value | None] = field(default_factory=dict)
 
     def type_of(self, value: Value) -> ir.Type:
         """The type of the member's part of a value."""
@@ -229,7 +245,8 @@ class Member:
             return self._whole(op, operands)
         rule, assignment = self.plan.rules[op]
         layouts = [self.plan.layouts[v] for v in (*op.operands, *op.results)]
-        at = Local(op, rule, assignment, layouts, self.mesh, self.place)
+        place, shared = self.place, self.fetched
+        at = Local(op, rule, assignment, layouts, self.mesh, place, shared)
         return self._joined(at, localize(at, operands))
 
     def _whole(self, op: ir.Operation, operands: Sequence[Value]) -> Sequence[Value]:

@@ -20,8 +20,17 @@ from pcp.mesh import Mesh
 from pcp.passes.base import CppPasses, Pass
 from pcp.passes.elementwise import ELEMENTWISE
 from pcp.passes.rewriting import functions, refuse
-from pcp.passes.sharding.factors import REPLICATE, Assignment, Dim, Dims, project
+from pcp.passes.sharding.factors import (
+    REPLICATE,
+    WINDOW,
+    Assignment,
+    Dim,
+    Dims,
+    Rule,
+    project,
+)
 from pcp.passes.sharding.flow import Graph, Node, block_of, walk
+from pcp.passes.sharding.halo import Exchange
 from pcp.passes.sharding.layout import (
     SHARDING,
     Annotation,
@@ -271,6 +280,8 @@ class _Propagation:
         agreed = self._agreed(node, priority)
         if not agreed:
             return []
+        # Windows hand on forwards only: an operand that is whole has every halo.
+        backwards = {f: a for f, a in agreed.items() if node.rule.kinds[f] != WINDOW}
         changed = []
         for place, (dims, value) in enumerate(
             zip(node.rule.tensors, node.values, strict=True)
@@ -278,7 +289,7 @@ class _Propagation:
             is_operand = place < node.operands
             may = allow[0] if is_operand else allow[1]
             if (may or node.is_tie) and self._extend(
-                node, dims, value, agreed, priority
+                node, dims, value, backwards if is_operand else agreed, priority
             ):
                 changed.append(value)
         return changed
@@ -302,7 +313,17 @@ class _Propagation:
             for factor, lists in said.items()
             if node.rule.kinds[factor] != REPLICATE
         }
+        agreed = {f: a for f, a in agreed.items() if self._carries(node.rule, f, a)}
         return _without_contested({f: a for f, a in agreed.items() if a})
+
+    def _carries(self, rule: Rule, factor: int, axes: Axes) -> bool:
+        """Whether what neighbours have to send is little: a halo, not a shuffle."""
+        return all(
+            reach.step > 0
+            and Exchange.of(reach, rule.sizes[factor], axes, self.mesh, axes).is_narrow
+            for reach in rule.reaches
+            if reach.factor == factor and axes
+        )
 
     def _extend(
         self, node: Node, dims: Dims, value: int, agreed: Assignment, priority: int
@@ -326,7 +347,7 @@ class _Propagation:
                 new.append(axis)
             if len(new) > own:
                 tensor.dims[d] = tuple(new)
-                tensor.why.append(self._reason(node, d, new[own:]))
+                tensor.why.append(self._reason(node, d, dim, new[own:]))
                 changed = True
         return changed
 
@@ -360,10 +381,11 @@ class _Propagation:
             kept = more
         return kept
 
-    def _reason(self, node: Node, d: int, axes: Sequence[str]) -> str:
+    def _reason(self, node: Node, d: int, dim: Dim, axes: Sequence[str]) -> str:
         what = "returned" if node.op.name == "func.return" else node.op.name
         cut = ", ".join(axes)
-        return f"dim {d} by {cut}: {what} at {location_string(node.op.location)}"
+        halo = ", with a halo" if node.rule.reaches_into(dim) else ""
+        return f"dim {d} by {cut}: {what} at {location_string(node.op.location)}{halo}"
 
     # --- the answer ---
 

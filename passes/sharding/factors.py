@@ -5,6 +5,9 @@ factors each dimension of each tensor is made, major to minor. `x[i,k] · w[k,j]
 factors i, j (in an operand and the result) and k (in the operands only, summed). An
 axis of the mesh that cuts a factor cuts every dimension made of it, and the op runs
 on the parts as it stands. This is the formulation of Shardy ("op sharding rule").
+
+A window factor cuts the result and an operand of another size (a convolution's
+input): what a part of it needs is said by a `Reach`, and comes from the neighbours.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,6 +19,7 @@ from pcp.mesh import Mesh
 #: What an axis on a factor means, besides the names of reductions.
 PASS = "pass"
 REPLICATE = "replicate"
+WINDOW = "window"
 REDUCTIONS = ("sum", "max", "min", "prod")
 
 Dim = tuple[int, ...]
@@ -23,6 +27,52 @@ Dims = tuple[Dim, ...]
 
 #: The axes that cut each factor; factors without an entry are whole.
 Assignment = dict[int, Axes]
+
+#: From an element to behind another one.
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Which elements along one dimension of an operand a factor's elements need.
+
+    Element j of the factor needs every operand element i with
+
+        low + step * j <= base * i <= low + step * j + extent
+
+    `size` is the operand's own; the dimension is made of the factor alone.
+    """
+
+    factor: int
+    operand: int
+    dim: int
+    size: int
+    step: int = 1
+    low: int = 0
+    extent: int = 0
+    base: int = 1
+
+    def covered(self, part: Span) -> Span:
+        """The first and the last place, on the scale of `base * i`, of a part."""
+        ends = [self.low + self.step * j for j in (part[0], part[1] - 1)]
+        return min(ends), max(ends) + self.extent
+
+    def needed(self, part: Span) -> Span:
+        """The operand's elements that a part needs; (0, 0) where there are none."""
+        if part[0] >= part[1]:
+            return 0, 0
+        first, last = self.covered(part)
+        start = max(0, -(-first // self.base))
+        stop = min(self.size, last // self.base + 1)
+        return (start, stop) if start < stop else (0, 0)
+
+    def margins(self, part: Span) -> Span:
+        """How far a part looks beyond what it needs: padding, low and high."""
+        first, last = self.covered(part)
+        start, stop = self.needed(part)
+        if start == stop:
+            return last - first + 1, 0
+        return start * self.base - first, last - (stop - 1) * self.base
 
 
 @dataclass(frozen=True)
@@ -33,6 +83,7 @@ class Rule:
     kinds: tuple[str, ...]
     operands: tuple[Dims, ...]
     results: tuple[Dims, ...]
+    reaches: tuple[Reach, ...] = ()
 
     @property
     def tensors(self) -> tuple[Dims, ...]:
@@ -48,6 +99,10 @@ class Rule:
                 found[kind] = found.get(kind, ()) + axes
         return found
 
+    def reaches_into(self, dim: Dim) -> bool:
+        """Whether parts of a dimension need something of their neighbours."""
+        return any(dim == (reach.factor,) for reach in self.reaches)
+
 
 @dataclass
 class Rules:
@@ -55,6 +110,7 @@ class Rules:
 
     sizes: list[int] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
+    reaches: list[Reach] = field(default_factory=list)
 
     def factor(self, size: int, kind: str = PASS) -> int:
         """A new factor."""
@@ -75,6 +131,7 @@ class Rules:
             tuple(self.kinds),
             tuple(map(tuple, operands)),
             tuple(map(tuple, results)),
+            tuple(self.reaches),
         )
 
 
@@ -123,12 +180,34 @@ def assemble(rule: Rule, dims: Dims, assignment: Assignment, mesh: Mesh) -> Layo
     return Layout(tuple(laid))
 
 
+def operand_layouts(
+    rule: Rule, operand: int, assignment: Assignment, mesh: Mesh
+) -> list[Layout]:
+    """How an operand may lie when the work is cut so: as it is cut, first.
+
+    Along a dimension that is reached into it may be whole as well: then every member
+    takes what it needs of it.
+    """
+    found = [assemble(rule, rule.operands[operand], assignment, mesh)]
+    for reach in rule.reaches:
+        if reach.operand == operand and assignment.get(reach.factor):
+            found += [_whole_along(layout, reach.dim) for layout in found]
+    return found
+
+
+def _whole_along(layout: Layout, dim: int) -> Layout:
+    return Layout((*layout.dims[:dim], (), *layout.dims[dim + 1 :]))
+
+
 def expressible(rule: Rule, assignment: Assignment, mesh: Mesh) -> bool:
     """Whether every tensor can lie so, with the parts of a factor at one place.
 
     Parts of a factor in a dimension of several must be equal, and be the parts of
     the dimension too; the factors above it must be cut into single elements.
     """
+    for reach in rule.reaches:
+        if mesh.count(assignment.get(reach.factor, ())) > reach.size:
+            return False
     for dims in rule.tensors:
         for dim in dims:
             if not _dim_expressible(rule, dim, assignment, mesh):

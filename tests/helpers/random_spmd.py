@@ -325,12 +325,23 @@ def _sharding(layout: Layout) -> str:
     return f"{{pcp.sharding = #pcp.sharding<@m, [{dims}], [], []>}}"
 
 
+def _shape(rng: random.Random) -> tuple[int, ...]:
+    return tuple(rng.choice(SIZES) for _ in range(rng.choice((1, 2, 2, 2, 3))))
+
+
 def random_program(
-    seed: int, length: int = 8, *, even: bool = False
+    seed: int,
+    length: int = 8,
+    *,
+    even: bool = False,
+    ops: Sequence[Callable[[Program], Value | None]] = OPS,
+    shape: Callable[[random.Random], tuple[int, ...]] = _shape,
+    cut: float = 0.6,
 ) -> tuple[str, list[np.ndarray]]:
     """A module with a mesh, some annotations, and inputs for `@main`.
 
-    With `even` every annotated dimension is divided by the axes that cut it.
+    With `even` every annotated dimension is divided by the axes that cut it. An axis
+    cuts an argument with probability `cut`.
     """
     rng = random.Random(seed)
     axes = rng.choice(MESHES)
@@ -339,10 +350,7 @@ def random_program(
     context = make_context()
     with context, ir.Location.unknown():
         f32 = ir.F32Type.get()
-        shapes = [
-            tuple(rng.choice(SIZES) for _ in range(rng.choice((1, 2, 2, 2, 3))))
-            for _ in range(3)
-        ]
+        shapes = [shape(rng) for _ in range(3)]
         module = ir.Module.create()
         block = ir.Block.create_at_start
         with ir.InsertionPoint(module.body):
@@ -355,7 +363,7 @@ def random_program(
         program.values = list(block.arguments)
         with ir.InsertionPoint(block):
             while len(program.values) < 3 + length:
-                value = rng.choice(OPS)(program)
+                value = rng.choice(ops)(program)
                 if value is not None and hlo.size(value) <= 512:
                     program.values.append(value)
             results = [program.values[-1], rng.choice(program.values[3:])]
@@ -366,7 +374,7 @@ def random_program(
             ir.FunctionType.get(types, [r.type for r in results])
         )
         text = str(module)
-        layouts = [random_layout(rng, s, mesh, 0.6, even) for s in shapes]
+        layouts = [random_layout(rng, s, mesh, cut, even) for s in shapes]
         ends = [
             random_layout(rng, hlo.shape_of(r), mesh, 0.5, even)
             if rng.random() < 0.5
