@@ -29,7 +29,7 @@ def _stand_in(dialect: str) -> None:
         sys.modules[name] = ModuleType(name)
 
 
-for _dialect in ("chlo", "stablehlo"):
+for _dialect in ("chlo", "pcp", "stablehlo"):
     _stand_in(_dialect)
 
 
