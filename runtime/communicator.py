@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from pcp.errors import CollectiveAborted, ConfigError, UsageError
+from pcp.errors import CollectiveAborted, ConfigError, RuntimeFault, UsageError
 from pcp.runtime import calls
 from pcp.runtime.calls import Seat, Squeeze
 from pcp.runtime.codecs import Codec, codec
@@ -145,6 +145,11 @@ class Communicator:
         """Where this member listens; None inside one process."""
         found = (getattr(thing, "address", None) for thing in self._owned)
         return next((address for address in found if address), None)
+
+    @property
+    def fault(self) -> RuntimeFault | None:
+        """Why the group is finished, such as PeerLost; None while it works."""
+        return self._group.fault
 
     @property
     def bytes_sent(self) -> int:

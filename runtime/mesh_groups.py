@@ -5,11 +5,12 @@ axes. Each such group is a communicator of its own, formed once over the whole
 world: the first member hosts the meeting, and its address goes round in the world.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from pcp.errors import ConfigError
+from pcp.errors import ConfigError, PeerLost, RuntimeFault
 from pcp.manifest import Manifest
 from pcp.mesh import Mesh
 from pcp.runtime import transport
@@ -63,6 +64,18 @@ class MeshGroups(Mapping[str, Communicator]):
 
     def __len__(self) -> int:
         return len(self._groups)
+
+    def cause(self, fault: RuntimeFault, patience: float = 1.0) -> RuntimeFault:
+        """Who of the world is lost, where that is behind `fault`.
+
+        A member whose group broke leaves its other groups, so that a fault may name
+        one that only left, by its rank in that group. The world hears who died.
+        """
+        until = time.monotonic() + patience
+        while self._world.fault is None and time.monotonic() < until:
+            time.sleep(0.02)
+        found = self._world.fault
+        return found if isinstance(found, PeerLost) else fault
 
     def close(self) -> None:
         """Leave all groups but the world."""

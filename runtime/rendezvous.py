@@ -31,6 +31,10 @@ from pcp.runtime.wire import read_frame, write_frame
 
 _LOST = 2
 """Code of a refusal that means: a member died; `offset` is its rank."""
+_MISSING = 3
+"""Code of a refusal that means: members did not come in time."""
+_VERDICT_SECONDS = 1.0
+"""How much longer than its deadline a member waits to hear who is missing."""
 _RETRY_SECONDS = 0.05
 
 
@@ -60,6 +64,11 @@ class Rendezvous:
         """Accept this many members and no other number."""
         self._world = world_size
 
+    def give_up(self, delay: float) -> None:
+        """Tell those who came who is missing, if somebody is after `delay` seconds."""
+        loop = self.endpoint.loop
+        loop.call(lambda: loop.later(delay, self._give_up))
+
     def close(self) -> None:
         """Stop listening."""
         self.endpoint.close()
@@ -87,6 +96,23 @@ class Rendezvous:
             if len(self._members) == self._world:
                 self._finish()
 
+    def _give_up(self) -> None:
+        missing = [r for r in range(self._world) if r not in self._members]
+        if self._complete or not missing:
+            return
+        named = ", ".join(map(str, missing))
+        reason = f"rank {named} did not come; start it, or look why it does not connect"
+        self._refuse_all(_MISSING, 0, reason)
+
+    def _refuse_all(self, code: int, rank: int, reason: str) -> None:
+        """Tell all who registered that it came to nothing."""
+        payload = reason.encode()
+        for member in self._members.values():
+            refusal = Frame(Kind.REFUSE, step=code, offset=rank, payload=payload)
+            member.link.send(refusal)
+            member.link.close(flush=2.0)
+        self._members.clear()
+
     def _finish(self) -> None:
         self._complete = True
         addresses = [self._members[rank].address for rank in range(self._world)]
@@ -111,13 +137,7 @@ class Rendezvous:
         for rank in gone:
             del self._members[rank]
             reason = f"rank {rank} was lost during the rendezvous: {error}"
-            for member in self._members.values():
-                frame = Frame(
-                    Kind.REFUSE, step=_LOST, offset=rank, payload=reason.encode()
-                )
-                member.link.send(frame)
-                member.link.close(flush=2.0)
-            self._members.clear()
+            self._refuse_all(_LOST, rank, reason)
 
 
 def meet(
@@ -142,6 +162,7 @@ def meet(
             host = where if isinstance(where, Rendezvous) else Rendezvous.listen(where)
             owned.append(host)
             host.expect(world_size)
+            host.give_up(timeout)
             where = host.address
         assert isinstance(where, str), "rank 0 knows the address by now"
         sock = _reach(where, deadline)
@@ -193,14 +214,16 @@ def _register(
         "world_size": world_size,
         "address": endpoint,
     }
+    late = f"the world of {world_size} did not come together at {address} in time"
     with sock:
         write_frame(sock, address, Frame(Kind.HELLO, payload=json_payload(hello)))
         try:
-            header, payload = read_frame(sock, address, deadline, MAX_TEXT)
+            patience = deadline + _VERDICT_SECONDS
+            header, payload = read_frame(sock, address, patience, MAX_TEXT)
         except Timeout as error:
-            raise Timeout(
-                f"the world of {world_size} did not come together at {address} in time"
-            ) from error
+            raise Timeout(f"{late}; rank 0 can tell who is missing") from error
+    if header.kind is Kind.REFUSE and header.step == _MISSING:
+        raise Timeout(f"{late}: {text(payload)}")
     if header.kind is Kind.REFUSE and header.step == _LOST:
         raise PeerLost(text(payload), peer=header.offset)
     if header.kind is Kind.REFUSE:

@@ -267,6 +267,8 @@ def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
                     results = _as_list(program[name](*parts))
             # What a member sent may still wait to be received when it is done.
             world.barrier(tag="done")
+        except RuntimeFault as fault:
+            raise groups.cause(fault) from fault
         finally:
             groups.close()
     _save(flags.out, _names(_outputs(own, name, flags)), results)
