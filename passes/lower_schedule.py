@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pcp.dialect import hlo
+from pcp.dialect.attributes import On, unwrap
 from pcp.dialect.bindings import ir
 from pcp.dialect.bundles import CAST
 from pcp.passes.base import Pass
@@ -34,11 +35,12 @@ Value = ir.Value
 class LowerSchedule(Pass):
     """Turn functions of scheduled tasks into `module @<device> {...}` for each device.
 
-    Assumes that every function holds one `pcp.schedule`, as pcp-stage and
-    pcp-schedule leave it. A device's function has the arguments its tasks read and
-    the results they give, with their attributes. Its tasks stand in the order of the
-    schedule; what another device reads is sent right behind the task that makes it
-    and received right before the first that reads it, on a channel of its own.
+    Assumes that every function holds `pcp.schedule`s, as pcp-stage and pcp-schedule
+    leave them, and a device is in one of them. A device's function has the arguments
+    its tasks read and the results they give, with their attributes. Its tasks stand in
+    the order of the schedule; what another device reads is sent right behind the task
+    that makes it and received right before the first that reads it, on a channel of
+    its own.
     Leaves no task, transfer or schedule.
 
     Before:
@@ -61,10 +63,12 @@ class LowerSchedule(Pass):
             mesh = only_mesh(module)
             whole = list(functions(module))
             channels = Channels()
-            plans = [_Plan.read(function, channels) for function in whole]
+            plans = [_plans(function, channels) for function in whole]
             for device in mesh.devices:
                 block = home_of(module, device)
-                for plan in plans:
+                for found in plans:
+                    own = [plan for plan in found if device in plan.devices]
+                    plan = (own or found)[0]  # without one, it has nothing to do
                     with ir.InsertionPoint(block), plan.function.location:
                         _Device(plan, device).build()
             for function in whole:
@@ -92,25 +96,32 @@ class Channels:
         return self.next - 1
 
 
+def _plans(function: ir.Operation, channels: Channels) -> "list[_Plan]":
+    """One for each schedule of a function."""
+    found = schedules(function)
+    if not found:
+        refuse(function, "holds no pcp.schedule; run pcp-stage first")
+    return [_Plan.read(function, schedule, channels) for schedule in found]
+
+
 @dataclass
 class _Plan:
-    """What is the same for all devices of one function."""
+    """What is the same for all devices of one schedule."""
 
     function: ir.Operation
     wiring: Wiring
     #: The function's argument behind each of the schedule's.
     arguments: list[int] = field(default_factory=list)
-    #: Which of the schedule's results the function returns at each position.
-    results: list[int] = field(default_factory=list)
+    #: For each result of the function, which of the schedule's it is made of.
+    results: list[list[int]] = field(default_factory=list)
     channels: dict[tuple[Source, str], int] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, function: ir.Operation, channels: Channels) -> "_Plan":
-        found = schedules(function)
-        if len(found) != 1:
-            refuse(function, "holds no pcp.schedule; run pcp-stage first")
-        plan = cls(function, Wiring.read(found[0]))
-        given = plain(list(found[0].operands))
+    def read(
+        cls, function: ir.Operation, schedule: ir.Operation, channels: Channels
+    ) -> "_Plan":
+        plan = cls(function, Wiring.read(schedule))
+        given = plain(list(schedule.operands))
         plan.arguments = [plan._argument(v) for v in given]
         plan.results = [plan._result(v) for v in returned(entry(function)).operands]
         for task in plan.wiring.tasks:
@@ -119,6 +130,12 @@ class _Plan:
         for k, source in enumerate(plan.wiring.results):
             plan._channel(source, plan.result_devices[k], channels)
         return plan
+
+    @property
+    def devices(self) -> set[str]:
+        """Those that the schedule is for."""
+        tasks = (task.device for task in self.wiring.tasks)
+        return {*self.wiring.arguments, *tasks, *self.result_devices}
 
     @property
     def result_devices(self) -> list[str]:
@@ -135,17 +152,21 @@ class _Plan:
             refuse(self.function, "computes something outside of its pcp.schedule")
         return ir.BlockArgument(value).arg_number
 
-    def _result(self, value: Value) -> int:
-        """Which result of the schedule the function returns here."""
-        while value.owner != self.wiring.schedule:
-            maker = value.owner
-            if isinstance(maker, ir.Block) or maker.operation.name != CAST:
-                refuse(self.function, "returns what is no result of its pcp.schedule")
-            op = maker.operation
-            if len(op.results) > 1:
-                return list(op.results).index(value)
-            value = op.operands[0]
-        return list(self.wiring.schedule.results).index(value)
+    def _result(self, value: Value) -> list[int]:
+        """Which results of the schedule the function returns here."""
+        if isinstance(value.owner, ir.Block):
+            refuse(self.function, "returns what is no result of its pcp.schedule")
+        maker = value.owner.operation
+        if maker == self.wiring.schedule:
+            return [list(maker.results).index(value)]
+        if maker.name == "pcp.schedule":  # of other devices
+            return []
+        if maker.name != CAST:
+            refuse(self.function, "returns what is no result of its pcp.schedule")
+        if len(maker.results) > 1:  # a tuple taken apart
+            ours = maker.operands[0].owner == self.wiring.schedule
+            return [list(maker.results).index(value)] if ours else []
+        return [k for v in maker.operands for k in self._result(v)]
 
     def _channel(self, source: Source, device: str, channels: Channels) -> None:
         key = source, device
@@ -179,7 +200,7 @@ class _Device:
             if name not in ("arg_attrs", "res_attrs"):
                 made.attributes[name] = attribute
         block = made.regions[0].blocks.append(
-            *(ports[k].type for k in wanted),
+            *(self._argument_type(k) for k in wanted),
             arg_locs=[ports[k].location for k in wanted],
         )
         self._bind(dict(zip(wanted, block.arguments, strict=True)))
@@ -207,6 +228,15 @@ class _Device:
                 if task == ARGUMENT and self.wiring.arguments[k] == self.device
             }
         )
+
+    def _argument_type(self, number: int) -> ir.Type:
+        """The type of what the device has of the function's argument."""
+        k = next(
+            k
+            for k, device in enumerate(self.wiring.arguments)
+            if device == self.device and self.plan.arguments[k] == number
+        )
+        return self._type((ARGUMENT, k))
 
     def _bind(self, given: dict[int, Value]) -> None:
         for k, device in enumerate(self.wiring.arguments):
@@ -255,7 +285,8 @@ class _Device:
     def _type(self, source: Source) -> ir.Type:
         task, k = source
         if task == ARGUMENT:
-            return entry(self.plan.function).arguments[self.plan.arguments[k]].type
+            block = self.wiring.schedule.regions[0].blocks[0]
+            return unwrap(On(block.arguments[k].type).payload)
         body = self.wiring.tasks[task].op.regions[0].blocks[0]
         return plain(list(returned(body).operands))[k].type
 
@@ -264,7 +295,8 @@ class _Device:
         devices = self.plan.result_devices
         return [
             (position, self._read(self.wiring.results[k]))
-            for position, k in enumerate(self.plan.results)
+            for position, own in enumerate(self.plan.results)
+            for k in own
             if devices[k] == self.device
         ]
 

@@ -1,6 +1,6 @@
 """pcp-stage: a gradient function becomes tasks of stages and microbatches."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from pcp.dialect.base import as_number
@@ -12,12 +12,13 @@ from pcp.passes import functions as funcs
 from pcp.passes.base import Pass
 from pcp.passes.pipeline.backward import assign_backward
 from pcp.passes.pipeline.flow import Flow
-from pcp.passes.pipeline.microbatches import separate
+from pcp.passes.pipeline.microbatches import is_fed, separate
 from pcp.passes.pipeline.names import name_results
-from pcp.passes.pipeline.stages import MARK, Wanted, assign
+from pcp.passes.pipeline.once import assign_once
+from pcp.passes.pipeline.stages import MARK, Homes, Wanted, assign
 from pcp.passes.pipeline.tasks import build_schedule
 from pcp.passes.propagate_sharding import inline_calls
-from pcp.passes.rewriting import functions
+from pcp.passes.rewriting import functions, refuse
 from pcp.passes.sharding.mesh import read_meshes
 
 AXIS, MESH = "pp", "mesh"
@@ -31,8 +32,14 @@ class Stage(Pass):
     Assumes roles and static shapes, and for a gradient function what pcp-grad and
     pcp-simplify leave: the loss first, then gradients, in the parameters' order or
     named like them.
-    Stage s runs on device s of the module's mesh, which has the one axis "pp"; with
-    `stages=N` a mesh is made. Without `func` every function is cut.
+    Stages lie along the axis "pp" of the module's mesh; with `stages=N` a mesh is
+    made. Without `func` every function is cut. The devices of one stage are those at
+    one place along "pp": its tensors are cut between them along the mesh's other axes
+    as `pcp.sharding` of the ports says, and sums over both microbatches and devices
+    are made between devices once, behind the last microbatch. Each device talks with
+    the ones of other stages at its own place. A function without data (@init, @apply)
+    runs once; tensors in it lie on the stages that use their parameter. Those of one
+    name lie alike in all functions. With `share-loss=true` all stages get the loss.
 
     Forward ops are cut where the integer attribute `pcp.stage` says, an unmarked one
     going with what it reads; without any, where the slowest stage is fastest
@@ -66,6 +73,7 @@ class Stage(Pass):
     microbatches: int = 1
     balance: str = "time"
     tied: bool = False
+    share_loss: bool = False
 
     def run(self, module: ir.Module) -> None:
         """Rewrite the functions in place."""
@@ -73,8 +81,9 @@ class Stage(Pass):
             self._check()
             inline_calls(module)
             mesh = self._mesh(module)
-            for function in self._functions(module):
-                _stage(function, self._wanted(module, mesh), mesh)
+            homes: Homes = {}
+            for function in sorted(self._functions(module), key=_rank):
+                _stage(function, self._wanted(module, mesh), mesh, homes)
 
     def _check(self) -> None:
         if self.balance not in BALANCES:
@@ -99,16 +108,16 @@ class Stage(Pass):
         if not meshes and self.stages:
             return _make_mesh(module, self.stages)
         where = location_string(module.operation.location)
-        if len(meshes) != 1 or set(next(iter(meshes.values())).axes) != {AXIS}:
+        if len(meshes) != 1 or AXIS not in next(iter(meshes.values())).axes:
             raise PassError(
-                f"{where}: {self.name}: stages lie on one pcp.mesh whose only axis is "
+                f"{where}: {self.name}: stages lie on one pcp.mesh along its axis "
                 f'"{AXIS}"; make it so, or say stages=N in a module without a mesh'
             )
         (mesh,) = meshes.values()
-        if self.stages not in (0, mesh.size):
+        if self.stages not in (0, mesh.axes[AXIS]):
             raise PassError(
                 f"{where}: {self.name}: stages={self.stages}, and mesh @{mesh.name} "
-                f"has {mesh.size} devices; leave stages out"
+                f"has {mesh.axes[AXIS]} along {AXIS}; leave stages out"
             )
         return mesh
 
@@ -118,27 +127,52 @@ class Stage(Pass):
             for op in module.body.operations
             if op.operation.name == "pcp.device"
         }
-        devices = [described.get(device) for device in mesh.devices]
-        speeds = [_speed(device) for device in devices]
-        known = all(speed is not None for speed in speeds)
+        rows = [
+            [described.get(d) for d in _row(mesh, stage)]
+            for stage in range(mesh.axes[AXIS])
+        ]
         return Wanted(
-            stages=mesh.size,
+            stages=mesh.axes[AXIS],
             balance=self.balance,
             tied=self.tied,
             microbatches=self.microbatches,
-            speeds=[s if known and s else 1.0 for s in speeds],
-            room=[_room(device) for device in devices],
+            speeds=_speeds(rows, mesh),
+            room=[min(map(_room, row)) for row in rows],
+            shared_loss=self.share_loss,
         )
 
 
-def _stage(function: ir.Operation, wanted: Wanted, mesh: Mesh) -> None:
+def _row(mesh: Mesh, stage: int) -> list[str]:
+    """The devices of a stage."""
+    return [
+        device
+        for place, device in zip(mesh.members, mesh.devices, strict=True)
+        if place[AXIS] == stage
+    ]
+
+
+def _rank(function: ir.Operation) -> tuple[bool, int]:
+    """Gradients say where parameters lie, then losses; others follow."""
+    return not is_fed(function), -len(funcs.function_type(function).results)
+
+
+def _stage(function: ir.Operation, wanted: Wanted, mesh: Mesh, homes: Homes) -> None:
     """Separate, assign, build."""
-    name_results(function)
-    separated = separate(function, wanted.microbatches)
-    flow = Flow.read(separated.function, separated.partial)
-    stages = assign(flow, wanted)
-    assign_backward(stages)
-    made = build_schedule(function, separated, stages, mesh.devices)
+    others = {axis: size for axis, size in mesh.axes.items() if axis != AXIS}
+    within = replace(mesh, axes=others, devices=())
+    if is_fed(function):
+        name_results(function)
+        separated = separate(function, wanted.microbatches, within)
+        flow = Flow.read(separated.function, separated.partial)
+        stages = assign(flow, separated, wanted, homes)
+        assign_backward(stages)
+    elif not homes:
+        refuse(function, "no argument has the role data and a batch to cut")
+    else:
+        separated = separate(function, 1, within)
+        flow = Flow.read(separated.function, separated.partial)
+        stages = assign_once(flow, wanted.stages, homes)
+    made = build_schedule(function, separated, stages, mesh, AXIS)
     made.walk(_unmark)
 
 
@@ -156,6 +190,18 @@ def _make_mesh(module: ir.Module, stages: int) -> Mesh:
         op = ir.Operation.parse(text)
     ir.InsertionPoint.at_block_begin(module.body).insert(op)
     return read_meshes(module)[MESH]
+
+
+def _speeds(rows: list[list[ir.Operation | None]], mesh: Mesh) -> list[float]:
+    """How fast each stage is: its slowest device counts for all where work is equal.
+
+    Equal where somebody does not say.
+    """
+    known = [[_speed(device) for device in row] for row in rows]
+    if any(not speed for row in known for speed in row):
+        return [1.0] * len(rows)
+    join = sum if mesh.weights else min
+    return [join(speed for speed in row if speed) for row in known]
 
 
 def _speed(device: ir.Operation | None) -> float | None:

@@ -21,7 +21,8 @@ class Chain:
 
     `crossing[c]` are the bytes that cross a cut in front of op c; `allowed[c]` says
     whether there may be one. `speeds[s]` is how fast stage s is, `room[s]` how many
-    bytes it has (infinity where nobody said).
+    bytes it has (infinity where nobody said). `bound[i]` are the stages that op i may
+    be on; without it, all.
     """
 
     cost: Sequence[float]
@@ -30,6 +31,7 @@ class Chain:
     allowed: Sequence[bool]
     speeds: Sequence[float]
     room: Sequence[float]
+    bound: Sequence[frozenset[int]] = ()
 
 
 def best_cuts(chain: Chain, slack: float = SLACK) -> list[int] | None:
@@ -54,6 +56,10 @@ def _pieces(chain: Chain) -> tuple[np.ndarray, np.ndarray]:
     filled = np.arange(n + 1)[None, :] > np.arange(n + 1)[:, None]
     times = np.stack([work / speed for speed in chain.speeds])
     fits = np.stack([filled & (held <= room) for room in chain.room])
+    for stage, mask in enumerate(fits) if chain.bound else ():
+        strangers = [stage not in stages for stages in chain.bound]
+        before = np.concatenate([[0], np.cumsum(strangers)])
+        mask &= before[None, :] == before[:, None]
     return times, fits
 
 

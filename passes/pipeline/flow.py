@@ -110,11 +110,9 @@ class Flow:
         return None if maker is None else self.kinds[maker]
 
     def roots(self, value: Value) -> frozenset[Value]:
-        """The arguments behind a fixed value; of an argument itself."""
-        if value not in self.makers:
-            return frozenset([value])
+        """The arguments, and values that are not made again, behind a fixed value."""
         if self.kind(value) != FIXED:
-            return frozenset()
+            return frozenset([value])
         if value not in self._roots:
             found = map(self.roots, self.reads[self.makers[value]])
             self._roots[value] = frozenset().union(*found)
@@ -123,7 +121,7 @@ class Flow:
     def parameters_of(self, number: int) -> set[Value]:
         """The parameters that an op reads, directly or through fixed ops."""
         found = {root for v in self.reads[number] for root in self.roots(v)}
-        return found - self.data
+        return {root for root in found if root not in self.makers} - self.data
 
     def mains(self, number: int) -> list[Value]:
         """The values of main ops that an op reads, through fixed ops too."""

@@ -1,11 +1,14 @@
-"""Microbatches as a mesh of their own, whose members come one after the other.
+"""Microbatches as one more axis of the mesh, whose members come one after the other.
 
-Data is cut along the virtual axis, parameters are whole. Where propagation and
-resharding then leave nothing to exchange but sums at the end, the microbatches
-separate: each runs its part, and their partial results are added.
+Data is cut along this virtual axis behind all others, parameters are not. Where
+propagation and resharding then leave nothing to exchange along it but sums at the
+end, the microbatches separate: each runs its part, and their partial results are
+added. What is exchanged along the other axes stays as it is, but that a sum over
+both is made over the microbatches first and between devices once, behind the last.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
@@ -19,10 +22,17 @@ from pcp.passes.propagate_sharding import (
 )
 from pcp.passes.rewriting import functions, refuse
 from pcp.passes.sharding.flow import block_of, walk
-from pcp.passes.sharding.layout import SHARDING, Layout, from_attribute, to_attribute
-from pcp.passes.sharding.resharding import steps
+from pcp.passes.sharding.layout import (
+    SHARDING,
+    Axes,
+    Layout,
+    from_attribute,
+    to_attribute,
+)
+from pcp.passes.sharding.mesh import read_meshes
+from pcp.passes.sharding.resharding import Step, steps
 
-AXIS, MESH = "microbatch", "microbatches"
+AXIS = "microbatch"
 
 _NEVER = 1e30
 
@@ -31,7 +41,8 @@ _NEVER = 1e30
 class Separated:
     """A function whose data is cut along the virtual axis.
 
-    `partial` are the values of which each microbatch has a summand.
+    `mesh` has the axes that a stage is cut along, and the virtual one last. `partial`
+    are the values of which each microbatch has a summand.
     """
 
     module: ir.Module
@@ -40,62 +51,166 @@ class Separated:
     plan: Plan
     partial: set[ir.Value]
 
+    @property
+    def count(self) -> int:
+        """How many microbatches there are."""
+        return self.mesh.axes[AXIS]
 
+    @property
+    def rows(self) -> list[dict[str, int]]:
+        """The places of the devices that run one stage together."""
+        return [
+            {a: n for a, n in place.items() if a != AXIS}
+            for place in self.mesh.members
+            if place[AXIS] == 0
+        ]
+
+
+@dataclass
 class _OneByOne(Resharder):
     """Members that come one after the other can add, and talk in no other way."""
+
+    summed: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def price_of(
         self, old: Layout, new: Layout, shape: tuple[int, ...], width: int
     ) -> float:
         """Bytes to add up; as good as never what would be an exchange."""
-        kinds = {step.kind for step in steps(old, new, shape, self.mesh)}
-        far = kinds - {"all_reduce", "slice"}
+        found = steps(old, new, shape, self.mesh)
+        far = any(_is_exchange(step) for step in found)
         return super().price_of(old, new, shape, width) + (_NEVER if far else 0.0)
 
+    def split_sums(self, block: ir.Block) -> None:
+        """Sums over microbatches before what is done with them between devices."""
+        for view in list(block.operations):
+            op = view.operation
+            if op.name != "pcp.reshard":
+                continue
+            source = op.operands[0]
+            old = self.layouts[source]
+            new = from_attribute(op.attributes["sharding"])
+            between = old.without([AXIS])
+            if AXIS in old.unreduced and AXIS not in (*old.axes, *new.unreduced):
+                if between != new:
+                    op.operands[0] = self._sum(source, between, op)
 
-def separate(function: ir.Operation, count: int) -> Separated:
+    def _sum(self, source: ir.Value, layout: Layout, op: ir.Operation) -> ir.Value:
+        """The value summed over microbatches, in front of `op`."""
+        if source not in self.summed:
+            with ir.InsertionPoint(op), op.location:
+                made = ir.Operation.create(
+                    "pcp.reshard",
+                    results=[source.type],
+                    operands=[source],
+                    attributes={"sharding": to_attribute(layout, self.mesh.name)},
+                )
+            self.summed[source] = made.results[0]
+        return self.summed[source]
+
+
+def _is_exchange(step: Step) -> bool:
+    """Whether members along the virtual axis would have to talk."""
+    return AXIS in step.axes and step.kind not in ("all_reduce", "slice")
+
+
+def separate(function: ir.Operation, count: int, mesh: Mesh) -> Separated:
     """A copy of the function as it runs in `count` microbatches, not yet cut up.
 
-    Raises `PassError` at the first op that needs more than its microbatch.
+    `mesh` has the axes that a stage is cut along; the function's ports say how, one
+    that says nothing is whole. Raises `PassError` at the first op that needs more
+    than its microbatch.
     """
-    _check_whole(function)
-    mesh = Mesh(MESH, {AXIS: count})
+    _check_free(function)
+    virtual = Mesh(mesh.name, {AXIS: count})
+    cuts = [_propagated(function, m, mesh) for m in (mesh, virtual) if m.axes]
+    joint = Mesh(mesh.name, {**mesh.axes, AXIS: count}, (), mesh.weights)
+    module, copy = _alone(function, joint)
+    _combine(copy, [found for _, found in cuts], joint)
+    (joint,) = read_meshes(module).values()
+    resharder = _OneByOne(joint)
+    resharder.function(copy)
+    resharder.split_sums(block_of(copy, 0))
+    plan = Plan.read(copy, joint)
+    partial = _check_separate(copy, plan, joint)
+    return Separated(module, copy, joint, plan, partial)
+
+
+def _alone(function: ir.Operation, mesh: Mesh) -> tuple[ir.Module, ir.Operation]:
+    """A copy of the function in a module of its own, with the mesh."""
     with function.location:
         module = ir.Module.create()
+    ir.InsertionPoint(module.body).insert(_mesh_op(mesh))
     with ir.InsertionPoint(module.body):
-        axes = f'axes = [#pcp.axis<"{AXIS}", {count}>], devices = []'
-        text = f'"pcp.mesh"() {{{axes}, sym_name = "{MESH}"}} : () -> ()'
-        ir.InsertionPoint(module.body).insert(
-            ir.Operation.parse(text, context=function.context)
-        )
-        copy = function.clone().operation
-    _annotate(copy, count)
+        return module, function.clone().operation
+
+
+def _propagated(
+    function: ir.Operation, mesh: Mesh, whole: Mesh
+) -> tuple[ir.Module, ir.Operation]:
+    """A copy with shardings along these axes alone, on every op, and its module.
+
+    Microbatches are asked for without the other axes, which may well want to cut what
+    is a batch another way (a parameter along its rows): who adds in turn does not.
+    """
+    module, copy = _alone(function, mesh)
+    _annotate(copy, mesh, whole)
     PropagateSharding().run(module)
     (copy,) = functions(module)
-    _OneByOne(mesh).function(copy)
-    plan = Plan.read(copy, mesh)
-    partial = _check_separate(copy, plan, mesh)
-    return Separated(module, copy, mesh, plan, partial)
+    return module, copy
 
 
-def _check_whole(function: ir.Operation) -> None:
-    """Nothing of the program is cut already."""
-    type_ = function_type(function)
-    for which, count in (
-        ("arg_attrs", len(type_.inputs)),
-        ("res_attrs", len(type_.results)),
-    ):
-        for sharding in port_shardings(function, which, count):
-            if sharding is not None and not from_attribute(sharding).is_replicated:
-                refuse(function, "is cut along a mesh already; stage it first")
+def _combine(function: ir.Operation, cuts: Sequence[ir.Operation], mesh: Mesh) -> None:
+    """Every tensor cut as between devices, and each part into microbatches."""
+    bodies = [walk(block_of(f, 0)) for f in (function, *cuts)]
+    for op, *found in zip(*bodies, strict=True):
+        if SHARDING in found[-1].attributes:
+            columns = zip(*(one.attributes[SHARDING] for one in found), strict=True)
+            layouts = [_joined(map(from_attribute, column)) for column in columns]
+            op.attributes[SHARDING] = ir.ArrayAttr.get(
+                [to_attribute(layout, mesh.name) for layout in layouts]
+            )
+    ports = [_ports(function, mesh), _ports(cuts[-1], mesh)]
+    inputs, results = (
+        [_joined(pair) for pair in zip(*side, strict=True)]
+        for side in zip(*ports, strict=True)
+    )
+    _set_ports(function, inputs, results, mesh)
+
+
+def _joined(layouts: Iterable[Layout]) -> Layout:
+    """The parts of each layout cut by the next."""
+    dims = zip(*(layout.dims for layout in layouts), strict=True)
+    return Layout(tuple(tuple(a for axes in dim for a in axes) for dim in dims))
+
+
+def _mesh_op(mesh: Mesh) -> ir.Operation:
+    axes = ", ".join(f'#pcp.axis<"{axis}", {n}>' for axis, n in mesh.axes.items())
+    splits = ", ".join(
+        f'#pcp.split<"{axis}", [{", ".join(map(str, sizes))}]>'
+        for axis, sizes in mesh.weights.items()
+        if axis in mesh.axes
+    )
+    split = f"split = [{splits}], " if splits else ""
+    text = f'axes = [{axes}], devices = [], {split}sym_name = "{mesh.name}"'
+    with ir.Location.unknown():
+        return ir.Operation.parse(f'"pcp.mesh"() {{{text}}} : () -> ()')
+
+
+def _check_free(function: ir.Operation) -> None:
+    """Only ports say how tensors lie: nothing inside is cut already."""
     for op in walk(block_of(function, 0)):
         if op.name in ("pcp.constraint", "pcp.reshard"):
-            refuse(op, "stages take whole tensors; leave shardings out")
+            refuse(op, "stages are cut as their ports say; leave shardings inside out")
         if SHARDING in op.attributes:
             del op.attributes[SHARDING]
 
 
-def batch_size(function: ir.Operation) -> int:
+def is_fed(function: ir.Operation) -> bool:
+    """Whether the function takes data that has a batch to cut."""
+    return _batch(function) is not None
+
+
+def _batch(function: ir.Operation) -> int | None:
     """The first dimension of the first data argument that has one."""
     for argument, said in zip(
         entry(function).arguments, argument_attributes(function), strict=True
@@ -103,32 +218,88 @@ def batch_size(function: ir.Operation) -> int:
         type_ = ir.RankedTensorType(argument.type)
         if string(said, ROLE) == "data" and type_.rank:
             return type_.shape[0]
-    refuse(function, "no argument has the role data and a batch to cut")
+    return None
 
 
-def _annotate(function: ir.Operation, count: int) -> None:
-    """Data of the batch's size is cut, everything else is whole."""
-    batch = batch_size(function)
-    if batch % count:
+def _annotate(function: ir.Operation, mesh: Mesh, whole: Mesh) -> None:
+    """Ports as asked for along the axes of `mesh`: the virtual one, or `whole`.
+
+    Data of the batch's size is cut along the virtual axis. Along the axes that cut
+    data nothing else is: a parameter that is cut so (ZeRO-3) is gathered to be used,
+    and does not make activations follow it.
+    """
+    batch = _batch(function)
+    inputs, results = _ports(function, whole)
+    roles = [string(said, ROLE) for said in argument_attributes(function)]
+    if AXIS in mesh.axes:
+        for k, (role, argument) in enumerate(
+            zip(roles, entry(function).arguments, strict=True)
+        ):
+            shape = tuple(ir.RankedTensorType(argument.type).shape)
+            rest: tuple[Axes, ...] = ((),) * len(shape)
+            if role == "data" and shape and shape[0] == batch:
+                _check_even(function, whole.parts(batch, inputs[k].dims[0]), mesh)
+                rest = ((AXIS,), *rest[1:])
+            inputs[k] = Layout(rest)
+        results = [Layout.replicated(len(layout.dims)) for layout in results]
+    else:
+        pairs = list(zip(roles, inputs, strict=True))
+        busy = {a for role, x in pairs if role == "data" for a in x.axes}
+        inputs = [x if role == "data" else x.without(busy) for role, x in pairs]
+        results = [layout.without(busy) for layout in results]
+    _set_ports(function, inputs, results, mesh)
+
+
+def _ports(function: ir.Operation, mesh: Mesh) -> tuple[list[Layout], list[Layout]]:
+    """How the arguments and results lie."""
+    type_ = function_type(function)
+    inputs = _layouts(function, "arg_attrs", list(type_.inputs), mesh)
+    return inputs, _layouts(function, "res_attrs", list(type_.results), mesh)
+
+
+def _set_ports(
+    function: ir.Operation,
+    inputs: Sequence[Layout],
+    results: Sequence[Layout],
+    mesh: Mesh,
+) -> None:
+    for which, layouts in (("arg_attrs", inputs), ("res_attrs", results)):
+        attributes = [to_attribute(x, mesh.name) for x in layouts]
+        set_port_shardings(function, which, attributes)
+
+
+def _layouts(
+    function: ir.Operation, which: str, types: Sequence[ir.Type], mesh: Mesh
+) -> list[Layout]:
+    """How the ports lie; `PassError` at an axis that a stage is not cut along."""
+    found = []
+    given = port_shardings(function, which, len(types))
+    for type_, sharding in zip(types, given, strict=True):
+        layout = Layout.replicated(ir.RankedTensorType(type_).rank)
+        if sharding is not None:
+            layout = from_attribute(sharding)
+        for axis in layout.axes:
+            if axis not in mesh.axes:
+                known = ", ".join(mesh.axes) or "none"
+                refuse(
+                    function,
+                    f'a port is cut along "{axis}"; what a stage holds can be cut '
+                    f"along the other axes of the mesh ({known})",
+                )
+        found.append(layout)
+    return found
+
+
+def _check_even(function: ir.Operation, parts: Sequence[int], mesh: Mesh) -> None:
+    """Each device's part of the batch is cut into equal microbatches."""
+    count = mesh.axes[AXIS]
+    uneven = next((n for n in parts if n % count), None)
+    if uneven is not None:
         refuse(
             function,
-            f"a batch of {batch} cannot be cut into {count} equal microbatches; "
-            f"choose a number that divides {batch}",
+            f"a batch of {uneven} cannot be cut into {count} equal microbatches; "
+            f"choose a number that divides {uneven}",
         )
-    roles = [string(said, ROLE) for said in argument_attributes(function)]
-    type_ = function_type(function)
-    inputs = []
-    for role, given in zip(roles, type_.inputs, strict=True):
-        shape = ir.RankedTensorType(given).shape
-        cut = role == "data" and len(shape) > 0 and shape[0] == batch
-        rest = ((),) * (len(shape) - 1)
-        inputs.append(
-            Layout(((AXIS,), *rest)) if cut else Layout.replicated(len(shape))
-        )
-    ranks = [ir.RankedTensorType(t).rank for t in type_.results]
-    results = [Layout.replicated(rank) for rank in ranks]
-    for which, layouts in (("arg_attrs", inputs), ("res_attrs", results)):
-        set_port_shardings(function, which, [to_attribute(x, MESH) for x in layouts])
 
 
 def _check_separate(function: ir.Operation, plan: Plan, mesh: Mesh) -> set[ir.Value]:
@@ -138,17 +309,18 @@ def _check_separate(function: ir.Operation, plan: Plan, mesh: Mesh) -> set[ir.Va
     for op in walk(body):
         if op in plan.rules:
             rule, assignment = plan.rules[op]
-            if any(kind != "sum" for kind in rule.reductions(assignment)):
+            joined = rule.reductions(assignment).items()
+            if any(kind != "sum" and AXIS in axes for kind, axes in joined):
                 refuse(op, _inseparable("takes an extremum over the batch"))
         if op.name != "pcp.reshard":
             continue
         source = op.operands[0]
         old, new = plan.layouts[source], plan.layouts[op.results[0]]
         shape = tuple(ir.RankedTensorType(source.type).shape)
-        kinds = {step.kind for step in steps(old, new, shape, mesh)}
-        if kinds == {"all_reduce"} and op.block == body:
+        found = [step for step in steps(old, new, shape, mesh) if AXIS in step.axes]
+        if [step.kind for step in found] == ["all_reduce"] and op.block == body:
             partial.add(source)
-        elif kinds - {"slice"}:
+        elif any(step.kind != "slice" for step in found):
             user = next((u.owner.operation for u in op.results[0].uses), op)
             refuse(user, _inseparable("needs the whole batch"))
     return partial

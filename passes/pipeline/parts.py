@@ -1,6 +1,7 @@
 """What one task does: a part is the work of one stage in one direction.
 
 Every microbatch has a task for each part but `opt`, which runs once, behind the sums.
+A stage has several of these where it waits for others in between: rounds.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,8 +15,8 @@ Value = ir.Value
 
 FWD, BWD, WGRAD, OPT = "fwd", "bwd", "wgrad", "opt"
 
-#: (stage, direction)
-Key = tuple[int, str]
+#: (stage, direction, round)
+Key = tuple[int, str, int]
 
 
 @dataclass
@@ -45,11 +46,11 @@ def parts_of(stages: Stages) -> dict[Key, Part]:
 
 def _rank(key: Key) -> tuple[int, int, int]:
     """Up through the forward parts, then down through all others."""
-    stage, direction = key
+    stage, direction, round_ = key
     if direction == FWD:
         return 0, stage, 0
     if direction == OPT:
-        return 2, -stage, 0
+        return 2, round_, -stage
     return 1, -stage, (BWD, WGRAD).index(direction)
 
 
@@ -61,14 +62,20 @@ def behind(flow: Flow, values: Iterable[Value]) -> Iterator[Value]:
     seen: set[Value] = set()
     for value in values:
         found = flow.roots(value) if flow.kind(value) == FIXED else [value]
-        for one in sorted(found, key=_argument_number) if len(found) > 1 else found:
+        order = (
+            sorted(found, key=lambda v: _place(flow, v)) if len(found) > 1 else found
+        )
+        for one in order:
             if one not in seen:
                 seen.add(one)
                 yield one
 
 
-def _argument_number(value: Value) -> int:
-    return ir.BlockArgument(value).arg_number
+def _place(flow: Flow, value: Value) -> tuple[int, int]:
+    """Arguments first, then values in the order in which they are made."""
+    if value in flow.makers:
+        return flow.makers[value] + 1, ir.OpResult(value).result_number
+    return 0, ir.BlockArgument(value).arg_number
 
 
 @dataclass
@@ -93,12 +100,27 @@ class _Cut:
                 direction = OPT
             elif number in self.stages.forward:
                 direction = FWD
-            self._join((stage, direction), number)
+            round_ = self._round(number) if kind == TAIL else 0
+            self._join((stage, direction, round_), number)
         for number, kind in enumerate(self.flow.kinds):
             if kind == SETTLE:
                 source = self.flow.makers[self.flow.ops[number].operands[0]]
                 self.part_of[number] = self.part_of[source]
                 self.parts[self.part_of[source]].sums.append(number)
+
+    def _round(self, number: int) -> int:
+        """How often a tail op's stage has waited for another before it."""
+        read = behind(self.flow, self.flow.reads[number])
+        return self._ready(read, self.stages.of[number])
+
+    def _ready(self, values: Iterable[Value], stage: int) -> int:
+        """The round of a stage in which it can read these."""
+        rounds = [0]
+        for value in values:
+            key = self.part_of.get(self.flow.makers.get(value, -1))
+            if key is not None and key[1] == OPT:
+                rounds.append(key[2] + (key[0] != stage))
+        return max(rounds)
 
     def _join(self, key: Key, number: int) -> None:
         self.part_of[number] = key
@@ -131,16 +153,19 @@ class _Cut:
             read = (v for n in part.ops for v in self.flow.reads[n])
             for value in behind(self.flow, read):
                 self._input(part, value)
-        owners = self.stages.owners()
-        for value, owner in zip(self.flow.results, owners, strict=True):
+        deliveries = self.stages.deliveries()
+        for value, stages in zip(self.flow.results, deliveries, strict=True):
             maker = self.flow.makers.get(value)
             if maker is not None and maker in self.part_of:
                 self._output(self.part_of[maker], value)
             else:
-                self._give(owner or 0, value)
+                for stage in stages:
+                    self._give(stage, value)
 
     def _input(self, part: Part, value: Value) -> None:
         maker = self.flow.makers.get(value)
+        if value in part.inputs:
+            return
         if maker is None:
             part.inputs.append(value)
         elif self.part_of[maker] != part.key or self.flow.kinds[maker] == SETTLE:
@@ -155,9 +180,10 @@ class _Cut:
 
     def _give(self, stage: int, value: Value) -> None:
         """A result that is an argument, or fixed, comes from a task of its own."""
-        part = self.parts.setdefault((stage, OPT), Part((stage, OPT)))
-        for one in behind(self.flow, [value]):
-            if one not in part.inputs:
-                part.inputs.append(one)
+        needed = list(behind(self.flow, [value]))
+        key = stage, OPT, self._ready(needed, stage)
+        part = self.parts.setdefault(key, Part(key))
+        for one in needed:
+            self._input(part, one)
         if value not in part.outputs:
             part.outputs.append(value)

@@ -11,9 +11,16 @@ from typing import NoReturn
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import PassError
-from pcp.passes.functions import NAME, argument_attributes, result_attributes, string
+from pcp.passes.functions import (
+    NAME,
+    argument_attributes,
+    result_attributes,
+    string,
+    symbol_name,
+)
 from pcp.passes.pipeline.cuts import Chain, best_cuts
 from pcp.passes.pipeline.flow import Flow
+from pcp.passes.pipeline.microbatches import AXIS, Separated
 from pcp.passes.pipeline.work import size_bytes, work
 from pcp.passes.rewriting import refuse
 
@@ -28,7 +35,10 @@ Value = ir.Value
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the user asks for: see `pcp-stage`. `speeds` and `room` by stage."""
+    """What the user asks for: see `pcp-stage`. `speeds` and `room` by stage.
+
+    `shared_loss`: the loss is delivered on every stage.
+    """
 
     stages: int
     balance: str
@@ -36,22 +46,47 @@ class Wanted:
     microbatches: int
     speeds: list[float]
     room: list[float]
+    shared_loss: bool = False
+
+
+#: The stages that hold each parameter, by name.
+Homes = dict[str, list[int]]
 
 
 @dataclass
 class Stages:
-    """The stage of each op by number, forward ops, and the parameters' homes."""
+    """The stage of each op by number, forward ops, and the arguments' homes.
+
+    An argument without homes is at hand wherever it is read. `delivered` are the
+    stages on which each result is wanted, where that is more than where it belongs.
+    """
 
     flow: Flow
     count: int
     of: dict[int, int] = field(default_factory=dict)
     forward: set[int] = field(default_factory=set)
     homes: dict[Value, list[int]] = field(default_factory=dict)
+    delivered: dict[int, list[int]] = field(default_factory=dict)
 
     def of_value(self, value: Value) -> int | None:
         """The stage of the op that makes a value; None for arguments, fixed ones."""
         maker = self.flow.makers.get(value)
         return None if maker is None else self.of.get(maker)
+
+    def source_of(self, argument: Value, stage: int) -> int:
+        """The stage from which another has an argument: itself, if that holds it."""
+        homes = self.homes.get(argument, [stage])
+        return stage if stage in homes else min(homes)
+
+    def deliveries(self) -> list[list[int]]:
+        """The stages on which each result is delivered."""
+        found = []
+        for k, (value, owner) in enumerate(
+            zip(self.flow.results, self.owners(), strict=True)
+        ):
+            made = self.of_value(value) or 0
+            found.append(self.delivered.get(k, [made if owner is None else owner]))
+        return found
 
     def owners(self) -> list[int | None]:
         """Where each result is to lie: a gradient by its parameter."""
@@ -72,8 +107,12 @@ class Stages:
         return owners
 
 
-def assign(flow: Flow, wanted: Wanted) -> Stages:
-    """Stages for all ops but fixed ones; `PassError` where that cannot be."""
+def assign(flow: Flow, separated: Separated, wanted: Wanted, homes: Homes) -> Stages:
+    """Stages for all ops but fixed ones; `PassError` where that cannot be.
+
+    `homes` are those of a function that was cut before, and hold here too; what
+    parameters this one adds to them is added.
+    """
     forward = flow.forward()
     stages = Stages(flow, wanted.stages, forward=set(forward))
     if len(forward) < wanted.stages:
@@ -86,8 +125,10 @@ def assign(flow: Flow, wanted: Wanted) -> Stages:
     if marked:
         _by_marks(stages, forward)
     else:
-        _by_cuts(stages, forward, wanted)
-    _find_homes(stages, forward, wanted.tied)
+        _by_cuts(stages, forward, separated, wanted, homes)
+    _find_homes(stages, forward, wanted.tied, homes)
+    if wanted.shared_loss:
+        stages.delivered[0] = list(range(wanted.stages))
     return stages
 
 
@@ -121,8 +162,14 @@ def _by_marks(stages: Stages, forward: list[int]) -> None:
 # --- forward, balanced ---
 
 
-def _by_cuts(stages: Stages, forward: list[int], wanted: Wanted) -> None:
-    chain = _chain(stages.flow, forward, wanted)
+def _by_cuts(
+    stages: Stages,
+    forward: list[int],
+    separated: Separated,
+    wanted: Wanted,
+    homes: Homes,
+) -> None:
+    chain = _chain(stages.flow, forward, separated, wanted, homes)
     cuts = best_cuts(chain)
     if cuts is None or _is_lame(chain, cuts):
         _explain(stages.flow, forward, chain, wanted)
@@ -145,18 +192,21 @@ def _slowest(chain: Chain, cuts: list[int]) -> float:
     return max(sum(chain.cost[a:b]) / speed for a, b, speed in pieces)
 
 
-def _chain(flow: Flow, forward: list[int], wanted: Wanted) -> Chain:
+def _chain(
+    flow: Flow, forward: list[int], separated: Separated, wanted: Wanted, homes: Homes
+) -> Chain:
     """The forward ops' costs, and what crosses each cut."""
+    sizes = _Sizes(flow, separated)
     spans = _parameter_spans(flow, forward)
-    kept = [_kept(flow, n, wanted) for n in forward]
+    kept = [_kept(flow, n, sizes, wanted) for n in forward]
     for parameter, (first, _) in spans.items():
-        kept[first] += 2 * size_bytes(parameter)  # itself and its gradient
-    by_time = [work(flow.ops[n]) for n in forward]
-    crossing, allowed = _crossing(flow, forward), [True] * len(forward)
+        kept[first] += 2 * sizes.of(parameter)  # itself and its gradient
+    by_time = [work(flow.ops[n]) * sizes.share(n) for n in forward]
+    crossing, allowed = _crossing(flow, forward, sizes), [True] * len(forward)
     for parameter, (first, last) in spans.items():
         for cut in range(first + 1, last + 1):
             allowed[cut] = allowed[cut] and wanted.tied
-            crossing[cut] += size_bytes(parameter)
+            crossing[cut] += sizes.of(parameter)
     return Chain(
         by_time if wanted.balance == "time" else kept,
         kept,
@@ -164,16 +214,54 @@ def _chain(flow: Flow, forward: list[int], wanted: Wanted) -> Chain:
         allowed,
         wanted.speeds if wanted.balance == "time" else [1.0] * wanted.stages,
         wanted.room,
+        _bound(flow, forward, wanted.stages, homes),
     )
 
 
-def _kept(flow: Flow, number: int, wanted: Wanted) -> float:
+def _bound(
+    flow: Flow, forward: list[int], count: int, homes: Homes
+) -> list[frozenset[int]]:
+    """The stages that each forward op may be on: those that hold what it reads."""
+    everywhere = frozenset(range(count))
+    bound = []
+    for number in forward:
+        found = everywhere
+        for parameter in flow.parameters_of(number):
+            found &= frozenset(homes.get(name_of(flow, parameter), everywhere))
+        bound.append(found)
+    return bound
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """What the devices of a stage have of the program, each."""
+
+    flow: Flow
+    separated: Separated
+
+    def of(self, value: Value) -> float:
+        """Bytes of a device's part, of all microbatches."""
+        return size_bytes(value) / self._cuts(self.separated.plan.layouts[value].axes)
+
+    def share(self, number: int) -> float:
+        """The part of an op's work that a device does."""
+        op = self.flow.ops[number]
+        if op not in self.separated.plan.rules:
+            return 1.0
+        _, assignment = self.separated.plan.rules[op]
+        return 1 / self._cuts(tuple(a for axes in assignment.values() for a in axes))
+
+    def _cuts(self, axes: tuple[str, ...]) -> int:
+        return self.separated.mesh.count([axis for axis in axes if axis != AXIS])
+
+
+def _kept(flow: Flow, number: int, sizes: _Sizes, wanted: Wanted) -> float:
     """Bytes that an op's results keep until the backward part, at most.
 
     Of `stages` microbatches at once at the most; the ops are of the whole batch.
     """
     at_once = min(wanted.stages, wanted.microbatches) / wanted.microbatches
-    return at_once * sum(map(size_bytes, flow.ops[number].results))
+    return at_once * sum(map(sizes.of, flow.ops[number].results))
 
 
 def _parameter_spans(flow: Flow, forward: list[int]) -> dict[Value, tuple[int, int]]:
@@ -185,7 +273,7 @@ def _parameter_spans(flow: Flow, forward: list[int]) -> dict[Value, tuple[int, i
     return spans
 
 
-def _crossing(flow: Flow, forward: list[int]) -> list[float]:
+def _crossing(flow: Flow, forward: list[int], sizes: _Sizes) -> list[float]:
     """Bytes of the values that are made before each forward op and read after."""
     places = {number: place for place, number in enumerate(forward)}
     crossing = [0.0] * (len(forward) + 1)
@@ -193,8 +281,8 @@ def _crossing(flow: Flow, forward: list[int]) -> list[float]:
         for result in flow.ops[number].results:
             readers = [places.get(r, -1) for r in flow.readers.get(result, ())]
             if (last := max(readers, default=-1)) > place:
-                crossing[place + 1] += size_bytes(result)
-                crossing[last + 1] -= size_bytes(result)
+                crossing[place + 1] += sizes.of(result)
+                crossing[last + 1] -= sizes.of(result)
     for place in range(1, len(crossing)):
         crossing[place] += crossing[place - 1]
     return crossing[:-1]
@@ -218,29 +306,50 @@ def _explain(flow: Flow, forward: list[int], chain: Chain, wanted: Wanted) -> No
     )
 
 
+def name_of(flow: Flow, argument: Value) -> str:
+    """An argument's name; one without gets a name that no other function has."""
+    place = flow.arguments.index(argument)
+    said = argument_attributes(flow.function)[place]
+    own = f"argument {place} of @{symbol_name(flow.function)}"
+    return string(said, NAME) or own
+
+
 def _refuse_shared(
     flow: Flow, parameter: Value, first: ir.Operation, last: ir.Operation
 ) -> NoReturn:
-    place = flow.arguments.index(parameter)
-    name = (
-        string(argument_attributes(flow.function)[place], NAME) or f"argument {place}"
-    )
     raise PassError(
-        f"{location_string(last.location)}: {last.name}: parameter {name} is used by "
-        f"two stages, here and at {location_string(first.location)}; with tied=true "
-        "both hold it, or keep its uses in one stage"
+        f"{location_string(last.location)}: {last.name}: parameter "
+        f"{name_of(flow, parameter)} is used by two stages, here and at "
+        f"{location_string(first.location)}; with tied=true both hold it, or keep its "
+        "uses in one stage"
     )
 
 
-def _find_homes(stages: Stages, forward: list[int], tied: bool) -> None:
+def _find_homes(stages: Stages, forward: list[int], tied: bool, known: Homes) -> None:
     """The stages that use each parameter; one, unless `tied`."""
     flow = stages.flow
     first: dict[Value, ir.Operation] = {}
+    for argument in flow.arguments:
+        name = name_of(flow, argument)
+        if argument not in flow.data and name in known:
+            stages.homes[argument] = known[name]
     for number in forward:
         for parameter in flow.parameters_of(number):
             first.setdefault(parameter, flow.ops[number])
             homes = stages.homes.setdefault(parameter, [])
-            if stages.of[number] not in homes:
-                homes.append(stages.of[number])
+            if stages.of[number] in homes:
+                continue
+            if name_of(flow, parameter) in known:
+                refuse(
+                    flow.ops[number],
+                    f"is on stage {stages.of[number]} and reads parameter "
+                    f"{name_of(flow, parameter)}, which another function has on stage "
+                    f"{homes[0]}; mark both alike with {MARK}",
+                )
+            homes.append(stages.of[number])
             if len(homes) > 1 and not tied:
                 _refuse_shared(flow, parameter, first[parameter], flow.ops[number])
+    for argument in flow.arguments:
+        if argument not in flow.data:
+            homes = stages.homes.setdefault(argument, [0])  # one that nobody reads
+            known[name_of(flow, argument)] = homes

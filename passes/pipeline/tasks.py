@@ -7,10 +7,12 @@ from pcp.dialect import hlo
 from pcp.dialect.attributes import On, unwrap
 from pcp.dialect.bindings import ir
 from pcp.dialect.bundles import CAST, bundled, pack, unpack
+from pcp.layout import Layout
+from pcp.mesh import Mesh
 from pcp.passes.functions import entry
 from pcp.passes.partition import Member
 from pcp.passes.pipeline.flow import FIXED, Flow
-from pcp.passes.pipeline.microbatches import Separated
+from pcp.passes.pipeline.microbatches import AXIS, Separated
 from pcp.passes.pipeline.parts import OPT, Key, Part, parts_of
 from pcp.passes.pipeline.stages import Stages
 from pcp.passes.rewriting import attributes
@@ -24,9 +26,13 @@ def on(type_: ir.Type, device: str) -> ir.Type:
 
 
 def build_schedule(
-    function: ir.Operation, separated: Separated, stages: Stages, devices: Sequence[str]
+    function: ir.Operation, separated: Separated, stages: Stages, mesh: Mesh, axis: str
 ) -> ir.Operation:
-    """Put a function that holds the schedule in the place of `function`."""
+    """Put a function that holds the schedules in the place of `function`.
+
+    There is one for each place in the mesh apart from `axis`, along which the stages
+    lie: what devices of one stage exchange stands inside of their tasks.
+    """
     with ir.InsertionPoint(function), function.location:
         made = ir.Operation.create(
             "func.func", regions=1, attributes=attributes(function)
@@ -36,16 +42,36 @@ def build_schedule(
             *(a.type for a in given), arg_locs=[a.location for a in given]
         )
         with ir.InsertionPoint(block):
-            builder = _Builder(separated, stages, list(devices))
-            results = builder.build(list(block.arguments))
+            parts = parts_of(stages)
+            columns = [
+                _Builder(separated, stages, parts, row, devices_of(mesh, axis, row))
+                for row in separated.rows
+            ]
+            placed = [c.build(list(block.arguments)) for c in columns]
+            results = [
+                cast([v for values in copies for v in values], value.type)
+                for value, copies in zip(
+                    stages.flow.results, zip(*placed, strict=True), strict=True
+                )
+            ]
             ir.Operation.create("func.return", operands=results)
     function.erase()
     return made
 
 
-def cast(value: Value, type_: ir.Type) -> Value:
-    """The value as another type of the same thing."""
-    return ir.Operation.create(CAST, results=[type_], operands=[value]).results[0]
+def devices_of(mesh: Mesh, axis: str, row: dict[str, int]) -> list[str]:
+    """The device of each stage at one place of the other axes."""
+    return [
+        device
+        for place, device in zip(mesh.members, mesh.devices, strict=True)
+        if {a: n for a, n in place.items() if a != axis} == row
+    ]
+
+
+def cast(values: Sequence[Value], type_: ir.Type) -> Value:
+    """The values as one of another type: a whole as a part, or parts as their whole."""
+    made = ir.Operation.create(CAST, results=[type_], operands=list(values))
+    return made.results[0]
 
 
 def yield_(values: Sequence[Value]) -> None:
@@ -55,45 +81,53 @@ def yield_(values: Sequence[Value]) -> None:
 
 @dataclass
 class _Builder:
-    """Builds tasks and transfers; knows where every value lies."""
+    """Builds tasks and transfers of one column; knows where every value lies.
+
+    A column is a device of each stage, all at one place of the other axes.
+    """
 
     separated: Separated
     stages: Stages
+    parts: dict[Key, Part]
+    row: dict[str, int]
     devices: list[str]
-    #: By argument and stage, then by value and microbatch, as (placed, stage).
+    #: By argument and stage; by value and microbatch, as (placed, stage); by value
+    #: and stage what is made for a result only.
     arguments: dict[tuple[Value, int], Value] = field(default_factory=dict)
     placed: dict[tuple[Value, int], tuple[Value, int]] = field(default_factory=dict)
+    given: dict[tuple[Value, int], Value] = field(default_factory=dict)
     moved: dict[tuple[Value, int], Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.parts = parts_of(self.stages)
-        self.count = self.separated.mesh.size
+        self.count = self.separated.count
         self.last = self.count - 1
 
     @property
     def flow(self) -> Flow:
         return self.stages.flow
 
-    def build(self, arguments: Sequence[Value]) -> list[Value]:
-        """The function's results, from its arguments."""
+    def _member(self, microbatch: int) -> Member:
+        separated = self.separated
+        place = {**self.row, AXIS: microbatch}
+        return Member(separated.mesh, place, separated.plan)
+
+    def build(self, arguments: Sequence[Value]) -> list[list[Value]]:
+        """Each result of the function, as it lies on the stages that deliver it."""
         own = self.flow.arguments
         wanted = sorted(
             {
-                (own.index(v), part.stage)
+                (own.index(v), self.stages.source_of(v, part.stage))
                 for part in self.parts.values()
                 for v in part.inputs
                 if v not in self.flow.makers
             }
         )
         inputs = [
-            cast(arguments[k], on(arguments[k].type, self.devices[stage]))
+            cast([arguments[k]], on(self._device_type(own[k]), self.devices[stage]))
             for k, stage in wanted
         ]
-        homes = [stage for _, stage in self._result_homes()]
-        types = [
-            on(v.type, self.devices[home])
-            for v, home in zip(self.flow.results, homes, strict=True)
-        ]
+        homes = self._result_homes()
+        types = [on(self._device_type(v), self.devices[home]) for v, home in homes]
         schedule = ir.Operation.create(
             "pcp.schedule",
             operands=pack(inputs),
@@ -110,31 +144,40 @@ class _Builder:
         with ir.InsertionPoint(block):
             self._tasks()
             yield_(self._results())
-        found = unpack(list(schedule.results))
-        plain = [v.type for v in self.flow.results]
-        return [cast(v, t) for v, t in zip(found, plain, strict=True)]
+        found = iter(unpack(list(schedule.results)))
+        return [[next(found) for _ in stages] for stages in self.stages.deliveries()]
+
+    def _device_type(self, value: Value) -> ir.Type:
+        """The type of what a device has of a value: of all microbatches."""
+        shape = hlo.shape_of(value)
+        layout = _between_devices(self.separated.plan.layouts[value])
+        local = layout.local_shape(shape, self.separated.mesh, self.row)
+        return hlo.tensor(local, hlo.element_type(value))
 
     # --- results ---
 
     def _result_homes(self) -> list[tuple[Value, int]]:
-        """Each result with the stage it is delivered on."""
-        homes = []
-        for value, owner in zip(self.flow.results, self.stages.owners(), strict=True):
-            made = self.stages.of_value(value)
-            known = made if made is not None else 0
-            homes.append((value, known if owner is None else owner))
-        return homes
+        """Each result with the stages it is delivered on."""
+        deliveries = self.stages.deliveries()
+        return [
+            (value, stage)
+            for value, stages in zip(self.flow.results, deliveries, strict=True)
+            for stage in stages
+        ]
 
     def _results(self) -> list[Value]:
-        return [self._at(value, stage, OPT, 0) for value, stage in self._result_homes()]
+        return [
+            self.given[pair] if pair in self.given else self._at(*pair, OPT, 0)
+            for pair in self._result_homes()
+        ]
 
     # --- values on their way ---
 
     def _at(self, value: Value, stage: int, direction: str, microbatch: int) -> Value:
         """The value on a stage, for a task of a microbatch."""
-        if value not in self.flow.makers and (value, stage) in self.arguments:
-            if direction != OPT or (value, self.last) not in self.placed:
-                return self.arguments[value, stage]
+        if value not in self.flow.makers:
+            home = self.stages.source_of(value, stage)
+            return self._moved(self.arguments[value, home], home, stage)
         which = self.last if direction == OPT else microbatch
         found, home = self.placed[value, which]
         return self._moved(found, home, stage)
@@ -156,26 +199,22 @@ class _Builder:
         """For every microbatch up, then for every one down, then what runs once."""
         for wanted in (("fwd",), ("bwd", "wgrad")):
             for microbatch in range(self.count):
-                for (_, direction), part in self.parts.items():
+                for (_, direction, _), part in self.parts.items():
                     if direction in wanted:
                         self._task(part, microbatch)
-        for (_, direction), part in self.parts.items():
+        for (_, direction, _), part in self.parts.items():
             if direction == OPT:
                 self._task(part, 0)
 
     def _task(self, part: Part, microbatch: int) -> None:
         """One task; its sums go on from those of the microbatch before."""
-        stage, direction = part.key
-        member = Member(
-            self.separated.mesh,
-            self.separated.mesh.members[microbatch],
-            self.separated.plan,
-        )
+        stage, direction, _ = part.key
+        member = self._member(microbatch)
         inputs = [self._at(v, stage, direction, microbatch) for v in part.inputs]
         settled = [self.flow.ops[n].results[0] for n in part.sums]
         before = [self.placed[v, self.last][0] for v in settled if microbatch]
         device = self.devices[stage]
-        types = [member.type_of(v) for v in part.outputs] + [v.type for v in settled]
+        types = [member.type_of(v) for v in (*part.outputs, *settled)]
         task = ir.Operation.create(
             "pcp.task",
             operands=pack([*inputs, *before]),
@@ -187,7 +226,10 @@ class _Builder:
         found = unpack(list(task.results))
         which = self.last if direction == OPT else microbatch
         for value, result in zip(part.outputs, found, strict=False):
-            self.placed[value, which] = result, stage
+            if self.flow.kind(value) in (None, FIXED):
+                self.given[value, stage] = result
+            else:
+                self.placed[value, which] = result, stage
         for value, result in zip(settled, found[len(part.outputs) :], strict=True):
             self.placed[value, self.last] = result, stage
 
@@ -228,7 +270,7 @@ class _Builder:
 
 
 def _facts(device: str, key: Key, microbatch: int) -> dict[str, ir.Attribute]:
-    stage, direction = key
+    stage, direction, _ = key
     return {
         "device": ir.FlatSymbolRefAttr.get(device),
         "dir": ir.StringAttr.get(direction),
@@ -242,11 +284,19 @@ def _plain(value: Value) -> ir.Type:
     return unwrap(On(value.type).payload)
 
 
+def _between_devices(layout: Layout) -> Layout:
+    """The layout with all microbatches together."""
+    return layout.without([AXIS])
+
+
 def _own_part(member: Member, value: Value, given: Value) -> Value:
-    """A microbatch's part of an argument that comes whole."""
+    """A microbatch's part of an argument that comes with all of them."""
     layout = member.plan.layouts[value]
-    shape = hlo.shape_of(value)
-    if not any(layout.dims) or hlo.shape_of(given) != shape:
+    if AXIS not in layout.axes or not isinstance(value.owner, ir.Block):
         return given
+    shape = hlo.shape_of(value)
+    held = _between_devices(layout).slices(shape, member.mesh, member.place)
     part = layout.slices(shape, member.mesh, member.place)
-    return hlo.slice_(given, [s.start for s in part], [s.stop for s in part])
+    starts = [p.start - h.start for p, h in zip(part, held, strict=True)]
+    limits = [p.stop - h.start for p, h in zip(part, held, strict=True)]
+    return hlo.slice_(given, starts, limits)

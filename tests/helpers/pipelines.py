@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from helpers import spmd_models
-from helpers.random_spmd import whole
+from helpers.random_spmd import add_mesh, whole
 
 from pcp.compiler import lockstep
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
+from pcp.layout import Layout, join
 from pcp.passes.functions import (
     NAME,
     ROLE,
@@ -20,7 +21,9 @@ from pcp.passes.functions import (
     string,
     symbol_name,
 )
+from pcp.passes.propagate_sharding import set_port_shardings
 from pcp.passes.rewriting import functions
+from pcp.passes.sharding.layout import SHARDING, from_attribute, to_attribute
 from pcp.passes.sharding.mesh import read_meshes
 
 
@@ -95,6 +98,120 @@ def staged(model: str, options: str, kind: str) -> ir.Module:
     passes = f"pcp-stage{{{options}}},pcp-schedule{{kind={kind}}}"
     pipeline(f"builtin.module({passes})").run(module)
     return module
+
+
+def mixed(model: str, axes: dict[str, int], plan: spmd_models.Plan) -> ir.Module:
+    """`named`, on a mesh, with the plan's shardings on its border."""
+    module = named(model)
+    found = spmd_models.models()[model]
+    layouts = [
+        spmd_models.layout(plan, n, np.shape(a))
+        for n, a in zip(found.names, found.arguments, strict=True)
+    ]
+    count = len(found.names) - len(found.data)
+    with module.context:
+        (main,) = functions(module)
+        for which, own in (
+            ("arg_attrs", layouts),
+            ("res_attrs", [Layout(()), *layouts[:count]]),
+        ):
+            set_port_shardings(main, which, [to_attribute(x, "m") for x in own])
+        add_mesh(module, axes)
+    return module
+
+
+def run_mixed(
+    module: ir.Module, entry: str, inputs: dict[tuple[str, str], np.ndarray]
+) -> dict[tuple[str, str], np.ndarray]:
+    """Every device's results of a function joined, by role and name.
+
+    `module` holds each device's program. Two devices that hold the same part have to
+    agree in every bit.
+    """
+    with module.context:
+        (mesh,) = read_meshes(module).values()
+        mains = []
+        for device in mesh.devices:
+            found = next(op for op in module.body if symbol_name(op) == device)
+            body = found.operation.regions[0].blocks[0].operations
+            mains.append(next(f.operation for f in body if symbol_name(f) == entry))
+        given = []
+        for main, place in zip(mains, mesh.members, strict=True):
+            parts = []
+            for said in argument_attributes(main):
+                whole_ = inputs[_key(said)]
+                layout = _layout(said, whole_.ndim)
+                parts.append(whole_[layout.slices(whole_.shape, mesh, place)])
+            given.append(parts)
+        results = lockstep.run(module, entry, given)
+        return _joined(mains, results, mesh)
+
+
+def _joined(mains, results, mesh) -> dict[tuple[str, str], np.ndarray]:
+    held: dict[tuple[str, str], tuple[Layout, list]] = {}
+    for member, (main, values) in enumerate(zip(mains, results, strict=True)):
+        for said, value in zip(result_attributes(main), values, strict=True):
+            new = _layout(said, value.ndim), [None] * mesh.size
+            held.setdefault(_key(said), new)[1][member] = value
+    joined = {}
+    for key, (layout, parts) in held.items():
+        whole_ = _whole_shape(layout, parts, mesh)
+        joined[key] = join(parts, whole_, layout, mesh)
+    return joined
+
+
+def _whole_shape(layout: Layout, parts: list, mesh) -> tuple[int, ...]:
+    """The shape that these parts have together: each dimension's parts added up."""
+    shape = []
+    for d, axes in enumerate(layout.dims):
+        sizes = {
+            tuple(place[a] for a in axes): part.shape[d]
+            for place, part in zip(mesh.members, parts, strict=True)
+            if part is not None
+        }
+        shape.append(sum(sizes.values()))
+    return tuple(shape)
+
+
+def _key(said: dict[str, ir.Attribute]) -> tuple[str, str]:
+    return string(said, ROLE) or "", string(said, NAME) or ""
+
+
+def _layout(said: dict[str, ir.Attribute], rank: int) -> Layout:
+    if SHARDING not in said:
+        return Layout.replicated(rank)
+    return from_attribute(said[SHARDING])
+
+
+def mixed_error(
+    model: str,
+    axes: dict[str, int],
+    plan: str,
+    options: str,
+    kind: str,
+    first: str = "",
+) -> float:
+    """`error` on a mesh of more than stages, with a plan of `spmd_models`.
+
+    `first` are passes in front of pcp-stage, each with a comma behind it.
+    """
+    found = spmd_models.models()[model]
+    expected = whole(spmd_models.gradient_text(model), found.arguments)
+    module = mixed(model, axes, getattr(spmd_models, plan))
+    passes = f"pcp-stage{{{options}}},pcp-schedule{{kind={kind}}}"
+    lower = "pcp-lower-schedule,pcp-verify-plan"
+    pipeline(f"builtin.module({first}{passes},{lower})").run(module)
+    count = len(found.names) - len(found.data)
+    roles = ["param"] * count + ["data"] * len(found.data)
+    keys = zip(roles, found.names, strict=True)
+    inputs = dict(zip(keys, found.arguments, strict=True))
+    results = run_mixed(module, "main", inputs)
+    names = [("loss", "loss"), *(("grad", n) for n in found.names[:count])]
+    assert sorted(results) == sorted(names)
+    return max(
+        float(np.abs(results[name] - b).max() / (1e-3 + np.abs(b).max()))
+        for name, b in zip(names, expected, strict=True)
+    )
 
 
 def run_by_name(

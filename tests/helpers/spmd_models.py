@@ -149,7 +149,7 @@ def annotate(name: str, axes: dict[str, int], plan: Plan) -> str:
     model = models()[name]
     module = parse(gradient_text(name))
     layouts = [
-        _layout(plan, n, np.shape(a))
+        layout(plan, n, np.shape(a))
         for n, a in zip(model.names, model.arguments, strict=True)
     ]
     count = len(model.names) - len(model.data)
@@ -161,7 +161,8 @@ def annotate(name: str, axes: dict[str, int], plan: Plan) -> str:
     return str(module)
 
 
-def _layout(plan: Plan, name: str, shape: tuple[int, ...]) -> Layout:
+def layout(plan: Plan, name: str, shape: tuple[int, ...]) -> Layout:
+    """How a plan lays an argument."""
     cut = plan(name, shape)
     return Layout(tuple(cut.get(d, ()) for d in range(len(shape))))
 
@@ -170,7 +171,7 @@ def fits(name: str, axes: dict[str, int], plan: Plan) -> bool:
     """Whether every dimension has room for the axes that the plan cuts it along."""
     model, mesh = models()[name], Mesh("m", axes)
     return all(
-        _layout(plan, n, np.shape(a)).fits(np.shape(a), mesh)
+        layout(plan, n, np.shape(a)).fits(np.shape(a), mesh)
         for n, a in zip(model.names, model.arguments, strict=True)
     )
 

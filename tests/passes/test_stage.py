@@ -1,13 +1,16 @@
 """pcp-stage: what stages compute together is what the whole program computes."""
 
 import multiprocessing
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-from helpers import pipelines
+from helpers import pipelines, spmd_models
 
 from pcp.compiler.catalog import pipeline
+from pcp.dialect.base import symbol
 from pcp.errors import PassError
+from pcp.passes.functions import symbol_name
 
 CASES = [
     (model, f"stages={stages} microbatches={count} tied={tied}", kind)
@@ -46,6 +49,69 @@ def elsewhere():
 def test_stages_equal_the_whole(model: str, options: str, kind: str, elsewhere) -> None:
     job = elsewhere.submit(pipelines.error, model, options, kind)
     assert job.result(200) <= 1e-5
+
+
+#: (model, mesh, plan of `spmd_models`, options, schedule)
+MIXED = [
+    ("mlp", {"pp": 2, "dp": 2}, "dp", "microbatches=2", "1f1b"),
+    ("mlp", {"dp": 2, "pp": 2}, "zero3", "microbatches=2", "zb-h1"),
+    ("gpt", {"pp": 2, "tp": 2}, "tp", "microbatches=2 tied=true", "1f1b"),
+]
+SLOW_MIXED = [
+    ("mlp", {"pp": 2, "tp": 2}, "tp", "microbatches=8", "1f1b"),
+    ("mlp", {"tp": 2, "pp": 3, "dp": 2}, "dp_tp", "microbatches=4", "1f1b"),
+    ("mlp", {"pp": 2, "dp": 2, "tp": 2}, "zero3_tp", "microbatches=2", "gpipe"),
+    ("block", {"pp": 2, "tp": 2}, "tp", "microbatches=2", "gpipe"),
+    ("block", {"pp": 2, "dp": 2}, "zero3", "microbatches=2", "1f1b"),
+    ("cnn", {"pp": 2, "dp": 2}, "dp", "microbatches=2", "1f1b"),
+    ("llama", {"pp": 2, "tp": 2}, "tp", "microbatches=2", "zb-h1"),
+    ("llama", {"pp": 2, "dp": 2}, "zero3", "microbatches=2", "1f1b"),
+    ("gpt", {"pp": 2, "dp": 2}, "dp", "microbatches=2 tied=true", "1f1b"),
+    ("gpt", {"pp": 2, "dp": 2}, "zero3", "microbatches=2 tied=true", "1f1b"),
+    ("gpt8", {"pp": 4, "dp": 2}, "dp", "microbatches=4 tied=true", "1f1b"),
+    ("gpt8", {"pp": 2, "dp": 2, "tp": 2}, "dp_tp", "microbatches=2 tied=true", "zb-h1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "axes", "plan", "options", "kind"),
+    [*MIXED, *(pytest.param(*c, marks=pytest.mark.slow) for c in SLOW_MIXED)],
+)
+def test_stages_cut_along_other_axes_equal_the_whole(
+    model: str, axes: dict[str, int], plan: str, options: str, kind: str, elsewhere
+) -> None:
+    job = elsewhere.submit(pipelines.mixed_error, model, axes, plan, options, kind)
+    assert job.result(200) <= 1e-5
+
+
+def test_a_stage_whose_devices_share_unevenly(elsewhere) -> None:
+    """Four, two and two examples of eight, each in two microbatches."""
+    split = "pcp-split-batch{weights=2,1,1},"
+    arguments = ("mlp", {"pp": 2, "dp": 3}, "dp", "microbatches=2", "1f1b", split)
+    assert elsewhere.submit(pipelines.mixed_error, *arguments).result(200) <= 1e-5
+
+
+def test_gradients_are_summed_between_devices_once() -> None:
+    """Behind the last of four microbatches: one sum for each result."""
+    module = pipelines.mixed("mlp", {"pp": 2, "dp": 2}, spmd_models.dp)
+    passes = "pcp-stage{microbatches=4},pcp-schedule{kind=1f1b},pcp-lower-schedule"
+    pipeline(f"builtin.module({passes})").run(module)
+    sums, sends = Counter(), set()
+    for op in module.body.operations:
+        if op.operation.name == "builtin.module":
+            device = symbol_name(op)
+            for inner in op.regions[0].blocks[0].operations[0].regions[0].blocks[0]:
+                name = inner.operation.name
+                sums[device] += name == "pcp.all_reduce"
+                if name == "pcp.send":
+                    sends.add((device, symbol(inner.operation, "to")))
+    assert sums["m_0"] + sums["m_2"] == 6  # of five parameters and the loss
+    assert sums == {"m_0": sums["m_1"], "m_1": sums["m_1"]} | {
+        "m_2": sums["m_3"],
+        "m_3": sums["m_3"],
+    }
+    here_and_there = {("m_0", "m_2"), ("m_2", "m_0"), ("m_1", "m_3"), ("m_3", "m_1")}
+    assert sends == here_and_there
 
 
 @pytest.mark.parametrize(
