@@ -23,6 +23,7 @@ COLLECTIVES = frozenset(
         "broadcast",
     )
 )
+GATHER = "pcp.all_gather"
 #: Work too small to hide a collective behind.
 CHEAP = frozenset(
     f"stablehlo.{name}"
@@ -36,10 +37,12 @@ class OverlapCollectives(Pass):
 
     Assumes what pcp-partition leaves; does the same to every device's program. All
     starts keep the program's order, which is the same on all members. A collective
-    starts as soon as its operand is there. What needs its result is put off: until a
-    later collective needs it, until more than `inflight` would be under way, or
-    until a message, a call or the block's end. A collective behind which nothing
-    can be hidden stays as it is.
+    starts as soon as its operand is there, but not before the last one's place, and
+    one all_gather is under way at a time: so parameters are gathered while the layer
+    in front of theirs works, not all at once. What needs its result is put off: until
+    a later collective needs it, until more than `inflight` would be under way, or
+    until a message, a call or the block's end. A collective behind which nothing can
+    be hidden stays as it is.
 
     Before:
 
@@ -134,21 +137,70 @@ class _Order:
     #: The collectives that a value needs, and the delayed op that makes it.
     needs: dict[ir.Value, set[int]] = field(default_factory=dict)
     makers: dict[ir.Value, int] = field(default_factory=dict)
+    #: The values that no op in `items` makes yet, and where the op that does stood.
+    unplaced: dict[ir.Value, int] = field(default_factory=dict)
+    #: Where ops stood that came before their turn.
+    early: set[int] = field(default_factory=set)
 
     def fill(self, block: ir.Block) -> None:
         """Take the block's ops in their order."""
         *body, _ = (view.operation for view in block.operations)
         for place, op in enumerate(body):
+            self.unplaced.update(dict.fromkeys(op.results, place))
+        for place, op in enumerate(body):
             if op.name in COLLECTIVES:
-                self._start(op)
+                if place not in self.early:
+                    self._start(op)
+                self._look_ahead(body, place)
+            elif place in self.early:
+                continue
             elif not is_pure(op):
                 self._drain()
-                self.items.append(_Item("op", op))
+                self._put(op)
             elif needs := self._needs(op):
                 self._delay(place, op, needs)
             else:
-                self.items.append(_Item("op", op))
+                self._put(op)
         self._drain()
+
+    def _put(self, op: ir.Operation) -> None:
+        self.items.append(_Item("op", op))
+        for result in op.results:
+            self.unplaced.pop(result, None)
+
+    def _look_ahead(self, body: list[ir.Operation], place: int) -> None:
+        """Start the next collective too, if nothing but cheap ops is in its way."""
+        for later in range(place + 1, len(body)):
+            op = body[later]
+            if op.name in COLLECTIVES:
+                break
+            if not is_pure(op):
+                return
+        else:
+            return
+        way = self._way(body, op)
+        full = len(self.pending) >= self.inflight
+        if way is None or full or any(self._holds_up(n, op) for n in self.pending):
+            return
+        for step in sorted(way):
+            self._put(body[step])
+        self._start(op)
+        self.early |= {later, *way}
+
+    def _way(self, body: list[ir.Operation], op: ir.Operation) -> set[int] | None:
+        """The cheap ops still to be placed that an op needs; None if others are."""
+        way: set[int] = set()
+        todo = [op]
+        while todo:
+            for value in used(todo.pop()):
+                place = self.unplaced.get(value)
+                if place is None or place in way:
+                    continue
+                if body[place].name not in CHEAP or place in self.delayed:
+                    return None
+                way.add(place)
+                todo.append(body[place])
+        return way
 
     def _needs(self, op: ir.Operation) -> set[int]:
         """The collectives under way that an op needs, directly or not."""
@@ -167,14 +219,22 @@ class _Order:
         for number in sorted(self._needs(op)):
             self._wait(number)
             self._place(p for p in sorted(cone) if p in self.delayed)
-        while len(self.pending) >= self.inflight:
-            self._wait(self.pending[0])
+        for number in list(self.pending):
+            if len(self.pending) >= self.inflight or self._holds_up(number, op):
+                self._wait(number)
         number = len(self.started)
         self.started.append(op)
         self.pending.append(number)
         self.needs[op.results[0]] = {number}
         self.items.append(_Item("start", op, number))
         self._place(list(self.delayed))
+
+    def _holds_up(self, number: int, op: ir.Operation) -> bool:
+        """Whether both gather: what they give is large, so one comes after the other.
+
+        The first is then at work while the second travels.
+        """
+        return op.name == self.started[number].name == GATHER
 
     def _cone(self, op: ir.Operation) -> set[int]:
         """The delayed ops that an op needs."""
@@ -190,13 +250,15 @@ class _Order:
 
     def _wait(self, number: int) -> None:
         self.pending.remove(number)
-        self.items.append(_Item("wait", self.started[number], number))
+        op = self.started[number]
+        self.items.append(_Item("wait", op, number))
+        self.unplaced.pop(op.results[0], None)
 
     def _place(self, places: Iterable[int]) -> None:
         """Put those delayed ops that wait for nothing any more."""
         for place in list(places):
             if not self.delayed[place].needs.intersection(self.pending):
-                self.items.append(_Item("op", self.delayed.pop(place).op))
+                self._put(self.delayed.pop(place).op)
 
     def _drain(self) -> None:
         """Wait for everything, one after the other."""

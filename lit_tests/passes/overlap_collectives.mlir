@@ -84,3 +84,51 @@ func.func @message(%a: tensor<4xf32>) -> tensor<4xf32> {
   return %0 : tensor<4xf32>
 }
 }
+
+// -----
+
+// Parameters are gathered one ahead: the second while the first works, the third only
+// then.
+// CHECK-LABEL: func.func @prefetch
+// CHECK-NEXT: %[[W0:.*]] = "pcp.all_gather"(%arg1)
+// CHECK-NEXT: %[[C:.*]] = stablehlo.convert %arg2
+// CHECK-NEXT: %[[F1:.*]] = "pcp.start"(%[[C]])
+// CHECK: %[[X0:.*]] = stablehlo.dot %arg0, %[[W0]]
+// CHECK-NEXT: %[[W1:.*]] = "pcp.wait"(%[[F1]])
+// CHECK-NEXT: %[[F2:.*]] = "pcp.start"(%arg3)
+// CHECK: %[[X1:.*]] = stablehlo.dot %[[X0]], %[[W1]]
+// CHECK-NEXT: %[[W2:.*]] = "pcp.wait"(%[[F2]])
+// CHECK-NEXT: stablehlo.dot %[[X1]], %[[W2]]
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @prefetch(%x: tensor<8x8xf32>, %a: tensor<4x8xf32>, %b: tensor<4x8xf16>, %c: tensor<4x8xf32>) -> tensor<8x8xf32> {
+  %0 = "pcp.all_gather"(%a) {axes = ["dp"], dim = 0, mesh = @m, sizes = [], ordered} : (tensor<4x8xf32>) -> tensor<8x8xf32>
+  %1 = stablehlo.dot %x, %0 : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  %2 = stablehlo.convert %b : (tensor<4x8xf16>) -> tensor<4x8xf32>
+  %3 = "pcp.all_gather"(%2) {axes = ["dp"], dim = 0, mesh = @m, sizes = [], ordered} : (tensor<4x8xf32>) -> tensor<8x8xf32>
+  %4 = stablehlo.dot %1, %3 : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  %5 = "pcp.all_gather"(%c) {axes = ["dp"], dim = 0, mesh = @m, sizes = [], ordered} : (tensor<4x8xf32>) -> tensor<8x8xf32>
+  %6 = stablehlo.dot %4, %5 : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+  return %6 : tensor<8x8xf32>
+}
+
+// -----
+
+// A parameter's gather starts with the sum in front of it, what leads to it included.
+// CHECK-LABEL: func.func @ahead
+// CHECK: %[[T:.*]] = stablehlo.tanh %arg0
+// CHECK-NEXT: %[[F0:.*]] = "pcp.start"(%[[T]])
+// CHECK: %[[C:.*]] = stablehlo.convert %arg1
+// CHECK-NEXT: %[[F1:.*]] = "pcp.start"(%[[C]])
+// CHECK: %[[E:.*]] = stablehlo.exponential %[[T]]
+// CHECK-NEXT: %[[R:.*]] = "pcp.wait"(%[[F0]])
+// CHECK-NEXT: %[[W:.*]] = "pcp.wait"(%[[F1]])
+// CHECK-NEXT: return %[[R]], %[[W]], %[[E]]
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @ahead(%x: tensor<4xf32>, %b: tensor<4xf16>) -> (tensor<4xf32>, tensor<8xf32>, tensor<4xf32>) {
+  %0 = stablehlo.tanh %x : tensor<4xf32>
+  %1 = "pcp.all_reduce"(%0) {axes = ["dp"], kind = "sum", mesh = @m, ordered} : (tensor<4xf32>) -> tensor<4xf32>
+  %2 = stablehlo.exponential %0 : tensor<4xf32>
+  %3 = stablehlo.convert %b : (tensor<4xf16>) -> tensor<4xf32>
+  %4 = "pcp.all_gather"(%3) {axes = ["dp"], dim = 0, mesh = @m, sizes = [], ordered} : (tensor<4xf32>) -> tensor<8xf32>
+  return %1, %4, %2 : tensor<4xf32>, tensor<8xf32>, tensor<4xf32>
+}
