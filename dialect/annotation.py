@@ -3,7 +3,7 @@
 from typing import Any
 
 from pcp.dialect.attributes import check_sharding
-from pcp.dialect.base import Op, require, text
+from pcp.dialect.base import Op, require, tensor, text
 from pcp.dialect.bindings import ext, ir
 
 DIRECTIONS = ("fwd", "bwd", "none")
@@ -75,3 +75,55 @@ class BarrierProp(Annotation, name="barrier_prop", traits=[ext.Pure]):
         require(
             direction in DIRECTIONS, f'direction is one of {known}, not "{direction}"'
         )
+
+
+class Part(Op):
+    """What the border of a member's own program shares: one tensor and its part."""
+
+    def check_part(self, whole: ir.Value, part: ir.Value) -> None:
+        """The part has the whole's rank and element type, and is no larger."""
+        outer, inner = tensor(whole), tensor(part, "the result")
+        fits = (
+            outer.element_type == inner.element_type
+            and outer.rank == inner.rank
+            and all(m <= n for m, n in zip(inner.shape, outer.shape, strict=True))
+        )
+        require(fits, f"{inner} is no part of {outer}")
+        check_sharding(self.sharding, outer)
+
+
+class ToPart(Part, name="to_part", traits=[ext.Pure]):
+    """A member's part of a tensor that lies so; a program for one member follows.
+
+    What is computed of parts differs from member to member, and nothing cuts it
+    further; collectives there are the program's own. `pcp-partition` drops the op.
+
+        %p = "pcp.to_part"(%x)
+            {sharding = #pcp.sharding<@m, [["dp"], []], [], []>}
+            : (tensor<8x4xf32>) -> tensor<4x4xf32>
+    """
+
+    operand: ext.Operand[Any]
+    sharding: Any
+    result: ext.Result[Any]
+
+    def check(self) -> None:
+        """A part, and a sharding of the whole."""
+        self.check_part(self.operands[0], self.results[0])
+
+
+class FromPart(Part, name="from_part", traits=[ext.Pure]):
+    """The tensor of which each member has computed its part.
+
+    %x = "pcp.from_part"(%p)
+        {sharding = #pcp.sharding<@m, [["dp"], []], [], []>}
+        : (tensor<4x4xf32>) -> tensor<8x4xf32>
+    """
+
+    operand: ext.Operand[Any]
+    sharding: Any
+    result: ext.Result[Any]
+
+    def check(self) -> None:
+        """A part, and a sharding of the whole."""
+        self.check_part(self.results[0], self.operands[0])

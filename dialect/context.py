@@ -63,13 +63,13 @@ def parse(
 
 def _parse_sharded(text: str, context: ir.Context, source: str) -> ir.Module:
     """Parse text with ops of a dialect that the wheel has not, and replace these."""
-    from pcp.dialect import sdy
+    from pcp.dialect import sdy, sdy_manual
 
     before = context.allow_unregistered_dialects
     context.allow_unregistered_dialects = True
     try:
         with context:
-            module = ir.Module.parse(text)
+            module = ir.Module.parse(sdy_manual.hide_calls(text))
         sdy.convert(module, source)
     except ir.MLIRError as error:
         found = diagnostics(error, source)

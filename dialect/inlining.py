@@ -13,27 +13,50 @@ def inline_annotated(module: ir.Module) -> None:
     Functions that are called no more go. Assumes one block each and no recursion,
     as StableHLO has it.
     """
-    functions = {
-        ir.StringAttr(op.operation.attributes["sym_name"]).value: op.operation
-        for op in module.body.operations
-        if op.operation.name == "func.func"
-    }
+    functions = functions_of(module)
     inlined: set[str] = set()
     # Calls inside an inlined body are found in the next round.
     while calls := [
         op
-        for op in _inside(module.operation)
+        for op in inside(module.operation)
         if op.name == CALL and _holds_pcp(functions.get(_callee(op)))
     ]:
         for call in calls:
             inlined.add(_callee(call))
             _inline(call, functions[_callee(call)])
-    called = {_callee(op) for op in _inside(module.operation) if op.name == CALL}
-    for name in inlined - called:
+    erase_uncalled(module, inlined)
+
+
+def inline_inside(op: ir.Operation, module: ir.Module, name: str = CALL) -> set[str]:
+    """Inline every op `name` in `op`, at any depth; the functions it called."""
+    functions = functions_of(module)
+    inlined: set[str] = set()
+    while calls := [inner for inner in inside(op) if inner.name == name]:
+        for call in calls:
+            inlined.add(_callee(call))
+            _inline(call, functions[_callee(call)])
+    return inlined
+
+
+def erase_uncalled(module: ir.Module, names: set[str]) -> None:
+    """Erase those functions that nothing calls."""
+    functions = functions_of(module)
+    called = {_callee(op) for op in inside(module.operation) if op.name == CALL}
+    for name in names - called:
         functions[name].erase()
 
 
-def _inside(op: ir.Operation) -> Iterator[ir.Operation]:
+def functions_of(module: ir.Module) -> dict[str, ir.Operation]:
+    """Functions by name."""
+    return {
+        ir.StringAttr(view.operation.attributes["sym_name"]).value: view.operation
+        for view in module.body.operations
+        if view.operation.name == "func.func"
+    }
+
+
+def inside(op: ir.Operation) -> Iterator[ir.Operation]:
+    """`op` and all operations in it."""
     found: list[ir.Operation] = []
 
     def visit(inner: ir.Operation) -> ir.WalkResult:
@@ -50,7 +73,7 @@ def _callee(call: ir.Operation) -> str:
 
 def _holds_pcp(function: ir.Operation | None) -> bool:
     return function is not None and any(
-        op.name.startswith("pcp.") for op in _inside(function)
+        op.name.startswith("pcp.") for op in inside(function)
     )
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from pcp.dialect import sdy_manual
 from pcp.dialect.bindings import ir
 from pcp.dialect.inlining import inline_annotated
 from pcp.dialect.sdy_text import Parsed, read_sharding, read_shardings
@@ -48,6 +49,7 @@ def convert(module: ir.Module, source: str = "-") -> None:
     Raises `IRError` at what pcp cannot say.
     """
     with module.context:
+        sdy_manual.restore_calls(module)
         _Conversion(module, source).run()
         inline_annotated(module)
 
@@ -95,6 +97,20 @@ class _Conversion:
 
         where = location_string(op.location, self.source)
         raise IRError(f"{where}: {op.name}: {what}")
+
+    def manual_axes(self, op: ir.Operation) -> sdy_manual.Axes:
+        """The mesh of a body of parts, which has to be one member's alone."""
+        (name, listed), *_ = self.axes.items()
+        sizes = {axis: int(n) for axis, n in listed}
+        said = str(op.attributes["manual_axes"])
+        rest = [a for a, n in sizes.items() if n > 1 and f'"{a}"' not in said]
+        if rest:
+            self.refuse(
+                op,
+                f"shard_map leaves {', '.join(rest)} of the mesh to the compiler; name "
+                "all axes in axis_names, so that its body is one member's program",
+            )
+        return sdy_manual.Axes(name, sizes)
 
     def read(self, op: ir.Operation, attribute: ir.Attribute) -> Parsed:
         """One sharding, an error at `op` where it cannot be read."""
@@ -253,88 +269,71 @@ def _barrier(conversion: _Conversion, op: ir.Operation) -> None:
 
 
 def _manual(conversion: _Conversion, op: ir.Operation) -> None:
-    """`jax.shard_map`: inlined where its body is the program of whole tensors."""
+    """`jax.shard_map`: a body of whole tensors in place, any other as of parts."""
     block = op.regions[0].blocks[0]
-    *body, end = (view.operation for view in block.operations)
+    *_, end = (view.operation for view in block.operations)
     inside = [a.type for a in block.arguments] + [v.type for v in end.operands]
     outside = [v.type for v in op.operands] + [r.type for r in op.results]
-    if inside != outside:
-        pairs = enumerate(zip(inside, outside, strict=True))
-        first = next(i for i, (a, b) in pairs if a != b)
-        conversion.refuse(
-            op,
-            f"the body of shard_map sees {inside[first]} of {outside[first]}: it is a "
-            "program for one member; write it for whole arrays, under jax.jit with "
-            "in_shardings and jax.lax.with_sharding_constraint, and pcp makes each "
-            "member's program of it",
-        )
-    for inner in body:
-        if (name := _collective(inner)) is not None:
-            conversion.refuse(
-                inner,
-                "the body of shard_map communicates between members; write it for "
-                f"whole arrays without {name}: pcp inserts what is needed",
-            )
-    _inline_manual(conversion, op, body, end)
-
-
-_BETWEEN_MEMBERS = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        "all_gather",
-        "all_reduce",
-        "all_to_all",
-        "collective_broadcast",
-        "collective_permute",
-        "partition_id",
-        "reduce_scatter",
-        "replica_id",
-    )
-)
-
-
-def _collective(op: ir.Operation) -> str | None:
-    """The first op in `op` that knows of other members."""
-    found: list[str] = []
-
-    def visit(inner: ir.Operation) -> ir.WalkResult:
-        if (
-            inner.operation.name in _BETWEEN_MEMBERS
-            or inner.operation.name == "func.call"
-        ):
-            found.append(inner.operation.name)
-        return ir.WalkResult.ADVANCE
-
-    op.walk(visit)
-    return found[0] if found else None
-
-
-def _inline_manual(
-    conversion: _Conversion,
-    op: ir.Operation,
-    body: Sequence[ir.Operation],
-    end: ir.Operation,
-) -> None:
-    """The body in place of the op, its ports constrained as the specs say."""
-
-    def constrained(values: Sequence[ir.Value], key: str) -> list[ir.Value]:
-        found = conversion.read_all(op, op.attributes[key], read_shardings)
-        return [
-            _constraint(value, parsed, ir.InsertionPoint(op))
-            if conversion.matters(parsed)
-            else value
-            for value, parsed in zip(values, found, strict=True)
-        ]
-
-    given = constrained(list(op.operands), "in_shardings")
-    for argument, value in zip(op.regions[0].blocks[0].arguments, given, strict=True):
+    shardings = [
+        conversion.read_all(op, op.attributes[key], read_shardings)
+        for key in ("in_shardings", "out_shardings")
+    ]
+    border = _constrained
+    if inside != outside or sdy_manual.knows_members(op):
+        border = _crossed
+        axes = conversion.manual_axes(op)
+        for inner in sdy_manual.collectives_in(op):
+            try:
+                sdy_manual.convert(inner, axes)
+            except ValueError as error:
+                conversion.refuse(inner, str(error))
+    at = ir.InsertionPoint(op)
+    taken = border(conversion, at, op.operands, block.arguments, shardings[0])
+    for argument, value in zip(block.arguments, taken, strict=True):
         argument.replace_all_uses_with(value)
-    for inner in body:
-        inner.move_before(op)
-    made = constrained(list(end.operands), "out_shardings")
-    for result, value in zip(op.results, made, strict=True):
+    for inner in block.operations:
+        if inner.operation != end:
+            inner.operation.move_before(op)
+    given = border(conversion, at, end.operands, op.results, shardings[1])
+    for result, value in zip(op.results, given, strict=True):
         result.replace_all_uses_with(value)
     op.erase()
+
+
+def _constrained(
+    conversion: _Conversion,
+    at: ir.InsertionPoint,
+    values: Sequence[ir.Value],
+    targets: Sequence[ir.Value],
+    shardings: Sequence[Parsed],
+) -> list[ir.Value]:
+    """The values themselves, constrained as the specs say."""
+    return [
+        _constraint(value, parsed, at) if conversion.matters(parsed) else value
+        for value, parsed in zip(values, shardings, strict=True)
+    ]
+
+
+def _crossed(
+    conversion: _Conversion,
+    at: ir.InsertionPoint,
+    values: Sequence[ir.Value],
+    targets: Sequence[ir.Value],
+    shardings: Sequence[Parsed],
+) -> list[ir.Value]:
+    """Parts of whole values, or whole values of parts, by what the targets are."""
+    crossed = []
+    into = isinstance(next(iter(targets), None), ir.BlockArgument)
+    for value, target, parsed in zip(values, targets, shardings, strict=True):
+        if into:
+            value = _constraint(value, parsed, at)
+        facts = {"sharding": ir.Attribute.parse(str(parsed))}
+        name = "pcp.to_part" if into else "pcp.from_part"
+        with at, value.location:
+            made = ir.Operation.create(name, [target.type], [value], attributes=facts)
+        whole = made.results[0]
+        crossed.append(whole if into else _constraint(whole, parsed, at))
+    return crossed
 
 
 def _group(conversion: _Conversion, op: ir.Operation) -> None:

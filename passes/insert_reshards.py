@@ -145,6 +145,8 @@ class Resharder:
                 self._branches(op)
             case "pcp.reshard" | "pcp.constraint":
                 self._explicit(op)
+            case "pcp.to_part" | "pcp.from_part":
+                self._border(op)
             case _:
                 self._compute(op)
 
@@ -175,6 +177,15 @@ class Resharder:
         for i in range(len(op.regions)):
             self._block(block_of(op, i), results)
         self.layouts.update(zip(op.results, results, strict=True))
+
+    def _border(self, op: ir.Operation) -> None:
+        """Into and out of a member's own program, whose values are whole to us."""
+        layout = from_attribute(op.attributes["sharding"])
+        whole = Layout.replicated(_rank(op.results[0]))
+        given, left = (layout, whole) if op.name == "pcp.to_part" else (whole, layout)
+        stored = self._stored(op)
+        self._demand(op, [given])
+        self._leave(op, [left], stored)
 
     # --- one op ---
 

@@ -20,6 +20,13 @@ from pcp.passes.sharding.factors import (
 from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.layout import SHARDING, Layout, from_attribute
 from pcp.passes.sharding.local import Local, check_closed, localize
+from pcp.passes.sharding.manual import (
+    FROM_PART,
+    MANUAL,
+    PLACE,
+    TO_PART,
+    is_manual,
+)
 from pcp.passes.sharding.resharding import Step, steps
 from pcp.passes.sharding.rules import rule_of
 
@@ -134,7 +141,8 @@ class Plan:
             self.layouts[op.results[0]] = from_attribute(op.attributes["sharding"])
         elif len(op.results):
             self._results(op)
-            self._rule(op, mesh)
+            if op.name not in (TO_PART, FROM_PART):
+                self._rule(op, mesh)
 
     def _results(self, op: ir.Operation) -> None:
         if SHARDING not in op.attributes:
@@ -239,6 +247,8 @@ class Member:
             return [self._reshard(op, operands[0])]
         if op.name == "pcp.barrier_prop":
             return operands
+        if is_manual(op):
+            return self._own(op, operands)
         if op.name.startswith("pcp.") and op.name != "pcp.stop_gradient":
             refuse(op, "it stands in a program that is still to be partitioned")
         if op not in self.plan.rules:
@@ -251,12 +261,27 @@ class Member:
 
     def _whole(self, op: ir.Operation, operands: Sequence[Value]) -> Sequence[Value]:
         copy = op.clone()
-        for name in (SHARDING, WHY):
+        for name in (SHARDING, WHY, MANUAL):
             if name in copy.attributes:
                 del copy.attributes[name]
         for i, operand in enumerate(operands):
             copy.operands[i] = operand
         return list(copy.results)
+
+    def _own(self, op: ir.Operation, operands: Sequence[Value]) -> Sequence[Value]:
+        """An op of the member's own program, or on its border."""
+        if op.name == PLACE:
+            number = self.mesh.members.index(self.place)
+            return [hlo.constant(number, op.results[0].type)]
+        if op.name in (TO_PART, FROM_PART):
+            (value,), wanted = operands, self.type_of(op.results[0])
+            if value.type != wanted:
+                refuse(op, f"the part is {value.type}, and the program's {wanted}")
+            return [value]
+        results = self._whole(op, operands)
+        if "axes" in op.attributes:  # from here on, as all collectives
+            results[0].owner.operation.attributes["ordered"] = _flag()
+        return results
 
     def _joined(self, at: Local, results: Sequence[Value]) -> Sequence[Value]:
         """Partial results other than sums are reduced where they arise."""
@@ -274,7 +299,7 @@ class Member:
             attributes={
                 name: op.attributes[name]
                 for name in op.attributes
-                if name not in (SHARDING, WHY)
+                if name not in (SHARDING, WHY, MANUAL)
             },
             regions=len(op.regions),
         )

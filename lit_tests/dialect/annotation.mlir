@@ -20,3 +20,17 @@ func.func @annotations(%x: tensor<8x4xf32> {pcp.sharding = #pcp.sharding<@m, [["
   %4 = stablehlo.add %2, %3 {pcp.precision = #pcp.precision<bf16, f32, f32>} : tensor<8x4xf32>
   return %4 : tensor<8x4xf32>
 }
+
+// CHECK-LABEL: func.func @parts
+// PURE-LABEL: func.func @parts
+func.func @parts(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
+  // CHECK: "pcp.to_part"(%{{.*}}) {sharding = #pcp.sharding<@m, {{\[\[}}"dp"], []], [], []>} : (tensor<8x4xf32>) -> tensor<4x4xf32>
+  // PURE-COUNT-1: pcp.to_part
+  // PURE-NOT: pcp.to_part
+  %0 = "pcp.to_part"(%x) {sharding = #pcp.sharding<@m, [["dp"], []], [], []>} : (tensor<8x4xf32>) -> tensor<4x4xf32>
+  %1 = "pcp.to_part"(%x) {sharding = #pcp.sharding<@m, [["dp"], []], [], []>} : (tensor<8x4xf32>) -> tensor<4x4xf32>
+  %2 = stablehlo.add %0, %1 : tensor<4x4xf32>
+  // CHECK: "pcp.from_part"(%{{.*}}) {sharding = #pcp.sharding<@m, {{\[\[}}"dp"], []], [], []>} : (tensor<4x4xf32>) -> tensor<8x4xf32>
+  %3 = "pcp.from_part"(%2) {sharding = #pcp.sharding<@m, [["dp"], []], [], []>} : (tensor<4x4xf32>) -> tensor<8x4xf32>
+  return %3 : tensor<8x4xf32>
+}

@@ -85,3 +85,19 @@ func.func @f(%x: tensor<8x4xf32>) {
   %0 = "pcp.barrier_prop"(%x) {} : (tensor<8x4xf32>) -> tensor<8x4xf32>
   return
 }
+
+// -----
+
+func.func @larger(%x: tensor<8x4xf32>) -> tensor<9x4xf32> {
+  // expected-error@below {{tensor<9x4xf32> is no part of tensor<8x4xf32>}}
+  %0 = "pcp.to_part"(%x) {sharding = #pcp.sharding<@m, [["dp"], []], [], []>} : (tensor<8x4xf32>) -> tensor<9x4xf32>
+  return %0 : tensor<9x4xf32>
+}
+
+// -----
+
+func.func @rank(%x: tensor<4xf32>) -> tensor<8x4xf32> {
+  // expected-error@below {{tensor<4xf32> is no part of tensor<8x4xf32>}}
+  %0 = "pcp.from_part"(%x) {sharding = #pcp.sharding<@m, [["dp"], []], [], []>} : (tensor<4xf32>) -> tensor<8x4xf32>
+  return %0 : tensor<8x4xf32>
+}

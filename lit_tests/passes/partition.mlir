@@ -64,3 +64,30 @@ func.func @exchange(%x: tensor<4xf32> {pcp.sharding = #pcp.sharding<@m, [["a"]],
 func.func @turn(%x: tensor<4x4xf32> {pcp.sharding = #pcp.sharding<@m, [["a"], []], [], []>}) -> (tensor<4x4xf32> {pcp.sharding = #pcp.sharding<@m, [[], ["a"]], [], []>}) {
   return %x : tensor<4x4xf32>
 }
+
+// -----
+
+// A member's own program goes through as it stands: its collective is ordered, its
+// number a constant, and a constant that a whole tensor has cut is whole in it.
+// CHECK-LABEL: module @m_1
+// CHECK: func.func @own(%{{.*}}: tensor<4xf32>
+// CHECK: stablehlo.constant dense<3.000000e+00> : tensor<4xf32>
+// CHECK: "pcp.all_reduce"(%{{.*}}) {axes = ["dp"], kind = "sum", mesh = @m, ordered} : (tensor<4xf32>) -> tensor<4xf32>
+// CHECK: stablehlo.constant dense<1> : tensor<ui32>
+// CHECK-NOT: part
+// CHECK-NOT: pcp.manual
+// CHECK: return
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @own(%x: tensor<8xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"]], [], []>}, %y: tensor<4xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"]], [], []>}) -> (tensor<8xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"]], [], []>}, tensor<4xf32>) {
+  %c = stablehlo.constant dense<3.0> : tensor<4xf32>
+  %whole = stablehlo.multiply %y, %c : tensor<4xf32>
+  %0 = "pcp.to_part"(%x) {sharding = #pcp.sharding<@m, [["dp"]], [], []>} : (tensor<8xf32>) -> tensor<4xf32>
+  %1 = stablehlo.multiply %0, %c : tensor<4xf32>
+  %2 = "pcp.all_reduce"(%1) {axes = ["dp"], kind = "sum", mesh = @m} : (tensor<4xf32>) -> tensor<4xf32>
+  %n = stablehlo.partition_id : tensor<ui32>
+  %f = stablehlo.convert %n : (tensor<ui32>) -> tensor<f32>
+  %b = stablehlo.broadcast_in_dim %f, dims = [] : (tensor<f32>) -> tensor<4xf32>
+  %3 = stablehlo.add %2, %b : tensor<4xf32>
+  %4 = "pcp.from_part"(%3) {sharding = #pcp.sharding<@m, [["dp"]], [], []>} : (tensor<4xf32>) -> tensor<8xf32>
+  return %4, %whole : tensor<8xf32>, tensor<4xf32>
+}

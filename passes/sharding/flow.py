@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from pcp.dialect.bindings import ir
 from pcp.passes.sharding.factors import Rule, Rules
+from pcp.passes.sharding.manual import is_manual, mark
 from pcp.passes.sharding.rules import rule_of
 
 #: Ops whose regions hold a program of their own, not the body of a reduction.
@@ -81,11 +82,16 @@ class Graph:
         entry = block_of(function, 0)
         for argument in entry.arguments:
             graph.number(argument)
+        mark(entry)
         for op in walk(entry):
             graph._visit(op)
         return graph
 
     def _visit(self, op: ir.Operation) -> None:
+        if is_manual(op):  # its values are tied to no others
+            for value in (*op.operands, *op.results):
+                self.number(value)
+            return
         match op.name:
             case "stablehlo.while":
                 self._loop(op)

@@ -6,14 +6,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.random_spmd import PLAN
 
+from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse
-from pcp.errors import IRError
+from pcp.errors import IRError, PassError
 
-CASES = ("by_arguments", "by_constraint", "two_axes", "nested", "gradient")
+CASES = (
+    *("by_arguments", "by_constraint", "two_axes", "nested", "gradient"),
+    *("whole_body", "members", "ring", "mean_of_groups"),
+)
 
 
-@pytest.mark.parametrize("name", [*CASES, "whole_body"])
+@pytest.mark.parametrize("name", CASES)
 def test_a_sharded_program_is_equal_and_lies_where_jax_says(name: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "helpers.jax_sharded", name],
@@ -75,17 +80,62 @@ def test_what_cannot_be_said_is_refused(sharding: str, says: str) -> None:
         parse(_main(sharding), source="file.mlir")
 
 
-def test_a_member_program_is_refused_at_its_place() -> None:
-    text = f"""{MESH}
-func.func @main(%a: tensor<8xf32>) -> tensor<8xf32> {{
-  %0 = "sdy.manual_computation"(%a) <{{in_shardings = #sdy.sharding_per_value<[<@m, [{{"x"}}]>]>, manual_axes = #sdy<manual_axes{{"x"}}>, out_shardings = #sdy.sharding_per_value<[<@m, [{{"x"}}]>]>}}> ({{
-  ^bb0(%b: tensor<4xf32>):
-    "sdy.return"(%b) : (tensor<4xf32>) -> ()
-  }}) : (tensor<8xf32>) -> tensor<8xf32>
-  return %0 : tensor<8xf32>
-}}"""  # noqa: E501
-    with pytest.raises(IRError, match=r"f\.mlir:3:8: .*sees tensor<4xf32> of tens"):
+def _mapped(body: str, manual: str = '"x", "y"', sees: str = "4x4") -> str:
+    """A shard_map of rows along x, its body from %b to %r."""
+    types = f"tensor<{sees}xf32>"
+    cut = '#sdy.sharding_per_value<[<@m, [{"x"}, {}]>]>'
+    return f"""{MESH}
+func.func @main(%a: tensor<8x4xf32>) -> tensor<8x4xf32> {{
+  %0 = "sdy.manual_computation"(%a) <{{in_shardings = {cut}, manual_axes =
+      #sdy<manual_axes{{{manual}}}>, out_shardings = {cut}}}> ({{
+  ^bb0(%b: {types}):
+{body}
+    "sdy.return"(%r) : ({types}) -> ()
+  }}) : (tensor<8x4xf32>) -> tensor<8x4xf32>
+  return %0 : tensor<8x4xf32>
+}}"""
+
+
+NEGATE = "    %r = stablehlo.negate %b : tensor<4x4xf32>"
+
+
+def _sum(groups: str, combine: str = "add") -> str:
+    count = groups.count("],") + 1
+    size = (groups.count(",") + 1) // count
+    return f"""    %r = "stablehlo.all_reduce"(%b) <{{replica_groups = dense<{groups}> :
+      tensor<{count}x{size}xi64>}}> ({{
+    ^bb1(%c: tensor<f32>, %d: tensor<f32>):
+      %e = stablehlo.{combine} %c, %d : tensor<f32>
+      stablehlo.return %e : tensor<f32>
+    }}) : (tensor<4x4xf32>) -> tensor<4x4xf32>"""
+
+
+def test_a_member_program_stands_between_its_borders() -> None:
+    text = str(parse(_mapped(_sum("[[0, 2], [1, 3]]"))))
+    ops = [w for w in ("to_part", "all_reduce", "from_part") if f'"pcp.{w}"' in text]
+    assert ops == ["to_part", "all_reduce", "from_part"]
+    assert 'axes = ["x"], kind = "sum"' in text
+    assert "sdy" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (_mapped(NEGATE, '"x"'), "3:8: .*shard_map leaves y of the mesh"),
+        (_mapped(_sum("[[0, 3], [1, 2]]")), "6:10: .*no axes of @m"),
+        (_mapped(_sum("[[0, 2], [1, 3]]", "divide")), "6:10: .*can only add"),
+    ],
+)
+def test_what_members_cannot_do_is_refused_at_its_place(text: str, says: str) -> None:
+    with pytest.raises(IRError, match=r"f\.mlir:" + says):
         parse(text, source="f.mlir")
+
+
+def test_a_part_that_is_none_is_refused() -> None:
+    body = "    %r = stablehlo.negate %b : tensor<2x4xf32>"
+    module = parse(_mapped(body, sees="2x4"))
+    with pytest.raises(PassError, match=r"the part is tensor<4x4xf32>, and the prog"):
+        pipeline(PLAN).run(module)
 
 
 def test_two_meshes_are_refused() -> None:

@@ -116,9 +116,86 @@ def whole_body():
     return lambda w, x: body(x @ w["a"]) @ w["b"], None, None
 
 
+def members():
+    """Every collective that JAX has a word for, and a member's own place."""
+    m = mesh(dp=2, tp=2)
+
+    def body(x, a):
+        h = jax.nn.relu(x @ a)
+        total = jax.lax.psum(h, "tp")
+        rows = jax.lax.all_gather(h, "dp", tiled=True)
+        part = jax.lax.psum_scatter(rows, "tp", scatter_dimension=0, tiled=True)
+        part = jax.lax.ppermute(part, "dp", [(0, 1)])
+        turned = jax.lax.all_to_all(total, "tp", 1, 0, tiled=True)
+        most = jax.lax.pmax(h, ("dp", "tp"))
+        return total, part + jax.lax.axis_index("tp"), turned, most
+
+    cut, both = P("dp", None), P("dp", "tp")
+    mapped = jax.shard_map(
+        body,
+        mesh=m,
+        in_specs=(cut, P(None, "tp")),
+        out_specs=(cut, both, both, P()),
+        check_vma=False,
+    )
+    return lambda w, x: mapped(jnp.tanh(x), w["a"] + 1.0), None, None
+
+
+def ring():
+    """A product around a ring, in a loop, between ops on whole arrays."""
+    m = mesh(dp=4)
+
+    def body(x, b):
+        start = jax.lax.axis_index("dp")
+
+        def step(i, carry):
+            total, piece = carry
+            rows = jax.lax.dynamic_slice_in_dim(b, 0, 8, 0)
+            which = (start + i) % 4
+            columns = jax.lax.dynamic_slice_in_dim(rows, 2 * which, 2, 0)
+            around = [(n, (n + 3) % 4) for n in range(4)]
+            return total + piece @ columns, jax.lax.ppermute(piece, "dp", around)
+
+        return jax.lax.fori_loop(0, 4, step, (jnp.zeros((8, 4)), x))[0]
+
+    mapped = jax.shard_map(
+        body, mesh=m, in_specs=(P(None, "dp"), P()), out_specs=P("dp"), check_vma=False
+    )
+
+    def function(w, x):
+        hidden = jnp.tanh(x @ w["a"]) + jnp.zeros((8, 8))
+        return mapped(hidden, w["b"]).reshape(4, 8, 4).sum(0) * 2.0
+
+    return function, None, None
+
+
+def mean_of_groups():
+    """A mean along one axis beside a maximum along the other; constants in both."""
+    m = mesh(x=2, y=2)
+
+    def body(x):
+        ones = jnp.ones((4, 2))
+        return (x + ones) / jax.lax.pmean(x + ones, "y") - jax.lax.pmax(x, "x")
+
+    spec = P(("y", "x"), None)
+    mapped = jax.shard_map(
+        body, mesh=m, in_specs=P("x", "y"), out_specs=P("x", "y"), check_vma=False
+    )
+    cut = NamedSharding(m, spec)
+
+    def function(w, x):
+        ones = jnp.ones((8, 4))
+        return jax.lax.with_sharding_constraint(mapped(x + ones) * ones, cut) @ w["a"]
+
+    return function, None, None
+
+
 CASES: dict[str, Callable] = {
     case.__name__: case
-    for case in (by_arguments, by_constraint, two_axes, nested, gradient, whole_body)
+    for case in (
+        *(by_arguments, by_constraint, two_axes, nested, gradient, whole_body),
+        *(members, ring, mean_of_groups),
+    )
 }
 
 

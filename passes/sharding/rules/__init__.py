@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pcp.dialect.bindings import ir
 from pcp.passes.elementwise import ELEMENTWISE
 from pcp.passes.sharding.factors import Rule
+from pcp.passes.sharding.manual import is_manual
 from pcp.passes.sharding.rules import (
     contractions,
     elementwise,
@@ -27,7 +28,7 @@ from pcp.passes.sharding.rules.shapes import is_static
 
 def rule_of(op: ir.Operation) -> Rule | None:
     """How the op's tensors hang together, or None: it runs whole."""
-    if not all(map(is_static, (*op.operands, *op.results))):
+    if is_manual(op) or not all(map(is_static, (*op.operands, *op.results))):
         return None
     build = RULES.get(op.name)
     return None if build is None else build(op)
