@@ -76,6 +76,10 @@ def graph(block: ir.Block) -> Graph:
     return found
 
 
+#: The node of a step that is no op of the graph: an elementwise op of one operand.
+GUARD = -1
+
+
 @dataclass(frozen=True)
 class Step:
     """A node run with these values; a clone has results of its own."""
@@ -111,7 +115,7 @@ def _buffers(whole: Graph, steps: Sequence[Step]) -> dict[int, tuple[int, ...]]:
     returned = set(whole.returned)
     buffers: dict[int, tuple[int, ...]] = {i: (i,) for i in range(whole.arguments)}
     for step in steps:
-        name = whole.nodes[step.node].op.name
+        name = _name(whole, step)
         through = (v for x in step.operands for v in buffers[x])
         for result in step.results:
             own = result in returned or not (
@@ -125,7 +129,11 @@ def _buffers(whole: Graph, steps: Sequence[Step]) -> dict[int, tuple[int, ...]]:
 
 def _fuses(whole: Graph, readers: Iterable[Step]) -> bool:
     listed = list(readers)
-    return len(listed) == 1 and whole.nodes[listed[0].node].op.name in _FUSING
+    return len(listed) == 1 and _name(whole, listed[0]) in _FUSING
+
+
+def _name(whole: Graph, step: Step) -> str:
+    return "stablehlo.select" if step.node == GUARD else whole.nodes[step.node].op.name
 
 
 def _readers(steps: Sequence[Step]) -> dict[int, list[Step]]:

@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pcp.autodiff import functions
+from pcp.autodiff.guards import waiting
 from pcp.autodiff.liveness import Graph, Node, Step, graph, peak
-from pcp.autodiff.segments import Barrier, Cuts, Rerun, Schedule, constants, cut
+from pcp.autodiff.remat_report import Report
+from pcp.autodiff.segments import Cuts, Guard, Rerun, Schedule, constants, cut
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.dialect.context import location_string
@@ -25,20 +27,24 @@ class Remat(Pass):
     `segments` (0: as many as give the least peak). The values that pass from one
     segment to the next are kept, or with `slots` only so many of these states, as
     Revolve chooses. The rest of a segment is computed again, once, in front of the
-    first backward op that asks for it, behind an optimization barrier that also
-    waits for the cotangent. Ops with effects are never run twice.
+    first backward op that asks for it, from values that a never-true predicate
+    makes wait for the cotangents and gradients so far: a backend can then neither
+    recompute early, nor postpone gradients, nor merge the copy with its original,
+    and IREE keeps all in one submission. Ops with effects are never run twice.
 
     `policy` says what is kept besides: `everything_saveable` changes nothing,
     `nothing_saveable`, `dots_saveable` and `dots_with_no_batch_dims_saveable` are
     JAX's. `names=a,b` also keeps the results of ops with the attribute `pcp.name`
     of that value, `min-bytes=N` values smaller than N. `budget=512MiB` drops values
     in the order of bytes times time held for each operation until the predicted
-    peak (without arguments) fits; it is an error if none does.
+    peak (without arguments) fits; it is an error, with the least peak found, if
+    none does.
 
-    The function's attribute `pcp.remat` reports the predicted bytes and FLOPs
-    before and after. The gradients stay the same bit for bit on a deterministic
-    backend. The prediction is of the program: a backend that allocates ahead may
-    hold more (IREE 3.13 on the CPU keeps most of what this pass lets go).
+    The function's attribute `pcp.remat` has the predicted bytes and FLOPs before
+    and after; `report=FILE` writes them as JSON, with the ops that run again. The
+    gradients stay the same bit for bit on a deterministic backend. Loops are left
+    as they are: pcp-checkpoint-loops is for them, before differentiation. In a
+    partitioned program run it behind the partitioner, on one device's program.
 
         %y = stablehlo.sine %x         // forward
         %z = stablehlo.sine %y
@@ -48,10 +54,15 @@ class Remat(Pass):
 
     becomes, when %y is not kept,
 
-        %b:2 = stablehlo.optimization_barrier %x, %g
-        %y1 = stablehlo.sine %b#0
+        %b = stablehlo.slice %g [0:1]
+        %i = stablehlo.bitcast_convert %b : (tensor<1xf32>) -> tensor<1xi32>
+        %o = stablehlo.or %i, %one
+        %p = stablehlo.compare EQ, %o, %zero
+        %q = stablehlo.broadcast_in_dim %p, dims = [0]
+        %x1 = stablehlo.select %q, %zeros, %x
+        %y1 = stablehlo.sine %x1
         %c = stablehlo.cosine %y1
-        %d = stablehlo.multiply %b#1, %c
+        %d = stablehlo.multiply %g, %c
     """
 
     name = "pcp-remat"
@@ -63,6 +74,7 @@ class Remat(Pass):
     names: tuple[str, ...] = ()
     min_bytes: int = 0
     forward_results: int = 1
+    report: str = ""
 
     def run(self, module: ir.Module) -> None:
         """Rewrite `@func` and set its `pcp.remat`."""
@@ -75,7 +87,10 @@ class Remat(Pass):
                 schedule = problem.follow()
             if schedule is not None:
                 _rewrite(function, problem.graph, schedule)
-            _report(function, problem, schedule)
+            found = problem.report(schedule)
+            function.attributes["pcp.remat"] = found.attribute()
+            if self.report:
+                found.write(self.report)
 
 
 # --- policies ---
@@ -157,6 +172,11 @@ class _Problem:
         if schedule is None:
             return peak(self.graph, self.plain(), self.graph.sizes)
         return peak(self.graph, schedule.steps(), schedule.sizes)
+
+    def report(self, schedule: Schedule | None) -> Report:
+        """What the schedule is predicted to do."""
+        before, after = self.peak_of(None), self.peak_of(schedule)
+        return Report.of(self.graph, schedule, before, after)
 
     def cuts(self) -> list[Cuts]:
         """As asked for, or all that are tried."""
@@ -266,9 +286,9 @@ def _rewrite(function: ir.Operation, whole: Graph, schedule: Schedule) -> None:
     values = dict(enumerate(whole.values))
     originals = {n.results for n in whole.nodes}
     *_, end = functions.body(function).operations
-    waiting: list[Step | Barrier] = []
+    waiting: list[Step | Guard] = []
     for item in schedule.items:
-        if isinstance(item, Barrier) or item.results not in originals:
+        if isinstance(item, Guard) or item.results not in originals:
             waiting.append(item)
             continue
         node = whole.nodes[item.node]
@@ -281,11 +301,10 @@ def _rewrite(function: ir.Operation, whole: Graph, schedule: Schedule) -> None:
         raise PassError(f"{location_string(end.location)}: clones that no op waits for")
 
 
-def _insert(item: Step | Barrier, whole: Graph, values: dict[int, ir.Value]) -> None:
-    if isinstance(item, Barrier):
-        inputs = [values[x] for x in item.inputs]
-        made = hlo.op("optimization_barrier", inputs, [v.type for v in inputs])
-        values.update(zip(item.outputs, made.results, strict=True))
+def _insert(item: Step | Guard, whole: Graph, values: dict[int, ir.Value]) -> None:
+    if isinstance(item, Guard):
+        made = waiting(*([values[x] for x in xs] for xs in (item.inputs, item.waits)))
+        values.update(zip(item.outputs, made, strict=True))
         return
     node = whole.nodes[item.node]
     clone = node.op.clone().operation
@@ -316,19 +335,3 @@ def _nested(op: ir.Operation) -> list[ir.Operation]:
             for view in block.operations:
                 found += [view.operation, *_nested(view.operation)]
     return found
-
-
-def _report(
-    function: ir.Operation, problem: _Problem, schedule: Schedule | None
-) -> None:
-    """`pcp.remat`: predicted peaks without arguments, in bytes, and FLOPs."""
-    before = sum(n.flops for n in problem.graph.nodes)
-    entries = {
-        "peak_bytes_before": problem.peak_of(None),
-        "peak_bytes": problem.peak_of(schedule),
-        "flops_before": before,
-        "flops": before + (schedule.flops if schedule else 0),
-        "recomputed_ops": schedule.clones if schedule else 0,
-    }
-    attributes = {name: hlo.i64(value) for name, value in entries.items()}
-    function.attributes["pcp.remat"] = ir.DictAttr.get(attributes)

@@ -10,7 +10,7 @@ clones that make its values again, from what was kept.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from pcp.autodiff.liveness import Graph, Step
+from pcp.autodiff.liveness import GUARD, Graph, Step
 from pcp.autodiff.revolve import Action, revolve
 
 
@@ -97,33 +97,32 @@ def _crossing(
 
 
 @dataclass(frozen=True)
-class Barrier:
-    """`outputs` are `inputs` behind an optimization barrier."""
+class Guard:
+    """`outputs` are `inputs`, available once all of `waits` are computed."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    waits: tuple[int, ...]
 
 
 @dataclass
 class Schedule:
-    """Steps and barriers in order; `sizes` of all values, clones included."""
+    """Steps and guards in order; `sizes` of all values, clones included."""
 
-    items: list[Step | Barrier]
+    items: list[Step | Guard]
     sizes: list[int]
     clones: int = 0
     flops: int = 0
 
     def steps(self) -> list[Step]:
-        """The items with the barriers' other names taken away, for liveness."""
-        alias: dict[int, int] = {}
+        """The items with a step for each guarded value, for liveness."""
         found = []
         for item in self.items:
-            if isinstance(item, Barrier):
-                pairs = zip(item.outputs, item.inputs, strict=True)
-                alias.update({o: alias.get(i, i) for o, i in pairs})
+            if isinstance(item, Guard):
+                pairs = zip(item.inputs, item.outputs, strict=True)
+                found += [Step(GUARD, (i,), (o,)) for i, o in pairs]
             else:
-                read = tuple(alias.get(x, x) for x in item.operands)
-                found.append(Step(item.node, read, item.results))
+                found.append(item)
         return found
 
 
@@ -139,6 +138,7 @@ class Rerun:
     schedule: Schedule = field(init=False)
     current: dict[int, int] = field(default_factory=dict)
     states: dict[int, dict[int, int]] = field(default_factory=dict)
+    waits: tuple[int, ...] = ()
 
     def run(self) -> Schedule:
         """The whole function: forward as it is, backward with its clones."""
@@ -154,6 +154,7 @@ class Rerun:
         }
         starts = self._starts()
         moves = list(_by_reversal(revolve(self.cuts.segments, self.slots)))
+        self.opened, self.waits = self.boundary, nodes[self.boundary - 1].results
         self._forward(moves[0])
         pending = list(
             zip(range(self.cuts.segments - 2, -1, -1), moves[1:], strict=True)
@@ -175,7 +176,7 @@ class Rerun:
         for at in [0, *(a.start for a in actions if a.kind == "store")]:
             self.states[at] = {v: v for v in self.cuts.crossing[at]}
 
-    def _emit(self, item: Step | Barrier) -> None:
+    def _emit(self, item: Step | Guard) -> None:
         self.schedule.items.append(item)
 
     def _is_kept(self, value: int) -> bool:
@@ -233,14 +234,14 @@ class Rerun:
     # --- one segment's turn ---
 
     def _open(self, k: int, actions: list[Action], q: int) -> None:
-        gate = self._gate(q)
+        self._wait_for_all_before(q)
         state = self.states.get(k, {})
         for action in actions:
             if action.kind == "advance":
                 state = self.states[action.start]
                 for segment in range(action.start, action.end):
                     after = self.cuts.crossing[segment + 1]
-                    made = self._clone(segment, state, after, gate)
+                    made = self._clone(segment, state, after)
                     state = {v: made.get(v, state.get(v, v)) for v in after}
             elif action.kind == "store":
                 self.states[action.start] = state
@@ -251,53 +252,38 @@ class Rerun:
         self.current.update(state)
         due = (v for v in self.wanted[k] if self.last[v] >= q)
         targets = [v for v in due if v not in self.current]
-        self.current.update(self._clone(k, state, targets, gate))
+        self.current.update(self._clone(k, state, targets))
 
-    def _gate(self, q: int) -> int | None:
-        """The latest backward value that node q or a later one still reads.
+    def _wait_for_all_before(self, q: int) -> None:
+        """From now on clones wait for what was made since the last turn and is held.
 
-        What waits for it cannot run before the backward half has come this far.
+        That is the cotangents, and the results of the function too: nothing reads
+        them, and a compiler that orders ops by their readers would make them last
+        of all and hold until then what they are made of.
         """
-        for earlier in reversed(self.graph.nodes[self.boundary : q]):
-            for result in earlier.results:
-                waited = self.last.get(result, -1) >= q
-                if waited and result not in self.cuts.constant:
-                    return result
-        return None
+        held = tuple(
+            r
+            for node in self.graph.nodes[self.opened : q]
+            for r in node.results
+            if self.graph.sizes[r] and r not in self.cuts.constant
+            if self.last.get(r, -1) >= q or r in self.graph.returned
+        )
+        self.opened, self.waits = q, held or self.waits
 
     def _clone(
-        self,
-        segment: int,
-        state: dict[int, int],
-        targets: Iterable[int],
-        gate: int | None,
+        self, segment: int, state: dict[int, int], targets: Iterable[int]
     ) -> dict[int, int]:
-        """Make `targets` again behind a barrier; returns their new numbers."""
+        """Make `targets` again from guarded values; returns their new numbers."""
         needed, inputs = self._closure(state, targets)
         if not needed:
             return {}
-        names = {v: self._at_hand(v, state) for v in inputs}
-        guarded = {v: now for v, now in names.items() if self._guards(v, needed)}
-        if gate is not None:
-            guarded[gate] = self._now(gate)
-        behind = self._barrier(tuple(dict.fromkeys(guarded.values())))
-        known = names | {v: behind[now] for v, now in guarded.items()}
-        if gate is not None:
-            self.current[gate] = known[gate]
+        known = {v: self._at_hand(v, state) for v in inputs}
+        # One guarded operand keeps an op, and all that read it, from running early
+        # and from being merged with the original.
+        known.update(self._guard({v: known[v] for v in self._first(needed)}))
         for q in sorted(needed):
             known.update(self._again(q, known))
         return {v: known[v] for v in targets if v in known}
-
-    def _guards(self, value: int, needed: set[int]) -> bool:
-        """Whether a clone could be merged with its original but for a barrier here.
-
-        Of the arguments only those from which alone something is computed.
-        """
-        if value >= self.graph.arguments:
-            return value not in self.cuts.constant
-        given = self.cuts.constant | set(range(self.graph.arguments))
-        reads = (self.graph.nodes[q].operands for q in needed)
-        return any(value in xs and given.issuperset(xs) for xs in reads)
 
     def _at_hand(self, value: int, state: dict[int, int]) -> int:
         return value if self._is_kept(value) else state.get(value, value)
@@ -321,12 +307,23 @@ class Rerun:
                     pending.append(x)
         return needed, inputs
 
-    def _barrier(self, inputs: tuple[int, ...]) -> dict[int, int]:
-        if not inputs:
-            return {}
+    def _first(self, needed: set[int]) -> set[int]:
+        """Of each op that reads nothing made again, the smallest operand."""
+        again = {r for q in needed for r in self.graph.nodes[q].results}
+        found = set()
+        for q in sorted(needed):
+            operands = self.graph.nodes[q].operands
+            if again.isdisjoint(operands):
+                given = [x for x in operands if x not in self.cuts.constant]
+                found.add(min(given, key=self.graph.sizes.__getitem__))
+        return found
+
+    def _guard(self, known: dict[int, int]) -> dict[int, int]:
+        inputs = tuple(dict.fromkeys(known.values()))
         outputs = tuple(self._new(self.schedule.sizes[x]) for x in inputs)
-        self._emit(Barrier(inputs, outputs))
-        return dict(zip(inputs, outputs, strict=True))
+        self._emit(Guard(inputs, outputs, self.waits))
+        behind = dict(zip(inputs, outputs, strict=True))
+        return {v: behind[now] for v, now in known.items()}
 
     def _again(self, q: int, known: dict[int, int]) -> dict[int, int]:
         node = self.graph.nodes[q]

@@ -1,19 +1,24 @@
 // RUN: pcp-opt %s --pass-pipeline="builtin.module(pcp-remat{segments=2})" | filecheck %s
 // RUN: pcp-opt %s --pass-pipeline="builtin.module(pcp-remat{policy=everything_saveable})" | filecheck %s --check-prefix=KEEP
 
-// The first segment runs again behind a barrier that waits for the cotangent; the
+// The first segment runs again from an input that waits for the cotangent; the
 // last segment's values are at hand.
 // CHECK-LABEL: func.func @main_grad(
 // CHECK: %[[A:.+]] = stablehlo.sine %arg0
 // CHECK: %[[B:.+]] = stablehlo.sine %[[A]]
 // CHECK: stablehlo.reduce
 // CHECK: %[[G:.+]] = stablehlo.cosine %[[C:.+]] :
-// CHECK: %[[IN:.+]]:2 = stablehlo.optimization_barrier %arg0, %[[G]]
-// CHECK: %[[A2:.+]] = stablehlo.sine %[[IN]]#0
+// CHECK: %[[E:.+]] = stablehlo.slice %[[G]] [0:1]
+// CHECK: %[[I:.+]] = stablehlo.bitcast_convert %[[E]] : (tensor<1xf32>) -> tensor<1xi32>
+// CHECK: %[[O:.+]] = stablehlo.or %[[I]], %{{.+}} : tensor<1xi32>
+// CHECK: %[[P:.+]] = stablehlo.compare{{ +}}EQ, %[[O]]
+// CHECK: %[[Q:.+]] = stablehlo.broadcast_in_dim %[[P]], dims = [0]
+// CHECK: %[[IN:.+]] = stablehlo.select %[[Q]], %{{.+}}, %arg0 : tensor<8xi1>
+// CHECK: %[[A2:.+]] = stablehlo.sine %[[IN]]
 // CHECK: %[[DB:.+]] = stablehlo.cosine %[[A2]]
-// CHECK: stablehlo.multiply %[[IN]]#1, %[[DB]]
+// CHECK: stablehlo.multiply %[[G]], %[[DB]]
 // KEEP-LABEL: func.func @main_grad(
-// KEEP-NOT: optimization_barrier
+// KEEP-NOT: select
 // KEEP: return
 func.func @main_grad(%x: tensor<8xf32>) -> (tensor<f32>, tensor<8xf32>) {
   %a = stablehlo.sine %x : tensor<8xf32>

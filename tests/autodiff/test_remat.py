@@ -1,5 +1,8 @@
 """Recomputed gradients are the kept ones; peaks, counts and budgets are as said."""
 
+import json
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -212,3 +215,27 @@ def test_budget_below_the_least_peak_says_what_that_is() -> None:
 def test_refusals(options: str, message: str) -> None:
     with pytest.raises(PassError, match=message):
         run(chain_gradient(4), f"pcp-remat{{{options}}}")
+
+
+# --- the report ---
+
+
+def test_report_says_what_runs_again(tmp_path: Path) -> None:
+    path = tmp_path / "remat.json"
+    module = run(chain_gradient(6), f"pcp-remat{{segments=3 report={path}}}")
+    written, kept = json.loads(path.read_text()), report(module)
+    assert all(written[k] == kept[k] for k in kept if k != "recomputed_ops")
+    assert written["peak_ratio"] == round(
+        kept["peak_bytes"] / kept["peak_bytes_before"], 4
+    )
+    times = sum(op["times"] for op in written["recomputed"])
+    assert times == kept["recomputed_ops"] > 0
+    assert {op["op"] for op in written["recomputed"]} <= {
+        "stablehlo.sine",
+        "stablehlo.dot_general",
+    }
+
+
+def test_report_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(PassError, match="cannot be written"):
+        run(chain_gradient(4), f"pcp-remat{{report={tmp_path}/none/r.json}}")
