@@ -28,6 +28,7 @@ PASSES: dict[str, str] = {
     "pcp-inline-composites": "pcp.autodiff.inline_composites:InlineComposites",
     "pcp-insert-reshards": "pcp.passes.insert_reshards:InsertReshards",
     "pcp-partition": "pcp.passes.partition:Partition",
+    "pcp-plan": "pcp.passes.plan:Plan",
     "pcp-propagate-sharding": "pcp.passes.propagate_sharding:PropagateSharding",
     "pcp-isolate-gathers": "pcp.passes.isolate_gathers:IsolateGathers",
     "pcp-legalize": "pcp.passes.legalize:Legalize",

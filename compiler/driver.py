@@ -8,12 +8,13 @@ The caller's module is not touched: the passes run on a copy in a context of its
 own. Each target is compiled by a process of IREE's, several at a time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from pathlib import Path
+from typing import Any
 
 import pcp
 from pcp.bundle import Bundle, Manifest, Method, Module
@@ -31,6 +32,7 @@ from pcp.errors import CompileError, IRError
 from pcp.passes.base import Observer, Pipeline, Step
 from pcp.passes.optimizers.spec import parse as parse_optimizer
 from pcp.passes.outer.spec import parse as parse_algorithm
+from pcp.passes.plan import Choice
 
 
 @dataclass(frozen=True)
@@ -89,19 +91,36 @@ def lower_partitioned(
 ) -> tuple[partitioned.Partitioned, str]:
     """Run the passes for a mesh on a copy of `module`; also the mode chosen."""
     with _sourced(options):
-        copied = copy(module)
-        mode = choose_mode(copied, options)
-        if options.algorithm and str(options.algorithm) not in ("none", "ddp"):
-            raise CompileError(
-                f"algorithm {options.algorithm}: over a mesh the program synchronises "
-                "in every step; leave --algorithm out, or leave --mesh out"
-            )
-        entry = signature.entry_function(copied, options.entry)
-        infer = mode == "train" or signature.has_parameters(entry)
-        observers = _observers(options)
-        pipelines.prepare(infer_roles=infer).run(copied, observers)
-        optimizer = training_methods(options)[0] if mode == "train" else ""
+        copied, observers = copy(module), _observers(options)
+        mode, optimizer = _prepared(copied, options, observers)
         return partitioned.lower(copied, mode, optimizer, options, observers), mode
+
+
+def plan(module: ir.Module, options: CompileOptions, **wanted: Any) -> Choice:
+    """What `pcp-plan` makes of a model and `options.cluster`; see `Search`.
+
+    `wanted` are options of the search: the last ZeRO stage, axes, how many to judge.
+    """
+    with _sourced(options):
+        copied = copy(module)
+        mode, optimizer = _prepared(copied, options, [])
+        return partitioned.choices(copied, mode, optimizer, options, **wanted)
+
+
+def _prepared(
+    module: ir.Module, options: CompileOptions, observers: Sequence[Observer]
+) -> tuple[str, str]:
+    """Run the passes in front of a mode's own; the mode and its optimizer."""
+    mode = choose_mode(module, options)
+    if options.algorithm and str(options.algorithm) not in ("none", "ddp"):
+        raise CompileError(
+            f"algorithm {options.algorithm}: over a mesh the program synchronises "
+            "in every step; leave --algorithm out, or leave --mesh out"
+        )
+    entry = signature.entry_function(module, options.entry)
+    infer = mode == "train" or signature.has_parameters(entry)
+    pipelines.prepare(infer_roles=infer).run(module, observers)
+    return mode, training_methods(options)[0] if mode == "train" else ""
 
 
 def lower(module: ir.Module, options: CompileOptions) -> Program:

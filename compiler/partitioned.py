@@ -11,16 +11,18 @@ What the bundle says of functions is the whole program's signature, with shardin
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pcp.bundle import Bundle, DeviceProgram, Manifest, Module
+from pcp.compiler import cluster as cluster_file
 from pcp.compiler import pipelines, sharding_file, signature
 from pcp.compiler.emission import copy, emit_all
 from pcp.compiler.options import CompileOptions
 from pcp.compiler.targets import Target, find
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import read
 from pcp.errors import ConfigError
 from pcp.mesh import Mesh
+from pcp.passes import plan
 from pcp.passes.base import Pipeline
 from pcp.passes.functions import symbol_name
 from pcp.passes.pipeline.names import name_results
@@ -62,12 +64,15 @@ def parse_mesh(text: str) -> dict[str, int]:
 # --- the mesh and its devices ---
 
 
-def describe(module: ir.Module, options: CompileOptions) -> Mesh:
-    """Put the cluster and the mesh into the module; the mesh."""
+def describe(module: ir.Module, options: CompileOptions) -> Mesh | None:
+    """Put the cluster and the mesh into the module; None where one is to be chosen."""
     if options.cluster:
         _add_cluster(module, options)
     if options.mesh:
         _add_mesh(module, parse_mesh(options.mesh), options)
+    elif options.cluster and not read_meshes(module):
+        _check_planned(options)
+        return None
     meshes = read_meshes(module)
     if len(meshes) != 1:
         found = ", ".join(f"@{name}" for name in meshes) or "none"
@@ -78,9 +83,54 @@ def describe(module: ir.Module, options: CompileOptions) -> Mesh:
     return next(iter(meshes.values()))
 
 
+def _check_planned(options: CompileOptions) -> None:
+    """What a plan decides is not to be asked for as well: `ConfigError`."""
+    for flag, asked in (
+        ("--sharding", options.sharding not in (None, "auto")),
+        ("--zero", bool(options.zero)),
+    ):
+        if asked:
+            raise ConfigError(
+                f"{options.source}: {flag} goes with --mesh; without a mesh the plan "
+                "for the cluster decides this"
+            )
+
+
+def choices(
+    module: ir.Module,
+    mode: str,
+    optimizer: str,
+    options: CompileOptions,
+    *,
+    zero: int = 3,
+    axes: dict[str, int] | None = None,
+    keep: int = 0,
+) -> plan.Choice:
+    """The plans for the cluster, the fastest first; `module` is changed."""
+    if describe(module, options) is not None:
+        raise ConfigError(
+            f"{options.source}: the model or the cluster file has a pcp.mesh, which "
+            "is a plan already; leave it out to have one chosen"
+        )
+    pipelines.whole(mode, entry=options.entry, optimizer=optimizer).run(module)
+    with module.context:
+        search = plan.Search.of(module, options.entry, zero, axes)
+        return search.run(keep)
+
+
+def _choose(module: ir.Module, options: CompileOptions) -> Mesh:
+    """Have the mesh and all layouts chosen for the cluster; says what was weighed."""
+    with module.context:
+        choice = plan.Search.of(module, options.entry).run()
+        plan.write(module, choice)
+    for line in choice.lines():
+        options.report(line)
+    return next(iter(read_meshes(module).values()))
+
+
 def _add_cluster(module: ir.Module, options: CompileOptions) -> None:
     """The targets, devices and links that a cluster file describes."""
-    cluster = read(str(options.cluster), module.context)
+    cluster = cluster_file.read_ops(Path(str(options.cluster)), module.context)
     with ir.InsertionPoint.at_block_begin(module.body):
         for view in cluster.body.operations:
             if view.operation.name.startswith("pcp."):
@@ -165,6 +215,7 @@ def lower(
     pipelines.whole(mode, entry=options.entry, optimizer=optimizer).run(
         module, observers
     )
+    mesh = mesh or _choose(module, options)
     split = _split(module, mesh, mode, options, observers)
     whole = copy(module)
     manifest = Manifest(
@@ -184,9 +235,26 @@ def _split(
 ) -> Pipeline:
     """Annotate the whole program; the passes that make each device's of it."""
     if PIPELINE in mesh.axes:
+        _check_stages(mesh, options)
         for function in functions(module):
             name_results(function)
-        return _stages(mesh, mode, options)
+    if set(mesh.axes) != {PIPELINE}:
+        _annotate(module, mesh, options, observers)
+    if PIPELINE in mesh.axes:
+        return pipelines.stages(
+            microbatches=options.microbatches or mesh.axes[PIPELINE],
+            schedule=options.schedule,
+            tied=options.tied,
+            shared_loss=mode == "train",
+            communication=_communication(options),
+        )
+    return pipelines.split(_communication(options))
+
+
+def _annotate(
+    module: ir.Module, mesh: Mesh, options: CompileOptions, observers
+) -> None:
+    """Say on every port how its tensor lies."""
     with module.context:
         if not sharding_file.annotate(module, mesh, options.sharding):
             options.report(
@@ -196,7 +264,6 @@ def _split(
     if options.zero:
         pipelines.zero(options.zero).run(module, observers)
     pipelines.split().steps[0].run(module)
-    return pipelines.split(_communication(options))
 
 
 def _communication(options: CompileOptions) -> list[str]:
@@ -207,24 +274,14 @@ def _communication(options: CompileOptions) -> list[str]:
     )
 
 
-def _stages(mesh: Mesh, mode: str, options: CompileOptions) -> Pipeline:
-    """The passes for pipeline stages; `ConfigError` at what they do not go with."""
-    where = f"{options.source}: mesh axis {PIPELINE}"
-    if set(mesh.axes) != {PIPELINE}:
-        others = ", ".join(axis for axis in mesh.axes if axis != PIPELINE)
-        raise ConfigError(f"{where} goes with no other axis; leave out {others}")
-    if mode == "train":
+def _check_stages(mesh: Mesh, options: CompileOptions) -> None:
+    """Stages are cut along axes of their own: `ConfigError` without them."""
+    sharded = options.sharding not in (None, "auto", "none")
+    if set(mesh.axes) == {PIPELINE} and (options.zero or sharded):
         raise ConfigError(
-            f"{where}: stages compute the loss and its gradients; use --mode grad"
+            f"{options.source}: over mesh axis {PIPELINE} alone a stage is whole; "
+            f"leave --zero and --sharding out, or add an axis: --mesh {PIPELINE}=2,dp=2"
         )
-    if options.zero or options.sharding not in (None, "auto", "none"):
-        raise ConfigError(f"{where}: leave --zero and --sharding out; a stage is whole")
-    return pipelines.stages(
-        microbatches=options.microbatches or mesh.size,
-        schedule=options.schedule,
-        tied=options.tied,
-        communication=_communication(options),
-    )
 
 
 def _meshes(module: ir.Module, mesh: Mesh):

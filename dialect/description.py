@@ -59,7 +59,7 @@ class Device(Op, name="device"):
     """One device that work can be placed on.
 
     Optional: `memory` in bytes, `ordinal` on its host, `host`, `throughput` by
-    element type in FLOP/s, `membw` in bytes/s.
+    element type in FLOP/s, `membw` in bytes/s, `overhead_ns` of one dispatch.
 
         "pcp.device"() {sym_name = "d0", target = @h100, host = "a", ordinal = 0,
             memory = 80000000000, throughput = {f32 = 5.0e13}, membw = 3.0e12}
@@ -74,6 +74,7 @@ class Device(Op, name="device"):
         host=ir.StringAttr,
         throughput=ir.DictAttr,
         membw=ir.IntegerAttr | ir.FloatAttr,
+        overhead_ns=ir.IntegerAttr | ir.FloatAttr,
     )
 
     def check(self) -> None:
@@ -87,6 +88,8 @@ class Device(Op, name="device"):
             require(
                 number(self, "membw") > 0, "has a memory bandwidth that is not positive"
             )
+        if "overhead_ns" in self.attributes:
+            require(number(self, "overhead_ns") >= 0, "has a negative overhead")
         if "throughput" in self.attributes:
             for entry in ir.DictAttr(self.attributes["throughput"]):
                 speed = as_number(entry.attr, f"throughput of {entry.name}")

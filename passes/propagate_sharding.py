@@ -75,7 +75,7 @@ class PropagateSharding(Pass):
             inline_calls(module)
             mesh = only_mesh(module)
             for function in functions(module):
-                _Propagation(mesh, function).run(self.explain)
+                Propagation(mesh, function).run(self.explain)
 
 
 def inline_calls(module: ir.Module) -> None:
@@ -157,7 +157,7 @@ class _Tensor:
         return Layout(tuple(self.dims), self.unreduced)
 
 
-class _Propagation:
+class Propagation:
     """One function."""
 
     def __init__(self, mesh: Mesh, function: ir.Operation) -> None:
@@ -252,6 +252,22 @@ class _Propagation:
             for directions in ROUNDS:
                 self._fixpoint(priority, directions)
         self._write(explain)
+
+    def spread(self, value: int, dim: int, axis: str) -> list[int]:
+        """Cut one open tensor and carry that on; every value that came to be cut."""
+        self.tensors[value].dims[dim] = (axis,)
+        cut = [value]
+        for directions in ROUNDS:
+            waiting = [user for v in cut for user in self.users[v]]
+            heapify(waiting)
+            while waiting:
+                node = self.graph.nodes[heappop(waiting)]
+                allow = self._directions(node, directions)
+                for changed in self._visit(node, 0, allow) if allow != NEITHER else ():
+                    cut.append(changed)
+                    for user in self.users[changed]:
+                        heappush(waiting, user)
+        return list(dict.fromkeys(cut))
 
     def _fixpoint(self, priority: int, directions) -> None:
         """Visit nodes in program order until none has anything to say."""

@@ -24,6 +24,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "node": ("pcp.tools.node", "run supervised workers, one per device"),
     "supervise": ("pcp.tools.supervise", "restart a command when it dies"),
     "run": ("pcp.tools.run", "run one function of a bundle, spread over its mesh"),
+    "plan": ("pcp.tools.planner", "which mesh and layouts suit a cluster, and why"),
+    "probe": ("pcp.tools.probe", "measure this machine and write a cluster file"),
     "export": ("pcp.tools.export", "a PyTorch or JAX model to model.mlir"),
     "status": ("pcp.tools.status", "what a run is doing"),
     "ledger": ("pcp.tools.ledger", "check that a run used each sample once"),

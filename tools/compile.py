@@ -2,6 +2,7 @@
 
 pcp-compile model.mlir --target cpu:host --optimizer 'adamw{lr=6e-4}'
 pcp-compile model.mlir --target sm_90a
+pcp-compile model.mlir --cluster cluster.json
 """
 
 import argparse
@@ -51,7 +52,8 @@ def _main(argv: Sequence[str]) -> int:
     targets = [find(name) for name in options.targets]  # before the slow part
     if flags.emit != "bundle" and len(targets) > 1:
         raise UsageError(f"--emit {flags.emit} writes one target, not {len(targets)}")
-    output = Path(flags.output or output_name(flags.model, options.targets, flags.emit))
+    named = options.targets if flags.target else ()
+    output = Path(flags.output or output_name(flags.model, named, flags.emit))
     module = read(flags.model)
     if flags.emit == "mlir":
         _write(output, _text(module, options, targets).encode())
@@ -91,7 +93,7 @@ def _parser() -> Parser:
     add(
         "--target",
         action="append",
-        required=True,
+        default=[],
         help="cpu, cpu:host, cpu:<llvm cpu>, sm_90a, gfx942, vulkan, metal, ...; "
         "say it again for more",
     )
@@ -100,7 +102,8 @@ def _parser() -> Parser:
     add("--optimizer", help=f"for training; default {DEFAULT_OPTIMIZER}")
     add("--algorithm", help=f"between workers; default {DEFAULT_ALGORITHM}")
     add("--mesh", help="one program for each member: dp=4,tp=2")
-    add("--cluster", metavar="FILE", type=Path, help="the devices, links and targets")
+    help_ = "devices and links, .json or .mlir; without --mesh a plan is chosen"
+    add("--cluster", metavar="FILE", type=Path, help=help_)
     add("--sharding", metavar="auto|none|FILE", help="how tensors lie; default auto")
     add("--zero", type=int, choices=(1, 2, 3), default=0, help="ZeRO stage along dp")
     add("--microbatches", type=int, metavar="N", help="over pp=S: default S")
@@ -125,8 +128,10 @@ def _parser() -> Parser:
 
 def _options(flags: argparse.Namespace) -> Options:
     targets = [name for text in flags.target for name in text.split(",") if name]
+    if not targets and not flags.cluster:
+        raise UsageError("say what to compile for: --target cpu, or --cluster FILE")
     return Options(
-        targets=tuple(dict.fromkeys(targets)),
+        targets=tuple(dict.fromkeys(targets)) or ("cpu",),
         mode=flags.mode,
         optimizer=flags.optimizer,
         algorithm=flags.algorithm,

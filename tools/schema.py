@@ -1,4 +1,4 @@
-"""`pcp schema`: the JSON Schema of experiment files."""
+"""`pcp schema [cluster]`: the JSON Schema of experiment files, or of cluster files."""
 
 from collections.abc import Sequence
 
@@ -14,9 +14,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> None:
-    Parser(
+    parser = Parser(
         prog=PROG,
-        description="Print the JSON Schema of experiment files.",
+        description="Print the JSON Schema of experiment files, or of cluster files.",
         example="pcp schema > experiment.schema.json",
-    ).parse_args(argv)
-    print(json_schema())
+    )
+    kinds = ("experiment", "cluster")
+    parser.add_argument("kind", nargs="?", choices=kinds, default=kinds[0])
+    if parser.parse_args(argv).kind == "cluster":
+        from pcp.compiler.cluster import json_schema as cluster_schema
+
+        print(cluster_schema())
+    else:
+        print(json_schema())

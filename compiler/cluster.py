@@ -1,0 +1,196 @@
+"""Cluster files: the devices there are and what connects them, as JSON.
+
+    {"devices": {"a": {"target": "cpu:host", "host": "x", "memory": 8000000000,
+                       "throughput": {"f32": 5e10}, "membw": 1e10},
+                 "b": {...}},
+     "links": [{"ends": ["a", "b"], "bandwidth": 1e9, "latency_ns": 50000}]}
+
+Bytes, operations a second, bytes a second; all measured, by `pcp probe`. A link with
+more than two ends connects every two of them. The same can be written as MLIR, with
+`pcp.target`, `pcp.device` and `pcp.link`.
+"""
+
+import json
+from itertools import combinations
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from pcp.compiler.targets import find
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import parse, read
+from pcp.errors import ConfigError, nearest
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NAME = r"^[A-Za-z_][\w.-]*$"
+
+
+class _Model(BaseModel):
+    """Immutable, and no key that this version does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Device(_Model):
+    """One schedulable device; `target` as `pcp-compile --target` takes it."""
+
+    target: str = "cpu"
+    host: str = ""
+    ordinal: int = Field(default=0, ge=0)
+    memory: int = Field(gt=0, description="bytes it can hold")
+    throughput: dict[str, Positive] = Field(
+        min_length=1, description="operations a second by element type"
+    )
+    membw: Positive = Field(description="bytes a second to and from its memory")
+    overhead_ns: float = Field(default=0.0, ge=0, description="of one dispatch")
+
+
+class Link(_Model):
+    """What connects devices: each two of `ends`."""
+
+    ends: tuple[str, ...] = Field(min_length=2)
+    bandwidth: Positive = Field(description="bytes a second")
+    latency_ns: float = Field(ge=0, allow_inf_nan=False)
+    duplex: Literal["full", "half"] = "full"
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Every two of its ends."""
+        return list(combinations(self.ends, 2))
+
+
+class Cluster(_Model):
+    """Devices by name, and links between them."""
+
+    format: Literal["pcp-cluster"] = "pcp-cluster"
+    version: Literal[1] = 1
+    devices: dict[Annotated[str, Field(pattern=NAME)], Device] = Field(min_length=1)
+    links: tuple[Link, ...] = ()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self._check_places()
+        said: dict[frozenset[str], Link] = {}
+        for i, link in enumerate(self.links):
+            for end in link.ends:
+                if end not in self.devices:
+                    known = ", ".join(self.devices)
+                    hint = nearest(end, self.devices)
+                    raise ValueError(
+                        f"links.{i}: no device {end!r} (devices: {known}).{hint}"
+                    )
+            if len(set(link.ends)) < len(link.ends):
+                raise ValueError(f"links.{i}: it connects a device with itself")
+            for pair in link.pairs:
+                other = said.setdefault(frozenset(pair), link)
+                if _facts(other) != _facts(link):
+                    raise ValueError(
+                        f"links.{i}: {pair[0]} and {pair[1]} have another link with "
+                        "other numbers; say one of them"
+                    )
+        return self
+
+    def _check_places(self) -> None:
+        """A known target; no two devices of one driver at one place."""
+        taken: dict[tuple[str, str, int], str] = {}
+        for name, device in self.devices.items():
+            try:
+                driver = find(device.target).driver
+            except ConfigError as error:
+                raise ValueError(f"devices.{name}: {error}") from error
+            place = device.host, driver, device.ordinal
+            if (other := taken.setdefault(place, name)) != name:
+                raise ValueError(
+                    f"devices.{name}: {other} is device {device.ordinal} of host "
+                    f"{device.host!r} already; give it an ordinal of its own"
+                )
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a file; raises `ConfigError` that says where and what is wrong."""
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}") from error
+        except ValidationError as error:
+            raise ConfigError(f"{path}: {_first(error)}") from error
+
+    def to_json(self) -> str:
+        """The file's text."""
+        content = self.model_dump(exclude_defaults=True)
+        return json.dumps({"format": self.format, **content}, indent=2) + "\n"
+
+    def to_mlir(self) -> str:
+        """The same as ops of the dialect."""
+        targets = dict.fromkeys(d.target for d in self.devices.values())
+        devices = [_device(name, device) for name, device in self.devices.items()]
+        links = [_link(pair, link) for link in self.links for pair in link.pairs]
+        return "\n".join([*map(_target, targets), *devices, *links]) + "\n"
+
+
+def json_schema() -> str:
+    """The JSON Schema of cluster files."""
+    return json.dumps(Cluster.model_json_schema(), indent=2)
+
+
+def read_ops(path: Path, context: ir.Context) -> ir.Module:
+    """A cluster file as a module of its ops, whatever it is written in."""
+    if path.suffix == ".json":
+        return parse(Cluster.read(path).to_mlir(), context, source=str(path))
+    return read(path, context)
+
+
+def _first(error: ValidationError) -> str:
+    """The first problem, with its place in the file."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message
+
+
+def _facts(link: Link) -> tuple[float, float, str]:
+    return link.bandwidth, link.latency_ns, link.duplex
+
+
+# --- as MLIR ---
+
+#: The dialect's names of drivers, where they differ from IREE's.
+_DRIVERS = {"local-task": "local", "local-sync": "local"}
+
+
+def _target(name: str) -> str:
+    driver = find(name).driver
+    return (
+        f'"pcp.target"() {{sym_name = "target.{name}", arch = "{name}", '
+        f'driver = "{_DRIVERS.get(driver, driver)}", caps = {{}}}} : () -> ()'
+    )
+
+
+def _device(name: str, device: Device) -> str:
+    speeds = ", ".join(f"{t} = {_float(v)}" for t, v in device.throughput.items())
+    facts = [
+        f'sym_name = "{name}"',
+        f'target = @"target.{device.target}"',
+        f"host = {json.dumps(device.host)}",
+        f"ordinal = {device.ordinal}",
+        f"memory = {device.memory}",
+        f"throughput = {{{speeds}}}",
+        f"membw = {_float(device.membw)}",
+        f"overhead_ns = {_float(device.overhead_ns)}",
+    ]
+    return f'"pcp.device"() {{{", ".join(facts)}}} : () -> ()'
+
+
+def _link(pair: tuple[str, str], link: Link) -> str:
+    a, b = pair
+    return (
+        f'"pcp.link"() {{ends = [@"{a}", @"{b}"], '
+        f"bandwidth = {_float(link.bandwidth)}, "
+        f'latency_ns = {_float(link.latency_ns)}, duplex = "{link.duplex}"}} : () -> ()'
+    )
+
+
+def _float(value: float) -> str:
+    """A float as MLIR reads it."""
+    return f"{value:.17e}"

@@ -1,0 +1,1 @@
+"""Which devices do what: the cost model behind `pcp-plan`, and its search."""

@@ -1,0 +1,274 @@
+"""The plans to judge, and a first guess of each: numbers of the forward program only.
+
+A candidate says which devices take part, in which order, on which axes; which groups
+of parameters the axis "tp" cuts; and the ZeRO stage along "dp". Guesses order them,
+so that only the promising ones are made and judged (`evaluation`).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pcp.dialect.bindings import ir
+from pcp.passes.functions import ROLE, argument_attributes, string
+from pcp.passes.pipeline.work import size_bytes
+from pcp.passes.planning.cluster import Cluster, Device
+from pcp.passes.planning.cost import op_flops, op_seconds, wire_seconds
+from pcp.passes.planning.storage import Storage
+from pcp.passes.planning.tensor_groups import Group
+from pcp.passes.sharding.flow import block_of
+from pcp.passes.split_batch import shares
+
+#: Backward is twice the work of forward.
+PASSES = {"train": 3, "grad": 3, "forward": 1}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan: `devices` with "tp" fastest, `groups` by number, the batch's split."""
+
+    devices: tuple[str, ...]
+    dp: int = 1
+    tp: int = 1
+    zero: int = 0
+    groups: tuple[int, ...] = ()
+    split: tuple[int, ...] = ()
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """The mesh: "dp", then "tp" where there is one."""
+        return {"dp": self.dp} | ({"tp": self.tp} if self.tp > 1 else {})
+
+    def __str__(self) -> str:
+        """As the table names it."""
+        axes = ",".join(f"{axis}={n}" for axis, n in self.axes.items())
+        split = f" split={'/'.join(map(str, self.split))}" if self.split else ""
+        return axes + (f" zero={self.zero}" if self.zero else "") + split
+
+
+@dataclass(frozen=True)
+class Guess:
+    """Seconds and bytes of a candidate, before it is made."""
+
+    seconds: float
+    memory: float
+
+
+@dataclass(frozen=True)
+class Model:
+    """What guesses need to know of a program: its forward function, its mode."""
+
+    function: ir.Operation
+    mode: str
+    batch: int
+    slots: int
+    """Tensors of the optimizer's state for each parameter."""
+    _seconds: dict[tuple, float] = field(default_factory=dict)
+
+    @cached_property
+    def parameters(self) -> int:
+        """Bytes of all parameters."""
+        return sum(
+            size_bytes(argument)
+            for argument, said in zip(
+                self._block.arguments, argument_attributes(self.function), strict=True
+            )
+            if string(said, ROLE) == "param"
+        )
+
+    @cached_property
+    def activations(self) -> int:
+        """Bytes that the forward stores."""
+        return sum(
+            size_bytes(v)
+            for v in self._storage.stored
+            if not isinstance(v.owner, ir.Block)
+        )
+
+    @cached_property
+    def flops(self) -> float:
+        """Operations of the forward."""
+        return sum(op_flops(view.operation) for view in self._block.operations)
+
+    def seconds(self, device: Device) -> float:
+        """The whole forward on one device."""
+        if device.facts not in self._seconds:
+            self._seconds[device.facts] = sum(
+                op_seconds(view.operation, self._storage, device)
+                for view in self._block.operations
+            )
+        return self._seconds[device.facts]
+
+    @property
+    def _block(self) -> ir.Block:
+        return block_of(self.function, 0)
+
+    @cached_property
+    def _storage(self) -> Storage:
+        return Storage.read(self._block)
+
+
+# --- which there are ---
+
+
+@dataclass(frozen=True)
+class Space:
+    """Everything that candidates are made from."""
+
+    model: Model
+    cluster: Cluster
+    #: For each size of "tp" the groups that it can cut.
+    groups: dict[int, list[Group]]
+    most_zero: int = 3
+    axes: dict[str, int] | None = None
+
+    def candidates(self) -> Iterator[Candidate]:
+        """All of them, the fewest devices first."""
+        for devices in self._subsets():
+            for dp, tp in self._shapes(len(devices)):
+                split = self._split(devices, dp, tp)
+                if split is None:
+                    continue
+                for zero in self._stages(devices, dp):
+                    for chosen in self._choices(tp):
+                        yield Candidate(devices, dp, tp, zero, chosen, split)
+
+    def _subsets(self) -> Iterator[tuple[str, ...]]:
+        """The fastest n, the roomiest n; those of one host side by side."""
+        all_ = list(self.cluster.devices.values())
+        speed = {d.name: self.model.seconds(d) for d in all_}
+        found: dict[tuple[str, ...], None] = {}
+        for key in (lambda d: (speed[d.name],), lambda d: (-d.memory, speed[d.name])):
+            ranked = sorted(all_, key=key)
+            for n in range(1, len(ranked) + 1):
+                chosen = sorted(
+                    ranked[:n], key=lambda d: (d.host, speed[d.name], d.name)
+                )
+                names = tuple(d.name for d in chosen)
+                if self.cluster.connected(names):
+                    found[names] = None
+        yield from found
+
+    def _shapes(self, devices: int) -> Iterator[tuple[int, int]]:
+        for tp in range(1, devices + 1):
+            dp = devices // tp
+            wanted = self.axes is None or (dp, tp) == (
+                self.axes.get("dp", 1),
+                self.axes.get("tp", 1),
+            )
+            room = dp == 1 or self.model.batch >= dp
+            if dp * tp == devices and wanted and room and (tp == 1 or self.groups[tp]):
+                yield dp, tp
+
+    def _stages(self, devices: Sequence[str], dp: int) -> range:
+        """Unlike machines round differently: each parameter gets one owner there."""
+        if dp == 1 or self.model.mode == "forward":
+            return range(1)
+        targets = {self.cluster.devices[name].target for name in devices}
+        if self.model.mode != "train":
+            return range(1)
+        first = 1 if len(targets) > 1 and self.most_zero else 0
+        return range(first, self.most_zero + 1)
+
+    def _choices(self, tp: int) -> list[tuple[int, ...]]:
+        """Groups that go together: each first one, and more and more of the others."""
+        if tp == 1:
+            return [()]
+        groups = self.groups[tp]
+        ranked = sorted(range(len(groups)), key=lambda i: _work_first(groups[i]))
+        found: dict[tuple[int, ...], None] = {}
+        for first in ranked:
+            chosen: list[int] = []
+            taken: set[str] = set()
+            for i in dict.fromkeys([first, *ranked]):
+                if taken.isdisjoint(groups[i].cut):
+                    taken.update(groups[i].cut)
+                    chosen.append(i)
+                    found[tuple(sorted(chosen))] = None
+        return list(found)
+
+    def _split(
+        self, devices: Sequence[str], dp: int, tp: int
+    ) -> tuple[int, ...] | None:
+        """Shares of the batch by speed; empty if all are alike, None if one is 0."""
+        if dp == 1:
+            return ()
+        rows = [devices[i * tp : (i + 1) * tp] for i in range(dp)]
+        rates = [
+            min(1 / self.model.seconds(self.cluster.devices[d]) for d in row)
+            for row in rows
+        ]
+        if max(rates) < 1.02 * min(rates):
+            return ()
+        sizes = shares(self.model.batch, rates, [None] * dp)
+        return tuple(sizes) if min(sizes) else None
+
+    # --- guesses ---
+
+    def guess(self, candidate: Candidate) -> Guess:
+        """Seconds and bytes of the busiest member."""
+        parts = [
+            self._member(candidate, name, i // candidate.tp)
+            for i, name in enumerate(candidate.devices)
+        ]
+        return Guess(
+            max(part.seconds for part in parts), max(part.memory for part in parts)
+        )
+
+    def _member(self, c: Candidate, name: str, row: int) -> Guess:
+        model, device = self.model, self.cluster.devices[name]
+        share = c.split[row] / model.batch if c.split else 1 / c.dp
+        groups = [self.groups[c.tp][i] for i in c.groups]
+        cut = sum(g.flops for g in groups) / max(1.0, model.flops)
+        left = max(0.0, 1 - cut) + cut / c.tp
+        passes = PASSES[model.mode]
+        work = passes * model.seconds(device) * share * left
+        parameters = self._parameters(groups, c.tp)
+        return Guess(
+            work + self._wire(c, groups, share, parameters),
+            self._memory(c, groups, share, parameters),
+        )
+
+    def _parameters(self, groups: Sequence[Group], tp: int) -> float:
+        """Bytes of the parameters that a member works with."""
+        cut = sum(g.parameter_bytes for g in groups)
+        return self.model.parameters - cut + cut / tp
+
+    def _wire(
+        self, c: Candidate, groups: Sequence[Group], share: float, parameters: float
+    ) -> float:
+        """Sums of activations along tp, of gradients along dp."""
+        total = 0.0
+        if c.tp > 1:
+            link = self.cluster.slowest(c.devices[: c.tp])
+            sums = [b * share for g in groups for b in g.reduced]
+            both = 1 if self.model.mode == "forward" else 2
+            total += both * sum(
+                wire_seconds("all_reduce", c.tp, b, b, link) for b in sums
+            )
+        if c.dp > 1 and self.model.mode != "forward":
+            link = self.cluster.slowest(c.devices[:: c.tp])
+            rounds = 1.5 if c.zero == 3 else 1.0
+            total += rounds * wire_seconds(
+                "all_reduce", c.dp, parameters, parameters, link
+            )
+        return total
+
+    def _memory(
+        self, c: Candidate, groups: Sequence[Group], share: float, parameters: float
+    ) -> float:
+        """Parameters, gradients and state by ZeRO stage; what the forward stores."""
+        model = self.model
+        if model.mode == "forward":
+            return parameters + model.activations * share / 2
+        state = model.slots * parameters / (c.dp if c.zero >= 1 else 1)
+        gradients = parameters / (c.dp if c.zero >= 2 else 1)
+        own = parameters / (c.dp if c.zero >= 3 else 1)
+        cut = min(model.activations, sum(g.activations for g in groups))
+        stored = (model.activations - cut + cut / c.tp) * share
+        return own + gradients + state + stored
+
+
+def _work_first(group: Group) -> float:
+    """Work divided against bytes summed."""
+    return -(group.flops - 50.0 * sum(group.reduced))

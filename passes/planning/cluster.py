@@ -1,0 +1,136 @@
+"""The machines of a module as plain numbers: `pcp.device` and `pcp.link` ops.
+
+Seconds, bytes, and operations a second throughout.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import combinations
+from math import inf
+
+from pcp.dialect.base import as_number, integer, number, symbol, symbols, text
+from pcp.dialect.bindings import ir
+from pcp.errors import PassError, nearest
+from pcp.passes.functions import symbol_name
+from pcp.passes.rewriting import refuse
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device: `memory` and `membw` are infinite where nobody says."""
+
+    name: str
+    target: str
+    host: str = ""
+    throughput: dict[str, float] = field(default_factory=dict)
+    memory: float = inf
+    membw: float = inf
+    overhead: float = 0.0
+
+    @property
+    def facts(self) -> tuple:
+        """What distinguishes its work from another's."""
+        speeds = tuple(sorted(self.throughput.items()))
+        return self.target, speeds, self.memory, self.membw, self.overhead
+
+    def rate(self, dtype: str) -> float:
+        """Operations a second; `PassError` for a type that nobody measured."""
+        if dtype not in self.throughput:
+            known = ", ".join(self.throughput) or "none"
+            raise PassError(
+                f"device @{self.name} has no throughput of {dtype} (it has: {known}); "
+                "measure it with pcp probe, or write it into the cluster file"
+            )
+        return self.throughput[dtype]
+
+
+@dataclass(frozen=True)
+class Link:
+    """Between two devices: bytes a second, and seconds until the first arrives."""
+
+    bandwidth: float
+    latency: float
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices in the order in which they stand, and links by unordered pair."""
+
+    devices: dict[str, Device]
+    links: dict[frozenset[str], Link]
+
+    def slowest(self, names: Iterable[str]) -> Link:
+        """The least bandwidth and the most latency among some devices.
+
+        Raises `PassError` for two of them that no link connects.
+        """
+        found = [self.link(a, b) for a, b in combinations(names, 2)]
+        if not found:
+            return Link(inf, 0.0)
+        return Link(
+            min(link.bandwidth for link in found), max(link.latency for link in found)
+        )
+
+    def link(self, a: str, b: str) -> Link:
+        """What connects two devices."""
+        if (key := frozenset((a, b))) not in self.links:
+            raise PassError(
+                f"no pcp.link connects @{a} and @{b}; describe it in the cluster file, "
+                "or measure it with pcp probe"
+            )
+        return self.links[key]
+
+    def connected(self, names: Iterable[str]) -> bool:
+        """Whether every two of them have a link."""
+        return all(frozenset(pair) in self.links for pair in combinations(names, 2))
+
+
+def read(module: ir.Module) -> Cluster:
+    """The devices and links of a module; an error at the op that is wrong."""
+    devices: dict[str, Device] = {}
+    links: dict[frozenset[str], Link] = {}
+    ops = [view.operation for view in module.body.operations]
+    for op in ops:
+        if op.name == "pcp.device":
+            devices[symbol_name(op)] = _device(op)
+    for op in ops:
+        if op.name == "pcp.link":
+            _add_link(op, devices, links)
+    return Cluster(devices, links)
+
+
+def _device(op: ir.Operation) -> Device:
+    said = op.attributes
+    throughput = {}
+    if "throughput" in said:
+        throughput = {
+            entry.name: as_number(entry.attr, f"throughput of {entry.name}")
+            for entry in ir.DictAttr(said["throughput"])
+        }
+    if not throughput:
+        refuse(op, "it has no throughput, so no plan can be judged; run pcp probe")
+    return Device(
+        name=symbol_name(op),
+        target=symbol(op, "target"),
+        host=text(op, "host") if "host" in said else "",
+        throughput=throughput,
+        memory=float(integer(op, "memory")) if "memory" in said else inf,
+        membw=number(op, "membw") if "membw" in said else inf,
+        overhead=number(op, "overhead_ns") * 1e-9 if "overhead_ns" in said else 0.0,
+    )
+
+
+def _add_link(
+    op: ir.Operation, devices: dict[str, Device], links: dict[frozenset[str], Link]
+) -> None:
+    ends = symbols(op, "ends")
+    for end in ends:
+        if end not in devices:
+            refuse(
+                op,
+                f"it names device @{end}, which is not described."
+                + nearest(end, devices),
+            )
+    link = Link(number(op, "bandwidth"), number(op, "latency_ns") * 1e-9)
+    if links.setdefault(frozenset(ends), link) != link:
+        refuse(op, f"@{ends[0]} and @{ends[1]} have another link with other numbers")

@@ -1,0 +1,250 @@
+"""How long a device's program takes, and what it sends.
+
+Work goes by the roofline (Williams et al. 2009): operations at the measured rate of
+their type plus bytes at the memory's, and an overhead for each dispatch. Collectives
+go by alpha and beta over the slowest link of their group (Thakur et al. 2005): a
+ring's 2(k-1) steps for a sum, one message to each member where all speak directly.
+A started collective runs beside the work until it is waited for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pcp.dialect.base import strings
+from pcp.dialect.bindings import ir
+from pcp.mesh import Mesh
+from pcp.passes import constants
+from pcp.passes.pipeline.work import flops, size_bytes
+from pcp.passes.planning.cluster import Cluster, Device, Link
+from pcp.passes.planning.storage import Storage
+from pcp.passes.sharding.flow import CONTROL_FLOW
+
+#: Sums up to here go to every member at once, without a ring.
+EAGER_BYTES = 32 << 10
+
+#: Operations an element costs where it is not one.
+_SLOW = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "atan2 cbrt cosine exponential exponential_minus_one log log_plus_one logistic "
+        "power sine tan tanh"
+    ).split()
+)
+SLOW_FLOPS = 20
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of work and of waiting for others, bytes sent, of one member."""
+
+    compute: float = 0.0
+    waiting: float = 0.0
+    sent: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """From the first op to the last."""
+        return self.compute + self.waiting
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(
+            self.compute + other.compute,
+            self.waiting + other.waiting,
+            self.sent + other.sent,
+        )
+
+
+# --- collectives ---
+
+
+def sent_bytes(kind: str, members: int, given: float, result: float) -> float:
+    """Bytes that a member sends; `given` and `result` are its tensors' bytes."""
+    k = members
+    match kind:
+        case "all_reduce":
+            return 2 * (k - 1) / k * given
+        case "reduce_scatter" | "all_to_all":
+            return (k - 1) / k * given
+        case "all_gather":
+            return max(0.0, result - given) if k > 1 else 0.0
+        case "recv":
+            return 0.0
+    return given  # permute, broadcast, send
+
+
+def wire_seconds(
+    kind: str, members: int, given: float, result: float, link: Link
+) -> float:
+    """How long a collective takes over a link."""
+    k = members
+    steps = {"all_reduce": 2 * (k - 1), "reduce_scatter": k - 1}.get(kind, 1)
+    bytes_ = sent_bytes(kind, k, given, result)
+    if kind == "all_reduce" and given <= EAGER_BYTES:
+        steps, bytes_ = 1, (k - 1) * given
+    if kind == "recv":
+        bytes_ = result
+    return steps * link.latency + bytes_ / link.bandwidth
+
+
+# --- work ---
+
+
+def op_flops(op: ir.Operation) -> float:
+    """Operations of one op; a transcendental function counts as several."""
+    return flops(op) * (SLOW_FLOPS if op.name in _SLOW else 1)
+
+
+def rate_of(op: ir.Operation, device: Device) -> float:
+    """The device's rate for an op: of its element type if it contracts, else the best.
+
+    What maps and moves is bound by memory, so its type's rate is not needed.
+    """
+    if op.name in ("stablehlo.dot_general", "stablehlo.convolution"):
+        return device.rate(str(ir.RankedTensorType(op.operands[0].type).element_type))
+    return max(device.throughput.values())
+
+
+def op_seconds(op: ir.Operation, storage: Storage, device: Device) -> float:
+    """The roofline's time of one op that is no control flow."""
+    stored = [r for r in op.results if r in storage.stored]
+    moved = sum(size_bytes(v) for v in (*_direct(op, storage), *stored))
+    seconds = op_flops(op) / rate_of(op, device) + moved / device.membw
+    return seconds + (device.overhead if stored else 0.0)
+
+
+def _direct(op: ir.Operation, storage: Storage) -> list[ir.Value]:
+    """The stored operands that the op itself reads."""
+    return [v for v in op.operands if v in storage.stored]
+
+
+# --- a block ---
+
+
+@dataclass
+class _Clock:
+    """Two resources, the device and its wire; they meet where one waits."""
+
+    work: float = 0.0
+    now: float = 0.0
+    wire: float = 0.0
+
+    def compute(self, seconds: float) -> None:
+        self.work += seconds
+        self.now += seconds
+
+    def start(self, seconds: float) -> float:
+        """Put a collective on the wire; when it will be over."""
+        self.wire = max(self.wire, self.now) + seconds
+        return self.wire
+
+    def wait(self, until: float) -> None:
+        self.now = max(self.now, until)
+
+
+@dataclass(frozen=True)
+class Member:
+    """Whose time it is: a device at a place of a mesh."""
+
+    cluster: Cluster
+    mesh: Mesh
+    place: dict[str, int]
+
+    @property
+    def device(self) -> Device:
+        """The device of the place."""
+        return self.cluster.devices[self.mesh.devices[self._rank]]
+
+    @property
+    def _rank(self) -> int:
+        return self.mesh.members.index(self.place)
+
+    def group(self, axes: Sequence[str]) -> list[str]:
+        """The devices that differ from it along `axes` only."""
+        return [
+            device
+            for device, other in zip(self.mesh.devices, self.mesh.members, strict=True)
+            if all(other[a] == self.place[a] for a in self.mesh.axes if a not in axes)
+        ]
+
+
+def block_cost(block: ir.Block, member: Member) -> Cost:
+    """Walk the block's ops in order on both resources."""
+    clock, sent = _Clock(), 0.0
+    storage = Storage.read(block)
+    ends: dict[ir.Value, float] = {}
+    for view in block.operations:
+        op = view.operation
+        if op.name in CONTROL_FLOW:
+            inner = _control_flow(op, member)
+            clock.compute(inner.compute)
+            clock.wait(clock.now + inner.waiting)
+            sent += inner.sent
+        elif op.name == "pcp.start":
+            seconds, bytes_ = collective(_started(op), member)
+            ends[op.results[0]] = clock.start(seconds)
+            sent += bytes_
+        elif op.name == "pcp.wait":
+            clock.wait(ends[op.operands[0]])
+        elif is_collective(op):
+            seconds, bytes_ = collective(op, member)
+            clock.wait(clock.start(seconds))
+            sent += bytes_
+        else:
+            clock.compute(op_seconds(op, storage, member.device))
+    end = max(clock.now, clock.wire)
+    return Cost(clock.work, end - clock.work, sent)
+
+
+def _control_flow(op: ir.Operation, member: Member) -> Cost:
+    """A loop's rounds, or the longest branch."""
+    costs = [block_cost(region.blocks[0], member) for region in op.regions]
+    if op.name == "stablehlo.while":
+        once = costs[0] + costs[1]
+        n = trips(op)
+        return Cost(n * once.compute, n * once.waiting, n * once.sent)
+    return max(costs, key=lambda cost: cost.seconds)
+
+
+def trips(op: ir.Operation) -> int:
+    """The rounds of a counted loop: the constant that its condition compares with."""
+    condition = op.regions[0].blocks[0]
+    for view in condition.operations:
+        if view.operation.name == "stablehlo.compare":
+            for value in view.operation.operands:
+                if isinstance(limit := constants.splat(value), int):
+                    return max(1, limit)
+    return 1
+
+
+def is_collective(op: ir.Operation) -> bool:
+    """Whether it goes over the wire."""
+    return op.name in ("pcp.send", "pcp.recv") or (
+        op.name.startswith("pcp.") and "axes" in op.attributes
+    )
+
+
+def collective(op: ir.Operation, member: Member) -> tuple[float, float]:
+    """(seconds, bytes sent) of one collective."""
+    kind = op.name.removeprefix("pcp.")
+    axes = strings(op, "axes") if "axes" in op.attributes else list(member.mesh.axes)
+    group = member.group(axes)
+    given = float(sum(size_bytes(v) for v in op.operands))
+    result = float(sum(size_bytes(v) for v in op.results))
+    if "wire" in op.attributes:
+        width = _wire_share(op)
+        given, result = given * width, result * width
+    if len(group) < 2:
+        return 0.0, 0.0
+    link = member.cluster.slowest(group)
+    seconds = wire_seconds(kind, len(group), given, result, link)
+    return seconds, sent_bytes(kind, len(group), given, result)
+
+
+def _started(op: ir.Operation) -> ir.Operation:
+    return op.regions[0].blocks[0].operations[0].operation
+
+
+def _wire_share(op: ir.Operation) -> float:
+    """How much narrower the wire type is than the tensor's."""
+    wire = ir.TypeAttr(op.attributes["wire"]).value
+    return wire.width / ir.RankedTensorType(op.operands[0].type).element_type.width

@@ -1,0 +1,238 @@
+"""A candidate made real: the passes run on a copy, for the members that differ."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pcp.dialect.attributes import Split
+from pcp.dialect.bindings import ir
+from pcp.errors import PassError
+from pcp.layout import Layout
+from pcp.mesh import Mesh
+from pcp.passes.bucket_collectives import BucketCollectives
+from pcp.passes.functions import (
+    NAME,
+    ROLE,
+    argument_attributes,
+    function_type,
+    result_attributes,
+    string,
+    symbol_name,
+)
+from pcp.passes.insert_reshards import InsertReshards
+from pcp.passes.overlap_collectives import OverlapCollectives
+from pcp.passes.partition import Member as Part
+from pcp.passes.partition import Plan
+from pcp.passes.pipeline.names import name_results
+from pcp.passes.pipeline.work import size_bytes
+from pcp.passes.planning import cost, storage
+from pcp.passes.planning.candidates import Candidate
+from pcp.passes.planning.cluster import Cluster
+from pcp.passes.planning.cost import Cost
+from pcp.passes.planning.tensor_groups import AXIS, Group
+from pcp.passes.propagate_sharding import (
+    PropagateSharding,
+    only_mesh,
+    port_shardings,
+    set_port_shardings,
+)
+from pcp.passes.rewriting import functions
+from pcp.passes.sharding.flow import block_of
+from pcp.passes.sharding.layout import to_attribute
+from pcp.passes.zero import Zero
+
+MESH, BATCH = "mesh", "dp"
+
+#: What runs in a step, by mode; the others are not judged.
+STEPS = {"train": ("grad", "apply"), "grad": ("grad",), "forward": ()}
+
+#: Roles of what is there from one step to the next.
+KEPT = ("param", "state")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A candidate with what its program takes: the slowest and fullest members."""
+
+    candidate: Candidate
+    cost: Cost
+    memory: float
+    room: float
+    """Bytes of the device that is nearest to being full."""
+    fullest: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether every member has the memory."""
+        return self.memory <= self.room
+
+
+# --- the candidate in the IR ---
+
+
+def add_mesh(module: ir.Module, candidate: Candidate) -> None:
+    """`@mesh` over the candidate's devices, with its split."""
+    axes = ", ".join(f'#pcp.axis<"{a}", {n}>' for a, n in candidate.axes.items())
+    devices = ", ".join(f"@{name}" for name in candidate.devices)
+    facts = f'axes = [{axes}], devices = [{devices}], sym_name = "{MESH}"'
+    with module.context, ir.Location.unknown():
+        op = ir.Operation.parse(f'"pcp.mesh"() {{{facts}}} : () -> ()')
+        if candidate.split:
+            i64 = ir.IntegerType.get_signless(64)
+            sizes = [ir.IntegerAttr.get(i64, n) for n in candidate.split]
+            op.attributes["split"] = Split.get(
+                ir.StringAttr.get(BATCH), ir.ArrayAttr.get(sizes)
+            )
+        ir.InsertionPoint.at_block_begin(module.body).insert(op)
+
+
+def annotate(module: ir.Module, candidate: Candidate, groups: list[Group]) -> None:
+    """Write the layouts of all borders, cut by ZeRO where the candidate says so."""
+    cut: dict[str, int] = {}
+    for number in candidate.groups:
+        cut |= groups[number].cut
+    with module.context:
+        for function in functions(module):
+            if symbol_name(function) == "grad":
+                name_results(function)
+            for which in ("arg_attrs", "res_attrs"):
+                _annotate(function, which, cut)
+    if candidate.zero and candidate.dp > 1:
+        Zero(stage=candidate.zero).run(module)
+
+
+def _annotate(function: ir.Operation, which: str, cut: dict[str, int]) -> None:
+    type_ = function_type(function)
+    is_input = which == "arg_attrs"
+    ports = list(type_.inputs if is_input else type_.results)
+    if not ports:
+        return
+    said = (argument_attributes if is_input else result_attributes)(function)
+    given = port_shardings(function, which, len(ports))
+    new: list[ir.Attribute | None] = []
+    for port, facts, old in zip(ports, said, given, strict=True):
+        shape = tuple(ir.RankedTensorType(port).shape)
+        layout = _layout(facts, shape, cut, is_input)
+        written = None if layout is None else to_attribute(layout, MESH)
+        new.append(old if old is not None else written)
+    set_port_shardings(function, which, new)
+
+
+def _layout(
+    facts: dict[str, Any], shape: tuple[int, ...], cut: dict[str, int], is_input: bool
+) -> Layout | None:
+    """By role and name; None where it is to follow from the others."""
+    name, role = string(facts, NAME) or "", string(facts, ROLE) or ""
+    whole = Layout.replicated(len(shape))
+    if role == "data":
+        first = ((BATCH,),) if shape else ()
+        return Layout((*first, *whole.dims[1:])) if is_input else None
+    if role == "state":
+        name = name if name in cut else name.partition(".")[2]
+    if role not in ("param", "state", "grad"):
+        return whole if role == "loss" else None
+    if name not in cut or cut[name] >= len(shape):
+        return whole
+    dims = list(whole.dims)
+    dims[cut[name]] = (AXIS,)
+    return Layout(tuple(dims))
+
+
+# --- judging ---
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Makes candidates of one program; `text` is the program, `mode` what it is for."""
+
+    text: str
+    context: ir.Context
+    mode: str
+    cluster: Cluster
+    groups: dict[int, list[Group]]
+    bucket_bytes: int = 4 << 20
+    inflight: int = 4
+
+    def judge(self, candidate: Candidate) -> Judged | None:
+        """The candidate's cost, or None where its layouts are impossible."""
+        with self.context:
+            module = ir.Module.parse(self.text)
+        add_mesh(module, candidate)
+        annotate(module, candidate, self.groups.get(candidate.tp, []))
+        try:
+            PropagateSharding().run(module)
+            InsertReshards().run(module)
+        except PassError as error:
+            if "cannot be cut into" in str(error):
+                return None
+            raise
+        with self.context:
+            mesh = only_mesh(module)
+            plans = [Plan.read(function, mesh) for function in functions(module)]
+            costs, memories = [], []
+            for place in self._places(mesh, candidate):
+                found, held = self._member(plans, mesh, place)
+                costs.append(found)
+                device = mesh.devices[mesh.members.index(place)]
+                memories.append((held, self.cluster.devices[device].memory, device))
+        slowest = max(costs, key=lambda found: found.seconds)
+        held, room, device = max(memories, key=lambda m: (m[0] / m[1], m[0]))
+        return Judged(candidate, slowest, held, room, device)
+
+    def _places(self, mesh: Mesh, candidate: Candidate) -> list[dict[str, int]]:
+        """One of the members that are alike: by device, and by share of the batch."""
+        found: dict[tuple, dict[str, int]] = {}
+        for place, name in zip(mesh.members, mesh.devices, strict=True):
+            share = candidate.split[place[BATCH]] if candidate.split else 0
+            found.setdefault((self.cluster.devices[name].facts, share), place)
+        return list(found.values())
+
+    def _member(
+        self, plans: list[Plan], mesh: Mesh, place: dict[str, int]
+    ) -> tuple[Cost, float]:
+        """Cost and bytes held of one member's program."""
+        with ir.Location.unknown():
+            home = ir.Module.create()
+        for plan in plans:
+            with ir.InsertionPoint(home.body), plan.function.location:
+                Part(mesh, place, plan).build()
+        if mesh.size > 1:
+            BucketCollectives(bytes=self.bucket_bytes).run(home)
+            OverlapCollectives(inflight=self.inflight).run(home)
+        member = cost.Member(self.cluster, mesh, place)
+        made = list(functions(home))
+        total = Cost()
+        for function in made:
+            total += cost.block_cost(block_of(function, 0), member)
+        return total, step_bytes(made)
+
+
+def step_bytes(made: list[ir.Operation]) -> float:
+    """The most that is held in a step: what is kept, and the fullest function.
+
+    `@apply` updates what it is given in place.
+    """
+    kept: dict[str, int] = {}
+    own = []
+    for function in made:
+        block = block_of(function, 0)
+        inside = 0
+        for argument, said in zip(
+            block.arguments, argument_attributes(function), strict=True
+        ):
+            role = string(said, ROLE) or "data"
+            key = f"{role} {string(said, NAME)}"
+            if role in KEPT:
+                kept[key] = size_bytes(argument)
+            else:
+                inside += size_bytes(argument)
+        donated = 0
+        if symbol_name(function) == "apply":
+            donated = sum(size_bytes(v) for v in _returned(block))
+        inside += max(0, storage.temporary_bytes(block) - donated)
+        own.append(inside)
+    return float(sum(kept.values()) + max(own, default=0))
+
+
+def _returned(block: ir.Block) -> list[ir.Value]:
+    *_, end = block.operations
+    return list(end.operation.operands)

@@ -1,0 +1,141 @@
+"""Which values of a program get memory of their own, and how much is held at most.
+
+A compiler joins ops: what maps element by element is computed where it is read. So
+memory goes to what is contracted, reduced, gathered or sent, and to maps that more
+than one op reads. Constants, broadcasts and reshapes hold nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pcp.dialect.bindings import ir
+from pcp.passes.elementwise import ELEMENTWISE
+from pcp.passes.pipeline.work import size_bytes
+from pcp.passes.sharding.flow import CONTROL_FLOW
+
+Value = ir.Value
+
+#: Another look at what is stored already.
+VIEWS = frozenset({"stablehlo.reshape", "pcp.wait", "stablehlo.optimization_barrier"})
+#: Made where they are read.
+FREE = frozenset({"stablehlo.constant", "stablehlo.iota", "arith.constant"})
+#: Computed where they are read, whoever reads them.
+SPREAD = frozenset({"stablehlo.broadcast_in_dim"})
+#: Joined with the one op that reads them.
+JOINED = ELEMENTWISE | {"stablehlo.transpose", "stablehlo.slice", "stablehlo.reverse"}
+#: What reads a joined map element by element as well.
+READERS = JOINED | SPREAD | VIEWS | {"stablehlo.reduce"}
+#: What maps can be appended to.
+ROOTS = frozenset(
+    {"stablehlo.dot_general", "stablehlo.convolution", "stablehlo.reduce"}
+)
+
+
+@dataclass
+class Storage:
+    """Of one function's block: what is stored, and what each stored value rests on."""
+
+    block: ir.Block
+    stored: set[Value] = field(default_factory=set)
+    #: For a value that is not stored, the stored ones that it is computed from.
+    sources: dict[Value, tuple[Value, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, block: ir.Block) -> "Storage":
+        """Decide for every value of the block."""
+        storage = cls(block, set(block.arguments))
+        for view in block.operations:
+            op = view.operation
+            for result in op.results:
+                if _is_stored(op, result):
+                    storage.stored.add(result)
+                else:
+                    storage.sources[result] = storage.read_by(op)
+        return storage
+
+    def read_by(self, op: ir.Operation) -> tuple[Value, ...]:
+        """The stored values that an op reads, directly or through maps."""
+        found: dict[Value, None] = {}
+        for operand in _operands(op):
+            if operand in self.stored:
+                found[operand] = None
+            else:
+                found.update(dict.fromkeys(self.sources.get(operand, ())))
+        return tuple(found)
+
+
+def _operands(op: ir.Operation) -> Iterator[Value]:
+    """Those of the op, and what the control flow in it reads from outside."""
+    yield from op.operands
+    if op.name in CONTROL_FLOW:
+        for region in op.regions:
+            for view in region.blocks[0].operations:
+                yield from _operands(view.operation)
+
+
+def _is_stored(op: ir.Operation, value: Value) -> bool:
+    if op.name in FREE or op.name in SPREAD or op.name in VIEWS:
+        return False
+    users = list({use.owner.operation.name: None for use in value.uses})
+    count = sum(1 for _ in value.uses)
+    if op.name in JOINED:
+        if _is_small_map(op):
+            return False
+        return count > 1 or any(user not in READERS for user in users)
+    if op.name in ROOTS and count == 1:
+        return users[0] not in ELEMENTWISE
+    return True
+
+
+def _is_small_map(op: ir.Operation) -> bool:
+    """A map of constants and broadcasts alone: a mask, a scale."""
+    return all(
+        not isinstance(v.owner, ir.Block)
+        and (v.owner.name in FREE or v.owner.name in SPREAD)
+        for v in op.operands
+    )
+
+
+def peak_bytes(block: ir.Block, donated: int = 0) -> int:
+    """The most bytes that a call holds at once, its arguments included.
+
+    `donated` bytes of results take the place of arguments.
+    """
+    return _argument_bytes(block) + max(0, temporary_bytes(block) - donated)
+
+
+def _argument_bytes(block: ir.Block) -> int:
+    return sum(size_bytes(a) for a in block.arguments)
+
+
+def temporary_bytes(block: ir.Block) -> int:
+    """The most bytes held at once besides the arguments."""
+    storage = Storage.read(block)
+    ops = [view.operation for view in block.operations]
+    last: dict[Value, int] = {}
+    for i, op in enumerate(ops):
+        for value in storage.read_by(op):
+            last[value] = i
+    ends: dict[int, int] = {}
+    arguments = set(block.arguments)
+    for value, i in last.items():
+        if value not in arguments:
+            ends[i] = ends.get(i, 0) + size_bytes(value)
+    held = most = 0
+    for i, op in enumerate(ops):
+        held += sum(size_bytes(r) for r in op.results if r in storage.stored)
+        inner = max((_inner(region) for region in _bodies(op)), default=0)
+        most = max(most, held + inner)
+        held -= ends.get(i, 0)
+    return most
+
+
+def _bodies(op: ir.Operation) -> Iterator[ir.Block]:
+    if op.name in CONTROL_FLOW:
+        for region in op.regions:
+            yield region.blocks[0]
+
+
+def _inner(block: ir.Block) -> int:
+    """What one round of a loop, or one branch, holds besides."""
+    return temporary_bytes(block)

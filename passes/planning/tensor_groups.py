@@ -1,0 +1,151 @@
+"""Which parameters are cut together: what one cut of a weight brings with it.
+
+Cut a weight along an output feature, carry that forward through the program, and the
+next weight that contracts what came out is cut along its rows, the bias in between
+too: Megatron's pairs (Shoeybi et al. 2019, arXiv:1909.08053), found by the same
+factor rules that propagation goes by. What equal layers give is one group.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pcp.dialect.bindings import ir
+from pcp.mesh import Mesh
+from pcp.passes.functions import NAME, ROLE, argument_attributes, string
+from pcp.passes.pipeline.work import size_bytes
+from pcp.passes.planning.cost import op_flops
+from pcp.passes.propagate_sharding import Propagation
+from pcp.passes.sharding.factors import PASS, Assignment, project
+from pcp.passes.sharding.flow import Node, block_of
+from pcp.passes.sharding.layout import Layout
+
+AXIS = "tp"
+
+
+@dataclass
+class Group:
+    """Parameters with the dimension each is cut in, and what that changes.
+
+    `flops` is the forward work that is divided, `activations` the stored bytes that
+    are, `reduced` the bytes of each partial sum that arises.
+    """
+
+    cut: dict[str, int] = field(default_factory=dict)
+    parameter_bytes: int = 0
+    activations: int = 0
+    flops: float = 0.0
+    reduced: list[int] = field(default_factory=list)
+
+    def join(self, other: "Group") -> None:
+        """The same of another layer."""
+        self.cut |= other.cut
+        self.parameter_bytes += other.parameter_bytes
+        self.activations += other.activations
+        self.flops += other.flops
+        self.reduced += other.reduced
+
+    def __str__(self) -> str:
+        """`blocks.*.qkv:1 blocks.*.out:0`, layers joined."""
+        found = dict.fromkeys(f"{starred(n)}:{d}" for n, d in self.cut.items())
+        return " ".join(found)
+
+
+def starred(name: str) -> str:
+    """`blocks.3.up` as `blocks.*.up`."""
+    return re.sub(r"\d+", "*", name)
+
+
+def find(function: ir.Operation, members: int) -> list[Group]:
+    """The groups of a forward function for an axis of so many members.
+
+    Cuts that would cut data too are left out; dimensions too small for the axis stay
+    whole.
+    """
+    finder = _Finder(function, members)
+    merged: dict[tuple, Group] = {}
+    for group, signature in finder.groups():
+        if signature in merged:
+            merged[signature].join(group)
+        else:
+            merged[signature] = group
+    return list(merged.values())
+
+
+class _Finder:
+    def __init__(self, function: ir.Operation, members: int) -> None:
+        self.mesh = Mesh("m", {AXIS: members})
+        self.propagation = Propagation(self.mesh, function)
+        self.graph = self.propagation.graph
+        self.arguments = list(block_of(function, 0).arguments)
+        said = argument_attributes(function)
+        self.names = [string(a, NAME) or f"arg{i}" for i, a in enumerate(said)]
+        self.roles = [string(a, ROLE) or "data" for a in said]
+        self.numbers = {self.graph.index[a]: i for i, a in enumerate(self.arguments)}
+        self.values = {number: value for value, number in self.graph.index.items()}
+
+    def groups(self) -> Iterator[tuple[Group, tuple]]:
+        """Each weight's cuts in turn, but for those that an earlier one brings."""
+        seen: set[tuple[int, int]] = set()
+        for i, argument in enumerate(self.arguments):
+            if self.roles[i] != "param":
+                continue
+            for d, n in enumerate(ir.RankedTensorType(argument.type).shape):
+                if (i, d) in seen or n < self.mesh.count((AXIS,)):
+                    continue
+                values = self.propagation.spread(self.graph.index[argument], d, AXIS)
+                cut = self._arguments_cut(values)
+                seen.update(cut.items())
+                if all(self.roles[j] == "param" for j in cut):
+                    yield self._group(cut, values), self._signature(cut)
+                self._forget(values)
+
+    def _arguments_cut(self, values: list[int]) -> dict[int, int]:
+        tensors = self.propagation.tensors
+        return {
+            self.numbers[v]: tensors[v].dims.index((AXIS,))
+            for v in values
+            if v in self.numbers
+        }
+
+    def _forget(self, values: list[int]) -> None:
+        for value in values:
+            tensor = self.propagation.tensors[value]
+            tensor.dims = [()] * len(tensor.dims)
+            tensor.why.clear()
+
+    def _signature(self, cut: dict[int, int]) -> tuple:
+        """Equal for equal layers."""
+        return tuple(
+            sorted(
+                (starred(self.names[i]), tuple(self._shape(i)), d)
+                for i, d in cut.items()
+            )
+        )
+
+    def _shape(self, i: int) -> list[int]:
+        return ir.RankedTensorType(self.arguments[i].type).shape
+
+    def _group(self, cut: dict[int, int], values: list[int]) -> Group:
+        group = Group({self.names[i]: d for i, d in cut.items()})
+        group.parameter_bytes = sum(size_bytes(self.arguments[i]) for i in cut)
+        nodes = {n for v in values for n in self.propagation.users[v]}
+        for number in sorted(nodes):
+            node = self.graph.nodes[number]
+            if not node.is_tie:
+                self._count(node, group)
+        for v in values:
+            if v in self.values and v not in self.numbers:
+                group.activations += size_bytes(self.values[v])
+        return group
+
+    def _count(self, node: Node, group: Group) -> None:
+        """What the cut divides at one op, and the partial sums it leaves."""
+        assignment: Assignment = {}
+        for dims, value in zip(node.rule.tensors, node.values, strict=True):
+            layout = Layout(tuple(self.propagation.tensors[value].dims))
+            assignment |= project(node.rule, dims, layout, self.mesh)[0]
+        if assignment:
+            group.flops += op_flops(node.op)
+        if any(node.rule.kinds[f] != PASS for f in assignment):
+            group.reduced.append(sum(size_bytes(r) for r in node.op.results))

@@ -1,0 +1,224 @@
+"""`pcp probe`: measure devices and what connects them, and write a cluster file.
+
+    pcp probe --devices 2 -o cluster.json
+
+measures as many devices of this machine at the same time, a process each: the rate
+of matrix products by type, the bandwidth of memory, the overhead of a dispatch, and
+latency and bandwidth of every pair, as programs of pcp have them. For several
+machines start one on each, rank 0 first; it writes the file:
+
+    pcp probe --world 2 --rank 0 --connect HOST:29600 -o cluster.json
+    pcp probe --world 2 --rank 1 --connect HOST:29600
+"""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pcp.compiler.cluster import Cluster
+from pcp.compiler.targets import find
+from pcp.errors import ConfigError, PcpError, RuntimeFault, UsageError
+from pcp.tools.command import Parser, run
+
+PROG = "pcp probe"
+ADDRESS = "pcp probe: meeting at "
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return run(PROG, _main, argv)
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog=PROG, description=__doc__, example="pcp probe --devices 2 -o cluster.json"
+    )
+    add = parser.add_argument
+    add("-o", dest="output", metavar="FILE", help="default: cluster.json")
+    add("--devices", type=int, default=1, metavar="N", help="of this machine")
+    add("--target", default="cpu:host", help="as of pcp-compile; default cpu:host")
+    add("--device", help="an IREE device; default: by the target, local-sync for CPUs")
+    add("--memory", type=int, metavar="BYTES", help="of each device; default: measured")
+    add("--seconds", type=float, default=0.5, help="for each measurement")
+    add("--world", type=int, metavar="N", help="how many take part")
+    add("--rank", type=int, metavar="R", help="which of them this one is")
+    add("--connect", metavar="HOST:PORT", help="where rank 0 listens")
+    add("--timeout", type=float, default=300.0, help="seconds for each wait")
+    return parser
+
+
+def _main(argv: Sequence[str]) -> None:
+    flags = _parser().parse_args(argv)
+    find(flags.target)  # raises, naming the nearest
+    alone = [flags.world, flags.rank, flags.connect]
+    if any(x is not None for x in alone) and any(x is None for x in alone):
+        raise UsageError("--world, --rank and --connect go together")
+    if flags.devices < 1:
+        raise UsageError(f"--devices {flags.devices}: at least one")
+    if flags.rank is None and flags.devices > 1:
+        _everyone(argv, flags)
+    else:
+        _member(flags)
+
+
+# --- one process ---
+
+
+def _member(flags: Namespace) -> None:
+    """Measure with the others; rank 0 writes the file."""
+    from pcp.runtime.communicator import Communicator
+    from pcp.runtime.rendezvous import Rendezvous
+    from pcp.tools import probe_measures as measures
+
+    rank, size = flags.rank or 0, flags.world or 1
+    if not 0 <= rank < size:
+        raise UsageError(f"--rank {rank}: ranks are 0 to {size - 1}")
+    meeting: Rendezvous | str = flags.connect or "127.0.0.1:0"
+    if rank == 0:
+        meeting = Rendezvous.listen(str(meeting))
+        if size > 1:
+            print(f"{ADDRESS}{meeting.address}", flush=True)
+    with Communicator.connect(
+        meeting, rank=rank, world_size=size, timeout=flags.timeout
+    ) as world:
+        device = flags.device or _device_of(flags.target)
+        together = lambda: world.barrier(tag="measure")  # noqa: E731
+        facts = measures.device_facts(flags.target, device, flags.seconds, together)
+        facts |= {"target": flags.target, "host": socket.gethostname()}
+        everyone = _shared(world, facts)
+        own = [f for f in everyone if f["host"] == facts["host"]]
+        room = flags.memory or _memory(flags.target) // len(own)
+        everyone = _shared(world, facts | {"memory": room})
+        links = list(measures.links(world, flags.seconds))
+        world.barrier(tag="done")
+    if rank == 0:
+        _write(Path(flags.output or "cluster.json"), everyone, links)
+
+
+def _shared(world: Any, facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """Everyone's facts, in order of rank."""
+    line = np.frombuffer(json.dumps(facts).encode() + b"\n", np.uint8)
+    gathered = world.all_gather(line, tag="facts")
+    return [json.loads(text) for text in gathered.tobytes().decode().splitlines()]
+
+
+def _device_of(target: str) -> str:
+    driver = find(target).driver
+    return "local-sync" if driver == "local-task" else driver
+
+
+def _memory(target: str) -> int:
+    """Bytes of this machine's memory that are free now."""
+    if find(target).driver != "local-task":
+        raise ConfigError(
+            f"what a device of target {target} holds cannot be measured; say --memory"
+        )
+    found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    if found is None:
+        raise ConfigError("this system does not tell its free memory; say --memory")
+    return int(found[1]) << 10
+
+
+def _write(
+    path: Path, facts: list[dict[str, Any]], links: list[dict[str, Any]]
+) -> None:
+    """The cluster file, numbers rounded to what was measured of them."""
+    ordinals: dict[str, int] = {}
+    devices = {}
+    for rank, found in enumerate(facts):
+        ordinal = ordinals.setdefault(found["host"], 0)
+        ordinals[found["host"]] += 1
+        devices[f"d{rank}"] = _rounded(found) | {"ordinal": ordinal}
+    cluster = Cluster.model_validate(
+        {
+            "devices": devices,
+            "links": [
+                _rounded(link) | {"ends": [f"d{end}" for end in link["ends"]]}
+                for link in links
+            ],
+        }
+    )
+    path.write_text(cluster.to_json())
+    for name, device in cluster.devices.items():
+        rates = ", ".join(f"{t} {v / 1e9:.1f}" for t, v in device.throughput.items())
+        print(
+            f"{name} on {device.host}: {rates} GFLOP/s; memory {device.memory >> 20} "
+            f"MiB at {device.membw / 1e9:.1f} GB/s; {device.overhead_ns / 1e3:.1f} us "
+            "a dispatch"
+        )
+    for link in cluster.links:
+        print(
+            f"{' - '.join(link.ends)}: {link.bandwidth / 1e9:.2f} GB/s, "
+            f"{link.latency_ns / 1e3:.0f} us"
+        )
+    print(f"wrote {path}")
+
+
+def _rounded(facts: dict[str, Any]) -> dict[str, Any]:
+    """Floats to four digits, in dictionaries too."""
+
+    def short(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: short(inner) for key, inner in value.items()}
+        return float(f"{value:.4g}") if isinstance(value, float) else value
+
+    return {key: short(value) for key, value in facts.items()}
+
+
+# --- several of this machine ---
+
+
+def _everyone(argv: Sequence[str], flags: Namespace) -> None:
+    """A process for each device; all end when one fails."""
+    running: list[subprocess.Popen[str]] = []
+    try:
+        running.append(_start(argv, flags, 0, "127.0.0.1:0"))
+        address = _meeting(running[0])
+        for rank in range(1, flags.devices):
+            running.append(_start(argv, flags, rank, address))
+        out, _ = running[0].communicate(timeout=20 * flags.timeout)
+        for rank, process in enumerate(running):
+            if code := process.wait(flags.timeout):
+                raise RuntimeFault(f"rank {rank} failed with exit code {code}")
+        print(out, end="")
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeFault("a probing process did not end in time") from error
+    finally:
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            if process.stdout:
+                process.stdout.close()
+
+
+def _start(
+    argv: Sequence[str], flags: Namespace, rank: int, address: str
+) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "pcp.tools.cli", "probe", *argv]
+    command += ["--world", str(flags.devices), "--rank", str(rank)]
+    command += ["--connect", address]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def _meeting(first: "subprocess.Popen[str]") -> str:
+    """The address that rank 0 prints."""
+    assert first.stdout is not None
+    for line in first.stdout:
+        if line.startswith(ADDRESS):
+            return line.removeprefix(ADDRESS).strip()
+    raise PcpError("rank 0 ended before it listened; its error stands above")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
