@@ -21,7 +21,7 @@ class Case:
     A tensor of the border is `(shape, layout)`; a layout has a word for each
     dimension, the letters of its axes or `-`: `"xy -"`. `body` is StableHLO that
     calls arguments `%0`, `%1`, .. and the result `%r`. `sent`: collectives by kind,
-    without `pcp.`; None where only equality is asked.
+    without `pcp.`.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Case:
     arguments: Sequence[tuple[str, str]]
     result: tuple[str, str]
     body: str
-    sent: dict[str, int] | None = field(default_factory=dict)
+    sent: dict[str, int] = field(default_factory=dict)
     axes: dict[str, int] = field(default_factory=lambda: ONE)
 
     def text(self) -> str:
@@ -110,7 +110,7 @@ def _one(name, asks, given, result, body, sent, axes=None) -> Case:
     return Case(name, asks, [given], result, body + types, sent, axes or ONE)
 
 
-def _pad(name: str, asks: str, by: tuple[int, int], sent: dict | None) -> Case:
+def _pad(name: str, asks: str, by: tuple[int, int], sent: dict[str, int]) -> Case:
     """8 rows of 4, cut by rows, padded by that much on both sides."""
     result = tensor(f"{8 + 2 * by[0]}x{4 + 2 * by[1]}xf32")
     body = (
@@ -363,7 +363,7 @@ CASES: tuple[Case, ...] = (
         ("12x6xf32", "x -"),
         "%r = stablehlo.concatenate %0, %1, dim = 0 : "
         "(tensor<4x6xf32>, tensor<8x6xf32>) -> tensor<12x6xf32>",
-        None,
+        {"permute": 2},
     ),
     Case(
         "slice: another dimension",
@@ -378,7 +378,6 @@ CASES: tuple[Case, ...] = (
         [("8x6xf32", "x -")],
         ("4x6xf32", "x -"),
         "%r = stablehlo.slice %0 [2:6, 0:6] : (tensor<8x6xf32>) -> tensor<4x6xf32>",
-        None,
     ),
     Case(
         "slice_with_communication",
@@ -386,9 +385,9 @@ CASES: tuple[Case, ...] = (
         [("8x6xf32", "x -")],
         ("2x6xf32", "- -"),
         "%r = stablehlo.slice %0 [1:3, 0:6] : (tensor<8x6xf32>) -> tensor<2x6xf32>",
-        None,
+        {"all_gather": 1},
         {"x": 4},
     ),
     _pad("pad: another dimension", "each member pads its rows", (0, 1), {}),
-    _pad("pad: the cut dimension", "the padded dimension is cut", (1, 0), None),
+    _pad("pad: the cut dimension", "the padded dimension is cut", (1, 0), {}),
 )

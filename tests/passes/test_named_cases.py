@@ -60,6 +60,4 @@ def test_named_case(name: str, elsewhere) -> None:
     sent, found, expected = elsewhere.submit(_run, name).result(60)
     np.testing.assert_array_equal(found, expected)
     assert np.abs(expected).max() > 0
-    wanted = BY_NAME[name].sent
-    if wanted is not None:
-        assert sent == [wanted] * len(sent)
+    assert sent == [BY_NAME[name].sent] * len(sent)
