@@ -57,7 +57,7 @@ SPLIT = (
     "pcp-verify-plan",
 )
 STAGES = (
-    "pcp-stage{microbatches=$microbatches tied=$tied}",
+    "pcp-stage{microbatches=$microbatches tied=$tied share-loss=$shared_loss}",
     "pcp-schedule{kind=$schedule}",
     "pcp-lower-schedule",
     "pcp-verify-plan",
@@ -98,12 +98,20 @@ def split(communication: Sequence[str] = ()) -> Pipeline:
 
 
 def stages(
-    *, microbatches: int, schedule: str, tied: bool, communication: Sequence[str] = ()
+    *,
+    microbatches: int,
+    schedule: str,
+    tied: bool,
+    shared_loss: bool = False,
+    communication: Sequence[str] = (),
 ) -> Pipeline:
     """Pipeline stages, their schedule, and a program for each device."""
     *steps, check = STAGES
     text = Template(",".join([*steps, *communication, check])).substitute(
-        microbatches=microbatches, schedule=schedule, tied=str(tied).lower()
+        microbatches=microbatches,
+        schedule=schedule,
+        tied=str(tied).lower(),
+        shared_loss=str(shared_loss).lower(),
     )
     return catalog.pipeline(f"builtin.module({text})")
 

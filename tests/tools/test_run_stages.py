@@ -1,5 +1,6 @@
 """`pcp-compile --mesh pp=4` and `pcp run`: a real process for each stage, over TCP."""
 
+import json
 import pickle
 import subprocess
 import sys
@@ -32,10 +33,12 @@ def _whole(model: str) -> list[np.ndarray]:
     return pickle.loads(done.stdout)
 
 
-def _compiled(text: str, folder: Path, mode: str, *flags: str) -> Path:
+def _compiled(
+    text: str, folder: Path, mode: str, *flags: str, mesh: str = f"pp={STAGES}"
+) -> Path:
     (folder / "m.mlir").write_text(text)
     command = [str(folder / "m.mlir"), "--target", "cpu:host", "--mode", mode]
-    command += ["--mesh", f"pp={STAGES}", "-q", "--cache", "off", *flags]
+    command += ["--mesh", mesh, "-q", "--cache", "off", *flags]
     assert compile.main([*command, "-o", str(folder / "m.pcp")]) == 0
     return folder / "m.pcp"
 
@@ -74,6 +77,68 @@ def test_four_processes_make_the_step(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "mesh", "plan"),
+    [("gpt", "pp=2,tp=2", spmd_models.tp), ("gpt", "pp=2,dp=2", spmd_models.dp)],
+)
+def test_processes_that_share_stages_make_the_step(
+    model: str, mesh: str, plan: spmd_models.Plan, tmp_path: Path
+) -> None:
+    found = spmd_models.models()[model]
+    tensors = {
+        name: [list(axes) for axes in spmd_models.layout(plan, name, a.shape).dims]
+        for name, a in zip(found.names, found.arguments, strict=True)
+    }
+    rules = tmp_path / "rules.json"
+    rules.write_text(json.dumps({"tensors": tensors}))
+    flags = ["--microbatches", "2", "--tied", "--sharding", str(rules)]
+    text = str(pipelines.named(model))
+    bundle = _compiled(text, tmp_path, "forward", *flags, mesh=mesh)
+    inputs = dict(zip(found.names, found.arguments, strict=True))
+    results = _run(bundle, "main", inputs)
+    for name, b in zip(["loss", *found.names], _whole(model), strict=False):
+        assert np.abs(results[name] - b).max() <= 1e-5 * (1e-3 + np.abs(b).max())
+
+
+def _trained(bundle: Path) -> dict[str, np.ndarray]:
+    found = spmd_models.models()["mlp"]
+    data = bundle.with_name("data.npz")
+    pairs = zip(found.names, found.arguments, strict=True)
+    np.savez(data, **{n: a for n, a in pairs if n.startswith("data.")})
+    out = bundle.with_suffix(".npz")
+    flags = ["--inputs", str(data), "--out", str(out), "--timeout", "60"]
+    assert cli.main(["run", str(bundle), "--steps", "4", *flags]) == 0
+    with np.load(out) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--mesh", "pp=2,dp=2", "--zero", "1", "--schedule", "1f1b"],
+        ["--mesh", "pp=2"],
+        ["--mesh", "dp=2,pp=2", "--zero", "3"],
+    ],
+)
+def test_stages_train_as_one_device(flags: list[str], tmp_path: Path) -> None:
+    """Processes for each stage and part of the batch, against one process."""
+    (tmp_path / "m.mlir").write_text(spmd_models.training_text("mlp"))
+    command = [str(tmp_path / "m.mlir"), "--target", "cpu:host", "--mode", "train"]
+    command += ["-q", "--cache", "off"]
+    results = []
+    for name, own in (("spread", [*flags, "--microbatches", "2"]), ("alone", [])):
+        bundle = tmp_path / f"{name}.pcp"
+        assert compile.main([*command, *own, "-o", str(bundle)]) == 0
+        results.append(_trained(bundle))
+    spread, alone = results
+    assert spread.keys() == alone.keys()
+    assert alone["losses"][-1] < alone["losses"][0]
+    for name, b in alone.items():
+        assert np.abs(spread[name] - b).max() <= 1e-5 * (1e-3 + np.abs(b).max()), name
+
+
+@pytest.mark.slow
 def test_the_gradient_mode_stages_both_functions(tmp_path: Path) -> None:
     """The closed form of tanh(x w0) ... summed, layer by layer backwards."""
     bundle = _compiled(pipelines.chain_text(STAGES, 8), tmp_path, "grad")
@@ -100,8 +165,7 @@ def test_the_gradient_mode_stages_both_functions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--mesh", "pp=2,dp=2", "--mode", "grad"], "goes with no other axis"),
-        (["--mesh", "pp=2", "--mode", "train"], "use --mode grad"),
+        (["--mesh", "pp=2,dp=3", "--mode", "grad"], "a batch of 3 cannot be cut"),
         (["--mesh", "pp=2", "--mode", "grad", "--zero", "1"], "leave --zero"),
         (["--mesh", "pp=2", "--mode", "grad", "--microbatches", "3"], "a batch of 8"),
         (["--mesh", "pp=40", "--mode", "grad"], "too few for 40 stages"),

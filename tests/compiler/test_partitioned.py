@@ -1,0 +1,94 @@
+"""Training programs in pipeline stages: they train as the whole program does."""
+
+import json
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import spmd_models, staged_training
+
+CLIPPED = "adamw{lr=1e-2,clip_norm=0.1}"
+#: Without Adam's division, which makes much of small differences.
+SGD = "sgd{lr=0.1,momentum=0.9,clip_norm=0.1}"
+
+
+@pytest.fixture(scope="module")
+def elsewhere():
+    """A process of its own: the interpreter ends the one it fails in."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        yield pool
+
+
+def _check(elsewhere, model: str, options: dict[str, Any]) -> None:
+    job = elsewhere.submit(staged_training.differences, model, 2, **options)
+    found = job.result(200)
+    assert found["init"] == 0.0
+    assert max(found.values()) <= 1e-5, found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mesh": "pp=2,dp=2", "microbatches": 2, "zero": 1, "optimizer": CLIPPED},
+        {"mesh": "pp=3", "microbatches": 4, "optimizer": SGD},
+    ],
+)
+def test_stages_train(options: dict[str, Any], elsewhere) -> None:
+    _check(elsewhere, "mlp", options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("mlp", {"mesh": "pp=2", "schedule": "zb-h1", "optimizer": CLIPPED}),
+        ("mlp", {"mesh": "dp=2,pp=2", "zero": 2, "optimizer": CLIPPED}),
+        ("mlp", {"mesh": "pp=2,dp=2", "zero": 3, "optimizer": CLIPPED}),
+        ("mlp", {"mesh": "pp=2,dp=2,tp=2", "zero": 1, "optimizer": CLIPPED}),
+        ("gpt", {"mesh": "pp=2", "microbatches": 4, "tied": True, "optimizer": SGD}),
+        ("gpt", {"mesh": "pp=2,dp=2", "zero": 1, "tied": True, "optimizer": SGD}),
+        ("gpt", {"mesh": "pp=2,tp=2", "tied": True, "optimizer": SGD}),
+        ("llama", {"mesh": "pp=2,dp=2", "zero": 3, "optimizer": SGD}),
+    ],
+)
+def test_more_stages_train(
+    model: str, options: dict[str, Any], elsewhere, tmp_path: Path
+) -> None:
+    if "tp" in options["mesh"]:
+        options = options | {"sharding": _sharding(model, tmp_path)}
+    _check(elsewhere, model, options)
+
+
+def _sharding(model: str, folder: Path) -> Path:
+    """A sharding file of the plan `dp_tp`, or `tp` where dp is not in the mesh."""
+    found = spmd_models.models()[model]
+    plan = spmd_models.dp_tp if model == "mlp" else spmd_models.tp
+    tensors = {}
+    for name, array in zip(found.names, found.arguments, strict=True):
+        layout = spmd_models.layout(plan, name, array.shape)
+        tensors[name] = [list(axes) for axes in layout.dims]
+    path = folder / "sharding.json"
+    path.write_text(json.dumps({"tensors": tensors}))
+    return path
+
+
+def test_a_stage_holds_what_it_uses() -> None:
+    """Its own parameters and their state; the step and the loss are everywhere."""
+    program = staged_training.compiled("mlp", mesh="pp=2,dp=2")
+    rows = (["mesh_0", "mesh_1"], ["mesh_2", "mesh_3"])
+    for function in ("init", "apply"):
+        params = staged_training.holders(program, function, "param")
+        state = staged_training.holders(program, function, "state")
+        assert len(params) == 5
+        assert all(devices in rows for devices in params.values())
+        assert params["w1"] == rows[0]
+        assert params["w3"] == rows[1]
+        assert state.pop("step") == [*rows[0], *rows[1]]
+        assert {name: params[name.partition(".")[2]] for name in state} == state
+    loss = staged_training.holders(program, "grad", "loss")
+    assert loss == {"loss": [*rows[0], *rows[1]]}
+    grads = staged_training.holders(program, "grad", "grad")
+    assert grads == params
