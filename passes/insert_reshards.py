@@ -33,7 +33,7 @@ from pcp.passes.sharding.factors import (
     project,
 )
 from pcp.passes.sharding.flow import block_of, returned
-from pcp.passes.sharding.halo import halo_elements
+from pcp.passes.sharding.halo import halo_cost
 from pcp.passes.sharding.layout import (
     SHARDING,
     Axes,
@@ -420,13 +420,14 @@ class Resharder:
         shape = tuple(ir.RankedTensorType(value.type).shape)
         width = element_width(value)
 
-        def price(layout: Layout) -> float:
-            halo = width * halo_elements(rule, i, way, layout, shape, self.mesh)
-            return halo + self.price_of(old, layout, shape, width)
+        def price(layout: Layout) -> tuple[float, int]:
+            sent, messages = halo_cost(rule, i, way, layout, shape, self.mesh)
+            moved = self.price_of(old, layout, shape, width)
+            return width * sent + moved, messages
 
         options = operand_layouts(rule, i, way, self.mesh)
-        best = min(options, key=price) if len(options) > 1 else options[0]
-        return price(best), best
+        best = min(options, key=price)
+        return price(best)[0], best
 
     def price_of(
         self, old: Layout, new: Layout, shape: tuple[int, ...], width: int

@@ -195,7 +195,7 @@ class Member:
     place: dict[str, int]
     plan: Plan
     values: dict[Value, Value] = field(default_factory=dict)
-    fetched: dict[Hashable, Value | None] = field(default_factory=dict)
+    fetched: dict[Hashable, Value] = field(default_factory=dict)
 
     def type_of(self, value: Value) -> ir.Type:
         """The type of the member's part of a value."""

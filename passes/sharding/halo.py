@@ -10,10 +10,10 @@ gathering the dimension does, pcp-insert-reshards has it gathered: of an operand
 whole a member takes what it needs.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
+from math import prod
 
 from pcp.dialect import collectives, hlo
 from pcp.dialect.bindings import ir
@@ -23,6 +23,7 @@ from pcp.passes.sharding.factors import Assignment, Reach, Rule, Span
 
 Value = ir.Value
 Spans = tuple[Span, ...]
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -138,10 +139,10 @@ class Border:
         """The interval of the whole operand that the member needs."""
         return self.exchange.needed[self.me]
 
-    def fetch(self, value: Value) -> Value | None:
+    def fetch(self, value: Value) -> Value:
         """The member's part of the operand becomes the interval that it needs.
 
-        None where it needs nothing; it then still has sent what others need.
+        Where it needs nothing, and has only sent what others need, a zero.
         """
         own = self.exchange.held[self.me]
         pieces = {self.me: self._cut_held(value, overlap(own, self.needed))}
@@ -151,9 +152,15 @@ class Border:
                 start, stop = overlap(self.exchange.held[source], self.needed)
                 pieces[source] = _cut(got, self.dim, (0, stop - start))
         found = [piece for _, piece in sorted(pieces.items()) if piece is not None]
-        if len(found) < 2:
-            return found[0] if found else None
-        return hlo.concatenate(found, self.dim)
+        if not found:
+            return self._zeros(value, 1)
+        return found[0] if len(found) == 1 else hlo.concatenate(found, self.dim)
+
+    def _zeros(self, value: Value, width: int) -> Value:
+        """As wide as that along the dimension, and as `value` in the others."""
+        shape = list(hlo.shape_of(value))
+        shape[self.dim] = width
+        return hlo.zeros(hlo.tensor(shape, hlo.element_type(value)))
 
     def _cut_held(self, value: Value, span: Span) -> Value | None:
         """Part of what the member holds, by where it lies in the whole operand."""
@@ -172,7 +179,6 @@ class Border:
 
     def _message(self, value: Value, one: Round) -> Value:
         """What the member sends in a round, filled up to the round's width."""
-        element = hlo.element_type(value)
         for target in (t for source, t in one.pairs if source == self.me):
             own = self.exchange.held[self.me]
             piece = self._cut_held(value, overlap(own, self.exchange.needed[target]))
@@ -181,11 +187,9 @@ class Border:
             missing[self.dim] = one.width - hlo.shape_of(piece)[self.dim]
             if not any(missing):
                 return piece
-            zero = hlo.zeros(hlo.tensor((), element))
+            zero = hlo.zeros(hlo.tensor((), hlo.element_type(value)))
             return hlo.pad(piece, zero, [0] * len(missing), missing)
-        shape = list(hlo.shape_of(value))
-        shape[self.dim] = one.width
-        return hlo.zeros(hlo.tensor(shape, element))
+        return self._zeros(value, one.width)
 
 
 def _cut(value: Value, dim: int, span: Span) -> Value | None:
@@ -200,23 +204,18 @@ def _cut(value: Value, dim: int, span: Span) -> Value | None:
     return hlo.slice_(value, start, limit)
 
 
-def halo_elements(
-    rule: Rule,
-    operand: int,
-    assignment: Assignment,
-    layout: Layout,
-    shape: Sequence[int],
-    mesh: Mesh,
-) -> float:
-    """Elements of an operand that lies so which a member sends to its neighbours."""
-    total = 0.0
+def halo_cost(
+    rule: Rule, operand: int, way: Assignment, held: Layout, shape: Shape, mesh: Mesh
+) -> tuple[float, int]:
+    """Elements that a member sends of an operand held so, and in how many messages."""
+    elements, messages = 0.0, 0
     for reach in rule.reaches:
-        axes = assignment.get(reach.factor, ())
+        axes = way.get(reach.factor, ())
         if reach.operand == operand and axes:
-            size, held = rule.sizes[reach.factor], layout.dims[reach.dim]
-            one = float(Exchange.of(reach, size, axes, mesh, held).width)
-            for d, (n, cut) in enumerate(zip(shape, layout.dims, strict=True)):
-                if d != reach.dim:
-                    one *= n / mesh.count(cut)
-            total += one
-    return total
+            cut, size = held.dims[reach.dim], rule.sizes[reach.factor]
+            exchange = Exchange.of(reach, size, axes, mesh, cut)
+            others = Layout((*held.dims[: reach.dim], (), *held.dims[reach.dim + 1 :]))
+            across = prod(shape) / shape[reach.dim] / mesh.count(others.axes)
+            elements += exchange.width * across
+            messages += len(exchange.rounds)
+    return elements, messages

@@ -72,6 +72,26 @@ def _block(params: Any, x: Any, y: Any) -> Any:
     return jnp.mean((x - y) ** 2)
 
 
+def _scene(params: Any, images: Any, y: Any) -> Any:
+    """Convolutions, plain, dilated and strided, and both poolings, on images."""
+
+    def convolve(x: Any, name: str, **how: Any) -> Any:
+        dims = ("NHWC", "HWIO", "NHWC")
+        how = {"window_strides": (1, 1), "padding": "SAME"} | how
+        return jax.lax.conv_general_dilated(
+            x, params[name], dimension_numbers=dims, **how
+        )
+
+    x = jnp.tanh(convolve(images, "c1"))
+    x = jax.lax.reduce_window(x, 0.0, jax.lax.add, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    x = jnp.tanh(convolve(x, "c2", rhs_dilation=(2, 2)))
+    x = jax.lax.reduce_window(
+        x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 1, 1, 1), "SAME"
+    )
+    x = jnp.tanh(convolve(x, "c3", window_strides=(2, 2)))
+    return jnp.mean((x.mean((1, 2)) @ params["out"] - y) ** 2)
+
+
 def _tokens(batch: int) -> tuple[np.ndarray, ...]:
     random = np.random.default_rng(3)
     return tuple(random.integers(0, jax_models.VOCABULARY, (2, batch, TIME), np.int32))
@@ -102,6 +122,13 @@ def models() -> dict[str, Model]:
     found["gpt8"] = Model(jax_models.CASES["gpt"][0], found["gpt"].params, _tokens(8))
     loss, params, data = jax_models.CASES["cnn"]
     found["cnn"] = Model(loss, params, data)
+    scene = {
+        "c1": normal(3, 3, 3, 8),
+        "c2": normal(3, 3, 8, 8),
+        "c3": normal(3, 3, 8, 4),
+        "out": normal(4, 2),
+    }
+    found["scene"] = Model(_scene, scene, (normal(1, 30, 16, 3), normal(1, 2)))
     return found
 
 
@@ -234,4 +261,22 @@ PLANS: dict[str, tuple[dict[str, int], Plan]] = {
     "zero3": ({"dp": 4}, zero3),
     "dp2-tp2": ({"dp": 2, "tp": 2}, dp_tp),
     "zero3-tp2": ({"dp": 2, "tp": 2}, zero3_tp),
+}
+
+
+def spatial(*axes: str) -> Plan:
+    """Images cut along rows, or along rows and columns."""
+
+    def plan(name: str, shape: tuple[int, ...]) -> dict[int, tuple[str, ...]]:
+        if name != "data.0":
+            return {}
+        return {d: (axis,) for d, axis in enumerate(axes, 1)}
+
+    return plan
+
+
+#: Those of models that look at images.
+SPATIAL: dict[str, tuple[dict[str, int], Plan]] = {
+    "rows4": ({"rows": 4}, spatial("rows")),
+    "rows2-columns2": ({"rows": 2, "columns": 2}, spatial("rows", "columns")),
 }

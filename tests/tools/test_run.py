@@ -11,18 +11,19 @@ from helpers import spmd_models
 
 from pcp.tools import cli, compile
 
-#: The models' gradients under these plans, compiled by IREE: thirty of them.
+#: The models' gradients under these plans, compiled by IREE: thirty of them, and
+#: images cut along rows and columns.
 EVERY = [
     (model, plan)
     for model in ("mlp", "cnn", "gpt", "llama")
     for plan, (axes, cut) in spmd_models.PLANS.items()
     if spmd_models.fits(model, axes, cut)
-]
+] + [("cnn", "rows4"), ("scene", "rows2-columns2")]
 FAST = {("mlp", "zero3-tp2"), ("cnn", "dp3")}
 
 
 def _compile(model: str, plan: str, folder: Path) -> Path:
-    axes, cut = spmd_models.PLANS[plan]
+    axes, cut = (spmd_models.PLANS | spmd_models.SPATIAL)[plan]
     text = folder / "model.mlir"
     text.write_text(spmd_models.annotate(model, axes, cut))
     bundle = folder / "model.pcp"

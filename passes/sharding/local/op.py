@@ -23,7 +23,7 @@ class Local:
     mesh: Mesh
     place: dict[str, int]
     #: What was fetched of neighbours so far: ops that look alike share it.
-    fetched: dict[Hashable, Value | None] = field(default_factory=dict)
+    fetched: dict[Hashable, Value] = field(default_factory=dict)
 
     def part(self, factor: int) -> tuple[int, int]:
         """(offset, size) of the member's part of a factor."""

@@ -35,19 +35,19 @@ def _part(at: Local, reach: Reach) -> Span:
 
 
 def _fetched(at: Local, operand: int, value: Value) -> Value | None:
-    """All that the member needs of an operand; None where that is nothing."""
-    held: Value | None = value
+    """All that the member needs of an operand; None where that is nothing.
+
+    Even then it goes through every exchange: all members meet the same collectives.
+    """
+    empty = False
     for _, border in _cut_reaches(at, operand):
-        if held is None:
-            # Its group along this axis shares its place along the others, and so
-            # needs nothing either.
-            return None
         block = ir.InsertionPoint.current.block
-        key = (held, border.exchange, border.dim, border.axes, block)
+        key = (value, border.exchange, border.dim, border.axes, block)
         if key not in at.fetched:
-            at.fetched[key] = border.fetch(held)
-        held = at.fetched[key]
-    return held
+            at.fetched[key] = border.fetch(value)
+        value = at.fetched[key]
+        empty = empty or border.needed[0] == border.needed[1]
+    return None if empty else value
 
 
 def _blank(at: Local, operand: int, fill: Value) -> Value:
