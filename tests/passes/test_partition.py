@@ -194,16 +194,25 @@ def _same(module: ir.Module, inputs, expected) -> bool:
     )
 
 
-@pytest.mark.parametrize(
-    ("model", "plan"),
-    [
+#: A softmax is the same for any number that it takes off, and its gradient's count of
+#: greatest elements is one: there a sum for a maximum changes nothing.
+MUTATED = {
+    "fast": [("mlp", "dp2-tp2")],
+    "all": [
         ("mlp", "dp2-tp2"),
-        pytest.param("cnn", "zero3-tp2", marks=pytest.mark.slow),
-        pytest.param("gpt", "dp2-tp2", marks=pytest.mark.slow),
-        pytest.param("llama", "zero3", marks=pytest.mark.slow),
+        ("block", "zero3-tp2"),
+        ("cnn", "zero3-tp2"),
+        ("gpt", "dp2-tp2"),
+        ("llama", "zero3"),
     ],
-)
-def test_mutants_are_caught(model: str, plan: str, elsewhere) -> None:
-    caught, total = elsewhere.submit(_caught, model, plan).result(900)
+}
+
+
+@pytest.mark.parametrize("which", ["fast", pytest.param("all", marks=pytest.mark.slow)])
+def test_mutants_are_caught(which: str, elsewhere) -> None:
+    counts = [
+        elsewhere.submit(_caught, *program).result(900) for program in MUTATED[which]
+    ]
+    caught, total = map(sum, zip(*counts, strict=True))
     assert total >= 10
     assert caught / total >= 0.95
