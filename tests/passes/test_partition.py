@@ -208,7 +208,10 @@ MUTATED = {
 }
 
 
-@pytest.mark.parametrize("which", ["fast", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "which",
+    ["fast", pytest.param("all", marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
+)
 def test_mutants_are_caught(which: str, elsewhere) -> None:
     counts = [
         elsewhere.submit(_caught, *program).result(900) for program in MUTATED[which]
