@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from pcp.dialect.bindings import ir
 from pcp.passes.rewriting import refuse
-from pcp.passes.sharding.local import indexing, sources, windows
+from pcp.passes.sharding.local import indexing, reductions, sources, windows
 from pcp.passes.sharding.local.op import Adjust, Local, Value
 
 __all__ = ["ADJUST", "Local", "check_closed", "localize"]
@@ -44,6 +44,7 @@ ADJUST: dict[str, Adjust] = {
     "stablehlo.gather": indexing.gather,
     "stablehlo.iota": sources.iota,
     "stablehlo.pad": windows.pad,
+    "stablehlo.reduce": reductions.reduce,
     "stablehlo.reduce_window": windows.reduce_window,
     "stablehlo.reverse": windows.reverse,
     "stablehlo.scatter": indexing.scatter,

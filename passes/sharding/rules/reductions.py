@@ -8,38 +8,24 @@ from pcp.passes.rewriting import ints
 from pcp.passes.sharding.factors import PASS, REPLICATE, Rule, Rules
 from pcp.passes.sharding.rules.shapes import shape_of
 
-_NEUTRAL = {"add": 0, "multiply": 1}
 _KINDS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
 
 
 def reduction_kind(block: ir.Block, init: ir.Value) -> str | None:
-    """The collective that joins partial results, if the body and its init have one.
+    """The collective that joins partial results, if the body has one.
 
-    Each member starts from `init`, so it has to be the body's neutral element.
+    Each member starts from `init`: for the larger and the smaller that is no matter,
+    a sum starts from it on one member only (`local.reductions`), and a product has
+    to start from one.
     """
     body = body_kind(block) or ""
     element = hlo.element_type(init)
     kind = _KINDS.get(body)
     if kind is None or (hlo.is_complex(element) and kind != "sum"):
         return None
-    number = constants.splat(init)
-    if number is None or (isinstance(element, ir.IntegerType) and element.width == 1):
+    if isinstance(element, ir.IntegerType) and element.width == 1:
         return None
-    if kind in ("max", "min"):
-        return kind if _is_extreme(number, element, kind) else None
-    return kind if number == _NEUTRAL[body] else None
-
-
-def _is_extreme(number: float | int, element: ir.Type, kind: str) -> bool:
-    if hlo.is_float(element):
-        return number == (float("-inf") if kind == "max" else float("inf"))
-    integer_type = ir.IntegerType(element)
-    bits = integer_type.width
-    if integer_type.is_unsigned:
-        low, high = 0, 2**bits - 1
-    else:
-        low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
-    return number == (low if kind == "max" else high)
+    return None if kind == "prod" and constants.splat(init) != 1 else kind
 
 
 def reduce(op: ir.Operation) -> Rule:
