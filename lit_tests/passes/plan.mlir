@@ -52,7 +52,7 @@ func.func @main(%w: tensor<64x64xf32> {pcp.role = "param", pcp.name = "w"}, %x: 
 
 // Neither device holds both weights: each gets half of them, columns and then rows.
 // CHECK: "cut along tp: up:1 down:0"
-// CHECK: "pcp.mesh"() {axes = [#pcp.axis<"dp", 1 : i64>, #pcp.axis<"tp", 2 : i64>], devices = [@a, @b], sym_name = "mesh"}
+// CHECK: "pcp.mesh"() {axes = [#pcp.axis<"tp", 2 : i64>], devices = [@a, @b], sym_name = "mesh"}
 // CHECK: %arg0: tensor<1024x1024xf32> {{.*}}pcp.sharding = #pcp.sharding<@mesh, {{\[}}[], ["tp"]], [], []>
 "pcp.target"() {sym_name = "cpu", arch = "x86_64", driver = "local", caps = {}} : () -> ()
 "pcp.device"() {sym_name = "a", target = @cpu, ordinal = 0, memory = 5000000, throughput = {f32 = 1.0e10}, membw = 1.0e10} : () -> ()

@@ -13,7 +13,12 @@ from pcp.dialect.bindings import ir
 from pcp.passes.functions import ROLE, argument_attributes, string
 from pcp.passes.pipeline.work import size_bytes
 from pcp.passes.planning.cluster import Cluster, Device
-from pcp.passes.planning.cost import op_flops, op_seconds, wire_seconds
+from pcp.passes.planning.cost import (
+    TERMINATORS,
+    op_flops,
+    op_seconds,
+    wire_seconds,
+)
 from pcp.passes.planning.storage import Storage
 from pcp.passes.planning.tensor_groups import Group
 from pcp.passes.sharding.flow import block_of
@@ -36,8 +41,9 @@ class Candidate:
 
     @property
     def axes(self) -> dict[str, int]:
-        """The mesh: "dp", then "tp" where there is one."""
-        return {"dp": self.dp} | ({"tp": self.tp} if self.tp > 1 else {})
+        """The mesh: axes of more than one member, "dp" first; "dp" where none has."""
+        axes = {"dp": self.dp, "tp": self.tp}
+        return {a: n for a, n in axes.items() if n > 1} or {"dp": 1}
 
     def __str__(self) -> str:
         """As the table names it."""
@@ -96,6 +102,7 @@ class Model:
             self._seconds[device.facts] = sum(
                 op_seconds(view.operation, self._storage, device)
                 for view in self._block.operations
+                if view.operation.name not in TERMINATORS
             )
         return self._seconds[device.facts]
 

@@ -32,6 +32,8 @@ _SLOW = frozenset(
 )
 SLOW_FLOPS = 20
 
+TERMINATORS = ("func.return", "stablehlo.return", "pcp.yield")
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -189,7 +191,7 @@ def block_cost(block: ir.Block, member: Member) -> Cost:
             seconds, bytes_ = collective(op, member)
             clock.wait(clock.start(seconds))
             sent += bytes_
-        else:
+        elif op.name not in TERMINATORS:
             clock.compute(op_seconds(op, storage, member.device))
     end = max(clock.now, clock.wire)
     return Cost(clock.work, end - clock.work, sent)

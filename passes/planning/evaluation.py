@@ -95,12 +95,14 @@ def annotate(module: ir.Module, candidate: Candidate, groups: list[Group]) -> No
             if symbol_name(function) == "grad":
                 name_results(function)
             for which in ("arg_attrs", "res_attrs"):
-                _annotate(function, which, cut)
+                _annotate(function, which, cut, (BATCH,) if candidate.dp > 1 else ())
     if candidate.zero and candidate.dp > 1:
         Zero(stage=candidate.zero).run(module)
 
 
-def _annotate(function: ir.Operation, which: str, cut: dict[str, int]) -> None:
+def _annotate(
+    function: ir.Operation, which: str, cut: dict[str, int], batch: tuple[str, ...]
+) -> None:
     type_ = function_type(function)
     is_input = which == "arg_attrs"
     ports = list(type_.inputs if is_input else type_.results)
@@ -111,21 +113,23 @@ def _annotate(function: ir.Operation, which: str, cut: dict[str, int]) -> None:
     new: list[ir.Attribute | None] = []
     for port, facts, old in zip(ports, said, given, strict=True):
         shape = tuple(ir.RankedTensorType(port).shape)
-        layout = _layout(facts, shape, cut, is_input)
+        layout = _layout(facts, shape, cut, batch)
         written = None if layout is None else to_attribute(layout, MESH)
         new.append(old if old is not None else written)
     set_port_shardings(function, which, new)
 
 
 def _layout(
-    facts: dict[str, Any], shape: tuple[int, ...], cut: dict[str, int], is_input: bool
+    facts: dict[str, Any],
+    shape: tuple[int, ...],
+    cut: dict[str, int],
+    batch: tuple[str, ...],
 ) -> Layout | None:
     """By role and name; None where it is to follow from the others."""
     name, role = string(facts, NAME) or "", string(facts, ROLE) or ""
     whole = Layout.replicated(len(shape))
     if role == "data":
-        first = ((BATCH,),) if shape else ()
-        return Layout((*first, *whole.dims[1:])) if is_input else None
+        return Layout((batch, *whole.dims[1:])) if shape else whole
     if role == "state":
         name = name if name in cut else name.partition(".")[2]
     if role not in ("param", "state", "grad"):
