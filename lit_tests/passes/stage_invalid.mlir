@@ -79,3 +79,25 @@ func.func @big(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %w: tens
   %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
   return %2 : tensor<f32>
 }
+
+// -----
+
+"pcp.mesh"() {axes = [#pcp.axis<"pp", 2>, #pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+// expected-error@+1 {{a port is cut along "pp"; what a stage holds can be cut along the other axes of the mesh (dp)}}
+func.func @along(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data", pcp.sharding = #pcp.sharding<@m, [["pp"], []], [], []>}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.tanh %x : tensor<4x4xf32>
+  %2 = stablehlo.reduce(%0 init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
+  return %2 : tensor<f32>
+}
+
+// -----
+
+"pcp.mesh"() {axes = [#pcp.axis<"pp", 2>, #pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+// expected-error@+1 {{a batch of 1 cannot be cut into 2 equal microbatches; choose a number that divides 1}}
+func.func @few(%x: tensor<2x4xf32> {pcp.name = "x", pcp.role = "data", pcp.sharding = #pcp.sharding<@m, [["dp"], []], [], []>}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.tanh %x : tensor<2x4xf32>
+  %2 = stablehlo.reduce(%0 init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<2x4xf32>, tensor<f32>) -> tensor<f32>
+  return %2 : tensor<f32>
+}
