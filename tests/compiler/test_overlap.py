@@ -14,6 +14,7 @@ from pcp.compiler import driver
 from pcp.compiler.catalog import pipeline
 from pcp.compiler.options import CompileOptions
 from pcp.dialect.context import parse
+from pcp.errors import ConfigError
 from pcp.runtime.executor import Program
 from pcp.runtime.operation import Pending
 
@@ -117,3 +118,54 @@ def test_without_the_pass_the_program_waits(plain: Bundle) -> None:
     group = SlowGroup(1, 0.5)
     _run(plain, group, "local-sync")
     assert group.events == [f"{w} {i}" for i in range(3) for w in ("begin", "end")]
+
+
+#: Two gradients over a mesh; the second is computed while the first may travel.
+SPREAD = f"""
+"pcp.mesh"() {{axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"}} : () -> ()
+func.func @main(%x: {T} {{pcp.sharding = #pcp.sharding<@m, [["dp"], []], [], []>}},
+    %y: {T} {{pcp.sharding = #pcp.sharding<@m, [["dp"], []], [], []>}}) -> ({T}, {T}) {{
+  %0 = stablehlo.dot_general %x, %y, contracting_dims = [0] x [0] : {DOT}
+  %1 = stablehlo.dot_general %y, %x, contracting_dims = [0] x [0] : {DOT}
+  return %0, %1 : {T}, {T}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "starts", "sums", "narrow"),
+    [
+        ({}, 0, 1, 0),  # one bucket, behind which nothing is left to do
+        ({"bucket_bytes": 0}, 1, 2, 0),
+        ({"bucket_bytes": 0, "inflight": 0}, 0, 2, 0),
+        ({"bucket_bytes": 0, "wire": "f16"}, 1, 2, 0),  # 16 KiB are not large
+    ],
+)
+def test_a_mesh_gets_what_was_asked_for(options, starts, sums, narrow) -> None:
+    wanted = CompileOptions(mode="forward", cache=None, **options)
+    program, _ = driver.lower_partitioned(parse(SPREAD), wanted)
+    text = str(program.module)
+    members = 2
+    assert text.count('"pcp.start"') == starts * members
+    assert text.count('"pcp.all_reduce"') == sums * members
+    assert text.count("wire =") == narrow * members
+
+
+def test_large_floats_travel_as_asked() -> None:
+    large = SPREAD.replace("64x64", "256x256")
+    wanted = CompileOptions(mode="forward", cache=None, wire="bf16", bucket_bytes=0)
+    program, _ = driver.lower_partitioned(parse(large), wanted)
+    assert str(program.module).count("wire = bf16") == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"wire": "bf61"}, "Did you mean 'bf16'"),
+        ({"inflight": -1}, "inflight=-1: at least 0"),
+        ({"bucket_bytes": -5}, "bucket_bytes=-5"),
+    ],
+)
+def test_what_cannot_be_asked_for(options, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        CompileOptions(**options)
