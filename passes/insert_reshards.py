@@ -34,6 +34,14 @@ from pcp.passes.sharding.factors import (
 )
 from pcp.passes.sharding.flow import block_of, returned
 from pcp.passes.sharding.halo import halo_cost
+from pcp.passes.sharding.late import (
+    LATE,
+    REGATHER,
+    Copy,
+    Late,
+    element_width,
+    parameters,
+)
 from pcp.passes.sharding.layout import (
     SHARDING,
     Axes,
@@ -71,24 +79,27 @@ class InsertReshards(Pass):
         %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
             {pcp.sharding = [#pcp.sharding<@m, [[], []], [], ["tp"]>]}
         %y = "pcp.reshard"(%p) {sharding = #pcp.sharding<@m, [[], []], [], []>}
+
+    With `regather` a parameter that is gathered for its use is gathered again for a
+    later one, unless nothing as large was gathered in between: whole copies live as
+    long as a layer computes, and a parameter crosses the wire once more for it. Such
+    reshards are `late`: pcp-lower-to-runtime starts them when their turn comes.
+    pcp-zero{stage=3} asks for it by `pcp.regather` on the module.
     """
 
     name = "pcp-insert-reshards"
+    regather: bool = False
 
     def run(self, module: ir.Module) -> None:
         """Insert reshards into every function."""
         with module.context:
             mesh = only_mesh(module)
+            regather = self.regather or REGATHER in module.operation.attributes
             for function in functions(module):
-                Resharder(mesh).function(function)
-
-
-def element_width(value: ir.Value) -> int:
-    """Bytes of an element on the wire."""
-    element = ir.RankedTensorType(value.type).element_type
-    if isinstance(element, ir.ComplexType):
-        return 2 * element.element_type.width // 8
-    return max(1, element.width // 8)
+                late = Late(mesh, parameters(function)) if regather else None
+                Resharder(mesh, late).function(function)
+            if REGATHER in module.operation.attributes:
+                del module.operation.attributes[REGATHER]
 
 
 @dataclass
@@ -96,12 +107,11 @@ class Resharder:
     """Walks a function; knows how each value lies where it is now."""
 
     mesh: Mesh
+    late: Late | None = None
     layouts: dict[ir.Value, Layout] = field(default_factory=dict)
     #: Values that are still partial sums, with the layout they are meant to have.
     pending: dict[ir.Value, Layout] = field(default_factory=dict)
-    made: dict[tuple[ir.Value, Layout, ir.Block], ir.Value] = field(
-        default_factory=dict
-    )
+    made: dict[Copy, ir.Value] = field(default_factory=dict)
     ways: dict[tuple, Assignment] = field(default_factory=dict)
 
     def function(self, function: ir.Operation) -> None:
@@ -145,6 +155,8 @@ class Resharder:
                 self._branches(op)
             case "pcp.reshard" | "pcp.constraint":
                 self._explicit(op)
+            case "pcp.barrier_prop":
+                self._become(op, self._stored(op)[0])
             case "pcp.to_part" | "pcp.from_part":
                 self._border(op)
             case _:
@@ -197,7 +209,11 @@ class Resharder:
             op.operands[0] = self._settled(source)
             self.layouts[op.results[0]] = layout
             return
-        value = self._as(source, layout, op)
+        self._become(op, layout)
+
+    def _become(self, op: ir.Operation, layout: Layout) -> None:
+        """In place of the op, its operand laid out so."""
+        value = self._as(op.operands[0], layout, op)
         op.results[0].replace_all_uses_with(value)
         op.erase()
 
@@ -279,10 +295,13 @@ class Resharder:
         if self.layouts[value] == layout:
             return value
         key = (value, layout, user.block)
-        if key not in self.made:
+        if key not in self.made or (self.late and self.late.is_stale(key)):
             self.made[key] = self._again(value, layout) or self._before(
                 value, layout, user
             )
+            if self.late and self.late.covers(value, self.layouts[value], layout):
+                self.late.made(key)
+                self.made[key].owner.attributes[LATE] = ir.UnitAttr.get()
         return self.made[key]
 
     def _before(self, value: ir.Value, layout: Layout, user: ir.Operation):

@@ -40,6 +40,7 @@ from pcp.passes.rewriting import (
     refuse,
     replace,
 )
+from pcp.passes.sharding.late import LATE
 from pcp.passes.synchronize import drop_tuples, synchronize
 
 PREFIX = "pcp_rt."
@@ -160,8 +161,28 @@ def _collective(op: ir.Operation, imports: Imports) -> None:
     if result.type != operand.type:
         facts["result_shape"] = list(hlo.shape_of(result))
     pure = "ordered" not in op.attributes
+    after = computed_before(op) if LATE in op.attributes else None
     with before(op):
-        replace(op, [imports.call(op, operand, result.type, facts, pure=pure)])
+        made = imports.call(op, operand, result.type, facts, pure=pure, after=after)
+        replace(op, [made])
+
+
+def computed_before(op: ir.Operation) -> ir.Value | None:
+    """What the nearest contraction in front of `op` in its block computes.
+
+    A gather of a parameter depends on nothing, and IREE would start all of them at
+    once, with room for all of their results.
+    """
+    found = None
+    for view in op.block.operations:
+        if view.operation == op:
+            return found
+        if view.operation.name in CONTRACTIONS:
+            found = view.operation.results[0]
+    return found
+
+
+CONTRACTIONS = ("stablehlo.dot_general", "stablehlo.dot", "stablehlo.convolution")
 
 
 def _param_sync(op: ir.Operation, imports: Imports) -> None:

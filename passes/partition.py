@@ -18,6 +18,7 @@ from pcp.passes.sharding.factors import (
     project,
 )
 from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
+from pcp.passes.sharding.late import LATE
 from pcp.passes.sharding.layout import SHARDING, Layout, from_attribute
 from pcp.passes.sharding.local import Local, check_closed, localize
 from pcp.passes.sharding.manual import (
@@ -326,6 +327,8 @@ class Member:
         layout = old
         for step in steps(old, new, shape, self.mesh):
             value = MOVES[step.kind](self, step, layout, shape, value)
+            if LATE in op.attributes:
+                value.owner.attributes[LATE] = op.attributes[LATE]
             layout = step.after
         return value
 

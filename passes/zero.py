@@ -14,7 +14,9 @@ from pcp.passes.propagate_sharding import (
     port_shardings,
     set_port_shardings,
 )
-from pcp.passes.rewriting import functions
+from pcp.passes.rewriting import before, functions
+from pcp.passes.sharding.flow import block_of, returned
+from pcp.passes.sharding.late import REGATHER
 from pcp.passes.sharding.layout import from_attribute, to_attribute
 
 #: Which roles each stage cuts (Rajbhandari et al., arXiv:1910.02054).
@@ -32,6 +34,11 @@ class Zero(Pass):
     whole. pcp-propagate-sharding and pcp-partition then make a reduce_scatter of the
     gradients' all_reduce, an update of the own part, and all_gathers.
 
+    Under stage 3 a function that is given data uses its parameters through
+    `pcp.constraint`s without the axis, and gives its gradients through
+    `pcp.barrier_prop`s: the cut is how they are kept, and spreads no further.
+    Parameters are gathered again for a later layer's use, unless `regather=false`.
+
     Before, in a module with `pcp.mesh @m` of dp=2:
 
         func.func @apply(%w: tensor<8xf32> {pcp.role = "param"},
@@ -47,6 +54,7 @@ class Zero(Pass):
     name = "pcp-zero"
     stage: int = 1
     axis: str = "dp"
+    regather: bool = True
 
     def run(self, module: ir.Module) -> None:
         """Annotate the borders of all functions."""
@@ -56,6 +64,8 @@ class Zero(Pass):
             )
         with module.context:
             mesh = only_mesh(module)
+            if "param" in CUT[self.stage] and self.regather:
+                module.operation.attributes[REGATHER] = ir.UnitAttr.get()
             if self.axis not in mesh.axes:
                 known = ", ".join(mesh.axes)
                 raise PassError(
@@ -66,6 +76,9 @@ class Zero(Pass):
                 for function in functions(module)
                 for which in ("arg_attrs", "res_attrs")
             )
+            if "param" in CUT[self.stage]:
+                for function in functions(module):
+                    self._contain(function, mesh)
             if not found:
                 raise PassError(
                     "pcp-zero: no argument or result has a role that stage "
@@ -89,6 +102,49 @@ class Zero(Pass):
             new.append(to_attribute(layout, mesh.name) if kept else None)
         set_port_shardings(function, which, new)
         return sum(role in CUT[self.stage] for role in roles)
+
+    def _contain(self, function: ir.Operation, mesh: Mesh) -> None:
+        """Keep the cut of parameters and gradients out of what is computed."""
+        entry = block_of(function, 0)
+        roles = _roles(function, "arg_attrs", len(entry.arguments))
+        if "data" not in roles:
+            return
+        given = port_shardings(function, "arg_attrs", len(roles))
+        for argument, role, sharding in zip(
+            list(entry.arguments), roles, given, strict=True
+        ):
+            if role == "param" and sharding is not None:
+                whole = from_attribute(sharding).without([self.axis])
+                _constrain_uses(argument, to_attribute(whole, mesh.name))
+        end = returned(entry)
+        roles = _roles(function, "res_attrs", len(end.operands))
+        for i, role in enumerate(roles):
+            if role == "grad":
+                direction = {"direction": ir.StringAttr.get("none")}
+                barrier = _annotated("barrier_prop", end, end.operands[i], direction)
+                end.operands[i] = barrier
+
+
+def _constrain_uses(value: ir.Value, sharding: ir.Attribute) -> None:
+    """A `pcp.constraint` in front of each op that uses the value."""
+    for user in list({use.owner.operation for use in value.uses}):
+        inner = _annotated("constraint", user, value, {"sharding": sharding})
+        for i, operand in enumerate(list(user.operands)):
+            if operand == value:
+                user.operands[i] = inner
+
+
+def _annotated(
+    kind: str, user: ir.Operation, value: ir.Value, attributes: dict[str, ir.Attribute]
+) -> ir.Value:
+    """`pcp.<kind>` of the value, in front of its user."""
+    with before(user):
+        return ir.Operation.create(
+            f"pcp.{kind}",
+            operands=[value],
+            results=[value.type],
+            attributes=attributes,
+        ).results[0]
 
 
 def cut(layout: Layout, shape: Sequence[int], axis: str, mesh: Mesh) -> Layout:

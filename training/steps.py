@@ -99,16 +99,24 @@ class Steps:
         self._values: dict[_Key, Any] = {}
 
     def start(self, seed: int, given: Arrays | None = None) -> None:
-        """First values from `@init`; whole tensors in `given` take their place."""
-        results = self._call("init", [np.array(seed, np.int64)])
-        given = given or {}
-        for spec, value in zip(self._own["init"].results, results, strict=True):
+        """First values from `@init`; whole tensors in `given` take their place.
+
+        Where all of them are given, `@init` does not run.
+        """
+        specs, given = self._own["init"].results, given or {}
+        drawn: list[Any] = [None] * len(specs)
+        if any(spec.name not in given for spec in specs):
+            drawn = list(self._call("init", [np.array(seed, np.int64)]))
+        for i, spec in enumerate(specs):
             key = (spec.role, spec.name)
             # Equal constants of `@init` may share one buffer, which `@apply` updates
-            # in place: each gets its own.
-            host = np.asarray(value)
-            if spec.name in given:
-                host = self._part(key, given[spec.name], spec)
+            # in place: each gets its own, and the drawn one goes.
+            host = (
+                self._part(key, given[spec.name], spec)
+                if spec.name in given
+                else np.asarray(drawn[i])
+            )
+            drawn[i] = None
             self._values[key] = self._program.to_device(host, spec.dtype)
 
     def step(self, batch: Arrays) -> np.ndarray:

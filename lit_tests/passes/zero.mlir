@@ -22,3 +22,16 @@ func.func @apply(%w: tensor<8xf32> {pcp.role = "param"}, %g: tensor<8xf32> {pcp.
   %1 = stablehlo.subtract %w, %0 : tensor<8xf32>
   return %1, %0 : tensor<8xf32>, tensor<8xf32>
 }
+
+// Stage 3 uses a parameter whole, and what cuts it goes no further.
+// THREE-LABEL: func.func @grad
+// THREE: %[[W:.*]] = "pcp.constraint"(%arg0) {sharding = #pcp.sharding<@m, {{\[\[}}], []], [], []>}
+// THREE: stablehlo.dot_general %arg1, %[[W]]
+// THREE: %[[G:.*]] = stablehlo.dot_general
+// THREE: %[[OUT:.*]] = "pcp.barrier_prop"(%[[G]]) {direction = "none"}
+// THREE: return %{{.*}}, %[[OUT]]
+func.func @grad(%w: tensor<4x4xf32> {pcp.role = "param"}, %x: tensor<8x4xf32> {pcp.role = "data"}) -> (tensor<8x4xf32> {pcp.role = "result"}, tensor<4x4xf32> {pcp.role = "grad"}) {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+  %1 = stablehlo.dot_general %x, %0, contracting_dims = [0] x [0] : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
+  return %0, %1 : tensor<8x4xf32>, tensor<4x4xf32>
+}

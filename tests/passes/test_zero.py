@@ -14,6 +14,7 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
 from pcp.layout import Layout, join, shard
 from pcp.mesh import Mesh
+from pcp.passes.rewriting import operations, replace
 from pcp.passes.sharding.mesh import read_meshes
 from pcp.passes.zero import cut
 
@@ -102,6 +103,9 @@ def _function_alone(module: ir.Module, name: str) -> str:
                 op.erase()
             else:
                 op.attributes["sym_name"] = ir.StringAttr.get("main")
+        for op in operations(alone):
+            if op.name in ("pcp.constraint", "pcp.barrier_prop"):
+                replace(op, list(op.operands))  # they say where, not what
     return str(alone)
 
 
