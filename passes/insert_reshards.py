@@ -442,7 +442,7 @@ class Resharder:
         def price(layout: Layout) -> tuple[float, int]:
             sent, messages = halo_cost(rule, i, way, layout, shape, self.mesh)
             moved = self.price_of(old, layout, shape, width)
-            return width * sent + moved, messages
+            return width * sent + moved, messages + (layout != old)
 
         options = operand_layouts(rule, i, way, self.mesh)
         best = min(options, key=price)
