@@ -83,7 +83,7 @@ func.func @big(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %w: tens
 // -----
 
 "pcp.mesh"() {axes = [#pcp.axis<"pp", 2>, #pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
-// expected-error@+1 {{a port is cut along "pp"; what a stage holds can be cut along the other axes of the mesh (dp)}}
+// expected-error@+1 {{is to be cut along "pp"; what a stage holds can be cut along the other axes of the mesh (dp)}}
 func.func @along(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data", pcp.sharding = #pcp.sharding<@m, [["pp"], []], [], []>}) -> tensor<f32> {
   %z = stablehlo.constant dense<0.0> : tensor<f32>
   %0 = stablehlo.tanh %x : tensor<4x4xf32>

@@ -34,6 +34,9 @@ from pcp.passes.sharding.resharding import Step, steps
 
 AXIS = "microbatch"
 
+#: Ops that say how tensors are to lie, and compute nothing.
+HINTS = ("pcp.constraint", "pcp.barrier_prop")
+
 _NEVER = 1e30
 
 
@@ -120,11 +123,13 @@ def separate(function: ir.Operation, count: int, mesh: Mesh) -> Separated:
     that says nothing is whole. Raises `PassError` at the first op that needs more
     than its microbatch.
     """
-    _check_free(function)
+    _check_free(function, mesh)
     virtual = Mesh(mesh.name, {AXIS: count})
     cuts = [_propagated(function, m, mesh) for m in (mesh, virtual) if m.axes]
     joint = Mesh(mesh.name, {**mesh.axes, AXIS: count}, (), mesh.weights)
     module, copy = _alone(function, joint)
+    if not mesh.axes:
+        _without_hints(copy)
     _combine(copy, [found for _, found in cuts], joint)
     (joint,) = read_meshes(module).values()
     resharder = _OneByOne(joint)
@@ -153,6 +158,8 @@ def _propagated(
     is a batch another way (a parameter along its rows): who adds in turn does not.
     """
     module, copy = _alone(function, mesh)
+    if AXIS in mesh.axes:
+        _without_hints(copy)
     _annotate(copy, mesh, whole)
     PropagateSharding().run(module)
     (copy,) = functions(module)
@@ -161,20 +168,60 @@ def _propagated(
 
 def _combine(function: ir.Operation, cuts: Sequence[ir.Operation], mesh: Mesh) -> None:
     """Every tensor cut as between devices, and each part into microbatches."""
-    bodies = [walk(block_of(f, 0)) for f in (function, *cuts)]
-    for op, *found in zip(*bodies, strict=True):
-        if SHARDING in found[-1].attributes:
-            columns = zip(*(one.attributes[SHARDING] for one in found), strict=True)
-            layouts = [_joined(map(from_attribute, column)) for column in columns]
-            op.attributes[SHARDING] = ir.ArrayAttr.get(
-                [to_attribute(layout, mesh.name) for layout in layouts]
-            )
+    between, alone = cuts[0], cuts[-1]
+    entries = [block_of(f, 0).arguments for f in (function, alone)]
+    shardings = port_shardings(alone, "arg_attrs", len(entries[1]))
+    inner = {
+        argument: from_attribute(sharding)
+        for argument, sharding in zip(entries[0], shardings, strict=True)
+        if sharding is not None
+    }
+    others = walk(block_of(alone, 0))
+    for op, outer in zip(
+        walk(block_of(function, 0)), walk(block_of(between, 0)), strict=True
+    ):
+        if op.name in HINTS:  # which `alone` does not have
+            whole = Layout.replicated(ir.RankedTensorType(op.results[0].type).rank)
+            inner[op.results[0]] = inner.get(op.operands[0], whole)
+        else:
+            layouts = _said(next(others))
+            inner.update(zip(op.results, layouts, strict=False))
+        _write(op, outer, inner, mesh, is_whole=between is alone)
     ports = [_ports(function, mesh), _ports(cuts[-1], mesh)]
     inputs, results = (
         [_joined(pair) for pair in zip(*side, strict=True)]
         for side in zip(*ports, strict=True)
     )
     _set_ports(function, inputs, results, mesh)
+
+
+def _said(op: ir.Operation) -> list[Layout]:
+    """How propagation says that an op's results lie, or that a constraint is to."""
+    if op.name == "pcp.constraint":
+        return [from_attribute(op.attributes["sharding"])]
+    found = op.attributes[SHARDING] if SHARDING in op.attributes else []
+    return [from_attribute(sharding) for sharding in found]
+
+
+def _write(
+    op: ir.Operation,
+    outer: ir.Operation,
+    inner: dict[ir.Value, Layout],
+    mesh: Mesh,
+    *,
+    is_whole: bool,
+) -> None:
+    """Say on the op what both say; `is_whole`: devices do not cut anything."""
+    said = _said(outer)
+    layouts = [
+        inner[result] if is_whole else _joined([layout, inner[result]])
+        for result, layout in zip(op.results, said, strict=False)
+    ]
+    shardings = [to_attribute(layout, mesh.name) for layout in layouts]
+    if op.name == "pcp.constraint":
+        op.attributes["sharding"] = shardings[0]
+    elif said:
+        op.attributes[SHARDING] = ir.ArrayAttr.get(shardings)
 
 
 def _joined(layouts: Iterable[Layout]) -> Layout:
@@ -196,13 +243,34 @@ def _mesh_op(mesh: Mesh) -> ir.Operation:
         return ir.Operation.parse(f'"pcp.mesh"() {{{text}}} : () -> ()')
 
 
-def _check_free(function: ir.Operation) -> None:
-    """Only ports say how tensors lie: nothing inside is cut already."""
+def _check_free(function: ir.Operation, mesh: Mesh) -> None:
+    """No op is resharded already; nothing is asked for along other axes."""
     for op in walk(block_of(function, 0)):
-        if op.name in ("pcp.constraint", "pcp.reshard"):
-            refuse(op, "stages are cut as their ports say; leave shardings inside out")
+        if op.name == "pcp.reshard":
+            refuse(op, "is cut along a mesh already; stage it first")
+        if op.name == "pcp.constraint":
+            _check_axes(op, from_attribute(op.attributes["sharding"]), mesh)
         if SHARDING in op.attributes:
             del op.attributes[SHARDING]
+
+
+def _check_axes(op: ir.Operation, layout: Layout, mesh: Mesh) -> None:
+    for axis in layout.axes:
+        if axis not in mesh.axes:
+            known = ", ".join(mesh.axes) or "none"
+            refuse(
+                op,
+                f'is to be cut along "{axis}"; what a stage holds can be cut along '
+                f"the other axes of the mesh ({known})",
+            )
+
+
+def _without_hints(function: ir.Operation) -> None:
+    """Take out what only says how tensors are to lie."""
+    for op in list(walk(block_of(function, 0))):
+        if op.name in HINTS:
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
 
 
 def is_fed(function: ir.Operation) -> bool:
@@ -278,14 +346,7 @@ def _layouts(
         layout = Layout.replicated(ir.RankedTensorType(type_).rank)
         if sharding is not None:
             layout = from_attribute(sharding)
-        for axis in layout.axes:
-            if axis not in mesh.axes:
-                known = ", ".join(mesh.axes) or "none"
-                refuse(
-                    function,
-                    f'a port is cut along "{axis}"; what a stage holds can be cut '
-                    f"along the other axes of the mesh ({known})",
-                )
+        _check_axes(function, layout, mesh)
         found.append(layout)
     return found
 
