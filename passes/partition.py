@@ -45,6 +45,8 @@ class Partition(Pass):
     device with the types of its parts, reshards become collectives, and collectives
     are `ordered`: from here on dropping one on one device would be a deadlock. The
     border of a function keeps `pcp.sharding`, which says how the parts fit together.
+    What a window needs of its neighbours' parts (a convolution's halo, an uneven pad or
+    slice) is sent by permutes of those elements alone.
     A device's module takes the place of its `pcp.device`, whose facts it keeps in
     the attribute `pcp.device`.
     Leaves no `pcp.reshard`, `pcp.constraint` or `pcp.barrier_prop`.

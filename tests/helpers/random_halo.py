@@ -87,7 +87,9 @@ def _window(p: Program, x: Value, dilates: bool) -> Window | None:
         if dilates:
             base[d], dilations[d] = p.rng.choice((1, 1, 2)), p.rng.choice((1, 1, 2))
             padding[d] = (p.rng.randrange(-1, 4), p.rng.randrange(-1, 4))
-    window = Window(*map(tuple, (sizes, strides, base, dilations, padding)))
+    window = Window(
+        tuple(sizes), tuple(strides), tuple(base), tuple(dilations), tuple(padding)
+    )
     return window if min(window.result_shape(shape)) > 0 else None
 
 
