@@ -175,10 +175,27 @@ def finish(function: ir.Operation, results: Sequence[Value]) -> None:
 
 
 def _drop_unused_calls(function: ir.Operation) -> None:
-    """Calls that a derivative's own forward computation took the place of."""
+    """Calls that a derivative's own forward computation took the place of.
+
+    A function without a body may do more than return: its calls stay, unless its
+    declaration is marked `nosideeffects`.
+    """
+    block = function.operation.block
+    effects = {
+        symbol(op.operation)
+        for op in block.operations
+        if op.operation.name == "func.func" and _may_have_effects(op.operation)
+    }
     for call in reversed(_calls(function)):
-        if call.results and not any(list(r.uses) for r in call.results):
-            call.erase()
+        name = ir.FlatSymbolRefAttr(call.attributes[CALLS[call.name]]).value
+        if call.results and name not in effects:
+            if not any(list(r.uses) for r in call.results):
+                call.erase()
+
+
+def _may_have_effects(function: ir.Operation) -> bool:
+    declared = not len(function.regions[0].blocks)
+    return declared and "nosideeffects" not in function.attributes
 
 
 def _extend(function: ir.Operation, name: str, count: int) -> None:

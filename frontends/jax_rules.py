@@ -52,12 +52,11 @@ class Rules:
         from jax.interpreters import mlir
 
         primitives = core.primitives
-        return mlir.LoweringParameters(
-            override_lowering_rules=(
-                (primitives.custom_jvp_call_p, self._lowering("jvp")),
-                (primitives.custom_vjp_call_p, self._lowering("vjp")),
-            )
+        lowerings: Any = (  # jax declares a tuple of one; it reads as many as there are
+            (primitives.custom_jvp_call_p, self._lowering("jvp")),
+            (primitives.custom_vjp_call_p, self._lowering("vjp")),
         )
+        return mlir.LoweringParameters(override_lowering_rules=lowerings)
 
     def _lowering(self, kind: str) -> Callable[..., Any]:
         def lower(ctx: Any, *operands: Any, **params: Any) -> Any:

@@ -1,6 +1,7 @@
-"""Stable sorts: IREE's exchanges elements that compare equal.
+"""Sorts: IREE's exchanges elements that compare equal, and a cut one it mistakes.
 
-So the position becomes one more operand, and decides between equals.
+Where the order must be stable the position becomes one more operand, and decides
+between equals.
 """
 
 from collections.abc import Sequence
@@ -14,9 +15,9 @@ Value = ir.Value
 
 
 def stable(op: ir.Operation) -> Sequence[Value] | None:
-    """The sort with its order made total, or None where it need not be stable."""
+    """The sort with its order made total where it must be stable; None: as it is."""
     if not _must_be_stable(op):
-        return None
+        return _hidden(op.clone().operation) if _is_cut(op) else None
     operands = list(op.operands)
     dimension = integer(op, "dimension")
     place = _position_in(operands, dimension)
@@ -45,8 +46,13 @@ def stable(op: ir.Operation) -> Sequence[Value] | None:
 
     scalars = [hlo.tensor((), hlo.element_type(x)) for x in every]
     hlo.body(new, [t for t in scalars for _ in range(2)], total)
-    results = list(new.results)[: len(operands)]
-    return [hlo.optimization_barrier(x) for x in results] if _is_cut(op) else results
+    if _is_cut(op):
+        return _hidden(new)[: len(operands)]
+    return list(new.results)[: len(operands)]
+
+
+def _hidden(op: ir.Operation) -> Sequence[Value]:
+    return [hlo.optimization_barrier(x) for x in op.results]
 
 
 def _is_cut(op: ir.Operation) -> bool:

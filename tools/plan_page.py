@@ -105,7 +105,7 @@ def _key(name: str) -> str:
 
 def _card(device: Device, most: int) -> str:
     place = " ".join(f"{a}={i}" for a, i in device.place.items())
-    sizes = dict.fromkeys(ROLES, 0)
+    sizes: dict[str, int] = dict.fromkeys(ROLES, 0)
     for tensor in device.held:
         sizes[_role(tensor.role)] += tensor.bytes
     bars = "".join(

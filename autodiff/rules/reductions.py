@@ -56,23 +56,22 @@ def _extremum(at: Site) -> list[Value | None]:
     """Tied elements share g equally, the initial value among them if it is active.
 
     Using that value any number of times changes nothing, so its derivative exists.
+    Where the extremum is NaN nothing equals it, and all get g/0 times zero, a NaN too.
     """
-    element = wide(hlo.element_type(at.g))
+    narrow = hlo.element_type(at.g)
+    element = wide(narrow)
     hit = hlo.compare("EQ", at[0], _spread(at, at.y))
     ties = hlo.reduce_sum(hlo.convert(hit, element), at.ints("dimensions"))
     init = hlo.splat(at[1], hlo.shape_of(at.y)) if at.wanted[1] else None
     kept = None if init is None else hlo.compare("EQ", init, at.y)
     if kept is not None:
         ties = hlo.add(ties, hlo.convert(kept, element))
-    share = hlo.convert(
-        hlo.divide(hlo.convert(at.g, element), ties), hlo.element_type(at.g)
-    )
-    wide_share = _spread(at, share)
+    share = hlo.convert(hlo.divide(hlo.convert(at.g, element), ties), narrow)
     return [
-        hlo.select(hit, wide_share, hlo.zeros(wide_share.type)),
+        hlo.multiply(hlo.convert(hit, narrow), _spread(at, share)),
         None
         if kept is None
-        else sum_all(hlo.select(kept, share, hlo.zeros(share.type))),
+        else sum_all(hlo.multiply(hlo.convert(kept, narrow), share)),
     ]
 
 

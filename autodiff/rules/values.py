@@ -64,7 +64,9 @@ def splat_of(x: Value) -> float | int | None:
         elif op.name == "stablehlo.convert" and _is_wide(op):
             x = op.operands[0]
         elif op.name in ("stablehlo.constant", "arith.constant"):
-            return _number(op.attributes["value"])
+            # The bindings have no class for an attribute of complex numbers.
+            complex_ = hlo.is_complex(hlo.element_type(x))
+            return None if complex_ else _number(op.attributes["value"])
         else:
             return None
     return None

@@ -146,17 +146,25 @@ def _element_transposed(
 # --- extrema ---
 
 
+def _where_defined(at: Site) -> Value:
+    """g, and NaN where the extremum is one: no element's share of it is known."""
+    undefined = hlo.compare("NE", at.y, at.y)
+    one, nan = (hlo.constant_like(at.g, v) for v in (1.0, float("nan")))
+    return hlo.multiply(at.g, hlo.select(undefined, nan, one))  # linear in g
+
+
 def _unfold(at: Site, window: Window) -> Value:
     """One pass for each position in the window; the first that attains y wins."""
     padded = _padded(at[0], at[1], window)
     shape, count = hlo.shape_of(padded), hlo.shape_of(at.y)
-    zero, total, open_ = hlo.zeros(at.g.type), None, None
+    beaten = "LT" if combiner(at.op) == "maximum" else "GT"  # by nothing if y is NaN
+    g, zero, total, open_ = _where_defined(at), hlo.zeros(at.g.type), None, None
     for offset in _offsets(window):
-        hit = hlo.compare("EQ", _element(padded, offset, window, count), at.y)
+        miss = hlo.compare(beaten, _element(padded, offset, window, count), at.y)
+        hit = hlo.not_(miss)
         first = hit if open_ is None else hlo.and_(hit, open_)
-        miss = hlo.not_(hit)
         open_ = miss if open_ is None else hlo.and_(open_, miss)
-        share = hlo.select(first, at.g, zero)
+        share = hlo.select(first, g, zero)
         term = _element_transposed(share, offset, window, shape)
         total = term if total is None else hlo.add(total, term)
     return _unpadded(total, window)
@@ -169,7 +177,7 @@ def _look_up(at: Site, window: Window) -> Value:
     index = _selected(x, at[1], window, lambda a, b: hlo.compare(direction, a, b))
     flat = hlo.tensor((hlo.size(x),), element)
     where = hlo.reshape(index, [hlo.size(index), 1])
-    updates = hlo.reshape(at.g, [hlo.size(at.g)])
+    updates = hlo.reshape(_where_defined(at), [hlo.size(at.g)])
     total = scatter(hlo.zeros(flat), where, updates, _FLAT, hlo.add)
     return hlo.reshape(total, hlo.shape_of(x))
 

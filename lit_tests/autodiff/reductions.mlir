@@ -13,9 +13,10 @@ func.func @main(%x: tensor<3x5xf32>) -> tensor<3xf32> {
 // Ties are counted, and share.
 // CHECK-LABEL: func.func @main_vjp(
 // CHECK: %[[HIT:.+]] = stablehlo.compare EQ, %arg0
+// CHECK: %[[MASK:.+]] = stablehlo.convert %[[HIT]]
 // CHECK: %[[COUNT:.+]] = stablehlo.reduce({{.*}}) applies stablehlo.add
 // CHECK: stablehlo.divide %arg1, %[[COUNT]]
-// CHECK: stablehlo.select %[[HIT]]
+// CHECK: stablehlo.multiply %[[MASK]]
 func.func @main(%x: tensor<3x5xf32>) -> tensor<3xf32> {
   %low = stablehlo.constant dense<0xFF800000> : tensor<f32>
   %y = stablehlo.reduce(%x init: %low) applies stablehlo.maximum across dimensions = [1] : (tensor<3x5xf32>, tensor<f32>) -> tensor<3xf32>

@@ -41,6 +41,43 @@ func.func @sort(%k: tensor<4xf32>, %v: tensor<4xf32>) -> (tensor<4xf32>, tensor<
 
 // -----
 
+// A sort that is cut is no top_k: IREE takes it for one, and fails.
+// CHECK-LABEL: func.func @cut
+// CHECK: %[[S:.*]]:3 = "stablehlo.sort"
+// CHECK: %[[B:.*]] = stablehlo.optimization_barrier %[[S]]#0
+// CHECK: stablehlo.slice %[[B]] [0:2]
+// CHECK: return
+func.func @cut(%k: tensor<4xf32>, %v: tensor<4xf32>) -> (tensor<2xf32>, tensor<3xf32>) {
+  %0:2 = "stablehlo.sort"(%k, %v) <{dimension = 0 : i64, is_stable = true}> ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>, %c: tensor<f32>, %d: tensor<f32>):
+    %l = stablehlo.compare LT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    stablehlo.return %l : tensor<i1>
+  }) : (tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+  %1 = stablehlo.slice %0#0 [0:2] : (tensor<4xf32>) -> tensor<2xf32>
+  %2 = stablehlo.slice %0#1 [0:3] : (tensor<4xf32>) -> tensor<3xf32>
+  return %1, %2 : tensor<2xf32>, tensor<3xf32>
+}
+
+// -----
+
+// So is one that need not be stable; it stays as it is otherwise.
+// CHECK-LABEL: func.func @cut_unstable
+// CHECK: %[[S:.*]]:2 = "stablehlo.sort"(%arg0, %arg1)
+// CHECK: %[[B:.*]] = stablehlo.optimization_barrier %[[S]]#1
+// CHECK: stablehlo.slice %[[B]] [0:3]
+// CHECK: return
+func.func @cut_unstable(%k: tensor<4xf32>, %v: tensor<4xf32>) -> tensor<3xf32> {
+  %0:2 = "stablehlo.sort"(%k, %v) <{dimension = 0 : i64, is_stable = false}> ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>, %c: tensor<f32>, %d: tensor<f32>):
+    %l = stablehlo.compare LT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    stablehlo.return %l : tensor<i1>
+  }) : (tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+  %1 = stablehlo.slice %0#1 [0:3] : (tensor<4xf32>) -> tensor<3xf32>
+  return %1 : tensor<3xf32>
+}
+
+// -----
+
 // Complex numbers are padded by parts.
 // CHECK-LABEL: func.func @pad
 // CHECK-COUNT-2: stablehlo.pad %{{.*}} : (tensor<3xf32>, tensor<f32>) -> tensor<5xf32>

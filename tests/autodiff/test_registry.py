@@ -18,14 +18,12 @@ from helpers import (
     cases_reductions,
     cases_replicas,
 )
+from helpers.activity import differentiated
 from helpers.gradients import lowered
 
 from pcp.autodiff import registry
-from pcp.autodiff.activity import propagate
-from pcp.autodiff.functions import body, functions, inline_calls
 from pcp.autodiff.kinds import Decomposed, NoGradient, Refusal, Vjp
-from pcp.dialect import hlo
-from pcp.dialect.context import make_context, parse
+from pcp.dialect.context import make_context
 
 CHAPTERS = (
     cases_chlo,
@@ -45,23 +43,6 @@ APART = {
     "stablehlo.composite",
     "func.call",
 }
-
-
-def differentiated(text: str) -> set[str]:
-    """Ops of a program through which a derivative flows."""
-    module = parse(text)
-    main = functions(module)["main"]
-    with module.context:
-        inline_calls(module, main)
-    found: set[str] = set()
-    block = body(main)
-    floats = {a: "" for a in block.arguments if hlo.is_differentiable(a)}
-    ops = [op.operation for op in block.operations]
-    active = propagate(ops, floats)
-    for op in ops:
-        if any(r in active for r in op.results):
-            found.add(op.name)
-    return found
 
 
 def test_every_rule_has_a_case() -> None:

@@ -96,6 +96,7 @@ COMPLEX = {
     "imag": lax.imag,
     "sqrt": lax.sqrt,
     "power": lambda z: lax.pow(z, z * (0.5 + 0j)),
+    "power_constant": lambda z: lax.pow(z, jnp.full_like(z, 2.5)),
     "convert": lambda z: lax.convert_element_type(lax.real(z), jnp.complex64) * z,
 }
 

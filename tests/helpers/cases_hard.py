@@ -353,6 +353,9 @@ NANS = [
     Case("nan_multiply", lambda x: x * x, (NAN,)),
     Case("nan_select", lambda x: jnp.where(jnp.isnan(x), 0.0, x), (NAN,)),
     Case("nan_elsewhere", lambda x: x[0] * x[2], (NAN,)),
+    Case("nan_max", lambda x: x.max(), (NAN,)),
+    Case("nan_min", lambda x: x.min(), (NAN,)),
+    Case("nan_maximum", lambda x: jnp.maximum(x, x[::-1]), (NAN,)),
 ]
 CASES = [
     *INITIAL,
