@@ -17,8 +17,10 @@ from pcp.passes.pipeline.names import name_results
 from pcp.passes.pipeline.once import assign_once
 from pcp.passes.pipeline.stages import MARK, Homes, Wanted, assign
 from pcp.passes.pipeline.tasks import build_schedule
-from pcp.passes.propagate_sharding import inline_calls
+from pcp.passes.pipeline.work import size_bytes
+from pcp.passes.propagate_sharding import inline_calls, port_shardings
 from pcp.passes.rewriting import functions, refuse
+from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.mesh import read_meshes
 
 AXIS, MESH = "pp", "mesh"
@@ -82,8 +84,9 @@ class Stage(Pass):
             inline_calls(module)
             mesh = self._mesh(module)
             homes: Homes = {}
+            wanted = self._wanted(module, mesh)
             for function in sorted(self._functions(module), key=_rank):
-                _stage(function, self._wanted(module, mesh), mesh, homes)
+                _stage(function, wanted, mesh, homes)
 
     def _check(self) -> None:
         if self.balance not in BALANCES:
@@ -139,6 +142,7 @@ class Stage(Pass):
             speeds=_speeds(rows, mesh),
             room=[min(map(_room, row)) for row in rows],
             shared_loss=self.share_loss,
+            state=_state_bytes(module, mesh),
         )
 
 
@@ -149,6 +153,26 @@ def _row(mesh: Mesh, stage: int) -> list[str]:
         for place, device in zip(mesh.members, mesh.devices, strict=True)
         if place[AXIS] == stage
     ]
+
+
+def _state_bytes(module: ir.Module, mesh: Mesh) -> dict[str, float]:
+    """Bytes of optimizer state that go with each parameter on a device, by name."""
+    sizes = {}
+    for function in functions(module):
+        arguments = funcs.entry(function).arguments
+        shardings = port_shardings(function, "arg_attrs", len(arguments))
+        for argument, said, sharding in zip(
+            arguments, funcs.argument_attributes(function), shardings, strict=True
+        ):
+            if funcs.string(said, funcs.ROLE) == "state":
+                axes = from_attribute(sharding).axes if sharding is not None else ()
+                name = funcs.string(said, funcs.NAME) or ""
+                sizes[name] = size_bytes(argument) / mesh.count(axes)
+    total: dict[str, float] = {}
+    for name, size in sizes.items():
+        parameter = name.partition(".")[2]
+        total[parameter] = total.get(parameter, 0.0) + size
+    return total
 
 
 def _rank(function: ir.Operation) -> tuple[bool, int]:

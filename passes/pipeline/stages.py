@@ -5,6 +5,7 @@ An op of the backward part runs on the stage whose forward values and parameters
 reads, as late as its cotangents allow: these come from the last stage and go down.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
@@ -37,7 +38,8 @@ Value = ir.Value
 class Wanted:
     """What the user asks for: see `pcp-stage`. `speeds` and `room` by stage.
 
-    `shared_loss`: the loss is delivered on every stage.
+    `shared_loss`: the loss is delivered on every stage. `state`: bytes of optimizer
+    state that go with each parameter, by name.
     """
 
     stages: int
@@ -47,6 +49,7 @@ class Wanted:
     speeds: list[float]
     room: list[float]
     shared_loss: bool = False
+    state: Mapping[str, float] = field(default_factory=dict)
 
 
 #: The stages that hold each parameter, by name.
@@ -201,6 +204,7 @@ def _chain(
     kept = [_kept(flow, n, sizes, wanted) for n in forward]
     for parameter, (first, _) in spans.items():
         kept[first] += 2 * sizes.of(parameter)  # itself and its gradient
+        kept[first] += wanted.state.get(name_of(flow, parameter), 0.0)
     by_time = [work(flow.ops[n]) * sizes.share(n) for n in forward]
     crossing, allowed = _crossing(flow, forward, sizes), [True] * len(forward)
     for parameter, (first, last) in spans.items():

@@ -1,5 +1,6 @@
 """pcp-stage: what stages compute together is what the whole program computes."""
 
+import math
 import multiprocessing
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
@@ -9,8 +10,10 @@ from helpers import pipelines, spmd_models
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.base import symbol
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import parse
 from pcp.errors import PassError
-from pcp.passes.functions import symbol_name
+from pcp.passes.functions import ROLE, argument_attributes, string, symbol_name
 
 CASES = [
     (model, f"stages={stages} microbatches={count} tied={tied}", kind)
@@ -82,6 +85,92 @@ def test_stages_cut_along_other_axes_equal_the_whole(
 ) -> None:
     job = elsewhere.submit(pipelines.mixed_error, model, axes, plan, options, kind)
     assert job.result(200) <= 1e-5
+
+
+def _layers(
+    devices: str, mesh: str = "pp=2", more: str = "", options: str = ""
+) -> list[int]:
+    """How many of eight equal layers the first device of each stage has."""
+    module = pipelines.chain(8, 16, marked=False)
+    axes = dict(part.split("=") for part in mesh.split(","))
+    listed = ", ".join(f'#pcp.axis<"{axis}", {n}>' for axis, n in axes.items())
+    count = math.prod(map(int, axes.values()))
+    names = ", ".join(f"@d{i}" for i in range(count))
+    target = '"pcp.target"() {arch = "x86_64", caps = {}, driver = "local", '
+    text = f"""
+{target} sym_name = "cpu"}} : () -> ()
+{devices}
+"pcp.mesh"() {{axes = [{listed}], devices = [{names}], sym_name = "m"}} : () -> ()
+"""
+    module = parse(text + "\n".join(map(str, module.body.operations)) + more)
+    stage = f"pcp-stage{{microbatches=2 {options}}}"
+    pipeline(
+        f"builtin.module({stage},pcp-schedule{{kind=1f1b}},pcp-lower-schedule)"
+    ).run(module)
+    with module.context:
+        held = []
+        for i in range(0, count, count // int(axes["pp"])):
+            home = next(op for op in module.body.operations if _is_home(op, f"d{i}"))
+            body = home.operation.regions[0].blocks[0].operations
+            grad = next(f.operation for f in body if symbol_name(f) == "grad")
+            roles = [string(said, ROLE) for said in argument_attributes(grad)]
+            held.append(roles.count("param"))
+        return held
+
+
+def _is_home(op: ir.OpView, name: str) -> bool:
+    return op.operation.name == "builtin.module" and symbol_name(op) == name
+
+
+def _device(name: str, **facts: float) -> str:
+    said = ""
+    if "speed" in facts:
+        said += f"throughput = {{f32 = {facts['speed']:.1f}}}, "
+    if "memory" in facts:
+        said += f"memory = {int(facts['memory'])}, "
+    return f'"pcp.device"() {{{said}sym_name = "{name}", target = @cpu}} : () -> ()'
+
+
+@pytest.mark.parametrize(
+    ("speeds", "layers"),
+    [((1e9, 1e9), [4, 4]), ((3e9, 1e9), [6, 2]), ((1e9, 7e9), [1, 7])],
+)
+def test_a_faster_device_gets_more_layers(speeds, layers: list[int]) -> None:
+    devices = [_device(f"d{i}", speed=speed) for i, speed in enumerate(speeds)]
+    assert _layers("\n".join(devices)) == layers
+
+
+def test_a_stage_is_as_fast_as_its_slowest_device() -> None:
+    speeds = (3e9, 1e9, 3e9, 3e9)
+    devices = [_device(f"d{i}", speed=speed) for i, speed in enumerate(speeds)]
+    assert _layers("\n".join(devices), "pp=2,dp=2") == [2, 6]
+
+
+def test_a_device_gets_no_more_than_it_holds() -> None:
+    """A layer keeps its weight and gradient and two activations: 128 + 512 bytes."""
+    fast = _device("d0", speed=3e9, memory=4 * 640 + 10)
+    assert _layers(f"{fast}\n{_device('d1', speed=1e9)}") == [4, 4]
+
+
+def test_optimizer_state_needs_room_too() -> None:
+    """Of every weight 64 bytes more: then there is no room for the fourth."""
+    said = [f'{{pcp.name = "m.w{i}", pcp.role = "state"}}' for i in range(8)]
+    takes = ", ".join(f"%m{i}: tensor<4x4xf32> {a}" for i, a in enumerate(said))
+    gives = ", ".join(f"tensor<4x4xf32> {a}" for a in said)
+    names, types = ", ".join(f"%m{i}" for i in range(8)), "tensor<4x4xf32>, " * 8
+    more = f"""
+func.func @keep({takes}) -> ({gives}) {{
+  return {names} : {types[:-2]}
+}}"""
+    fast = _device("d0", speed=3e9, memory=2400)
+    devices = f"{fast}\n{_device('d1', speed=1e9)}"
+    assert _layers(devices) == [4, 4]
+    assert _layers(devices, more=more) == [3, 5]
+
+
+def test_balanced_by_memory() -> None:
+    devices = [_device(f"d{i}", speed=speed) for i, speed in enumerate((3e9, 1e9))]
+    assert _layers("\n".join(devices), options="balance=memory") == [4, 4]
 
 
 def test_a_stage_whose_devices_share_unevenly(elsewhere) -> None:

@@ -15,7 +15,8 @@ def _slowest(chain: Chain, cuts: tuple[int, ...]) -> float:
     worst = 0.0
     for stage, (a, b) in enumerate(pairwise(bounds)):
         fits = sum(chain.kept[a:b]) <= chain.room[stage]
-        if not fits or (a and not chain.allowed[a]):
+        here = all(stage in stages for stages in chain.bound[a:b])
+        if not fits or not here or (a and not chain.allowed[a]):
             return inf
         worst = max(worst, sum(chain.cost[a:b]) / chain.speeds[stage])
     return worst
@@ -25,6 +26,7 @@ def _slowest(chain: Chain, cuts: tuple[int, ...]) -> float:
 def chains(draw) -> Chain:
     n, stages = draw(st.integers(2, 8)), draw(st.integers(1, 4))
     small = st.integers(0, 9)
+    bound = st.frozensets(st.integers(0, stages - 1), min_size=stages // 2)
     return Chain(
         cost=draw(st.lists(small, min_size=n, max_size=n)),
         kept=draw(st.lists(small, min_size=n, max_size=n)),
@@ -36,6 +38,7 @@ def chains(draw) -> Chain:
         room=draw(
             st.lists(st.sampled_from([12.0, inf]), min_size=stages, max_size=stages)
         ),
+        bound=draw(st.one_of(st.just([]), st.lists(bound, min_size=n, max_size=n))),
     )
 
 
