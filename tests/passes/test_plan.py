@@ -1,0 +1,160 @@
+"""pcp-plan: which groups there are, what is left out, what fits, what it costs."""
+
+import pytest
+from helpers import spmd_models
+
+from pcp.compiler import pipelines
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import parse
+from pcp.errors import PassError
+from pcp.passes.functions import find
+from pcp.passes.plan import Plan, Search, parse_axes
+from pcp.passes.planning import tensor_groups
+from pcp.passes.sharding.mesh import read_meshes
+
+FAST = "memory = 8000000000, throughput = {f32 = 5.0e10}, membw = 1.0e10"
+SLOW = "memory = 8000000000, throughput = {f32 = 5.0e7}, membw = 1.0e7"
+
+
+def devices(*facts: str, bandwidth: float = 1e10, latency: float = 1000) -> str:
+    """A cluster in which everybody is linked with everybody."""
+    lines = [
+        '"pcp.target"() {sym_name = "cpu", arch = "x86_64", driver = "local", '
+        "caps = {}} : () -> ()"
+    ]
+    for i, fact in enumerate(facts):
+        lines.append(
+            f'"pcp.device"() {{sym_name = "d{i}", target = @cpu, ordinal = {i}, '
+            f"{fact}}} : () -> ()"
+        )
+        lines += [
+            f'"pcp.link"() {{ends = [@d{j}, @d{i}], bandwidth = {bandwidth:e}, '
+            f"latency_ns = {latency:e}}} : () -> ()"
+            for j in range(i)
+        ]
+    return "\n".join(lines)
+
+
+def training(name: str, cluster: str) -> ir.Module:
+    """A model's training program in a module with a cluster."""
+    module = parse(spmd_models.training_text(name))
+    pipelines.prepare(infer_roles=True).run(module)
+    pipelines.whole("train", entry="main", optimizer="adamw{lr=1e-3}").run(module)
+    described = parse(cluster, module.context)
+    with ir.InsertionPoint.at_block_begin(module.body):
+        for view in described.body.operations:
+            view.operation.clone()
+    return module
+
+
+def _search(name: str, cluster: str, **wanted):
+    module = training(name, cluster)
+    with module.context:
+        return Search.of(module, **wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("mlp", {"w1": 1, "b1": 0, "w2": 0}),
+        ("block", {"up": 1, "down": 0}),
+        ("block", {"q": 1, "k": 1, "v": 1, "out": 0}),
+    ],
+)
+def test_columns_bring_their_rows(name: str, group: dict[str, int]) -> None:
+    module = parse(spmd_models.training_text(name))
+    pipelines.whole("grad", entry="main").run(module)
+    with module.context:
+        main = find(module, "main")
+        assert main is not None
+        found = [g.cut for g in tensor_groups.find(main, 2)]
+    assert group in found
+
+
+def test_equal_layers_are_one_group() -> None:
+    module = parse(spmd_models.training_text("gpt"))
+    pipelines.whole("grad", entry="main").run(module)
+    with module.context:
+        main = find(module, "main")
+        assert main is not None
+        found = [g.cut for g in tensor_groups.find(main, 2)]
+    (group,) = [set(cut) for cut in found if cut.get("layers.0.up") == 1]
+    assert {"layers.0.up", "layers.1.up", "layers.0.down", "layers.1.down"} <= group
+
+
+@pytest.mark.slow
+def test_every_plan_that_is_judged_partitions() -> None:
+    choice = _search("block", devices(FAST, FAST, FAST, FAST)).run(keep=24)
+    kinds = {(j.candidate.dp, j.candidate.tp) for j in choice.judged}
+    assert {(2, 1), (4, 1), (1, 2), (2, 2)} <= kinds
+    assert all(j.cost.seconds > 0 and j.memory > 0 for j in choice.judged)
+
+
+def test_zero_holds_less_the_further_it_goes() -> None:
+    search = _search("mlp", devices(FAST, FAST))
+    choice = search.run(keep=24)
+    held = {
+        j.candidate.zero: j.memory
+        for j in choice.judged
+        if (j.candidate.dp, j.candidate.tp) == (2, 1)
+    }
+    assert held[1] < held[0]
+    assert set(held) == {0, 1, 2, 3}
+
+
+def test_a_slow_device_is_left_out() -> None:
+    choice = _search("mlp", devices(FAST, SLOW)).run()
+    assert choice.best.candidate.devices == ("d0",)
+    assert "left out: d1" in choice.lines()
+
+
+def test_a_device_without_links_is_left_out() -> None:
+    lines = devices(FAST, FAST).splitlines()
+    cluster = "\n".join(line for line in lines if "pcp.link" not in line)
+    choice = _search("mlp", cluster).run()
+    assert len(choice.best.candidate.devices) == 1
+
+
+def test_a_plan_that_fits_is_taken_though_slower() -> None:
+    loose = _search("mlp", devices(FAST, FAST)).run(keep=24)
+    whole = next(j for j in loose.judged if len(j.candidate.devices) == 1)
+    least = min(j.memory for j in loose.judged)
+    room = int((least + whole.memory) / 2)
+    small = f"memory = {room}, throughput = {{f32 = 5.0e10}}, membw = 1.0e10"
+    tight = _search("mlp", devices(small, small, bandwidth=1e3)).run(keep=24)
+    assert tight.best.memory <= room
+    assert tight.best.candidate.devices == ("d0", "d1")
+
+
+def test_nothing_fits() -> None:
+    tiny = "memory = 100, throughput = {f32 = 5.0e10}, membw = 1.0e10"
+    with pytest.raises(PassError, match=r"nothing fits: the least memory is that of"):
+        _search("mlp", devices(tiny, tiny)).run()
+
+
+def test_a_type_without_a_rate() -> None:
+    bf16 = "memory = 8000000000, throughput = {bf16 = 5.0e10}, membw = 1.0e10"
+    with pytest.raises(PassError, match=r"@d0 has no throughput of f32 \(it has: bf16"):
+        _search("mlp", devices(bf16)).run()
+
+
+def test_the_pass_writes_what_the_search_says() -> None:
+    first, second = (training("mlp", devices(FAST, FAST)) for _ in range(2))
+    for module in (first, second):
+        Plan(mesh="dp=2", explain=True, keep=2).run(module)
+    with first.context:
+        (mesh,) = read_meshes(first).values()
+        assert mesh.axes == {"dp": 2}
+        assert "pcp.alternatives" in first.operation.attributes
+    assert str(first) == str(second)
+
+
+@pytest.mark.parametrize("text", ["pp=2", "dp", "dp=0", "dp=x"])
+def test_axes_that_no_plan_has(text: str) -> None:
+    with pytest.raises(PassError, match="is not dp=N or tp=N"):
+        parse_axes(text)
+
+
+def test_a_mesh_larger_than_the_cluster() -> None:
+    with pytest.raises(PassError, match="a mesh of 4 for 2 devices"):
+        _search("mlp", devices(FAST, FAST), axes={"dp": 4})
