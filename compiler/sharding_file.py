@@ -38,7 +38,11 @@ class Rules:
         """Read a file; raises `ConfigError` with the path and what is wrong."""
         try:
             content = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise ConfigError(
+                f"{path}: cannot read the shardings: {error.strerror}"
+            ) from error
+        except ValueError as error:
             raise ConfigError(f"{path}: {error}") from error
         if not isinstance(content, dict) or set(content) != {"tensors"}:
             found = ", ".join(content) if isinstance(content, dict) else "no object"
@@ -91,6 +95,7 @@ def annotate(module: ir.Module, mesh: Mesh, sharding: str | None) -> int:
     if sharding not in (None, "auto", "none"):
         rules = Rules.read(Path(str(sharding)))
         _check(rules, mesh)
+        _check_names(rules, module)
     automatic = sharding in (None, "auto") and BATCH_AXIS in mesh.axes
     count = 0
     for function in functions(module):
@@ -100,14 +105,40 @@ def annotate(module: ir.Module, mesh: Mesh, sharding: str | None) -> int:
 
 
 def _check(rules: Rules, mesh: Mesh) -> None:
-    """Every axis that the file names is one of the mesh."""
+    """Every axis that the file names is one of the mesh, and cuts a tensor once."""
     for pattern, dims in rules.tensors.items():
-        for axis in (axis for dim in dims for axis in dim):
+        axes = [axis for dim in dims for axis in dim]
+        for axis in axes:
+            if axes.count(axis) > 1:
+                raise ConfigError(
+                    f'{rules.source}: {pattern}: axis "{axis}" is given twice; it can '
+                    "cut one dimension"
+                )
             if axis not in mesh.axes:
                 raise ConfigError(
                     f'{rules.source}: {pattern}: axis "{axis}" is not of the mesh '
                     f"({', '.join(mesh.axes)}).{nearest(axis, mesh.axes)}"
                 )
+
+
+def _check_names(rules: Rules, module: ir.Module) -> None:
+    """A name without wildcards is one of the program's; a pattern may fit nothing."""
+    names: set[str] = set()
+    for function in functions(module):
+        type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        for which, types in (("arg_attrs", type_.inputs), ("res_attrs", type_.results)):
+            names.update(name for name, _ in _facts(function, which, len(types)))
+    names.discard("")
+    known = names | {name.partition(".")[2] for name in names}
+    for pattern in rules.tensors:
+        if not set("*?[") & set(pattern) and pattern not in known:
+            raise ConfigError(
+                f"{rules.source}: the program has no tensor {pattern}."
+                + (
+                    nearest(pattern, known)
+                    or f" It has {', '.join(sorted(names)[:8])}, .."
+                )
+            )
 
 
 def _ports(

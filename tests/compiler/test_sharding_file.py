@@ -1,0 +1,58 @@
+"""Sharding files: what is wrong with one is said with its name and the pattern."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pcp.compiler.sharding_file import annotate
+from pcp.dialect.context import parse
+from pcp.errors import ConfigError
+from pcp.mesh import Mesh
+
+MODEL = """
+func.func @main(%x: tensor<8x4xf32> {pcp.name = "x", pcp.role = "data"},
+    %w: tensor<4x6xf32> {pcp.name = "up.weight", pcp.role = "param"}) -> tensor<8x6xf32> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+    : (tensor<8x4xf32>, tensor<4x6xf32>) -> tensor<8x6xf32>
+  return %0 : tensor<8x6xf32>
+}
+"""  # noqa: E501
+MESH = Mesh("m", {"dp": 2, "tp": 2})
+
+
+def _annotated(folder: Path, tensors: object) -> str:
+    path = folder / "rules.json"
+    path.write_text(json.dumps({"tensors": tensors}))
+    module = parse(MODEL)
+    with module.context:
+        annotate(module, MESH, str(path))
+    return str(module)
+
+
+def test_patterns_and_names(tmp_path: Path) -> None:
+    tensors = {"x": [["dp"]], "*.weight": [[], ["tp"]], "*.bias": [["tp"]]}
+    text = _annotated(tmp_path, tensors)
+    assert '#pcp.sharding<@m, [["dp"], []], [], []>' in text
+    assert '#pcp.sharding<@m, [[], ["tp"]], [], []>' in text
+
+
+@pytest.mark.parametrize(
+    ("tensors", "says"),
+    [
+        ({"x": [["pp"]]}, r'rules\.json: x: axis "pp" is not of the mesh \(dp, tp\)'),
+        ({"x": [["dp"], ["dp"]]}, r'x: axis "dp" is given twice; it can cut one'),
+        ({"x": [[], [], ["dp"]]}, "x has rank 2, and 3 dimensions are given for it"),
+        ({"up.wieght": [["tp"]]}, r"no tensor up\.wieght\. Did you mean 'up\.weight'"),
+        ({"zzzz": [["tp"]]}, r"no tensor zzzz\. It has up\.weight, x"),
+        ({"x": 3}, "x: give a list of axes for each dimension"),
+    ],
+)
+def test_what_is_wrong(tensors: object, says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=says):
+        _annotated(tmp_path, tensors)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read the shardings: No such file"):
+        annotate(parse(MODEL), MESH, str(tmp_path / "none.json"))
