@@ -54,9 +54,13 @@ class Closes(Protocol):
 
 
 class Device:
-    """An open device; arrays and programs on it keep it alive."""
+    """An open device; arrays and programs on it keep it alive.
 
-    def __init__(self, uri: str) -> None:
+    Without `caching` its allocator gives buffers back at once, and its statistics
+    count those in use.
+    """
+
+    def __init__(self, uri: str, *, caching: bool = True) -> None:
         self.uri = uri
         self.driver = uri.partition("://")[0]
         known = rt.query_available_drivers()
@@ -69,7 +73,7 @@ class Device:
             self.hal = rt.get_driver(self.driver).create_device_by_uri(
                 uri,
                 # Names are what it takes; the wheel's stub says objects.
-                allocators=_ALLOCATORS.get(self.driver),  # pyright: ignore[reportArgumentType]
+                allocators=_ALLOCATORS.get(self.driver) if caching else None,  # pyright: ignore[reportArgumentType]
             )
         except Exception as error:
             raise ConfigError(
