@@ -176,13 +176,15 @@ class Propagation:
     def _annotate(self) -> None:
         arguments = block_of(self.function, 0).arguments
         given = port_shardings(self.function, "arg_attrs", len(arguments))
-        for argument, sharding in zip(arguments, given, strict=True):
+        for i, (argument, sharding) in enumerate(zip(arguments, given, strict=True)):
             if sharding is not None:
-                self._seed(self.graph.index[argument], sharding, self.function)
+                number = self.graph.index[argument]
+                self._seed(number, sharding, self.function, f"argument {i}: ")
         results = port_shardings(self.function, "res_attrs", len(self.graph.results))
-        for number, sharding in zip(self.graph.results, results, strict=True):
+        ends = zip(self.graph.results, results, strict=True)
+        for i, (number, sharding) in enumerate(ends):
             if sharding is not None:
-                self._seed(number, sharding, self.function)
+                self._seed(number, sharding, self.function, f"result {i}: ")
         for op in walk(block_of(self.function, 0)):
             if op.name in ("pcp.constraint", "pcp.reshard"):
                 number = self.graph.index[op.results[0]]
@@ -199,9 +201,11 @@ class Propagation:
             if (number := self.graph.number(result)) is not None:
                 self._seed(number, sharding, op)
 
-    def _seed(self, number: int, sharding: ir.Attribute, op: ir.Operation) -> None:
+    def _seed(
+        self, number: int, sharding: ir.Attribute, op: ir.Operation, port: str = ""
+    ) -> None:
         annotation = Annotation.read(sharding)
-        self._check(annotation, self.graph.shapes[number], op)
+        self._check(annotation, self.graph.shapes[number], op, port)
         self.tensors[number] = _Tensor(
             list(annotation.layout.dims),
             list(annotation.closed),
@@ -211,11 +215,15 @@ class Propagation:
         )
 
     def _check(
-        self, annotation: Annotation, shape: tuple[int, ...], op: ir.Operation
+        self,
+        annotation: Annotation,
+        shape: tuple[int, ...],
+        op: ir.Operation,
+        port: str,
     ) -> None:
         """Raise at an annotation that no tensor can have."""
         layout = annotation.layout
-        where = f"{location_string(op.location)}: {op.name}"
+        where = f"{location_string(op.location)}: {op.name}: {port}".removesuffix(": ")
         axes = [*layout.axes, *layout.unreduced, *annotation.replicated]
         if annotation.mesh != self.mesh.name:
             known = f"the program's mesh is @{self.mesh.name}"

@@ -25,7 +25,7 @@ func.func @twice(%x: tensor<8x4xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"], 
 // -----
 
 "pcp.mesh"() {axes = [#pcp.axis<"dp", 4>], devices = [], sym_name = "m"} : () -> ()
-// expected-error@+1 {{dimension 0 of 3 cannot be cut into 4 parts along dp}}
+// expected-error@+1 {{argument 0: dimension 0 of 3 cannot be cut into 4 parts along dp}}
 func.func @small(%x: tensor<3xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"]], [], []>}) -> tensor<3xf32> {
   return %x : tensor<3xf32>
 }
