@@ -62,12 +62,14 @@ def binary_of(module: ir.Module) -> bytes:
     """Compiled for this machine."""
     import iree.compiler
 
-    return iree.compiler.compile_str(
+    binary = iree.compiler.compile_str(
         str(module),
         target_backends=["llvm-cpu"],
         input_type="stablehlo",
         extra_args=["--iree-llvmcpu-target-cpu=host"],
     )
+    assert binary is not None  # it is only where an output file is named
+    return binary
 
 
 class Loaded:
