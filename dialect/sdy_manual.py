@@ -10,6 +10,7 @@ over the mesh; pcp by the axes along which they differ.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
+from typing import Any
 
 import numpy as np
 
@@ -121,7 +122,7 @@ def _numbers(op: ir.Operation, name: str) -> Groups:
     return np.array(ir.DenseIntElementsAttr(op.attributes[name])).tolist()
 
 
-def _group(op: ir.Operation, axes: Axes) -> dict[str, object]:
+def _group(op: ir.Operation, axes: Axes) -> dict[str, Any]:
     return {"mesh": axes.mesh, "axes": axes.of(_numbers(op, "replica_groups"))}
 
 
