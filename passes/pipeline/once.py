@@ -2,9 +2,8 @@
 
 Every tensor belongs to the stage of its parameter. What a stage can compute from
 what it holds, it computes itself, several of them the same if need be. An op that
-reads from several stages runs where most of what it reads is; scalars that come of it
-(the factor of a clipped norm) go to whoever reads them, so that what is spread from
-them is not sent.
+reads from several stages runs where the fewest bytes have to be sent for it: not what
+is made of a scalar (the factor of a clipped norm, spread over a gradient), but that.
 """
 
 from collections.abc import Sequence
@@ -25,8 +24,8 @@ from pcp.passes.rewriting import is_pure
 
 Value = ir.Value
 
-#: Values of up to so many bytes are sent rather than what is made of them.
-SMALL = 64
+#: How many ops back it is looked for something smaller to send.
+DEPTH = 8
 
 
 def assign_once(flow: Flow, count: int, homes: Homes) -> Stages:
@@ -82,48 +81,68 @@ class _Once:
         for argument, homes in self.stages.homes.items():
             self.at[argument] = frozenset(homes)
         for number, op in enumerate(self.flow.ops):
-            near = self.everywhere
-            for value in self.flow.reads[number]:
-                near &= self.at[value]
             self.flow.kinds[number] = FIXED
-            if not near:
-                self._join(number)
-            elif op.name != "pcp.reshard" and not is_pure(op):
+            near = self._near(number) or frozenset([self._gather(number)])
+            if op.name != "pcp.reshard" and not is_pure(op):
+                near = frozenset([min(near)])
                 self._pin(number, min(near))
-            else:
-                self.at.update((result, near) for result in op.results)
+            self.at.update((result, near) for result in op.results)
 
-    def _join(self, number: int) -> None:
-        """An op that reads from several stages: on the one that holds the most."""
+    def _near(self, number: int) -> frozenset[int]:
+        """The stages that have all that an op reads."""
+        near = self.everywhere
+        for value in self.flow.reads[number]:
+            near &= self.at[value]
+        return near
+
+    def _gather(self, number: int) -> int:
+        """The stage that needs the least for an op; it gets what it lacks."""
         read = self.flow.reads[number]
-        held = {
-            stage: sum(size_bytes(v) for v in read if stage in self.at[v])
-            for stage in sorted(self.everywhere)
-        }
-        stage = max(held, key=lambda s: held[s])
+        stage = min(
+            sorted(self.everywhere),
+            key=lambda s: sum(self._price(v, s) for v in read),
+        )
         for value in read:
-            if stage not in self.at[value]:
-                self._send(value)
-        self._pin(number, stage)
-        results = self.flow.ops[number].results
-        if sum(map(size_bytes, results)) <= SMALL:
-            self.at.update((result, self.everywhere) for result in results)
+            self._bring(value, stage)
+        return stage
 
-    def _pin(self, number: int, stage: int) -> None:
-        self.flow.kinds[number] = TAIL
-        self.stages.of[number] = stage
-        results = self.flow.ops[number].results
-        self.at.update((result, frozenset([stage])) for result in results)
+    def _price(self, value: Value, stage: int, depth: int = DEPTH) -> int:
+        """Bytes to send so that a stage has a value."""
+        if stage in self.at[value]:
+            return 0
+        number = self.flow.makers.get(value)
+        own = size_bytes(value)
+        if number is None or self.flow.kinds[number] != FIXED or not depth:
+            return own
+        parts = (self._price(v, stage, depth - 1) for v in self.flow.reads[number])
+        return min(own, sum(parts))
+
+    def _bring(self, value: Value, stage: int, depth: int = DEPTH) -> None:
+        """Let a stage have a value: sent, or made there of what is sent."""
+        if stage in self.at[value]:
+            return
+        number = self.flow.makers.get(value)
+        if self._price(value, stage, depth) == size_bytes(value):
+            self._send(value)
+        else:
+            assert number is not None, "an argument costs what it is large"
+            for source in self.flow.reads[number]:
+                self._bring(source, stage, depth - 1)
+        self.at[value] |= {stage}
 
     def _send(self, value: Value) -> None:
         """The value is made on one stage, which another reads it from."""
         number = self.flow.makers.get(value)
         if number is not None and self.flow.kinds[number] == FIXED:
-            self.flow.kinds[number] = TAIL
-            self.stages.of[number] = min(self.at[value])
+            self._pin(number, min(self.at[value]))
+
+    def _pin(self, number: int, stage: int) -> None:
+        """The op runs on this stage alone."""
+        self.flow.kinds[number] = TAIL
+        self.stages.of[number] = stage
 
     def deliver(self) -> None:
         """Results that are wanted on stages that cannot make them are sent."""
         for k, value in enumerate(self.flow.results):
-            if not set(self.stages.delivered[k]) <= self.at[value]:
-                self._send(value)
+            for stage in self.stages.delivered[k]:
+                self._bring(value, stage)
