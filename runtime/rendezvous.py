@@ -66,8 +66,7 @@ class Rendezvous:
 
     def give_up(self, delay: float) -> None:
         """Tell those who came who is missing, if somebody is after `delay` seconds."""
-        loop = self.endpoint.loop
-        loop.call(lambda: loop.later(delay, self._give_up))
+        self.endpoint.loop.ask(lambda: self.endpoint.loop.later(delay, self._give_up))
 
     def close(self) -> None:
         """Stop listening."""
