@@ -89,7 +89,8 @@ def build(text: str, choice: Choice, plan: Candidate, folder: Path) -> Path:
         for name, d in choice.groups[plan.tp][i].cut.items()
     }
     batch = [["dp"]] if plan.dp > 1 else []
-    data = {name: batch for name in ("ids", "targets", "x", "y")}
+    names = [n for n in ("ids", "targets", "x", "y") if f'pcp.name = "{n}"' in text]
+    data = {name: batch for name in names}
     sharding = folder / "sharding.json"
     sharding.write_text(json.dumps({"tensors": cut | data}))
     axes = ",".join(f"{axis}={n}" for axis, n in plan.axes.items())

@@ -45,6 +45,10 @@ MESH, BATCH = "mesh", "dp"
 #: What runs in a step, by mode; the others are not judged.
 STEPS = {"train": ("grad", "apply"), "grad": ("grad",), "forward": ()}
 
+#: Bytes that a compiler takes for temporaries, against those alive at once: it packs
+#: them with gaps, and runs ops in waves. Measured with IREE on GPTs: 1.1 to 1.2.
+PACKING = 1.15
+
 #: Roles of what is there from one step to the next.
 KEPT = ("param", "state")
 
@@ -232,7 +236,8 @@ def step_bytes(made: list[ir.Operation]) -> float:
         donated = 0
         if symbol_name(function) == "apply":
             donated = sum(size_bytes(v) for v in _returned(block))
-        inside += max(0, storage.temporary_bytes(block) - donated)
+        temporary = max(0, storage.temporary_bytes(block) - donated)
+        inside += int(PACKING * temporary)
         own.append(inside)
     return float(sum(kept.values()) + max(own, default=0))
 

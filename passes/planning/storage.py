@@ -8,10 +8,11 @@ than one op reads. Constants, broadcasts and reshapes hold nothing.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from pcp.dialect.attributes import Future
 from pcp.dialect.bindings import ir
 from pcp.passes.elementwise import ELEMENTWISE
 from pcp.passes.pipeline.work import size_bytes
-from pcp.passes.sharding.flow import CONTROL_FLOW
+from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
 
 Value = ir.Value
 
@@ -56,7 +57,10 @@ class Storage:
     def read_by(self, op: ir.Operation) -> tuple[Value, ...]:
         """The stored values that an op reads, directly or through maps."""
         found: dict[Value, None] = {}
-        for operand in _operands(op):
+        operands = [*_operands(op)]
+        if op.name == "pcp.wait":  # what is under way is read until it is over
+            operands += op.operands[0].owner.operands
+        for operand in operands:
             if operand in self.stored:
                 found[operand] = None
             else:
@@ -96,16 +100,12 @@ def _is_small_map(op: ir.Operation) -> bool:
     )
 
 
-def peak_bytes(block: ir.Block, donated: int = 0) -> int:
-    """The most bytes that a call holds at once, its arguments included.
-
-    `donated` bytes of results take the place of arguments.
-    """
-    return _argument_bytes(block) + max(0, temporary_bytes(block) - donated)
-
-
-def _argument_bytes(block: ir.Block) -> int:
-    return sum(size_bytes(a) for a in block.arguments)
+def value_bytes(value: Value) -> int:
+    """Bytes of a tensor, or of what a started collective will give."""
+    if not isinstance(value.type, Future):
+        return size_bytes(value)
+    inner = block_of(value.owner, 0)
+    return sum(size_bytes(v) for v in returned(inner).operands)
 
 
 def temporary_bytes(block: ir.Block) -> int:
@@ -120,10 +120,10 @@ def temporary_bytes(block: ir.Block) -> int:
     arguments = set(block.arguments)
     for value, i in last.items():
         if value not in arguments:
-            ends[i] = ends.get(i, 0) + size_bytes(value)
+            ends[i] = ends.get(i, 0) + value_bytes(value)
     held = most = 0
     for i, op in enumerate(ops):
-        held += sum(size_bytes(r) for r in op.results if r in storage.stored)
+        held += sum(value_bytes(r) for r in op.results if r in storage.stored)
         inner = max((_inner(region) for region in _bodies(op)), default=0)
         most = max(most, held + inner)
         held -= ends.get(i, 0)
