@@ -90,6 +90,7 @@ def main() -> None:
     pipelines.prepare(infer_roles=True).run(module)
     pipelines.whole("train", entry="main", optimizer="adamw").run(module)
     mesh = describe(module, CompileOptions(source="gpt", mesh=flags.mesh))
+    assert mesh is not None  # there is one of --mesh
     cut(module, mesh, flags.layers)
     print(f"{flags.layers} layers, {size(module):,} ops, mesh {flags.mesh}")
     print(f"{'pass':24} {'wall s':>8} {'CPU s':>8}")
