@@ -4,7 +4,7 @@
 
 to which rounding of terms of size one is added (`gradients.assert_close`). Two that
 IREE cannot run are checked in the reference interpreter. With `test_programs` these
-are fifty-nine models.
+are sixty-four models.
 """
 
 from collections.abc import Iterator
@@ -12,8 +12,14 @@ from dataclasses import replace
 
 import jax
 import pytest
-from helpers import whole_losses, whole_sequence, whole_vision
-from helpers.gradients import TOLERANCE, Case, check_vjp
+from helpers import whole_branches, whole_losses, whole_sequence, whole_vision
+from helpers.gradients import (
+    TOLERANCE,
+    Case,
+    check_jvp,
+    check_vjp,
+    derivative_case,
+)
 from helpers.interpreter import Interpreter
 from helpers.iree_server import Iree
 from helpers.programs import PROGRAM_TOLERANCE
@@ -47,6 +53,9 @@ EVERY = [
     for chapter in (whole_vision, whole_sequence, whole_losses)
     for case in chapter.PROGRAMS
 ]
+BRANCHES = Group([_with_tolerance(case) for case in whole_branches.PROGRAMS])
+#: Of the others `test_order_two` has ten; second derivatives of bf16 are noise.
+SECOND = [case for case in BRANCHES.cases if case.name != "narrow_gpt"]
 QUICK = Group([case for case in EVERY if case.name in FAST])
 REST = Group([case for case in EVERY if case.name not in {*FAST, *NOT_IN_IREE}])
 
@@ -66,6 +75,18 @@ def test_gradient(case: Case, iree: Iree) -> None:
 @pytest.mark.parametrize("case", REST.cases, ids=str)
 def test_gradient_of_the_rest(case: Case, iree: Iree) -> None:
     REST.check(case, iree)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", BRANCHES.cases, ids=str)
+def test_gradient_of_programs_with_branches(case: Case, iree: Iree) -> None:
+    BRANCHES.check(case, iree)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SECOND, ids=str)
+def test_hessian_vector_product(case: Case, interpreter: Interpreter) -> None:
+    check_jvp(derivative_case(case), interpreter)
 
 
 @pytest.mark.slow
