@@ -32,6 +32,7 @@ from pcp.runtime.operation import Operation, Pending
 from pcp.runtime.param_sync import SyncReport, param_sync
 
 if TYPE_CHECKING:
+    from pcp.runtime.elastic import ElasticCommunicator
     from pcp.runtime.rendezvous import Rendezvous
 
 Seconds = float | timedelta | None
@@ -90,6 +91,46 @@ class Communicator:
             silence,
             faults,
             shared_memory,
+        )
+
+    @classmethod
+    def join(
+        cls,
+        address: str,
+        *,
+        name: str | None = None,
+        listen: str | None = None,
+        advertise: str | None = None,
+        timeout: float | timedelta = 60.0,
+        heartbeat: float = 0.5,
+        silence: float = 5.0,
+        patience: float = 60.0,
+        faults: FaultPlan | None = None,
+        shared_memory: bool = True,
+    ) -> "ElasticCommunicator":
+        """Join the elastic world of the coordinator at `address`.
+
+        Blocks until the members that are there already renew their group
+        (`update_membership`), or until enough are there for the first. `name`
+        tells members apart, in messages too. `listen` and `advertise` are as in
+        `Endpoint.listen`; without them peers use the address by which this
+        machine reaches the coordinator. A coordinator that is gone has
+        `patience` seconds to come back. Raises ProtocolError when refused,
+        PeerLost when there is no coordinator, Timeout when nobody renews.
+        """
+        from pcp.runtime.elastic import join
+
+        return join(
+            address,
+            name=name,
+            listen=listen,
+            advertise=advertise,
+            timeout=timeout,
+            heartbeat=heartbeat,
+            silence=silence,
+            patience=patience,
+            faults=faults,
+            shared_memory=shared_memory,
         )
 
     @classmethod

@@ -52,7 +52,9 @@ class Endpoint:
     ) -> None:
         self._listener = transport.listen(address)
         host, port = self._listener.getsockname()[:2]
-        self.address = advertise or transport.format_address(host, port)
+        self.listening = transport.format_address(host, port)
+        """Where it listens."""
+        self.address = advertise or self.listening
         """Where peers reach this endpoint."""
         self.loop = Loop(f"pcp-{port}")
         self.pulse = pulse
@@ -62,7 +64,7 @@ class Endpoint:
         self._waiting: dict[TcpLink, float] = {}
         self._parked: list[tuple[TcpLink, dict[str, Any]]] = []
         self._forming: dict[int, Forming] = {}
-        self._newest = -1
+        self._newest = self._floor = -1
         self._groups: list[Group] = []
         self._closed = False
         self._lock = threading.Lock()
@@ -142,9 +144,14 @@ class Endpoint:
         """Let `greeter(link, hello)` answer connections made for `purpose`."""
         self.loop.ask(lambda: self._greeters.__setitem__(purpose, greeter))
 
-    def cancel(self, reason: str) -> None:
-        """Abandon every `form` under way; it raises CollectiveAborted."""
-        self.loop.call(self._cancel, CollectiveAborted(reason), None)
+    def cancel(self, reason: str, *, below: int | None = None) -> None:
+        """Abandon every `form` under way; it raises CollectiveAborted.
+
+        With `below`, only those of earlier epochs, and also those still to come.
+        """
+        if below is not None:
+            self._floor = max(self._floor, below)
+        self.loop.call(self._cancel, CollectiveAborted(reason), below)
 
     def close(self) -> None:
         """Close all groups, the listener and the thread."""
@@ -184,6 +191,8 @@ class Endpoint:
     def _begin(self, forming: Forming) -> None:
         if self._closed:
             raise CollectiveAborted("the endpoint is closed")
+        if forming.epoch < self._floor:
+            raise CollectiveAborted(f"epoch {self._floor} replaces {forming.epoch}")
         if forming.epoch <= self._newest:
             raise ConfigError(
                 f"epoch {forming.epoch} is not newer than {self._newest}; every new "

@@ -70,6 +70,8 @@ class Kind(IntEnum):
     """The sender has emptied slot `step` of the receiver's memory."""
     SHARED = 14
     """A DATA frame whose payload is in the sender's memory."""
+    CONTROL = 15
+    """Between a member and its coordinator (JSON); see `membership`."""
 
 
 @dataclass(slots=True)

@@ -76,6 +76,10 @@ class Group:
         self._beat: Timer | None = None
         self._closed = False
         self._closing: list[Link] = []
+        self.arbiter: Callable[[tuple[int, int]], None] | None = None
+        """Who is asked about operations that were voted for when a peer is lost."""
+        self._conceded: set[tuple[int, int]] = set()
+        self._doubtful: dict[tuple[int, int], Operation] = {}
 
     @property
     def lingering(self) -> bool:
@@ -123,15 +127,64 @@ class Group:
 
     def retire(self, operation: Operation) -> None:
         """The operation is over."""
-        self._operations.pop((operation.tag, operation.seq), None)
+        key = (operation.tag, operation.seq)
+        self._operations.pop(key, None)
+        self._doubtful.pop(key, None)
+        if self.arbiter is not None and not operation.committed:
+            self._conceded.add(key)
+
+    def arbitrate(self, operation: Operation) -> bool:
+        """Ask the arbiter, if there is one; `decided` brings the answer."""
+        if self.arbiter is None or self._closed:
+            return False
+        key = (operation.tag, operation.seq)
+        self._doubtful[key] = operation
+        self.arbiter(key)
+        return True
+
+    # What an arbiter asks and says (`membership`).
+
+    @property
+    def idle(self) -> bool:
+        """Whether no operation is under way."""
+        return not self._operations
+
+    @property
+    def doubtful(self) -> list[tuple[int, int]]:
+        """The operations that wait for a decision."""
+        return list(self._doubtful)
+
+    def concede(self, key: tuple[int, int]) -> bool:
+        """Whether this member voted for an operation; if not, it never will."""
+        operation = self._operations.get(key)
+        if operation is not None:
+            if not operation.voted:
+                operation.give_up(_again(self.fault or _given_up()))
+            return operation.voted
+        if key in self._conceded:
+            return False
+        if key[1] < self._posted.get(key[0], 0):
+            return True
+        self._conceded.add(key)
+        return False
+
+    def decided(self, key: tuple[int, int], commit: bool) -> None:
+        """The outcome of an operation `arbitrate` asked about."""
+        operation = self._doubtful.pop(key, None)
+        if operation is not None:
+            operation.decided(commit)
+
+    def peer_died(self, rank: int, reason: str) -> None:
+        """Somebody who knows says that a member is dead."""
+        self._lose(rank, reason)
 
     def post(self, operation: Operation) -> None:
         """Start an operation whose tag and seq are set."""
         key = (operation.tag, operation.seq)
         parked = self._parked.pop(key, [])
         self._posted[operation.tag] = operation.seq + 1
-        if self.fault is not None:
-            operation.end(_again(self.fault))
+        if self.fault is not None or key in self._conceded:
+            operation.end(_again(self.fault or _given_up()))
             return
         gone = self._left.intersection(operation.peers)
         if len(self._operations) >= MAX_IN_FLIGHT:
@@ -301,7 +354,7 @@ class Group:
         if self.fault is None:
             self.fault = error
         for operation in list(self._operations.values()):
-            operation.end(error)
+            operation.broken(error)
         self._parked.clear()
 
     def _tick(self) -> None:
@@ -318,6 +371,10 @@ class Group:
                     rank, f"rank {rank} is lost: silent for {self._pulse.silence:g} s"
                 )
         self._beat = self.loop.later(self._pulse.interval / 2, self._tick)
+
+
+def _given_up() -> RuntimeFault:
+    return CollectiveAborted("the other members gave this operation up")
 
 
 def _again(fault: RuntimeFault) -> RuntimeFault:

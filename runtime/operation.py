@@ -18,8 +18,10 @@ An operation's life, driven by frames in the loop's thread:
   once. When one dies, the others commit if all of them had finished, and give
   up, inputs unchanged, if one had not.
 * What no vote can settle: a member that gives up *after* its vote (its deadline
-  passes, its program aborts the group) may be the only one. Such a group is to
-  be formed anew, and shared state compared, which `param_sync` does.
+  passes, its program aborts the group), or that finds itself alone, may be the
+  only one. In an elastic group it asks the coordinator, who decides once for all
+  (`membership`). In a fixed world such a group is to be formed anew, and shared
+  state compared, which `param_sync` does.
 """
 
 import json
@@ -65,6 +67,10 @@ class Members(Protocol):
         """The operation is over."""
         ...
 
+    def arbitrate(self, operation: "Operation") -> bool:
+        """Have an operation decided that was voted for; False: nobody decides."""
+        ...
+
 
 class Pending(Future):
     """An operation under way; `result` waits for it."""
@@ -106,6 +112,8 @@ class Operation:
         self.tag = self.seq = 0
         self.opened: dict[int, dict[str, Any]] = {}
         self.over = False
+        self.committed = False
+        self._doubt: PcpError | None = None
         self._timeout = timeout
         self._group: Members | None = None
         self._timer: Timer | None = None
@@ -151,6 +159,11 @@ class Operation:
     def name(self) -> str:
         """For messages."""
         return str(self.descriptor["kind"])
+
+    @property
+    def voted(self) -> bool:
+        """Whether this member's vote for it is out, or it happened already."""
+        return self._voted and self.votes
 
     @property
     def group(self) -> Members:
@@ -206,7 +219,7 @@ class Operation:
         self._progress()
 
     def on_abort(self, peer: int, lost: int | None, reason: str) -> None:
-        """A peer gave the operation up; so does everybody."""
+        """A peer gave the operation up before its vote; so does everybody."""
         if lost is not None:
             self.end(PeerLost(reason, peer=lost))
         else:
@@ -221,8 +234,11 @@ class Operation:
             self.give_up(error)
 
     def give_up(self, error: RuntimeFault) -> None:
-        """Vote against: the operation happens on no member."""
-        if self.over:
+        """Vote against: the operation happens on no member.
+
+        After a vote in favour that is not ours to say: the coordinator decides.
+        """
+        if self.over or self._undecided(error):
             return
         lost = error.peer if isinstance(error, PeerLost) else None
         reason = str(error).encode()[:MAX_TEXT]
@@ -251,6 +267,28 @@ class Operation:
             self.pending.set_exception(error)
         else:
             self.pending.set_result(value)
+
+    def decided(self, commit: bool) -> None:
+        """The coordinator's decision about an operation we had voted for."""
+        if self.over:
+            return
+        if commit:
+            self._commit()
+        else:
+            self.end(self._doubt or CollectiveAborted(f"{self.name} was given up"))
+
+    def broken(self, error: PcpError) -> None:
+        """The group ends: so does the operation, unless it may have happened."""
+        if not self.over and not self._undecided(error):
+            self.end(error)
+
+    def _undecided(self, error: PcpError) -> bool:
+        """Whether the operation waits for a decision, which `error` is a reason for."""
+        if not self.voted:
+            return False
+        waits = self._doubt is not None
+        self._doubt = self._doubt or error
+        return waits or self.group.arbitrate(self)
 
     # What subclasses use.
 
@@ -299,10 +337,17 @@ class Operation:
             if self.votes:
                 for peer in self.peers:
                     self.group.send(peer, self._frame(Kind.DONE, b""))
-        if not self.votes or self._done | self._gone >= set(self.peers):
+        if not self.votes or self._done >= set(self.peers):
+            self._commit()
+        elif self._done | self._gone >= set(self.peers) and not self._undecided(
+            PeerLost(
+                f"{self.name}: rank {min(self._gone)} is lost", peer=min(self._gone)
+            )
+        ):
             self._commit()
 
     def _commit(self) -> None:
+        self.committed = True
         try:
             value = self.commit()
         except Exception as error:

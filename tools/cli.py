@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "worker": ("pcp.tools.worker", "train for a shepherd"),
     "node": ("pcp.tools.node", "run supervised workers, one per device"),
     "supervise": ("pcp.tools.supervise", "restart a command when it dies"),
+    "coordinator": ("pcp.tools.coordinator", "where an elastic group meets"),
     "run": ("pcp.tools.run", "run one function of a bundle, spread over its mesh"),
     "plan": ("pcp.tools.planner", "which mesh and layouts suit a cluster, and why"),
     "probe": ("pcp.tools.probe", "measure this machine and write a cluster file"),

@@ -1,0 +1,272 @@
+"""The coordinator of an elastic group: `membership` behind a listening endpoint.
+
+    with Coordinator.listen("0.0.0.0:48148") as coordinator:
+        ...
+
+It moves no tensors. When it dies the members go on; they come back to whoever
+listens at its address next, and tell it which group there is.
+"""
+
+import logging
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pcp.errors import ConfigError, ProtocolError, RuntimeFault
+from pcp.runtime.endpoint import Endpoint
+from pcp.runtime.framing import Frame, Header, Kind, json_payload, parse_json
+from pcp.runtime.membership import Membership, Past, Send
+from pcp.runtime.tcp import TcpLink
+from pcp.runtime.transport import Link
+
+PURPOSE = "membership"
+MAX_CONTROL = 1 << 20
+_log = logging.getLogger(__name__)
+
+
+class Coordinator:
+    """Serves one group on an endpoint. Make one with `Coordinator.listen`."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        first: int = 1,
+        heartbeat: float = 0.5,
+        silence: float = 5.0,
+        state: Path | None = None,
+        owns: bool = False,
+    ) -> None:
+        self.endpoint = endpoint
+        self.silence = silence
+        self._heartbeat = heartbeat
+        self._owns = owns
+        self._state = Membership(first=first, generation=_generation(state))
+        self._links: dict[str, TcpLink] = {}
+        self._names: dict[Link, str] = {}
+        self._absent: dict[str, float] = {}
+        self._closed = False
+        endpoint.greet(PURPOSE, self._greet)
+        endpoint.loop.call(self._tick)
+
+    @classmethod
+    def listen(
+        cls,
+        address: str = "127.0.0.1:48148",
+        *,
+        first: int = 1,
+        heartbeat: float = 0.5,
+        silence: float = 5.0,
+        state: Path | None = None,
+    ) -> "Coordinator":
+        """A coordinator of its own at `address`.
+
+        The first group is formed as soon as `first` members have joined. A
+        member that is not heard of for `silence` seconds is dead; one whose
+        connection breaks has as long to come back. `state` is a file that counts
+        how often this group's coordinator was started, so that epochs grow;
+        without one the clock serves.
+        """
+        # Members were given an address that reaches it: it need not tell them one.
+        endpoint = Endpoint.listen(address, advertise=address)
+        try:
+            return cls(
+                endpoint,
+                first=first,
+                heartbeat=heartbeat,
+                silence=silence,
+                state=state,
+                owns=True,
+            )
+        except BaseException:
+            endpoint.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self.endpoint.listening
+
+    def status(self) -> dict[str, Any]:
+        """Phase, epoch, who is in the group by rank, and who waits."""
+
+        def read() -> dict[str, Any]:
+            state = self._state
+            return {
+                "phase": state.phase.value,
+                "epoch": state.epoch,
+                "members": state.survivors,
+                "waiting": state.waiting,
+            }
+
+        return self.endpoint.loop.ask(read)
+
+    def close(self) -> None:
+        """Stop serving; the members go on without."""
+        if self._closed:
+            return
+        self._closed = True
+        self.endpoint.loop.ask(self._shut)
+        if self._owns:
+            self.endpoint.close()
+
+    def __enter__(self) -> "Coordinator":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Connections. All of it in the loop's thread.
+
+    def _greet(self, link: TcpLink, hello: dict[str, Any]) -> None:
+        name, address, past = (hello.get(k) for k in ("name", "address", "past"))
+        if not (
+            isinstance(name, str)
+            and isinstance(address, str)
+            and isinstance(past, dict)
+        ):
+            link.refuse("a member says its name, its address and its past")
+            return
+        if (old := self._links.pop(name, None)) is not None:
+            if old.alive and not past.get("epoch") and not past.get("formed"):
+                self._links[name] = old
+                link.refuse(f"a member named {name} is here already")
+                return
+            self._names.pop(old, None)
+            old.sever()
+        try:
+            what = Past(**past)
+        except TypeError as error:
+            link.refuse(f"a past that is none: {error}")
+            return
+        link.sink = self
+        link.send(Frame(Kind.WELCOME))
+        self._links[name], self._names[link] = link, name
+        self._absent.pop(name, None)
+        self._tell(self._state.resume(name, address, what))
+        self._note_absent()
+
+    def place(self, link: Link, header: Header) -> memoryview:
+        """Room for a control message and nothing else."""
+        if header.kind is not Kind.CONTROL or header.length > MAX_CONTROL:
+            raise ProtocolError(f"{header.kind.name} to a coordinator")
+        return memoryview(bytearray(header.length))
+
+    def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
+        """A member speaks."""
+        name = self._names.get(link)
+        if name is None or name not in self._state.members:
+            return
+        if header.kind is Kind.BYE:
+            self._gone(name)
+            return
+        if header.kind is Kind.CONTROL:
+            facts = parse_json(payload)
+            try:
+                self._tell(self._handle(name, facts))
+            except (KeyError, TypeError, ValueError) as error:
+                raise ProtocolError(f"{name} said {facts}: {error!r}") from error
+        elif header.kind is not Kind.PING:
+            raise ProtocolError(f"{header.kind.name} to a coordinator")
+
+    def lost(self, link: Link, error: RuntimeFault) -> None:
+        """A connection broke; the member may come back."""
+        name = self._names.pop(link, None)
+        if name is not None and self._links.get(name) is link:
+            del self._links[name]
+            self._note_absent()
+
+    def _handle(self, name: str, facts: dict[str, Any]) -> list[Send]:
+        state = self._state
+        what = facts["what"]
+        match what:
+            case "vote":
+                return state.vote(name, broken=bool(facts["broken"]))
+            case "unvote":
+                return state.unvote(name)
+            case "formed":
+                return state.formed(name, int(facts["epoch"]))
+            case "failed":
+                return state.failed(name, int(facts["epoch"]), list(facts["lost"]))
+            case "ask" | "answer":
+                tag, seq = facts["key"]
+                key, epoch = (int(tag), int(seq)), int(facts["epoch"])
+                if what == "ask":
+                    return state.ask(name, epoch, key)
+                return state.answer(name, epoch, key, bool(facts["done"]))
+        raise ValueError(f"unknown message {what!r}")
+
+    def _tell(self, sends: list[Send]) -> None:
+        for send in sends:
+            link = self._links.get(send.to)
+            if link is not None:
+                facts = {"what": send.what, **send.facts}
+                link.send(Frame(Kind.CONTROL, payload=json_payload(facts)))
+            if send.what in ("prepare", "refused", "dead"):
+                _log.info("%s to %s: %s", send.what, send.to, send.facts)
+
+    def _note_absent(self) -> None:
+        """Members of the group that have no connection have a while to make one."""
+        now = time.monotonic()
+        for name in self._state.members:
+            if name not in self._links:
+                self._absent.setdefault(name, now + self.silence)
+
+    def _gone(self, name: str) -> None:
+        link = self._links.pop(name, None)
+        if link is not None:
+            self._names.pop(link, None)
+            link.close(flush=1.0)
+        self._absent.pop(name, None)
+        self._tell(self._state.died(name))
+        self._note_absent()
+
+    def _tick(self) -> None:
+        if self._closed:
+            return
+        now = time.monotonic()
+        asleep = now < self.endpoint.loop.stalled_until
+        for name, link in list(self._links.items()):
+            if now - link.last_sent >= self._heartbeat:
+                link.send(Frame(Kind.PING))
+            if asleep:
+                link.last_heard = max(link.last_heard, now - self._heartbeat)
+            elif now - link.last_heard > self.silence:
+                link.sever()
+                self._gone(name)
+        for name, until in list(self._absent.items()):
+            if now > until:
+                self._gone(name)
+        self.endpoint.loop.later(self._heartbeat / 2, self._tick)
+
+    def _shut(self) -> None:
+        for link in self._links.values():
+            link.close(flush=0.5)
+        self._links.clear()
+        self._names.clear()
+
+
+def _generation(state: Path | None) -> int:
+    """How many coordinators this group has had before: any number that grows."""
+    if state is None:
+        return int(time.time())
+    try:
+        count = int(state.read_text()) + 1 if state.exists() else 0
+        scratch = state.with_name(state.name + ".new")
+        scratch.write_text(f"{count}\n")
+        os.replace(scratch, state)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the coordinator's state {state}: {error}") from error
+    return count
+
+
+def greeting(name: str, address: str, past: Past) -> dict[str, Any]:
+    """What a member says first."""
+    return {
+        "purpose": PURPOSE,
+        "name": name,
+        "address": address,
+        "past": asdict(past),
+    }

@@ -1,0 +1,379 @@
+"""A member of a group whose members come and go.
+
+    comm = Communicator.join("coordinator:48148")
+    while training:
+        comm.update_membership()              # between two steps
+        try:
+            comm.all_reduce(gradient, "mean")
+        except (PeerLost, CollectiveAborted):
+            continue                          # the input is as it was: try again
+
+`comm.retry(step)` does the same. An operation happens on all survivors or on
+none; see `membership` for how that is decided.
+"""
+
+import queue
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from pcp.errors import (
+    CollectiveAborted,
+    ConfigError,
+    PeerLost,
+    ProtocolError,
+    RuntimeFault,
+    Timeout,
+    UsageError,
+)
+from pcp.runtime import transport
+from pcp.runtime.agent import Agent
+from pcp.runtime.calls import Seat
+from pcp.runtime.communicator import Communicator, Seconds, seconds
+from pcp.runtime.coordinator import MAX_CONTROL, greeting
+from pcp.runtime.endpoint import Endpoint
+from pcp.runtime.faults import FaultPlan
+from pcp.runtime.framing import Frame, Header, Kind, json_payload, parse_json, text
+from pcp.runtime.operation import Operation, Pending
+from pcp.runtime.tcp import TcpLink
+from pcp.runtime.transport import Link
+
+T = TypeVar("T")
+_REDIAL_SECONDS = 0.2
+_FORM_SECONDS = 30.0
+
+
+class Coordination:
+    """The connection to the coordinator, made again when it breaks."""
+
+    def __init__(
+        self, endpoint: Endpoint, address: str, name: str, patience: float
+    ) -> None:
+        self.address = address
+        self.fault: RuntimeFault | None = None
+        """Why there will be no coordinator any more."""
+        self.renewals: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
+        self.agent = Agent(name, self._say, self._renewal)
+        self._endpoint = endpoint
+        self._loop = endpoint.loop
+        self._patience = patience
+        self._link: TcpLink | None = None
+        self._welcome = False
+        self._closed = threading.Event()
+
+    def start(self, deadline: float) -> None:
+        """Connect for the first time; the reason when that fails."""
+        self._redial(deadline)
+        if self.fault is not None:
+            raise self.fault
+
+    def close(self) -> None:
+        """Leave: the others go on."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+
+        def leave() -> None:
+            if self._link is not None:
+                self._link.send(Frame(Kind.BYE))
+                self._link.close(flush=1.0)
+
+        self._loop.ask(leave)
+
+    def forget_old_news(self) -> None:
+        """Drop what concerns a renewal that is over; a prepared one goes on."""
+        news = []
+        while not self.renewals.empty():
+            news.append(self.renewals.get_nowait())
+        for what, facts in news:
+            if what == "fault" or int(facts["epoch"]) > self.agent.epoch:
+                self.renewals.put((what, facts))
+
+    # The link's sink, in the loop's thread.
+
+    def place(self, link: Link, header: Header) -> memoryview:
+        """Room for a message or a refusal."""
+        known = (Kind.CONTROL, Kind.REFUSE)
+        if header.kind not in known or header.length > MAX_CONTROL:
+            raise ProtocolError(f"the coordinator sent {header.kind.name}")
+        return memoryview(bytearray(header.length))
+
+    def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
+        """The coordinator speaks."""
+        match header.kind:
+            case Kind.CONTROL:
+                facts = parse_json(payload)
+                self.agent.hear(str(facts.pop("what", "")), facts)
+            case Kind.WELCOME:
+                self._welcome = True
+                self.agent.ask_again()
+            case Kind.REFUSE:
+                self._give_up(ProtocolError(f"refused: {text(payload)}"))
+            case Kind.PING:
+                link_sent = time.monotonic() - link.last_sent
+                if link_sent > 0.1:
+                    link.send(Frame(Kind.PING))
+            case _:
+                raise ProtocolError(f"the coordinator sent {header.kind.name}")
+
+    def lost(self, link: Link, error: RuntimeFault) -> None:
+        """The coordinator is gone, perhaps to be started again."""
+        if link is not self._link:
+            return
+        self._link = None
+        if not self._closed.is_set() and self.fault is None:
+            until = time.monotonic() + self._patience
+            threading.Thread(
+                target=self._redial, args=(until,), daemon=True, name="pcp-redial"
+            ).start()
+
+    # Inside.
+
+    def _redial(self, deadline: float) -> None:
+        """Try until somebody listens there. In a thread of its own."""
+        while not self._closed.is_set():
+            left = deadline - time.monotonic()
+            try:
+                sock = transport.dial(self.address, max(0.05, min(left, 5.0)))
+            except (PeerLost, Timeout) as error:
+                if left <= _REDIAL_SECONDS:
+                    self._give_up(
+                        PeerLost(f"no coordinator at {self.address}: {error}")
+                    )
+                    return
+                self._closed.wait(_REDIAL_SECONDS)
+                continue
+            self._loop.ask(lambda sock=sock: self._adopt(sock))
+            return
+
+    def _adopt(self, sock: socket.socket) -> None:
+        link = TcpLink(self._loop, sock, self, f"the coordinator at {self.address}")
+        self._link, self._welcome = link, False
+        hello = greeting(self.agent.name, self._endpoint.address, self.agent.past())
+        link.send(Frame(Kind.HELLO, payload=json_payload(hello)))
+
+    def _say(self, what: str, facts: dict[str, Any]) -> None:
+        # Without a connection nothing is lost: `past` and `ask_again` say it later.
+        if self._link is not None:
+            payload = json_payload({"what": what, **facts})
+            self._link.send(Frame(Kind.CONTROL, payload=payload))
+
+    def _renewal(self, what: str, facts: dict[str, Any]) -> None:
+        if what == "refused":
+            self._give_up(ProtocolError(f"refused: {facts.get('reason')}"))
+            return
+        if what == "prepare":
+            # Whatever is being formed will not be agreed upon.
+            epoch = int(facts["epoch"])
+            self._endpoint.cancel(f"epoch {epoch} replaces it", below=epoch)
+        self.renewals.put((what, facts))
+
+    def _give_up(self, fault: RuntimeFault) -> None:
+        self.fault = fault
+        self._endpoint.cancel(str(fault))
+        self.renewals.put(("fault", {}))
+        if self.agent.group is not None:
+            self._loop.call(self._abandon, fault)
+
+    def _abandon(self, fault: RuntimeFault) -> None:
+        """Nobody will decide: what is in doubt ends with an error."""
+        group = self.agent.group
+        for key in group.doubtful if group is not None else ():
+            assert group is not None
+            group.decided(key, commit=False)
+
+
+class ElasticCommunicator(Communicator):
+    """A communicator whose group is renewed. Made by `Communicator.join`."""
+
+    def __init__(
+        self, endpoint: Endpoint, coordination: Coordination, timeout: float
+    ) -> None:
+        self._endpoint = endpoint
+        self._coordination = coordination
+        self._join_timeout = timeout
+        first = self._renew(time.monotonic() + timeout)
+        super().__init__(first._group, timeout=timeout, owned=[coordination, endpoint])
+        self._counters = first._counters  # forming used some up
+        self._fresh = True
+
+    @property
+    def names(self) -> list[str]:
+        """The members' names by rank."""
+        return list(self._coordination.agent.names)
+
+    def update_membership(self, timeout: Seconds = None) -> bool:
+        """Renew the group: newcomers enter, the dead are out. True if it changed.
+
+        To be called by all members between two steps; blocks until all have. The
+        first call after `join` returns at once: joining was this member's part
+        in the renewal that the others have just been through.
+        UsageError while operations of this member are under way. Timeout when
+        the others do not come; the call can be repeated.
+        """
+        deadline = time.monotonic() + self._patience(timeout)
+        loop, agent = self._endpoint.loop, self._coordination.agent
+        if self._closed:
+            raise CollectiveAborted("this member closed its communicator")
+        fresh, self._fresh = self._fresh, False
+        if fresh and self._group.fault is None:
+            return True
+        self._drain(deadline)
+        epoch = self.epoch
+        self._coordination.forget_old_news()
+        loop.ask(agent.vote)
+        try:
+            renewed = self._renew(deadline)
+        except RuntimeFault:
+            if not loop.closed:
+                loop.ask(agent.unvote)
+            raise
+        if renewed is None:
+            return False
+        with self._lock:
+            old, self._group = self._group, renewed._group
+            self._seat = Seat(self.rank, self.world_size, self._seat.pool)
+            self._counters, self._syncs = renewed._counters, renewed._syncs
+        loop.call(old.close)
+        return self.epoch != epoch
+
+    def retry(
+        self, step: "Callable[[ElasticCommunicator], T]", timeout: Seconds = None
+    ) -> T:
+        """`step(self)`, again among the survivors for as long as members are lost.
+
+        All members must call it alike. An operation of the step that completed
+        has completed on all; the step is to be written so that it can be
+        repeated (a single collective can).
+        """
+        deadline = time.monotonic() + self._patience(timeout)
+        while True:
+            try:
+                return step(self)
+            except (PeerLost, CollectiveAborted):
+                left = deadline - time.monotonic()
+                if left <= 0 or self._closed:
+                    raise
+                self.update_membership(left)
+
+    # Inside.
+
+    def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:
+        self._fresh = False
+        return super()._post(operation, tag, turn)
+
+    def _drain(self, deadline: float) -> None:
+        """Operations of a broken group end by themselves, soon."""
+        loop = self._endpoint.loop
+        while not loop.ask(lambda: self._group.idle):
+            if self._group.fault is None:
+                raise UsageError(
+                    "operations are under way; wait for their results before the "
+                    "group is renewed"
+                )
+            if time.monotonic() > deadline:
+                raise Timeout("operations of the old group did not end in time")
+            time.sleep(0.002)
+
+    def _renew(self, deadline: float) -> Any:
+        """Form what the coordinator prepares, until it says go.
+
+        The new communicator, or None when the group stays as it is.
+        """
+        formed: Communicator | None = None
+        while True:
+            what, facts = self._next(deadline)
+            if what == "go":
+                if formed is not None and formed.epoch == facts["epoch"]:
+                    return formed
+                if formed is None and facts["epoch"] == self._agreed():
+                    return None
+            elif what == "prepare":
+                formed = self._form(facts, deadline) or formed
+
+    def _agreed(self) -> int:
+        return self._coordination.agent.epoch
+
+    def _next(self, deadline: float) -> tuple[str, dict[str, Any]]:
+        coordination = self._coordination
+        left = deadline - time.monotonic()
+        try:
+            what, facts = coordination.renewals.get(timeout=max(0.01, left))
+        except queue.Empty:
+            raise Timeout(
+                f"the group was not renewed in time: not all members of epoch "
+                f"{self._agreed()} asked for it"
+            ) from None
+        if what == "fault":
+            coordination.renewals.put((what, facts))
+            assert coordination.fault is not None
+            raise type(coordination.fault)(str(coordination.fault))
+        return what, facts
+
+    def _form(self, facts: dict[str, Any], deadline: float) -> Communicator | None:
+        agent, loop = self._coordination.agent, self._endpoint.loop
+        epoch, names = int(facts["epoch"]), list(facts["names"])
+        addresses, rank = list(facts["addresses"]), names.index(agent.name)
+        patience = min(_FORM_SECONDS, max(0.05, deadline - time.monotonic()))
+        try:
+            comm = self._endpoint.form(epoch, addresses, rank, patience)
+        except (CollectiveAborted, ConfigError):
+            return None  # a newer epoch is on its way
+        except RuntimeFault as error:
+            peer = error.peer if isinstance(error, PeerLost) else None
+            lost = [] if peer is None else [names[peer]]
+            loop.ask(lambda: agent.has_not_formed(epoch, lost))
+            return None
+        loop.ask(lambda: agent.has_formed(comm._group, names, addresses))
+        return comm
+
+
+def join(
+    address: str,
+    *,
+    name: str | None,
+    listen: str | None,
+    advertise: str | None,
+    timeout: float | timedelta,
+    heartbeat: float,
+    silence: float,
+    patience: float,
+    faults: FaultPlan | None,
+    shared_memory: bool,
+) -> ElasticCommunicator:
+    """The communicator that `Communicator.join` gives."""
+    limit = seconds(timeout)
+    deadline = time.monotonic() + limit
+    name = name or f"{socket.gethostname()}-{secrets.token_hex(4)}"
+    if listen is None:
+        listen = transport.format_address(_own_address(address, limit), 0)
+    endpoint = Endpoint.listen(
+        listen,
+        advertise=advertise,
+        heartbeat=heartbeat,
+        silence=silence,
+        faults=faults,
+        shared_memory=shared_memory,
+    )
+    coordination = Coordination(endpoint, address, name, patience)
+    try:
+        coordination.start(deadline)
+        return ElasticCommunicator(endpoint, coordination, limit)
+    except BaseException:
+        coordination.close()
+        endpoint.close()
+        raise
+
+
+def _own_address(coordinator: str, timeout: float) -> str:
+    """The address of this machine on the way to the coordinator."""
+    host, port = transport.parse_address(coordinator)
+    with transport.os_errors(coordinator, "looking for the way there"):
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(found[0], socket.SOCK_DGRAM) as probe:
+            probe.connect(found[4])
+            return probe.getsockname()[0]

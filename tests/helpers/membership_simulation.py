@@ -1,0 +1,561 @@
+"""An elastic group in one thread, under a scheduler that knows no mercy.
+
+The state machine (`Membership`), the members' side of it (`Agent`), the groups
+and their operations are the real ones. Simulated are the connections (queues in
+order, delivered one frame at a time in an order drawn from a seed), the time,
+and the making of a group's connections. Members and the coordinator are killed
+at drawn moments, connections between the living break; members are also frozen,
+which only the coordinator notices.
+
+Every member works through the same steps. A step reduces one number a member, a
+power of two of its own, so that a sum says whose inputs are in it.
+"""
+
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pcp.errors import PeerLost
+from pcp.runtime import calls
+from pcp.runtime.agent import Agent
+from pcp.runtime.calls import Seat
+from pcp.runtime.framing import Frame, Header
+from pcp.runtime.group import Group, Pulse
+from pcp.runtime.loop import Timer
+from pcp.runtime.membership import Membership, Past, Send
+
+MAX_EVENTS = 60_000
+COORDINATOR = ""
+
+
+class Stuck(AssertionError):
+    """Nothing more happens, or too much, and the members have not finished."""
+
+
+class Clock:
+    """What `Group` and `Operation` need of a loop, in simulated time."""
+
+    stalled_until = 0.0
+    closed = False
+
+    def __init__(self, world: "Simulation", name: str) -> None:
+        self._world, self._name = world, name
+
+    def call(self, what: Callable[..., None], *args: Any) -> None:
+        self._world.post(("call", self._name), lambda: what(*args))
+
+    def later(self, delay: float, what: Callable[[], None]) -> Timer:
+        return self._world.later(self._name, delay, what)
+
+    def ask(self, what: Callable[[], Any]) -> Any:
+        return what()
+
+
+class Wire:
+    """One end of a connection between two members; see `transport.Link`."""
+
+    def __init__(self, world: "Simulation", here: str, there: str, epoch: int) -> None:
+        self.label, self.epoch = there, epoch
+        self.sink: Any = None
+        self.last_heard = self.last_sent = float("inf")
+        self.bytes_sent = self.bytes_received = 0
+        self.alive = True
+        self.far: Wire
+        self._world, self._here = world, here
+        self._channel = (here, there, epoch)
+
+    def send(self, frame: Frame) -> None:
+        if not self.alive:
+            return
+        payload = bytes(frame.payload)
+        header = Header(
+            frame.kind, self.epoch, frame.tag, frame.seq, frame.step, frame.offset,
+            len(payload), 0,
+        )  # fmt: skip
+        far = self.far
+        self._world.post(self._channel, lambda: far.receive(header, payload), far._here)
+        if frame.on_sent is not None:
+            self._world.post(("call", self._here), frame.on_sent)
+
+    def receive(self, header: Header, payload: bytes) -> None:
+        if not self.alive:
+            return
+        room = memoryview(bytearray(0))
+        if payload:
+            room = self.sink.place(self, header)
+            room[:] = payload
+        self.sink.deliver(self, header, room)
+
+    def recall(self, tag: int, seq: int) -> None:
+        pass
+
+    def close(self, *, flush: float = 0.0) -> None:
+        if self.alive:
+            self.alive = False
+            far = self.far
+            self._world.post(self._channel, far.end, far._here)
+
+    def sever(self) -> None:
+        self.close()
+
+    def end(self) -> None:
+        if self.alive:
+            self.alive = False
+            self.sink.lost(self, PeerLost(f"{self.label} closed the connection"))
+
+
+@dataclass
+class Outcome:
+    """What became of one operation on one member."""
+
+    epoch: int
+    key: tuple[int, int]
+    value: int | None
+    """The sum, or None when it was aborted."""
+
+
+class Node:
+    """A member and its program."""
+
+    def __init__(self, world: "Simulation", index: int) -> None:
+        self.world, self.name, self.bit = world, f"m{index}", 1 << index
+        self.clock = Clock(world, self.name)
+        self.agent = Agent(self.name, self._say, self._renewal)
+        self.step = -1
+        """Steps that are done; -1 before the first agreement on it."""
+        self.outcomes: list[Outcome] = []
+        self.alive = True
+        self.frozen = False
+        self.expelled = False
+        self.linked = False
+        self.forming: Group | None = None
+        self._facts: dict[str, Any] = {}
+        self._seq = itertools.count()
+        self._entered = 0
+        self._asked = (-1, -1)
+
+    @property
+    def done(self) -> bool:
+        return self.step >= self.world.steps
+
+    # Membership.
+
+    def _say(self, what: str, facts: dict[str, Any]) -> None:
+        if self.linked:
+            self.world.to_coordinator(self.name, what, facts)
+
+    def connect(self) -> None:
+        """Say hello to the coordinator, first or again."""
+        if self.world.without_coordinator:
+            self.world.later(self.name, 0.3, self.connect)
+            return
+        self.linked = True
+        past = self.agent.past()
+        self.world.to_coordinator(self.name, "hello", {"past": past})
+        self.agent.ask_again()
+
+    def _renewal(self, what: str, facts: dict[str, Any]) -> None:
+        if what == "refused":
+            self.expelled = True
+            self.world.end(self)
+        elif what == "prepare":
+            self._prepare(facts)
+        elif facts["epoch"] == self.agent.epoch != self._entered:
+            self._entered = self.agent.epoch
+            self._seq = itertools.count()
+            self._agree()
+        elif facts["epoch"] == self.agent.epoch:
+            self._next()
+
+    def _prepare(self, facts: dict[str, Any]) -> None:
+        for group in (self.agent.group, self.forming):
+            if group is not None:
+                group.close()
+        names = facts["names"]
+        self._facts = facts
+        self.forming = Group(
+            self.clock, names.index(self.name), len(names), facts["epoch"],
+            Pulse(1e9, 1e9),
+        )  # fmt: skip
+        self.world.connect_group(facts["epoch"], names)
+        self.check_formed()
+
+    def check_formed(self) -> None:
+        group = self.forming
+        if group is not None and len(group.links) == group.world_size - 1:
+            self.forming = None
+            names = self._facts["names"]
+            self.agent.has_formed(group, names, self._facts["addresses"])
+
+    # The program: agree on the step, then reduce, step by step.
+
+    def _agree(self) -> None:
+        def then(value: np.ndarray) -> None:
+            self.step = int(value[0])
+            self._next()
+
+        self._reduce(np.array([max(self.step, 0)]), "max", then)
+
+    def _next(self) -> None:
+        if self.step % 2 == 1 and self._asked != (self.step, self.agent.epoch):
+            self._asked = (self.step, self.agent.epoch)
+            self.agent.vote()
+        elif not self.done:
+
+            def then(value: np.ndarray) -> None:
+                self.step += 1
+                self._next()
+
+            self._reduce(np.array([self.bit]), "sum", then)
+        else:  # others may still wait to come in
+            self.world.later(self.name, 1.0, self.agent.vote)
+
+    def _reduce(self, array: np.ndarray, op: str, then: Callable) -> None:
+        group = self.agent.group
+        assert group is not None
+        seat = Seat(group.rank, group.world_size)
+        operation = calls.all_reduce(seat, array, op, 1e9)
+        operation.tag, operation.seq = 0, next(self._seq)
+        key = (0, operation.seq)
+        before = array.copy()
+
+        def over(pending: Any) -> None:
+            if not self.alive:
+                return
+            error = pending.exception()
+            value = int(array[0]) if error is None else None
+            if op == "sum":
+                self.outcomes.append(Outcome(group.epoch, key, value))
+            if error is None:
+                self.world.post(("call", self.name), lambda: then(array))
+            else:
+                assert np.array_equal(array, before), "an abort changed the input"
+                self.world.post(("call", self.name), self._vote_when_idle)
+
+        operation.pending.add_done_callback(over)
+        group.post(operation)
+
+    def _vote_when_idle(self) -> None:
+        assert self.agent.group is not None
+        assert self.agent.group.idle
+        self.agent.vote()
+
+
+@dataclass
+class Simulation:
+    """One run; everything follows from the seed."""
+
+    seed: int
+    members: int = 3
+    steps: int = 4
+    newcomers: int = 1
+    kills: int = 2
+    restarts: int = 1
+    cuts: int = 1
+    events: int = 0
+    now: float = 0.0
+    nodes: dict[str, Node] = field(default_factory=dict)
+    epochs: dict[int, list[str]] = field(default_factory=dict)
+    _timers: list = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # As many as are left, whoever dies before there is a group.
+        self.first = max(1, self.members - self.kills)
+        self.random = random.Random(self.seed)
+        self._queues: dict[Any, deque] = {}
+        self._order = itertools.count()
+        self._state: Membership | None = Membership(first=self.first)
+        self._generation = 0
+        self._pairs: set[tuple[int, str, str]] = set()
+
+    @property
+    def without_coordinator(self) -> bool:
+        """Whether nobody listens at its address."""
+        return self._state is None
+
+    # Events.
+
+    def post(self, channel: Any, what: Callable[[], None], owner: str = "") -> None:
+        """Do it some time, after what was posted to the channel before."""
+        self._queues.setdefault(channel, deque()).append((what, owner or channel[-1]))
+
+    def later(self, owner: str, delay: float, what: Callable[[], None]) -> Timer:
+        timer = Timer(self.now + delay, what)
+        heapq.heappush(self._timers, (timer.when, next(self._order), timer, owner))
+        return timer
+
+    def run(self) -> "Simulation":
+        """To the end, with faults at drawn moments; raises what went wrong."""
+        faults = sorted(
+            self.random.randrange(20, 400)
+            for _ in range(self.kills + self.restarts + self.cuts)
+        )
+        kinds = ["kill"] * self.kills + ["restart"] * self.restarts
+        kinds += ["cut"] * self.cuts
+        self.random.shuffle(kinds)
+        plan = deque(zip(faults, kinds, strict=True))
+        for index in range(self.members + self.newcomers):
+            node = Node(self, index)
+            self.nodes[node.name] = node
+            self.later(node.name, self.random.random(), node.connect)
+        while not self.finished:
+            if plan and self.events >= plan[0][0]:
+                self._fault(plan.popleft()[1])
+            self._turn()
+        self.check()
+        return self
+
+    @property
+    def finished(self) -> bool:
+        return all(n.done for n in self.nodes.values() if n.alive and not n.frozen)
+
+    def _turn(self) -> None:
+        self.events += 1
+        if self.events > MAX_EVENTS:
+            raise Stuck(f"seed {self.seed}: too many events; {self._where()}")
+        ready = [c for c, q in self._queues.items() if q and not self._asleep(q)]
+        if not ready or (self._timers and self.random.random() < 0.02):
+            self._pass_time()
+            return
+        channel = self.random.choice(ready)
+        what, owner = self._queues[channel].popleft()
+        node = self.nodes.get(owner)
+        if node is None or node.alive:
+            what()
+
+    def _asleep(self, queue: deque) -> bool:
+        node = self.nodes.get(queue[0][1])
+        return node is not None and node.frozen
+
+    def _pass_time(self) -> None:
+        if not self._timers:
+            raise Stuck(f"seed {self.seed}: nothing to do; {self._where()}")
+        if self._timers[0][0] > 1e8 and any(self._queues.values()):
+            return
+        when, _, timer, owner = heapq.heappop(self._timers)
+        if when > 1e8:
+            raise Stuck(f"seed {self.seed}: only deadlines are left; {self._where()}")
+        self.now = when
+        node = self.nodes.get(owner)
+        if node is None or (node.alive and not node.frozen):
+            timer.fire()
+
+    def _where(self) -> str:
+        state = self._state
+        members = ", ".join(
+            f"{n.name}: step {n.step} epoch {n.agent.epoch} voting {n.agent.voting}"
+            for n in self.nodes.values()
+            if n.alive
+        )
+        return f"{state and (state.phase, state.epoch, state.group)}; {members}"
+
+    # Faults.
+
+    def _fault(self, kind: str) -> None:
+        if kind == "restart":
+            self._restart()
+            return
+        if kind == "cut":
+            self._cut()
+            return
+        able = [n for n in self.nodes.values() if n.alive and not n.frozen and n.linked]
+        if len(able) < 2:
+            return
+        node = self.random.choice(able)
+        if self.random.random() < 0.3:
+            node.frozen = True
+            self.later(COORDINATOR, 5.0, lambda: self._silent(node))
+        else:
+            self.end(node)
+
+    def _cut(self) -> None:
+        """A connection between two living members breaks, and loses some frames."""
+        wires = [
+            link
+            for node in self.nodes.values()
+            if node.alive and not node.frozen and node.agent.group is not None
+            for link in node.agent.group.links.values()
+            if link.alive
+        ]
+        if not wires:
+            return
+        wire: Any = self.random.choice(wires)
+        for end in (wire, wire.far):
+            queue = self._queues.get(end._channel, deque())
+            for _ in range(self.random.randrange(len(queue) + 1)):
+                queue.pop()
+        for end in (wire, wire.far):
+            self.post(end._channel, end.far.end, end.far._here)
+
+    def _silent(self, node: Node) -> None:
+        """A frozen member is cut off; it stays frozen."""
+        self.end(node)
+
+    def end(self, node: Node) -> None:
+        """A member dies; some of what it sent last is lost with it."""
+        if not node.alive:
+            return
+        node.alive = False
+        for group in (node.agent.group, node.agent.formed, node.forming):
+            for link in list(group.links.values()) if group is not None else ():
+                queue = self._queues.get(link._channel)
+                for _ in range(self.random.randrange(len(queue) + 1) if queue else 0):
+                    queue.pop()
+                link.close()
+        for other in self.nodes.values():
+            group = other.forming
+            if other.alive and group is not None and node.name in other._facts["names"]:
+                epoch = group.epoch
+                self.post(
+                    ("call", other.name),
+                    lambda other=other, epoch=epoch: other.agent.has_not_formed(
+                        epoch, [node.name]
+                    ),
+                )
+        self._lost_control(node)
+
+    def _lost_control(self, node: Node) -> None:
+        if node.linked:
+            node.linked = False
+            self.later(COORDINATOR, 5.0, lambda: self._declare(node.name))
+
+    def _declare(self, name: str) -> None:
+        node = self.nodes[name]
+        if self._state is not None and not node.linked:
+            self._tell(self._state.died(name))
+
+    def _restart(self) -> None:
+        """The coordinator dies and another takes its place."""
+        self._generation += 1
+        self._state = None
+        for channel, queue in self._queues.items():
+            if COORDINATOR in channel:
+                queue.clear()
+        for node in self.nodes.values():
+            was, node.linked = node.linked, False
+            if node.alive and was:
+                self.later(node.name, 1 + self.random.random(), node.connect)
+
+        def back() -> None:
+            generation = self._generation
+            self._state = Membership(first=self.first, generation=generation)
+            # Who does not come back in time is dead.
+            self.later(COORDINATOR, 10.0, lambda: self._roll_call(generation))
+
+        self.later(COORDINATOR, 0.5, back)
+
+    def _roll_call(self, generation: int) -> None:
+        if generation == self._generation and self._state is not None:
+            for name in list(self._state.members):
+                if not self.nodes[name].linked:
+                    self._tell(self._state.died(name))
+
+    # Control messages.
+
+    def to_coordinator(self, name: str, what: str, facts: dict[str, Any]) -> None:
+        self.post((name, COORDINATOR), lambda: self._hear(name, what, facts), "-")
+
+    def _hear(self, name: str, what: str, facts: dict[str, Any]) -> None:
+        state = self._state
+        if state is None:
+            return
+        if what == "hello":
+            past: Past = facts["past"]
+            self._tell(state.resume(name, name, past))
+            return
+        if name not in state.members:
+            return
+        key = tuple(facts.get("key", ()))
+        match what:
+            case "vote":
+                sends = state.vote(name, broken=facts["broken"])
+            case "formed":
+                sends = state.formed(name, facts["epoch"])
+            case "failed":
+                sends = state.failed(name, facts["epoch"], facts["lost"])
+            case "ask":
+                sends = state.ask(name, facts["epoch"], key)
+            case "answer":
+                sends = state.answer(name, facts["epoch"], key, facts["done"])
+            case _:
+                raise AssertionError(what)
+        self._tell(sends)
+
+    def _tell(self, sends: list[Send]) -> None:
+        for send in sends:
+            node = self.nodes[send.to]
+            if not node.linked:
+                continue
+            if send.what == "prepare":
+                names = self.epochs.setdefault(
+                    send.facts["epoch"], list(send.facts["names"])
+                )
+                assert names == send.facts["names"], "an epoch with two groups"
+            self.post(
+                (COORDINATOR, send.to),
+                lambda node=node, send=send: (
+                    node.agent.hear(send.what, dict(send.facts))
+                    if node.linked
+                    else None
+                ),
+                send.to,
+            )
+
+    # Connections of a group.
+
+    def connect_group(self, epoch: int, names: list[str]) -> None:
+        """Join all pairs of which both ends have prepared the epoch."""
+        for a, b in itertools.combinations(names, 2):
+            first, second = self.nodes[a], self.nodes[b]
+            ready = all(
+                n.alive and n.forming is not None and n.forming.epoch == epoch
+                for n in (first, second)
+            )
+            if ready and (epoch, a, b) not in self._pairs:
+                self._pairs.add((epoch, a, b))
+                one, two = Wire(self, a, b, epoch), Wire(self, b, a, epoch)
+                one.far, two.far = two, one
+                assert first.forming is not None
+                assert second.forming is not None
+                first.forming.admit(names.index(b), one)
+                second.forming.admit(names.index(a), two)
+                for node in (first, second):
+                    self.post(("call", node.name), node.check_formed)
+        for name in names:
+            if not self.nodes[name].alive:
+                for other in names:
+                    node = self.nodes[other]
+                    if node.alive and node.forming is not None:
+                        self.post(
+                            ("call", other),
+                            lambda node=node, name=name: node.agent.has_not_formed(
+                                epoch, [name]
+                            ),
+                        )
+
+    # What must hold.
+
+    def check(self) -> None:
+        """One outcome an operation, among its epoch's members, with all inputs."""
+        bits = {n.name: n.bit for n in self.nodes.values()}
+        seen: dict[tuple, dict[str, int | None]] = {}
+        for node in self.nodes.values():
+            for outcome in node.outcomes:
+                at = (outcome.epoch, outcome.key)
+                seen.setdefault(at, {})[node.name] = outcome.value
+        for (epoch, key), by_name in seen.items():
+            whole = sum(bits[name] for name in self.epochs[epoch])
+            values = set(by_name.values()) - {None}
+            assert values <= {whole}, f"seed {self.seed}: {epoch} {key}: {by_name}"
+            alive = {n for n in by_name if self.nodes[n].alive}
+            split = {by_name[n] is None for n in alive}
+            assert len(split) < 2, f"seed {self.seed}: {epoch} {key}: {by_name}"
+            if values:
+                aborted = [n for n in alive if by_name[n] is None]
+                assert not aborted, f"seed {self.seed}: {epoch} {key}: {by_name}"

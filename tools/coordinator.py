@@ -1,0 +1,64 @@
+"""`pcp coordinator`: where the members of an elastic group find each other."""
+
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from pcp.runtime import transport
+from pcp.runtime.coordinator import Coordinator
+from pcp.tools import training_job as jobs
+from pcp.tools.command import Parser, run
+
+PROG = "pcp coordinator"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return run(PROG, _main, argv)
+
+
+def parser() -> Parser:
+    """Its flags."""
+    parser = Parser(
+        prog=PROG,
+        description="Serve an elastic group, which `Communicator.join` joins. No "
+        "tensors pass through here; when it is restarted, the members come back.",
+        example="pcp coordinator --host 0.0.0.0 --members 4",
+    )
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", help="where to listen")
+    add("--port", type=int, default=48148, help="and on which port; 0 for any")
+    add("--members", type=int, default=1, help="form the first group with so many")
+    add("--silence", type=float, default=5.0, help="seconds until a member is dead")
+    add("--state", type=Path, help="a file that counts restarts (or the clock does)")
+    return parser
+
+
+def _main(argv: Sequence[str]) -> int:
+    flags = parser().parse_args(argv)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    log = jobs.stamped("coordinator")
+    address = transport.format_address(flags.host, flags.port)
+    with Coordinator.listen(
+        address,
+        first=flags.members,
+        silence=flags.silence,
+        state=flags.state,
+    ) as coordinator:
+        log(f"listening on {coordinator.address}")
+        known: dict = {}
+        stopped = False
+        while not stopped:
+            stopped = stop.wait(0.5)
+            status = coordinator.status()
+            if status != known:
+                log(
+                    f"epoch {status['epoch']}, {status['phase']}: "
+                    f"{', '.join(status['members']) or 'nobody'}"
+                    + "".join(f"; {name} waits" for name in status["waiting"])
+                )
+                known = status
+    return 0
