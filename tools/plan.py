@@ -4,7 +4,7 @@ Read from a bundle with a program for each device, or from the IR of one: module
 devices, or a schedule of tasks. `plan_page` draws it; `pcp inspect` prints it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pcp.bundle import Bundle, Function, Manifest
@@ -183,14 +183,14 @@ def of_module(module: ir.Module, title: str) -> Plan:
             for name, place in zip(mesh.devices, mesh.members, strict=True)
         )
         return Plan(title, mesh, devices)
-    found = [s for f in functions(module) for s in schedules(f)]
-    if not found:
+    found = [schedules(f) for f in functions(module)]
+    if not any(found):
         raise ConfigError(
             f"{title}: neither device modules nor a schedule; run "
             "--pcp-propagate-sharding --pcp-insert-reshards --pcp-partition first"
         )
-    most = max(found, key=lambda schedule: len(Wiring.read(schedule).tasks))
-    return _of_schedule(most, mesh, title)
+    most = max(found, key=lambda own: sum(len(Wiring.read(s).tasks) for s in own))
+    return _of_schedules(most, mesh, title)
 
 
 def _device(home: ir.Operation, name: str, mesh: Mesh, place: dict[str, int]) -> Device:
@@ -262,27 +262,33 @@ def _message(op: ir.Operation, function: str) -> Exchange:
 # --- of a schedule ---
 
 
-def _of_schedule(schedule: ir.Operation, mesh: Mesh, title: str) -> Plan:
-    wiring = Wiring.read(schedule)
-    cut = {task.stage for task in wiring.tasks if task.direction == "wgrad"}
-
-    def cost(task: Task) -> float:
-        """A backward task is as long as two forward ones, unless it is in halves."""
-        whole = task.direction == "bwd" and task.stage not in cut
-        return 2.0 if whole else 1.0
-
-    found = timeline(schedule, cost)
-    boxes = tuple(
-        Box(task.device, task.direction, task.microbatch, task.stage, start, end)
-        for task, start, end in zip(wiring.tasks, found.start, found.end, strict=True)
-    )
+def _of_schedules(schedules: Sequence[ir.Operation], mesh: Mesh, title: str) -> Plan:
+    """The timeline of one function; its schedules are of different devices."""
+    boxes, bubbles = [], []
+    for schedule in schedules:
+        wiring = Wiring.read(schedule)
+        found = timeline(schedule, _cost(wiring))
+        bubbles.append(found.bubble)
+        times = zip(wiring.tasks, found.start, found.end, strict=True)
+        boxes += [
+            Box(task.device, task.direction, task.microbatch, task.stage, start, end)
+            for task, start, end in times
+        ]
     devices = tuple(
         Device(name, place, name, (), ())
         for name, place in zip(mesh.devices, mesh.members, strict=True)
     )
-    kind = text(schedule, "kind")
+    kind = text(schedules[0], "kind")
     note = f"schedule {kind}; a backward task is taken to last as two forward ones"
-    return Plan(title, mesh, devices, boxes, found.bubble, (note,))
+    return Plan(title, mesh, devices, tuple(boxes), max(bubbles), (note,))
+
+
+def _cost(wiring: Wiring) -> Callable[[Task], float]:
+    """A backward task is as long as two forward ones, unless it is in halves."""
+    cut = {task.stage for task in wiring.tasks if task.direction == "wgrad"}
+    return lambda task: (
+        2.0 if task.direction == "bwd" and task.stage not in cut else 1.0
+    )
 
 
 # --- as text ---

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from helpers import pipelines
+from helpers import pipelines, spmd_models
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse
@@ -131,6 +131,16 @@ def test_the_timeline_of_a_schedule() -> None:
     first = next(b for b in forward if b.start == 0)
     assert f"<rect x='{marks[0][0]}'" in text
     assert first.device == plan.devices[0].name
+
+
+def test_the_timeline_has_every_device_of_a_stage() -> None:
+    module = pipelines.mixed("mlp", {"pp": 2, "dp": 2}, spmd_models.dp)
+    passes = "pcp-stage{microbatches=4},pcp-schedule{kind=1f1b}"
+    pipeline(f"builtin.module({passes})").run(module)
+    plan = of_module(module, "mixed")
+    forward = [(b.device, b.microbatch) for b in plan.boxes if b.direction == "fwd"]
+    assert sorted(forward) == [(f"m_{i}", k) for i in range(4) for k in range(4)]
+    ElementTree.fromstring(page(plan).removeprefix("<!DOCTYPE html>\n"))
 
 
 def test_bytes() -> None:
