@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers import jax_models, spmd_models
 
+from pcp.bundle import Bundle
 from pcp.tools import cli, compile
 
 STEPS = 20
@@ -23,10 +24,18 @@ SPREAD = {
 }
 
 
-def _compile(name: str, optimizer: str, flags: list[str], folder: Path, rules=None):
-    """A training bundle of a model in `folder`."""
+def _compile(
+    name: str,
+    optimizer: str,
+    flags: list[str],
+    folder: Path,
+    rules=None,
+    mesh: str = "",
+) -> Path:
+    """A training bundle of a model in `folder`, with the op `mesh` in the model."""
     folder.mkdir(exist_ok=True)
-    (folder / "m.mlir").write_text(spmd_models.training_text(name))
+    text = spmd_models.training_text(name)
+    (folder / "m.mlir").write_text(text.replace("{\n", "{\n" + mesh, 1))
     if rules is not None:
         (folder / "rules.json").write_text(json.dumps({"tensors": rules}))
         flags = [*flags, "--sharding", str(folder / "rules.json")]
@@ -73,6 +82,32 @@ def test_steps_are_those_of_gradient_descent(spread_mlp: Path, tmp_path: Path) -
     for name, expected in params.items():
         np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-6)
     assert int(found["step"]) == 5
+
+
+UNEVEN = (
+    '"pcp.mesh"() {axes = [#pcp.axis<"dp", 3>], devices = [], sym_name = "mesh", '
+    'split = #pcp.split<"dp", [5, 2, 1]>} : () -> ()\n'
+)
+
+
+@pytest.mark.slow
+def test_five_two_one_trains_as_the_whole(tmp_path: Path) -> None:
+    """Three processes share eight samples; joining refuses unequal parameters."""
+    np.savez(tmp_path / "in.npz", **_named("mlp"))
+    alone = _compile("mlp", "adamw", [], tmp_path / "whole")
+    split = _compile("mlp", "adamw", [], tmp_path / "split", mesh=UNEVEN)
+    manifest = Bundle.read(split).manifest
+    data = [p.functions["grad"].inputs[-1] for p in manifest.programs.values()]
+    assert [t.shape[0] for t in data] == [5, 2, 1]
+    expected = _trained(alone, tmp_path / "in.npz", 10)
+    for name, found in _trained(split, tmp_path / "in.npz", 10).items():
+        np.testing.assert_allclose(found, expected[name], rtol=1e-5, atol=1e-6)
+
+
+def _named(name: str) -> dict[str, np.ndarray]:
+    """A model's arguments by name."""
+    model = spmd_models.models()[name]
+    return dict(zip(model.names, model.arguments, strict=True))
 
 
 @pytest.mark.parametrize(
