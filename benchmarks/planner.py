@@ -165,10 +165,14 @@ class Members:
 # --- memory ---
 
 
-def memory(cluster: Path, folder: Path) -> Iterator[dict[str, Any]]:
+def memory(
+    cluster: Path, folder: Path, only: Sequence[str]
+) -> Iterator[dict[str, Any]]:
     """Predicted and measured bytes of the fullest member."""
     print(f"{'plan':24} {'predicted':>10} {'measured':>10}  ratio   (MiB)")
     for name, (model, sizes, wanted) in MEMORY.items():
+        if only and not any(word in name for word in only):
+            continue
         text = model(*sizes)
         choice = search(text, cluster)
         judged = _find(choice, wanted)
@@ -266,16 +270,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plans", type=int, default=4, help="of each model")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", nargs="*", default=(), help="models by their name")
+    parser.add_argument("--only", nargs="*", default=(), help="by a word of their name")
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pcp-planner-") as name:
         folder = Path(name)
         cluster = level(flags.cluster, folder)
         if flags.what == "memory":
-            rows = list(memory(cluster, folder))
+            rows = list(memory(cluster, folder, flags.only))
         else:
-            only = flags.only
-            rows = list(times(cluster, folder, flags.plans, flags.rounds, only))
+            limits = flags.plans, flags.rounds
+            rows = list(times(cluster, folder, *limits, flags.only))
     if flags.json:
         flags.json.write_text(json.dumps(rows, indent=1))
 
