@@ -24,8 +24,9 @@ def derivatives_page() -> Iterator[str]:
     yield (
         "An op that is not here has no rule, and is an error where a derivative flows "
         "through it. Each rule is tested by the cases of its chapter, "
-        "`tests/helpers/cases_*.py`, against JAX; docs/adding-a-rule.md says how to "
-        "add one."
+        "`tests/helpers/cases_*.py`, against JAX, in both modes; the column names the "
+        "test of `tests/autodiff` that holds the modes against each other and against "
+        "differences, at random shapes. docs/adding-a-rule.md says how to add one."
     )
     yield _table(("kind", "what it means"), list(MEANING.items()))
     for chapter in CHAPTERS:
@@ -33,10 +34,16 @@ def derivatives_page() -> Iterator[str]:
         yield f"## {chapter.replace('_', ' ').capitalize()}"
         yield f"`autodiff/rules/{chapter}.py`: {_first_line(module.__doc__)}"
         rows = [
-            (f"`{name}`", type(rule).__name__, *_modes(rule), _note(rule))
+            (
+                f"`{name}`",
+                type(rule).__name__,
+                *_modes(rule),
+                _test(chapter, name, rule),
+                _note(rule),
+            )
             for name, rule in sorted(module.RULES.items())
         ]
-        yield _table(("op", "kind", "reverse", "forward", "why"), rows)
+        yield _table(("op", "kind", "reverse", "forward", "test", "why"), rows)
 
 
 def _first_line(doc: str | None) -> str:
@@ -55,6 +62,27 @@ def _modes(rule: Rule) -> tuple[str, str]:
         case Vjp(forward=None):
             return "yes", "transposed twice"
     return "yes", "yes"
+
+
+#: Where a test over several members, or of a registered rule, takes the place.
+TESTED_APART = {
+    "collectives": "rules/test_collectives.py::test_transpose",
+    "replicas": "rules/test_replicas.py::test_vjp",
+    "async_done": "rules/test_replicas.py::test_vjp",
+    "async_start": "rules/test_replicas.py::test_vjp",
+    "custom_call": "test_custom.py::test_custom_call",
+    "pcp.start": "rules/test_collectives.py::test_transpose",
+    "pcp.wait": "rules/test_collectives.py::test_transpose",
+}
+
+
+def _test(chapter: str, name: str, rule: Rule) -> str:
+    """The test of a rule that passes derivatives on."""
+    if isinstance(rule, NoGradient | Refusal):
+        return ""
+    apart = TESTED_APART.get(name) or TESTED_APART.get(chapter)
+    qualified = name if "." in name else f"stablehlo.{name}"
+    return f"`{apart or f'test_dot.py::test_modes_agree[{qualified}]'}`"
 
 
 def _note(rule: Rule) -> str:

@@ -230,3 +230,31 @@ def test_through_iree(use: str, iree: Iree) -> None:
     text = program(USES[use], JVP_RULE)
     case = Case(use, model(tripled_forward, USES[use]), (X, X + 1), text=text)
     Group([case]).check(case, iree)
+
+
+@pytest.mark.parametrize("pass_", ["pcp-vjp", "pcp-jvp"])
+def test_custom_call(pass_: str, interpreter: Interpreter) -> None:
+    """A rule registered for its target; written out afterwards, since nothing runs it.
+
+    Three times the true rule: only a rule that is used shows that.
+    """
+    call = f"stablehlo.custom_call @mine_sine(%arg0) : ({V}) -> {V}"
+    text = f"""func.func @main(%arg0: {V}) -> {V} {{
+      %y = {call}
+      return %y : {V}
+    }}"""
+    rule = Elementwise(
+        lambda g, x, y: hlo.multiply(
+            hlo.multiply(g, hlo.constant_like(g, 3.0)), hlo.cosine(x)
+        )
+    )
+    registry.register("custom_call:mine_sine", rule)
+    try:
+        derived = transformed(text, pass_)
+    finally:
+        registry.unregister("custom_call:mine_sine")
+    assert call in derived
+    written_out = derived.replace(call, f"stablehlo.sine %arg0 : {V}")
+    y, found = interpreter.run(written_out, [X, np.full_like(X, 0.5)])
+    np.testing.assert_allclose(y, np.sin(X), rtol=1e-6)
+    np.testing.assert_allclose(found, 1.5 * np.cos(X), rtol=1e-5)

@@ -6,8 +6,10 @@ rounding. Both wrong in the same way is what central differences are for. The la
 tests make each rule wrong by a thousandth, and see to it that this is noticed.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -39,6 +41,7 @@ from pcp.compiler.catalog import pipeline
 from pcp.dialect import hlo
 from pcp.dialect.context import parse
 
+ROOT = Path(__file__).parents[2]
 SEEDS = st.integers(0, 2**32 - 1)
 BUDGET = settings(
     deadline=None,
@@ -175,6 +178,16 @@ def test_every_rule_has_a_program() -> None:
         if not isinstance(rule, NoGradient | Refusal)
     }
     assert sorted(wanted - set(PROGRAMS) - of_members() - NOT_RUN) == []
+
+
+def test_the_page_names_tests_that_exist() -> None:
+    page = (ROOT / "docs" / "derivatives.md").read_text()
+    named = set(re.findall(r"`([\w/]+\.py)::(\w+)(?:\[([\w.]+)\])?`", page))
+    assert len(named) > 100
+    for file, function, op in named:
+        source = (ROOT / "tests" / "autodiff" / file).read_text()
+        assert f"def {function}(" in source
+        assert not op or op in PROGRAMS
 
 
 # --- wrong rules are noticed ---
