@@ -305,7 +305,7 @@ def _annotate(function: ir.Operation, mesh: Mesh, whole: Mesh) -> None:
         ):
             shape = tuple(ir.RankedTensorType(argument.type).shape)
             rest: tuple[Axes, ...] = ((),) * len(shape)
-            if role == "data" and shape and shape[0] == batch:
+            if role == "data" and batch is not None and shape[:1] == (batch,):
                 _check_even(function, whole.parts(batch, inputs[k].dims[0]), mesh)
                 rest = ((AXIS,), *rest[1:])
             inputs[k] = Layout(rest)
