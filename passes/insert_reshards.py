@@ -171,7 +171,11 @@ class Resharder:
             if all(isinstance(r.type, ir.RankedTensorType) for r in op.results):
                 self._read(None, op)
             return [Layout.replicated(_rank(r)) for r in op.results]
-        return [from_attribute(a) for a in ir.ArrayAttr(op.attributes[SHARDING])]
+        given = ir.ArrayAttr(op.attributes[SHARDING])
+        return [
+            from_attribute(_behind_barrier(result) or sharding)
+            for result, sharding in zip(op.results, given, strict=True)
+        ]
 
     def _loop(self, op: ir.Operation) -> None:
         carried = self._stored(op)
@@ -494,6 +498,14 @@ def _widens(op: ir.Operation) -> bool:
     )
     floats = isinstance(old, ir.FloatType) and isinstance(new, ir.FloatType)
     return floats and new.width > old.width
+
+
+def _behind_barrier(value: ir.Value) -> ir.Attribute | None:
+    """How a barrier that alone uses the value hands it on: only that is needed."""
+    users = [use.owner.operation for use in value.uses]
+    if len(users) != 1 or users[0].name != "pcp.barrier_prop":
+        return None
+    return ir.ArrayAttr(users[0].attributes[SHARDING])[0]
 
 
 def _only_use(value: ir.Value) -> bool:
