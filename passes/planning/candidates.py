@@ -11,11 +11,10 @@ from functools import cached_property
 
 from pcp.dialect.bindings import ir
 from pcp.passes.functions import ROLE, argument_attributes, string
-from pcp.passes.pipeline.work import size_bytes
+from pcp.passes.pipeline.work import size_bytes, work
 from pcp.passes.planning.cluster import Cluster, Device
 from pcp.passes.planning.cost import (
     TERMINATORS,
-    op_flops,
     op_seconds,
     wire_seconds,
 )
@@ -92,9 +91,9 @@ class Model:
         )
 
     @cached_property
-    def flops(self) -> float:
-        """Operations of the forward."""
-        return sum(op_flops(view.operation) for view in self._block.operations)
+    def work(self) -> float:
+        """Operations and weighed bytes of the forward."""
+        return sum(work(view.operation) for view in self._block.operations)
 
     def seconds(self, device: Device) -> float:
         """The whole forward on one device."""
@@ -226,13 +225,13 @@ class Space:
         model, device = self.model, self.cluster.devices[name]
         share = c.split[row] / model.batch if c.split else 1 / c.dp
         groups = [self.groups[c.tp][i] for i in c.groups]
-        cut = sum(g.flops for g in groups) / max(1.0, model.flops)
+        cut = sum(g.work for g in groups) / max(1.0, model.work)
         left = max(0.0, 1 - cut) + cut / c.tp
         passes = PASSES[model.mode]
-        work = passes * model.seconds(device) * share * left
+        busy = passes * model.seconds(device) * share * left
         parameters = self._parameters(groups, c.tp)
         return Guess(
-            work + self._wire(c, groups, share, parameters),
+            busy + self._wire(c, groups, share, parameters),
             self._memory(c, groups, share, parameters),
         )
 
@@ -278,4 +277,4 @@ class Space:
 
 def _work_first(group: Group) -> float:
     """Work divided against bytes summed."""
-    return -(group.flops - 50.0 * sum(group.reduced))
+    return -(group.work - 50.0 * sum(group.reduced))

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
 from pcp.passes.functions import NAME, ROLE, argument_attributes, string
-from pcp.passes.pipeline.work import size_bytes
-from pcp.passes.planning.cost import op_flops
+from pcp.passes.pipeline.work import size_bytes, work
 from pcp.passes.propagate_sharding import Propagation
 from pcp.passes.sharding.factors import PASS, Assignment, project
 from pcp.passes.sharding.flow import Node, block_of
@@ -27,14 +26,15 @@ AXIS = "tp"
 class Group:
     """Parameters with the dimension each is cut in, and what that changes.
 
-    `flops` is the forward work that is divided, `activations` the stored bytes that
-    are, `reduced` the bytes of each partial sum that arises.
+    `work` is the forward work that is divided, as `pipeline.work` weighs it,
+    `activations` the stored bytes that are, `reduced` the bytes of each partial sum
+    that arises.
     """
 
     cut: dict[str, int] = field(default_factory=dict)
     parameter_bytes: int = 0
     activations: int = 0
-    flops: float = 0.0
+    work: float = 0.0
     reduced: list[int] = field(default_factory=list)
 
     def join(self, other: "Group") -> None:
@@ -42,7 +42,7 @@ class Group:
         self.cut |= other.cut
         self.parameter_bytes += other.parameter_bytes
         self.activations += other.activations
-        self.flops += other.flops
+        self.work += other.work
         self.reduced += other.reduced
 
     def __str__(self) -> str:
@@ -146,6 +146,6 @@ class _Finder:
             layout = Layout(tuple(self.propagation.tensors[value].dims))
             assignment |= project(node.rule, dims, layout, self.mesh)[0]
         if assignment:
-            group.flops += op_flops(node.op)
+            group.work += work(node.op)
         if any(node.rule.kinds[f] != PASS for f in assignment):
             group.reduced.append(sum(size_bytes(r) for r in node.op.results))
