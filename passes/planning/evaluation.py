@@ -217,7 +217,7 @@ class Judge:
 def step_bytes(made: list[ir.Operation]) -> float:
     """The most that is held in a step: what is kept, and the fullest function.
 
-    `@apply` updates what it is given in place.
+    `@apply` updates what it is given in place, but for what it gathers.
     """
     kept: dict[str, int] = {}
     own = []
@@ -233,13 +233,21 @@ def step_bytes(made: list[ir.Operation]) -> float:
                 kept[key] = size_bytes(argument)
             else:
                 inside += size_bytes(argument)
-        donated = 0
-        if symbol_name(function) == "apply":
-            donated = sum(size_bytes(v) for v in _returned(block))
-        temporary = max(0, storage.temporary_bytes(block) - donated)
-        inside += int(PACKING * temporary)
+        updates = symbol_name(function) == "apply"
+        placed = [v for v in _returned(block) if updates and _in_place(v)]
+        inside += int(PACKING * storage.temporary_bytes(block, placed))
         own.append(inside)
     return float(sum(kept.values()) + max(own, default=0))
+
+
+def _in_place(value: ir.Value) -> bool:
+    """Whether a result takes its argument's place: what was gathered cannot."""
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        return True
+    if owner.name == "stablehlo.reshape":
+        return _in_place(owner.operands[0])
+    return not (owner.name == "pcp.wait" or cost.is_collective(owner))
 
 
 def _returned(block: ir.Block) -> list[ir.Value]:

@@ -5,7 +5,7 @@ memory goes to what is contracted, reduced, gathered or sent, and to maps that m
 than one op reads. Constants, broadcasts and reshapes hold nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pcp.dialect.attributes import Future
@@ -108,8 +108,11 @@ def value_bytes(value: Value) -> int:
     return sum(size_bytes(v) for v in returned(inner).operands)
 
 
-def temporary_bytes(block: ir.Block) -> int:
-    """The most bytes held at once besides the arguments."""
+def temporary_bytes(block: ir.Block, placed: Iterable[Value] = ()) -> int:
+    """The most bytes held at once besides the arguments.
+
+    `placed` values take the place of arguments.
+    """
     storage = Storage.read(block)
     ops = [view.operation for view in block.operations]
     last: dict[Value, int] = {}
@@ -117,13 +120,14 @@ def temporary_bytes(block: ir.Block) -> int:
         for value in storage.read_by(op):
             last[value] = i
     ends: dict[int, int] = {}
-    arguments = set(block.arguments)
+    elsewhere = {*block.arguments, *placed}
     for value, i in last.items():
-        if value not in arguments:
+        if value not in elsewhere:
             ends[i] = ends.get(i, 0) + value_bytes(value)
     held = most = 0
     for i, op in enumerate(ops):
-        held += sum(value_bytes(r) for r in op.results if r in storage.stored)
+        new = [r for r in op.results if r in storage.stored and r not in elsewhere]
+        held += sum(map(value_bytes, new))
         inner = max((_inner(region) for region in _bodies(op)), default=0)
         most = max(most, held + inner)
         held -= ends.get(i, 0)

@@ -57,3 +57,19 @@ func.func @f(%a: {T}, %b: {T}) -> {T} {{
     with module.context:
         (function,) = functions(module)
         assert temporary_bytes(block_of(function, 0)) == expected
+
+
+def test_what_takes_an_arguments_place_holds_nothing() -> None:
+    module = parse(f"""
+func.func @f(%a: {T}, %b: {T}) -> ({T}, {T}) {{
+  %c = stablehlo.dot_general %a, %b, {DOT}
+  %x = stablehlo.add %a, %c : {T}
+  %y = stablehlo.add %b, %c : {T}
+  return %x, %y : {T}, {T}
+}}""")
+    with module.context:
+        (function,) = functions(module)
+        block = block_of(function, 0)
+        *_, end = block.operations
+        assert temporary_bytes(block) == 3 * SIZE
+        assert temporary_bytes(block, list(end.operation.operands)) == SIZE
