@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from pcp.errors import CollectiveAborted, ConfigError, RuntimeFault, UsageError
-from pcp.runtime import calls
+from pcp.runtime import calls, keys
 from pcp.runtime.calls import Seat, Squeeze
 from pcp.runtime.codecs import Codec, codec
 from pcp.runtime.faults import FaultPlan
@@ -71,6 +71,7 @@ class Communicator:
         silence: float = 10.0,
         faults: FaultPlan | None = None,
         shared_memory: bool = True,
+        key: bytes | str | None = None,
     ) -> "Communicator":
         """Join a world of fixed size; rank 0 hosts the rendezvous at `address`.
 
@@ -78,7 +79,8 @@ class Communicator:
         port 0). Other ranks keep trying until somebody listens there. Raises
         ProtocolError when refused (duplicate rank, other world size, other
         protocol version), Timeout naming the ranks that did not come. Between
-        members on one machine large payloads go through `shared_memory`.
+        members on one machine large payloads go through `shared_memory`. With a
+        `key` only those are let in who have the same (`keys`).
         """
         from pcp.runtime.rendezvous import meet
 
@@ -91,6 +93,7 @@ class Communicator:
             silence,
             faults,
             shared_memory,
+            keys.checked(key),
         )
 
     @classmethod
@@ -107,6 +110,7 @@ class Communicator:
         patience: float = 60.0,
         faults: FaultPlan | None = None,
         shared_memory: bool = True,
+        key: bytes | str | None = None,
     ) -> "ElasticCommunicator":
         """Join the elastic world of the coordinator at `address`.
 
@@ -131,6 +135,7 @@ class Communicator:
             patience=patience,
             faults=faults,
             shared_memory=shared_memory,
+            key=key,
         )
 
     @classmethod

@@ -60,6 +60,7 @@ class Coordinator:
         heartbeat: float = 0.5,
         silence: float = 5.0,
         state: Path | None = None,
+        key: bytes | str | None = None,
     ) -> "Coordinator":
         """A coordinator of its own at `address`.
 
@@ -67,10 +68,10 @@ class Coordinator:
         member that is not heard of for `silence` seconds is dead; one whose
         connection breaks has as long to come back. `state` is a file that counts
         how often this group's coordinator was started, so that epochs grow;
-        without one the clock serves.
+        without one the clock serves. `key` is as in `Endpoint.listen`.
         """
         # Members were given an address that reaches it: it need not tell them one.
-        endpoint = Endpoint.listen(address, advertise=address)
+        endpoint = Endpoint.listen(address, advertise=address, key=key)
         try:
             return cls(
                 endpoint,

@@ -30,7 +30,7 @@ from pcp.errors import (
     Timeout,
     UsageError,
 )
-from pcp.runtime import transport
+from pcp.runtime import keys, transport
 from pcp.runtime.agent import Agent
 from pcp.runtime.calls import Seat
 from pcp.runtime.communicator import Communicator, Seconds, seconds
@@ -138,7 +138,11 @@ class Coordination:
         while not self._closed.is_set():
             left = deadline - time.monotonic()
             try:
-                sock = transport.dial(self.address, max(0.05, min(left, 5.0)))
+                wait = max(0.05, min(left, 5.0))
+                sock = keys.dial(self.address, wait, self._endpoint.key)
+            except ProtocolError as error:
+                self._give_up(error)
+                return
             except (PeerLost, Timeout) as error:
                 if left <= _REDIAL_SECONDS:
                     self._give_up(
@@ -344,6 +348,7 @@ def join(
     patience: float,
     faults: FaultPlan | None,
     shared_memory: bool,
+    key: bytes | str | None,
 ) -> ElasticCommunicator:
     """The communicator that `Communicator.join` gives."""
     limit = seconds(timeout)
@@ -358,6 +363,7 @@ def join(
         silence=silence,
         faults=faults,
         shared_memory=shared_memory,
+        key=key,
     )
     coordination = Coordination(endpoint, address, name, patience)
     try:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from pcp.errors import (
     ProtocolError,
     RuntimeFault,
 )
-from pcp.runtime import transport
+from pcp.runtime import keys, transport
 from pcp.runtime.faults import FaultPlan
 from pcp.runtime.forming import EPOCH_OVER, Forming
 from pcp.runtime.framing import MAX_TEXT, Header, Kind, parse_json
@@ -49,6 +50,7 @@ class Endpoint:
         pulse: Pulse,
         faults: FaultPlan | None,
         shared_memory: bool,
+        key: keys.Key,
     ) -> None:
         self._listener = transport.listen(address)
         host, port = self._listener.getsockname()[:2]
@@ -60,8 +62,10 @@ class Endpoint:
         self.pulse = pulse
         self.faults = faults
         self.shared_memory = shared_memory
+        self.key = key
         self._greeters: dict[str, Greeter] = {"group": self._greet_member}
         self._waiting: dict[TcpLink, float] = {}
+        self._gates: WeakKeyDictionary[Link, keys.Gate] = WeakKeyDictionary()
         self._parked: list[tuple[TcpLink, dict[str, Any]]] = []
         self._forming: dict[int, Forming] = {}
         self._newest = self._floor = -1
@@ -81,13 +85,15 @@ class Endpoint:
         silence: float = 10.0,
         faults: FaultPlan | None = None,
         shared_memory: bool = True,
+        key: bytes | str | None = None,
     ) -> "Endpoint":
         """Listen on `address` (port 0: any free one).
 
         `advertise` is what peers are told when it differs from where we listen
         (all interfaces, a NAT). A peer silent for `silence` seconds is lost;
         `heartbeat` is how often a member that has nothing to say says so. Between
-        members on one machine large payloads go through `shared_memory`.
+        members on one machine large payloads go through `shared_memory`. With a
+        `key` only those are let in who have the same (`keys`).
         """
         host, _ = transport.parse_address(address)
         if advertise is None and host in ("0.0.0.0", "::"):
@@ -96,7 +102,8 @@ class Endpoint:
                 f"reach a wildcard address"
             )
         pulse = Pulse(heartbeat, silence)
-        return cls(address, advertise, pulse, faults, shared_memory)
+        checked = keys.checked(key)
+        return cls(address, advertise, pulse, faults, shared_memory, checked)
 
     def form(
         self,
@@ -180,7 +187,7 @@ class Endpoint:
         if not 0 <= rank < len(members):
             raise ConfigError(f"rank {rank} of {len(members)} members does not exist")
         group = Group(self.loop, rank, len(members), epoch, self.pulse, self.faults)
-        forming = Forming(group, members, share=self.shared_memory)
+        forming = Forming(group, members, share=self.shared_memory, key=self.key)
         self.loop.ask(lambda: self._begin(forming))
         try:
             forming.wait(deadline)
@@ -229,15 +236,24 @@ class Endpoint:
                 continue
             link = TcpLink(self.loop, sock, self, peer)
             self._waiting[link] = time.monotonic() + HANDSHAKE_SECONDS
+            self._gates[link] = keys.Gate(self.key)
 
     def place(self, link: Link, header: Header) -> memoryview:
-        """Room for a greeting and nothing else."""
+        """Room for a greeting, and the proof of a key before it."""
+        if self._gates[link].room(header.kind, header.length):
+            return memoryview(bytearray(header.length))
         if header.kind is not Kind.HELLO or header.length > MAX_TEXT:
             raise ProtocolError(f"{header.kind.name} instead of a greeting")
         return memoryview(bytearray(header.length))
 
     def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
-        """A greeting."""
+        """A greeting, or the proof of a key before it."""
+        gate = self._gates[link]
+        if header.kind in (Kind.AUTH, Kind.PROOF) or not gate.open:
+            answer = gate.hear(header.kind, bytes(payload))
+            if answer is not None:
+                link.send(answer)
+            return
         if link not in self._waiting or header.kind is not Kind.HELLO:
             raise ProtocolError(f"{header.kind.name} instead of a greeting")
         assert isinstance(link, TcpLink), "only sockets greet an endpoint"

@@ -19,7 +19,7 @@ from pcp.errors import (
     RuntimeFault,
     Timeout,
 )
-from pcp.runtime import transport
+from pcp.runtime import keys, transport
 from pcp.runtime.framing import MAX_TEXT, Frame, Header, Kind, json_payload, text
 from pcp.runtime.group import Group
 from pcp.runtime.shared_memory import shared
@@ -36,10 +36,16 @@ class Forming:
     loop's."""
 
     def __init__(
-        self, group: Group, members: Sequence[str], *, share: bool = True
+        self,
+        group: Group,
+        members: Sequence[str],
+        *,
+        share: bool = True,
+        key: keys.Key = None,
     ) -> None:
         self.group = group
         self._share = share
+        self._key = key
         self.epoch = group.epoch
         self._members = list(members)
         self._digest = members_digest(members)
@@ -117,7 +123,8 @@ class Forming:
     def _dial(self, peer: int, deadline: float) -> None:
         address = self._members[peer]
         try:
-            sock = transport.dial(address, max(0.05, deadline - time.monotonic()))
+            left = max(0.05, deadline - time.monotonic())
+            sock = keys.dial(address, left, self._key)
         except PeerLost as error:
             raise PeerLost(f"rank {peer} is lost: {error}", peer=peer) from error
         hello = {

@@ -72,6 +72,10 @@ class Kind(IntEnum):
     """A DATA frame whose payload is in the sender's memory."""
     CONTROL = 15
     """Between a member and its coordinator (JSON); see `membership`."""
+    AUTH = 16
+    """A nonce, to be answered by somebody who has the key; see `keys`."""
+    PROOF = 17
+    """That the dialler has the key."""
 
 
 @dataclass(slots=True)

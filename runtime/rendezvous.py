@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pcp.errors import ConfigError, PeerLost, ProtocolError, RuntimeFault, Timeout
-from pcp.runtime import transport
+from pcp.runtime import keys, transport
 from pcp.runtime.endpoint import Endpoint
 from pcp.runtime.faults import FaultPlan
 from pcp.runtime.framing import (
@@ -148,6 +148,7 @@ def meet(
     silence: float,
     faults: FaultPlan | None,
     shared_memory: bool,
+    key: keys.Key,
 ) -> Any:
     """The communicator that `Communicator.connect` gives."""
     if world_size < 1 or not 0 <= rank < world_size:
@@ -158,13 +159,15 @@ def meet(
     owned: list[Any] = []
     try:
         if rank == 0:
-            host = where if isinstance(where, Rendezvous) else Rendezvous.listen(where)
+            host = where
+            if not isinstance(host, Rendezvous):
+                host = Rendezvous.listen(host, key=key)
             owned.append(host)
             host.expect(world_size)
             host.give_up(timeout)
             where = host.address
         assert isinstance(where, str), "rank 0 knows the address by now"
-        sock = _reach(where, deadline)
+        sock = _reach(where, deadline, key)
         owned.insert(0, sock)
         endpoint = Endpoint.listen(
             transport.format_address(sock.getsockname()[0], 0),
@@ -172,6 +175,7 @@ def meet(
             silence=silence,
             faults=faults,
             shared_memory=shared_memory,
+            key=key,
         )
         owned[0] = endpoint
         members = _register(sock, where, rank, world_size, endpoint.address, deadline)
@@ -185,11 +189,11 @@ def meet(
         raise
 
 
-def _reach(address: str, deadline: float) -> socket.socket:
+def _reach(address: str, deadline: float, key: keys.Key) -> socket.socket:
     """Dial until somebody listens there."""
     while True:
         try:
-            return transport.dial(address, max(0.05, deadline - time.monotonic()))
+            return keys.dial(address, max(0.05, deadline - time.monotonic()), key)
         except PeerLost as error:
             if time.monotonic() > deadline:
                 raise Timeout(

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import PcpError, ProtocolError, RuntimeFault
-from pcp.runtime import transport
+from pcp.runtime import keys, transport
 from pcp.runtime.buffers import checked, octets
 from pcp.runtime.framing import (
     MAX_PAYLOAD,
@@ -58,6 +58,7 @@ def fetch_snapshot(
     timeout: float | timedelta = 60.0,
     *,
     max_bytes: int = 1 << 36,
+    key: bytes | str | None = None,
 ) -> tuple[int, dict[str, NDArray]]:
     """The (revision, arrays) that the endpoint at `address` serves.
 
@@ -66,7 +67,7 @@ def fetch_snapshot(
     """
     patience = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     deadline = time.monotonic() + patience
-    with transport.dial(address, patience) as sock:
+    with keys.dial(address, patience, keys.checked(key)) as sock:
         hello = json_payload({"purpose": "snapshot"})
         write_frame(sock, address, Frame(Kind.HELLO, payload=hello))
         header, payload = read_frame(sock, address, deadline, MAX_PAYLOAD)

@@ -32,6 +32,7 @@ def parser() -> Parser:
     add("--members", type=int, default=1, help="form the first group with so many")
     add("--silence", type=float, default=5.0, help="seconds until a member is dead")
     add("--state", type=Path, help="a file that counts restarts (or the clock does)")
+    add("--key-file", type=Path, help="a file with the key that members must have")
     return parser
 
 
@@ -47,6 +48,7 @@ def _main(argv: Sequence[str]) -> int:
         first=flags.members,
         silence=flags.silence,
         state=flags.state,
+        key=flags.key_file.read_bytes().strip() if flags.key_file else None,
     ) as coordinator:
         log(f"listening on {coordinator.address}")
         known: dict = {}
