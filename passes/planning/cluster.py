@@ -17,7 +17,10 @@ from pcp.passes.rewriting import refuse
 
 @dataclass(frozen=True)
 class Device:
-    """One device: `memory` and `membw` are infinite where nobody says."""
+    """One device: `memory` and `membw` are infinite where nobody says.
+
+    A processor moves messages itself: it does not `overlap` them with work.
+    """
 
     name: str
     target: str
@@ -26,12 +29,13 @@ class Device:
     memory: float = inf
     membw: float = inf
     overhead: float = 0.0
+    overlaps: bool = True
 
     @property
     def facts(self) -> tuple:
         """What distinguishes its work from another's."""
         speeds = tuple(sorted(self.throughput.items()))
-        return self.target, speeds, self.memory, self.membw, self.overhead
+        return (self.target, speeds, self.memory, self.membw, self.overhead)
 
     def rate(self, dtype: str) -> float:
         """Operations a second; `PassError` for a type that nobody measured."""
@@ -90,16 +94,19 @@ def read(module: ir.Module) -> Cluster:
     devices: dict[str, Device] = {}
     links: dict[frozenset[str], Link] = {}
     ops = [view.operation for view in module.body.operations]
+    drivers = {
+        symbol_name(op): text(op, "driver") for op in ops if op.name == "pcp.target"
+    }
     for op in ops:
         if op.name == "pcp.device":
-            devices[symbol_name(op)] = _device(op)
+            devices[symbol_name(op)] = _device(op, drivers)
     for op in ops:
         if op.name == "pcp.link":
             _add_link(op, devices, links)
     return Cluster(devices, links)
 
 
-def _device(op: ir.Operation) -> Device:
+def _device(op: ir.Operation, drivers: dict[str, str]) -> Device:
     said = op.attributes
     throughput = {}
     if "throughput" in said:
@@ -109,9 +116,16 @@ def _device(op: ir.Operation) -> Device:
         }
     if not throughput:
         refuse(op, "it has no throughput, so no plan can be judged; run pcp probe")
+    if (target := symbol(op, "target")) not in drivers:
+        refuse(
+            op,
+            f"it names target @{target}, which is not described."
+            + nearest(target, drivers),
+        )
     return Device(
         name=symbol_name(op),
-        target=symbol(op, "target"),
+        target=target,
+        overlaps=drivers[target] != "local",
         host=text(op, "host") if "host" in said else "",
         throughput=throughput,
         memory=float(integer(op, "memory")) if "memory" in said else inf,

@@ -4,7 +4,8 @@ Work goes by the roofline (Williams et al. 2009): operations at the measured rat
 their type plus bytes at the memory's, and an overhead for each dispatch. Collectives
 go by alpha and beta over the slowest link of their group (Thakur et al. 2005): a
 ring's 2(k-1) steps for a sum, one message to each member where all speak directly.
-A started collective runs beside the work until it is waited for.
+A started collective runs beside the work until it is waited for, unless the device
+is a processor, whose cores move the bytes themselves.
 """
 
 from collections.abc import Sequence
@@ -184,6 +185,8 @@ def block_cost(block: ir.Block, member: Member) -> Cost:
         elif op.name == "pcp.start":
             seconds, bytes_ = collective(_started(op), member)
             ends[op.results[0]] = clock.start(seconds)
+            if not member.device.overlaps:
+                clock.wait(ends[op.results[0]])
             sent += bytes_
         elif op.name == "pcp.wait":
             clock.wait(ends[op.operands[0]])

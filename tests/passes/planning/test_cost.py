@@ -13,9 +13,9 @@ LINK = Link(bandwidth=1e9, latency=1e-4)
 DEVICE = {"target": "cpu", "throughput": {"f32": 1e10}, "membw": 1e10}
 
 
-def member(size: int) -> cost.Member:
+def member(size: int, **more: bool) -> cost.Member:
     names = [f"d{i}" for i in range(size)]
-    devices = {n: Device(n, **DEVICE) for n in names}  # type: ignore[arg-type]
+    devices = {n: Device(n, **DEVICE, **more) for n in names}  # type: ignore[arg-type]
     links = {frozenset((a, b)): LINK for a in names for b in names if a != b}
     mesh = Mesh("m", {"dp": size}, tuple(names))
     return cost.Member(Cluster(devices, links), mesh, mesh.members[0])
@@ -37,7 +37,7 @@ def test_small_sums_go_at_once() -> None:
     assert seconds == pytest.approx(LINK.latency + 24 / LINK.bandwidth)
 
 
-def _cost(body: str, size: int = 2) -> cost.Cost:
+def _cost(body: str, size: int = 2, **more: bool) -> cost.Cost:
     module = parse(f"""
 "pcp.mesh"() {{axes = [#pcp.axis<"dp", {size}>], devices = [], sym_name = "m"}}
     : () -> ()
@@ -46,7 +46,7 @@ func.func @f(%a: tensor<512x512xf32>, %b: tensor<512x512xf32>) -> tensor<512x512
 }}""")
     with module.context:
         (function,) = functions(module)
-        return cost.block_cost(block_of(function, 0), member(size))
+        return cost.block_cost(block_of(function, 0), member(size, **more))
 
 
 T = "tensor<512x512xf32>"
@@ -71,8 +71,7 @@ def test_waiting_for_a_sum_adds_to_the_work() -> None:
     assert found.sent == 4 * 512 * 512
 
 
-def test_a_started_sum_hides_behind_work() -> None:
-    found = _cost(f"""
+STARTED = f"""
   %f = "pcp.start"(%a) ({{
   ^bb0(%x: {T}):
     %r = "pcp.all_reduce"(%x) {{axes = ["dp"], kind = "sum", mesh = @m}} : ({T}) -> {T}
@@ -81,11 +80,19 @@ def test_a_started_sum_hides_behind_work() -> None:
   %c = stablehlo.dot_general %b, %b, {DOT}
   %s = "pcp.wait"(%f) : (!pcp.future<{T}>) -> {T}
   %y = stablehlo.dot_general %s, %c, {DOT}
-  return %y : {T}""")
+  return %y : {T}"""
+
+
+def test_a_started_sum_hides_behind_work() -> None:
+    found = _cost(STARTED)
     assert MATMUL > WIRE  # so that nothing is left to wait for
     assert found.waiting == pytest.approx(0, abs=1e-12)
     # The first product reads one matrix twice.
     assert found.compute == pytest.approx(2 * MATMUL, rel=0.02)
+
+
+def test_a_processor_moves_messages_itself() -> None:
+    assert _cost(STARTED, overlaps=False).waiting == pytest.approx(WIRE)
 
 
 def test_a_counted_loop_counts_its_rounds() -> None:
