@@ -12,6 +12,7 @@ input): what a part of it needs is said by a `Reach`, and comes from the neighbo
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from pcp.layout import Axes, Layout
 from pcp.mesh import Mesh
@@ -140,9 +141,9 @@ def project(
 ) -> tuple[Assignment, bool]:
     """A tensor's axes by factor, and whether all of them found one.
 
-    In a dimension of several factors the major one takes axes while they divide it;
-    a minor one can be cut only when every factor above it is cut into single
-    elements, since otherwise its parts do not lie together.
+    In a dimension of several factors the major one takes axes while its parts are the
+    dimension's too (`_follows`); a minor one can be cut only when every factor above
+    it is cut into single elements, since otherwise its parts do not lie together.
     """
     found: Assignment = {}
     complete = True
@@ -151,19 +152,34 @@ def project(
             if axes:
                 found[dim[0]] = axes
             continue
-        rest = list(axes)
-        for factor in dim:
-            taken, parts = (), 1
-            size = rule.sizes[factor]
-            while rest and size % (parts * mesh.axes[rest[0]]) == 0:
-                parts *= mesh.axes[rest[0]]
-                taken += (rest.pop(0),)
-            if taken:
-                found[factor] = taken
-            if parts != size:
+        sizes = [rule.sizes[factor] for factor in dim]
+        done = 0
+        for i, factor in enumerate(dim):
+            end = done
+            while end < len(axes) and _follows(sizes, i, axes[: end + 1], done, mesh):
+                end += 1
+            if end > done:
+                found[factor] = axes[done:end]
+            if mesh.count(axes[done:end]) != sizes[i]:
+                done = end
                 break
-        complete = complete and not rest
+            done = end
+        complete = complete and done == len(axes)
     return found, complete
+
+
+def _follows(sizes: Sequence[int], i: int, axes: Axes, done: int, mesh: Mesh) -> bool:
+    """Whether a dimension cut along `axes` is cut where its factor `i` is.
+
+    The factors above are cut into single elements by the axes before `done`; the
+    rest cut factor `i`, whose parts, times what lies inside, must be the dimension's.
+    """
+    outer, inner = prod(sizes[:i]), prod(sizes[i + 1 :])
+    own = axes[done:]
+    if mesh.count(own) > sizes[i]:
+        return False
+    wanted = [part * inner for part in mesh.parts(sizes[i], own)] * outer
+    return mesh.parts(prod(sizes), axes) == wanted
 
 
 def assemble(rule: Rule, dims: Dims, assignment: Assignment, mesh: Mesh) -> Layout:
@@ -202,8 +218,8 @@ def _whole_along(layout: Layout, dim: int) -> Layout:
 def expressible(rule: Rule, assignment: Assignment, mesh: Mesh) -> bool:
     """Whether every tensor can lie so, with the parts of a factor at one place.
 
-    Parts of a factor in a dimension of several must be equal, and be the parts of
-    the dimension too; the factors above it must be cut into single elements.
+    Parts of a factor in a dimension of several must be the parts of the dimension
+    too; the factors above it must be cut into single elements.
     """
     for reach in rule.reaches:
         if mesh.count(assignment.get(reach.factor, ())) > reach.size:
@@ -216,26 +232,17 @@ def expressible(rule: Rule, assignment: Assignment, mesh: Mesh) -> bool:
 
 
 def _dim_expressible(rule: Rule, dim: Dim, assignment: Assignment, mesh: Mesh) -> bool:
-    whole = 1
-    for factor in dim:
-        whole *= rule.sizes[factor]
+    if len(dim) == 1:
+        return mesh.count(assignment.get(dim[0], ())) <= rule.sizes[dim[0]]
+    sizes = [rule.sizes[factor] for factor in dim]
     axes: Axes = ()
     above_single = True
-    inner = whole
-    for factor in dim:
+    for i, factor in enumerate(dim):
         own = assignment.get(factor, ())
-        size = rule.sizes[factor]
-        inner //= max(size, 1)
-        if own and not above_single:
-            return False
-        if own and mesh.count(own) > size:
+        if own and not (
+            above_single and _follows(sizes, i, axes + own, len(axes), mesh)
+        ):
             return False
         axes += own
-        if own and len(dim) > 1:
-            # The dimension's own cut must follow the factor's.
-            outer = whole // max(size * inner, 1)
-            wanted = [part * inner for part in mesh.parts(size, own)] * outer
-            if mesh.parts(whole, axes) != wanted:
-                return False
-        above_single = above_single and mesh.count(own) == size
+        above_single = above_single and mesh.count(own) == sizes[i]
     return True
