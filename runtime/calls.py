@@ -20,7 +20,9 @@ from pcp.runtime.collectives import Barrier, Chain, EagerReduce, Exchange, Ring
 from pcp.runtime.compressed import CompressedReduce, Memory
 from pcp.runtime.feedback import ErrorFeedback
 from pcp.runtime.operation import Operation
-from pcp.runtime.reduction import EAGER_BYTES, Reduction, bounds
+from pcp.runtime.reduction import EAGER_BYTES, Reduction, bounds, declared
+from pcp.runtime.scheduled import Scheduled
+from pcp.runtime.schedules import DIRECT, schedule
 
 _NOTHING = memoryview(b"")
 _COMPRESSIBLE = ("float32", "bfloat16", "float16")
@@ -93,6 +95,7 @@ def all_reduce(
     op: str,
     timeout: float,
     squeeze: "Squeeze | None" = None,
+    algorithm: str | None = None,
 ) -> Operation:
     """Everybody's array becomes the reduction."""
     checked(array, "all_reduce", writable=True)
@@ -111,8 +114,22 @@ def all_reduce(
     facts = _facts("all_reduce", array, op=op)
     chunks = bounds(array.size, seat.world_size)
     if squeeze is not None:
+        if algorithm is not None:
+            raise UsageError("a compressed reduction has an algorithm of its own")
         return _compressed(seat, facts, timeout, squeeze, chunks, True, shared)
-    if array.nbytes <= EAGER_BYTES or seat.world_size == 1:
+    if algorithm is not None:
+        facts |= {"algorithm": algorithm}
+    choice = algorithm or declared(array.nbytes, seat.world_size)
+    if choice not in DIRECT:
+        return Scheduled(
+            seat.peers,
+            facts,
+            timeout,
+            plan=schedule(choice, seat.world_size),
+            pool=seat.pool,
+            **shared,
+        )
+    if _eagerly(seat, array, algorithm, choice):
         return EagerReduce(seat.peers, facts, timeout, **shared)
     return Ring(
         seat.peers,
@@ -329,6 +346,16 @@ def barrier(seat: Seat, timeout: float) -> Operation:
 def _facts(kind: str, array: NDArray, **more: Any) -> dict[str, Any]:
     dtype, shape = array.dtype.name, list(array.shape)
     return {"kind": kind, "dtype": dtype, "shape": shape, **more}
+
+
+def _eagerly(seat: Seat, array: NDArray, algorithm: str | None, choice: str) -> bool:
+    """Whether a reduction goes with the OPEN frames, which have little room."""
+    if algorithm == "eager" and array.nbytes > EAGER_BYTES:
+        raise UsageError(
+            f"algorithm 'eager' is for up to {EAGER_BYTES} bytes, not "
+            f"{array.nbytes}; leave algorithm= out, or take 'ring'"
+        )
+    return choice == "eager" or seat.world_size == 1
 
 
 def _check_peer(seat: Seat, peer: int, what: str) -> None:

@@ -30,6 +30,7 @@ from pcp.runtime.in_process import pair
 from pcp.runtime.loop import Loop
 from pcp.runtime.operation import Operation, Pending
 from pcp.runtime.param_sync import SyncReport, param_sync
+from pcp.runtime.rooted import Rooted
 
 if TYPE_CHECKING:
     from pcp.runtime.elastic import ElasticCommunicator
@@ -43,7 +44,7 @@ def seconds(value: float | timedelta) -> float:
     return value.total_seconds() if isinstance(value, timedelta) else float(value)
 
 
-class Communicator:
+class Communicator(Rooted):
     """One member of a group. Safe to use from several threads."""
 
     def __init__(
@@ -214,6 +215,7 @@ class Communicator:
         array: NDArray,
         op: str = "sum",
         *,
+        algorithm: str | None = None,
         compression: str | Codec | None = None,
         feedback: ErrorFeedback | None = None,
         tag: str = "",
@@ -223,12 +225,14 @@ class Communicator:
 
         `op` is sum, mean, max, min or prod. All members end with the same
         bits; `reduction` declares the order and the accumulation type.
+        `algorithm` overrides the choice by size and world (`schedules` has them).
         `compression` names one of `codecs`, for sums and means of floats up to
         32 bits; `feedback` keeps under the tag what it drops, for the next call.
         """
         return self.all_reduce_async(
             array,
             op,
+            algorithm=algorithm,
             compression=compression,
             feedback=feedback,
             tag=tag,
@@ -240,6 +244,7 @@ class Communicator:
         array: NDArray,
         op: str = "sum",
         *,
+        algorithm: str | None = None,
         compression: str | Codec | None = None,
         feedback: ErrorFeedback | None = None,
         tag: str = "",
@@ -251,7 +256,9 @@ class Communicator:
         """
         squeeze = _squeeze(compression, feedback, tag)
         patience = self._patience(timeout)
-        operation = calls.all_reduce(self._seat, array, op, patience, squeeze)
+        operation = calls.all_reduce(
+            self._seat, array, op, patience, squeeze, algorithm
+        )
         return self._post(operation, tag)
 
     def reduce_scatter(
@@ -425,6 +432,19 @@ class Communicator:
     def barrier_async(self, *, tag: str = "", timeout: Seconds = None) -> Pending:
         """As `barrier`, at once."""
         return self._post(calls.barrier(self._seat, self._patience(timeout)), tag)
+
+    def group(
+        self, ranks: Sequence[int], *, key: bytes | str | None = None
+    ) -> "Communicator | None":
+        """A communicator of some members, which get their places in `ranks`.
+
+        All members call it; each names the group it belongs to, so that a world
+        can fall into several at once. None for a member that is not in `ranks`.
+        Give the `key` again that the world has. Close it before the world.
+        """
+        from pcp.runtime.subgroups import form
+
+        return form(self, ranks, key)
 
     def param_sync(
         self,

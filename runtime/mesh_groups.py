@@ -8,16 +8,10 @@ world: the first member hosts the meeting, and its address goes round in the wor
 import time
 from collections.abc import Iterable, Iterator, Mapping
 
-import numpy as np
-
 from pcp.errors import ConfigError, PeerLost, RuntimeFault
 from pcp.manifest import Manifest
 from pcp.mesh import Mesh
-from pcp.runtime import transport
 from pcp.runtime.communicator import Communicator
-from pcp.runtime.rendezvous import Rendezvous
-
-_ADDRESS_BYTES = 256
 
 
 class MeshGroups(Mapping[str, Communicator]):
@@ -100,32 +94,6 @@ def _form(world: Communicator, mesh: Mesh, axes: tuple[str, ...]) -> Communicato
     ranks = group_ranks(mesh, axes, world.rank)
     if ranks == list(range(world.world_size)):
         return world
-    mine = ranks.index(world.rank)
-    host = Rendezvous.listen(f"{_host(world)}:0") if mine == 0 else None
-    try:
-        addresses = _share(world, host.address if host else "")
-        meeting = host or addresses[ranks[0]]
-        return Communicator.connect(
-            meeting, rank=mine, world_size=len(ranks), timeout=world.timeout
-        )
-    except BaseException:
-        if host is not None:
-            host.close()
-        raise
-
-
-def _host(world: Communicator) -> str:
-    """The address on which this member listens, without the port."""
-    address = world.address
-    if address is None:
-        return "127.0.0.1"
-    return transport.format_address(transport.parse_address(address)[0], 0)[:-2]
-
-
-def _share(world: Communicator, address: str) -> list[str]:
-    """Every member's address, in rank order."""
-    own = np.zeros(_ADDRESS_BYTES, np.uint8)
-    encoded = address.encode()
-    own[: len(encoded)] = np.frombuffer(encoded, np.uint8)
-    every = world.all_gather(own, tag="mesh-groups").reshape(-1, _ADDRESS_BYTES)
-    return [bytes(row).rstrip(b"\0").decode() for row in every]
+    made = world.group(ranks)
+    assert made is not None, "a member is in its own group"
+    return made

@@ -8,7 +8,10 @@ the accumulation type; integers have none.
 The order is fixed, so that all members hold the same bits:
 * up to `EAGER_BYTES` every member reduces ranks 0, 1, 2, ... in that order;
 * above, chunk `c` of the array (`bounds`) is reduced along the ring, in the
-  order c+1, c+2, ..., c (modulo the number of members).
+  order c+1, c+2, ..., c (modulo the number of members);
+* unless there are so many members that the ring's steps would be small: then by
+  halving and doubling (`schedules`), of which `declared` has the limits.
+A call that names its algorithm gets that one's order.
 """
 
 import itertools
@@ -23,6 +26,10 @@ from pcp.errors import UsageError, nearest
 EAGER_BYTES = 32 << 10
 """Contributions up to this size travel with the first frame of an operation."""
 
+LARGE_WORLD = 8
+"""More members than this reduce what is small for each of them in few steps."""
+_SMALL_CHUNK = 16 << 10
+
 _UFUNCS = {
     "sum": np.add,
     "mean": np.add,
@@ -30,8 +37,20 @@ _UFUNCS = {
     "min": np.minimum,
     "prod": np.multiply,
 }
-_NARROW = frozenset({"float16", "bfloat16"})
-_FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
+_FLOAT8 = frozenset(
+    f"float8_{kind}"
+    for kind in (
+        "e3m4",
+        "e4m3",
+        "e4m3b11fnuz",
+        "e4m3fn",
+        "e4m3fnuz",
+        "e5m2",
+        "e5m2fnuz",
+    )
+)
+_NARROW = frozenset({"float16", "bfloat16", *_FLOAT8})
+_FLOATS = _NARROW | {"float32", "float64"}
 _NAMES = frozenset(
     {
         *_FLOATS,
@@ -115,6 +134,15 @@ def bounds(count: int, parts: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(edges))
 
 
+def declared(nbytes: int, members: int) -> str:
+    """The algorithm of an all_reduce of this size that does not name one."""
+    if nbytes <= EAGER_BYTES or members == 1:
+        return "eager"
+    if members > LARGE_WORLD and nbytes <= members * _SMALL_CHUNK:
+        return "halving_doubling"
+    return "ring"
+
+
 def reference(
     arrays: Sequence[NDArray], op: str = "sum", *, ring: bool | None = None
 ) -> NDArray:
@@ -126,7 +154,12 @@ def reference(
     first = arrays[0]
     reduction = Reduction.of(op, first.dtype)
     if ring is None:
-        ring = first.nbytes > EAGER_BYTES
+        choice = declared(first.nbytes, len(arrays))
+        if choice not in ("eager", "ring"):
+            from pcp.runtime.schedules import simulate
+
+            return simulate(choice, arrays, op)[0]
+        ring = choice == "ring"
     if not ring or len(arrays) == 1:
         return reduction.sequential(arrays)
     flat = [a.reshape(-1) for a in arrays]
