@@ -91,3 +91,31 @@ func.func @own(%x: tensor<8xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"]], [],
   %4 = "pcp.from_part"(%3) {sharding = #pcp.sharding<@m, [["dp"]], [], []>} : (tensor<4xf32>) -> tensor<8xf32>
   return %4, %whole : tensor<8xf32>, tensor<4xf32>
 }
+
+// -----
+
+// Numbers that no attribute gives out are cut in the program: complex ones, one for
+// all or not, and 16 bits. What is whole on every member is not cut.
+// CHECK: func.func @numbers(
+// CHECK: stablehlo.slice %{{.*}} [0:2]
+// CHECK: func.func @numbers(
+// CHECK: %[[ALL:.*]] = stablehlo.constant {{.*}}dense<(1.000000e+00,2.000000e+00)> : tensor<4xcomplex<f32>>
+// CHECK: stablehlo.slice %[[ALL]] [2:4]
+// CHECK: %[[EACH:.*]] = stablehlo.constant {{.*}}: tensor<4xcomplex<f32>>
+// CHECK: stablehlo.slice %[[EACH]] [2:4]
+// CHECK: %[[HALF:.*]] = stablehlo.constant {{.*}}: tensor<4xbf16>
+// CHECK: stablehlo.slice %[[HALF]] [2:4]
+// CHECK: %[[WHOLE:.*]] = stablehlo.constant {{.*}}: tensor<3xcomplex<f32>>
+// CHECK-NOT: stablehlo.slice
+// CHECK: return {{.*}}, %[[WHOLE]]
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @numbers(%x: tensor<4xcomplex<f32>> {pcp.sharding = #pcp.sharding<@m, [["dp"]], [], []>}, %h: tensor<4xbf16> {pcp.sharding = #pcp.sharding<@m, [["dp"]], [], []>}) -> (tensor<4xcomplex<f32>>, tensor<4xbf16>, tensor<3xcomplex<f32>>) {
+  %all = stablehlo.constant dense<(1.0,2.0)> : tensor<4xcomplex<f32>>
+  %0 = stablehlo.multiply %x, %all : tensor<4xcomplex<f32>>
+  %each = stablehlo.constant dense<[(1.0,2.0), (3.0,4.0), (5.0,6.0), (7.0,8.0)]> : tensor<4xcomplex<f32>>
+  %1 = stablehlo.multiply %0, %each : tensor<4xcomplex<f32>>
+  %half = stablehlo.constant dense<[1.0, 2.0, 3.0, 4.0]> : tensor<4xbf16>
+  %2 = stablehlo.multiply %h, %half : tensor<4xbf16>
+  %whole = stablehlo.constant dense<[(1.0,2.0), (3.0,4.0), (5.0,6.0)]> : tensor<3xcomplex<f32>>
+  return %1, %2, %whole : tensor<4xcomplex<f32>>, tensor<4xbf16>, tensor<3xcomplex<f32>>
+}
