@@ -1,0 +1,298 @@
+"""All-reduce over an emulated wide-area network, against Gloo.
+
+    python benchmarks/wan.py [--world 2] [--rate 1e9] [--rtt 0.1] [--loss 0]
+                             [--sizes 16 64] [--rounds 3] [--only pcp gloo ...]
+
+Needs root (network namespaces and /dev/net/tun) and, for gloo, torch. Every
+member lives in a namespace of its own; one loop of this process carries the
+packets between them: a member's packets leave at `--rate` bits per second, wait
+in a queue of 16 MB, are lost at random, and arrive half a round trip later.
+Prints the median seconds of a float32 all-reduce, and 2(N-1)/N times the array's
+bits over that time. The contestants:
+
+    pcp        one connection to each peer, as it comes
+    pcp-4MiB   the same with send buffers of 4 MiB
+    int8       pcp, compressed
+    gloo       torch.distributed
+"""
+
+import argparse
+import fcntl
+import heapq
+import os
+import random
+import select
+import statistics
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+
+_TUNSETIFF = 0x400454CA
+_IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
+_MTU = 9000
+_QUEUE_BYTES = 16 << 20
+_PORT = 29500
+CONTESTANTS = ("pcp", "pcp-4MiB", "int8", "gloo")
+Reduce = Callable[[np.ndarray], object]
+
+
+# --- The network ---
+
+
+def address(rank: int) -> str:
+    """A member's address in the emulated network."""
+    return f"10.99.0.{rank + 1}"
+
+
+def ip(*arguments: str) -> None:
+    """Run ip(8)."""
+    subprocess.run(["ip", *arguments], check=True)
+
+
+@contextmanager
+def namespace(rank: int) -> Iterator[tuple[str, int]]:
+    """A member's namespace: its name, and the descriptor its packets go through."""
+    name, device = f"pcp-wan-{os.getpid()}-{rank}", f"pcpwan{rank}"
+    ip("netns", "add", name)
+    tun = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    try:
+        request = struct.pack("16sH22x", device.encode(), _IFF_TUN | _IFF_NO_PI)
+        fcntl.ioctl(tun, _TUNSETIFF, request)
+        ip("link", "set", device, "netns", name)
+        ip("-n", name, "link", "set", "lo", "up")
+        ip("-n", name, "link", "set", device, "mtu", str(_MTU), "up")
+        ip("-n", name, "addr", "add", f"{address(rank)}/24", "dev", device)
+        yield name, tun
+    finally:
+        os.close(tun)
+        ip("netns", "del", name)
+
+
+class Network:
+    """Carries packets between the members' devices, late and at a limited rate."""
+
+    def __init__(self, tuns: list[int], rate: float, rtt: float, loss: float) -> None:
+        self._ports = {
+            bytes(map(int, address(rank).split("."))): tun
+            for rank, tun in enumerate(tuns)
+        }
+        self._tuns = tuns
+        self._rate, self._delay, self._loss = rate / 8, rtt / 2, loss
+        self._free = dict.fromkeys(tuns, 0.0)
+        self._under_way: list[tuple[float, int, int, bytes]] = []
+        self._order = 0
+        self._random = random.Random(0)
+        self.dropped = {"full": 0, "loss": 0}
+        """Packets that a full queue, and chance, took."""
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Carry packets until `until()`, which is asked about every 50 ms."""
+        poll = select.epoll()
+        for tun in self._tuns:
+            poll.register(tun, select.EPOLLIN)
+        asked = 0.0
+        while True:
+            now = time.monotonic()
+            if now > asked + 0.05:
+                asked = now
+                if until():
+                    return
+            wait = self._under_way[0][0] - now if self._under_way else 0.05
+            for tun, _ in poll.poll(min(0.05, max(0.0, wait))):
+                self._take(tun)
+            self._deliver()
+
+    def _take(self, tun: int) -> None:
+        for _ in range(64):
+            try:
+                packet = os.read(tun, _MTU)
+            except BlockingIOError:
+                return
+            self._route(tun, packet, time.monotonic())
+
+    def _route(self, tun: int, packet: bytes, now: float) -> None:
+        target = self._ports.get(packet[16:20])
+        if packet[0] >> 4 != 4 or target is None:
+            return
+        start = max(now, self._free[tun])
+        if (start - now) * self._rate > _QUEUE_BYTES:
+            self.dropped["full"] += 1
+            return
+        self._free[tun] = start + len(packet) / self._rate
+        if self._random.random() < self._loss:
+            self.dropped["loss"] += 1
+            return
+        self._order += 1
+        arrival = self._free[tun] + self._delay
+        heapq.heappush(self._under_way, (arrival, self._order, target, packet))
+
+    def _deliver(self) -> None:
+        now = time.monotonic()
+        while self._under_way and self._under_way[0][0] <= now:
+            _, _, target, packet = heapq.heappop(self._under_way)
+            try:
+                os.write(target, packet)
+            except BlockingIOError:
+                self.dropped["full"] += 1
+
+
+# --- The members ---
+
+
+@contextmanager
+def send_buffers(size: int) -> Iterator[None]:
+    """Inside, connections are made with send buffers of `size` bytes."""
+    import socket
+
+    from pcp.runtime import transport
+
+    plain = transport.tune
+
+    def tune(sock: socket.socket) -> None:
+        plain(sock)
+        force = getattr(socket, "SO_SNDBUFFORCE", 32)  # past wmem_max; root may
+        sock.setsockopt(socket.SOL_SOCKET, force, size // 2)
+
+    transport.tune = tune
+    try:
+        yield
+    finally:
+        transport.tune = plain
+
+
+def pcp(rank: int, world: int, port: int, **options: object) -> Reduce:
+    """pcp's all_reduce; `compression=` and the like are handed on."""
+    from pcp.runtime.communicator import Communicator
+
+    comm = Communicator.connect(
+        f"{address(0)}:{port}", rank=rank, world_size=world, silence=60.0
+    )
+    return lambda array: comm.all_reduce(array, timeout=300, **options)
+
+
+def gloo(rank: int, world: int, port: int) -> Reduce:
+    """torch.distributed's."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = f"pcpwan{rank}"
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://{address(0)}:{port}",
+        rank=rank,
+        world_size=world,
+    )
+    return lambda array: dist.all_reduce(torch.from_numpy(array))
+
+
+def contestant(name: str, rank: int, world: int) -> Reduce:
+    """What reduces an array in place."""
+    port = _PORT + CONTESTANTS.index(name)
+    if name == "gloo":
+        return gloo(rank, world, port)
+    if name == "int8":
+        return pcp(rank, world, port, compression="int8")
+    if name == "pcp-4MiB":
+        with send_buffers(4 << 20):
+            return pcp(rank, world, port)
+    return pcp(rank, world, port)
+
+
+def member(options: argparse.Namespace) -> None:
+    """One member: every contestant in turn, so that they share the weather."""
+    rank, world = options.rank, options.world
+    calls = {name: contestant(name, rank, world) for name in options.only}
+    for mib in options.sizes:
+        array = np.empty(int(mib * (1 << 18)), np.float32)
+        times: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(options.rounds + 1):  # the first opens congestion windows
+            for name, call in calls.items():
+                array.fill(rank + 1)
+                start = time.perf_counter()
+                call(array)
+                times[name].append(time.perf_counter() - start)
+                if not np.allclose(array, world * (world + 1) / 2, rtol=0.02):
+                    raise SystemExit(f"{name} does not add up")
+        if rank == 0:
+            report(mib, world, {name: took[1:] for name, took in times.items()})
+
+
+def report(mib: float, world: int, times: dict[str, list[float]]) -> None:
+    """One line for each contestant."""
+    bits = 8 * mib * (1 << 20) * 2 * (world - 1) / world
+    for name, took in times.items():
+        median = statistics.median(took)
+        print(
+            f"{mib:>6g} MiB  {name:<10}{median:>8.3f} s  "
+            f"(best {min(took):.3f}){bits / median / 1e9:>8.3f} Gbit/s",
+            flush=True,
+        )
+
+
+# --- Both ---
+
+
+def parsed() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--world", type=int, default=2)
+    parser.add_argument("--rate", type=float, default=1e9, help="bits per second")
+    parser.add_argument("--rtt", type=float, default=0.1, help="seconds")
+    parser.add_argument("--loss", type=float, default=0.0, help="probability")
+    parser.add_argument("--sizes", type=float, nargs="+", default=[16, 64])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=CONTESTANTS)
+    parser.add_argument("--limit", type=float, default=600, help="seconds in all")
+    parser.add_argument("--rank", type=int, default=-1, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Lay the network, start the members in it, carry their packets."""
+    options = parsed()
+    if options.rank >= 0:
+        member(options)
+        return 0
+    if os.geteuid() != 0 or not os.path.exists("/dev/net/tun"):
+        print("skipped: needs root, ip(8) and /dev/net/tun")
+        return 0
+    deadline = time.monotonic() + options.limit
+    with ExitStack() as stack:
+        spaces = [stack.enter_context(namespace(r)) for r in range(options.world)]
+        network = Network(
+            [tun for _, tun in spaces], options.rate, options.rtt, options.loss
+        )
+        members = []
+        for rank, (name, _) in enumerate(spaces):
+            inside = ["ip", "netns", "exec", name, sys.executable, *sys.argv]
+            process = subprocess.Popen([*inside, "--rank", str(rank)])
+            members.append(process)
+            stack.callback(_end, process)
+        network.run(
+            lambda: (
+                time.monotonic() > deadline
+                or all(process.poll() is not None for process in members)
+                or any(process.poll() for process in members)
+            )
+        )
+        print(f"packets dropped: {network.dropped}")
+        ends = [process.poll() for process in members]
+        if None in ends:
+            print(f"rank {ends.index(None)} did not finish", file=sys.stderr)
+        return int(any(end != 0 for end in ends))
+
+
+def _end(process: subprocess.Popen) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
