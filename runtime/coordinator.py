@@ -23,6 +23,8 @@ from pcp.runtime.transport import Link
 
 PURPOSE = "membership"
 MAX_CONTROL = 1 << 20
+_MAX_COUNT = 1 << 62
+"""Far above what is ever counted to, below what a frame can say."""
 _log = logging.getLogger(__name__)
 
 
@@ -138,8 +140,8 @@ class Coordinator:
             self._names.pop(old, None)
             old.sever()
         try:
-            what = Past(**past)
-        except TypeError as error:
+            what = _past(past)
+        except (TypeError, ValueError) as error:
             link.refuse(f"a past that is none: {error}")
             return
         link.sink = self
@@ -261,6 +263,20 @@ def _generation(state: Path | None) -> int:
     except (OSError, ValueError) as error:
         raise ConfigError(f"the coordinator's state {state}: {error}") from error
     return count
+
+
+def _past(said: dict[str, Any]) -> Past:
+    """A member's past, if it is one; TypeError or ValueError if not."""
+    past = Past(**said)
+    for name in ("epoch", "formed", "prepared", "turn"):
+        value = getattr(past, name)
+        if type(value) is not int or not 0 <= value < _MAX_COUNT:
+            raise ValueError(f"{name} is {value!r}")
+    if not isinstance(past.group, dict):
+        raise ValueError("a group is addresses by name")
+    if not all(isinstance(address, str) for address in past.group.values()):
+        raise ValueError("an address is text")
+    return past
 
 
 def greeting(name: str, address: str, past: Past) -> dict[str, Any]:

@@ -186,6 +186,8 @@ class Endpoint:
         members = list(members)
         if not 0 <= rank < len(members):
             raise ConfigError(f"rank {rank} of {len(members)} members does not exist")
+        if not 0 <= epoch < 1 << 64:
+            raise ConfigError(f"epoch {epoch}: epochs are numbers of 64 bits, from 0")
         group = Group(self.loop, rank, len(members), epoch, self.pulse, self.faults)
         forming = Forming(group, members, share=self.shared_memory, key=self.key)
         self.loop.ask(lambda: self._begin(forming))

@@ -186,11 +186,16 @@ def parse_json(payload: memoryview | bytes) -> dict[str, Any]:
     """The dictionary in a HELLO or WELCOME frame, or ProtocolError."""
     try:
         values = json.loads(bytes(payload))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ProtocolError(f"a handshake that is not JSON: {error}") from None
     if not isinstance(values, dict):
         raise ProtocolError("a handshake that is not a JSON object")
     return values
+
+
+def text_payload(reason: str) -> bytes:
+    """`reason` as the payload of a frame that ends something, cut to its bound."""
+    return reason.encode("utf-8", "replace")[:MAX_TEXT]
 
 
 def text(payload: memoryview | bytes) -> str:

@@ -8,7 +8,7 @@ a new one under a higher epoch.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pcp.errors import (
     CollectiveAborted,
@@ -18,15 +18,20 @@ from pcp.errors import (
     UsageError,
 )
 from pcp.runtime.faults import FaultPlan
-from pcp.runtime.framing import MAX_TEXT, Frame, Header, Kind, text
+from pcp.runtime.framing import (
+    MAX_TEXT,
+    Frame,
+    Header,
+    Kind,
+    text,
+    text_payload,
+)
 from pcp.runtime.loop import Loop, Timer
 from pcp.runtime.operation import MAX_DESCRIPTOR, Operation, abort_reason
+from pcp.runtime.parking import MAX_IN_FLIGHT, Parking
 from pcp.runtime.reduction import EAGER_BYTES
 from pcp.runtime.transport import Link
 
-MAX_IN_FLIGHT = 1024
-"""Operations a member may have under way; bounds what peers must park."""
-_MAX_PARKED = 4 * MAX_IN_FLIGHT
 _FLUSH_SECONDS = 2.0
 _LIMITS = {
     Kind.OPEN: 4 + MAX_DESCRIPTOR + EAGER_BYTES,
@@ -70,7 +75,7 @@ class Group:
         self._ranks: dict[Link, int] = {}
         self._operations: dict[tuple[int, int], Operation] = {}
         self._posted: dict[int, int] = {}
-        self._parked: dict[tuple[int, int], list[tuple[int, Header, memoryview]]] = {}
+        self._parked = Parking()
         self._left: set[int] = set()
         self._drain = memoryview(bytearray(0))
         self._beat: Timer | None = None
@@ -181,7 +186,7 @@ class Group:
     def post(self, operation: Operation) -> None:
         """Start an operation whose tag and seq are set."""
         key = (operation.tag, operation.seq)
-        parked = self._parked.pop(key, [])
+        parked = self._parked.take(key)
         self._posted[operation.tag] = operation.seq + 1
         if self.fault is not None or key in self._conceded:
             operation.end(_again(self.fault or _given_up()))
@@ -204,7 +209,7 @@ class Group:
     def abort(self, error: RuntimeFault) -> None:
         """Give up every operation, here and on all members, for good."""
         for peer in list(self.links):
-            self.send(peer, Frame(Kind.BREAK, payload=str(error).encode()[:MAX_TEXT]))
+            self.send(peer, Frame(Kind.BREAK, payload=text_payload(str(error))))
         self._break(error)
 
     def close(self, *, crash: bool = False) -> None:
@@ -247,6 +252,10 @@ class Group:
         """A frame from a member."""
         rank = self._ranks[link]
         match header.kind:
+            case Kind.DATA if not header.length:
+                raise ProtocolError(f"rank {rank} sent data without data")
+            case Kind.ABORT if header.step > self.world_size:
+                raise ProtocolError(f"there is no rank {header.step - 1} to lose")
             case Kind.OPEN | Kind.DATA | Kind.DONE | Kind.ABORT:
                 self._dispatch(rank, header, payload)
             case Kind.LOST:
@@ -277,7 +286,7 @@ class Group:
         operation = self._operations.get(key)
         if operation is None:
             if not self._stale(header) and self.fault is None:
-                self._park(key, rank, header, payload)
+                self._parked.hold(key, rank, header, payload)
             return
         match header.kind:
             case Kind.OPEN:
@@ -288,20 +297,6 @@ class Group:
                 operation.on_done(rank)
             case Kind.ABORT:
                 operation.on_abort(rank, *abort_reason(header, payload))
-
-    def _park(
-        self, key: tuple[int, int], rank: int, header: Header, payload: memoryview
-    ) -> None:
-        """A peer is ahead of us: keep its frame until our call comes."""
-        if (
-            header.kind not in (Kind.OPEN, Kind.ABORT)
-            or len(self._parked) > _MAX_PARKED
-        ):
-            raise ProtocolError(f"rank {rank} is too far ahead")
-        frames = self._parked.setdefault(key, [])
-        if len(frames) > 2 * self.world_size:
-            raise ProtocolError(f"rank {rank} repeats itself")
-        frames.append((rank, header, payload))
 
     def _guarded(self, peer: int, what: Callable[..., None], *args: object) -> None:
         try:
@@ -342,8 +337,9 @@ class Group:
         if self.fault is None:
             self.fault = error
             self._parked.clear()
+            news = Frame(Kind.LOST, step=rank, payload=text_payload(reason))
             for peer in list(self.links):
-                self.send(peer, Frame(Kind.LOST, step=rank, payload=reason.encode()))
+                self.send(peer, replace(news))
         link = self.links.pop(rank, None)
         if link is not None:
             link.sever()

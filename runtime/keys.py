@@ -25,6 +25,7 @@ from pcp.runtime.wire import read_frame, write_frame
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 Key = bytes | None
+_GIVE_IT = "this group has a key: give the same one to all members"
 
 
 def checked(key: "bytes | str | None") -> Key:
@@ -95,6 +96,8 @@ class Gate:
         """A frame of the dialler's; the answer to it. ProtocolError: shut it out."""
         if self._key is None:
             raise ProtocolError("this group has no key; leave yours out")
+        if not self.room(kind, len(payload)):
+            raise ProtocolError(_GIVE_IT)
         if kind is Kind.AUTH and self._expected is None:
             nonce = os.urandom(NONCE_BYTES)
             self._expected = proof(self._key, "dialler", payload, nonce)
@@ -105,4 +108,4 @@ class Gate:
                 raise ProtocolError("another key")
             self.open = True
             return None
-        raise ProtocolError("this group has a key: give the same one to all members")
+        raise ProtocolError(_GIVE_IT)

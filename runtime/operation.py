@@ -38,7 +38,7 @@ from pcp.errors import (
     RuntimeFault,
     Timeout,
 )
-from pcp.runtime.framing import MAX_TEXT, Frame, Header, Kind, text
+from pcp.runtime.framing import Frame, Header, Kind, text, text_payload
 from pcp.runtime.loop import Timer
 
 _LENGTH_BYTES = 4
@@ -241,7 +241,7 @@ class Operation:
         if self.over or self._undecided(error):
             return
         lost = error.peer if isinstance(error, PeerLost) else None
-        reason = str(error).encode()[:MAX_TEXT]
+        reason = text_payload(str(error))
         for peer in self.peers:
             if peer not in self._gone:
                 step = 0 if lost is None else lost + 1
@@ -322,7 +322,7 @@ class Operation:
         for key in self.descriptor.keys() | theirs.keys():
             mine, other = self.descriptor.get(key), theirs.get(key)
             if key not in self.free and mine != other:
-                return f"{key} {mine}", f"{key} {other}"
+                return f"{key} {mine}", _printable(f"{key} {other}")
         return None
 
     def _progress(self) -> None:
@@ -365,6 +365,11 @@ class Operation:
         self.give_up(Timeout(f"{self.name} gave up after {self._timeout:g} s: {who}"))
 
 
+def _printable(theirs: str) -> str:
+    """What a peer says of itself, fit for a message: short, nothing but text."""
+    return text(text_payload(theirs[:200]))
+
+
 def split_opening(payload: memoryview) -> tuple[dict[str, Any], memoryview]:
     """The descriptor and the eager payload in an OPEN frame."""
     size = int.from_bytes(payload[:_LENGTH_BYTES], "big")
@@ -372,7 +377,7 @@ def split_opening(payload: memoryview) -> tuple[dict[str, Any], memoryview]:
         raise ProtocolError("an OPEN frame whose descriptor does not fit in it")
     try:
         descriptor = json.loads(bytes(payload[_LENGTH_BYTES : _LENGTH_BYTES + size]))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProtocolError(f"an OPEN frame that is not JSON: {error}") from None
     if not isinstance(descriptor, dict):
         raise ProtocolError("an OPEN frame without a descriptor")

@@ -268,6 +268,8 @@ class SharedLink:
                 self._map(parse_json(payload))
             case Kind.GRANT:
                 self._grant(header.step)
+            case Kind.SHARED if not header.length:
+                raise ProtocolError(f"{self.label} sent a SHARED that names no slot")
             case Kind.SHARED:
                 self._take(header, *_PLACE.unpack(payload))
             case _:

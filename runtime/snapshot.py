@@ -21,12 +21,12 @@ from pcp.runtime import keys, transport
 from pcp.runtime.buffers import checked, octets
 from pcp.runtime.framing import (
     MAX_PAYLOAD,
-    MAX_TEXT,
     Frame,
     Kind,
     json_payload,
     parse_json,
     text,
+    text_payload,
 )
 from pcp.runtime.wire import read_frame, read_header, read_payload, write_frame
 
@@ -122,8 +122,7 @@ def _stream(sock: Any, peer: str, snapshot: Snapshot) -> None:
 
 
 def _refuse(sock: Any, peer: str, reason: str) -> None:
-    payload = reason.encode()[:MAX_TEXT]
-    write_frame(sock, peer, Frame(Kind.REFUSE, payload=payload))
+    write_frame(sock, peer, Frame(Kind.REFUSE, payload=text_payload(reason)))
 
 
 def _allocate(index: dict[str, Any], max_bytes: int) -> dict[str, NDArray]:

@@ -12,11 +12,11 @@ from collections import deque
 from pcp.errors import PeerLost, ProtocolError, RuntimeFault
 from pcp.runtime.framing import (
     HEADER_BYTES,
-    MAX_TEXT,
     Frame,
     Header,
     Kind,
     pack_header,
+    text_payload,
     unpack_header,
     verify_payload,
 )
@@ -151,8 +151,7 @@ class TcpLink:
     def refuse(self, reason: str, code: int = 0) -> None:
         """Tell the peer why nothing it sends will be read, and close."""
         if self._open and not self._leaving:
-            text = reason.encode()[:MAX_TEXT]
-            self.send(Frame(Kind.REFUSE, step=code, payload=text))
+            self.send(Frame(Kind.REFUSE, step=code, payload=text_payload(reason)))
             self._deaf = True
             self.close(flush=1.0)
 
