@@ -80,8 +80,10 @@ def run_members(
 ) -> list[Report]:
     """Train for some steps with a process for each device; rank -> report.
 
-    A member of `slow` waits after each step until it has taken that many times the
-    processor's seconds that the step cost it.
+    A member of `slow` works on after each step until it has used that many times the
+    processor's seconds that the step cost it. Unlike a pause this slows it down as
+    much on a machine that does other work too. Where `slow` is given the device keeps
+    buffers for their next use, and the report's peak says nothing of programs.
     """
     from pcp.bundle import Bundle
 
@@ -91,7 +93,7 @@ def run_members(
     members = [
         context.Process(
             target=_member,
-            args=(str(bundle), rank, steps, (slow or {}).get(rank, 1.0), pipe[1]),
+            args=(str(bundle), rank, steps, slow and slow.get(rank, 1.0), pipe[1]),
         )
         for rank, pipe in enumerate(pipes)
     ]
@@ -116,7 +118,9 @@ def _receive(pipe: Connection) -> Any:
     return pipe.recv()
 
 
-def _member(path: str, rank: int, steps: int, slowness: float, pipe: Connection):
+def _member(
+    path: str, rank: int, steps: int, slowness: float | None, pipe: Connection
+) -> None:
     from pcp.bundle import Bundle
     from pcp.runtime.communicator import Communicator
     from pcp.runtime.devices import Device
@@ -132,7 +136,7 @@ def _member(path: str, rank: int, steps: int, slowness: float, pipe: Connection)
     if rank == 0:
         pipe.send(meeting.address)
     world = Communicator.connect(meeting, rank=rank, world_size=mesh.size, timeout=120)
-    device = Device("local-sync", caching=False)
+    device = Device("local-sync", caching=slowness is not None)
     with world:
         groups = MeshGroups.of(world, manifest)
         program = Program.load(bundle, device, communicator=groups)
@@ -143,7 +147,7 @@ def _member(path: str, rank: int, steps: int, slowness: float, pipe: Connection)
         for _ in range(steps):
             began, worked = time.perf_counter(), time.process_time()
             losses.append(float(training.step(batch)))
-            time.sleep((slowness - 1) * (time.process_time() - worked))
+            work_on(worked + (slowness or 1) * (time.process_time() - worked))
             seconds.append(time.perf_counter() - began)
         world.barrier(tag="done")
         peak = device.hal.allocator.statistics["device_bytes_peak"]
@@ -151,6 +155,12 @@ def _member(path: str, rank: int, steps: int, slowness: float, pipe: Connection)
         training.close()
         program.close()
         groups.close()
+
+
+def work_on(until: float) -> None:
+    """Use the processor until the process has had that many seconds of it."""
+    while time.process_time() < until:
+        pass
 
 
 def _values(manifest: Any, roles: tuple[str, ...]) -> dict[str, np.ndarray]:

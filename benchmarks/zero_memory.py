@@ -1,7 +1,7 @@
 """Memory of each ZeRO stage on real processes: what a member holds, and its peak.
 
-    python benchmarks/zero_memory.py                       # four processes, 24 layers
-    python benchmarks/zero_memory.py --layers 8 --batch 1024
+    python benchmarks/zero_memory.py                       # four processes, 12 layers
+    python benchmarks/zero_memory.py --layers 24 --stages 3
 
 Bytes are those of the device's allocator, without a cache, as multiples of the whole
 parameters and optimizer state (AdamW). The peak is that of training steps: gradients,
@@ -34,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--members", type=int, default=4)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--stages", type=int, nargs="+", default=[0, 1, 2, 3])
     sizes = vars(parser.parse_args())
