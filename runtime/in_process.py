@@ -8,7 +8,7 @@ the way, so that everything above behaves as it does over TCP.
 import threading
 import time
 
-from pcp.errors import PeerLost, RuntimeFault
+from pcp.errors import PeerLost, ProtocolError, RuntimeFault
 from pcp.runtime.framing import (
     HEADER_BYTES,
     Frame,
@@ -89,6 +89,11 @@ class InProcessLink:
 
     def _take(self, head: bytes, frame: Frame, peer: "InProcessLink") -> None:
         header = unpack_header(head)
+        if header.epoch != self.epoch:
+            raise ProtocolError(
+                f"{self.label} sent a frame of epoch {header.epoch} on a "
+                f"connection of epoch {self.epoch}"
+            )
         self.last_heard = time.monotonic()
         self.bytes_received += HEADER_BYTES + header.length
         if not header.length:

@@ -1,0 +1,297 @@
+"""What a link is, whatever carries it: one suite for every carrier.
+
+The carriers include a TCP connection behind a wire that delays, tears frames
+into pieces, damages, truncates, stalls or cuts them: whatever it does, a sink
+sees whole, right frames in order, and then at most one end.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from helpers.faulty_wire import FaultyWire
+from helpers.worlds import eventually
+
+from pcp.errors import PeerLost, ProtocolError, RuntimeFault
+from pcp.runtime import transport
+from pcp.runtime.framing import HEADER_BYTES, Frame, Header, Kind
+from pcp.runtime.in_process import pair
+from pcp.runtime.loop import Loop
+from pcp.runtime.shared_memory import SharedLink
+from pcp.runtime.tcp import TcpLink
+from pcp.runtime.transport import Link
+
+EPOCH = 5
+LARGE = 300_000
+
+
+@dataclass
+class Ear:
+    """A sink that keeps everything, and refuses what it is told to."""
+
+    heard: list[tuple[Header, bytes]] = field(default_factory=list)
+    ends: list[RuntimeFault] = field(default_factory=list)
+    refuses: Kind | None = None
+
+    def place(self, link: Link, header: Header) -> memoryview:
+        if header.kind is self.refuses:
+            raise ProtocolError(f"no {header.kind.name} here")
+        return memoryview(bytearray(header.length))
+
+    def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
+        if header.kind is self.refuses:
+            raise ProtocolError(f"no {header.kind.name} here")
+        self.heard.append((header, bytes(payload)))
+
+    def lost(self, link: Link, error: RuntimeFault) -> None:
+        self.ends.append(error)
+
+
+@dataclass
+class Ends:
+    """Two links and what each of them hears."""
+
+    loops: tuple[Loop, Loop]
+    ears: tuple[Ear, Ear]
+    links: tuple[Link, Link]
+
+    def send(self, end: int, *frames: Frame) -> None:
+        def run() -> None:
+            for frame in frames:
+                self.links[end].send(frame)
+
+        self.loops[end].ask(run)
+
+    def do(self, end: int, what: Callable[[Link], None]) -> None:
+        self.loops[end].ask(lambda: what(self.links[end]))
+
+
+def connected(address: str) -> tuple[socket.socket, socket.socket]:
+    """Both ends of a tuned TCP connection."""
+    with transport.listen(address) as listener:
+        host, port = listener.getsockname()[:2]
+        first = transport.dial(transport.format_address(host, port), 5)
+        until = time.monotonic() + 5
+        while (arrival := transport.accept(listener)) is None:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+    return first, arrival[0]
+
+
+@contextmanager
+def ends(carrier: str, **harm: int) -> Iterator[Ends]:
+    """Two connected links of this carrier, gone at the end."""
+    loops, ears = (Loop("pcp-left"), Loop("pcp-right")), (Ear(), Ear())
+    wire = None
+    try:
+        if carrier == "in_process":
+            links = pair(loops, ears, ("right", "left"), EPOCH)
+        else:
+            host = "[::1]:0" if carrier == "tcp6" else "127.0.0.1:0"
+            socks = connected(host)
+            if harm or carrier in WIRES:
+                wire = FaultyWire(**(harm or WIRES[carrier]))
+                socks = wire.between(*socks, connected(host))
+            tcp = [
+                TcpLink(loop, sock, ear, name, EPOCH)
+                for loop, sock, ear, name in zip(
+                    loops, socks, ears, ("right", "left"), strict=True
+                )
+            ]
+            links = tuple(tcp)
+            if carrier == "memory":
+                links = tuple(
+                    loop.ask(lambda link=link: SharedLink(link))
+                    for loop, link in zip(loops, tcp, strict=True)
+                )
+            elif carrier == "tcp read ahead":
+                for loop, link in zip(loops, tcp, strict=True):
+                    loop.ask(link.read_ahead)
+        yield Ends(loops, ears, links)
+        for loop, link in zip(loops, links, strict=True):
+            loop.ask(link.sever)
+    finally:
+        for loop in loops:
+            loop.close()
+        if wire is not None:
+            wire.close()
+
+
+WIRES: dict[str, dict] = {
+    "slow wire": {"delay": 0.002},
+    "tearing wire": {"piece": 37},
+}
+CARRIERS = ["in_process", "tcp", "tcp read ahead", "tcp6", "memory", *WIRES]
+
+
+@pytest.fixture(params=CARRIERS)
+def carrier(request) -> str:
+    if request.param == "tcp6":
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError:
+            pytest.skip("this machine has no IPv6 loopback")
+    return request.param
+
+
+def data(index: int, size: int, kind: Kind = Kind.DATA) -> Frame:
+    payload = np.random.default_rng(index).bytes(size)
+    return Frame(kind, 7, index, index % 5, 11 * index, payload)
+
+
+def test_frames_arrive_whole_in_order_both_ways(carrier) -> None:
+    sizes = [0, 1, 100, 5000, 0, 70_000, 3, LARGE if carrier not in WIRES else 9000]
+    frames = [data(i, size) for i, size in enumerate(sizes)]
+    with ends(carrier) as both:
+        for end in (0, 1):
+            both.send(end, *frames)
+        for ear in both.ears:
+            eventually(lambda ear=ear: len(ear.heard) == len(frames), 20)
+            for (header, payload), frame in zip(ear.heard, frames, strict=True):
+                assert payload == frame.payload
+                assert (header.kind, header.epoch) == (Kind.DATA, EPOCH)
+                assert (header.tag, header.seq) == (frame.tag, frame.seq)
+                assert (header.step, header.offset) == (frame.step, frame.offset)
+            assert not ear.ends
+
+
+def test_a_buffer_may_change_once_it_is_said_to_be_sent(carrier) -> None:
+    room, sent = bytearray(b"a" * 50_000), threading.Event()
+    with ends(carrier) as both:
+        both.send(0, Frame(Kind.DATA, payload=memoryview(room), on_sent=sent.set))
+        assert sent.wait(20)
+        room[:] = b"b" * len(room)
+        eventually(lambda: len(both.ears[1].heard) == 1, 20)
+        assert both.ears[1].heard[0][1] == b"a" * len(room)
+
+
+def test_what_is_recalled_may_change_at_once(carrier) -> None:
+    """It arrives as it was, or not at all; other operations lose nothing."""
+    room, told = bytearray(b"a" * 200_000), []
+    with ends(carrier) as both:
+
+        def run() -> None:
+            link = both.links[0]
+            for step in range(4):
+                part = memoryview(room)[50_000 * step :][:50_000]
+                told_sent = lambda: told.append(1)  # noqa: E731
+                link.send(Frame(Kind.DATA, 1, 1, step, 0, part, told_sent))
+            link.send(Frame(Kind.DATA, 1, 2, 0, 0, b"other"))
+            link.recall(1, 1)
+            told.clear()
+            room[:] = b"b" * len(room)
+
+        both.loops[0].ask(run)
+        both.send(0, Frame(Kind.PING))
+        ear = both.ears[1]
+        eventually(lambda: any(h.kind is Kind.PING for h, _ in ear.heard), 20)
+        for header, payload in ear.heard:
+            if (header.tag, header.seq) == (1, 1):
+                assert payload == b"a" * 50_000
+        assert [p for h, p in ear.heard if h.seq == 2] == [b"other"]
+        assert not told
+
+
+def test_closing_delivers_what_was_queued_and_ends_once(carrier) -> None:
+    with ends(carrier) as both:
+        size = 20_000 if carrier in WIRES else LARGE
+        both.send(0, data(1, size), Frame(Kind.BYE))
+        both.do(0, lambda link: link.close(flush=10.0))
+        ear = both.ears[1]
+        eventually(lambda: bool(ear.ends), 20)
+        assert [h.kind for h, _ in ear.heard] == [Kind.DATA, Kind.BYE]
+        assert ear.heard[0][1] == data(1, size).payload
+        time.sleep(0.05)
+        assert len(ear.ends) == 1
+        assert isinstance(ear.ends[0], PeerLost)
+        both.send(0, data(2, 10))  # to nobody, and no error
+
+
+def test_a_cut_connection_is_lost_once_for_the_other_end(carrier) -> None:
+    with ends(carrier) as both:
+        both.do(0, lambda link: link.sever())
+        eventually(lambda: bool(both.ears[1].ends), 20)
+        assert isinstance(both.ears[1].ends[0], PeerLost)
+        assert not both.ears[0].ends
+        assert not both.links[0].alive
+        both.do(0, lambda link: link.sever())
+        both.do(1, lambda link: link.close())
+        time.sleep(0.05)
+        assert len(both.ears[1].ends) == 1
+
+
+@pytest.mark.parametrize("size", [0, 500])
+def test_a_frame_the_sink_refuses_ends_the_link(carrier, size) -> None:
+    with ends(carrier) as both:
+        both.ears[1].refuses = Kind.LOST
+        both.send(0, data(1, 5), data(2, size, Kind.LOST), data(3, 5))
+        eventually(lambda: bool(both.ears[1].ends), 20)
+        assert isinstance(both.ears[1].ends[0], ProtocolError)
+        assert [h.seq for h, _ in both.ears[1].heard] == [1]
+
+
+def test_damage_and_another_epoch_end_the_link(carrier) -> None:
+    for bad in ("checksum", "epoch"):
+        with ends(carrier) as both:
+            frame = data(1, 500)
+            if bad == "checksum":
+                frame.checksum = 1
+            else:
+                both.do(0, lambda link: setattr(link, "epoch", EPOCH + 1))
+            both.send(0, frame)
+            eventually(lambda: bool(both.ears[1].ends), 20)
+            assert isinstance(both.ears[1].ends[0], ProtocolError), bad
+            assert not both.ears[1].heard
+
+
+def test_traffic_is_counted_and_dated(carrier) -> None:
+    with ends(carrier) as both:
+        before = time.monotonic()
+        both.send(0, data(1, 1000), data(2, 0))
+        eventually(lambda: len(both.ears[1].heard) == 2, 20)
+        wanted = 1000 + 2 * HEADER_BYTES
+        eventually(lambda: both.links[0].bytes_sent == wanted)
+        assert both.links[1].bytes_received == wanted
+        assert both.links[0].last_sent >= before
+        assert both.links[1].last_heard >= before
+        assert both.links[0].alive
+        assert both.links[1].alive
+        assert both.links[0].label == "right"
+
+
+# A wire that does harm.
+
+
+@pytest.mark.parametrize("harm", ["corrupt", "cut", "truncate"])
+@pytest.mark.parametrize("at", [3, 60, 5000, 40_000])
+def test_harm_on_the_wire_is_an_end_and_never_a_wrong_frame(harm, at) -> None:
+    with ends("tcp", **{harm: at}) as both:
+        frames = [data(i, 9000) for i in range(6)]
+        both.send(0, *frames)
+        ear = both.ears[1]
+        eventually(lambda: bool(ear.ends), 20)
+        if harm != "cut":  # a reset may overtake what came before it
+            assert len(ear.heard) == at // (9000 + HEADER_BYTES)
+        for (_, payload), frame in zip(ear.heard, frames, strict=False):
+            assert payload == frame.payload
+        wanted = ProtocolError if harm == "corrupt" else PeerLost
+        assert isinstance(ear.ends[0], wanted)
+        assert len(ear.ends) == 1
+
+
+def test_a_stalled_wire_blocks_nobody_else() -> None:
+    """The sender goes on queueing, its loop goes on turning; silence shows."""
+    with ends("tcp", stall=5000) as both:
+        both.send(0, *[data(i, LARGE) for i in range(40)])
+        assert both.loops[0].ask(lambda: 1, 5) == 1
+        both.send(1, data(1, 100))
+        eventually(lambda: len(both.ears[0].heard) == 1, 10)
+        eventually(lambda: both.links[1].last_heard < time.monotonic() - 0.2, 10)
+        assert not both.ears[1].heard
+        both.do(0, lambda link: link.close(flush=0.2))
+        eventually(lambda: not both.links[0].alive, 5)
