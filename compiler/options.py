@@ -32,7 +32,8 @@ class CompileOptions:
     """`mode` None chooses: train where that is possible, else forward.
 
     `optimizer` and `algorithm` are specs or their text, `adamw{lr=6e-4}`.
-    `mesh` is `dp=4,tp=2`: one program for each member; `cluster` a file that
+    `mesh` is `dp=4,tp=2`: one program for each member; `split` is `dp=5,2,1`: in
+    which proportion members share what is cut along an axis; `cluster` a file that
     describes devices; `sharding` is `auto`, `none` or a file that says how named
     tensors lie (`sharding_file`); `zero` is the ZeRO stage along its axis "dp".
     Over a mesh `pp=4` the program runs in stages: a batch in `microbatches` pieces
@@ -60,6 +61,7 @@ class CompileOptions:
     opt_level: str = DEFAULT_OPT_LEVEL
     source: str = "-"
     mesh: str | None = None
+    split: str | None = None
     cluster: Path | None = None
     sharding: str | None = None
     zero: int = 0

@@ -37,7 +37,7 @@ PIPELINE = "pp"
 
 def is_wanted(module: ir.Module, options: CompileOptions) -> bool:
     """Whether the model is to be spread: by an option, or by a mesh of its own."""
-    if options.mesh or options.cluster:
+    if options.mesh or options.cluster or options.split:
         return True
     return any(
         op.operation.name == "pcp.mesh" and "-1" not in str(op.attributes["axes"])
@@ -61,6 +61,25 @@ def parse_mesh(text: str) -> dict[str, int]:
     return axes
 
 
+def parse_split(text: str, mesh: Mesh) -> str:
+    """`dp=5,2,1` as the attribute of a mesh, or `ConfigError`: a share per member."""
+    match = re.fullmatch(r"\s*([A-Za-z_]\w*)=(\d+(?:,\d+)*)\s*", text)
+    if match is None:
+        raise ConfigError(f"--split {text}: write it as axis=share,share: dp=5,2,1")
+    axis, shares = match[1], [int(share) for share in match[2].split(",")]
+    if axis not in mesh.axes:
+        known = ", ".join(mesh.axes)
+        raise ConfigError(f'--split {text}: the mesh has no axis "{axis}" ({known})')
+    if len(shares) != mesh.axes[axis]:
+        raise ConfigError(
+            f"--split {text}: {len(shares)} shares for the {mesh.axes[axis]} members "
+            f'of axis "{axis}"; give one for each'
+        )
+    if not sum(shares):
+        raise ConfigError(f"--split {text}: some member has to have a share")
+    return f'#pcp.split<"{axis}", {shares}>'
+
+
 # --- the mesh and its devices ---
 
 
@@ -80,7 +99,8 @@ def describe(module: ir.Module, options: CompileOptions) -> Mesh | None:
             f"{options.source}: a model is spread over exactly one mesh, and there is "
             f"{found}; say one with --mesh dp=4,tp=2"
         )
-    return next(iter(meshes.values()))
+    mesh = next(iter(meshes.values()))
+    return _add_split(module, mesh, options.split) if options.split else mesh
 
 
 def _check_planned(options: CompileOptions) -> None:
@@ -88,6 +108,7 @@ def _check_planned(options: CompileOptions) -> None:
     for flag, asked in (
         ("--sharding", options.sharding not in (None, "auto")),
         ("--zero", bool(options.zero)),
+        ("--split", bool(options.split)),
     ):
         if asked:
             raise ConfigError(
@@ -164,6 +185,15 @@ def _add_mesh(module: ir.Module, axes: dict[str, int], options: CompileOptions) 
     with module.context, ir.Location.unknown():
         op = ir.Operation.parse(text)
         ir.InsertionPoint.at_block_begin(module.body).insert(op)
+
+
+def _add_split(module: ir.Module, mesh: Mesh, text: str) -> Mesh:
+    """The mesh with the shares of one axis written on it, in place of its own."""
+    split = ir.Attribute.parse(parse_split(text, mesh), module.context)
+    for view in module.body.operations:
+        if view.operation.name == "pcp.mesh":
+            view.operation.attributes["split"] = split
+    return read_meshes(module)[mesh.name]
 
 
 def targets_of(module: ir.Module, mesh: Mesh, options: CompileOptions) -> list[Target]:

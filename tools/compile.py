@@ -102,6 +102,7 @@ def _parser() -> Parser:
     add("--optimizer", help=f"for training; default {DEFAULT_OPTIMIZER}")
     add("--algorithm", help=f"between workers; default {DEFAULT_ALGORITHM}")
     add("--mesh", help="one program for each member: dp=4,tp=2")
+    add("--split", help="how members share an axis, a number for each: dp=5,2,1")
     help_ = "devices and links, .json or .mlir; without --mesh a plan is chosen"
     add("--cluster", metavar="FILE", type=Path, help=help_)
     add("--sharding", metavar="auto|none|FILE", help="how tensors lie; default auto")
@@ -143,6 +144,7 @@ def _options(flags: argparse.Namespace) -> Options:
         opt_level=flags.opt_level,
         source=flags.model,
         mesh=None if flags.mesh in ELASTIC else flags.mesh,
+        split=flags.split,
         cluster=flags.cluster,
         sharding=flags.sharding,
         zero=flags.zero,

@@ -122,6 +122,31 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
     ),
     "mode": (["train.mlir", "--target", "cpu", "--mode", "trian"], 2, "trian"),
     "mesh": (["train.mlir", "--target", "cpu", "--mesh", "dp"], 1, "--mesh dp"),
+    "split of what": (
+        ["train.mlir", "--target", "cpu", "--split", "dp=2,1"],
+        1,
+        "say one with --mesh",
+    ),
+    "split of another axis": (
+        ["train.mlir", "--target", "cpu", "--mesh", "dp=2", "--split", "tp=2,1"],
+        1,
+        'no axis "tp" (dp)',
+    ),
+    "split of too many": (
+        ["train.mlir", "--target", "cpu", "--mesh", "dp=2", "--split", "dp=5,2,1"],
+        1,
+        '3 shares for the 2 members of axis "dp"',
+    ),
+    "split of nothing": (
+        ["train.mlir", "--target", "cpu", "--mesh", "dp=2", "--split", "dp=0,0"],
+        1,
+        "some member has to have a share",
+    ),
+    "split by words": (
+        ["train.mlir", "--target", "cpu", "--mesh", "dp=2", "--split", "dp=a,b"],
+        1,
+        "write it as axis=share,share: dp=5,2,1",
+    ),
     "cluster": (["train.mlir", "--target", "cpu", "--cluster", "c"], 1, "c: cannot"),
     "sharding": (
         ["train.mlir", "--target", "cpu", "--mesh", "dp=2", "--sharding", "x.json"],

@@ -88,14 +88,21 @@ UNEVEN = (
     '"pcp.mesh"() {axes = [#pcp.axis<"dp", 3>], devices = [], sym_name = "mesh", '
     'split = #pcp.split<"dp", [5, 2, 1]>} : () -> ()\n'
 )
+#: The same asked for on the command line, and in the model.
+SPLITS = {
+    "flags": (["--mesh", "dp=3", "--split", "dp=5,2,1"], ""),
+    "model": ([], UNEVEN),
+}
 
 
 @pytest.mark.slow
-def test_five_two_one_trains_as_the_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", SPLITS)
+def test_five_two_one_trains_as_the_whole(tmp_path: Path, way: str) -> None:
     """Three processes share eight samples; joining refuses unequal parameters."""
     np.savez(tmp_path / "in.npz", **_named("mlp"))
     alone = _compile("mlp", "adamw", [], tmp_path / "whole")
-    split = _compile("mlp", "adamw", [], tmp_path / "split", mesh=UNEVEN)
+    flags, mesh = SPLITS[way]
+    split = _compile("mlp", "adamw", flags, tmp_path / "split", mesh=mesh)
     manifest = Bundle.read(split).manifest
     data = [p.functions["grad"].inputs[-1] for p in manifest.programs.values()]
     assert [t.shape[0] for t in data] == [5, 2, 1]
