@@ -31,6 +31,7 @@ from pcp.runtime.loop import Loop
 from pcp.runtime.operation import Operation, Pending
 from pcp.runtime.param_sync import SyncReport, param_sync
 from pcp.runtime.rooted import Rooted
+from pcp.runtime.uneven import Uneven
 
 if TYPE_CHECKING:
     from pcp.runtime.elastic import ElasticCommunicator
@@ -44,7 +45,7 @@ def seconds(value: float | timedelta) -> float:
     return value.total_seconds() if isinstance(value, timedelta) else float(value)
 
 
-class Communicator(Rooted):
+class Communicator(Rooted, Uneven):
     """One member of a group. Safe to use from several threads."""
 
     def __init__(

@@ -15,6 +15,7 @@ ALLOWED: dict[str, set[str]] = {
     "compiler": FLOOR | {"dialect", "passes", "autodiff"},
     "runtime": FLOOR,
     "training": FLOOR | {"runtime"},
+    "engines": FLOOR | {"runtime"},
     "tools": FLOOR | set(ROOMS),
 }
 # What may be imported from outside, when a module is loaded and inside functions.
@@ -27,6 +28,7 @@ FOREIGN: dict[str, tuple[set[str], set[str]]] = {
     "compiler": ({"numpy", "pydantic"}, {"iree"}),
     "runtime": ({"numpy", "iree"}, set()),
     "training": ({"numpy", "pydantic"}, {"matplotlib", "rich", "wandb"}),
+    "engines": ({"numpy", "torch"}, {"mpi4py"}),
     "tools": ({"numpy", "pydantic"}, {"iree", "jax", "rich", "torch", "torch_mlir"}),
 }
 KNOWN_FOREIGN = set().union(*(a | b for a, b in FOREIGN.values()))

@@ -30,7 +30,15 @@ def test_a_worker_loads_no_compiler_and_no_framework():
     rooms = {m for m in modules if m.startswith("pcp.")}
     compile_half = {
         f"pcp.{room}"
-        for room in ("autodiff", "compiler", "dialect", "frontends", "passes", "tools")
+        for room in (
+            "autodiff",
+            "compiler",
+            "dialect",
+            "engines",
+            "frontends",
+            "passes",
+            "tools",
+        )
     }
     assert rooms.isdisjoint(compile_half)
 

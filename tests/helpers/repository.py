@@ -14,6 +14,7 @@ ROOMS = (
     "compiler",
     "runtime",
     "training",
+    "engines",
     "tools",
 )
 

@@ -1,0 +1,1 @@
+"""pcp's collectives under other frameworks' names."""

@@ -1,0 +1,409 @@
+"""`torch.distributed` on pcp's communicator.
+
+    import pcp.engines.torch_backend
+    torch.distributed.init_process_group("pcp")
+
+The group meets through torch's own store (env://, tcp://, file://), of which it
+uses one key: the first rank's address. Tensors on the CPU of every type that
+numpy and ml_dtypes have; contiguous ones are sent and written in place. Calls
+are matched in the order they are made, as torch demands. Failures are pcp's:
+an operation happens on all members or raises on all of them.
+"""
+
+import itertools
+import socket
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from pcp.engines.tensors import array_of, fill
+from pcp.engines.torch_work import PcpWork
+from pcp.errors import Timeout, UsageError
+from pcp.runtime.communicator import Communicator
+from pcp.runtime.operation import Pending
+from pcp.runtime.rendezvous import Rendezvous
+
+Tensors = Sequence[torch.Tensor]
+
+_ADDRESS = "pcp/address"
+_OPS = {
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.AVG: "mean",
+    dist.ReduceOp.PRODUCT: "prod",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.MAX: "max",
+}
+_BITWISE = {
+    dist.ReduceOp.BAND: np.bitwise_and,
+    dist.ReduceOp.BOR: np.bitwise_or,
+    dist.ReduceOp.BXOR: np.bitwise_xor,
+}
+
+
+class PcpProcessGroup(dist.ProcessGroup):
+    """A process group of torch over a communicator."""
+
+    def __init__(self, comm: Communicator) -> None:
+        super().__init__(comm.rank, comm.world_size)
+        self.comm = comm
+        """The communicator below; close the group, not this."""
+
+    # Facts.
+
+    def getBackendName(self) -> str:
+        """As in `init_process_group`."""
+        return "pcp"
+
+    def name(self) -> str:
+        """As in `init_process_group`."""
+        return "pcp"
+
+    @property
+    def group_name(self) -> str:
+        """By which torch finds the group again."""
+        return dist.distributed_c10d._world.pg_names[self]
+
+    # Reductions.
+
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> PcpWork:
+        """Every tensor becomes its reduction."""
+        options = opts or dist.AllreduceOptions()
+        patience, op = _patience(options), options.reduceOp
+        arrays = [_outgoing(tensor) for tensor in tensors]
+        if (bitwise := _bitwise(op)) is not None:
+            pendings = [self.comm.all_gather_async(a, timeout=patience) for a in arrays]
+
+            def combine(values: list[NDArray]) -> None:
+                for tensor, value in zip(tensors, values, strict=True):
+                    rows = value.reshape(self.size(), -1)
+                    fill(tensor, bitwise.reduce(rows, axis=0))
+
+            return PcpWork(pendings, list(tensors), combine)
+        word = _op(op)
+        pendings = [
+            self.comm.all_reduce_async(array, word, timeout=patience)
+            for array in arrays
+        ]
+        return PcpWork(pendings, list(tensors), _back(tensors))
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> PcpWork:
+        """As `allreduce`, of several tensors."""
+        return self.allreduce(tensors, opts)
+
+    def reduce(self, tensors: Tensors, opts: Any) -> PcpWork:
+        """The root's tensor becomes the reduction; the others' stay."""
+        (tensor,) = tensors
+        pending = self.comm.reduce_async(
+            _outgoing(tensor),
+            _op(opts.reduceOp),
+            opts.rootRank,
+            timeout=_patience(opts),
+        )
+        return PcpWork([pending], [tensor], _back([tensor]))
+
+    def reduce_scatter(
+        self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None
+    ) -> PcpWork:
+        """Part r of the sum of everybody's parts, on rank r."""
+        parts = [[_outgoing(t) for t in each] for each in inputs]
+        joined = [(np.concatenate(each), [p.size for p in each]) for each in parts]
+        return self._reduce_scatter(outputs, joined, opts)
+
+    def reduce_scatter_single(
+        self, output: torch.Tensor, given: torch.Tensor, opts: Any = None
+    ) -> PcpWork:
+        """As `reduce_scatter`, of one tensor that is split evenly."""
+        return self.reduce_scatter_single_coalesced([output], [given], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> PcpWork:
+        """As `reduce_scatter_single`, of several tensors."""
+        even = [
+            (_outgoing(given), [output.numel()] * self.size())
+            for output, given in zip(outputs, inputs, strict=True)
+        ]
+        return self._reduce_scatter(outputs, even, opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def _reduce_scatter(
+        self, outputs: Tensors, given: list[tuple[NDArray, list[int]]], opts: Any
+    ) -> PcpWork:
+        options = opts or dist.ReduceScatterOptions()
+        pendings = [
+            self.comm.reduce_scatter_async(
+                array, _op(options.reduceOp), sizes=sizes, timeout=_patience(options)
+            )
+            for array, sizes in given
+        ]
+        return PcpWork(pendings, list(outputs), _into(outputs))
+
+    # Movements.
+
+    def broadcast(self, tensors: Tensors, opts: Any) -> PcpWork:
+        """Every tensor becomes the root's."""
+        pendings = [
+            self.comm.broadcast_async(
+                _outgoing(tensor), opts.rootRank, timeout=_patience(opts)
+            )
+            for tensor in tensors
+        ]
+        return PcpWork(pendings, list(tensors), _back(tensors))
+
+    def allgather(
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
+    ) -> PcpWork:
+        """`outputs[i][r]` becomes rank r's `inputs[i]`; sizes may differ."""
+        pendings = [self._gathered(tensor, opts) for tensor in inputs]
+        flat = [tensor for each in outputs for tensor in each]
+
+        def spread(values: list[NDArray]) -> None:
+            for each, value in zip(outputs, values, strict=True):
+                _spread(each, value)
+
+        return PcpWork(pendings, flat, spread)
+
+    def all_gather_single(
+        self, output: torch.Tensor, given: torch.Tensor, opts: Any = None
+    ) -> PcpWork:
+        """All ranks' tensors, joined in one."""
+        return self.all_gather_single_coalesced([output], [given], opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> PcpWork:
+        """As `all_gather_single`, of several tensors."""
+        pendings = [self._gathered(tensor, opts) for tensor in inputs]
+        return PcpWork(pendings, list(outputs), _into(outputs))
+
+    def allgather_coalesced(
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
+    ) -> PcpWork:
+        """`outputs[r][i]` becomes rank r's `inputs[i]`."""
+        turned = [list(each) for each in zip(*outputs, strict=True)]
+        return self.allgather(turned, inputs, opts)
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def _gathered(self, tensor: torch.Tensor, opts: Any) -> Pending:
+        patience = _patience(opts)
+        return self.comm.all_gather_async(_outgoing(tensor), timeout=patience)
+
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> PcpWork:
+        """At the root `outputs[0][r]` becomes rank r's tensor."""
+        (tensor,) = inputs
+        pending = self.comm.gather_async(
+            _outgoing(tensor), opts.rootRank, timeout=_patience(opts)
+        )
+
+        def spread(values: list[Any]) -> None:
+            if values[0] is not None:
+                _spread(outputs[0], values[0])
+
+        return PcpWork([pending], [t for each in outputs for t in each], spread)
+
+    def scatter(
+        self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any
+    ) -> PcpWork:
+        """The tensor becomes the root's `inputs[0][r]` on rank r."""
+        whole, sizes = None, None
+        if self.rank() == opts.rootRank:
+            parts = [_outgoing(tensor) for tensor in inputs[0]]
+            whole, sizes = np.concatenate(parts), [part.size for part in parts]
+        pending = self.comm.scatter_async(
+            whole, opts.rootRank, sizes=sizes, timeout=_patience(opts)
+        )
+        return PcpWork([pending], list(outputs), _into(outputs))
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> PcpWork:
+        """`inputs[r]` goes to rank r, `outputs[r]` comes from it."""
+        parts = [_outgoing(tensor) for tensor in inputs]
+        pending = self.comm.exchange_async(parts, timeout=_patience(opts))
+
+        def finish(values: list[list[NDArray]]) -> None:
+            _into(outputs)(values[0])
+
+        return PcpWork([pending], list(outputs), finish)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        given: torch.Tensor,
+        output_splits: Sequence[int] | None,
+        input_splits: Sequence[int] | None,
+        opts: Any = None,
+    ) -> PcpWork:
+        """As `alltoall`, of rows of one tensor; even without splits."""
+        array = _outgoing(given)
+        edges = self._edges(given, input_splits)
+        parts = [array[a:b] for a, b in itertools.pairwise(edges)]
+        pending = self.comm.exchange_async(parts, timeout=_patience(opts))
+
+        def finish(values: list[list[NDArray]]) -> None:
+            expected = np.diff(self._edges(output, output_splits)).tolist()
+            if [part.size for part in values[0]] != expected:
+                raise UsageError(
+                    f"all_to_all_single: {[p.size for p in values[0]]} elements "
+                    f"came, output_split_sizes expect {expected}"
+                )
+            fill(output, np.concatenate(values[0]))
+
+        return PcpWork([pending], [output], finish)
+
+    alltoall_base = all_to_all_single
+
+    def _edges(self, tensor: torch.Tensor, splits: Sequence[int] | None) -> list[int]:
+        """Where the ranks' elements begin and end."""
+        rows = tensor.shape[0] if tensor.ndim else 1
+        if not splits and rows % self.size():
+            raise UsageError(f"{rows} rows do not split evenly in {self.size()}")
+        counts = list(splits or [rows // self.size()] * self.size())
+        if sum(counts) != rows or len(counts) != self.size():
+            raise UsageError(f"splits {counts} do not make up {rows} rows")
+        width = tensor.numel() // rows if rows else 0
+        return [0, *(np.cumsum(counts) * width).tolist()]
+
+    # Pairs, and everybody.
+
+    def send(self, tensors: Tensors, dst: int, tag: int) -> PcpWork:
+        """To the rank whose `recv` has the tag."""
+        (tensor,) = tensors
+        pending = self.comm.send_async(_outgoing(tensor), dst, tag)
+        return PcpWork([pending], [tensor])
+
+    def recv(self, tensors: Tensors, src: int, tag: int) -> PcpWork:
+        """The tensor becomes what `src` sends."""
+        (tensor,) = tensors
+        pending = self.comm.recv_async(_outgoing(tensor), src, tag)
+        return PcpWork([pending], [tensor], _back([tensor]), source=src)
+
+    def recv_anysource(self, tensors: Tensors, tag: int) -> PcpWork:
+        """Not to be had: operations are between named members."""
+        raise UsageError("the pcp backend receives from a named rank: give src=")
+
+    def barrier(self, opts: Any = None) -> PcpWork:
+        """Until all ranks are here."""
+        pending = self.comm.barrier_async(timeout=_patience(opts))
+        return PcpWork([pending], [])
+
+    # Ending.
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """For operations that are not given one."""
+        self.comm.timeout = timeout.total_seconds()
+
+    def shutdown(self) -> None:
+        """Leave the group."""
+        self.comm.close()
+
+    def abort(self) -> None:
+        """Give up everything under way, on all members."""
+        self.comm.abort("the process group was aborted")
+
+
+def register() -> None:
+    """Make `pcp` a backend of torch.distributed; importing this module does."""
+    if "pcp" not in dist.Backend.backend_list:
+        dist.Backend.register_backend("pcp", create, devices=["cpu"])
+
+
+def create(
+    store: dist.Store, rank: int, world_size: int, timeout: timedelta
+) -> PcpProcessGroup:
+    """The group of everybody who comes with this store."""
+    seconds = timeout.total_seconds()
+    if rank:
+        try:
+            store.wait([_ADDRESS], timeout)
+        except dist.DistError as error:
+            raise Timeout(f"rank 0 of the group did not come: {error}") from None
+        meeting: str | Rendezvous = store.get(_ADDRESS).decode()
+    else:
+        meeting = Rendezvous.listen(f"{_own_host(store)}:0")
+        store.set(_ADDRESS, meeting.address)
+    comm = Communicator.connect(
+        meeting, rank=rank, world_size=world_size, timeout=seconds
+    )
+    return PcpProcessGroup(comm)
+
+
+def _own_host(store: dist.Store) -> str:
+    """The address by which this machine reaches the store; IPv6 in brackets."""
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    if not isinstance(store, dist.TCPStore):
+        return "127.0.0.1"
+    family, _, _, _, target = socket.getaddrinfo(
+        store.host, store.port, type=socket.SOCK_DGRAM
+    )[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(target)  # sends nothing: it only chooses a route
+        host = probe.getsockname()[0]
+    return f"[{host}]" if ":" in host else host
+
+
+def _outgoing(tensor: torch.Tensor) -> NDArray:
+    """The tensor's memory, or a copy of it in order."""
+    return array_of(tensor if tensor.is_contiguous() else tensor.contiguous())
+
+
+def _back(tensors: Tensors) -> Any:
+    """Write values to those tensors that were not used in place."""
+
+    def finish(values: list[NDArray]) -> None:
+        for tensor, value in zip(tensors, values, strict=True):
+            if not tensor.is_contiguous():
+                fill(tensor, value)
+
+    return finish
+
+
+def _into(tensors: Tensors) -> Any:
+    """Write each value to its tensor."""
+
+    def finish(values: Sequence[NDArray]) -> None:
+        for tensor, value in zip(tensors, values, strict=True):
+            fill(tensor, value)
+
+    return finish
+
+
+def _spread(tensors: Tensors, values: NDArray) -> None:
+    """Write consecutive parts of the values to the tensors."""
+    at = 0
+    for tensor in tensors:
+        fill(tensor, values[at : at + tensor.numel()])
+        at += tensor.numel()
+    if at != values.size:
+        raise UsageError(f"{values.size} elements arrive for tensors of {at}")
+
+
+def _op(op: Any) -> str:
+    for known, word in _OPS.items():
+        if op == known:
+            return word
+    raise UsageError(
+        f"the pcp backend has no {op} here; there are {list(_OPS.values())}"
+    )
+
+
+def _bitwise(op: Any) -> np.ufunc | None:
+    return next((ufunc for known, ufunc in _BITWISE.items() if op == known), None)
+
+
+def _patience(opts: Any) -> float | None:
+    """A call's own deadline; None for the group's."""
+    timeout = getattr(opts, "timeout", None)
+    seconds = timeout.total_seconds() if timeout is not None else 0
+    return seconds if seconds > 0 else None
+
+
+register()

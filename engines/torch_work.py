@@ -1,0 +1,98 @@
+"""What torch waits for: one or several operations of a communicator."""
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pcp.errors import Timeout
+from pcp.runtime.operation import Pending
+
+Finish = Callable[[list[Any]], None]
+
+
+class PcpWork(dist.Work):
+    """Done when all its operations are and `finish` has written their values.
+
+    The future's value are the tensors that the call wrote.
+    """
+
+    def __init__(
+        self,
+        pendings: Sequence[Pending],
+        tensors: list[torch.Tensor],
+        finish: Finish | None = None,
+        source: int = -1,
+    ) -> None:
+        super().__init__()
+        self._pendings = list(pendings)
+        self._tensors = tensors
+        self._finish = finish
+        self._source = source
+        self._future: torch.futures.Future = torch.futures.Future()
+        self._over = threading.Event()
+        self._error: BaseException | None = None
+        self._left = len(self._pendings)
+        self._lock = threading.Lock()
+        for pending in self._pendings:
+            pending.add_done_callback(self._one)
+
+    def _one(self, _: object) -> None:
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return
+        try:
+            values = [pending.result(0) for pending in self._pendings]
+            if self._finish is not None:
+                self._finish(values)
+        except BaseException as error:
+            self._error = error
+            self._over.set()
+            self._future.set_exception(error)
+        else:
+            self._over.set()
+            self._future.set_result(self._tensors)
+
+    def wait(self, timeout: timedelta = timedelta()) -> bool:
+        """Until it is done, or Timeout after `timeout` (none when 0)."""
+        seconds = timeout.total_seconds() if timeout else 0
+        if not self._over.wait(seconds if seconds > 0 else None):
+            raise Timeout(f"no result after {seconds:g} s; it is still under way")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        """As `wait`."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether it is over, well or not."""
+        return self._over.is_set()
+
+    def is_success(self) -> bool:
+        """Whether it is over and went well."""
+        return self._over.is_set() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """What it failed with."""
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors, after `wait`."""
+        self.wait()
+        return self._tensors
+
+    def get_future(self) -> torch.futures.Future:
+        """A future of the tensors."""
+        return self._future
+
+    def source_rank(self) -> int:
+        """Whom a recv is from."""
+        return self._source
+
+    _source_rank = source_rank

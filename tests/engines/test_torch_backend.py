@@ -1,0 +1,28 @@
+"""torch.distributed on pcp against Gloo: collectives, DDP, subgroups, DTensor."""
+
+import pytest
+from helpers.processes import Processes, free_port
+
+SECONDS = 150
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_every_rank_agrees_with_gloo(world):
+    port = free_port()
+    with Processes() as processes:
+        ranks = [
+            processes.start(
+                "helpers.torch_ranks",
+                RANK=str(rank),
+                WORLD_SIZE=str(world),
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=str(port),
+            )
+            for rank in range(world)
+        ]
+        for rank in ranks:
+            assert rank.wait(SECONDS) == 0, rank.text
+            said = {line for line in rank.lines if line.startswith("ok ")}
+            wanted = {"ddp", "beyond", "subgroups", "sharded", "end", "reduce_scatter"}
+            assert {f"ok {name}" for name in wanted} <= said
+            assert len(said) > 80
