@@ -319,7 +319,7 @@ class Operation:
         return b"".join((size, descriptor, self.eager(peer)))
 
     def _difference(self, theirs: dict[str, Any]) -> tuple[str, str] | None:
-        for key in self.descriptor.keys() | theirs.keys():
+        for key in self.descriptor | theirs:  # the kind of call comes first
             mine, other = self.descriptor.get(key), theirs.get(key)
             if key not in self.free and mine != other:
                 return f"{key} {mine}", _printable(f"{key} {other}")
