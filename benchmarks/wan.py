@@ -12,7 +12,8 @@ bits over that time. The contestants:
 
     pcp        one connection to each peer, as it comes
     pcp-4MiB   the same with send buffers of 4 MiB
-    int8       pcp, compressed
+    striped    the same with streams=N for --streams N
+    int8       pcp, compressed; int8-striped has both
     gloo       torch.distributed
 """
 
@@ -37,7 +38,7 @@ _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
 _MTU = 9000
 _QUEUE_BYTES = 16 << 20
 _PORT = 29500
-CONTESTANTS = ("pcp", "pcp-4MiB", "int8", "gloo")
+CONTESTANTS = ("pcp", "pcp-4MiB", "striped", "int8", "int8-striped", "gloo")
 Reduce = Callable[[np.ndarray], object]
 
 
@@ -165,12 +166,18 @@ def send_buffers(size: int) -> Iterator[None]:
         transport.tune = plain
 
 
-def pcp(rank: int, world: int, port: int, **options: object) -> Reduce:
+def pcp(
+    rank: int, world: int, port: int, streams: int = 1, **options: object
+) -> Reduce:
     """pcp's all_reduce; `compression=` and the like are handed on."""
     from pcp.runtime.communicator import Communicator
 
     comm = Communicator.connect(
-        f"{address(0)}:{port}", rank=rank, world_size=world, silence=60.0
+        f"{address(0)}:{port}",
+        rank=rank,
+        world_size=world,
+        silence=60.0,
+        streams=streams,
     )
     return lambda array: comm.all_reduce(array, timeout=300, **options)
 
@@ -191,23 +198,24 @@ def gloo(rank: int, world: int, port: int) -> Reduce:
     return lambda array: dist.all_reduce(torch.from_numpy(array))
 
 
-def contestant(name: str, rank: int, world: int) -> Reduce:
+def contestant(name: str, rank: int, world: int, streams: int) -> Reduce:
     """What reduces an array in place."""
     port = _PORT + CONTESTANTS.index(name)
     if name == "gloo":
         return gloo(rank, world, port)
-    if name == "int8":
-        return pcp(rank, world, port, compression="int8")
-    if name == "pcp-4MiB":
-        with send_buffers(4 << 20):
-            return pcp(rank, world, port)
-    return pcp(rank, world, port)
+    options: dict[str, object] = {}
+    if "int8" in name:
+        options["compression"] = "int8"
+    with send_buffers(4 << 20) if name == "pcp-4MiB" else ExitStack():
+        return pcp(rank, world, port, streams if "striped" in name else 1, **options)
 
 
 def member(options: argparse.Namespace) -> None:
     """One member: every contestant in turn, so that they share the weather."""
     rank, world = options.rank, options.world
-    calls = {name: contestant(name, rank, world) for name in options.only}
+    calls = {
+        name: contestant(name, rank, world, options.streams) for name in options.only
+    }
     for mib in options.sizes:
         array = np.empty(int(mib * (1 << 18)), np.float32)
         times: dict[str, list[float]] = {name: [] for name in calls}
@@ -229,7 +237,7 @@ def report(mib: float, world: int, times: dict[str, list[float]]) -> None:
     for name, took in times.items():
         median = statistics.median(took)
         print(
-            f"{mib:>6g} MiB  {name:<10}{median:>8.3f} s  "
+            f"{mib:>6g} MiB  {name:<14}{median:>8.3f} s  "
             f"(best {min(took):.3f}){bits / median / 1e9:>8.3f} Gbit/s",
             flush=True,
         )
@@ -248,6 +256,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--sizes", type=float, nargs="+", default=[16, 64])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=CONTESTANTS)
+    parser.add_argument("--streams", type=int, default=5)
     parser.add_argument("--limit", type=float, default=600, help="seconds in all")
     parser.add_argument("--rank", type=int, default=-1, help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -74,6 +74,7 @@ class Communicator(Rooted, Uneven):
         faults: FaultPlan | None = None,
         shared_memory: bool = True,
         key: bytes | str | None = None,
+        streams: int = 1,
     ) -> "Communicator":
         """Join a world of fixed size; rank 0 hosts the rendezvous at `address`.
 
@@ -82,7 +83,9 @@ class Communicator(Rooted, Uneven):
         ProtocolError when refused (duplicate rank, other world size, other
         protocol version), Timeout naming the ranks that did not come. Between
         members on one machine large payloads go through `shared_memory`. With a
-        `key` only those are let in who have the same (`keys`).
+        `key` only those are let in who have the same (`keys`). `streams` is the
+        number of connections to each peer: over long round trips several carry
+        more (`striping`).
         """
         from pcp.runtime.rendezvous import meet
 
@@ -96,6 +99,7 @@ class Communicator(Rooted, Uneven):
             faults,
             shared_memory,
             keys.checked(key),
+            streams,
         )
 
     @classmethod

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 HANDSHAKE_SECONDS = 5.0
 PARK_SECONDS = 60.0
 _MAX_WAITING = 256
+MAX_STREAMS = 16
 Greeter = Callable[[TcpLink, dict[str, Any]], None]
 
 
@@ -51,6 +52,7 @@ class Endpoint:
         faults: FaultPlan | None,
         shared_memory: bool,
         key: keys.Key,
+        streams: int = 1,
     ) -> None:
         self._listener = transport.listen(address)
         host, port = self._listener.getsockname()[:2]
@@ -63,6 +65,7 @@ class Endpoint:
         self.faults = faults
         self.shared_memory = shared_memory
         self.key = key
+        self.streams = streams
         self._greeters: dict[str, Greeter] = {"group": self._greet_member}
         self._waiting: dict[TcpLink, float] = {}
         self._gates: WeakKeyDictionary[Link, keys.Gate] = WeakKeyDictionary()
@@ -86,6 +89,7 @@ class Endpoint:
         faults: FaultPlan | None = None,
         shared_memory: bool = True,
         key: bytes | str | None = None,
+        streams: int = 1,
     ) -> "Endpoint":
         """Listen on `address` (port 0: any free one).
 
@@ -93,8 +97,12 @@ class Endpoint:
         (all interfaces, a NAT). A peer silent for `silence` seconds is lost;
         `heartbeat` is how often a member that has nothing to say says so. Between
         members on one machine large payloads go through `shared_memory`. With a
-        `key` only those are let in who have the same (`keys`).
+        `key` only those are let in who have the same (`keys`). Large payloads to a
+        peer share `streams` connections and do without the memory (`striping`):
+        for long round trips.
         """
+        if not 1 <= streams <= MAX_STREAMS:
+            raise ConfigError(f"streams={streams}: give 1 to {MAX_STREAMS}")
         host, _ = transport.parse_address(address)
         if advertise is None and host in ("0.0.0.0", "::"):
             raise ConfigError(
@@ -103,7 +111,7 @@ class Endpoint:
             )
         pulse = Pulse(heartbeat, silence)
         checked = keys.checked(key)
-        return cls(address, advertise, pulse, faults, shared_memory, checked)
+        return cls(address, advertise, pulse, faults, shared_memory, checked, streams)
 
     def form(
         self,
@@ -189,7 +197,13 @@ class Endpoint:
         if not 0 <= epoch < 1 << 64:
             raise ConfigError(f"epoch {epoch}: epochs are numbers of 64 bits, from 0")
         group = Group(self.loop, rank, len(members), epoch, self.pulse, self.faults)
-        forming = Forming(group, members, share=self.shared_memory, key=self.key)
+        forming = Forming(
+            group,
+            members,
+            share=self.shared_memory,
+            key=self.key,
+            streams=self.streams,
+        )
         self.loop.ask(lambda: self._begin(forming))
         try:
             forming.wait(deadline)

@@ -23,6 +23,7 @@ from pcp.runtime import keys, transport
 from pcp.runtime.framing import MAX_TEXT, Frame, Header, Kind, json_payload, text
 from pcp.runtime.group import Group
 from pcp.runtime.shared_memory import shared
+from pcp.runtime.striping import StripedLink
 from pcp.runtime.tcp import TcpLink
 from pcp.runtime.transport import Link
 
@@ -42,8 +43,11 @@ class Forming:
         *,
         share: bool = True,
         key: keys.Key = None,
+        streams: int = 1,
     ) -> None:
         self.group = group
+        self._streams = streams
+        self._lanes: dict[int, dict[int, TcpLink]] = {}
         self._share = share
         self._key = key
         self.epoch = group.epoch
@@ -81,9 +85,24 @@ class Forming:
             link.refuse(f"rank {rank!r} does not dial rank {group.rank}")
         elif rank in group.links:
             link.refuse(f"rank {rank} is connected already")
+        elif hello.get("streams", 1) != self._streams:
+            link.refuse(
+                f"rank {rank} has streams={hello.get('streams', 1)!r}, rank "
+                f"{group.rank} streams={self._streams}; give all members the same"
+            )
         else:
-            link.send(Frame(Kind.WELCOME))
-            self._admit(rank, link)
+            self._greet_lane(rank, link, hello.get("lane", 0))
+
+    def _greet_lane(self, rank: int, link: TcpLink, lane: object) -> None:
+        """One connection of a member; the first is welcomed when all are there."""
+        lanes = self._lanes.setdefault(rank, {})
+        if not isinstance(lane, int) or lane in lanes or not 0 <= lane < self._streams:
+            link.refuse(f"rank {rank} has no connection {lane!r} to make")
+            return
+        lanes[lane] = link
+        if len(lanes) == self._streams:
+            lanes[0].send(Frame(Kind.WELCOME))
+            self._admit(rank)
 
     # The far side of a dialled link, until it becomes the group's.
 
@@ -97,8 +116,7 @@ class Forming:
         """The answer to our greeting."""
         rank = self._dialled[link]
         if header.kind is Kind.WELCOME:
-            assert isinstance(link, TcpLink), "only sockets are dialled"
-            self._admit(rank, link)
+            self._admit(rank)
         elif header.kind is Kind.REFUSE:
             message = f"rank {rank} at {link.label} refused: {text(payload)}"
             over = header.step == EPOCH_OVER
@@ -114,13 +132,26 @@ class Forming:
         else:
             self.fail(PeerLost(f"rank {rank} is lost: {error}", peer=rank))
 
-    def _admit(self, rank: int, link: TcpLink) -> None:
-        link.read_ahead()
-        self.group.admit(rank, shared(link) if self._share else link)
+    def _admit(self, rank: int) -> None:
+        lanes = self._lanes.pop(rank)
+        if len(lanes) < self._streams:
+            raise ProtocolError(f"rank {rank} welcomes connections it has not got")
+        first = lanes[0]
+        first.read_ahead()
+        if self._streams > 1:
+            links = [lanes[lane] for lane in range(self._streams)]
+            self.group.admit(rank, StripedLink(self.group.loop, links))
+        else:
+            self.group.admit(rank, shared(first) if self._share else first)
         if len(self.group.links) == self.group.world_size - 1 and not self._done.done():
             self._done.set_result(None)
 
     def _dial(self, peer: int, deadline: float) -> None:
+        """All connections to a member; the first comes last and brings the answer."""
+        for lane in reversed(range(self._streams)):
+            self._dial_lane(peer, lane, deadline)
+
+    def _dial_lane(self, peer: int, lane: int, deadline: float) -> None:
         address = self._members[peer]
         try:
             left = max(0.05, deadline - time.monotonic())
@@ -132,11 +163,14 @@ class Forming:
             "epoch": self.epoch,
             "rank": self.group.rank,
             "members": self._digest,
+            "streams": self._streams,
+            "lane": lane,
         }
 
         def greet() -> None:
             link = TcpLink(self.group.loop, sock, self, address)
             self._dialled[link] = peer
+            self._lanes.setdefault(peer, {})[lane] = link
             link.send(Frame(Kind.HELLO, payload=json_payload(hello)))
 
         self.group.loop.ask(greet)

@@ -149,6 +149,7 @@ def meet(
     faults: FaultPlan | None,
     shared_memory: bool,
     key: keys.Key,
+    streams: int = 1,
 ) -> Any:
     """The communicator that `Communicator.connect` gives."""
     if world_size < 1 or not 0 <= rank < world_size:
@@ -176,6 +177,7 @@ def meet(
             faults=faults,
             shared_memory=shared_memory,
             key=key,
+            streams=streams,
         )
         owned[0] = endpoint
         members = _register(sock, where, rank, world_size, endpoint.address, deadline)

@@ -1,0 +1,241 @@
+"""Several connections to a peer: order, the window, and every way it ends."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.worlds import endpoints, eventually, form, outcome, together
+
+from pcp.errors import ConfigError, PeerLost, ProtocolError
+from pcp.runtime import striping
+from pcp.runtime.endpoint import Endpoint
+from pcp.runtime.framing import Frame, Header, Kind
+from pcp.runtime.reduction import reference
+from pcp.runtime.striping import SMALLEST, WINDOW_BYTES, StripedLink
+
+COUNT = 1_234_567
+
+
+def links(comms) -> list[Any]:
+    return [link for c in comms for link in c._group.links.values()]
+
+
+def inputs(comms) -> list[np.ndarray]:
+    return [
+        np.random.default_rng(c.rank).standard_normal(COUNT).astype("f") for c in comms
+    ]
+
+
+@pytest.mark.parametrize(("size", "streams"), [(2, 2), (2, 4), (3, 3)])
+def test_large_payloads_go_over_all_lanes(size: int, streams: int) -> None:
+    with endpoints(size, streams=streams) as made:
+        comms = form(made)
+        arrays = inputs(comms)
+        expected = reference(arrays).tobytes()
+        for _ in range(3):
+            outs = together(comms, lambda c: c.all_reduce(arrays[c.rank].copy()))
+            assert [out.tobytes() == expected for out in outs] == [True] * size
+        for link in links(comms):
+            assert isinstance(link, StripedLink)
+            assert len(link._all) == streams
+            assert link.bytes_sent == sum(lane.bytes_sent for lane in link._all)
+        ring = [comm._group.links[(comm.rank + 1) % size] for comm in comms]
+        for link in ring:
+            assert all(lane.bytes_sent > COUNT // 10 for lane in link._lanes)
+            assert link._first.bytes_sent < link.bytes_sent // 20
+            # All is granted in the end, and nothing kept.
+            eventually(lambda link=link: not link._sent and not link._kept)
+
+
+def test_compressed_and_small_operations_too() -> None:
+    with endpoints(2, streams=3) as made:
+        comms = form(made)
+        ones = np.ones(COUNT, np.float32)
+        outs = together(comms, lambda c: c.all_reduce(ones.copy(), compression="int8"))
+        assert all(np.allclose(out, 2, rtol=0.02) for out in outs)
+        small = together(comms, lambda c: c.all_reduce(np.ones(3)))
+        assert [out.tolist() for out in small] == [[2.0] * 3] * 2
+
+
+def test_a_small_window_only_waits(monkeypatch) -> None:
+    monkeypatch.setattr(striping, "WINDOW_BYTES", 1 << 20)
+    with endpoints(2, streams=3) as made:
+        comms = form(made)
+        arrays = inputs(comms)
+        outs = together(comms, lambda c: c.all_reduce(arrays[c.rank].copy()))
+        expected = reference(arrays).tobytes()
+        assert [out.tobytes() == expected for out in outs] == [True] * 2
+
+
+@pytest.mark.parametrize("lane", [0, 1, 2])
+def test_losing_a_lane_is_losing_the_peer(lane: int) -> None:
+    with endpoints(2, streams=3) as made:
+        comms = form(made)
+        arrays = inputs(comms)
+        link = links(comms)[0]
+        made[0].loop.ask(link._all[lane].sever)
+        outs = together(
+            comms,
+            lambda c: outcome(lambda: c.all_reduce(arrays[c.rank], timeout=20)),
+        )
+        # The end that did not cut the lane notices, and takes the others down.
+        assert [type(out) for out in outs] == [PeerLost] * 2
+        assert all(
+            a.tobytes() == b.tobytes()
+            for a, b in zip(arrays, inputs(comms), strict=True)
+        )
+
+
+def test_leaving_is_no_crash() -> None:
+    with endpoints(2, streams=3) as made:
+        comms = form(made)
+        comms[0].close()
+        fault = outcome(lambda: comms[1].barrier(timeout=20))
+        assert isinstance(fault, PeerLost)
+        assert "left the group" in str(fault)
+
+
+def test_members_that_disagree_are_told() -> None:
+    with Endpoint.listen(streams=2) as first, Endpoint.listen(streams=3) as second:
+        members = [first.address, second.address]
+        outs = together(
+            [(0, first), (1, second)],
+            lambda it: outcome(lambda: it[1].form(1, members, it[0], 3.0)),
+        )
+        assert isinstance(outs[1], ProtocolError)
+        assert "streams=3, rank 0 streams=2" in str(outs[1])
+
+
+@pytest.mark.parametrize("streams", [0, 17])
+def test_the_number_of_streams_has_bounds(streams: int) -> None:
+    with pytest.raises(ConfigError, match=f"streams={streams}"):
+        Endpoint.listen(streams=streams)
+
+
+# --- One end alone, its lanes and its group imitated ---
+
+
+class Lane:
+    """Keeps what it is told to send."""
+
+    def __init__(self) -> None:
+        self.sink: Any = None
+        self.frames: list[Frame] = []
+        self.label = "the peer"
+
+    def send(self, frame: Frame) -> None:
+        self.frames.append(frame)
+
+    def recall(self, tag: int, seq: int) -> None:
+        pass
+
+    def sever(self) -> None:
+        pass
+
+
+class Up:
+    """The group: says in which order it heard what."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Kind, int, bytes]] = []
+
+    def place(self, link: Any, header: Header) -> memoryview:
+        return memoryview(bytearray(header.length))
+
+    def deliver(self, link: Any, header: Header, payload: memoryview) -> None:
+        self.heard.append((header.kind, header.offset, bytes(payload)))
+
+
+@pytest.fixture
+def ends() -> tuple[StripedLink, list[Lane], StripedLink, list[Lane], Up]:
+    made = []
+    for _ in "ab":
+        lanes = [Lane() for _ in range(3)]
+        lanes[0].sink = Up()
+        loop: Any = SimpleNamespace()
+        made += [StripedLink(loop, lanes), lanes]  # type: ignore[arg-type]
+    return *made, made[2].sink
+
+
+def carry(frame: Frame, link: StripedLink, lane: Lane) -> None:
+    """A frame arrives at `link` on `lane`."""
+    size = len(frame.payload)
+    place = (frame.tag, frame.seq, frame.step, frame.offset, size, 0)
+    header = Header(frame.kind, 0, *place)
+    room = memoryview(b"")
+    if size:
+        room = link.place(lane, header)  # type: ignore[arg-type]
+        room[:] = bytes(frame.payload)
+    link.deliver(lane, header, room)  # type: ignore[arg-type]
+
+
+def data(offset: int, size: int = SMALLEST, on_sent: Callable | None = None) -> Frame:
+    return Frame(
+        Kind.DATA, 7, 1, 2, offset, bytes([offset % 251]) * size, on_sent=on_sent
+    )
+
+
+def test_what_overtakes_waits_for_its_turn(ends) -> None:
+    a, out, b, into, up = ends
+    sent = [data(1), data(2), data(3, size=10), Frame(Kind.DONE, 7, 1), data(4)]
+    for frame in sent:
+        a.send(frame)
+    arrivals = [(lane, frame) for lane in (2, 1) for frame in out[lane].frames[::-1]]
+    for frame in out[0].frames:
+        carry(frame, b, into[0])
+    assert up.heard == []
+    for lane, frame in arrivals:
+        carry(frame, b, into[lane])
+    assert up.heard == [(f.kind, f.offset, bytes(f.payload)) for f in sent]
+    for grant in into[0].frames:
+        carry(grant, a, out[0])
+    assert not a._sent
+    assert set(a._load.values()) == {0}
+    assert b._kept == 0
+
+
+def test_the_window_holds_the_sender_back_and_a_recall_drops_what_waits(ends) -> None:
+    a, out, b, into, _ = ends
+    size, done = 1 << 20, []
+    for offset in range(WINDOW_BYTES // size + 5):
+        a.send(data(offset, size, lambda: done.append(1)))
+    assert len(done) == sum(len(lane.frames) for lane in out[1:]) == 32
+    assert abs(len(out[1].frames) - len(out[2].frames)) <= 1
+    carry(out[0].frames[0], b, into[0])
+    carry(out[1].frames[0], b, into[1])
+    carry(into[0].frames[0], a, out[0])
+    assert len(done) == 33
+    a.recall(7, 1)
+    assert not a._queue
+
+
+@pytest.mark.parametrize(
+    ("frame", "lane"),
+    [
+        (Frame(Kind.GRANT, step=9), 0),
+        (Frame(Kind.DATA, payload=b"x" * SMALLEST), 0),
+        (Frame(Kind.SHARED, payload=b"x" * 9), 0),
+        (Frame(Kind.SHARED), 0),
+        (Frame(Kind.OPEN, payload=b"x"), 1),
+        (Frame(Kind.DONE), 1),
+    ],
+)
+def test_what_no_peer_of_ours_sends_is_refused(ends, frame: Frame, lane: int) -> None:
+    _, _, b, into, up = ends
+    with pytest.raises(ProtocolError):
+        carry(frame, b, into[lane])
+    assert up.heard == []
+
+
+def test_a_peer_cannot_make_us_keep_more_than_the_window(ends) -> None:
+    _, _, b, into, _ = ends
+    header = Header(Kind.DATA, 0, 0, 0, 0, 0, 4 << 20, 0)
+    for number in range(8):
+        numbered = Header(Kind.DATA, 0, 0, number, 0, 0, header.length, 0)
+        b.deliver(into[1], numbered, b.place(into[1], numbered))
+    with pytest.raises(ProtocolError, match="window"):
+        b.place(into[1], Header(Kind.DATA, 0, 0, 8, 0, 0, 1, 0))
+    with pytest.raises(ProtocolError, match="twice"):
+        b.place(into[1], numbered)
