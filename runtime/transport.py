@@ -18,6 +18,9 @@ from typing import Protocol
 from pcp.errors import ConfigError, PeerLost, RuntimeFault, Timeout
 from pcp.runtime.framing import Frame, Header
 
+ENDURE_SECONDS = 120.0
+"""How long the kernel tries to deliver; heartbeats are to notice much earlier."""
+
 
 class Sink(Protocol):
     """Who receives a link's frames."""
@@ -194,8 +197,23 @@ def tune(sock: socket.socket) -> None:
     ):
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
+    endure(sock, ENDURE_SECONDS)
     if ipaddress.ip_address(sock.getpeername()[0].partition("%")[0]).is_loopback:
         _unpace(sock)
+
+
+def endure(sock: socket.socket, seconds: float) -> None:
+    """How long the kernel tries to get sent bytes taken before it gives up.
+
+    Without a bound that is a quarter of an hour on most systems. Where the system
+    has no such option, the probes of `tune` and the heartbeats remain.
+    """
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        limit = int(1000 * seconds)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
+        except OSError:
+            pass  # gone already; whoever reads from it will notice
 
 
 def _unpace(sock: socket.socket) -> None:
