@@ -21,7 +21,8 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from pcp.engines.tensors import array_of, fill
+from pcp.engines.tensors import fill, ordered
+from pcp.engines.torch_ops import bitwise_of, word_of
 from pcp.engines.torch_work import PcpWork
 from pcp.errors import Timeout, UsageError
 from pcp.runtime.communicator import Communicator
@@ -31,18 +32,6 @@ from pcp.runtime.rendezvous import Rendezvous
 Tensors = Sequence[torch.Tensor]
 
 _ADDRESS = "pcp/address"
-_OPS = {
-    dist.ReduceOp.SUM: "sum",
-    dist.ReduceOp.AVG: "mean",
-    dist.ReduceOp.PRODUCT: "prod",
-    dist.ReduceOp.MIN: "min",
-    dist.ReduceOp.MAX: "max",
-}
-_BITWISE = {
-    dist.ReduceOp.BAND: np.bitwise_and,
-    dist.ReduceOp.BOR: np.bitwise_or,
-    dist.ReduceOp.BXOR: np.bitwise_xor,
-}
 
 
 class PcpProcessGroup(dist.ProcessGroup):
@@ -74,8 +63,8 @@ class PcpProcessGroup(dist.ProcessGroup):
         """Every tensor becomes its reduction."""
         options = opts or dist.AllreduceOptions()
         patience, op = _patience(options), options.reduceOp
-        arrays = [_outgoing(tensor) for tensor in tensors]
-        if (bitwise := _bitwise(op)) is not None:
+        arrays = [ordered(tensor) for tensor in tensors]
+        if (bitwise := bitwise_of(op)) is not None:
             pendings = [self.comm.all_gather_async(a, timeout=patience) for a in arrays]
 
             def combine(values: list[NDArray]) -> None:
@@ -84,7 +73,7 @@ class PcpProcessGroup(dist.ProcessGroup):
                     fill(tensor, bitwise.reduce(rows, axis=0))
 
             return PcpWork(pendings, list(tensors), combine)
-        word = _op(op)
+        word = word_of(op)
         pendings = [
             self.comm.all_reduce_async(array, word, timeout=patience)
             for array in arrays
@@ -99,8 +88,8 @@ class PcpProcessGroup(dist.ProcessGroup):
         """The root's tensor becomes the reduction; the others' stay."""
         (tensor,) = tensors
         pending = self.comm.reduce_async(
-            _outgoing(tensor),
-            _op(opts.reduceOp),
+            ordered(tensor),
+            word_of(opts.reduceOp),
             opts.rootRank,
             timeout=_patience(opts),
         )
@@ -110,7 +99,7 @@ class PcpProcessGroup(dist.ProcessGroup):
         self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None
     ) -> PcpWork:
         """Part r of the sum of everybody's parts, on rank r."""
-        parts = [[_outgoing(t) for t in each] for each in inputs]
+        parts = [[ordered(t) for t in each] for each in inputs]
         joined = [(np.concatenate(each), [p.size for p in each]) for each in parts]
         return self._reduce_scatter(outputs, joined, opts)
 
@@ -125,7 +114,7 @@ class PcpProcessGroup(dist.ProcessGroup):
     ) -> PcpWork:
         """As `reduce_scatter_single`, of several tensors."""
         even = [
-            (_outgoing(given), [output.numel()] * self.size())
+            (ordered(given), [output.numel()] * self.size())
             for output, given in zip(outputs, inputs, strict=True)
         ]
         return self._reduce_scatter(outputs, even, opts)
@@ -139,7 +128,10 @@ class PcpProcessGroup(dist.ProcessGroup):
         options = opts or dist.ReduceScatterOptions()
         pendings = [
             self.comm.reduce_scatter_async(
-                array, _op(options.reduceOp), sizes=sizes, timeout=_patience(options)
+                array,
+                word_of(options.reduceOp),
+                sizes=sizes,
+                timeout=_patience(options),
             )
             for array, sizes in given
         ]
@@ -151,7 +143,7 @@ class PcpProcessGroup(dist.ProcessGroup):
         """Every tensor becomes the root's."""
         pendings = [
             self.comm.broadcast_async(
-                _outgoing(tensor), opts.rootRank, timeout=_patience(opts)
+                ordered(tensor), opts.rootRank, timeout=_patience(opts)
             )
             for tensor in tensors
         ]
@@ -195,13 +187,13 @@ class PcpProcessGroup(dist.ProcessGroup):
 
     def _gathered(self, tensor: torch.Tensor, opts: Any) -> Pending:
         patience = _patience(opts)
-        return self.comm.all_gather_async(_outgoing(tensor), timeout=patience)
+        return self.comm.all_gather_async(ordered(tensor), timeout=patience)
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> PcpWork:
         """At the root `outputs[0][r]` becomes rank r's tensor."""
         (tensor,) = inputs
         pending = self.comm.gather_async(
-            _outgoing(tensor), opts.rootRank, timeout=_patience(opts)
+            ordered(tensor), opts.rootRank, timeout=_patience(opts)
         )
 
         def spread(values: list[Any]) -> None:
@@ -216,7 +208,7 @@ class PcpProcessGroup(dist.ProcessGroup):
         """The tensor becomes the root's `inputs[0][r]` on rank r."""
         whole, sizes = None, None
         if self.rank() == opts.rootRank:
-            parts = [_outgoing(tensor) for tensor in inputs[0]]
+            parts = [ordered(tensor) for tensor in inputs[0]]
             whole, sizes = np.concatenate(parts), [part.size for part in parts]
         pending = self.comm.scatter_async(
             whole, opts.rootRank, sizes=sizes, timeout=_patience(opts)
@@ -225,7 +217,7 @@ class PcpProcessGroup(dist.ProcessGroup):
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> PcpWork:
         """`inputs[r]` goes to rank r, `outputs[r]` comes from it."""
-        parts = [_outgoing(tensor) for tensor in inputs]
+        parts = [ordered(tensor) for tensor in inputs]
         pending = self.comm.exchange_async(parts, timeout=_patience(opts))
 
         def finish(values: list[list[NDArray]]) -> None:
@@ -242,7 +234,7 @@ class PcpProcessGroup(dist.ProcessGroup):
         opts: Any = None,
     ) -> PcpWork:
         """As `alltoall`, of rows of one tensor; even without splits."""
-        array = _outgoing(given)
+        array = ordered(given)
         edges = self._edges(given, input_splits)
         parts = [array[a:b] for a, b in itertools.pairwise(edges)]
         pending = self.comm.exchange_async(parts, timeout=_patience(opts))
@@ -276,13 +268,13 @@ class PcpProcessGroup(dist.ProcessGroup):
     def send(self, tensors: Tensors, dst: int, tag: int) -> PcpWork:
         """To the rank whose `recv` has the tag."""
         (tensor,) = tensors
-        pending = self.comm.send_async(_outgoing(tensor), dst, tag)
+        pending = self.comm.send_async(ordered(tensor), dst, tag)
         return PcpWork([pending], [tensor])
 
     def recv(self, tensors: Tensors, src: int, tag: int) -> PcpWork:
         """The tensor becomes what `src` sends."""
         (tensor,) = tensors
-        pending = self.comm.recv_async(_outgoing(tensor), src, tag)
+        pending = self.comm.recv_async(ordered(tensor), src, tag)
         return PcpWork([pending], [tensor], _back([tensor]), source=src)
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> PcpWork:
@@ -350,11 +342,6 @@ def _own_host(store: dist.Store) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _outgoing(tensor: torch.Tensor) -> NDArray:
-    """The tensor's memory, or a copy of it in order."""
-    return array_of(tensor if tensor.is_contiguous() else tensor.contiguous())
-
-
 def _back(tensors: Tensors) -> Any:
     """Write values to those tensors that were not used in place."""
 
@@ -384,19 +371,6 @@ def _spread(tensors: Tensors, values: NDArray) -> None:
         at += tensor.numel()
     if at != values.size:
         raise UsageError(f"{values.size} elements arrive for tensors of {at}")
-
-
-def _op(op: Any) -> str:
-    for known, word in _OPS.items():
-        if op == known:
-            return word
-    raise UsageError(
-        f"the pcp backend has no {op} here; there are {list(_OPS.values())}"
-    )
-
-
-def _bitwise(op: Any) -> np.ufunc | None:
-    return next((ufunc for known, ufunc in _BITWISE.items() if op == known), None)
 
 
 def _patience(opts: Any) -> float | None:

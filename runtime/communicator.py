@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from pcp.errors import CollectiveAborted, ConfigError, RuntimeFault, UsageError
 from pcp.runtime import calls, keys
+from pcp.runtime.arrays import foreign
 from pcp.runtime.calls import Seat, Squeeze
 from pcp.runtime.codecs import Codec, codec
 from pcp.runtime.faults import FaultPlan
@@ -244,6 +245,7 @@ class Communicator(Rooted, Uneven):
             timeout=timeout,
         ).result()
 
+    @foreign(writes=True)
     def all_reduce_async(
         self,
         array: NDArray,
@@ -293,6 +295,7 @@ class Communicator(Rooted, Uneven):
             timeout=timeout,
         ).result()
 
+    @foreign()
     def reduce_scatter_async(
         self,
         array: NDArray,
@@ -321,6 +324,7 @@ class Communicator(Rooted, Uneven):
         """
         return self.all_gather_async(array, tag=tag, timeout=timeout).result()
 
+    @foreign()
     def all_gather_async(
         self, array: NDArray, *, tag: str = "", timeout: Seconds = None
     ) -> Pending:
@@ -339,6 +343,7 @@ class Communicator(Rooted, Uneven):
         """`array` becomes the root's, on all members; returns it."""
         return self.broadcast_async(array, root, tag=tag, timeout=timeout).result()
 
+    @foreign(writes=True)
     def broadcast_async(
         self,
         array: NDArray,
@@ -368,6 +373,7 @@ class Communicator(Rooted, Uneven):
         """
         return self.all_to_all_async(array, tag=tag, timeout=timeout).result()
 
+    @foreign()
     def all_to_all_async(
         self, array: NDArray, *, tag: str = "", timeout: Seconds = None
     ) -> Pending:
@@ -389,6 +395,7 @@ class Communicator(Rooted, Uneven):
         """
         return self.permute_async(array, pairs, tag=tag, timeout=timeout).result()
 
+    @foreign()
     def permute_async(
         self,
         array: NDArray,
@@ -410,6 +417,7 @@ class Communicator(Rooted, Uneven):
         """
         self.send_async(array, dst, tag, timeout=timeout).result()
 
+    @foreign()
     def send_async(
         self, array: NDArray, dst: int, tag: int = 0, *, timeout: Seconds = None
     ) -> Pending:
@@ -423,6 +431,7 @@ class Communicator(Rooted, Uneven):
         """`out` becomes what member `src` sends under the tag; returns it."""
         return self.recv_async(out, src, tag, timeout=timeout).result()
 
+    @foreign(writes=True)
     def recv_async(
         self, out: NDArray, src: int, tag: int = 0, *, timeout: Seconds = None
     ) -> Pending:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import ProtocolError, UsageError
+from pcp.runtime.arrays import foreign
 from pcp.runtime.buffers import checked, octets
 from pcp.runtime.calls import Seat
 from pcp.runtime.collectives import EagerReduce, Exchange, Ring
@@ -46,6 +47,7 @@ class Rooted:
         """
         return self.reduce_async(array, op, root, tag=tag, timeout=timeout).result()
 
+    @foreign(writes=True)
     def reduce_async(
         self,
         array: NDArray,
@@ -68,6 +70,7 @@ class Rooted:
         """
         return self.gather_async(array, root, tag=tag, timeout=timeout).result()
 
+    @foreign()
     def gather_async(
         self, array: NDArray, root: int = 0, *, tag: str = "", timeout: Seconds = None
     ) -> Pending:
@@ -93,6 +96,7 @@ class Rooted:
             array, root, sizes=sizes, tag=tag, timeout=timeout
         ).result()
 
+    @foreign()
     def scatter_async(
         self,
         array: NDArray | None,

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import ProtocolError, UsageError
+from pcp.runtime.arrays import foreign
 from pcp.runtime.buffers import checked, octets
 from pcp.runtime.calls import Seat
 from pcp.runtime.collectives import Exchange
@@ -31,6 +32,7 @@ class Uneven:
         """
         return self.exchange_async(parts, tag=tag, timeout=timeout).result()
 
+    @foreign()
     def exchange_async(
         self, parts: Sequence[NDArray], *, tag: str = "", timeout: Seconds = None
     ) -> Pending:

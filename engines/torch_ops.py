@@ -1,0 +1,36 @@
+"""Torch's reductions under pcp's names."""
+
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+
+from pcp.errors import UsageError
+
+_OPS = {
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.AVG: "mean",
+    dist.ReduceOp.PRODUCT: "prod",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.MAX: "max",
+}
+_BITWISE = {
+    dist.ReduceOp.BAND: np.bitwise_and,
+    dist.ReduceOp.BOR: np.bitwise_or,
+    dist.ReduceOp.BXOR: np.bitwise_xor,
+}
+
+
+def word_of(op: Any) -> str:
+    """The reduction's name; UsageError when there is none."""
+    for known, word in _OPS.items():
+        if op == known:
+            return word
+    raise UsageError(
+        f"the pcp backend has no {op} here; there are {list(_OPS.values())}"
+    )
+
+
+def bitwise_of(op: Any) -> np.ufunc | None:
+    """What combines the bits, for the operations on bits."""
+    return next((ufunc for known, ufunc in _BITWISE.items() if op == known), None)
