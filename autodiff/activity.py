@@ -14,6 +14,8 @@ from pcp.autodiff.registry import is_boundary, is_no_gradient
 from pcp.autodiff.shifts import cancels
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
+from pcp.dialect.context import location_string
+from pcp.errors import MissingRule
 
 Value = ir.Value
 
@@ -62,6 +64,20 @@ def propagate(ops: Iterable[ir.Operation], active: Activity) -> Activity:
             if carries(result.type):
                 active[result] = source
     return active
+
+
+def require_held(op: ir.Operation, values: Iterable[Value]) -> None:
+    """Raise `MissingRule` if a derivative of one of `values` can live nowhere.
+
+    Left out, it would be a silent zero (`hlo.NO_COTANGENT`).
+    """
+    for value in values:
+        if (why := hlo.why_no_cotangent(value)) is not None:
+            raise MissingRule(
+                f"{location_string(op.location)}: {op.name}: a derivative flows "
+                f"through {value.type}, but {why}: it can hold none; compute in a "
+                "wider type, or declare the derivative zero with pcp.stop_gradient"
+            )
 
 
 def carries(type_: ir.Type) -> bool:

@@ -196,7 +196,8 @@ def reverse(at: Site) -> Sequence[Value | None]:
         return _by_jvp(at, custom)
     if (rule := registered(at.op)) is not None:
         return rule.vjp(at)
-    raise registry.missing(at.op, "its operands")
+    source = next(at.active[v] for v in at.inputs if v in at.active)
+    raise registry.missing_function(at.op, _callee(at.op), source)
 
 
 def forward(op: ir.Operation, tangents: Tangents) -> bool:
@@ -204,7 +205,7 @@ def forward(op: ir.Operation, tangents: Tangents) -> bool:
     custom = _rule_of(op)
     if custom is None:
         if registered(op) is None:
-            raise registry.missing(op, "an input with a tangent")
+            raise registry.missing_function(op, _callee(op), "an input with a tangent")
         return False
     if custom.op.name == "pcp.custom_vjp":
         raise PassError(

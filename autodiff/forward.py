@@ -11,7 +11,7 @@ are dead afterwards.
 from collections.abc import Sequence
 
 from pcp.autodiff import registry
-from pcp.autodiff.activity import inputs, propagate
+from pcp.autodiff.activity import inputs, propagate, require_held
 from pcp.autodiff.cotangents import Cotangents, materialize, total
 from pcp.autodiff.kinds import (
     Bilinear,
@@ -23,7 +23,7 @@ from pcp.autodiff.kinds import (
     Site,
     Vjp,
 )
-from pcp.autodiff.reverse import pull_back
+from pcp.autodiff.reverse import naming, pull_back
 from pcp.autodiff.shifts import cancels
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
@@ -50,14 +50,15 @@ def push_forward(ops: Sequence[ir.Operation], tangents: Tangents) -> None:
             continue
         if isinstance(registry.find(op.name), Refusal | Decomposed):
             _refuse(op, values, tangents)
-        if not any(map(_wants_tangent, op.results)):
-            continue
         if registry.is_no_gradient(op.name) or cancels(op):
+            continue
+        require_held(op, op.results)
+        if not any(map(_wants_tangent, op.results)):
             continue
         rule = registry.find(op.name)
         if rule is None:
             raise registry.missing(op, "an input with a tangent")
-        with op.location, ir.InsertionPoint(after):
+        with naming(op), op.location, ir.InsertionPoint(after):
             _visit(op, rule, values, tangents)
 
 

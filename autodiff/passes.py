@@ -232,17 +232,38 @@ def _positions(
             )
         if not hlo.is_differentiable(arguments[position]):
             raise PassError(
-                f"{where}: input {position} is {arguments[position].type}; only "
-                "floating-point and complex tensors have a derivative"
+                f"{where}: input {position} is {_unfit(arguments[position])}"
             )
     if len(set(wrt)) != len(wrt):
         raise PassError(f"{where}: wrt= names an input twice")
     return list(wrt)
 
 
+def _unfit(argument: Value) -> str:
+    """The type of an input that has no derivative, and why."""
+    why = hlo.why_no_cotangent(argument)
+    if why is None:
+        return (
+            f"{argument.type}; only floating-point and complex tensors have a "
+            "derivative"
+        )
+    return (
+        f"{argument.type}, but {why}: it can hold no derivative; give the function a "
+        "wider type and convert inside, or name the other inputs with wrt="
+    )
+
+
 def _default_positions(function: ir.Operation, roles: bool) -> list[int]:
+    """Inputs with the role of a parameter if there are any roles, else all floats.
+
+    What `hlo.NO_COTANGENT` leaves out stays in: it is an error, not an integer.
+    """
     arguments = functions.body(function).arguments
-    floats = [i for i, a in enumerate(arguments) if hlo.is_differentiable(a)]
+    floats = [
+        i
+        for i, a in enumerate(arguments)
+        if hlo.is_differentiable(a) or hlo.why_no_cotangent(a)
+    ]
     role = [_role(function, i) for i in range(len(arguments))]
     if roles and any(role):
         return [i for i in floats if role[i] == "param"]

@@ -86,3 +86,20 @@ def missing(op: ir.Operation, reached_from: str) -> MissingRule:
         f"(reached from {reached_from}).{nearest(op.name, rules())} {GUIDE} shows how "
         "to add one; pcp.stop_gradient on its operand declares the derivative zero"
     )
+
+
+def missing_function(call: ir.Operation, name: str, reached_from: str) -> MissingRule:
+    """The error for a call or composite of a function that has no body and no rule."""
+    where = location_string(call.location)
+    register = (
+        ', register "composite:<its name>" with pcp.autodiff.registry.register'
+        if call.name == "stablehlo.composite"
+        else ""
+    )
+    return MissingRule(
+        f"{where}: {call.name}: no derivative rule for @{name}, which has no body to "
+        f"differentiate, and a derivative flows through it (reached from "
+        f"{reached_from}); give it a body, attach a rule to the symbol with "
+        f"pcp.custom_vjp or pcp.custom_jvp {{primal = @{name}}}{register} ({GUIDE}), "
+        "or declare the derivative zero with pcp.stop_gradient on its operand"
+    )

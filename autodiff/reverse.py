@@ -4,10 +4,11 @@ The walk is linear in the number of ops: each is visited once, and only those
 whose results have a cotangent and whose inputs are active do any work.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from pcp.autodiff import registry
-from pcp.autodiff.activity import Activity, inputs
+from pcp.autodiff.activity import Activity, inputs, require_held
 from pcp.autodiff.cotangents import Cotangents
 from pcp.autodiff.kinds import Site
 from pcp.dialect.bindings import ir
@@ -47,15 +48,25 @@ def _visit(op: ir.Operation, cotangents: Cotangents, active: Activity) -> None:
         if registry.is_boundary(op.name):
             _refuse(op, active)
         return
+    require_held(op, [v for v, want in zip(values, wanted, strict=True) if want])
+    if len(op.regions):  # what its regions carry to and fro is among its results
+        require_held(op, op.results)
     rule = registry.find(op.name)
     if rule is None:
         source = next(active[v] for v in values if v in active)
         raise registry.missing(op, source)
     gathered = tuple(cotangents.take(result) for result in op.results)
-    try:
+    with naming(op):
         answer = rule.vjp(Site(op, values, gathered, wanted, active))
         for value, want, cotangent in zip(values, wanted, answer, strict=True):
             cotangents.add(value, cotangent if want else None)
+
+
+@contextmanager
+def naming(op: ir.Operation) -> Iterator[None]:
+    """Errors of a rule's builders say which op's rule it was, and where."""
+    try:
+        yield
     except (MissingRule, PassError):
         raise  # it names the op
     except (IRError, ValueError) as error:

@@ -68,12 +68,39 @@ def is_complex(element: ir.Type) -> bool:
     return isinstance(element, ir.ComplexType)
 
 
+_FINITE = "has neither NaN nor infinity, so an overflow would pass for a number"
+
+#: Floats that hold no cotangent, and why. All others have zero, a sign and a NaN.
+NO_COTANGENT: dict[type[ir.Type], str] = {
+    ir.Float8E8M0FNUType: "has no zero and no sign",
+    ir.Float8E5M3FNUType: "has no sign",
+    ir.Float4E2M1FNType: _FINITE,
+    ir.Float6E2M3FNType: _FINITE,
+    ir.Float6E3M2FNType: _FINITE,
+}
+
+
+def why_no_cotangent(value: Value | ir.Type) -> str | None:
+    """Why a tensor of floats holds no cotangent, or None."""
+    raw = value if isinstance(value, ir.Type) else value.type
+    if not isinstance(raw, ir.RankedTensorType):
+        return None
+    why = NO_COTANGENT.get(type(raw.element_type))
+    return why and f"{raw.element_type} {why}"
+
+
 def is_differentiable(value: Value | ir.Type) -> bool:
-    """Whether a cotangent can live on it: a float or complex tensor."""
+    """Whether a cotangent can live on it: a float or complex tensor.
+
+    Not on the floats of `NO_COTANGENT`.
+    """
     raw = value if isinstance(value, ir.Type) else value.type
     if not isinstance(raw, ir.RankedTensorType):
         return False
-    return is_float(raw.element_type) or is_complex(raw.element_type)
+    element = raw.element_type
+    if is_float(element):
+        return type(element) not in NO_COTANGENT
+    return is_complex(element)
 
 
 # --- attributes ---

@@ -196,3 +196,124 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   }) {replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>} : (tensor<4xf32>) -> tensor<4xf32>
   return %y : tensor<4xf32>
 }
+
+// -----
+
+func.func private @outside(tensor<4xf32>) -> tensor<4xf32>
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error@below {{func.call: no derivative rule for @outside, which has no body to differentiate, and a derivative flows through it (reached from input 0); give it a body, attach a rule to the symbol with pcp.custom_vjp or pcp.custom_jvp}}
+  %y = call @outside(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+
+// -----
+
+func.func private @outside(tensor<4xf32>) -> tensor<4xf32>
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error@below {{stablehlo.composite: no derivative rule for @outside, which has no body to differentiate}}
+  %y = stablehlo.composite "mine.f" %x {decomposition = @outside} : (tensor<4xf32>) -> tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+
+// -----
+
+// A type without zero and sign holds no cotangent; neither does one in which an
+// overflow would be a finite number. Nothing is left out in silence.
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %s = stablehlo.convert %x : (tensor<4xf32>) -> tensor<4xf8E8M0FNU>
+  // expected-error@below {{stablehlo.convert: a derivative flows through tensor<4xf8E8M0FNU>, but f8E8M0FNU has no zero and no sign: it can hold none; compute in a wider type, or declare the derivative zero with pcp.stop_gradient}}
+  %w = stablehlo.convert %s : (tensor<4xf8E8M0FNU>) -> tensor<4xf32>
+  return %w : tensor<4xf32>
+}
+
+// -----
+
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %s = stablehlo.convert %x : (tensor<4xf32>) -> tensor<4xf4E2M1FN>
+  // expected-error@below {{stablehlo.convert: a derivative flows through tensor<4xf4E2M1FN>, but f4E2M1FN has neither NaN nor infinity, so an overflow would pass for a number: it can hold none; compute in a wider type, or declare the derivative zero with pcp.stop_gradient}}
+  %w = stablehlo.convert %s : (tensor<4xf4E2M1FN>) -> tensor<4xf32>
+  return %w : tensor<4xf32>
+}
+
+// -----
+
+// Straight through: behind pcp.stop_gradient the same is a constant.
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %s = stablehlo.convert %x : (tensor<4xf32>) -> tensor<4xf4E2M1FN>
+  %q = stablehlo.convert %s : (tensor<4xf4E2M1FN>) -> tensor<4xf32>
+  %e = stablehlo.subtract %q, %x : tensor<4xf32>
+  %c = "pcp.stop_gradient"(%e) : (tensor<4xf32>) -> tensor<4xf32>
+  %y = stablehlo.add %x, %c : tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+
+// -----
+
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %c = "pcp.stop_gradient"(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  %s = stablehlo.convert %c : (tensor<4xf32>) -> tensor<4xf8E8M0FNU>
+  %w = stablehlo.convert %s : (tensor<4xf8E8M0FNU>) -> tensor<4xf32>
+  %y = stablehlo.multiply %x, %w : tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+
+// -----
+
+// expected-error@below {{@main: input 1 is tensor<f6E3M2FN>, but f6E3M2FN has neither NaN nor infinity, so an overflow would pass for a number: it can hold no derivative; give the function a wider type and convert inside, or name the other inputs with wrt=}}
+func.func @main(%x: tensor<f32>, %scale: tensor<f6E3M2FN>) -> tensor<f32> {
+  return %x : tensor<f32>
+}
+
+// -----
+
+// expected-error@below {{input 0 is tensor<f6E2M3FN>, but}}
+func.func @main(%x: tensor<f6E2M3FN>) -> tensor<f6E2M3FN> {
+  return %x : tensor<f6E2M3FN>
+}
+
+// -----
+
+// A loop that carries such a type beside what is differentiated.
+func.func @main(%x: tensor<f32>, %n: tensor<i32>) -> tensor<f32> {
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %start = stablehlo.convert %one : (tensor<i32>) -> tensor<f8E8M0FNU>
+  // expected-error@below {{stablehlo.while: a derivative flows through tensor<f8E8M0FNU>, but}}
+  %r:3 = stablehlo.while(%i = %n, %y = %x, %z = %start) : tensor<i32>, tensor<f32>, tensor<f8E8M0FNU>
+    cond {
+      %zero = stablehlo.constant dense<0> : tensor<i32>
+      %c = stablehlo.compare GT, %i, %zero : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    } do {
+      %j = stablehlo.subtract %i, %one : tensor<i32>
+      %w = stablehlo.convert %z : (tensor<f8E8M0FNU>) -> tensor<f32>
+      %v = stablehlo.multiply %y, %w : tensor<f32>
+      %q = stablehlo.convert %v : (tensor<f32>) -> tensor<f8E8M0FNU>
+      stablehlo.return %j, %v, %q : tensor<i32>, tensor<f32>, tensor<f8E8M0FNU>
+    }
+  return %r#1 : tensor<f32>
+}
+
+// -----
+
+// What quantized numbers are returned as has no cotangent; a quantized input neither.
+// expected-error@below {{@main has no floating-point input to differentiate for}}
+func.func @main(%x: tensor<4x!quant.uniform<i8:f32, 0.5>>) -> tensor<4xf32> {
+  %y = stablehlo.uniform_dequantize %x : (tensor<4x!quant.uniform<i8:f32, 0.5>>) -> tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+
+// -----
+
+// Neither has a token, alone.
+// expected-error@below {{@main has no floating-point input to differentiate for}}
+func.func @main(%t: !stablehlo.token) -> !stablehlo.token {
+  return %t : !stablehlo.token
+}
+
+// -----
+
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error@below {{stablehlo.custom_call: no derivative rule for the custom call "mystery"}}
+  %y = stablehlo.custom_call @mystery(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  return %y : tensor<4xf32>
+}

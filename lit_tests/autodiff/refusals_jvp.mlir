@@ -43,3 +43,38 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = stablehlo.add %x, %c : tensor<4xf32>
   return %y : tensor<4xf32>
 }
+
+// -----
+
+func.func private @outside(tensor<4xf32>) -> tensor<4xf32>
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error@below {{func.call: no derivative rule for @outside, which has no body to differentiate}}
+  %y = call @outside(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+
+// -----
+
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error@below {{stablehlo.convert: a derivative flows through tensor<4xf8E8M0FNU>, but f8E8M0FNU has no zero and no sign: it can hold none; compute in a wider type, or declare the derivative zero with pcp.stop_gradient}}
+  %s = stablehlo.convert %x : (tensor<4xf32>) -> tensor<4xf8E8M0FNU>
+  %w = stablehlo.convert %s : (tensor<4xf8E8M0FNU>) -> tensor<4xf32>
+  return %w : tensor<4xf32>
+}
+
+// -----
+
+// A shape that was never given.
+func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {
+  // expected-error@below {{stablehlo.tanh: its derivative rule: tensor<?xf32> has a dynamic dimension}}
+  %y = stablehlo.tanh %x : tensor<?xf32>
+  return %y : tensor<?xf32>
+}
+
+// -----
+
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error@below {{stablehlo.custom_call: no derivative rule for the custom call "mystery"}}
+  %y = stablehlo.custom_call @mystery(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  return %y : tensor<4xf32>
+}
