@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from helpers.gradients import Case, check_vjp
+from helpers.gradients import Case, assert_near, check_vjp
 from helpers.interpreter import Interpreter
 from helpers.iree_server import Iree
 from helpers.programs import PROGRAM_TOLERANCE, PROGRAMS
@@ -38,7 +38,7 @@ def compiled() -> Iterator[Compiled]:
 
 
 def _case(case: Case) -> Case:
-    return replace(case, tolerance=PROGRAM_TOLERANCE)
+    return replace(case, tolerance=PROGRAM_TOLERANCE, close=assert_near)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ import jax
 import numpy as np
 from helpers.gradients import (
     Case,
-    assert_close,
     lowered,
     reference_vjp,
     transformed,
@@ -104,7 +103,7 @@ class Group:
         wanted = self.programs[case.name].wanted
         assert len(ours) == len(wanted)
         for i, (a, b) in enumerate(zip(ours, wanted, strict=True)):
-            assert_close(a, b, 2 * case.tolerance, f"{case.name}: value {i}")
+            case.compare(a, b, 2 * case.tolerance, f"value {i}")
 
     def _run(self, iree: Iree) -> None:
         for i, case in enumerate(self.cases):
