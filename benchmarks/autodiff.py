@@ -24,6 +24,7 @@ import numpy as np
 from autodiff_programs import PROGRAMS, Program, gpt
 
 from pcp.autodiff import cost, functions
+from pcp.autodiff.inline_composites import InlineComposites
 from pcp.autodiff.passes import Grad
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir
@@ -37,19 +38,23 @@ TOLERANCE = 1e-4
 
 
 def ours(program: Program) -> ir.Module:
-    """`@main_grad`, after pcp-grad and pcp-simplify."""
+    """`@main_grad`, after pcp-grad, pcp-inline-composites and pcp-simplify."""
     module = from_jax(program.loss, program.weights, *program.data)
     Grad(wrt=tuple(range(len(program.weights)))).run(module)
+    InlineComposites().run(module)
     Simplify().run(module)
     return module
 
 
 def theirs(program: Program) -> ir.Module:
-    """JAX's value_and_grad as it leaves JAX, calls inlined."""
+    """JAX's value_and_grad as it leaves JAX, calls inlined.
+
+    Rules of derivatives are of no more use: what has one would stay a composite.
+    """
     import jax
 
     function = jax.value_and_grad(program.loss)
-    return from_jax(function, program.weights, *program.data)
+    return from_jax(function, program.weights, *program.data, rules=False)
 
 
 # --- counts ---
