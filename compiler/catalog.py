@@ -25,6 +25,7 @@ PASSES: dict[str, str] = {
     "pcp-bucket-collectives": "pcp.passes.bucket_collectives:BucketCollectives",
     "pcp-compress-collectives": ("pcp.passes.compress_collectives:CompressCollectives"),
     "pcp-overlap-collectives": "pcp.passes.overlap_collectives:OverlapCollectives",
+    "pcp-device-precision": "pcp.passes.device_precision:DevicePrecision",
     "pcp-inline-composites": "pcp.autodiff.inline_composites:InlineComposites",
     "pcp-insert-reshards": "pcp.passes.insert_reshards:InsertReshards",
     "pcp-partition": "pcp.passes.partition:Partition",

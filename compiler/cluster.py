@@ -44,6 +44,9 @@ class Device(_Model):
     )
     membw: Positive = Field(description="bytes a second to and from its memory")
     overhead_ns: float = Field(default=0.0, ge=0, description="of one dispatch")
+    compute: Literal["f32", "bf16", "f16"] = Field(
+        default="f32", description="type in which it multiplies f32; sums are f32"
+    )
 
 
 class Link(_Model):
@@ -179,6 +182,8 @@ def _device(name: str, device: Device) -> str:
         f"membw = {_float(device.membw)}",
         f"overhead_ns = {_float(device.overhead_ns)}",
     ]
+    if device.compute != "f32":
+        facts.append(f"precision = #pcp.precision<{device.compute}, f32, f32>")
     return f'"pcp.device"() {{{", ".join(facts)}}} : () -> ()'
 
 

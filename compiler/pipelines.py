@@ -54,6 +54,7 @@ SPLIT = (
     "pcp-propagate-sharding",
     "pcp-insert-reshards",
     "pcp-partition",
+    "pcp-device-precision",
     "pcp-verify-plan",
 )
 STAGES = (

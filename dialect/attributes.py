@@ -178,3 +178,28 @@ def check_split(attribute: ir.Attribute, axes: dict[str, int]) -> None:
     )
     require(min(sizes, default=0) >= 0, "a split's sizes are at least 0")
     require(sum(sizes) > 0, "a split's sizes are all 0")
+
+
+#: The types in which a device may multiply f32.
+COMPUTE = ("f32", "bf16", "f16")
+
+
+def check_precision(attribute: ir.Attribute) -> None:
+    """Raise `Invalid` unless `attribute` is a precision that a device can have."""
+    require(
+        isinstance(attribute, Precision),
+        f"a precision is written #pcp.precision<bf16, f32, f32>, not {attribute}",
+    )
+    compute, accumulate, wire = (
+        str(unwrap(a))
+        for a in (attribute.compute, attribute.accumulate, attribute.wire)
+    )
+    require(
+        compute in COMPUTE,
+        f"computes in {compute}; a device computes in {', '.join(COMPUTE)}",
+    )
+    require(
+        (accumulate, wire) == ("f32", "f32"),
+        f"accumulates in {accumulate} and sends {wire}; both are f32, which all "
+        "devices have in common",
+    )

@@ -6,7 +6,7 @@ nothing of them runs. Throughputs and bandwidths are measured, not nominal.
 
 import re
 
-from pcp.dialect.attributes import ELASTIC, axis_sizes, check_split
+from pcp.dialect.attributes import ELASTIC, axis_sizes, check_precision, check_split
 from pcp.dialect.base import (
     Op,
     as_number,
@@ -59,7 +59,8 @@ class Device(Op, name="device"):
     """One device that work can be placed on.
 
     Optional: `memory` in bytes, `ordinal` on its host, `host`, `throughput` by
-    element type in FLOP/s, `membw` in bytes/s, `overhead_ns` of one dispatch.
+    element type in FLOP/s, `membw` in bytes/s, `overhead_ns` of one dispatch,
+    `precision`, in which type it multiplies f32: `#pcp.precision<bf16, f32, f32>`.
 
         "pcp.device"() {sym_name = "d0", target = @h100, host = "a", ordinal = 0,
             memory = 80000000000, throughput = {f32 = 5.0e13}, membw = 3.0e12}
@@ -75,10 +76,13 @@ class Device(Op, name="device"):
         throughput=ir.DictAttr,
         membw=ir.IntegerAttr | ir.FloatAttr,
         overhead_ns=ir.IntegerAttr | ir.FloatAttr,
+        precision=ir.Attribute,
     )
 
     def check(self) -> None:
-        """Positive sizes and speeds."""
+        """Positive sizes and speeds, a precision that all devices can share."""
+        if "precision" in self.attributes:
+            check_precision(self.attributes["precision"])
         if "memory" in self.attributes:
             memory = integer(self, "memory")
             require(memory > 0, f"has {memory} bytes of memory")

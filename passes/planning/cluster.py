@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from math import inf
 
+from pcp.dialect.attributes import unwrap
 from pcp.dialect.base import as_number, integer, number, symbol, symbols, text
 from pcp.dialect.bindings import ir
 from pcp.errors import PassError, nearest
@@ -30,15 +31,27 @@ class Device:
     membw: float = inf
     overhead: float = 0.0
     overlaps: bool = True
+    compute: str = "f32"
 
     @property
     def facts(self) -> tuple:
         """What distinguishes its work from another's."""
         speeds = tuple(sorted(self.throughput.items()))
-        return (self.target, speeds, self.memory, self.membw, self.overhead)
+        return (
+            self.target,
+            speeds,
+            self.memory,
+            self.membw,
+            self.overhead,
+            self.compute,
+        )
 
     def rate(self, dtype: str) -> float:
-        """Operations a second; `PassError` for a type that nobody measured."""
+        """Operations a second; `PassError` for a type that nobody measured.
+
+        What is f32 is multiplied in the device's `compute` type.
+        """
+        dtype = self.compute if dtype == "f32" else dtype
         if dtype not in self.throughput:
             known = ", ".join(self.throughput) or "none"
             raise PassError(
@@ -131,6 +144,9 @@ def _device(op: ir.Operation, drivers: dict[str, str]) -> Device:
         memory=float(integer(op, "memory")) if "memory" in said else inf,
         membw=number(op, "membw") if "membw" in said else inf,
         overhead=number(op, "overhead_ns") * 1e-9 if "overhead_ns" in said else 0.0,
+        compute=str(unwrap(said["precision"].compute))
+        if "precision" in said
+        else "f32",
     )
 
 

@@ -48,6 +48,18 @@ def test_json_becomes_ops_with_the_same_numbers(tmp_path: Path) -> None:
     assert len(found.links) == 3
 
 
+def test_work_in_f32_goes_at_the_rate_of_the_compute_type(tmp_path: Path) -> None:
+    value = content()
+    speeds = {"f32": 2e10, "bf16": 5e10, "f64": 1e9}
+    value["devices"]["b"] |= {"compute": "bf16", "throughput": speeds}
+    module = read_ops(written(tmp_path, value), make_context())
+    with module.context:
+        devices = planning.read(module).devices
+    assert [devices[n].rate("f32") for n in "abc"] == [2e10, 5e10, 2e10]
+    assert devices["b"].rate("f64") == 1e9
+    assert devices["a"].facts != devices["b"].facts
+
+
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     cluster = Cluster.model_validate(content())
     path = tmp_path / "again.json"

@@ -1,0 +1,95 @@
+"""pcp-device-precision: members of different types meet in f32, and stay alike."""
+
+import multiprocessing
+import re
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import pytest
+from helpers import spmd_models
+from helpers.random_spmd import whole
+
+from pcp.compiler import lockstep
+from pcp.compiler.catalog import pipeline
+from pcp.dialect.context import parse
+from pcp.layout import shard
+from pcp.passes.device_precision import UNKNOWN, _common, _union
+from pcp.passes.sharding.mesh import read_meshes
+
+#: Relative rounding of bf16 (8 bits of mantissa) and f16 (11 bits).
+ROUNDING = {"bf16": 2.0**-8, "f16": 2.0**-11}
+#: The element type of a contraction's first operand, in the text of an op.
+CONTRACTS = re.compile(r"(?:dot_general|convolution)\b.* : \(tensor<[\dx]*x(\w+)>,")
+SPLIT = (
+    "builtin.module(pcp-propagate-sharding,pcp-insert-reshards,pcp-partition,"
+    "pcp-device-precision,pcp-verify-plan)"
+)
+
+
+def _devices(types: tuple[str, ...]) -> str:
+    target = (
+        '"pcp.target"() {arch = "x86_64", caps = {}, driver = "local", '
+        'sym_name = "cpu"} : () -> ()\n'
+    )
+    return target + "".join(
+        f'"pcp.device"() {{sym_name = "m_{i}", target = @cpu, '
+        f"precision = #pcp.precision<{compute}, f32, f32>}} : () -> ()\n"
+        for i, compute in enumerate(types)
+    )
+
+
+def _gradients(name: str, types: tuple[str, ...]):
+    """(each member's results, the whole's, contractions by element type and member)."""
+    text = spmd_models.annotate(name, {"dp": 2}, spmd_models.dp)
+    head, body = text.split("{\n", 1)
+    module = parse(head + "{\n" + _devices(types) + body)
+    pipeline(SPLIT).run(module)
+    arguments = spmd_models.models()[name].arguments
+    names = spmd_models.models()[name].names
+    with module.context:
+        (mesh,) = read_meshes(module).values()
+        layouts = [
+            spmd_models.layout(spmd_models.dp, n, np.shape(a))
+            for n, a in zip(names, arguments, strict=True)
+        ]
+        parts = [shard(a, x, mesh) for a, x in zip(arguments, layouts, strict=True)]
+        narrow = {
+            view.operation.attributes["sym_name"].value: CONTRACTS.findall(str(view))
+            for view in module.body.operations
+            if view.operation.name == "builtin.module"
+        }
+        results = lockstep.run(module, "main", list(zip(*parts, strict=True)))
+    return results, whole(spmd_models.gradient_text(name), arguments), narrow
+
+
+@pytest.mark.parametrize(
+    ("name", "types"),
+    [
+        ("mlp", ("bf16", "f32")),
+        ("mlp", ("bf16", "f16")),
+        pytest.param("gpt", ("bf16", "f32"), marks=pytest.mark.slow),
+        pytest.param("cnn", ("f16", "f32"), marks=pytest.mark.slow),
+    ],
+)
+def test_members_of_different_types_get_the_same_gradients(name, types) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        members, expected, narrow = pool.submit(_gradients, name, types).result(200)
+    for member, compute in zip(("m_0", "m_1"), types, strict=True):
+        # What the partition gathers and all members compute alike stays f32.
+        assert set(narrow[member]) <= {compute, "f32"}
+        assert narrow[member].count(compute) >= 0.6 * len(narrow[member]) > 0
+    bound = 8 * max(ROUNDING.get(compute, 0.0) for compute in types)
+    errors = []
+    for first, second, exact in zip(*members, expected, strict=True):
+        assert first.dtype == second.dtype == np.float32
+        assert first.tobytes() == second.tobytes()
+        size = float(np.linalg.norm(exact))
+        errors.append(float(np.linalg.norm(first - exact)) / (1e-3 + size))
+    assert 1e-5 < max(errors) < bound  # it does round, and no more than that
+
+
+def test_what_is_known_of_one_value_only_is_not_known_of_both() -> None:
+    a, b = frozenset({"dp", "tp"}), frozenset({"dp"})
+    assert (_union([a, b]), _common([a, b])) == (a, b)
+    assert _union([a, UNKNOWN]) == _common([a, UNKNOWN]) == UNKNOWN

@@ -1,0 +1,73 @@
+"""`pcp run` of devices with different compute types: two processes over TCP."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from pcp.tools import cli, compile
+
+MODEL = """
+func.func @main(%x: tensor<8x16xf32> {pcp.name = "x", pcp.role = "data"},
+    %w: tensor<16x6xf32> {pcp.name = "w", pcp.role = "param"}) -> tensor<f32> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+    : (tensor<8x16xf32>, tensor<16x6xf32>) -> tensor<8x6xf32>
+  %1 = stablehlo.tanh %0 : tensor<8x6xf32>
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0, 1]
+    : (tensor<8x6xf32>, tensor<f32>) -> tensor<f32>
+  return %2 : tensor<f32>
+}
+"""
+
+
+def _cluster() -> str:
+    common = {"target": "cpu", "memory": 10**9, "membw": 1e10}
+    half = common | {"throughput": {"f32": 1e10, "bf16": 2e10}, "compute": "bf16"}
+    full = common | {"throughput": {"f32": 1e10}, "ordinal": 1}
+    link = {"ends": ["half", "full"], "bandwidth": 1e9, "latency_ns": 1000}
+    return json.dumps({"devices": {"half": half, "full": full}, "links": [link]})
+
+
+def _compile(folder: Path, *flags: str) -> int:
+    (folder / "m.mlir").write_text(MODEL)
+    (folder / "c.json").write_text(_cluster())
+    (folder / "r.json").write_text('{"tensors": {"x": [["dp"]]}}')
+    files = [str(folder / "m.mlir"), "--cluster", str(folder / "c.json")]
+    out = ["-q", "-o", str(folder / "m.pcp"), "--cache", "off", "--target", "cpu"]
+    return compile.main([*files, *out, *flags])
+
+
+def _bf16(x: np.ndarray) -> np.ndarray:
+    """Rounded to the nearest bf16, ties to even, by its bits."""
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32)
+
+
+def _part(x: np.ndarray, w: np.ndarray) -> tuple[float, np.ndarray]:
+    hidden = np.tanh(_bf16(x) @ _bf16(w))
+    return hidden.sum(), _bf16(x).T @ _bf16(1 - hidden**2)
+
+
+def test_one_process_computes_in_bf16_and_one_in_f32(tmp_path: Path) -> None:
+    assert _compile(tmp_path, "--mesh", "dp=2", "--sharding", f"{tmp_path}/r.json") == 0
+    random = np.random.default_rng(0)
+    x, w = (random.normal(size=s).astype(np.float32) for s in ((8, 16), (16, 6)))
+    np.savez(tmp_path / "in.npz", x=x, w=w)
+    flags = ["--inputs", str(tmp_path / "in.npz"), "--out", str(tmp_path / "o.npz")]
+    assert cli.main(["run", str(tmp_path / "m.pcp"), "--function", "grad", *flags]) == 0
+    hidden = np.tanh(x @ w)
+    loss, gradient = _part(x[:4], w)
+    with np.load(tmp_path / "o.npz") as out:
+        mixed = loss + hidden[4:].sum()
+        np.testing.assert_allclose(out["loss"], mixed, rtol=1e-5, atol=1e-5)
+        assert abs(out["loss"] - hidden.sum()) > 1e-4  # not what f32 gives
+        # A value next to a tie of bf16 may be rounded the other way.
+        step = 2.0**-8 * np.abs(x).max()
+        found = out["w"] - x[4:].T @ (1 - hidden[4:] ** 2)
+        assert np.abs(found - gradient).max() < 2 * step
+
+
+def test_pipeline_stages_refuse_a_compute_type(tmp_path: Path, capfd) -> None:
+    assert _compile(tmp_path, "--mesh", "pp=2") == 1
+    assert "@half computes in bf16" in capfd.readouterr().err
