@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from inspect import cleandoc
 
 from pcp.autodiff.kinds import Decomposed, NoGradient, Refusal, Rule, Vjp
 from pcp.autodiff.registry import CHAPTERS
@@ -26,13 +27,15 @@ def derivatives_page() -> Iterator[str]:
         "through it. Each rule is tested by the cases of its chapter, "
         "`tests/helpers/cases_*.py`, against JAX, in both modes; the column names the "
         "test of `tests/autodiff` that holds the modes against each other and against "
-        "differences, at random shapes. docs/adding-a-rule.md says how to add one."
+        "differences, at random shapes. What stands at the head of a chapter is the "
+        "mathematics that its rules share, and where it is from. "
+        "docs/adding-a-rule.md says how to add one."
     )
     yield _table(("kind", "what it means"), list(MEANING.items()))
     for chapter in CHAPTERS:
         module = import_module(f"pcp.autodiff.rules.{chapter}")
         yield f"## {chapter.replace('_', ' ').capitalize()}"
-        yield f"`autodiff/rules/{chapter}.py`: {_first_line(module.__doc__)}"
+        yield f"`autodiff/rules/{chapter}.py`: {cleandoc(module.__doc__ or '')}"
         rows = [
             (
                 f"`{name}`",
@@ -44,10 +47,6 @@ def derivatives_page() -> Iterator[str]:
             for name, rule in sorted(module.RULES.items())
         ]
         yield _table(("op", "kind", "reverse", "forward", "test", "why"), rows)
-
-
-def _first_line(doc: str | None) -> str:
-    return (doc or "").strip().partition("\n")[0]
 
 
 def _modes(rule: Rule) -> tuple[str, str]:
