@@ -1,7 +1,7 @@
 """`pcp bench collectives`: how fast the collectives are here, and against Gloo.
 
     pcp bench collectives --world 2 --sizes 1 16 --op all_reduce --against gloo
-    pcp bench collectives --plot collectives.png --json collectives.json
+    pcp bench collectives --plot collectives.svg --json collectives.json
 
 starts as many members on this machine. For several machines start one on each,
 rank 0 first:
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pcp.errors import ConfigError, RuntimeFault, UsageError
+from pcp.tools.bench_plot import svg
 from pcp.tools.command import Parser, run
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _parser() -> Parser:
     add("--streams", type=int, default=1, help="connections to each peer")
     add("--no-shared-memory", action="store_true", help="TCP on one machine, too")
     add("--compression", help="of all_reduce and reduce_scatter, as int8")
-    add("--plot", type=Path, metavar="FILE", help="a PNG or SVG (needs matplotlib)")
+    add("--plot", type=Path, metavar="FILE", help="an SVG of the rates")
     add("--json", type=Path, metavar="FILE", help="the rows")
     add("--rank", type=int, metavar="R", help="which member this is")
     add("--connect", metavar="HOST:PORT", help="where rank 0 listens")
@@ -112,7 +113,7 @@ def _first(argv: Sequence[str], flags: Namespace) -> None:
     if flags.json:
         flags.json.write_text(json.dumps(rows, indent=1) + "\n")
     if flags.plot:
-        plot(rows, flags.plot)
+        flags.plot.write_text(svg(rows))
 
 
 def _member(flags: Namespace, meeting: Any) -> list[dict[str, Any]]:
@@ -242,24 +243,6 @@ class Table:
 def _cells(row: dict[str, Any]) -> list[str]:
     numbers = (f"{row['MiB']:g}", f"{row['ms']:.3f}", f"{row['Gbit/s']:.2f}")
     return [row["op"], row["by"], *numbers]
-
-
-def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Rates over sizes, a line for each operation and contestant."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError(
-            "--plot needs matplotlib: install it, or use --json"
-        ) from None
-    axes = (figure := Figure(figsize=(7, 4.5), layout="constrained")).subplots()
-    for op, by in dict.fromkeys((row["op"], row["by"]) for row in rows):
-        mine = [row for row in rows if (row["op"], row["by"]) == (op, by)]
-        sizes, rates = zip(*((row["MiB"], row["Gbit/s"]) for row in mine), strict=True)
-        axes.plot(sizes, rates, marker="o", label=f"{op}, {by}")
-    axes.set(xscale="log", xlabel="MiB", ylabel="Gbit/s a member sends")
-    axes.legend()
-    figure.savefig(path)
 
 
 if __name__ == "__main__":
