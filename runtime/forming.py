@@ -67,8 +67,16 @@ class Forming:
                 self._look_around(deadline)
             self._done.result()
         except RuntimeFault:
-            self.group.loop.call(self.group.close)
+            self.group.loop.call(self._abandon)
             raise
+
+    def _abandon(self) -> None:
+        """Close what the group has, and what waits to be the group's."""
+        for lanes in self._lanes.values():
+            for link in lanes.values():
+                link.close()
+        self._lanes.clear()
+        self.group.close()
 
     def fail(self, error: RuntimeFault) -> None:
         """Give up."""

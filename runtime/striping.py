@@ -31,6 +31,9 @@ SMALLEST = 64 << 10
 """Payloads below this stay on the first lane, unless larger ones are under way."""
 WINDOW_BYTES = 32 << 20
 """2.5 Gbit/s at a round trip of 100 ms."""
+_MAX_BEHIND = 64 << 20
+_MAX_TURN = 1 << 16
+"""What may wait behind a payload that has not come: other bytes, and frames."""
 _NUMBERS = 1 << 32
 _PLACE = struct.Struct(">II")
 _Waiting = tuple[Header, memoryview | None, int]
@@ -49,7 +52,7 @@ class StripedLink:
         self._next = 0
         self._turn: deque[_Waiting] = deque()
         self._arrived: dict[int, memoryview] = {}
-        self._kept = 0
+        self._kept = self._behind = 0
         self._lost = False
         for lane in lanes:
             lane.sink = self
@@ -200,6 +203,9 @@ class StripedLink:
             return memoryview(bytearray(header.length))
         if header.kind in (Kind.SHARED, Kind.DATA):
             raise ProtocolError(f"{self.label} sent a {header.kind.name} too long")
+        self._behind += header.length
+        if self._behind > _MAX_BEHIND:
+            raise ProtocolError(f"{self.label} never sent what it announced")
         return self.sink.place(self, header)
 
     def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
@@ -215,6 +221,8 @@ class StripedLink:
         else:
             self._turn.append((header, payload, -1))
         self._hand_up()
+        if len(self._turn) > _MAX_TURN:
+            raise ProtocolError(f"{self.label} never sent what it announced")
 
     def lost(self, link: Link, error: RuntimeFault) -> None:
         """A lane is gone, and so are the others."""
@@ -254,6 +262,7 @@ class StripedLink:
             if header.kind is Kind.DATA:
                 self._hand_up_data(header, payload, number)
             else:
+                self._behind -= header.length
                 self.sink.deliver(self, header, payload)
 
     def _hand_up_data(self, header: Header, payload: memoryview, number: int) -> None:

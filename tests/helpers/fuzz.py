@@ -5,16 +5,13 @@ up to a random place, with frames changed or put in between, it reaches every
 state a connection can be in.
 """
 
-import gc
 import json
 import logging
 import random
 import socket
-import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +23,7 @@ from pcp.runtime.framing import Frame, Kind, pack_header
 from pcp.runtime.group import Group, Pulse
 from pcp.runtime.loop import Loop
 from pcp.runtime.shared_memory import SharedLink
+from pcp.runtime.striping import StripedLink
 from pcp.runtime.tcp import TcpLink
 
 EPOCH = 3
@@ -277,8 +275,10 @@ def watched() -> Iterator[Tally]:
 class Victim:
     """Rank 0 of two, whose peer is a bare socket."""
 
-    def __init__(self, loop: Loop, shared: bool) -> None:
+    def __init__(self, loop: Loop, shared: bool, striped: bool = False) -> None:
         ours, self.sock = socket.socketpair()
+        lane, self.lane = socket.socketpair()
+        self.lane.settimeout(10)
         self.sock.settimeout(10)
         self.group = Group(loop, 0, 2, EPOCH, Pulse(5.0, 60.0))
         self.comm = Communicator(self.group)
@@ -286,6 +286,11 @@ class Victim:
         def admit() -> None:
             link = TcpLink(loop, ours, self.group, "the fuzzer")
             link.read_ahead()
+            if striped:
+                other = TcpLink(loop, lane, self.group, "the fuzzer's lane")
+                self.group.admit(1, StripedLink(loop, [link, other]))
+                return
+            lane.close()
             self.group.admit(1, SharedLink(link) if shared else link)
 
         loop.ask(admit)
@@ -293,6 +298,7 @@ class Victim:
     def close(self) -> None:
         """Hang up on both sides."""
         self.sock.close()
+        self.lane.close()
         self.comm.crash()
 
 
@@ -303,12 +309,17 @@ def converse(
 
     The operation is posted before or after; it must end, well or not.
     """
-    victim = Victim(loop, shared=rng.random() < 0.3)
+    luck = rng.random()
+    victim = Victim(loop, shared=luck < 0.3, striped=luck > 0.8)
     try:
         early = rng.random() < 0.8
         pending = start(victim.comm) if early else None
         loop.ask(lambda: None)  # posted: data may come from now on
         try:
+            if luck > 0.8:
+                bad = mutated(rng, Frame(Kind.DATA, payload=rng.randbytes(900)))
+                victim.lane.sendall(wire(rng, bad, EPOCH))
+                tally.frames += 1
             victim.sock.sendall(b"".join(_burst(rng, script, tally)))
             victim.sock.shutdown(socket.SHUT_WR)
         except (BrokenPipeError, ConnectionResetError):
@@ -329,7 +340,14 @@ def _burst(rng: random.Random, script: list[Frame], tally: Tally) -> Iterator[by
         yield pack_header(frame, EPOCH) + bytes(frame.payload)
     for _ in range(rng.choice((1, 2, 3))):
         frame = rng.choice(script[at : at + 2] or script)
-        frame = mutated(rng, frame) if rng.random() < 0.85 else anything(rng)
+        if rng.random() < 0.05:
+            place = rng.choice(EDGES).to_bytes(4, "big"), rng.choice((0, 900, 1 << 20))
+            said = place[0] + place[1].to_bytes(4, "big")
+            frame = Frame(Kind.SHARED, frame.tag, frame.seq, payload=said)
+        elif rng.random() < 0.85:
+            frame = mutated(rng, frame)
+        else:
+            frame = anything(rng)
         tally.frames += 1
         yield wire(rng, frame, EPOCH)
     for frame in script[at:]:
@@ -349,36 +367,3 @@ def fuzz_operations(frames: int, seed: int, tally: Tally) -> None:
             assert not tally.errors, f"{name}: {tally.errors[0]}"
     finally:
         loop.close()
-
-
-def resident() -> int:
-    """This process's memory in bytes, as the system sees it."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096
-
-
-@contextmanager
-def traced(peak: int, kept: int) -> Iterator[dict[str, int]]:
-    """Within, at most `peak` bytes may be allocated at once, `kept` at the end."""
-    used: dict[str, int] = {}
-    gc.collect()
-    tracemalloc.start()
-    try:
-        yield used
-        used["peak"] = tracemalloc.get_traced_memory()[1]
-        gc.collect()
-        used["kept"] = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    assert used["peak"] < peak, used
-    assert used["kept"] < kept, used
-
-
-@contextmanager
-def resident_growth(limit: int) -> Iterator[None]:
-    """Within, the process may grow by so many bytes."""
-    gc.collect()
-    before = resident()
-    yield
-    gc.collect()
-    assert resident() - before < limit, f"{resident() - before} bytes more"

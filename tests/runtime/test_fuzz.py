@@ -3,6 +3,7 @@
 Every number of frames here counts only what is mutated or made up.
 """
 
+import contextlib
 import random
 import threading
 
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 from helpers import fuzz
 from helpers.fuzz_strangers import GREETINGS, MEMBERS, form_with_liars, knock
-from helpers.worlds import endpoints, form, outcome, together
+from helpers.memory import resident_growth, traced
+from helpers.worlds import endpoints, eventually, form, outcome, together
 
-from pcp.errors import ConfigError, ProtocolError, RuntimeFault
+from pcp.errors import ConfigError, ProtocolError, RuntimeFault, Timeout
 from pcp.runtime import parking
 from pcp.runtime.communicator import Communicator
 from pcp.runtime.coordinator import Coordinator
@@ -26,9 +28,9 @@ MIB = 1 << 20
 def in_and_among_operations(frames: int, seed: int) -> None:
     """Members in a group, before, in and after each kind of operation."""
     threads = threading.active_count()
-    with fuzz.watched() as tally, fuzz.resident_growth(192 * MIB):
+    with fuzz.watched() as tally, resident_growth(192 * MIB):
         fuzz.fuzz_operations(frames - 1000, seed, tally)
-        with fuzz.traced(peak=64 * MIB, kept=4 * MIB):
+        with traced(peak=64 * MIB, kept=4 * MIB):
             fuzz.fuzz_operations(1000, seed + 1, tally)
         assert tally.frames >= frames
         # Neither an empty test nor one whose frames are all taken for noise.
@@ -73,7 +75,7 @@ def test_an_endpoint_survives_strangers_and_its_group_lives_on(key) -> None:
     with endpoints(2, key=key) as made, fuzz.watched() as tally:
         comms = form(made)
         made[0].serve_snapshot(lambda: (1, {"a": np.ones(3)}))
-        with fuzz.resident_growth(96 * MIB):
+        with resident_growth(96 * MIB):
             for _ in range(5):
                 knock(made[0], rng, 500, tally, GREETINGS)
                 values = together(comms, lambda c: c.all_reduce(np.ones(20_000)))
@@ -167,6 +169,34 @@ def test_news_of_a_loss_is_never_too_long_to_be_taken() -> None:
             lambda c: outcome(lambda: c.all_reduce(np.ones(3), timeout=10)),
         )
         assert [fault.peer for fault in faults] == [1, 1]
+
+
+@pytest.mark.parametrize("payload", [b"", bytes(16 << 10)])
+def test_what_waits_behind_a_payload_that_never_comes_is_bounded(payload) -> None:
+    loop = Loop("pcp-behind")
+    victim = fuzz.Victim(loop, shared=False, striped=True)
+    try:
+        pending = victim.comm.all_reduce_async(np.ones(30_000), timeout=60)
+        announced = Frame(Kind.SHARED, payload=bytes(4) + (1 << 20).to_bytes(4, "big"))
+        more = Frame(Kind.BREAK if payload else Kind.PING, payload=payload)
+        raw = fuzz.pack_header(more, fuzz.EPOCH) + payload
+        with resident_growth(256 * MIB), contextlib.suppress(OSError):
+            victim.sock.sendall(fuzz.pack_header(announced, fuzz.EPOCH))
+            victim.sock.sendall(announced.payload)
+            for _ in range(80):
+                victim.sock.sendall(raw * 1000 if not payload else raw * 100)
+        assert "never sent what it announced" in str(outcome(lambda: pending.result(9)))
+    finally:
+        victim.close()
+        loop.close()
+
+
+def test_a_forming_that_fails_leaves_no_connection() -> None:
+    with endpoints(2) as made:
+        addresses = [end.address for end in made]
+        fault = outcome(lambda: made[1].form(1, addresses, 1, timeout=0.4))
+        assert isinstance(fault, Timeout)
+        eventually(lambda: not made[0]._parked)
 
 
 def test_an_empty_segment_is_not_an_arrival() -> None:

@@ -1,0 +1,40 @@
+"""How much memory a piece of a test takes."""
+
+import gc
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def resident() -> int:
+    """This process's memory in bytes, as the system sees it."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+@contextmanager
+def traced(peak: int, kept: int) -> Iterator[dict[str, int]]:
+    """Within, at most `peak` bytes may be allocated at once, `kept` at the end."""
+    used: dict[str, int] = {}
+    gc.collect()
+    tracemalloc.start()
+    try:
+        yield used
+        used["peak"] = tracemalloc.get_traced_memory()[1]
+        gc.collect()
+        used["kept"] = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert used["peak"] < peak, used
+    assert used["kept"] < kept, used
+
+
+@contextmanager
+def resident_growth(limit: int) -> Iterator[None]:
+    """Within, the process may grow by so many bytes."""
+    gc.collect()
+    before = resident()
+    yield
+    gc.collect()
+    assert resident() - before < limit, f"{resident() - before} bytes more"
