@@ -10,6 +10,11 @@ are matched in the order they are made, as torch demands. Failures are pcp's:
 an operation happens on all members or raises on all of them.
 """
 
+# Torch's stubs name overloads and arguments that its own C++ never passes by name,
+# and do not export what its documentation does.
+# pyright: reportIncompatibleMethodOverride=false, reportAssignmentType=false
+# pyright: reportPrivateImportUsage=false
+
 import itertools
 import socket
 from collections.abc import Sequence
@@ -38,7 +43,7 @@ class PcpProcessGroup(dist.ProcessGroup):
     """A process group of torch over a communicator."""
 
     def __init__(self, comm: Communicator) -> None:
-        super().__init__(comm.rank, comm.world_size)
+        super().__init__(comm.rank, comm.world_size)  # pyright: ignore[reportCallIssue]
         self.comm = comm
         """The communicator below; close the group, not this."""
 

@@ -119,12 +119,13 @@ def _halving_doubling(members: int) -> Iterator[Transfer]:
         for rank in range(power):
             lower, upper = _halves(windows[rank])
             keeps, gives = (upper, lower) if rank & distance else (lower, upper)
-            yield Transfer(which, rank, rank ^ distance, *gives, True)
+            yield Transfer(which, rank, rank ^ distance, gives[0], gives[1], True)
             windows[rank] = keeps
         which, distance = which + 1, distance // 2
     for distance, before in reversed(history):
         for rank in range(power):
-            yield Transfer(which, rank, rank ^ distance, *windows[rank], False)
+            first, last = windows[rank]
+            yield Transfer(which, rank, rank ^ distance, first, last, False)
         windows = before
         which += 1
     for extra in range(power, members):
