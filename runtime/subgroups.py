@@ -4,7 +4,7 @@ The first of them hosts the meeting, and its address goes round in the world.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -12,15 +12,10 @@ from pcp.errors import UsageError
 from pcp.runtime import transport
 from pcp.runtime.rendezvous import Rendezvous
 
-if TYPE_CHECKING:
-    from pcp.runtime.communicator import Communicator
-
 _ADDRESS_BYTES = 256
 
 
-def form(
-    world: "Communicator", ranks: Sequence[int], key: bytes | str | None = None
-) -> "Communicator | None":
+def form(world: Any, ranks: Sequence[int], key: bytes | str | None = None) -> Any:
     """The group of `ranks`, in that order; None for who is not among them."""
     ranks = list(ranks)
     legal = all(0 <= rank < world.world_size for rank in ranks)
@@ -50,7 +45,7 @@ def form(
         raise
 
 
-def _host(world: "Communicator") -> str:
+def _host(world: Any) -> str:
     """The address on which this member listens, without the port."""
     address = world.address
     if address is None:
@@ -58,7 +53,7 @@ def _host(world: "Communicator") -> str:
     return transport.format_address(transport.parse_address(address)[0], 0)[:-2]
 
 
-def _share(world: "Communicator", address: str) -> list[str]:
+def _share(world: Any, address: str) -> list[str]:
     """Every member's address, in rank order."""
     own = np.zeros(_ADDRESS_BYTES, np.uint8)
     encoded = address.encode()

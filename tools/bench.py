@@ -184,13 +184,15 @@ def _gloo(comm: "Communicator") -> Call:
     port = np.zeros(1, np.int64)
     store = None
     if comm.rank == 0:
-        store = dist.TCPStore(
+        store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
             "127.0.0.1", 0, comm.world_size, is_master=True, wait_for_workers=False
         )
         port[0] = store.port
     comm.broadcast(port)
     if store is None:
-        store = dist.TCPStore("127.0.0.1", int(port[0]), comm.world_size)
+        store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+            "127.0.0.1", int(port[0]), comm.world_size
+        )
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", store=store, rank=comm.rank, world_size=comm.world_size
