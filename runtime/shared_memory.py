@@ -304,6 +304,9 @@ class SharedLink:
         self._moved[1] += length
         self._tcp.send(Frame(Kind.GRANT, step=slot))
         self.sink.deliver(self, data, room)
+        # The slot, and what was reduced from it, are worth a wake-up: waiting for the
+        # end of the turn would let the two ends work by turns.
+        self._tcp.flush()
 
 
 def shared(link: TcpLink) -> Link:

@@ -114,6 +114,10 @@ class TcpLink:
             self._corked = True
             self._loop.call(self._uncork)
 
+    def flush(self) -> None:
+        """Send small frames now: what they start is worth waking the peer for."""
+        self._uncork()
+
     def _uncork(self) -> None:
         if self._corked:
             self._corked = False
