@@ -26,6 +26,8 @@ from pcp.dialect.base import (
 from pcp.dialect.bindings import ext, ir
 
 REDUCTIONS = ("sum", "mean", "max", "min", "prod")
+#: Lossy codes in which float32 contributions to a sum may travel, and its result.
+CODECS = ("fp8", "int8", "e3m0", "int2")
 
 
 class Collective(Op):
@@ -62,6 +64,9 @@ class Collective(Op):
 class AllReduce(Collective, name="all_reduce", traits=[Communicates]):
     """Reduce over the group; every member gets the result.
 
+    With a `codec` contributions travel in its code, are added up in rank order in
+    f32, and the sum travels in it too: all members decode the same bytes.
+
     %y = "pcp.all_reduce"(%x) {axes = ["dp"], kind = "sum", mesh = @m}
         : (tensor<4xf32>) -> tensor<4xf32>
     """
@@ -71,12 +76,23 @@ class AllReduce(Collective, name="all_reduce", traits=[Communicates]):
     axes: ir.ArrayAttr
     kind: ir.StringAttr
     result: ext.Result[Any]
+    optional = Collective.optional | kinds(codec=ir.StringAttr)
 
     def check(self) -> None:
-        """Equal types, a known kind."""
+        """Equal types, a known kind, and a code for sums of f32 only."""
         self.check_group()
         self.check_kind()
         self.check_same_type()
+        if "codec" in self.attributes:
+            self._check_codec(text(self, "codec"))
+
+    def _check_codec(self, codec: str) -> None:
+        known = ", ".join(CODECS)
+        require(codec in CODECS, f'has no codec "{codec}" (codecs: {known})')
+        summed = text(self, "kind") in ("sum", "mean")
+        single = isinstance(tensor(self.operands[0]).element_type, ir.F32Type)
+        require(summed and single, f"takes codec {codec} for sums and means of f32")
+        require("wire" not in self.attributes, "has a codec and a wire type; take one")
 
 
 class ReduceScatter(Collective, name="reduce_scatter", traits=[Communicates]):

@@ -58,7 +58,8 @@ class CompressCollectives(Pass):
         """
         type_ = ir.RankedTensorType((op.results if _grows(op) else op.operands)[0].type)
         element = type_.element_type
-        if not isinstance(element, ir.FloatType) or "wire" in op.attributes:
+        said = "wire" in op.attributes or "codec" in op.attributes
+        if not isinstance(element, ir.FloatType) or said:
             return False
         wide = element.width
         return wide > width and prod(type_.shape) * wide // 8 >= self.min_bytes

@@ -32,6 +32,7 @@ from pcp.dialect.base import integers, strings, symbol, symbols, text
 from pcp.dialect.bindings import ir
 from pcp.dialect.bundles import CAST, pack, unpack
 from pcp.passes.base import Pass
+from pcp.passes.import_order import keep_import_order
 from pcp.passes.rewriting import (
     before,
     defining,
@@ -81,6 +82,7 @@ def lower_to_runtime(module: ir.Module) -> None:
         if op.name in LOWERINGS:
             LOWERINGS[op.name](op, imports)
     drop_tuples(module)
+    keep_import_order(module)
     if imports.table:
         table = {name: _attribute(facts) for name, facts in imports.table.items()}
         module.operation.attributes["pcp.collectives"] = ir.DictAttr.get(table)
@@ -339,6 +341,7 @@ _STATIC: dict[str, Callable[[ir.Operation, str], object]] = {
     "concat": integer,
     "sizes": integers,
     "pairs": _pairs,
+    "codec": text,
 }
 
 LOWERINGS: dict[str, Callable[[ir.Operation, Imports], None]] = {

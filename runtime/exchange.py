@@ -122,7 +122,9 @@ def _first(array: NDArray, dim: int) -> NDArray:
 def _all_reduce(
     comm: Communicator, what: Collective, array: NDArray, tag: str
 ) -> Pending:
-    return comm.all_reduce_async(array, what.reduction or "sum", tag=tag)
+    codec = what.attributes.get("codec")
+    compression = {} if codec is None else {"compression": str(codec)}
+    return comm.all_reduce_async(array, what.reduction or "sum", tag=tag, **compression)
 
 
 def _reduce_scatter(

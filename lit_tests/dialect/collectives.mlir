@@ -24,6 +24,13 @@ func.func @all(%x: tensor<8x4xf32>) -> (tensor<8x4xf32>, tensor<4x4xf32>, tensor
   return %0, %1, %2, %3, %4, %5, %6 : tensor<8x4xf32>, tensor<4x4xf32>, tensor<3x4xf32>, tensor<8x8xf32>, tensor<4x8xf32>, tensor<8x4xf32>, tensor<8x4xf32>
 }
 
+// CHECK-LABEL: func.func @coded
+func.func @coded(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // CHECK: "pcp.all_reduce"(%arg0) {axes = ["dp"], codec = "e3m0", kind = "sum", mesh = @m} : (tensor<4xf32>) -> tensor<4xf32>
+  %0 = "pcp.all_reduce"(%x) {axes = ["dp"], codec = "e3m0", kind = "sum", mesh = @m} : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+
 // In one program for all devices, equal collectives merge and dead ones go.
 // EFFECTS-LABEL: func.func @pure
 // EFFECTS-NEXT: pcp.all_reduce

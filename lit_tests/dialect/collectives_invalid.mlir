@@ -285,3 +285,27 @@ func.func @f(%x: tensor<8x4xf32>) {
   "pcp.sync"() {axes = [], mesh = @m} : () -> ()
   return
 }
+
+// -----
+
+func.func @f(%x: tensor<4xf32>) {
+  // expected-error@below {{has no codec "e4m3" (codecs: fp8, int8, e3m0, int2)}}
+  %0 = "pcp.all_reduce"(%x) {axes = ["dp"], codec = "e4m3", kind = "sum", mesh = @m} : (tensor<4xf32>) -> tensor<4xf32>
+  return
+}
+
+// -----
+
+func.func @f(%x: tensor<4xf32>) {
+  // expected-error@below {{takes codec e3m0 for sums and means of f32}}
+  %0 = "pcp.all_reduce"(%x) {axes = ["dp"], codec = "e3m0", kind = "max", mesh = @m} : (tensor<4xf32>) -> tensor<4xf32>
+  return
+}
+
+// -----
+
+func.func @f(%x: tensor<4xf32>) {
+  // expected-error@below {{has a codec and a wire type; take one}}
+  %0 = "pcp.all_reduce"(%x) {axes = ["dp"], codec = "e3m0", kind = "sum", mesh = @m, wire = bf16} : (tensor<4xf32>) -> tensor<4xf32>
+  return
+}

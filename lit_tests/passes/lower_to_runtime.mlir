@@ -4,6 +4,7 @@
 // CHECK: pcp.collectives = {
 // CHECK-SAME: all_reduce_0_f32_4 = {axes = ["workers"], dtype = "f32", kind = "all_reduce", mesh = "m", reduction = "sum", shape = [4], wire = "f32"}
 // CHECK-SAME: all_reduce_1_f32_4 = {axes = ["workers"], dtype = "f32", kind = "all_reduce", mesh = "m", reduction = "sum", shape = [4], wire = "bf16"}
+// CHECK-SAME: all_reduce_2_f32_4 = {axes = ["workers"], codec = "e3m0", dtype = "f32", kind = "all_reduce", mesh = "m", reduction = "sum", shape = [4], wire = "f32"}
 // CHECK-DAG: function_type = (tensor<4xf32>) -> tensor<4xf32>, iree.abi.model = "coarse-fences", nosideeffects, sym_name = "pcp_rt.all_reduce_0_f32_4", sym_visibility = "private"
 // CHECK-DAG: sym_name = "pcp_rt.all_reduce_1_f32_4"
 // CHECK: "pcp.mesh"
@@ -19,5 +20,6 @@ func.func @step(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = "pcp.all_reduce"(%x) {axes = ["workers"], kind = "sum", mesh = @m} : (tensor<4xf32>) -> tensor<4xf32>
   %1 = "pcp.all_reduce"(%x) {axes = ["workers"], kind = "sum", mesh = @m, wire = bf16} : (tensor<4xf32>) -> tensor<4xf32>
   %2 = stablehlo.add %0, %1 : tensor<4xf32>
-  return %2 : tensor<4xf32>
+  %3 = "pcp.all_reduce"(%2) {axes = ["workers"], codec = "e3m0", kind = "sum", mesh = @m} : (tensor<4xf32>) -> tensor<4xf32>
+  return %3 : tensor<4xf32>
 }

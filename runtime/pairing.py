@@ -1,0 +1,64 @@
+"""Who exchanges with whom in a round of gossip, and the group of two they are.
+
+Every member draws the same matching from a seed, the round and the number of members:
+nobody has to be told. With an odd number one member is left alone in each round.
+"""
+
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcp.errors import UsageError
+from pcp.runtime.operation import Pending
+from pcp.runtime.parity import chained
+
+
+def partners(members: int, seed: int, round_: int) -> list[int | None]:
+    """Each rank's partner; None for the one left over of an odd number.
+
+    Neighbours in a permutation by Philox, which is specified bit by bit, so that all
+    versions draw alike.
+    """
+    draw = np.random.Philox(key=[seed % 2**64, round_ % 2**64]).random_raw(members)
+    order = np.argsort(draw, kind="stable").tolist()
+    found: list[int | None] = [None] * members
+    for a, b in zip(order[::2], order[1::2], strict=False):
+        found[a], found[b] = b, a
+    return found
+
+
+class Pair:
+    """Two members of a group, as a group; or one of them alone.
+
+    It does sums, which is what gossip needs; both get the same bits. `turn` is the
+    round: messages of another one are not taken for this one's.
+    """
+
+    def __init__(self, group: Any, partner: int | None, turn: int) -> None:
+        self._group, self._partner, self._turn = group, partner, turn
+        self._calls = 0
+        self.world_size = 1 if partner is None else 2
+        self.rank = int(partner is not None and partner < group.rank)
+
+    def all_reduce_async(
+        self, array: NDArray, op: str = "sum", *, tag: str = ""
+    ) -> Pending:
+        """`array` becomes the sum over the pair."""
+        if op != "sum":
+            raise UsageError(f"a pair takes sums, not {op}")
+        if self._partner is None:
+            pending = Pending()
+            pending.set_result(array)
+            return pending
+        self._calls += 1
+        number = zlib.crc32(f"{self._turn}/{self._calls}/{tag}".encode())
+        sent = self._group.send_async(array, self._partner, number)
+        theirs = self._group.recv_async(np.empty_like(array), self._partner, number)
+
+        def add(other: NDArray) -> Pending:
+            # A sum of two is the same in both orders; the array must have left.
+            return chained(sent, lambda _: np.add(array, other, out=array))
+
+        return chained(theirs, add)
