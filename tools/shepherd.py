@@ -86,7 +86,8 @@ def conclude(folder: RunFolder, outcome: Outcome) -> None:
     from pcp.training.plot import plot_losses
 
     rounds, validations = read(folder.metrics)
-    lines = {"rounds": str(outcome.rounds)}
+    early = " (cancelled; --resume goes on)" if outcome.cancelled else ""
+    lines = {"rounds": f"{outcome.rounds}{early}"}
     if rounds:
         plot_losses(rounds, validations, folder.plot)
         lines["first loss"] = f"{rounds[0].loss_first:.4f}"

@@ -51,6 +51,10 @@ class Attempt:
         """Inner steps in a member's lease."""
         return size(self.leases[name]) // quantum
 
+    def longest(self, quantum: int) -> int:
+        """Inner steps of the member that makes most."""
+        return max(self.steps(name, quantum) for name in self.members)
+
     def again(self, epoch: int, without: Sequence[str] = ()) -> Self:
         """The next attempt of the round; the members `without` are out of it."""
         members = [name for name in self.members if name not in without]

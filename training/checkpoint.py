@@ -2,8 +2,9 @@
 
     round_00000010/
       parameters.safetensors   the shared parameters, by their names in the model
-      momentum.safetensors     the outer optimizer's momentum, by the same names
+      outer.safetensors        the outer algorithm's shared state, e.g. momentum.<name>
       worker_0.safetensors     inner optimizer state of each member, by rank
+      private_0.safetensors    outer state of its own, by rank, if it has any
       state.json               round, digest, tokens, data cursor, seed, tokenizer
       SHA256SUMS.json          size and SHA-256 of each file above
 
@@ -26,7 +27,7 @@ from pcp.training import tensors
 from pcp.training.tensors import Arrays
 
 FORMAT = "pcp-checkpoint"
-VERSION = 1
+VERSION = 2
 SUMS = "SHA256SUMS.json"
 FOLDER = "checkpoints"
 _HIDDEN = ".writing-"
@@ -38,18 +39,24 @@ class Checkpoint:
 
     round: int
     parameters: Arrays
-    momentum: Arrays
+    outer: Arrays
+    """Outer state that all members agree on."""
     workers: list[Arrays] = field(default_factory=list)
     """Inner optimizer state, by rank of the round's group."""
+    private: list[Arrays] = field(default_factory=list)
+    """Outer state of each member's own, by rank."""
     info: dict[str, Any] = field(default_factory=dict)
     """What JSON can hold: digest, tokens, data cursor, seed, tokenizer, ..."""
 
 
 def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:
     yield "parameters.safetensors", tensors.to_bytes(checkpoint.parameters)
-    yield "momentum.safetensors", tensors.to_bytes(checkpoint.momentum)
+    yield "outer.safetensors", tensors.to_bytes(checkpoint.outer)
     for rank, arrays in enumerate(checkpoint.workers):
         yield f"worker_{rank}.safetensors", tensors.to_bytes(arrays)
+    for rank, arrays in enumerate(checkpoint.private):
+        if arrays:
+            yield f"private_{rank}.safetensors", tensors.to_bytes(arrays)
     state = {
         "format": FORMAT,
         "version": VERSION,
@@ -96,7 +103,7 @@ def load(folder: str | Path) -> Checkpoint:
     folder = Path(folder)
     sums = _json(folder / SUMS, _read(folder / SUMS))
     content = {name: _verified(folder / name, entry) for name, entry in sums.items()}
-    for name in ("state.json", "parameters.safetensors", "momentum.safetensors"):
+    for name in ("state.json", "parameters.safetensors", "outer.safetensors"):
         if name not in content:
             raise StateMismatch(f"{folder}: the checkpoint has no {name}")
     state = _json(folder / "state.json", content["state.json"])
@@ -108,12 +115,16 @@ def load(folder: str | Path) -> Checkpoint:
             raise StateMismatch(f"{folder}: the checkpoint has no {name}")
         return tensors.from_bytes(content[name], source=str(folder / name))
 
+    def private(name: str) -> Arrays:
+        return arrays(name) if name in content else {}
+
     count = int(state.pop("workers"))
     return Checkpoint(
         round=int(state.pop("round")),
         parameters=arrays("parameters.safetensors"),
-        momentum=arrays("momentum.safetensors"),
+        outer=arrays("outer.safetensors"),
         workers=[arrays(f"worker_{rank}.safetensors") for rank in range(count)],
+        private=[private(f"private_{rank}.safetensors") for rank in range(count)],
         info=state,
     )
 

@@ -12,8 +12,9 @@ from pcp.errors import StateMismatch
 from pcp.training import tensors
 from pcp.training.leases import Range
 from pcp.training.protocol import Commit, Prepared
+from pcp.training.state import INNER, OWN, PRIVATE, moved, prefixed
 from pcp.training.tensors import Arrays
-from pcp.training.trainer import INNER, Trainer
+from pcp.training.trainer import Trainer
 
 
 @dataclass
@@ -29,6 +30,8 @@ class Work:
     steps: int
     tokens: int
     seconds: float
+    epoch: int | None = None
+    """Of the group that made the steps, if they were made together."""
 
 
 class Holding:
@@ -79,7 +82,7 @@ class Holding:
             }
 
     def snapshot(self) -> tuple[int, Arrays]:
-        """The committed state and the inner state it left, for who fetches it."""
+        """The committed state and what is this worker's own, for who fetches it."""
         with self.lock:
             if self._snapshot is None:
                 raise StateMismatch("this worker holds no committed state yet")
@@ -93,13 +96,14 @@ class Holding:
 
     def hold(self, reached: int) -> None:
         """The trainer's state is that of a committed round: serve it from now on."""
-        shared = self.trainer.shared
-        inner = {f"{INNER}0/{k}": v for k, v in self.trainer.inner().items()}
+        inner, private = self.trainer.inner(), self.trainer.private
+        mine = prefixed(f"{INNER}0/", [*inner], inner.values())
+        mine |= prefixed(f"{PRIVATE}{OWN}/", [*private], private.values())
         with self.lock:
             self.committed = reached
             self.prepared = self.work = None
             self.candidate, self.dirty = {}, False
-            self._snapshot = (reached, shared | inner)
+            self._snapshot = (reached, self.trainer.shared | mine)
 
     def propose(self, candidate: Arrays, prepared: Prepared) -> None:
         """A round is prepared here; it waits for the commit."""
@@ -123,5 +127,7 @@ class Holding:
     def undo_inner_steps(self) -> None:
         """Back to the inner state of the last commit, if steps were made since."""
         if self.dirty:
-            self.trainer.restore(self.snapshot()[1], 0)
+            state = self.snapshot()[1]
+            state = moved(state, f"{PRIVATE}{OWN}/", f"{PRIVATE}0/")
+            self.trainer.restore(state, 0)
         self.dirty = True

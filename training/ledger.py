@@ -10,6 +10,7 @@ last one; it is dropped. Anything else that is wrong is refused. The kinds:
     commit      a round is done: digest of the state, who consumed what
     checkpoint  the state of a committed round is on disk
     rewind      the state of later rounds is lost: back to a committed round
+    order       what an operator asked for (`pcp.training.orders`)
     end         the run is complete
 
 Replaying the lines gives the state of the run; the shepherd that comes after a
@@ -90,6 +91,10 @@ class Progress:
     """Leases of the round under way."""
     digests: dict[int, str] = field(default_factory=dict)
     tokens: int = 0
+    paused: bool = False
+    """An operator wants no further round."""
+    steps: int | None = None
+    """Inner steps a round, where an operator changed them."""
     ended: bool = False
 
     def taken(self) -> list[Range]:
@@ -179,6 +184,11 @@ class Replay:
         p.consumed = {r: leases for r, leases in p.consumed.items() if r <= to}
         p.spent = merged(p.used())
         p.committed, p.digest = to, p.digests.get(to)
+
+    def _on_order(self, record: Mapping[str, Any]) -> None:
+        if record["action"] in ("pause", "resume"):
+            self.progress.paused = record["action"] == "pause"
+        self.progress.steps = record.get("steps", self.progress.steps)
 
     def _on_end(self, record: Mapping[str, Any]) -> None:
         self.progress.ended = True

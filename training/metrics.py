@@ -7,13 +7,31 @@ they ended.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
 from pcp.training.protocol import Prepared
 
 FILE_NAME = "metrics.jsonl"
+
+
+@dataclass(frozen=True)
+class MemberRound:
+    """One worker's part of a round. `loss` is the mean over its inner steps."""
+
+    worker: int
+    """Its index."""
+    loss: float
+    steps: int
+    tokens: int
+    compute_seconds: float
+    exchange_seconds: float
+    bytes_sent: int
+    bytes_received: int
+    processor_seconds: float
+    """Of all its threads, since its last report."""
+    resident_bytes: int
 
 
 @dataclass(frozen=True)
@@ -42,6 +60,10 @@ class Round:
     """The peak of the schedule."""
     time: float
     """Unix time of the commit."""
+    members: tuple[MemberRound, ...] = ()
+
+
+MEMBER_KEYS = {field.name for field in fields(MemberRound)} - {"worker"}
 
 
 class Observer(Protocol):
@@ -149,12 +171,13 @@ def summarise(
     epoch: int,
     prepared: Sequence[Prepared],
     *,
+    workers: Sequence[int],
     tokens_before: int,
     seconds: float,
     learning_rate: float,
     now: float,
 ) -> Round:
-    """The record of a round from what its members reported."""
+    """The record of a round from what its members, by index, reported."""
     tokens = sum(p.tokens for p in prepared)
     sent = sum(p.bytes_sent for p in prepared)
     return Round(
@@ -175,7 +198,13 @@ def summarise(
         exchange_seconds=max(p.exchange_seconds for p in prepared),
         learning_rate=learning_rate,
         time=now,
+        members=tuple(map(_member, workers, prepared)),
     )
+
+
+def _member(worker: int, prepared: Prepared) -> MemberRound:
+    taken = prepared.model_dump(include=MEMBER_KEYS)
+    return MemberRound(worker=worker, **taken)
 
 
 def read(path: str | Path) -> tuple[list[Round], dict[int, float]]:
@@ -190,7 +219,8 @@ def read(path: str | Path) -> tuple[list[Round], dict[int, float]]:
         number = values["round"]
         if values.pop("kind") == "round":
             rounds = {n: r for n, r in rounds.items() if n < number}
-            rounds[number] = Round(**values)
+            members = tuple(MemberRound(**m) for m in values.pop("members", ()))
+            rounds[number] = Round(**values, members=members)
         else:
             validations[number] = values["validation_loss"]
     return list(rounds.values()), validations

@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from pcp.errors import ProtocolError
 
-VERSION = 1
+VERSION = 2
 """Of this protocol; a `Hello` with another one is refused."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -63,6 +63,8 @@ class Prepared(Message, frozen=True):
     bytes_received: Count
     compute_seconds: float
     exchange_seconds: float
+    processor_seconds: Annotated[float, Field(ge=0)] = 0.0
+    resident_bytes: Count = 0
 
 
 class Hello(Message, frozen=True):
@@ -152,6 +154,8 @@ class RoundStart(Message, frozen=True):
     rank: Count
     lease: Lease
     steps: Count
+    longest: Count
+    """Most steps of a member: where all meet in each, those with fewer wait on."""
 
 
 class Commit(Message, frozen=True):
@@ -213,6 +217,26 @@ class StatusQuery(Message, frozen=True):
     version: int = VERSION
 
 
+class Order(Message, frozen=True):
+    """An operator's order, in place of a `Hello` (`pcp.training.orders`)."""
+
+    kind: Literal["order"] = "order"
+    version: int = VERSION
+    key: Name
+    action: Literal["pause", "resume", "steps", "drain", "cancel"]
+    worker: Count | None = None
+    """The index of the worker to drain."""
+    steps: Count | None = None
+    """Inner steps a round."""
+
+
+class Taken(Message, frozen=True):
+    """The answer to an `Order` that will be carried out."""
+
+    kind: Literal["taken"] = "taken"
+    said: Text
+
+
 class Status(Message, frozen=True):
     """The answer to a `StatusQuery`."""
 
@@ -236,7 +260,9 @@ AnyMessage = Annotated[
     | Failed
     | Shutdown
     | StatusQuery
-    | Status,
+    | Status
+    | Order
+    | Taken,
     Field(discriminator="kind"),
 ]
 _ADAPTER: TypeAdapter[Message] = TypeAdapter(AnyMessage)

@@ -17,8 +17,8 @@ from pcp.training.attempt import Attempt
 from pcp.training.checkpoint import Checkpoint
 from pcp.training.members import READY, RESTORING, WAITING, Member
 from pcp.training.protocol import Hello, Prepared, Restore
+from pcp.training.state import INNER, OUTER, PARAMETER, PRIVATE, prefixed
 from pcp.training.tensors import Arrays
-from pcp.training.trainer import INNER, MOMENTUM, PARAMETER
 
 if TYPE_CHECKING:
     from pcp.training.shepherd import Shepherd
@@ -27,15 +27,18 @@ if TYPE_CHECKING:
 def snapshot_of(checkpoint: Checkpoint) -> Arrays:
     """A checkpoint as the snapshot that workers restore from."""
     arrays = shared_of(checkpoint)
-    for rank, inner in enumerate(checkpoint.workers):
-        arrays |= {f"{INNER}{rank}/{name}": a for name, a in inner.items()}
+    for prefix, group in ((INNER, checkpoint.workers), (PRIVATE, checkpoint.private)):
+        for rank, own in enumerate(group):
+            arrays |= prefixed(f"{prefix}{rank}/", [*own], own.values())
     return arrays
 
 
 def shared_of(checkpoint: Checkpoint) -> Arrays:
     """The state whose digest a commit records."""
-    parameters = {PARAMETER + n: a for n, a in checkpoint.parameters.items()}
-    return parameters | {MOMENTUM + n: a for n, a in checkpoint.momentum.items()}
+    parameters, outer = checkpoint.parameters, checkpoint.outer
+    return prefixed(PARAMETER, [*parameters], parameters.values()) | prefixed(
+        OUTER, [*outer], outer.values()
+    )
 
 
 class Recovery:

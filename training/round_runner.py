@@ -24,7 +24,9 @@ from pcp.training.protocol import (
     RoundStart,
     Validated,
 )
+from pcp.training.state import shared_part
 from pcp.training.trainer import loss_value
+from pcp.training.usage import ProcessorTime, resident_bytes
 
 
 class RoundRunner:
@@ -50,6 +52,7 @@ class RoundRunner:
         self.patience = 60.0
         self._comm: Any = None
         self._counted = (0, 0)
+        self._processor = ProcessorTime()
 
     @property
     def corpus(self) -> Corpus:
@@ -80,6 +83,7 @@ class RoundRunner:
             return
         try:
             comm = self._group(order)
+            holding.trainer.join(comm)
             work = self._inner(order)
             if not self._superseded(order):
                 self._exchange(order, work, comm)
@@ -143,19 +147,23 @@ class RoundRunner:
     def _inner(self, order: RoundStart) -> Work:
         """The inner steps of the order, unless they are done already."""
         holding = self._holding
-        done = holding.work
-        if done and (done.round, done.lease) == (order.round, order.lease):
+        trainer, done = holding.trainer, holding.work
+        epoch = order.epoch if trainer.every_step else None
+        wanted = (order.round, order.lease, epoch)
+        if done and (done.round, done.lease, done.epoch) == wanted:
             return done
         began = time.monotonic()
         holding.undo_inner_steps()
-        trainer, losses = holding.trainer, []
+        losses = []
         trainer.begin()
         positions = np.concatenate([np.arange(a, b) for a, b in order.lease])
         for mine in np.split(positions, order.steps):
-            if self._called_off():
-                raise CollectiveAborted("the round was called off")
+            self._check_order()
             batches = mine.reshape(-1, trainer.batch)
             losses += trainer.step([self.corpus.read(b) for b in batches])
+        for _ in range(order.longest - order.steps if trainer.every_step else 0):
+            self._check_order()
+            trainer.step([])
         holding.work = Work(
             round=order.round,
             lease=order.lease,
@@ -163,21 +171,28 @@ class RoundRunner:
             loss_first=loss_value(losses[:1]),
             steps=order.steps,
             tokens=size(order.lease) * trainer.block,
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - began - trainer.waited,
+            epoch=epoch,
         )
         return holding.work
 
+    def _check_order(self) -> None:
+        if self._called_off():
+            raise CollectiveAborted("the round was called off")
+
     def _exchange(self, order: RoundStart, work: Work, comm: Any) -> None:
         """The outer step, made bit-identical, then reported as prepared."""
-        began = time.monotonic()
+        began = time.monotonic() - self._holding.trainer.waited
         candidate = self._holding.trainer.outer(work.tokens, comm)
         # Members of different hardware round differently: rank 0's bits count.
-        comm.param_sync(candidate, revision=order.round, source=0)
+        shared = shared_part(candidate)
+        comm.param_sync(shared, revision=order.round, source=0)
+        candidate |= shared
         sent, received = comm.bytes_sent, comm.bytes_received
         prepared = Prepared(
             round=order.round,
             epoch=order.epoch,
-            digest=tensors.digest(candidate),
+            digest=tensors.digest(shared),
             loss=work.loss,
             loss_first=work.loss_first,
             steps=work.steps,
@@ -186,6 +201,8 @@ class RoundRunner:
             bytes_received=received - self._counted[1],
             compute_seconds=work.seconds,
             exchange_seconds=time.monotonic() - began,
+            processor_seconds=self._processor.lap(),
+            resident_bytes=resident_bytes(),
         )
         self._counted = (sent, received)
         self._holding.propose(candidate, prepared)

@@ -52,6 +52,11 @@ class Rounds:
     def pool(self, pool: LeasePool) -> None:
         self._pool = pool
 
+    @property
+    def steps(self) -> int:
+        """Inner steps of the next round: the experiment's, or the operator's."""
+        return self._ledger.progress.steps or self._experiment.tau
+
     def exhausted(self) -> bool:
         """Whether no further round can begin: all are done, or the data is used up."""
         progress = self._ledger.progress
@@ -72,7 +77,7 @@ class Rounds:
         without = [m.name for m in order if m.name not in leases]
         steps = 0
         while without and not steps:
-            steps = self.pool.steps_for(len(without), self._experiment.tau)
+            steps = self.pool.steps_for(len(without), self.steps)
             without = without if steps else without[:-1]
         leases |= {name: self.pool.take(steps) for name in without}
         members = [m.name for m in order if m.name in leases]
@@ -117,6 +122,7 @@ class Rounds:
                     rank=rank,
                     lease=attempt.leases[name],
                     steps=attempt.steps(name, self.pool.quantum),
+                    longest=attempt.longest(self.pool.quantum),
                 )
             )
 
@@ -198,6 +204,7 @@ class Rounds:
             attempt.round,
             attempt.epoch,
             prepared,
+            workers=[self._roster[name].index for name in attempt.members],
             tokens_before=self._ledger.progress.tokens,
             seconds=max(self._shepherd.now() - attempt.began, max(busy)),
             learning_rate=self._experiment.learning_rate,

@@ -6,7 +6,7 @@ beside the next round.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pcp.errors import RuntimeFault, StateMismatch
@@ -14,8 +14,7 @@ from pcp.runtime import fetch_snapshot
 from pcp.training import checkpoint as checkpoints
 from pcp.training import tensors
 from pcp.training.checkpoint import Checkpoint
-from pcp.training.tensors import Arrays
-from pcp.training.trainer import INNER, MOMENTUM, PARAMETER
+from pcp.training.state import INNER, OUTER, OWN, PARAMETER, PRIVATE, shared_part, under
 
 if TYPE_CHECKING:
     from pcp.training.shepherd import Shepherd
@@ -24,33 +23,26 @@ _FETCH_SECONDS = 120.0
 _ADOPT_SECONDS = 10.0
 
 
-def _under(prefix: str, arrays: Mapping[str, Any]) -> Arrays:
-    return {
-        k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)
-    }
-
-
 def gather(addresses: Sequence[str], round_: int, digest: str | None) -> Checkpoint:
-    """The state of a round, and the inner state of the member at each address.
+    """The state of a round, and what is its own of the member at each address.
 
     `StateMismatch` if a member holds another round, or another state.
     """
-    parameters: Arrays = {}
-    momentum: Arrays = {}
-    workers: list[Arrays] = []
+    found = Checkpoint(round_, {}, {})
     for address in addresses:
         revision, arrays = _fetch(address, round_)
-        shared = {k: a for k, a in arrays.items() if not k.startswith(INNER)}
+        shared = shared_part(arrays)
         if revision != round_ or tensors.digest(shared) != digest:
             raise StateMismatch(
                 f"{address} holds round {revision}, or another state of round {round_}"
             )
-        parameters, momentum = _under(PARAMETER, shared), _under(MOMENTUM, shared)
-        workers.append(_under(f"{INNER}0/", arrays))
-    return Checkpoint(round_, parameters, momentum, workers)
+        found.parameters, found.outer = under(PARAMETER, shared), under(OUTER, shared)
+        found.workers.append(under(f"{INNER}0/", arrays))
+        found.private.append(under(f"{PRIVATE}{OWN}/", arrays))
+    return found
 
 
-def _fetch(address: str, round_: int) -> tuple[int, Arrays]:
+def _fetch(address: str, round_: int) -> tuple[int, tensors.Arrays]:
     """A member's snapshot, once it has adopted the round it was told to."""
     deadline = time.monotonic() + _ADOPT_SECONDS
     while True:

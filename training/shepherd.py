@@ -28,6 +28,7 @@ from pcp.training.hub import Connection, Done, Event, Hub, Lost, Received
 from pcp.training.ledger import Ledger
 from pcp.training.members import READY, RESTORING, WAITING, Member, Roster
 from pcp.training.metrics import Observer
+from pcp.training.orders import Orders, write_control
 from pcp.training.protocol import (
     VERSION,
     Failed,
@@ -36,6 +37,7 @@ from pcp.training.protocol import (
     Hello,
     Lacking,
     Message,
+    Order,
     Prepared,
     Ready,
     Shutdown,
@@ -48,6 +50,7 @@ from pcp.training.recovery import Recovery
 from pcp.training.rounds import Rounds
 from pcp.training.run_folder import SECRETS, RunFolder
 from pcp.training.saving import Saver
+from pcp.training.status import status_of
 from pcp.training.validation import Validation
 
 # How long the end of a run waits for shares of the last validation.
@@ -61,6 +64,8 @@ class Outcome:
     rounds: int
     validation_loss: float | None
     checkpoint: str | None
+    cancelled: bool = False
+    """An operator ended it early; `--resume` goes on."""
 
 
 class Shepherd:
@@ -89,7 +94,7 @@ class Shepherd:
         self.ledger = Ledger(folder.ledger)
         self.roster = Roster()
         self._artifacts = Artifacts(compile_for, experiment)
-        self._wanted = workers or experiment.workers
+        self.wanted = workers or experiment.workers
         self._started = self.ledger.progress.committed > 0
         self._born = self._beat = clock()
         self._ended_at = 0.0
@@ -99,8 +104,10 @@ class Shepherd:
         self.saver = Saver(self)  # pyright: ignore[reportArgumentType]
         self.validation = Validation(self)  # pyright: ignore[reportArgumentType]
         self._recovery = Recovery(self)  # pyright: ignore[reportArgumentType]
+        key = write_control(folder.path, host, self.hub.port)
+        self.orders = Orders(self, key)  # pyright: ignore[reportArgumentType]
         self._check: Callable[[], None] = lambda: None
-        self._ending = False
+        self.ending = False
         self._outcome: Outcome | None = None
         self._handlers: dict[type[Message], Callable[[Member, Any], None]] = {
             Heartbeat: lambda member, message: None,
@@ -174,6 +181,8 @@ class Shepherd:
             self._on_hello(connection, message)
         elif isinstance(message, StatusQuery):
             connection.send(Status(values=self.status()))
+        elif isinstance(message, Order):
+            self.orders.take(connection, message)
         elif member is not None and type(message) in self._handlers:
             self._handlers[type(message)](member, message)
         elif not isinstance(message, Heartbeat):
@@ -286,8 +295,11 @@ class Shepherd:
 
     def _advance(self) -> None:
         """Between two rounds: end the run, or start the next one if it can."""
-        if self._ending or self.rounds.exhausted():
+        held = self.orders.hold()
+        if self.ending or self.orders.cancelled or self.rounds.exhausted():
             self._end()
+        elif held:
+            return
         elif self._recovery.prepared_by_all():
             return
         elif (ready := self.roster.ready()) and self._enough(ready):
@@ -297,7 +309,7 @@ class Shepherd:
     def _enough(self, ready: list[Member]) -> bool:
         if not self.roster.holders(self.committed):
             return False
-        all_here = len(ready) >= self._wanted
+        all_here = len(ready) >= self.wanted
         if not self._started or all_here:
             return all_here and self._recovery.all_back()
         if self._held_since is None:
@@ -310,8 +322,8 @@ class Shepherd:
 
     def _end(self) -> None:
         """Everything is computed: wait for the checkpoint and the validation."""
-        if not self._ending:
-            self._ending, self._ended_at = True, self.now()
+        if not self.ending:
+            self.ending, self._ended_at = True, self.now()
         if self.saver.saved != self.committed and self.committed:
             if not self.saver.busy:
                 self._save_last()
@@ -319,10 +331,11 @@ class Shepherd:
         late = self.now() - self._ended_at > _DONE_SECONDS
         if self.saver.busy or (self.validation.open and not late):
             return
-        if not self.ledger.progress.ended:
+        if not (self.ledger.progress.ended or self.orders.cancelled):
             self.ledger.append("end", round=self.committed)
+        how = "cancelled by the operator" if self.orders.cancelled else "complete"
         for member in self.roster:
-            member.send(Shutdown(reason="the run is complete"))
+            member.send(Shutdown(reason=f"the run is {how}"))
         self._outcome = self._describe_outcome()
 
     def _save_last(self) -> None:
@@ -332,32 +345,19 @@ class Shepherd:
         if holders := self.roster.holders(self.committed):
             self.saver.save([member.name for member in holders])
         else:
-            self._ending = False  # nobody has it any more: recovery decides
+            self.ending = False  # nobody has it any more: recovery decides
 
     def _describe_outcome(self) -> Outcome:
         return Outcome(
             rounds=self.committed,
             validation_loss=self.validation.last,
             checkpoint=self.saver.path,
+            cancelled=self.orders.cancelled,
         )
 
     def status(self) -> dict[str, Any]:
         """What the run is doing, for a dashboard or `pcp status`."""
-        attempt, rounds, now = self.rounds.attempt, self.rounds.done, self.now()
-        return {
-            "run": str(self.folder.path),
-            "phase": "round" if attempt else "ending" if self._ending else "gathering",
-            "round": attempt.round if attempt else self.committed,
-            "rounds": self.experiment.outer_loop_steps,
-            "epoch": self.ledger.progress.epoch,
-            "wanted": self._wanted,
-            "workers": [member.describe(now) for member in self.roster],
-            "prepared": len(attempt.prepared) if attempt else 0,
-            "loss": rounds[-1].loss if rounds else None,
-            "tokens_per_second": rounds[-1].tokens_per_second if rounds else None,
-            "tokens": self.ledger.progress.tokens,
-            "seconds": now - self._born,
-        }
+        return status_of(self)  # pyright: ignore[reportArgumentType]
 
     def log(self, text: str) -> None:
         """Tell whoever watches."""

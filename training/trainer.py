@@ -1,17 +1,23 @@
 """One worker's numbers: the functions of a training bundle, called in order.
 
     restore(snapshot) or fresh(seed)
+    join(communicator)          the group of the round
     begin()                     local parameters := the shared ones
-    step(batches) x H           @grad on each batch, then @apply
+    step(batches) x H           @grad on each batch, perhaps @grad_sync, then @apply
     outer(tokens)               @outer_step, a collective among the members
-    adopt(shared)               what was committed becomes the shared state
+    adopt(new)                  what was committed becomes the state
 
-The shared state (parameters and outer momentum) lives in host arrays, since it
-is compared, sent and saved; local parameters and the inner optimizer's state
-stay on the device. A round that is not adopted leaves the shared state as it
-was, and `outer` can be repeated: it consumes nothing.
+Parameters and outer state live in host arrays, since they are compared, sent and
+saved; local parameters and the inner optimizer's state stay on the device. A round
+that is not adopted leaves the shared and the private state as they were, and `outer`
+can be repeated: it consumes nothing.
+
+Where members meet in every step (@grad_sync) their inner optimizers' states are
+alike, so they are shared state as well. Such a round begins and ends with it, and is
+repeated from its beginning.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, Self
 
@@ -21,11 +27,16 @@ from pcp.errors import BundleError, StateMismatch
 from pcp.manifest import Function, Manifest, TensorSpec
 from pcp.runtime.dtypes import numpy_dtype
 from pcp.training.data import Batch
+from pcp.training.state import (
+    INNER,
+    OUTER,
+    PARAMETER,
+    PRIVATE,
+    check_like,
+    prefixed,
+    shared_part,
+)
 from pcp.training.tensors import Arrays
-
-PARAMETER = "parameter/"
-MOMENTUM = "momentum/"
-INNER = "inner/"
 
 
 class Trainer(Protocol):
@@ -33,6 +44,10 @@ class Trainer(Protocol):
 
     batch: int
     block: int
+    every_step: bool
+    """Members meet in every inner step: a round is theirs together."""
+    waited: float
+    """Seconds that the inner steps of this round spent in exchanges."""
 
     @property
     def parameter_shapes(self) -> Sequence[Sequence[int]]:
@@ -41,7 +56,12 @@ class Trainer(Protocol):
 
     @property
     def shared(self) -> Arrays:
-        """Parameters and momentum, by prefixed names: the state all agree on."""
+        """Parameters and outer state, by prefixed names: what all agree on."""
+        ...
+
+    @property
+    def private(self) -> Arrays:
+        """Outer state of this worker's own, by name."""
         ...
 
     def fresh(self, seed: int) -> None:
@@ -49,7 +69,14 @@ class Trainer(Protocol):
         ...
 
     def restore(self, snapshot: Mapping[str, np.ndarray], index: int) -> None:
-        """Start from a snapshot; `index` picks one of its inner states."""
+        """Start from a snapshot; `index` picks one of its inner states.
+
+        The private state is that of `index` if there is one, else it begins anew.
+        """
+        ...
+
+    def join(self, communicator: Any) -> None:
+        """The group of the round that begins, or that is tried again."""
         ...
 
     def begin(self) -> None:
@@ -61,11 +88,11 @@ class Trainer(Protocol):
         ...
 
     def outer(self, tokens: int, communicator: Any) -> Arrays:
-        """The new shared state, from all members' local parameters."""
+        """The new state, shared and private, from all members' local parameters."""
         ...
 
-    def adopt(self, shared: Arrays) -> None:
-        """Make this the shared state."""
+    def adopt(self, new: Arrays) -> None:
+        """Make this the state; what is private stays where `new` has none."""
         ...
 
     def inner(self) -> Arrays:
@@ -108,8 +135,24 @@ def check_bundle(manifest: Manifest) -> None:
             f"a bundle of mode {manifest.mode!r} cannot be trained; "
             "compile with `pcp-compile MODEL --mode train`"
         )
-    for name in ("init", "grad", "apply", "outer_step", "eval"):
+    for name in ("init", "grad", "apply", "eval"):
         manifest.function(name)
+
+
+def trains_alone(manifest: Manifest) -> bool:
+    """Whether nothing is exchanged: a round of such a bundle has one member."""
+    return not manifest.collectives and "outer_early" not in manifest.functions
+
+
+_PREFIX = {
+    "param": PARAMETER,
+    "anchor": PARAMETER,
+    "outer": OUTER,
+    "private": PRIVATE,
+}
+_TOGETHER = f"{OUTER}inner."
+"""The inner optimizer's state where it is shared."""
+_NOTHING = Function(inputs=(), results=())
 
 
 class BundleTrainer:
@@ -123,12 +166,11 @@ class BundleTrainer:
         ]
         self._program = program
         self._functions = manifest.functions
+        self.every_step = "grad_sync" in manifest.functions
+        self.waited = 0.0
         self._names = [p.name for p in manifest.parameters]
         self._states = [
             t.name for t in self._functions["init"].results if t.role == "state"
-        ]
-        self._momenta = [
-            t for t in self._functions["outer_step"].inputs if t.role == "momentum"
         ]
         self._data_types = [
             numpy_dtype(t.dtype)
@@ -136,8 +178,11 @@ class BundleTrainer:
             if t.role == "data"
         ]
         self._shared: Arrays = {}
+        self._private: Arrays = {}
         self._local: list[Any] = []
         self._state: list[Any] = []
+        self._kept: dict[str, Any] = {}
+        """Outer state within a round, where members meet in every step."""
 
     @classmethod
     def load(cls, bundle: Any, device: str, target: str | None) -> Self:
@@ -152,23 +197,32 @@ class BundleTrainer:
 
     @property
     def shared(self) -> Arrays:
-        """Parameters and momentum, by prefixed names."""
+        """Parameters and outer state, by prefixed names."""
         return self._shared
 
+    @property
+    def private(self) -> Arrays:
+        """Outer state of this worker's own, by name."""
+        return {k.removeprefix(PRIVATE): a for k, a in self._private.items()}
+
     def fresh(self, seed: int) -> None:
-        """Parameters and inner state from `@init`, the momentum zero."""
+        """Parameters and inner state from `@init`, outer state from `@outer_init`."""
         results = self._call("init", np.array(seed, np.int64))
         specs = self._functions["init"].results
         # Equal constants of `@init` (all the zeros) may share one buffer, which
         # `@apply` would update in place for each of them: give each its own.
-        states = one_group(specs, results, "state")
-        self._state = [self._device(_host(value)) for value in states]
+        states = [np.array(_host(v)) for v in one_group(specs, results, "state")]
+        self._state = [self._device(value) for value in states]
         parameters = [_host(p) for p in one_group(specs, results, "param")]
-        self._shared = _prefixed(PARAMETER, self._names, parameters)
-        self._shared |= self._no_momentum()
+        self._shared = prefixed(PARAMETER, self._names, parameters)
+        if self.every_step:
+            self._shared |= prefixed(_TOGETHER, self._states, states)
+        new = self._new_outer_state(parameters)
+        self._shared |= shared_part(new)
+        self._private = {k: a for k, a in new.items() if k not in self._shared}
 
     def restore(self, snapshot: Mapping[str, np.ndarray], index: int) -> None:
-        """Take a snapshot's shared state, and one of its inner states if any."""
+        """Take a snapshot's shared state, and those of its others that are for us."""
         missing = [n for n in self._names if PARAMETER + n not in snapshot]
         if missing:
             raise StateMismatch(
@@ -181,53 +235,94 @@ class BundleTrainer:
             name: np.array(snapshot.get(name, old))
             for name, old in self._shared.items()
         }
-        _check_like(self._shared, shared)
+        check_like(self._shared, shared)
         self._shared = shared
+        self._restore_private(snapshot, index)
         self._restore_inner(snapshot, index)
+
+    def join(self, communicator: Any) -> None:
+        """Exchanges go to this group from now on."""
+        self._program.communicator = communicator
 
     def begin(self) -> None:
         """Local parameters := the shared ones."""
+        self.waited = 0.0
         self._local = [self._device(self._shared[PARAMETER + n]) for n in self._names]
+        if self.every_step:
+            together = [self._shared[_TOGETHER + n] for n in self._states]
+            self._state = [self._device(value) for value in together]
+            kept = shared_part(self._shared) | self._private
+            ports = self._ports("grad_sync", "outer", "private")
+            self._kept = {key: kept[key] for key in ports}
 
     def step(self, batches: Sequence[Batch]) -> Any:
-        """`@grad` on each batch, the mean of the gradients, `@apply`."""
+        """`@grad` on each batch, the mean of the gradients, `@apply`.
+
+        Without a batch, where members meet in every step, a step on the others'.
+        """
         losses, gradients = [], []
         for batch in batches:
             loss, *grads = self._call("grad", *self._local, *self._data(batch))
             losses.append(loss)
             gradients.append(grads)
-        mean = gradients[0] if len(batches) == 1 else _mean(gradients)
+        mean = gradients[0] if len(batches) == 1 else _mean(gradients, self._local)
+        if self.every_step:
+            mean = self._synced(mean, sum(b.inputs.size for b in batches))
         results = self._call("apply", *self._local, *mean, *self._state)
         count = len(self._local)
         self._local, self._state = list(results[:count]), list(results[count:])
         return losses
 
+    def _synced(self, gradients: Sequence[Any], tokens: int) -> Sequence[Any]:
+        """`@grad_sync` with the group."""
+        began = time.monotonic()
+        values = {
+            "grad": gradients,
+            "tokens": [np.array(tokens, np.float32)],
+            **self._kept_by_role(self._kept),
+        }
+        results = self._call("grad_sync", *self._arguments("grad_sync", values))
+        count = len(gradients)
+        self._kept = dict(zip(self._kept, map(_host, results[count:]), strict=True))
+        self.waited += time.monotonic() - began
+        return results[:count]
+
     def outer(self, tokens: int, communicator: Any) -> Arrays:
         """`@outer_step` with the members of `communicator`."""
         self._program.communicator = communicator
+        if "outer_step" not in self._functions:
+            return self._as_it_is()
         values = {
             "anchor": [self._shared[PARAMETER + n] for n in self._names],
             "param": self._local,
-            "momentum": [self._shared[MOMENTUM + t.name] for t in self._momenta],
             "tokens": [np.array(tokens, np.float32)],
+            **self._kept_by_role(self._shared | self._private),
         }
-        function = self._functions["outer_step"]
-        results = self._call("outer_step", *_by_role(function, values))
-        specs = function.results
-        parameters = one_group(specs, results, "param", "anchor")
-        momenta = one_group(specs, results, "momentum")
-        new = _prefixed(PARAMETER, self._names, map(_host, parameters))
-        return new | _prefixed(
-            MOMENTUM, [t.name for t in self._momenta], map(_host, momenta)
-        )
+        results = self._call("outer_step", *self._arguments("outer_step", values))
+        specs = self._functions["outer_step"].results
+        return {
+            _PREFIX[spec.role] + spec.name: _host(value)
+            for spec, value in zip(specs, results, strict=True)
+        }
 
-    def adopt(self, shared: Arrays) -> None:
-        """Make this the shared state."""
-        _check_like(self._shared, shared)
+    def _as_it_is(self) -> Arrays:
+        """The state the inner steps left: all there is to a round."""
+        new = prefixed(PARAMETER, self._names, map(_host, self._local))
+        if self.every_step:
+            new |= prefixed(_TOGETHER, self._states, map(_host, self._state))
+        return new | self._kept
+
+    def adopt(self, new: Arrays) -> None:
+        """Make this the state."""
+        shared = shared_part(new)
+        check_like(self._shared, shared)
         self._shared = shared
+        self._private |= {k: a for k, a in new.items() if k in self._private}
 
     def inner(self) -> Arrays:
-        """Copies of the inner optimizer's state, by name."""
+        """Copies of the inner optimizer's state, by name, where it is one's own."""
+        if self.every_step:
+            return {}
         return {
             name: np.array(_host(value))
             for name, value in zip(self._states, self._state, strict=True)
@@ -241,7 +336,7 @@ class BundleTrainer:
 
     def close(self) -> None:
         """Release device arrays, then the program."""
-        self._local, self._state = [], []
+        self._local, self._state, self._kept = [], [], {}
         self._program.close()
 
     def _call(self, name: str, *arguments: Any) -> Sequence[Any]:
@@ -255,9 +350,42 @@ class BundleTrainer:
         arrays = (batch.inputs, batch.targets)
         return [a.astype(t) for a, t in zip(arrays, self._data_types, strict=True)]
 
-    def _no_momentum(self) -> Arrays:
-        zeros = [np.zeros(t.shape, numpy_dtype(t.dtype)) for t in self._momenta]
-        return _prefixed(MOMENTUM, [t.name for t in self._momenta], zeros)
+    def _arguments(self, name: str, values: Mapping[str, Sequence[Any]]) -> list[Any]:
+        return _by_role(name, self._functions[name], values)
+
+    def _ports(self, name: str, *roles: str) -> list[str]:
+        """The prefixed names of a function's inputs that have one of `roles`."""
+        inputs = self._functions[name].inputs
+        return [_PREFIX[t.role] + t.name for t in inputs if t.role in roles]
+
+    def _kept_by_role(self, kept: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """Outer state, by role, in the order in which functions take it."""
+        name = "grad_sync" if self.every_step else "outer_step"
+        return {
+            role: [kept[key] for key in self._ports(name, role)]
+            for role in ("outer", "private")
+        }
+
+    def _new_outer_state(self, parameters: Sequence[np.ndarray]) -> Arrays:
+        """`@outer_init`: shared and private state, as at the beginning."""
+        if not self._functions.get("outer_init", _NOTHING).results:
+            return {}
+        results = self._call("outer_init", *parameters)
+        return {
+            _PREFIX[spec.role] + spec.name: np.array(_host(value))
+            for spec, value in zip(
+                self._functions["outer_init"].results, results, strict=True
+            )
+        }
+
+    def _restore_private(self, snapshot: Mapping[str, np.ndarray], index: int) -> None:
+        parameters = [self._shared[PARAMETER + n] for n in self._names]
+        anew = self._new_outer_state(parameters)
+        for key in self._private:
+            saved = f"{PRIVATE}{index}/{key.removeprefix(PRIVATE)}"
+            value = np.array(snapshot.get(saved, anew[key]))
+            check_like({key: anew[key]}, {key: value})
+            self._private[key] = value
 
     def _restore_inner(self, snapshot: Mapping[str, np.ndarray], index: int) -> None:
         count = len({n.split("/")[1] for n in snapshot if n.startswith(INNER)})
@@ -266,8 +394,8 @@ class BundleTrainer:
         prefix = f"{INNER}{index % count}/"
         old = self.inner()
         new = {name: snapshot.get(prefix + name) for name in old}
-        _check_like(old, new)
-        self._state = [self._device(np.array(new[name])) for name in self._states]
+        check_like(old, new)
+        self._state = [self._device(np.array(new[name])) for name in old]
 
 
 def loss_value(losses: Sequence[Any]) -> float:
@@ -279,36 +407,25 @@ def _host(value: Any) -> np.ndarray:
     return np.asarray(value)  # a DeviceArray copies itself out
 
 
-def _prefixed(prefix: str, names: Sequence[str], arrays: Any) -> Arrays:
-    return {prefix + name: a for name, a in zip(names, arrays, strict=True)}
-
-
-def _by_role(function: Function, values: Mapping[str, Sequence[Any]]) -> list[Any]:
+def _by_role(
+    name: str, function: Function, values: Mapping[str, Sequence[Any]]
+) -> list[Any]:
     """The arguments of `function`, each taken in turn from its role's values."""
     queues = {role: iter(group) for role, group in values.items()}
     try:
         return [next(queues[spec.role]) for spec in function.inputs]
     except (KeyError, StopIteration) as error:
         roles = [spec.role for spec in function.inputs]
-        raise BundleError(f"outer_step has inputs of the roles {roles}") from error
+        raise BundleError(f"{name} has inputs of the roles {roles}") from error
 
 
-def _mean(gradients: Sequence[Sequence[Any]]) -> list[np.ndarray]:
-    """The mean over batches, added up in float64 and rounded once."""
+def _mean(gradients: Sequence[Sequence[Any]], like: Sequence[Any]) -> list[np.ndarray]:
+    """The mean over batches, added up in float64 and rounded once; zeros of none."""
+    if not gradients:
+        return [np.zeros_like(_host(parameter)) for parameter in like]
     means = []
     for parts in zip(*gradients, strict=True):
         arrays = [_host(part) for part in parts]
         total = np.sum([a.astype(np.float64) for a in arrays], axis=0)
         means.append((total / len(arrays)).astype(arrays[0].dtype))
     return means
-
-
-def _check_like(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    for name, array in old.items():
-        other = new.get(name)
-        if other is None or other.shape != array.shape or other.dtype != array.dtype:
-            found = "nothing" if other is None else f"{other.dtype} {other.shape}"
-            raise StateMismatch(
-                f"{name}: {found} for a tensor of {array.dtype} {array.shape}; is this "
-                "the state of another model?"
-            )

@@ -220,7 +220,7 @@ def test_a_restored_trainer_goes_on_as_if_nothing_had_happened(adamw_bundle, tmp
 
 def _local(trainer):
     names = [name.removeprefix("parameter/") for name in trainer.shared]
-    parameters = [n for n in names if not n.startswith("momentum/")]
+    parameters = [n for n in names if not n.startswith("outer/")]
     return dict(zip(parameters, trainer._local, strict=True))
 
 

@@ -21,7 +21,7 @@ def _checkpoint(number: int) -> Checkpoint:
     return Checkpoint(
         round=number,
         parameters={"w": rng.normal(size=(3, 4)).astype(np.float32)},
-        momentum={"w": np.zeros((3, 4), np.float32)},
+        outer={"w": np.zeros((3, 4), np.float32)},
         workers=[{"m": np.ones(3, np.float32), "step": np.array(7, np.int32)}],
         info={"digest": "d", "tokenizer": {"kind": "byte"}},
     )

@@ -41,7 +41,13 @@ MESSAGES = [
     protocol.Ready(round=3),
     protocol.Lacking(round=3),
     protocol.RoundStart(
-        round=1, epoch=1, members=["a:1"], rank=0, lease=[(0, 4), (8, 12)], steps=2
+        round=1,
+        epoch=1,
+        members=["a:1"],
+        rank=0,
+        lease=[(0, 4), (8, 12)],
+        steps=2,
+        longest=3,
     ),
     protocol.Commit(round=1, epoch=1, digest="a" * 64, validate_share=(0, 2)),
     protocol.Validated(round=1, loss_sum=3.0, batches=2),
@@ -50,6 +56,8 @@ MESSAGES = [
     protocol.Failed(reason="no data"),
     protocol.Shutdown(reason="done"),
     protocol.StatusQuery(),
+    protocol.Order(key="k", action="drain", worker=3),
+    protocol.Taken(said="worker 3 leaves"),
     protocol.Status(values={"round": 3}),
 ]
 

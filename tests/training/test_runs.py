@@ -277,7 +277,7 @@ def test_another_version_is_refused_with_a_reason(tmp_path):
     channel.send(_hello(version=99))
     answer = channel.receive(5)
     assert isinstance(answer, protocol.Refused)
-    assert "protocol version 1, the worker 99" in answer.reason
+    assert "protocol version 2, the worker 99" in answer.reason
     channel.close()
     crew = [start_worker(shepherd.port, f"w{i}") for i in range(2)]
     thread.finish()

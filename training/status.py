@@ -1,0 +1,37 @@
+"""What a run is doing, as one JSON object: for dashboards and `pcp status`."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pcp.training.shepherd import Shepherd
+
+
+def status_of(shepherd: "Shepherd") -> dict[str, Any]:
+    """The state of the run; losses in nats a token, times in seconds."""
+    rounds, now = shepherd.rounds, shepherd.now()
+    attempt, progress = rounds.attempt, shepherd.ledger.progress
+    newest = rounds.done[-1] if rounds.done else None
+    return {
+        "run": str(shepherd.folder.path),
+        "phase": phase(shepherd),
+        "round": attempt.round if attempt else shepherd.committed,
+        "rounds": shepherd.experiment.outer_loop_steps,
+        "epoch": progress.epoch,
+        "wanted": shepherd.wanted,
+        "workers": [member.describe(now) for member in shepherd.roster],
+        "prepared": len(attempt.prepared) if attempt else 0,
+        "loss": newest.loss if newest else None,
+        "tokens_per_second": newest.tokens_per_second if newest else None,
+        "tokens": progress.tokens,
+        "seconds": shepherd.age,
+        **shepherd.orders.describe(),
+    }
+
+
+def phase(shepherd: "Shepherd") -> str:
+    """`round`, or what the shepherd does between two of them."""
+    if shepherd.rounds.attempt:
+        return "round"
+    if shepherd.ending:
+        return "ending"
+    return "paused" if shepherd.orders.paused else "gathering"
