@@ -5,9 +5,11 @@ The parts are built by `pcp.passes.optimizers`, `pcp.passes.outer` and
 their borders.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
+from itertools import islice
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
@@ -21,7 +23,7 @@ from pcp.passes.optimizers.rule import Rule, clock
 from pcp.passes.optimizers.spec import Optimizer
 from pcp.passes.outer import group
 from pcp.passes.outer import spec as outer_specs
-from pcp.passes.outer.rule import OuterRule
+from pcp.passes.outer.rule import OuterRule, Round, Slot, Tensors
 from pcp.passes.spec import Spec
 from pcp.passes.trainable import Trainable
 
@@ -39,12 +41,15 @@ class ExpandTraining(Pass):
         @init(seed) -> params, state
         @apply(params, grads, state) -> params, state
         @eval(params, data) -> loss
-        @outer_init(params) -> momentum                             (diloco, average)
-        @outer_step(anchors, params, momentum, tokens) -> params, momentum
-        @grad_sync(grads, tokens) -> grads                                      (ddp)
+        @outer_init(params) -> state
+        @outer_step(anchors, params, state, received, tokens) -> params, state
+        @outer_early(state) -> received
+        @grad_sync(grads, state, tokens) -> grads, state
 
-    `optimizer` is `adamw{...}`, `sgd{...}` or `nesterov{...}`; `algorithm` is
-    `diloco{...}`, `average`, `ddp`, or `none` for one worker alone. Every argument
+    of which an algorithm has what it needs: `diloco` the first two, `ddp` the last,
+    `none`, for one worker alone, nothing. `optimizer` is one of those in
+    `pcp.passes.optimizers.spec`, as `adamw{lr=6e-4}`; `algorithm` one of those in
+    `pcp.passes.outer.spec`, as `diloco{lr=0.7,momentum=0.9}`. Every argument
     and result carries `pcp.name` and `pcp.role`; the module carries both specs as
     `pcp.optimizer` and `pcp.algorithm`.
 
@@ -228,68 +233,126 @@ def add_eval(module: ir.Module, training: Trainable, func: str) -> None:
 def add_outer(
     module: ir.Module, training: Trainable, spec: Spec, rule: OuterRule
 ) -> None:
-    """@outer_init and @outer_step, or @grad_sync, or nothing."""
+    """The functions of the outer algorithm: see `pcp.passes.outer.rule`."""
+    if rule.step is None and rule.every_step is None:
+        return
+    if rule.exchanges:
+        group.declare_mesh(module)
+    state = OuterState(training, rule.state(spec))
+    if rule.step is not None or state.slots:
+        add_outer_init(module, training, state)
     if rule.every_step is not None:
-        group.declare_mesh(module)
-        add_grad_sync(module, training, spec, rule)
-    elif rule.step is not None:
-        group.declare_mesh(module)
-        add_outer_init(module, training, spec, rule)
-        add_outer_step(module, training, spec, rule)
+        add_grad_sync(module, training, state, partial(rule.every_step, spec))
+        return
+    received = add_early(module, state, spec, rule)
+    assert rule.step is not None
+    add_outer_step(module, training, state, received, partial(rule.step, spec))
+
+
+@dataclass(frozen=True)
+class OuterState:
+    """The slots of an algorithm as tensors that cross a function's border."""
+
+    training: Trainable
+    slots: Sequence[Slot]
+
+    def ports(self) -> list[Port]:
+        """All of them, slot by slot."""
+        return [port for slot in self.slots for port in self._of(slot)]
+
+    def _of(self, slot: Slot) -> list[Port]:
+        params = self.training.params
+        if slot.whole is not None:
+            return [Port(slot.name, slot.role, slot.whole([p.type for p in params]))]
+        return [
+            Port(f"{slot.name}.{p.name}", slot.role, slot.each(p.type)) for p in params
+        ]
+
+    def by_slot(self, values: Sequence[Value]) -> Tensors:
+        """The values, in the order of the ports, by slot."""
+        rest = iter(values)
+        return {slot.name: [*islice(rest, len(self._of(slot)))] for slot in self.slots}
+
+    def in_order(self, tensors: Mapping[str, Sequence[Value]]) -> list[Value]:
+        """The tensors of all slots, in the order of the ports."""
+        return [value for slot in self.slots for value in tensors[slot.name]]
 
 
 def _tokens() -> Port:
     return Port("tokens", "tokens", hlo.tensor((), ir.F32Type.get()))
 
 
-def _momenta(training: Trainable, spec: Spec, rule: OuterRule) -> list[Port]:
-    return training.state(["outer"] if rule.has_momentum(spec) else [], "momentum")
-
-
-def add_outer_init(
-    module: ir.Module, training: Trainable, spec: Spec, rule: OuterRule
-) -> None:
-    """`@outer_init(params) -> momentum`: zeros."""
-    momenta = _momenta(training, spec, rule)
+def add_outer_init(module: ir.Module, training: Trainable, state: OuterState) -> None:
+    """`@outer_init(params) -> state`: zeros."""
+    ports = state.ports()
 
     def build(*params: Value) -> list[tuple[Port, Value]]:
+        source = hlo.sum_all(hlo.convert(params[0], ir.F32Type.get()))
+        word = fresh.bits(source) if ports else source
         return [
-            (port, fresh.filled(port.type, 0, fresh.bits(p)))
-            for port, p in zip(momenta, params[: len(momenta)], strict=True)
+            (port, fresh.filled(port.type, 0, fresh.numbered(word, i)))
+            for i, port in enumerate(ports)
         ]
 
     functions.define(module, "outer_init", training.params, build)
 
 
-def add_outer_step(
-    module: ir.Module, training: Trainable, spec: Spec, rule: OuterRule
-) -> None:
-    """`@outer_step(anchors, params, momentum, tokens) -> params, momentum`."""
-    assert rule.step is not None
-    step, count = rule.step, len(training.params)
-    anchors = [Port(p.name, "anchor", p.type) for p in training.params]
-    momenta = _momenta(training, spec, rule)
+def add_early(
+    module: ir.Module, state: OuterState, spec: Spec, rule: OuterRule
+) -> list[Port]:
+    """`@outer_early(state) -> received`, if the algorithm has it; what it gives."""
+    if rule.early is None:
+        return []
+    early, received = rule.early, []
 
     def build(*arguments: Value) -> list[tuple[Port, Value]]:
-        *tensors, tokens = arguments
-        split = [tensors[:count], tensors[count : 2 * count], tensors[2 * count :]]
-        params, buffers = step(spec, *split, tokens)
-        ports = [*training.params, *momenta]
-        return [*zip(ports, [*params, *buffers], strict=True)]
+        values = early(spec, state.by_slot(arguments))
+        received.extend(
+            Port(f"received.{i}", "received", value.type)
+            for i, value in enumerate(values)
+        )
+        return [*zip(received, values, strict=True)]
 
-    inputs = [*anchors, *training.params, *momenta, _tokens()]
-    functions.define(module, "outer_step", inputs, build)
+    functions.define(module, "outer_early", state.ports(), build)
+    return received
+
+
+def add_outer_step(
+    module: ir.Module,
+    training: Trainable,
+    state: OuterState,
+    received: Sequence[Port],
+    step: Callable[[Round], tuple[list[Value], Tensors]],
+) -> None:
+    """`@outer_step(anchors, params, state, received, tokens) -> params, state`."""
+    anchors = [Port(p.name, "anchor", p.type) for p in training.params]
+    groups = [anchors, training.params, state.ports(), received, [_tokens()]]
+
+    def build(*arguments: Value) -> list[tuple[Port, Value]]:
+        rest = iter(arguments)
+        start, own, kept, got, (tokens,) = [[*islice(rest, len(g))] for g in groups]
+        now = Round(start, own, tokens, state.by_slot(kept), got)
+        params, tensors = step(now)
+        ports = [*training.params, *state.ports()]
+        return [*zip(ports, [*params, *state.in_order(tensors)], strict=True)]
+
+    functions.define(module, "outer_step", [p for g in groups for p in g], build)
 
 
 def add_grad_sync(
-    module: ir.Module, training: Trainable, spec: Spec, rule: OuterRule
+    module: ir.Module,
+    training: Trainable,
+    state: OuterState,
+    every_step: Callable[..., tuple[list[Value], Mapping[str, Sequence[Value]]]],
 ) -> None:
-    """`@grad_sync(grads, tokens) -> grads`."""
-    assert rule.every_step is not None
-    every_step = rule.every_step
+    """`@grad_sync(grads, state, tokens) -> grads, state`."""
+    ports, count = state.ports(), len(training.params)
 
     def build(*arguments: Value) -> list[tuple[Port, Value]]:
-        *grads, tokens = arguments
-        return [*zip(training.grads, every_step(spec, grads, tokens), strict=True)]
+        *tensors, tokens = arguments
+        kept = state.by_slot(tensors[count:])
+        grads, new = every_step(tensors[:count], kept, tokens)
+        values = [*grads, *state.in_order(new)]
+        return [*zip([*training.grads, *ports], values, strict=True)]
 
-    functions.define(module, "grad_sync", [*training.grads, _tokens()], build)
+    functions.define(module, "grad_sync", [*training.grads, *ports, _tokens()], build)

@@ -35,7 +35,9 @@ Role = Literal[
     "data",
     "grad",
     "loss",
-    "momentum",
+    "outer",  # outer state, alike on all workers
+    "private",  # outer state of one worker's own
+    "received",  # of an exchange beside the inner steps
     "anchor",
     "tokens",
     "seed",

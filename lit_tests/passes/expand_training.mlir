@@ -20,11 +20,11 @@
 // CHECK: func.func @eval
 // CHECK: call @main
 // CHECK: func.func @outer_init
-// CHECK-SAME: tensor<4xf32> {pcp.name = "outer.w", pcp.role = "momentum"}
+// CHECK-SAME: tensor<4xf32> {pcp.name = "momentum.w", pcp.role = "outer"}
 // CHECK: func.func @outer_step
 // CHECK-SAME: %arg0: tensor<4xf32> {pcp.name = "w", pcp.role = "anchor"}
 // CHECK-SAME: %arg1: tensor<4xf32> {pcp.name = "w", pcp.role = "param"}
-// CHECK-SAME: %arg2: tensor<4xf32> {pcp.name = "outer.w", pcp.role = "momentum"}
+// CHECK-SAME: %arg2: tensor<4xf32> {pcp.name = "momentum.w", pcp.role = "outer"}
 // CHECK-SAME: %arg3: tensor<f32> {pcp.name = "tokens", pcp.role = "tokens"}
 // CHECK: "pcp.all_reduce"(%arg3) {axes = ["workers"], kind = "sum", mesh = @workers_mesh} : (tensor<f32>) -> tensor<f32>
 // CHECK: "pcp.all_reduce"{{.*}} (tensor<4xf32>) -> tensor<4xf32>
@@ -45,7 +45,7 @@
 
 // AVERAGE: func.func @outer_init(%{{.*}}: tensor<4xf32> {pcp.name = "w", pcp.role = "param"}) {
 // AVERAGE: func.func @outer_step
-// AVERAGE-NOT: "momentum"
+// AVERAGE-NOT: pcp.role = "outer"
 func.func @main(%w: tensor<4xf32> {pcp.init = "normal(0.02)", pcp.name = "w", pcp.role = "param"}, %x: tensor<4xf32> {pcp.name = "x", pcp.role = "data"}) -> tensor<f32> {
   %0 = stablehlo.dot_general %w, %x, contracting_dims = [0] x [0] : (tensor<4xf32>, tensor<4xf32>) -> tensor<f32>
   return %0 : tensor<f32>

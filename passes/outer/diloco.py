@@ -4,43 +4,57 @@
 b <- β b + Δ          θ <- θ - γ (Δ + β b)      (without look-ahead: θ - γ b)
 """
 
+from collections.abc import Sequence
+
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.optimizers.numbers import scale, widen
 from pcp.passes.outer.group import weighted_mean
-from pcp.passes.outer.rule import OuterRule, Values
-from pcp.passes.outer.spec import DiLoCo
+from pcp.passes.outer.rule import OuterRule, Round, Slot, Tensors, Values
+from pcp.passes.outer.spec import Momentum
 
 Value = ir.Value
+MOMENTUM = "momentum"
 
 
-def step(
-    spec: DiLoCo, anchors: Values, locals_: Values, momenta: Values, tokens: Value
-) -> tuple[list[Value], list[Value]]:
-    """New parameters and momenta; `anchors` is θ, `locals_` is this worker's θ_m."""
-    starts = [widen(x) for x in anchors]
-    moved = [
-        hlo.subtract(start, widen(own))
-        for start, own in zip(starts, locals_, strict=True)
-    ]
-    deltas = weighted_mean(moved, tokens)
-    directions, buffers = deltas, []
+def slots(spec: Momentum) -> Sequence[Slot]:
+    """b, where there is momentum."""
+    return (Slot(MOMENTUM),) if spec.momentum else ()
+
+
+def moved(now: Round) -> list[Value]:
+    """θ - θ_m, how far this worker went, in the math type."""
+    pairs = zip(now.anchors, now.locals, strict=True)
+    return [hlo.subtract(widen(start), widen(own)) for start, own in pairs]
+
+
+def step(spec: Momentum, now: Round) -> tuple[list[Value], Tensors]:
+    """New parameters and momenta."""
+    return descend(spec, now, weighted_mean(moved(now), now.tokens))
+
+
+def descend(
+    spec: Momentum, now: Round, deltas: Values
+) -> tuple[list[Value], dict[str, list[Value]]]:
+    """The outer optimizer's step from the anchors against `deltas`."""
+    directions, state = list(deltas), {}
     if spec.momentum:
-        pairs = zip(momenta, deltas, strict=True)
+        pairs = zip(now.state[MOMENTUM], deltas, strict=True)
         buffers = [hlo.add(scale(b, spec.momentum), d) for b, d in pairs]
-        directions = _ahead(spec, deltas, buffers)
-    new = [
-        hlo.convert(hlo.subtract(start, scale(d, spec.lr)), hlo.element_type(anchor))
-        for anchor, start, d in zip(anchors, starts, directions, strict=True)
-    ]
-    return new, buffers
+        directions, state = _ahead(spec, deltas, buffers), {MOMENTUM: buffers}
+    pairs = zip(now.anchors, directions, strict=True)
+    return [_less(anchor, scale(d, spec.lr)) for anchor, d in pairs], state
 
 
-def _ahead(spec: DiLoCo, deltas: Values, buffers: Values) -> list[Value]:
+def _less(anchor: Value, move: Value) -> Value:
+    return hlo.convert(hlo.subtract(widen(anchor), move), hlo.element_type(anchor))
+
+
+def _ahead(spec: Momentum, deltas: Values, buffers: Values) -> list[Value]:
     if not spec.nesterov:
         return list(buffers)
     pairs = zip(deltas, buffers, strict=True)
     return [hlo.add(d, scale(b, spec.momentum)) for d, b in pairs]
 
 
-RULE = OuterRule(step=step, has_momentum=lambda spec: spec.momentum > 0)
+RULE = OuterRule(step=step, state=slots)

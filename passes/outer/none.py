@@ -2,4 +2,4 @@
 
 from pcp.passes.outer.rule import OuterRule
 
-RULE = OuterRule()
+RULE = OuterRule(exchanges=False)

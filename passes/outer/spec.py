@@ -12,13 +12,12 @@ from pcp.passes import spec
 
 
 @dataclass(frozen=True)
-class DiLoCo(spec.Spec):
-    """Outer momentum on the mean of the workers' deltas (arXiv 2311.08105).
+class Momentum(spec.Spec):
+    """An outer optimizer with momentum, which several algorithms have.
 
     lr, momentum: of the outer step. nesterov: look ahead, or plain heavy ball.
     """
 
-    kind: ClassVar[str] = "diloco"
     lr: float = 0.7
     momentum: float = 0.9
     nesterov: bool = True
@@ -26,6 +25,13 @@ class DiLoCo(spec.Spec):
     def __post_init__(self) -> None:
         self.require(self.lr > 0, "lr", "must be positive")
         self.require(0 <= self.momentum < 1, "momentum", "must lie in [0, 1)")
+
+
+@dataclass(frozen=True)
+class DiLoCo(Momentum):
+    """Outer momentum on the mean of the workers' deltas (arXiv 2311.08105)."""
+
+    kind: ClassVar[str] = "diloco"
 
 
 @dataclass(frozen=True)

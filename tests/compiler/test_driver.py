@@ -120,7 +120,7 @@ def test_training_functions(trained: Bundle) -> None:
     assert roles(functions["init"].results) == params + state
     assert roles(functions["apply"].inputs) == params + ["grad"] * 2 + state
     assert roles(functions["apply"].results) == params + state
-    assert roles(functions["outer_init"].results) == ["momentum"] * 2
+    assert roles(functions["outer_init"].results) == ["outer"] * 2
     anchors = functions["outer_step"].inputs_of("anchor")
     assert len(anchors) == 2
     assert functions["outer_step"].inputs_of("tokens")

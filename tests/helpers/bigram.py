@@ -26,7 +26,7 @@ def bundle() -> bytes:
     table, state = _spec("table", "param"), _spec("v", "state")
     data = [_spec(n, "data", (BATCH, BLOCK), "i64") for n in ("ids", "targets")]
     loss, grad = _spec("loss", "loss", ()), _spec("table", "grad")
-    momentum = _spec("table", "momentum")
+    momentum = _spec("table", "outer")
     functions = {
         "init": Function(
             inputs=(_spec("seed", "seed", (), "i64"),), results=(table, state)
@@ -56,6 +56,7 @@ class BigramTrainer:
 
     batch, block = BATCH, BLOCK
     parameter_shapes = ((VOCABULARY, VOCABULARY),)
+    every_step, waited, private = False, 0.0, {}
 
     def __init__(self, pause: float = 0.0) -> None:
         self.pause = pause
@@ -68,7 +69,7 @@ class BigramTrainer:
         self.velocity = np.zeros((VOCABULARY, VOCABULARY), np.float32)
         self.shared = {
             "parameter/table": table.astype(np.float32),
-            "momentum/table": np.zeros_like(self.velocity),
+            "outer/table": np.zeros_like(self.velocity),
         }
 
     def restore(self, snapshot, index):
@@ -77,6 +78,9 @@ class BigramTrainer:
         inner = sorted(name for name in snapshot if name.startswith("inner/"))
         if inner:
             self.velocity = np.array(snapshot[inner[index % len(inner)]])
+
+    def join(self, communicator):
+        pass
 
     def begin(self):
         self.local = self.shared["parameter/table"].copy()
@@ -111,7 +115,7 @@ class BigramTrainer:
         momentum = np.float32(OUTER_MOMENTUM) * momentum + delta
         step = delta + np.float32(OUTER_MOMENTUM) * momentum
         new = anchor - np.float32(OUTER_RATE) * step
-        return {"parameter/table": new, "momentum/table": momentum}
+        return {"parameter/table": new, "outer/table": momentum}
 
     def adopt(self, shared):
         self.shared = shared

@@ -32,7 +32,7 @@ def names(ports: Any) -> list[tuple[str, str]]:
 
 PARAMS = [("param", n) for n in ("w", "b", "s")]
 GRADS = [("grad", n) for n in ("w", "b", "s")]
-MOMENTA = [("momentum", f"outer.{n}") for n in ("w", "b", "s")]
+MOMENTA = [("outer", f"momentum.{n}") for n in ("w", "b", "s")]
 ADAM = [("state", f"{k}.{n}") for k in ("m", "v") for n in ("w", "b", "s")]
 STEP = [("state", "step")]
 LOSS = [("loss", "loss")]
