@@ -19,9 +19,9 @@ from pcp.errors import ConfigError, nearest
 from pcp.layout import Layout
 from pcp.mesh import Mesh
 from pcp.passes.functions import NAME, ROLE
-from pcp.passes.propagate_sharding import port_shardings, set_port_shardings
 from pcp.passes.rewriting import functions
 from pcp.passes.sharding.layout import to_attribute
+from pcp.passes.sharding.ports import port_shardings, set_port_shardings
 
 BATCH_AXIS = "dp"
 

@@ -11,11 +11,11 @@ from pcp.mesh import Mesh
 from pcp.passes.base import Pass
 from pcp.passes.functions import symbol_name
 from pcp.passes.partition import DEVICE
-from pcp.passes.propagate_sharding import port_shardings
 from pcp.passes.rewriting import before, refuse
 from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned, walk
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.mesh import read_meshes
+from pcp.passes.sharding.ports import port_shardings
 
 Axes = frozenset[str]
 

@@ -8,32 +8,24 @@ Partial sums travel on through ops that are linear in them, so that the sum of t
 products is reduced once and not three times.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import product
-from math import prod
 
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import PassError
 from pcp.mesh import Mesh
-from pcp.passes import constants
 from pcp.passes.base import Pass
-from pcp.passes.elementwise import body_kind
-from pcp.passes.propagate_sharding import only_mesh, port_shardings
 from pcp.passes.rewriting import functions
 from pcp.passes.sharding import resharding
 from pcp.passes.sharding.factors import (
-    REPLICATE,
     Assignment,
     Rule,
     assemble,
     expressible,
-    operand_layouts,
     project,
 )
 from pcp.passes.sharding.flow import block_of, returned
-from pcp.passes.sharding.halo import halo_cost
 from pcp.passes.sharding.late import (
     LATE,
     REGATHER,
@@ -44,21 +36,18 @@ from pcp.passes.sharding.late import (
 )
 from pcp.passes.sharding.layout import (
     SHARDING,
-    Axes,
     Layout,
     from_attribute,
     to_attribute,
 )
+from pcp.passes.sharding.linear import linear_in
+from pcp.passes.sharding.mesh import only_mesh
+from pcp.passes.sharding.ports import port_shardings
 from pcp.passes.sharding.rules import rule_of
-
-#: How much work a byte on the wire is worth, about that of a CPU on a fast network.
-FLOPS_PER_BYTE = 100.0
+from pcp.passes.sharding.ways import Tensor, Work
 
 #: Ops without operands, which are made again rather than moved.
 SOURCES = ("stablehlo.constant", "stablehlo.iota", "arith.constant")
-
-#: More ways than this to cut one op are not tried.
-MOST_WAYS = 256
 
 
 @dataclass(frozen=True)
@@ -231,14 +220,10 @@ class Resharder:
             return
         if self._stays_partial(op, rule):
             return
-        assignment = self._cut(op, rule, stored)
-        self._demand(
-            op,
-            [
-                self._lay(rule, i, assignment, self._meant(v), v)[1]
-                for i, v in enumerate(op.operands)
-            ],
-        )
+        work = self._work(op, rule, stored)
+        assignment = self._cut(work)
+        wanted = [work.operand(i, assignment)[1] for i in range(len(op.operands))]
+        self._demand(op, wanted)
         partial = rule.reductions(assignment).get("sum", ())
         own = [
             Layout(assemble(rule, dims, assignment, self.mesh).dims, partial)
@@ -327,8 +312,8 @@ class Resharder:
 
     def _stays_partial(self, op: ir.Operation, rule: Rule) -> bool:
         """Apply an op that is linear in partial sums to them, if it can be."""
-        partial = [v for v in _linear_in(op) if v in self.pending]
-        linear = list(_linear_in(op))
+        partial = [v for v in linear_in(op) if v in self.pending]
+        linear = list(linear_in(op))
         if not linear or len(partial) != len(linear):
             return False
         layouts = {self.layouts[v] for v in partial}
@@ -362,95 +347,24 @@ class Resharder:
 
     # --- how to cut the work ---
 
-    def _cut(
-        self, op: ir.Operation, rule: Rule, stored: Sequence[Layout]
-    ) -> Assignment:
+    def _work(self, op: ir.Operation, rule: Rule, stored: Sequence[Layout]) -> Work:
+        """The op with how its tensors lie, or are meant to."""
+        layouts = [*map(self._meant, op.operands), *stored]
+        tensors = [
+            Tensor(layout, tuple(ir.RankedTensorType(v.type).shape), element_width(v))
+            for v, layout in zip((*op.operands, *op.results), layouts, strict=True)
+        ]
+        return Work(rule, tensors, self.mesh, self.price_of)
+
+    def _cut(self, work: Work) -> Assignment:
         """The cheapest assignment of axes to the op's factors."""
-        values = (*op.operands, *op.results)
-        current = [self._meant(v) for v in op.operands] + list(stored)
-        shapes = tuple(tuple(ir.RankedTensorType(v.type).shape) for v in values)
-        widths = tuple(element_width(v) for v in values)
-        key = (rule, tuple(current), widths)
+        key = (work.rule, *((t.layout, t.width) for t in work.tensors))
         if key not in self.ways:
-            ways = list(self._ways(rule, current))
-            self.ways[key] = min(
-                ways,
-                key=lambda way: self._price(op, rule, way, current, shapes, widths),
-            )
+            self.ways[key] = work.cheapest()
         return self.ways[key]
 
     def _meant(self, value: ir.Value) -> Layout:
         return self.pending.get(value) or self.layouts[value]
-
-    def _ways(self, rule: Rule, current: Sequence[Layout]) -> Iterator[Assignment]:
-        """Every combination of what the tensors propose for each factor, or less."""
-        proposals: dict[int, set[Axes]] = {}
-        for dims, layout in zip(rule.tensors, current, strict=True):
-            found, _ = project(rule, dims, layout, self.mesh)
-            for factor, axes in found.items():
-                if rule.kinds[factor] != REPLICATE:
-                    options = proposals.setdefault(factor, {()})
-                    options.update(axes[:n] for n in range(1, len(axes) + 1))
-        factors = sorted(proposals)
-        options = [sorted(proposals[f], key=lambda a: (-len(a), a)) for f in factors]
-        if prod(map(len, options)) > MOST_WAYS:
-            options = [[o[0], ()] for o in options]
-        for choice in product(*options):
-            used = [axis for axes in choice for axis in axes]
-            if len(set(used)) < len(used):
-                continue
-            way = {f: axes for f, axes in zip(factors, choice, strict=True) if axes}
-            if expressible(rule, way, self.mesh):
-                yield way
-
-    def _price(
-        self,
-        op: ir.Operation,
-        rule: Rule,
-        way: Assignment,
-        current: Sequence[Layout],
-        shapes: Sequence[tuple[int, ...]],
-        widths: Sequence[int],
-    ) -> tuple[float, float]:
-        """Bytes and weighed work of one way; then the work alone, for a tie."""
-        total = 0.0
-        count = len(rule.operands)
-        kinds = rule.reductions(way)
-        partial = kinds.get("sum", ())
-        for i, operand in enumerate(op.operands):
-            total += self._lay(rule, i, way, current[i], operand)[0]
-        for i, dims in enumerate(rule.results, count):
-            layout = assemble(rule, dims, way, self.mesh)
-            for kind, axes in kinds.items():
-                if kind != "sum":
-                    before = Layout(layout.dims, axes)
-                    total += self.price_of(before, layout, shapes[i], widths[i])
-            old = Layout(layout.dims, partial)
-            total += self.price_of(old, current[i], shapes[i], widths[i])
-        work = 2.0 * prod(
-            n / self.mesh.count(way.get(f, ())) for f, n in enumerate(rule.sizes)
-        )
-        return total + work / FLOPS_PER_BYTE, work
-
-    def _lay(
-        self, rule: Rule, i: int, way: Assignment, old: Layout, value: ir.Value
-    ) -> tuple[float, Layout]:
-        """The cheapest layout of an operand for a way, with what it costs in bytes.
-
-        Where the op reaches over the borders of parts, their owners send what lies
-        there; or the dimension is held whole.
-        """
-        shape = tuple(ir.RankedTensorType(value.type).shape)
-        width = element_width(value)
-
-        def price(layout: Layout) -> tuple[float, int]:
-            sent, messages = halo_cost(rule, i, way, layout, shape, self.mesh)
-            moved = self.price_of(old, layout, shape, width)
-            return width * sent + moved, messages + (layout != old)
-
-        options = operand_layouts(rule, i, way, self.mesh)
-        best = min(options, key=price)
-        return price(best)[0], best
 
     def price_of(
         self, old: Layout, new: Layout, shape: tuple[int, ...], width: int
@@ -465,39 +379,6 @@ class Resharder:
 def _rank(value: ir.Value) -> int:
     type_ = value.type
     return type_.rank if isinstance(type_, ir.RankedTensorType) else 0
-
-
-_LINEAR = ("negate", "reshape", "transpose", "slice", "convert")
-
-
-def _linear_in(op: ir.Operation) -> Iterable[ir.Value]:
-    """The operands in which the op is linear together, if it is."""
-    name = op.name.removeprefix("stablehlo.")
-    operands = list(op.operands)
-    if name in ("add", "subtract"):
-        return operands
-    if name in _LINEAR:
-        same = name != "convert" or _widens(op)
-        return operands[:1] if same else []
-    if name == "reduce" and len(operands) == 2:
-        sums = body_kind(op.regions[0].blocks[0]) == "add"
-        return operands[:1] if sums and constants.splat(operands[1]) == 0 else []
-    if name in ("multiply", "divide"):
-        if constants.splat(operands[1]) is not None:
-            return operands[:1]
-        if name == "multiply" and constants.splat(operands[0]) is not None:
-            return operands[1:]
-    return []
-
-
-def _widens(op: ir.Operation) -> bool:
-    """A conversion between floats that loses nothing."""
-    old, new = (
-        ir.RankedTensorType(v.type).element_type
-        for v in (op.operands[0], op.results[0])
-    )
-    floats = isinstance(old, ir.FloatType) and isinstance(new, ir.FloatType)
-    return floats and new.width > old.width
 
 
 def _behind_barrier(value: ir.Value) -> ir.Attribute | None:

@@ -24,9 +24,9 @@ from pcp.passes.pipeline.wiring import (
     plain,
     schedules,
 )
-from pcp.passes.propagate_sharding import only_mesh
 from pcp.passes.rewriting import attributes, functions, refuse
 from pcp.passes.sharding.flow import returned
+from pcp.passes.sharding.mesh import only_mesh
 
 Value = ir.Value
 

@@ -8,7 +8,6 @@ from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
 from pcp.passes.base import Pass
 from pcp.passes.functions import symbol_name
-from pcp.passes.propagate_sharding import WHY, only_mesh, port_shardings
 from pcp.passes.rewriting import functions, refuse
 from pcp.passes.sharding.factors import (
     Assignment,
@@ -19,7 +18,7 @@ from pcp.passes.sharding.factors import (
 )
 from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.late import LATE
-from pcp.passes.sharding.layout import SHARDING, Layout, from_attribute
+from pcp.passes.sharding.layout import SHARDING, WHY, Layout, from_attribute
 from pcp.passes.sharding.local import Local, check_closed, localize
 from pcp.passes.sharding.manual import (
     FROM_PART,
@@ -28,6 +27,8 @@ from pcp.passes.sharding.manual import (
     TO_PART,
     is_manual,
 )
+from pcp.passes.sharding.mesh import only_mesh
+from pcp.passes.sharding.ports import port_shardings
 from pcp.passes.sharding.resharding import Step, steps
 from pcp.passes.sharding.rules import rule_of
 

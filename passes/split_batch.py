@@ -10,9 +10,10 @@ from pcp.errors import PassError
 from pcp.mesh import Mesh
 from pcp.passes.base import Pass
 from pcp.passes.functions import symbol_name
-from pcp.passes.propagate_sharding import only_mesh, port_shardings
 from pcp.passes.rewriting import functions, refuse
 from pcp.passes.sharding.layout import from_attribute
+from pcp.passes.sharding.mesh import only_mesh
+from pcp.passes.sharding.ports import port_shardings
 
 
 @dataclass(frozen=True)

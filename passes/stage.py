@@ -18,10 +18,11 @@ from pcp.passes.pipeline.once import assign_once
 from pcp.passes.pipeline.stages import MARK, Homes, Wanted, assign
 from pcp.passes.pipeline.tasks import build_schedule
 from pcp.passes.pipeline.work import size_bytes
-from pcp.passes.propagate_sharding import inline_calls, port_shardings
+from pcp.passes.propagate_sharding import inline_calls
 from pcp.passes.rewriting import functions, refuse
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.mesh import read_meshes
+from pcp.passes.sharding.ports import port_shardings
 
 AXIS, MESH = "pp", "mesh"
 BALANCES = ("time", "memory")

@@ -9,15 +9,12 @@ from pcp.layout import Layout
 from pcp.mesh import Mesh
 from pcp.passes.base import Pass
 from pcp.passes.functions import ROLE
-from pcp.passes.propagate_sharding import (
-    only_mesh,
-    port_shardings,
-    set_port_shardings,
-)
 from pcp.passes.rewriting import before, functions
 from pcp.passes.sharding.flow import block_of, returned
 from pcp.passes.sharding.late import REGATHER
 from pcp.passes.sharding.layout import from_attribute, to_attribute
+from pcp.passes.sharding.mesh import only_mesh
+from pcp.passes.sharding.ports import port_shardings, set_port_shardings
 
 #: Which roles each stage cuts (Rajbhandari et al., arXiv:1910.02054).
 CUT = {1: ("state",), 2: ("state", "grad"), 3: ("state", "grad", "param")}

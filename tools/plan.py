@@ -15,11 +15,11 @@ from pcp.manifest import tensor_bytes
 from pcp.mesh import Mesh
 from pcp.passes.functions import symbol_name
 from pcp.passes.pipeline.wiring import Task, Wiring, schedules
-from pcp.passes.propagate_sharding import port_shardings
 from pcp.passes.rewriting import functions
 from pcp.passes.schedule import timeline
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.mesh import read_meshes
+from pcp.passes.sharding.ports import port_shardings
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
 from pcp.passes.functions import NAME, ROLE, argument_attributes, string
 from pcp.passes.pipeline.work import size_bytes, work
-from pcp.passes.propagate_sharding import Propagation
 from pcp.passes.sharding.factors import PASS, Assignment, project
 from pcp.passes.sharding.flow import Node, block_of
 from pcp.passes.sharding.layout import Layout
+from pcp.passes.sharding.propagation import Propagation
 
 AXIS = "tp"
 

@@ -7,10 +7,21 @@ from pcp.dialect.base import as_strings
 from pcp.dialect.bindings import ir
 from pcp.layout import Axes, Layout
 
-__all__ = ["SHARDING", "Annotation", "Axes", "Layout", "from_attribute", "to_attribute"]
+__all__ = [
+    "SHARDING",
+    "WHY",
+    "Annotation",
+    "Axes",
+    "Layout",
+    "from_attribute",
+    "to_attribute",
+]
 
 #: On functions' arguments and results; on ops an array, one entry a result.
 SHARDING = "pcp.sharding"
+
+#: On ops: from where every axis of the results came, one entry an axis.
+WHY = "pcp.why"
 
 
 def to_attribute(layout: Layout, mesh: str) -> ir.Attribute:

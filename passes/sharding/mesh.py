@@ -5,10 +5,12 @@ from math import prod
 from pcp.dialect.attributes import ELASTIC, Split, axis_sizes
 from pcp.dialect.base import as_integers, symbols
 from pcp.dialect.bindings import ir
+from pcp.dialect.context import location_string
+from pcp.errors import PassError
 from pcp.mesh import Mesh
 from pcp.passes.rewriting import refuse
 
-__all__ = ["Mesh", "read_mesh", "read_meshes", "weights"]
+__all__ = ["Mesh", "only_mesh", "read_mesh", "read_meshes", "weights"]
 
 
 def read_mesh(op: ir.Operation) -> Mesh:
@@ -50,3 +52,15 @@ def read_meshes(module: ir.Module) -> dict[str, Mesh]:
         if op.operation.name == "pcp.mesh"
         for mesh in [read_mesh(op.operation)]
     }
+
+
+def only_mesh(module: ir.Module) -> Mesh:
+    """The module's mesh; a program lies on one."""
+    meshes = read_meshes(module)
+    if len(meshes) != 1:
+        found = ", ".join(f"@{name}" for name in meshes) or "none"
+        raise PassError(
+            f"{location_string(module.operation.location)}: a program is spread over "
+            f"exactly one pcp.mesh; this module has {found}"
+        )
+    return next(iter(meshes.values()))

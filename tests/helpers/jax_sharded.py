@@ -22,9 +22,9 @@ from jax.sharding import PartitionSpec as P
 from pcp.dialect.bindings import ir
 from pcp.frontends.jax import from_jax
 from pcp.layout import shard
-from pcp.passes.propagate_sharding import port_shardings
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.mesh import read_meshes
+from pcp.passes.sharding.ports import port_shardings
 
 
 def mesh(**axes: int):

@@ -21,10 +21,10 @@ from pcp.passes.functions import (
     string,
     symbol_name,
 )
-from pcp.passes.propagate_sharding import set_port_shardings
 from pcp.passes.rewriting import functions
 from pcp.passes.sharding.layout import SHARDING, from_attribute, to_attribute
 from pcp.passes.sharding.mesh import read_meshes
+from pcp.passes.sharding.ports import set_port_shardings
 
 
 def named(model: str) -> ir.Module:

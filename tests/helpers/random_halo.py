@@ -25,9 +25,8 @@ from pcp.dialect.hlo_windows import (
     dilated,
     reduce_window,
 )
-from pcp.passes import insert_reshards
-from pcp.passes.propagate_sharding import Propagation
-from pcp.passes.sharding import factors
+from pcp.passes.sharding import factors, ways
+from pcp.passes.sharding.propagation import Propagation
 
 SIZES = (3, 4, 5, 6, 7, 9, 10, 13)
 
@@ -253,8 +252,8 @@ def eager() -> Iterator[None]:
     """Whatever can be cut is, at any price: exchanges that cost would avoid."""
     own = factors.operand_layouts
     with (
-        patch.object(insert_reshards, "operand_layouts", lambda *a: own(*a)[:1]),
-        patch.object(insert_reshards, "FLOPS_PER_BYTE", 1e-3),
+        patch.object(ways, "operand_layouts", lambda *a: own(*a)[:1]),
+        patch.object(ways, "FLOPS_PER_BYTE", 1e-3),
         patch.object(Propagation, "_carries", lambda *a: True),
     ):
         yield

@@ -17,10 +17,10 @@ from pcp.dialect.context import make_context, parse
 from pcp.dialect.hlo_indexing import Windows, gather, scatter
 from pcp.layout import Layout, join, shard
 from pcp.mesh import Mesh
-from pcp.passes.propagate_sharding import port_shardings
 from pcp.passes.rewriting import sweep
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.mesh import read_meshes
+from pcp.passes.sharding.ports import port_shardings
 
 MESHES: tuple[dict[str, int], ...] = (
     {"a": 2},

@@ -15,9 +15,9 @@ from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
 from pcp.layout import shard
-from pcp.passes.propagate_sharding import port_shardings
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.mesh import read_meshes
+from pcp.passes.sharding.ports import port_shardings
 from pcp.passes.split_batch import shares
 
 

@@ -16,7 +16,7 @@ from pcp.dialect.context import parse
 from pcp.dialect.hlo_windows import dilated
 from pcp.errors import PassError
 from pcp.mesh import Mesh
-from pcp.passes import insert_reshards
+from pcp.passes.sharding import ways
 from pcp.passes.sharding.factors import Reach, operand_layouts
 from pcp.passes.sharding.halo import Exchange, overlap
 
@@ -201,9 +201,7 @@ def test_borders_are_less_than_parts(
     """The same program with every window's operand gathered: what it would send."""
     text = _annotated("scene", plan)
     assert _sent(text) == {"pcp.permute": halo}
-    monkeypatch.setattr(
-        insert_reshards, "operand_layouts", lambda *a: operand_layouts(*a)[-1:]
-    )
+    monkeypatch.setattr(ways, "operand_layouts", lambda *a: operand_layouts(*a)[-1:])
     assert sum(_sent(text).values()) == gather
     assert 10 * halo < gather
 

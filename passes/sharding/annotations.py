@@ -1,0 +1,91 @@
+"""What users, or an earlier run, wrote on a function; what no tensor can have."""
+
+from collections.abc import Iterator
+
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import location_string
+from pcp.errors import PassError, nearest
+from pcp.mesh import Mesh
+from pcp.passes.rewriting import refuse
+from pcp.passes.sharding.flow import Graph, block_of, walk
+from pcp.passes.sharding.layout import SHARDING, Annotation
+from pcp.passes.sharding.ports import port_shardings
+
+#: The number of a value in the graph, its annotation, the op that says it, and of a
+#: function at which port.
+Written = tuple[int, ir.Attribute, ir.Operation, str]
+
+
+def annotations(
+    function: ir.Operation, graph: Graph, mesh: Mesh
+) -> Iterator[tuple[int, Annotation]]:
+    """Every annotated value's number, with what is said of it; checked."""
+    for number, sharding, op, port in (
+        *_ports(function, graph),
+        *_ops(function, graph),
+    ):
+        annotation = Annotation.read(sharding)
+        _check(annotation, graph.shapes[number], mesh, op, port)
+        yield number, annotation
+
+
+def _ports(function: ir.Operation, graph: Graph) -> Iterator[Written]:
+    arguments = block_of(function, 0).arguments
+    for which, word, numbers in (
+        ("arg_attrs", "argument", [graph.index[a] for a in arguments]),
+        ("res_attrs", "result", graph.results),
+    ):
+        given = port_shardings(function, which, len(numbers))
+        for i, (number, sharding) in enumerate(zip(numbers, given, strict=True)):
+            if sharding is not None:
+                yield number, sharding, function, f"{word} {i}: "
+
+
+def _ops(function: ir.Operation, graph: Graph) -> Iterator[Written]:
+    for op in walk(block_of(function, 0)):
+        if op.name in ("pcp.constraint", "pcp.reshard"):
+            yield graph.index[op.results[0]], op.attributes["sharding"], op, ""
+        elif SHARDING in op.attributes:
+            shardings = list(ir.ArrayAttr(op.attributes[SHARDING]))
+            if len(shardings) != len(op.results):
+                refuse(op, f"{SHARDING} has {len(shardings)} entries for its results")
+            for result, sharding in zip(op.results, shardings, strict=True):
+                if (number := graph.number(result)) is not None:
+                    yield number, sharding, op, ""
+
+
+def _check(
+    annotation: Annotation,
+    shape: tuple[int, ...],
+    mesh: Mesh,
+    op: ir.Operation,
+    port: str,
+) -> None:
+    """Raise at an annotation that no tensor can have."""
+    layout = annotation.layout
+    where = f"{location_string(op.location)}: {op.name}: {port}".removesuffix(": ")
+    axes = [*layout.axes, *layout.unreduced, *annotation.replicated]
+    if annotation.mesh != mesh.name:
+        known = f"the program's mesh is @{mesh.name}"
+        raise PassError(f"{where}: a sharding names @{annotation.mesh}; {known}")
+    if len(layout.dims) != len(shape):
+        raise PassError(
+            f"{where}: the sharding {layout} has {len(layout.dims)} dims for a "
+            f"tensor of rank {len(shape)}"
+        )
+    for axis in axes:
+        if axis not in mesh.axes:
+            known = ", ".join(mesh.axes)
+            raise PassError(
+                f'{where}: the sharding {layout} names axis "{axis}", which mesh '
+                f"@{mesh.name} has not (axes: {known})." + nearest(axis, mesh.axes)
+            )
+        if axes.count(axis) > 1:
+            raise PassError(f'{where}: the sharding {layout} uses "{axis}" twice')
+    for d, (n, cut) in enumerate(zip(shape, layout.dims, strict=True)):
+        if cut and mesh.count(cut) > n:
+            raise PassError(
+                f"{where}: dimension {d} of {n} cannot be cut into "
+                f"{mesh.count(cut)} parts along {', '.join(cut)}; leave it "
+                "whole or use a smaller axis"
+            )
