@@ -2,16 +2,23 @@
 
 import os
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
 
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
 from pcp.training.dashboard import Dashboard, PlainLog
+from pcp.training.experiment import Experiment
 from pcp.training.metrics import Fanout, MetricsFile, Observer, read
+from pcp.training.prometheus import Prometheus
 from pcp.training.run_folder import RunFolder
 from pcp.training.shepherd import Outcome, Shepherd
+from pcp.training.web import WebPage
 
 PROG = "pcp shepherd"
+WEB = "127.0.0.1:0"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,6 +42,7 @@ def parser() -> Parser:
     add("--resume", action="store_true", help="continue the latest run, if any")
     add("--run", metavar="DIR", help="the run's folder; default: a new one")
     add("--no-dashboard", action="store_true", help="plain lines in a terminal too")
+    add_web(parser)
     add("--terminate", action="store_true", help="accepted; a finished run always ends")
     return parser
 
@@ -45,7 +53,7 @@ def _main(argv: Sequence[str]) -> None:
     experiment = jobs.read_experiment(flags.config, flags.model)
     resume = flags.resume or experiment.should_resume
     folder, known = jobs.run_folder(experiment, resume=resume, where=flags.run)
-    observer = watch(experiment, folder, plain=flags.no_dashboard)
+    observer = watch(experiment, folder, plain=flags.no_dashboard, web=flags.web)
     try:
         shepherd = Shepherd(
             experiment,
@@ -67,9 +75,38 @@ def _main(argv: Sequence[str]) -> None:
     conclude(folder, outcome)
 
 
-def watch(experiment, folder: RunFolder, *, plain: bool) -> Fanout:
-    """Everybody who watches a run: screen, metrics file, W&B."""
-    observers: list[Observer] = [MetricsFile(folder.metrics)]
+def add_web(parser: Parser) -> None:
+    """The flag `--web`, of all commands that hold a shepherd."""
+    parser.add_argument(
+        "--web",
+        default=WEB,
+        type=_web_address,
+        metavar="[HOST:]PORT|off",
+        help="where the run's web page and /metrics are; default 127.0.0.1 and any "
+        "free port",
+    )
+
+
+def _web_address(text: str) -> tuple[str, int] | None:
+    if text == "off":
+        return None
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise ArgumentTypeError(f"expected [HOST:]PORT or off, not {text!r}")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def watch(
+    experiment: Experiment,
+    folder: RunFolder,
+    *,
+    plain: bool,
+    web: tuple[str, int] | None = None,
+) -> Fanout:
+    """Everybody who watches a run: screen, web page, metrics file, W&B."""
+    past = read(folder.metrics) if folder.metrics.exists() else ([], {})
+    page = _web_page(experiment, past, *web) if web else []
+    observers: list[Observer] = [MetricsFile(folder.metrics), *page]
     observers += jobs.wandb_observer(experiment, folder.name)
     rounds = experiment.outer_loop_steps
     if sys.stdout.isatty() and not plain:
@@ -78,7 +115,24 @@ def watch(experiment, folder: RunFolder, *, plain: bool) -> Fanout:
         observers.append(Dashboard(rounds, Console()))
     else:
         observers.append(PlainLog(rounds, jobs.say))
-    return Fanout(observers)
+    fanout = Fanout(observers)
+    for shown in page[:1]:
+        fanout.log(f"web page {shown.url}")
+    return fanout
+
+
+def _web_page(experiment: Experiment, past, host: str, port: int) -> list[Any]:
+    """The page, and what counts for its /metrics where prometheus-client is there."""
+    figures = Prometheus() if find_spec("prometheus_client") else None
+    page = WebPage(
+        host,
+        port,
+        experiment.outer_loop_steps,
+        history=past[0],
+        validations=past[1],
+        metrics=figures.text if figures else None,
+    )
+    return [page, figures] if figures else [page]
 
 
 def conclude(folder: RunFolder, outcome: Outcome) -> None:

@@ -8,7 +8,7 @@ from pcp.errors import RuntimeFault, UsageError
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
 from pcp.tools.node import worker_command
-from pcp.tools.shepherd import conclude, watch
+from pcp.tools.shepherd import add_web, conclude, watch
 from pcp.training.node_manager import NodeManager
 from pcp.training.shepherd import Shepherd
 from pcp.training.supervisor import spawner
@@ -41,6 +41,7 @@ def parser() -> Parser:
     add("--run", metavar="DIR", help="the run's folder; default: a new one")
     add("--resume", action="store_true", help="continue the latest run, if any")
     add("--no-dashboard", action="store_true", help="plain lines in a terminal too")
+    add_web(parser)
     return parser
 
 
@@ -55,7 +56,7 @@ def _main(argv: Sequence[str]) -> None:
     device = flags.device or _local_device(flags.backend, count)
     resume = flags.resume or experiment.should_resume
     folder, _ = jobs.run_folder(experiment, resume=resume, where=flags.run)
-    observer = watch(experiment, folder, plain=flags.no_dashboard)
+    observer = watch(experiment, folder, plain=flags.no_dashboard, web=flags.web)
     try:
         shepherd = Shepherd(
             experiment,

@@ -1,6 +1,7 @@
 """Weights & Biases, for those who have a key."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib import import_module
 from typing import Any
 
@@ -46,6 +47,7 @@ class WandbRun(Quiet):
                 "tokens": record.tokens_total,
                 "bytes_sent": record.bytes_sent,
                 "outer_step": record.round,
+                **_by_worker(record),
             },
         )
 
@@ -59,3 +61,13 @@ class WandbRun(Quiet):
 
     def _log(self, step: int, values: Mapping[str, Any]) -> None:
         self._run.log(dict(values), step=step)
+
+
+def _by_worker(record: Round) -> dict[str, float]:
+    """`worker/0/loss` and so on: each worker's part, and what it uses."""
+    return {
+        f"worker/{member.worker}/{key}": value
+        for member in record.members
+        for key, value in asdict(member).items()
+        if key != "worker"
+    }

@@ -27,7 +27,7 @@ FOREIGN: dict[str, tuple[set[str], set[str]]] = {
     "autodiff": ({"numpy"}, set()),
     "compiler": ({"numpy", "pydantic"}, {"iree"}),
     "runtime": ({"numpy", "iree"}, set()),
-    "training": ({"numpy", "pydantic"}, {"matplotlib", "rich", "wandb"}),
+    "training": ({"numpy", "pydantic"}, {"matplotlib", "prometheus_client", "rich", "wandb"}),
     "engines": ({"numpy", "torch"}, {"mpi4py"}),
     "tools": ({"numpy", "pydantic"}, {"iree", "jax", "rich", "torch", "torch_mlir"}),
 }

@@ -5,36 +5,14 @@ import sys
 import types
 
 import pytest
+from helpers.round_records import record
 from helpers.training_runs import experiment
 
 from pcp.errors import ConfigError
 from pcp.training.dashboard import Dashboard, PlainLog, sparkline
-from pcp.training.metrics import Fanout, Round
+from pcp.training.metrics import Fanout
 from pcp.training.plot import plot_losses
 from pcp.training.wandb import WandbRun
-
-
-def _round(number: int, loss: float) -> Round:
-    return Round(
-        round=number,
-        epoch=1,
-        workers=2,
-        loss=loss,
-        loss_first=loss,
-        loss_min=loss - 0.1,
-        loss_max=loss + 0.1,
-        tokens=1000,
-        tokens_total=1000 * number,
-        seconds=2.0,
-        tokens_per_second=500.0,
-        bytes_sent=4_000_000,
-        bytes_sent_per_worker=2_000_000,
-        compute_seconds=1.5,
-        exchange_seconds=0.5,
-        learning_rate=0.1,
-        time=0.0,
-    )
-
 
 STATUS = {
     "run": "runs/x",
@@ -55,7 +33,7 @@ STATUS = {
 def test_plain_lines_say_what_matters():
     lines = []
     log = PlainLog(10, lines.append)
-    log.round(_round(3, 2.5))
+    log.round(record(3, 2.5))
     log.validation(3, 2.25, 11)
     assert "round 3/10  loss 2.5000  500 tokens/s  2 workers  2.00 MB sent" in lines[0]
     assert "round 3: validation loss 2.2500 (11 batches)" in lines[1]
@@ -68,7 +46,7 @@ def test_the_table_shows_the_newest_state():
     dashboard = Dashboard(10, console)
     try:
         for number in range(1, 4):
-            dashboard.round(_round(number, 5.0 - number))
+            dashboard.round(record(number, 5.0 - number))
         dashboard.validation(3, 2.25, 11)
         dashboard.status(STATUS)
         dashboard.log("worker 0 connected")
@@ -90,7 +68,7 @@ def test_a_sparkline_goes_down_when_the_loss_does():
 
 
 def test_the_plot_is_a_picture(tmp_path):
-    rounds = [_round(n, 5.0 - n) for n in range(1, 4)]
+    rounds = [record(n, 5.0 - n) for n in range(1, 4)]
     path = plot_losses(rounds, {3: 2.25, 99: 1.0}, tmp_path / "loss.png")
     assert path.read_bytes().startswith(b"\x89PNG\r\n")
 
@@ -121,12 +99,13 @@ def test_wandb_gets_rounds_and_never_the_key(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", fake)
     exp = experiment(tmp_path, wandb_api_key="secret", wandb_run_name="mine")
     run = Fanout([WandbRun(exp, "secret", "run_1")])
-    run.round(_round(1, 3.0))
+    run.round(record(1, 3.0))
     run.validation(1, 2.0, 5)
     run.close()
     assert fake.key == "secret"
     assert "secret" not in str(fake.options)
     assert fake.options["name"] == "mine"
+    assert fake.logged[0][1]["worker/1/resident_bytes"] == 100_000_000
     assert fake.logged[0][0] == 1
     assert fake.logged[0][1]["loss"] == 3.0
     assert fake.logged[1] == (1, {"validation_loss": 2.0})
