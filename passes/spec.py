@@ -54,6 +54,27 @@ def parse(text: str, kinds: Mapping[str, type[Spec]], what: str) -> Spec:
     return cls(**_values(cls, rest.removesuffix("}")))
 
 
+def split(text: str) -> tuple[str, str]:
+    """`kind` and what stands between its braces."""
+    name, _, rest = text.strip().partition("{")
+    return name.strip(), rest.removesuffix("}").strip()
+
+
+def filled(
+    text: str, kinds: Mapping[str, type[Spec]], what: str, values: Mapping[str, object]
+) -> str:
+    """`text` with `values` for the keys that its kind has and it does not give."""
+    own = parse(text, kinds, what)
+    name, inside = split(text)
+    known = {f.name for f in fields(own)}
+    given = {
+        item.partition("=")[0].strip().replace("-", "_") for item in inside.split(",")
+    }
+    more = [f"{k}={v}" for k, v in values.items() if k in known and k not in given]
+    items = ",".join([*([inside] if inside else []), *more])
+    return f"{name}{{{items}}}" if items else name
+
+
 def _values(cls: type[Spec], text: str) -> dict[str, Hyper]:
     known = {f.name: f for f in fields(cls)}
     values: dict[str, Hyper] = {}

@@ -39,6 +39,7 @@ def parser() -> Parser:
     add("--port", type=int, default=8080, help="default 8080; 0: any free one")
     add("--workers", type=int, help="workers to wait for; default: the experiment's")
     add("--model", metavar="FILE", help="instead of the experiment's model_path")
+    add("--algorithm", metavar="SPEC", help="instead of the experiment's: ddp, ...")
     add("--resume", action="store_true", help="continue the latest run, if any")
     add("--run", metavar="DIR", help="the run's folder; default: a new one")
     add("--no-dashboard", action="store_true", help="plain lines in a terminal too")
@@ -50,7 +51,7 @@ def parser() -> Parser:
 def _main(argv: Sequence[str]) -> None:
     jobs.die_with_supervisor()
     flags = parser().parse_args(argv)
-    experiment = jobs.read_experiment(flags.config, flags.model)
+    experiment = jobs.read_experiment(flags.config, flags.model, flags.algorithm)
     resume = flags.resume or experiment.should_resume
     folder, known = jobs.run_folder(experiment, resume=resume, where=flags.run)
     observer = watch(experiment, folder, plain=flags.no_dashboard, web=flags.web)

@@ -37,6 +37,7 @@ def parser() -> Parser:
     add("--target", help="what to compile for; default by backend")
     add("--device", help="the runtime's device address for all, e.g. local-sync")
     add("--model", metavar="FILE", help="instead of the experiment's model_path")
+    add("--algorithm", metavar="SPEC", help="instead of the experiment's: ddp, ...")
     add("--port", type=int, default=0, help="default: any free one")
     add("--run", metavar="DIR", help="the run's folder; default: a new one")
     add("--resume", action="store_true", help="continue the latest run, if any")
@@ -48,7 +49,7 @@ def parser() -> Parser:
 def _main(argv: Sequence[str]) -> None:
     jobs.die_with_supervisor()
     flags = parser().parse_args(argv)
-    experiment = jobs.read_experiment(flags.config, flags.model)
+    experiment = jobs.read_experiment(flags.config, flags.model, flags.algorithm)
     count = experiment.workers if flags.workers is None else flags.workers
     if count < 1:
         raise UsageError("--workers: at least one")

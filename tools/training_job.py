@@ -13,6 +13,9 @@ from datetime import datetime
 from pathlib import Path
 
 from pcp.errors import ConfigError, UsageError, nearest
+from pcp.passes import spec as specs
+from pcp.passes.optimizers import spec as optimizers
+from pcp.passes.outer import spec as outer
 from pcp.training import experiment as experiments
 from pcp.training.data import check_readable
 from pcp.training.experiment import Experiment
@@ -65,10 +68,16 @@ def check_backend(backend: str) -> str:
     return backend
 
 
-def read_experiment(path: str, model: str | None = None) -> Experiment:
-    """The experiment in `path`; `--model` replaces its `model_path`."""
+def read_experiment(
+    path: str, model: str | None = None, algorithm: str | None = None
+) -> Experiment:
+    """The experiment in `path`; `--model` and `--algorithm` replace its own."""
     experiment = experiments.load(path)
     check_readable(experiment)
+    if algorithm is not None:
+        experiment = experiment.model_copy(update={"algorithm": algorithm})
+    optimizers.parse(optimizer_text(experiment))
+    outer.parse(algorithm_text(experiment))
     if model is None:
         return experiment
     if not Path(model).exists():
@@ -77,7 +86,14 @@ def read_experiment(path: str, model: str | None = None) -> Experiment:
 
 
 def optimizer_text(experiment: Experiment) -> str:
-    """The inner optimizer as the compiler reads it."""
+    """The inner optimizer as the compiler reads it: its text, and the keys' values."""
+    keys = {
+        "weight_decay": "weight_decay",
+        "beta1": "beta1",
+        "beta2": "beta2",
+        "eps": "epsilon",
+        "momentum": "inner_momentum",
+    }
     values: dict[str, object] = {
         "lr": experiment.learning_rate,
         "clip_norm": experiment.clip_norm or 0.0,
@@ -85,29 +101,30 @@ def optimizer_text(experiment: Experiment) -> str:
         "warmup_steps": experiment.warmup_steps,
         "total_steps": experiment.inner_steps,
     }
-    if experiment.optimizer == "adamw":
-        values |= {
-            "weight_decay": experiment.weight_decay,
-            "beta1": experiment.beta1,
-            "beta2": experiment.beta2,
-            "eps": experiment.epsilon,
-        }
-    else:
-        values["momentum"] = experiment.inner_momentum
-    return _spec(experiment.optimizer, values)
+    kind, _ = specs.split(experiment.optimizer)
+    values |= _chosen(experiment, keys, whole=kind in ("adamw", "sgd"))
+    if kind == "sgd" and "weight_decay" not in experiment.model_fields_set:
+        del values["weight_decay"]
+    return specs.filled(experiment.optimizer, optimizers.KINDS, "optimizer", values)
 
 
 def algorithm_text(experiment: Experiment) -> str:
-    """The outer algorithm as the compiler reads it."""
-    values = {
-        "lr": experiment.outer_learning_rate,
-        "momentum": experiment.nesterov_momentum,
+    """The outer algorithm as the compiler reads it: its text, and the keys' values."""
+    keys = {"lr": "outer_learning_rate", "momentum": "nesterov_momentum"}
+    kind, _ = specs.split(experiment.algorithm)
+    values = _chosen(experiment, keys, whole=kind == "diloco")
+    return specs.filled(experiment.algorithm, outer.KINDS, "algorithm", values)
+
+
+def _chosen(
+    experiment: Experiment, keys: Mapping[str, str], *, whole: bool
+) -> dict[str, object]:
+    """The values of an experiment's keys that were given, or of all of them."""
+    return {
+        name: getattr(experiment, key)
+        for name, key in keys.items()
+        if whole or key in experiment.model_fields_set
     }
-    return _spec("diloco", values)
-
-
-def _spec(kind: str, values: Mapping[str, object]) -> str:
-    return f"{kind}{{{','.join(f'{k}={v}' for k, v in values.items())}}}"
 
 
 def compiler_for(

@@ -15,7 +15,7 @@ from pcp.manifest import Manifest
 from pcp.training.data import Corpus, check_vocabulary
 from pcp.training.experiment import Experiment
 from pcp.training.leases import LeasePool
-from pcp.training.trainer import batch_shape, check_bundle
+from pcp.training.trainer import batch_shape, check_bundle, trains_alone
 
 CompileFor = Callable[[str], bytes]
 
@@ -50,6 +50,11 @@ class Artifacts:
         if self._corpus is None:
             raise StateMismatch("no program was made yet, so no data was opened")
         return self._corpus
+
+    @property
+    def alone(self) -> bool:
+        """Whether a round has one member, since nothing is exchanged."""
+        return any(trains_alone(made.manifest) for made in self._made.values())
 
     def get(self, target: str) -> Artifact:
         """The bundle for `target`, compiled if nobody asked for it before."""

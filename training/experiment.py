@@ -29,6 +29,7 @@ FROZEN_KEYS = (
     "validation_fraction",
     "max_epochs",
     "tau",
+    "algorithm",
 )
 
 
@@ -63,14 +64,25 @@ class Experiment(BaseModel):
     )
 
     learning_rate: float = Field(gt=0, description="of the inner optimizer")
-    optimizer: Literal["adamw", "sgd", "nesterov"] = Field(
-        "adamw", description="inner optimizer"
+    algorithm: str = Field(
+        "diloco",
+        description="how workers are kept together, with what differs from its "
+        "defaults: diloco{lr=0.7,momentum=0.9}, ddp, ...",
     )
-    weight_decay: float = Field(0.01, ge=0, description="decoupled, for adamw")
+    optimizer: str = Field(
+        "adamw",
+        description="inner optimizer, with what differs from its defaults and has no "
+        "key here: adamw, muon{ns_steps=5}, ...",
+    )
+    weight_decay: float = Field(
+        0.01, ge=0, description="of the inner optimizer; decoupled for adamw"
+    )
     beta1: float = Field(0.9, ge=0, lt=1, description="adamw's first moment")
     beta2: float = Field(0.999, ge=0, lt=1, description="adamw's second moment")
     epsilon: float = Field(1e-8, gt=0, description="adamw's denominator")
-    inner_momentum: float = Field(0.0, ge=0, lt=1, description="of sgd and nesterov")
+    inner_momentum: float = Field(
+        0.0, ge=0, lt=1, description="of sgd, nesterov and muon"
+    )
     clip_norm: float | None = Field(
         None, gt=0, description="largest global gradient norm; null: no clipping"
     )
@@ -82,9 +94,18 @@ class Experiment(BaseModel):
     tau: int = Field(gt=0, description="inner steps per round")
     outer_loop_steps: int = Field(gt=0, description="rounds")
     max_epochs: int = Field(1, gt=0, description="passes over the data at most")
-    outer_learning_rate: float = Field(0.7, gt=0, description="of the outer step")
+    outer_learning_rate: float = Field(
+        0.7,
+        gt=0,
+        description="of the outer step; left out, another algorithm than diloco has "
+        "its own",
+    )
     nesterov_momentum: float = Field(
-        0.9, ge=0, lt=1, description="of the outer step; 0 for plain averaging"
+        0.9,
+        ge=0,
+        lt=1,
+        description="of the outer step, 0 for plain averaging; left out, another "
+        "algorithm than diloco has its own",
     )
     effective_batch_size: int | None = Field(
         None,

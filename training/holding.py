@@ -10,11 +10,11 @@ from typing import Any
 
 from pcp.errors import StateMismatch
 from pcp.training import tensors
+from pcp.training.contract import Trainer
 from pcp.training.leases import Range
 from pcp.training.protocol import Commit, Prepared
 from pcp.training.state import INNER, OWN, PRIVATE, moved, prefixed
 from pcp.training.tensors import Arrays
-from pcp.training.trainer import Trainer
 
 
 @dataclass

@@ -35,6 +35,8 @@ class Rounds:
         self.done: list[Round] = []
         """Rounds that were committed by this process."""
         self._group: list[str] = []
+        self.alone = False
+        """A round has one member; other workers stand by."""
 
     @property
     def begun(self) -> bool:
@@ -67,6 +69,13 @@ class Rounds:
     def start(self, ready: list[Member]) -> None:
         """The first attempt of the next round."""
         progress = self._ledger.progress
+        if self.alone:
+            ready = [
+                min(
+                    ready,
+                    key=lambda m: (m.name not in progress.outstanding, self._rank(m)),
+                )
+            ]
         names = {member.name for member in ready}
         for name, lease in list(progress.outstanding.items()):
             if name not in names:

@@ -256,6 +256,7 @@ class Shepherd:
                     "resume with the same ones, or start a new run"
                 )
         self.folder.make_latest()
+        self.rounds.alone = self._artifacts.alone
         self.renew_pool()
 
     def _on_ready(self, member: Member, message: Ready) -> None:

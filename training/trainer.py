@@ -19,13 +19,14 @@ repeated from its beginning.
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 
-from pcp.errors import BundleError, StateMismatch
+from pcp.errors import BundleError, StateMismatch, UsageError
 from pcp.manifest import Function, Manifest, TensorSpec
 from pcp.runtime.dtypes import numpy_dtype
+from pcp.training.beside import Beside
 from pcp.training.data import Batch
 from pcp.training.state import (
     INNER,
@@ -37,75 +38,6 @@ from pcp.training.state import (
     shared_part,
 )
 from pcp.training.tensors import Arrays
-
-
-class Trainer(Protocol):
-    """What a worker needs from a model; `BundleTrainer` is the real one."""
-
-    batch: int
-    block: int
-    every_step: bool
-    """Members meet in every inner step: a round is theirs together."""
-    waited: float
-    """Seconds that the inner steps of this round spent in exchanges."""
-
-    @property
-    def parameter_shapes(self) -> Sequence[Sequence[int]]:
-        """Shapes of the trained tensors."""
-        ...
-
-    @property
-    def shared(self) -> Arrays:
-        """Parameters and outer state, by prefixed names: what all agree on."""
-        ...
-
-    @property
-    def private(self) -> Arrays:
-        """Outer state of this worker's own, by name."""
-        ...
-
-    def fresh(self, seed: int) -> None:
-        """Start from the seed."""
-        ...
-
-    def restore(self, snapshot: Mapping[str, np.ndarray], index: int) -> None:
-        """Start from a snapshot; `index` picks one of its inner states.
-
-        The private state is that of `index` if there is one, else it begins anew.
-        """
-        ...
-
-    def join(self, communicator: Any) -> None:
-        """The group of the round that begins, or that is tried again."""
-        ...
-
-    def begin(self) -> None:
-        """Local parameters := the shared ones."""
-        ...
-
-    def step(self, batches: Sequence[Batch]) -> Any:
-        """One inner step; returns the loss, perhaps still on the device."""
-        ...
-
-    def outer(self, tokens: int, communicator: Any) -> Arrays:
-        """The new state, shared and private, from all members' local parameters."""
-        ...
-
-    def adopt(self, new: Arrays) -> None:
-        """Make this the state; what is private stays where `new` has none."""
-        ...
-
-    def inner(self) -> Arrays:
-        """Copies of the inner optimizer's state."""
-        ...
-
-    def evaluate(self, batch: Batch) -> float:
-        """The loss of the shared parameters."""
-        ...
-
-    def close(self) -> None:
-        """Release the device."""
-        ...
 
 
 def one_group(
@@ -158,8 +90,16 @@ _NOTHING = Function(inputs=(), results=())
 class BundleTrainer:
     """A `Trainer` that runs a training bundle on a `pcp.runtime.Program`."""
 
-    def __init__(self, program: Any, manifest: Manifest) -> None:
+    resumes = False
+    progress = 0
+
+    def __init__(
+        self, program: Any, manifest: Manifest, beside: Any | None = None
+    ) -> None:
+        """`beside` is a second program of the bundle, for `@outer_early`."""
         check_bundle(manifest)
+        if ("outer_early" in manifest.functions) != (beside is not None):
+            raise BundleError("one with @outer_early is loaded with BundleTrainer.load")
         self.batch, self.block = batch_shape(manifest)
         self.parameter_shapes: Sequence[Sequence[int]] = [
             p.shape for p in manifest.parameters
@@ -183,6 +123,7 @@ class BundleTrainer:
         self._state: list[Any] = []
         self._kept: dict[str, Any] = {}
         """Outer state within a round, where members meet in every step."""
+        self._early = None if beside is None else Beside(beside)
 
     @classmethod
     def load(cls, bundle: Any, device: str, target: str | None) -> Self:
@@ -192,8 +133,10 @@ class BundleTrainer:
         """
         from pcp.runtime.executor import Program
 
-        program = Program.load(bundle, device=device, module=target)
-        return cls(program, bundle.manifest)
+        program, beside = Program.load(bundle, device=device, module=target), None
+        if "outer_early" in bundle.manifest.functions:
+            beside = Program.load(bundle, device=program.device, module=target)
+        return cls(program, bundle.manifest, beside)
 
     @property
     def shared(self) -> Arrays:
@@ -241,11 +184,15 @@ class BundleTrainer:
         self._restore_inner(snapshot, index)
 
     def join(self, communicator: Any) -> None:
-        """Exchanges go to this group from now on."""
+        """Exchanges go to this group from now on; `@outer_early` starts at once."""
         self._program.communicator = communicator
+        if self._early is not None:
+            kept = self._kept_by_role(self._shared | self._private)
+            arguments = self._arguments("outer_early", kept)
+            self._early.start(communicator, "outer_early", arguments)
 
-    def begin(self) -> None:
-        """Local parameters := the shared ones."""
+    def begin(self, steps: int = 1, tokens: int = 1) -> None:
+        """Local parameters := the shared ones; the round has so many steps, tokens."""
         self.waited = 0.0
         self._local = [self._device(self._shared[PARAMETER + n]) for n in self._names]
         if self.every_step:
@@ -273,6 +220,13 @@ class BundleTrainer:
         self._local, self._state = list(results[:count]), list(results[count:])
         return losses
 
+    def turn(self) -> None:
+        """Nothing is due between two inner steps."""
+
+    def resume(self) -> None:
+        """A round that does not resume begins again."""
+        raise UsageError("this round cannot be resumed in mid-way")
+
     def _synced(self, gradients: Sequence[Any], tokens: int) -> Sequence[Any]:
         """`@grad_sync` with the group."""
         began = time.monotonic()
@@ -296,6 +250,7 @@ class BundleTrainer:
             "anchor": [self._shared[PARAMETER + n] for n in self._names],
             "param": self._local,
             "tokens": [np.array(tokens, np.float32)],
+            "received": [] if self._early is None else self._early.finish(),
             **self._kept_by_role(self._shared | self._private),
         }
         results = self._call("outer_step", *self._arguments("outer_step", values))
@@ -337,6 +292,8 @@ class BundleTrainer:
     def close(self) -> None:
         """Release device arrays, then the program."""
         self._local, self._state, self._kept = [], [], {}
+        if self._early is not None:
+            self._early.close()
         self._program.close()
 
     def _call(self, name: str, *arguments: Any) -> Sequence[Any]:

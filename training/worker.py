@@ -26,6 +26,7 @@ from typing import Any
 
 from pcp.errors import PcpError, ProtocolError, RuntimeFault, StateMismatch
 from pcp.runtime import fetch_snapshot
+from pcp.training.contract import Trainer
 from pcp.training.data import Corpus, check_vocabulary
 from pcp.training.experiment import Experiment, parse
 from pcp.training.holding import Holding
@@ -45,7 +46,6 @@ from pcp.training.protocol import (
 )
 from pcp.training.round_runner import RoundRunner
 from pcp.training.tensors import Arrays
-from pcp.training.trainer import Trainer
 
 _FETCH_SECONDS = 120.0
 _RESTORE_ATTEMPTS = 3

@@ -52,7 +52,7 @@ def bundle() -> bytes:
 
 
 class BigramTrainer:
-    """`pcp.training.trainer.Trainer` in numpy; `pause` slows each inner step."""
+    """`pcp.training.contract.Trainer` in numpy; `pause` slows each inner step."""
 
     batch, block = BATCH, BLOCK
     parameter_shapes = ((VOCABULARY, VOCABULARY),)
@@ -82,7 +82,7 @@ class BigramTrainer:
     def join(self, communicator):
         pass
 
-    def begin(self):
+    def begin(self, steps=1, tokens=1):
         self.local = self.shared["parameter/table"].copy()
 
     def loss_and_gradient(self, table, batch):
@@ -116,6 +116,12 @@ class BigramTrainer:
         step = delta + np.float32(OUTER_MOMENTUM) * momentum
         new = anchor - np.float32(OUTER_RATE) * step
         return {"parameter/table": new, "outer/table": momentum}
+
+    def turn(self):
+        pass
+
+    def resume(self):
+        raise AssertionError
 
     def adopt(self, shared):
         self.shared = shared
