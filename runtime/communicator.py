@@ -37,6 +37,7 @@ from pcp.runtime.uneven import Uneven
 if TYPE_CHECKING:
     from pcp.runtime.elastic import ElasticCommunicator
     from pcp.runtime.rendezvous import Rendezvous
+    from pcp.runtime.tls import Tls
 
 Seconds = float | timedelta | None
 
@@ -76,6 +77,7 @@ class Communicator(Rooted, Uneven):
         shared_memory: bool = True,
         key: bytes | str | None = None,
         streams: int = 1,
+        tls: "Tls | None" = None,
     ) -> "Communicator":
         """Join a world of fixed size; rank 0 hosts the rendezvous at `address`.
 
@@ -86,7 +88,8 @@ class Communicator(Rooted, Uneven):
         members on one machine large payloads go through `shared_memory`. With a
         `key` only those are let in who have the same (`keys`). `streams` is the
         number of connections to each peer: over long round trips several carry
-        more (`striping`).
+        more (`striping`). With `tls` they are encrypted, and only those are let in
+        whose certificate its authority signed (`tls.Tls`).
         """
         from pcp.runtime.rendezvous import meet
 
@@ -101,6 +104,7 @@ class Communicator(Rooted, Uneven):
             shared_memory,
             keys.checked(key),
             streams,
+            tls,
         )
 
     @classmethod
@@ -118,6 +122,7 @@ class Communicator(Rooted, Uneven):
         faults: FaultPlan | None = None,
         shared_memory: bool = True,
         key: bytes | str | None = None,
+        tls: "Tls | None" = None,
     ) -> "ElasticCommunicator":
         """Join the elastic world of the coordinator at `address`.
 
@@ -143,6 +148,7 @@ class Communicator(Rooted, Uneven):
             faults=faults,
             shared_memory=shared_memory,
             key=key,
+            tls=tls,
         )
 
     @classmethod
@@ -448,17 +454,21 @@ class Communicator(Rooted, Uneven):
         return self._post(calls.barrier(self._seat, self._patience(timeout)), tag)
 
     def group(
-        self, ranks: Sequence[int], *, key: bytes | str | None = None
+        self,
+        ranks: Sequence[int],
+        *,
+        key: bytes | str | None = None,
+        tls: "Tls | None" = None,
     ) -> "Communicator | None":
         """A communicator of some members, which get their places in `ranks`.
 
         All members call it; each names the group it belongs to, so that a world
         can fall into several at once. None for a member that is not in `ranks`.
-        Give the `key` again that the world has. Close it before the world.
+        Give the `key` and `tls` again that the world has. Close it before the world.
         """
         from pcp.runtime.subgroups import form
 
-        return form(self, ranks, key)
+        return form(self, ranks, key, tls)
 
     def param_sync(
         self,

@@ -12,7 +12,7 @@ import os
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pcp.errors import ConfigError, ProtocolError, RuntimeFault
 from pcp.runtime.endpoint import Endpoint
@@ -20,6 +20,9 @@ from pcp.runtime.framing import Frame, Header, Kind, json_payload, parse_json
 from pcp.runtime.membership import Membership, Past, Send
 from pcp.runtime.tcp import TcpLink
 from pcp.runtime.transport import Link
+
+if TYPE_CHECKING:
+    from pcp.runtime.tls import Tls
 
 PURPOSE = "membership"
 MAX_CONTROL = 1 << 20
@@ -63,6 +66,7 @@ class Coordinator:
         silence: float = 5.0,
         state: Path | None = None,
         key: bytes | str | None = None,
+        tls: "Tls | None" = None,
     ) -> "Coordinator":
         """A coordinator of its own at `address`.
 
@@ -70,10 +74,11 @@ class Coordinator:
         member that is not heard of for `silence` seconds is dead; one whose
         connection breaks has as long to come back. `state` is a file that counts
         how often this group's coordinator was started, so that epochs grow;
-        without one the clock serves. `key` is as in `Endpoint.listen`.
+        without one the clock serves. `key` and `tls` are as in
+        `Endpoint.listen`.
         """
         # Members were given an address that reaches it: it need not tell them one.
-        endpoint = Endpoint.listen(address, advertise=address, key=key)
+        endpoint = Endpoint.listen(address, advertise=address, key=key, tls=tls)
         try:
             return cls(
                 endpoint,

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pcp.errors import (
     CollectiveAborted,
@@ -41,6 +41,9 @@ from pcp.runtime.framing import Frame, Header, Kind, json_payload, parse_json, t
 from pcp.runtime.operation import Operation, Pending
 from pcp.runtime.tcp import TcpLink
 from pcp.runtime.transport import Link
+
+if TYPE_CHECKING:
+    from pcp.runtime.tls import Tls
 
 T = TypeVar("T")
 _REDIAL_SECONDS = 0.2
@@ -139,7 +142,9 @@ class Coordination:
             left = deadline - time.monotonic()
             try:
                 wait = max(0.05, min(left, 5.0))
-                sock = keys.dial(self.address, wait, self._endpoint.key)
+                sock = keys.dial(
+                    self.address, wait, self._endpoint.key, self._endpoint.tls
+                )
             except ProtocolError as error:
                 self._give_up(error)
                 return
@@ -154,7 +159,7 @@ class Coordination:
             self._loop.ask(lambda sock=sock: self._adopt(sock))
             return
 
-    def _adopt(self, sock: socket.socket) -> None:
+    def _adopt(self, sock: transport.Wire) -> None:
         link = TcpLink(self._loop, sock, self, f"the coordinator at {self.address}")
         self._link, self._welcome = link, False
         hello = greeting(self.agent.name, self._endpoint.address, self.agent.past())
@@ -349,6 +354,7 @@ def join(
     faults: FaultPlan | None,
     shared_memory: bool,
     key: bytes | str | None,
+    tls: "Tls | None" = None,
 ) -> ElasticCommunicator:
     """The communicator that `Communicator.join` gives."""
     limit = seconds(timeout)
@@ -364,6 +370,7 @@ def join(
         faults=faults,
         shared_memory=shared_memory,
         key=key,
+        tls=tls,
     )
     coordination = Coordination(endpoint, address, name, patience)
     try:

@@ -33,6 +33,7 @@ from pcp.runtime.transport import Link
 
 if TYPE_CHECKING:
     from pcp.runtime.communicator import Communicator
+    from pcp.runtime.tls import Tls
 
 HANDSHAKE_SECONDS = 5.0
 PARK_SECONDS = 60.0
@@ -53,7 +54,10 @@ class Endpoint:
         shared_memory: bool,
         key: keys.Key,
         streams: int = 1,
+        tls: "Tls | None" = None,
     ) -> None:
+        if tls is not None:
+            tls.check()
         self._listener = transport.listen(address)
         host, port = self._listener.getsockname()[:2]
         self.listening = transport.format_address(host, port)
@@ -66,6 +70,7 @@ class Endpoint:
         self.shared_memory = shared_memory
         self.key = key
         self.streams = streams
+        self.tls = tls
         self._greeters: dict[str, Greeter] = {"group": self._greet_member}
         self._waiting: dict[TcpLink, float] = {}
         self._gates: WeakKeyDictionary[Link, keys.Gate] = WeakKeyDictionary()
@@ -90,6 +95,7 @@ class Endpoint:
         shared_memory: bool = True,
         key: bytes | str | None = None,
         streams: int = 1,
+        tls: "Tls | None" = None,
     ) -> "Endpoint":
         """Listen on `address` (port 0: any free one).
 
@@ -99,7 +105,8 @@ class Endpoint:
         members on one machine large payloads go through `shared_memory`. With a
         `key` only those are let in who have the same (`keys`). Large payloads to a
         peer share `streams` connections and do without the memory (`striping`):
-        for long round trips.
+        for long round trips. With `tls` all connections are encrypted, and only
+        those are let in whose certificate its authority signed (`tls`).
         """
         if not 1 <= streams <= MAX_STREAMS:
             raise ConfigError(f"streams={streams}: give 1 to {MAX_STREAMS}")
@@ -111,7 +118,9 @@ class Endpoint:
             )
         pulse = Pulse(heartbeat, silence)
         checked = keys.checked(key)
-        return cls(address, advertise, pulse, faults, shared_memory, checked, streams)
+        return cls(
+            address, advertise, pulse, faults, shared_memory, checked, streams, tls
+        )
 
     def form(
         self,
@@ -203,6 +212,7 @@ class Endpoint:
             share=self.shared_memory,
             key=self.key,
             streams=self.streams,
+            tls=self.tls,
         )
         self.loop.ask(lambda: self._begin(forming))
         try:
@@ -250,7 +260,8 @@ class Endpoint:
             if len(self._waiting) >= _MAX_WAITING:
                 sock.close()
                 continue
-            link = TcpLink(self.loop, sock, self, peer)
+            wire = sock if self.tls is None else self.tls.serve(sock)
+            link = TcpLink(self.loop, wire, self, peer)
             self._waiting[link] = time.monotonic() + HANDSHAKE_SECONDS
             self._gates[link] = keys.Gate(self.key)
 

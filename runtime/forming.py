@@ -10,7 +10,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pcp.errors import (
     CollectiveAborted,
@@ -26,6 +26,9 @@ from pcp.runtime.shared_memory import shared
 from pcp.runtime.striping import StripedLink
 from pcp.runtime.tcp import TcpLink
 from pcp.runtime.transport import Link
+
+if TYPE_CHECKING:
+    from pcp.runtime.tls import Tls
 
 EPOCH_OVER = 1
 """Code of a refusal that only means: the group has moved on."""
@@ -43,6 +46,7 @@ class Forming:
         *,
         share: bool = True,
         key: keys.Key = None,
+        tls: "Tls | None" = None,
         streams: int = 1,
     ) -> None:
         self.group = group
@@ -50,6 +54,7 @@ class Forming:
         self._lanes: dict[int, dict[int, TcpLink]] = {}
         self._share = share
         self._key = key
+        self._tls = tls
         self.epoch = group.epoch
         self._members = list(members)
         self._digest = members_digest(members)
@@ -163,7 +168,7 @@ class Forming:
         address = self._members[peer]
         try:
             left = max(0.05, deadline - time.monotonic())
-            sock = keys.dial(address, left, self._key)
+            sock = keys.dial(address, left, self._key, self._tls)
         except PeerLost as error:
             raise PeerLost(f"rank {peer} is lost: {error}", peer=peer) from error
         hello = {

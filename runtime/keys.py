@@ -14,13 +14,16 @@ said, nor protect it from somebody who can change bytes on the way.
 
 import hmac
 import os
-import socket
 import time
+from typing import TYPE_CHECKING
 
 from pcp.errors import ConfigError, ProtocolError
 from pcp.runtime import transport
 from pcp.runtime.framing import MAX_TEXT, Frame, Kind, text
 from pcp.runtime.wire import read_frame, write_frame
+
+if TYPE_CHECKING:
+    from pcp.runtime.tls import Tls
 
 NONCE_BYTES = 32
 PROOF_BYTES = 32
@@ -46,24 +49,29 @@ def proof(key: bytes, who: str, nonce_c: bytes, nonce_s: bytes) -> bytes:
     return hmac.digest(key, said, "sha256")
 
 
-def dial(address: str, timeout: float, key: Key) -> socket.socket:
-    """`transport.dial`, and proofs both ways when there is a key.
+def dial(
+    address: str, timeout: float, key: Key, tls: "Tls | None" = None
+) -> transport.Wire:
+    """`transport.dial`, TLS over it, and proofs both ways when there is a key.
 
-    ProtocolError when the other side has another key, or none.
+    ProtocolError when the other side has another key or a certificate that is
+    not good here, or none.
     """
     deadline = time.monotonic() + timeout
-    sock = transport.dial(address, timeout)
-    if key is None:
-        return sock
+    sock: transport.Wire = transport.dial(address, timeout)
     try:
-        _prove(sock, address, deadline, key)
+        if tls is not None:
+            left = max(0.05, deadline - time.monotonic())
+            sock = tls.dial(sock, address, left)  # type: ignore[arg-type]
+        if key is not None:
+            _prove(sock, address, deadline, key)
     except BaseException:
         sock.close()
         raise
     return sock
 
 
-def _prove(sock: socket.socket, address: str, deadline: float, key: bytes) -> None:
+def _prove(sock: transport.Wire, address: str, deadline: float, key: bytes) -> None:
     mine = os.urandom(NONCE_BYTES)
     write_frame(sock, address, Frame(Kind.AUTH, payload=mine))
     header, payload = read_frame(sock, address, deadline, MAX_TEXT)

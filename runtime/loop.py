@@ -14,12 +14,24 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Protocol
 
 from pcp.errors import RuntimeFault, Timeout
 
 _log = logging.getLogger("pcp.runtime")
 _MAX_SLEEP = 1.0
+
+
+class Descriptor(Protocol):
+    """A socket, or what stands for one."""
+
+    def fileno(self) -> int:
+        """Its number."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
 
 
 class Timer:
@@ -106,7 +118,7 @@ class Loop:
             raise Timeout(message) from None
 
     def watch(
-        self, sock: socket.socket, events: int, handler: Callable[[int], None]
+        self, sock: Descriptor, events: int, handler: Callable[[int], None]
     ) -> None:
         """Call `handler(events)` when the socket is ready; 0 stops watching."""
         known = sock.fileno() in self._selector.get_map()

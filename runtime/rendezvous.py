@@ -7,10 +7,9 @@ protocol) is told why and the rendezvous goes on. A member that dies while
 waiting fails the attempt for all, so that nobody waits for it.
 """
 
-import socket
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pcp.errors import ConfigError, PeerLost, ProtocolError, RuntimeFault, Timeout
 from pcp.runtime import keys, transport
@@ -28,6 +27,9 @@ from pcp.runtime.framing import (
 from pcp.runtime.tcp import TcpLink
 from pcp.runtime.transport import Link
 from pcp.runtime.wire import read_frame, write_frame
+
+if TYPE_CHECKING:
+    from pcp.runtime.tls import Tls
 
 _LOST = 2
 """Code of a refusal that means: a member died; `offset` is its rank."""
@@ -150,6 +152,7 @@ def meet(
     shared_memory: bool,
     key: keys.Key,
     streams: int = 1,
+    tls: "Tls | None" = None,
 ) -> Any:
     """The communicator that `Communicator.connect` gives."""
     if world_size < 1 or not 0 <= rank < world_size:
@@ -162,13 +165,13 @@ def meet(
         if rank == 0:
             host = where
             if not isinstance(host, Rendezvous):
-                host = Rendezvous.listen(host, key=key)
+                host = Rendezvous.listen(host, key=key, tls=tls)
             owned.append(host)
             host.expect(world_size)
             host.give_up(timeout)
             where = host.address
         assert isinstance(where, str), "rank 0 knows the address by now"
-        sock = _reach(where, deadline, key)
+        sock = _reach(where, deadline, key, tls)
         owned.insert(0, sock)
         endpoint = Endpoint.listen(
             transport.format_address(sock.getsockname()[0], 0),
@@ -178,6 +181,7 @@ def meet(
             shared_memory=shared_memory,
             key=key,
             streams=streams,
+            tls=tls,
         )
         owned[0] = endpoint
         members = _register(sock, where, rank, world_size, endpoint.address, deadline)
@@ -191,11 +195,14 @@ def meet(
         raise
 
 
-def _reach(address: str, deadline: float, key: keys.Key) -> socket.socket:
+def _reach(
+    address: str, deadline: float, key: keys.Key, tls: "Tls | None"
+) -> transport.Wire:
     """Dial until somebody listens there."""
     while True:
         try:
-            return keys.dial(address, max(0.05, deadline - time.monotonic()), key)
+            left = max(0.05, deadline - time.monotonic())
+            return keys.dial(address, left, key, tls)
         except PeerLost as error:
             if time.monotonic() > deadline:
                 raise Timeout(
@@ -205,7 +212,7 @@ def _reach(address: str, deadline: float, key: keys.Key) -> socket.socket:
 
 
 def _register(
-    sock: socket.socket,
+    sock: transport.Wire,
     address: str,
     rank: int,
     world_size: int,

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,9 @@ from pcp.runtime.framing import (
     text_payload,
 )
 from pcp.runtime.wire import read_frame, read_header, read_payload, write_frame
+
+if TYPE_CHECKING:
+    from pcp.runtime.tls import Tls
 
 Provider = Callable[[], tuple[int, Mapping[str, NDArray]]]
 _SEGMENT = 1 << 20
@@ -59,6 +62,7 @@ def fetch_snapshot(
     *,
     max_bytes: int = 1 << 36,
     key: bytes | str | None = None,
+    tls: "Tls | None" = None,
 ) -> tuple[int, dict[str, NDArray]]:
     """The (revision, arrays) that the endpoint at `address` serves.
 
@@ -67,7 +71,7 @@ def fetch_snapshot(
     """
     patience = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     deadline = time.monotonic() + patience
-    with keys.dial(address, patience, keys.checked(key)) as sock:
+    with keys.dial(address, patience, keys.checked(key), tls) as sock:
         hello = json_payload({"purpose": "snapshot"})
         write_frame(sock, address, Frame(Kind.HELLO, payload=hello))
         header, payload = read_frame(sock, address, deadline, MAX_PAYLOAD)

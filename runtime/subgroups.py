@@ -4,7 +4,7 @@ The first of them hosts the meeting, and its address goes round in the world.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,10 +12,18 @@ from pcp.errors import UsageError
 from pcp.runtime import transport
 from pcp.runtime.rendezvous import Rendezvous
 
+if TYPE_CHECKING:
+    from pcp.runtime.tls import Tls
+
 _ADDRESS_BYTES = 256
 
 
-def form(world: Any, ranks: Sequence[int], key: bytes | str | None = None) -> Any:
+def form(
+    world: Any,
+    ranks: Sequence[int],
+    key: bytes | str | None = None,
+    tls: "Tls | None" = None,
+) -> Any:
     """The group of `ranks`, in that order; None for who is not among them."""
     ranks = list(ranks)
     legal = all(0 <= rank < world.world_size for rank in ranks)
@@ -25,7 +33,9 @@ def form(world: Any, ranks: Sequence[int], key: bytes | str | None = None) -> An
         )
     member = world.rank in ranks
     hosts = world.rank == ranks[0]
-    meeting = Rendezvous.listen(f"{_host(world)}:0", key=key) if hosts else None
+    meeting = None
+    if hosts:
+        meeting = Rendezvous.listen(f"{_host(world)}:0", key=key, tls=tls)
     try:
         addresses = _share(world, meeting.address if meeting else "")
         if not member:
@@ -38,6 +48,7 @@ def form(world: Any, ranks: Sequence[int], key: bytes | str | None = None) -> An
             world_size=len(ranks),
             timeout=world.timeout,
             key=key,
+            tls=tls,
         )
     except BaseException:
         if meeting is not None:

@@ -21,7 +21,7 @@ from pcp.runtime.framing import (
     verify_payload,
 )
 from pcp.runtime.loop import Loop
-from pcp.runtime.transport import Sink, translate
+from pcp.runtime.transport import Sink, Wire, translate
 
 _NOTHING = memoryview(b"")
 _TURN_BYTES = 4 << 20
@@ -73,7 +73,7 @@ class TcpLink:
     """A link over a connected socket; see `transport.Link`."""
 
     def __init__(
-        self, loop: Loop, sock: socket.socket, sink: Sink, label: str, epoch: int = 0
+        self, loop: Loop, sock: Wire, sink: Sink, label: str, epoch: int = 0
     ) -> None:
         self.label = label
         self.epoch = epoch
@@ -82,6 +82,7 @@ class TcpLink:
         self.bytes_sent = self.bytes_received = 0
         self._loop = loop
         self._sock = sock
+        self._buffered = getattr(sock, "buffered", None)
         self._queue: deque[_Outgoing] = deque()
         self._header = memoryview(bytearray(HEADER_BYTES))
         self._incoming: Header | None = None
@@ -159,7 +160,7 @@ class TcpLink:
             self._deaf = True
             self.close(flush=1.0)
 
-    def detach(self) -> socket.socket:
+    def detach(self) -> Wire:
         """The blocking socket itself; this link ends without closing it."""
         self._want(0)
         self._open = False
@@ -262,6 +263,13 @@ class TcpLink:
             except RuntimeFault as fault:
                 self.refuse(str(fault))
                 self._loop.call(self.sink.lost, self, fault)
+        # Bytes that TLS has already are not announced again by the kernel.
+        if self._open and self._buffered is not None and self._buffered():
+            self._loop.call(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._open:
+            self._readable()
 
     def _room(self) -> memoryview:
         """Where the next bytes go: small frames are read several at a time."""

@@ -11,15 +11,71 @@ ours: above it there are `PeerLost`, `Timeout`, `ProtocolError`, no OSError.
 import errno
 import ipaddress
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol, Self
 
-from pcp.errors import ConfigError, PeerLost, RuntimeFault, Timeout
+from pcp.errors import ConfigError, PeerLost, ProtocolError, RuntimeFault, Timeout
 from pcp.runtime.framing import Frame, Header
 
 ENDURE_SECONDS = 120.0
 """How long the kernel tries to deliver; heartbeats are to notice much earlier."""
+
+
+class Untrusted(OSError):
+    """A carrier does not accept what came, or who sent it; says why."""
+
+
+class Wire(Protocol):
+    """What links and handshakes need of a socket; `tls.TlsSocket` is another."""
+
+    def fileno(self) -> int:
+        """The descriptor, for selectors."""
+        ...
+
+    def getpeername(self) -> Any:
+        """The other end's address."""
+        ...
+
+    def getsockname(self) -> Any:
+        """This end's address."""
+        ...
+
+    def setblocking(self, blocking: bool, /) -> None:
+        """Wait as long as it takes, or not at all."""
+        ...
+
+    def settimeout(self, seconds: float | None, /) -> None:
+        """How long one call may take."""
+        ...
+
+    def recv(self, size: int, /) -> bytes:
+        """Up to `size` bytes; none at the end."""
+        ...
+
+    def recv_into(self, room: memoryview, /) -> int:
+        """Bytes into `room`; how many, 0 at the end."""
+        ...
+
+    def sendmsg(self, views: Sequence[memoryview], /) -> int:
+        """Part of these bytes; how many were taken."""
+        ...
+
+    def sendall(self, data: memoryview | bytes, /) -> None:
+        """All of these bytes."""
+        ...
+
+    def shutdown(self, how: int, /) -> None:
+        """Say that nothing more will come."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 class Sink(Protocol):
@@ -128,6 +184,8 @@ def format_address(host: str, port: int) -> str:
 
 def translate(error: OSError, peer: str, during: str) -> RuntimeFault:
     """The fault an OSError on a connection to `peer` amounts to."""
+    if isinstance(error, Untrusted):
+        return ProtocolError(f"{peer}: {error}")
     if isinstance(error, TimeoutError):
         return Timeout(f"{peer} did not answer in time ({during})")
     reason = error.strerror or str(error) or type(error).__name__

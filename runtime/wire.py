@@ -3,7 +3,6 @@
 Groups use `tcp.TcpLink` instead; this is for threads that do one thing.
 """
 
-import socket
 import time
 
 from pcp.errors import PeerLost, ProtocolError, Timeout
@@ -15,10 +14,10 @@ from pcp.runtime.framing import (
     unpack_header,
     verify_payload,
 )
-from pcp.runtime.transport import os_errors
+from pcp.runtime.transport import Wire, os_errors
 
 
-def write_frame(sock: socket.socket, peer: str, frame: Frame) -> None:
+def write_frame(sock: Wire, peer: str, frame: Frame) -> None:
     """Send a frame whole, within the socket's timeout."""
     with os_errors(peer, "sending"):
         sock.sendall(pack_header(frame, 0))
@@ -27,7 +26,7 @@ def write_frame(sock: socket.socket, peer: str, frame: Frame) -> None:
 
 
 def read_frame(
-    sock: socket.socket, peer: str, deadline: float, limit: int
+    sock: Wire, peer: str, deadline: float, limit: int
 ) -> tuple[Header, memoryview]:
     """The next frame, whose payload may have `limit` bytes."""
     header = read_header(sock, peer, deadline)
@@ -38,7 +37,7 @@ def read_frame(
     return header, payload
 
 
-def read_header(sock: socket.socket, peer: str, deadline: float) -> Header:
+def read_header(sock: Wire, peer: str, deadline: float) -> Header:
     """The next frame's header."""
     raw = memoryview(bytearray(HEADER_BYTES))
     read_into(sock, peer, deadline, raw)
@@ -46,7 +45,7 @@ def read_header(sock: socket.socket, peer: str, deadline: float) -> Header:
 
 
 def read_payload(
-    sock: socket.socket, peer: str, deadline: float, header: Header, room: memoryview
+    sock: Wire, peer: str, deadline: float, header: Header, room: memoryview
 ) -> None:
     """A frame's payload into `room`, verified."""
     read_into(sock, peer, deadline, room)
@@ -54,9 +53,7 @@ def read_payload(
         verify_payload(header, room)
 
 
-def read_into(
-    sock: socket.socket, peer: str, deadline: float, view: memoryview
-) -> None:
+def read_into(sock: Wire, peer: str, deadline: float, view: memoryview) -> None:
     """Fill `view` before the (monotonic) deadline."""
     done = 0
     with os_errors(peer, "receiving"):

@@ -2,11 +2,14 @@
 
 import signal
 import threading
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from pcp.errors import UsageError
 from pcp.runtime import transport
 from pcp.runtime.coordinator import Coordinator
+from pcp.runtime.tls import Tls
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
 
@@ -33,7 +36,17 @@ def parser() -> Parser:
     add("--silence", type=float, default=5.0, help="seconds until a member is dead")
     add("--state", type=Path, help="a file that counts restarts (or the clock does)")
     add("--key-file", type=Path, help="a file with the key that members must have")
+    add("--tls-cert", type=Path, help="our certificate (PEM): everything is encrypted")
+    add("--tls-key", type=Path, help="its key")
+    add("--tls-ca", type=Path, help="who must have signed the members' certificates")
     return parser
+
+
+def _tls(flags: Namespace) -> Tls | None:
+    files = flags.tls_cert, flags.tls_key, flags.tls_ca
+    if any(files) and not all(files):
+        raise UsageError("--tls-cert, --tls-key and --tls-ca go together")
+    return Tls(*files) if all(files) else None
 
 
 def _main(argv: Sequence[str]) -> int:
@@ -49,6 +62,7 @@ def _main(argv: Sequence[str]) -> int:
         silence=flags.silence,
         state=flags.state,
         key=flags.key_file.read_bytes().strip() if flags.key_file else None,
+        tls=_tls(flags),
     ) as coordinator:
         log(f"listening on {coordinator.address}")
         known: dict = {}

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from helpers.certificates import member_tls
 from helpers.faulty_wire import FaultyWire
 from helpers.worlds import eventually
 
@@ -97,19 +98,20 @@ def ends(carrier: str, **harm: int) -> Iterator[Ends]:
             if harm or carrier in WIRES:
                 wire = FaultyWire(**(harm or WIRES[carrier]))
                 socks = wire.between(*socks, connected(host))
-            tcp = [
-                TcpLink(loop, sock, ear, name, EPOCH)
-                for loop, sock, ear, name in zip(
-                    loops, socks, ears, ("right", "left"), strict=True
-                )
-            ]
+            near, far = socks
+            if carrier.startswith("tls"):
+                far = member_tls().serve(far)
+            right = TcpLink(loops[1], far, ears[1], "left", EPOCH)
+            if carrier.startswith("tls"):
+                near = member_tls().dial(near, "right", 20)
+            tcp = [TcpLink(loops[0], near, ears[0], "right", EPOCH), right]
             links = tuple(tcp)
             if carrier == "memory":
                 links = tuple(
                     loop.ask(lambda link=link: SharedLink(link))
                     for loop, link in zip(loops, tcp, strict=True)
                 )
-            elif carrier == "tcp read ahead":
+            elif carrier.endswith("read ahead"):
                 for loop, link in zip(loops, tcp, strict=True):
                     loop.ask(link.read_ahead)
         yield Ends(loops, ears, links)
@@ -125,8 +127,18 @@ def ends(carrier: str, **harm: int) -> Iterator[Ends]:
 WIRES: dict[str, dict] = {
     "slow wire": {"delay": 0.002},
     "tearing wire": {"piece": 37},
+    "tls tearing wire": {"piece": 37},
 }
-CARRIERS = ["in_process", "tcp", "tcp read ahead", "tcp6", "memory", *WIRES]
+CARRIERS = [
+    "in_process",
+    "tcp",
+    "tcp read ahead",
+    "tcp6",
+    "tls",
+    "tls read ahead",
+    "memory",
+    *WIRES,
+]
 
 
 @pytest.fixture(params=CARRIERS)
@@ -268,15 +280,20 @@ def test_traffic_is_counted_and_dated(carrier) -> None:
 
 
 @pytest.mark.parametrize("harm", ["corrupt", "cut", "truncate"])
-@pytest.mark.parametrize("at", [3, 60, 5000, 40_000])
-def test_harm_on_the_wire_is_an_end_and_never_a_wrong_frame(harm, at) -> None:
-    with ends("tcp", **{harm: at}) as both:
+@pytest.mark.parametrize(
+    ("carrier", "at"),
+    [*(("tcp", at) for at in (3, 60, 5000, 40_000)), ("tls", 5000), ("tls", 40_000)],
+)
+def test_harm_on_the_wire_is_an_end_and_never_a_wrong_frame(carrier, harm, at) -> None:
+    with ends(carrier, **{harm: at}) as both:
         frames = [data(i, 9000) for i in range(6)]
         both.send(0, *frames)
         ear = both.ears[1]
         eventually(lambda: bool(ear.ends), 20)
         if harm != "cut":  # a reset may overtake what came before it
-            assert len(ear.heard) == at // (9000 + HEADER_BYTES)
+            right = at // (9000 + HEADER_BYTES)
+            handshake = carrier == "tls"
+            assert right - handshake <= len(ear.heard) <= right
         for (_, payload), frame in zip(ear.heard, frames, strict=False):
             assert payload == frame.payload
         wanted = ProtocolError if harm == "corrupt" else PeerLost

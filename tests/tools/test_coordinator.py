@@ -6,9 +6,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
+from helpers.certificates import member_tls
 from helpers.worlds import together
 
+from pcp.errors import ProtocolError
 from pcp.runtime.communicator import Communicator
+from pcp.tools.coordinator import main
 
 
 def start(*flags: str) -> tuple[subprocess.Popen, str]:
@@ -55,6 +59,20 @@ def test_members_meet_and_outlive_it(tmp_path: Path) -> None:
             comm.close()
         if child.poll() is None:
             stop(child, signal.SIGKILL)
+
+
+def test_members_with_certificates() -> None:
+    tls = member_tls()
+    files = ["--tls-cert", tls.cert, "--tls-key", tls.key, "--tls-ca", tls.ca]
+    child, address = start("--port", "0", *map(str, files))
+    try:
+        with pytest.raises(ProtocolError, match="speaks TLS"):
+            Communicator.join(address, timeout=10)
+        with Communicator.join(address, timeout=20, tls=tls) as comm:
+            assert comm.all_reduce(np.ones(3)).tolist() == [1, 1, 1]
+    finally:
+        stop(child, signal.SIGKILL)
+    assert main(["--tls-cert", str(tls.cert)]) == 2
 
 
 def test_a_taken_port_is_said(tmp_path: Path) -> None:
