@@ -73,7 +73,7 @@ def check_bundle(manifest: Manifest) -> None:
 
 def trains_alone(manifest: Manifest) -> bool:
     """Whether nothing is exchanged: a round of such a bundle has one member."""
-    return not manifest.collectives and "outer_early" not in manifest.functions
+    return manifest.algorithm is not None and not manifest.collectives
 
 
 _PREFIX = {
