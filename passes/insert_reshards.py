@@ -25,13 +25,12 @@ from pcp.passes.sharding.factors import (
     expressible,
     project,
 )
-from pcp.passes.sharding.flow import block_of, returned
+from pcp.passes.sharding.flow import block_of, element_width, returned
 from pcp.passes.sharding.late import (
     LATE,
     REGATHER,
     Copy,
     Late,
-    element_width,
     parameters,
 )
 from pcp.passes.sharding.layout import (

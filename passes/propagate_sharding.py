@@ -6,6 +6,7 @@ for a factor are carried to every open dimension of that factor; this is repeate
 growing only, until nothing changes. It is done first through ops that only move or
 map elements, then through the others, then forwards through broadcasts too, so that
 the best-founded layouts come first; and for each of the user's priorities in turn.
+An axis that two factors of an op claim is settled last, as it costs least bytes.
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pcp.dialect.bindings import ir
 from pcp.passes.base import CppPasses, Pass
 from pcp.passes.rewriting import functions
+from pcp.passes.sharding import expansions
 from pcp.passes.sharding.flow import block_of, walk
 from pcp.passes.sharding.layout import SHARDING, WHY, to_attribute
 from pcp.passes.sharding.mesh import only_mesh
@@ -27,7 +29,8 @@ class PropagateSharding(Pass):
     Annotations are `pcp.sharding` on arguments and results of functions and
     `pcp.constraint` on values. A dimension written as a list of axes is closed: it
     stays as it is; `#pcp.dim<[..], 0, p>` is open, and speaks only from priority p
-    on. Calls are inlined. Leaves `pcp.sharding` on every argument, result and op;
+    on. Calls are inlined, and constants are made for each op that reads them. Leaves
+    `pcp.sharding` on every argument, result and op;
     annotated ones as they were. Idempotent. With `explain=true` each op says in
     `pcp.why` from where every axis of its results came.
 
@@ -52,6 +55,7 @@ class PropagateSharding(Pass):
             inline_calls(module)
             mesh = only_mesh(module)
             for function in functions(module):
+                expansions.split(function)
                 found = Propagation(mesh, function)
                 found.run()
                 _write(found, self.explain)

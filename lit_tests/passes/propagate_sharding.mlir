@@ -49,6 +49,29 @@ func.func @open(%x: tensor<8x16xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"], 
 
 // -----
 
+// Two dimensions claim dp, the batch and the contracted one of the weight: gathering
+// the weight is cheaper than adding up products, so the batch has it.
+// CHECK-LABEL: func.func @claimed
+// CHECK: stablehlo.dot_general {{.*}}[#pcp.sharding<@m, {{\[\[}}"dp"], []], [], []>]
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @claimed(%x: tensor<64x16xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"], []], [], []>}, %w: tensor<16x16xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"], []], [], []>}) -> tensor<64x16xf32> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<64x16xf32>, tensor<16x16xf32>) -> tensor<64x16xf32>
+  return %0 : tensor<64x16xf32>
+}
+
+// -----
+
+// A weight much larger than the batch is not gathered: products are added up.
+// CHECK-LABEL: func.func @claimed_by_weights
+// CHECK: stablehlo.dot_general {{.*}}[#pcp.sharding<@m, {{\[\[}}], []], [], []>]
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @claimed_by_weights(%x: tensor<2x16xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"], []], [], []>}, %w: tensor<16x1024xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"], []], [], []>}) -> tensor<2x1024xf32> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<2x16xf32>, tensor<16x1024xf32>) -> tensor<2x1024xf32>
+  return %0 : tensor<2x1024xf32>
+}
+
+// -----
+
 // Priority 0 speaks first: %y's dp is on dim 1 only after %x's on dim 0 has spread.
 // CHECK-LABEL: func.func @priority
 // CHECK: stablehlo.add {{.*}}[#pcp.sharding<@m, {{\[\[}}"dp"], []], [], []>]

@@ -38,6 +38,14 @@ def walk(block: ir.Block) -> Iterator[ir.Operation]:
                     yield from walk(inner)
 
 
+def element_width(value: ir.Value) -> int:
+    """Bytes of an element on the wire."""
+    element = ir.RankedTensorType(value.type).element_type
+    if isinstance(element, ir.ComplexType):
+        return 2 * element.element_type.width // 8
+    return max(1, element.width // 8)
+
+
 @dataclass
 class Node:
     """A rule over values, given as indices into `Graph.values`."""
@@ -55,9 +63,13 @@ class Node:
 
 @dataclass
 class Graph:
-    """The values of one function, numbered; results of the function come last."""
+    """The values of one function, numbered; results of the function come last.
+
+    Of each its shape, and an element's bytes.
+    """
 
     shapes: list[tuple[int, ...]] = field(default_factory=list)
+    widths: list[int] = field(default_factory=list)
     index: dict[ir.Value, int] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     results: list[int] = field(default_factory=list)
@@ -68,11 +80,12 @@ class Graph:
             type_ = value.type
             if not isinstance(type_, ir.RankedTensorType):
                 return None
-            self.index[value] = self._add(tuple(type_.shape))
+            self.index[value] = self._add(tuple(type_.shape), element_width(value))
         return self.index[value]
 
-    def _add(self, shape: tuple[int, ...]) -> int:
+    def _add(self, shape: tuple[int, ...], width: int) -> int:
         self.shapes.append(shape)
+        self.widths.append(width)
         return len(self.shapes) - 1
 
     @classmethod
@@ -102,7 +115,8 @@ class Graph:
             case "func.return":
                 for value in op.operands:
                     if (source := self.number(value)) is not None:
-                        self.results.append(self._add(self.shapes[source]))
+                        shape, width = self.shapes[source], self.widths[source]
+                        self.results.append(self._add(shape, width))
                         self._node(op, [source, self.results[-1]])
             case "stablehlo.return":
                 pass

@@ -7,7 +7,7 @@ from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
 from pcp.passes.functions import ROLE
 from pcp.passes.sharding import resharding
-from pcp.passes.sharding.flow import block_of
+from pcp.passes.sharding.flow import block_of, element_width
 from pcp.passes.sharding.layout import Layout
 
 #: On a reshard, and on the all_gather that it becomes: not before its turn.
@@ -78,11 +78,3 @@ class Late:
 
 def _bytes(value: ir.Value) -> int:
     return prod(ir.RankedTensorType(value.type).shape) * element_width(value)
-
-
-def element_width(value: ir.Value) -> int:
-    """Bytes of an element on the wire."""
-    element = ir.RankedTensorType(value.type).element_type
-    if isinstance(element, ir.ComplexType):
-        return 2 * element.element_type.width // 8
-    return max(1, element.width // 8)

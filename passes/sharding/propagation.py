@@ -1,6 +1,7 @@
 """The fixpoint of pcp-propagate-sharding: layouts grow along the factors of ops."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
@@ -22,6 +23,7 @@ from pcp.passes.sharding.factors import (
 from pcp.passes.sharding.flow import Graph, Node
 from pcp.passes.sharding.halo import Exchange
 from pcp.passes.sharding.layout import Annotation, Axes, Layout
+from pcp.passes.sharding.ways import Tensor, Work, bytes_sent
 
 _MAPS = ELEMENTWISE | {
     "func.return",
@@ -47,8 +49,24 @@ def _no_broadcasts(name: str) -> Directions:
     return BACKWARDS if name in _BROADCASTS else BOTH
 
 
-#: What each round may do at an op, by its name.
-ROUNDS = (_maps_only, _no_broadcasts, lambda name: BOTH)
+@dataclass(frozen=True)
+class Round:
+    """What may be done at an op, by its name.
+
+    Where two factors claim an axis neither gets it, but in a round that `settles`
+    such claims by what they cost.
+    """
+
+    directions: Callable[[str], Directions]
+    settles: bool = False
+
+
+ROUNDS = (
+    Round(_maps_only),
+    Round(_no_broadcasts),
+    Round(lambda name: BOTH),
+    Round(lambda name: BOTH, settles=True),
+)
 
 _BARRIERS = {"fwd": (False, True), "bwd": (True, False), "none": NEITHER}
 
@@ -103,50 +121,50 @@ class Propagation:
         """Carry what is annotated everywhere, the user's priorities in turn."""
         priorities = sorted({p for t in self.tensors for p in t.priority} | {0})
         for priority in priorities:
-            for directions in ROUNDS:
-                self._fixpoint(priority, directions)
+            for one in ROUNDS:
+                self._fixpoint(priority, one)
 
     def spread(self, value: int, dim: int, axis: str) -> list[int]:
         """Cut one open tensor and carry that on; every value that came to be cut."""
         self.tensors[value].dims[dim] = (axis,)
         cut = [value]
-        for directions in ROUNDS:
+        for one in ROUNDS:
             waiting = [user for v in cut for user in self.users[v]]
             heapify(waiting)
             while waiting:
                 node = self.graph.nodes[heappop(waiting)]
-                allow = self._directions(node, directions)
-                for changed in self._visit(node, 0, allow) if allow != NEITHER else ():
+                for changed in self._visit(node, 0, one):
                     cut.append(changed)
                     for user in self.users[changed]:
                         heappush(waiting, user)
         return list(dict.fromkeys(cut))
 
-    def _fixpoint(self, priority: int, directions) -> None:
+    def _fixpoint(self, priority: int, one: Round) -> None:
         """Visit nodes in program order until none has anything to say."""
-        allowed = [self._directions(node, directions) for node in self.graph.nodes]
-        waiting = [i for i, allow in enumerate(allowed) if allow != NEITHER]
-        heapify(waiting)
+        nodes = self.graph.nodes
+        allowed = [self._directions(node, one) != NEITHER for node in nodes]
+        waiting = [i for i, allow in enumerate(allowed) if allow]
         queued = set(waiting)
         while waiting:
             i = heappop(waiting)
             queued.discard(i)
-            for value in self._visit(self.graph.nodes[i], priority, allowed[i]):
+            for value in self._visit(nodes[i], priority, one):
                 for user in self.users[value]:
-                    if user not in queued and allowed[user] != NEITHER:
+                    if user not in queued and allowed[user]:
                         queued.add(user)
                         heappush(waiting, user)
 
-    def _directions(self, node: Node, directions) -> Directions:
+    def _directions(self, node: Node, one: Round) -> Directions:
         if node.op.name == "pcp.barrier_prop":
             return _BARRIERS[text(node.op, "direction")]
         if node.op.name == "pcp.reshard":
             return NEITHER
-        return directions(node.op.name)
+        return one.directions(node.op.name)
 
-    def _visit(self, node: Node, priority: int, allow: Directions) -> list[int]:
+    def _visit(self, node: Node, priority: int, one: Round) -> list[int]:
         """Carry the agreed axes of each factor on; the values that changed."""
-        agreed = self._agreed(node, priority)
+        allow = self._directions(node, one)
+        agreed = {} if allow == NEITHER else self._agreed(node, priority, one.settles)
         if not agreed:
             return []
         # Windows hand on forwards only: an operand that is whole has every halo.
@@ -163,7 +181,7 @@ class Propagation:
                 changed.append(value)
         return changed
 
-    def _agreed(self, node: Node, priority: int) -> Assignment:
+    def _agreed(self, node: Node, priority: int, settles: bool) -> Assignment:
         """For each factor the longest list of axes that nobody contradicts."""
         said: dict[int, list[Axes]] = {}
         for dims, value in zip(node.rule.tensors, node.values, strict=True):
@@ -183,7 +201,25 @@ class Propagation:
             if node.rule.kinds[factor] != REPLICATE
         }
         agreed = {f: a for f, a in agreed.items() if self._carries(node.rule, f, a)}
-        return _without_contested({f: a for f, a in agreed.items() if a})
+        agreed = {f: a for f, a in agreed.items() if a}
+        contested = _contested(agreed)
+        won = self._cheapest(node) if contested and settles else {}
+        return _without(contested, agreed, won)
+
+    def _cheapest(self, node: Node) -> Assignment:
+        """How the op would be cut as its tensors lie now."""
+        if node.is_tie:
+            return {}
+        tensors = [
+            Tensor(
+                self.tensors[value].layout(),
+                self.graph.shapes[value],
+                self.graph.widths[value],
+                tuple(not closed for closed in self.tensors[value].closed),
+            )
+            for value in node.values
+        ]
+        return Work(node.rule, tensors, self.mesh, bytes_sent(self.mesh)).cheapest()
 
     def _carries(self, rule: Rule, factor: int, axes: Axes) -> bool:
         """Whether what neighbours have to send is little: a halo, not a shuffle."""
@@ -270,15 +306,18 @@ def _longest_agreed(lists: Sequence[Axes]) -> Axes:
     return longest[:length]
 
 
-def _without_contested(agreed: Assignment) -> Assignment:
-    """An axis that two factors claim goes to neither here: cost decides later."""
-    claims: dict[str, int] = {}
-    for axes in agreed.values():
-        for axis in axes:
-            claims[axis] = claims.get(axis, 0) + 1
+def _contested(agreed: Assignment) -> set[str]:
+    """The axes that two factors claim."""
+    claims = Counter(axis for axes in agreed.values() for axis in axes)
+    return {axis for axis, count in claims.items() if count > 1}
+
+
+def _without(contested: set[str], agreed: Assignment, won: Assignment) -> Assignment:
+    """Each factor's axes before the first contested one that it has not won."""
     kept: Assignment = {}
     for factor, axes in agreed.items():
-        free = next((i for i, a in enumerate(axes) if claims[a] > 1), len(axes))
-        if free:
-            kept[factor] = axes[:free]
+        lost = contested.difference(won.get(factor, ()))
+        end = next((i for i, axis in enumerate(axes) if axis in lost), len(axes))
+        if end:
+            kept[factor] = axes[:end]
     return kept
