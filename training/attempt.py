@@ -22,6 +22,12 @@ class Attempt:
     members: list[str]
     leases: dict[str, list[Range]]
     began: float
+    launched: float = 0.0
+    """When this attempt's orders went out."""
+    first: bool = True
+    """Whether no attempt at the round went before."""
+    computed: dict[str, float] = field(default_factory=dict)
+    """When members had done their inner steps."""
     prepared: dict[str, Prepared] = field(default_factory=dict)
     failed_at: float | None = None
     """When the first member reported that an exchange failed."""
@@ -36,6 +42,12 @@ class Attempt:
         if current and name in self.members:
             self.prepared[name] = message
         return current and name in self.members
+
+    @property
+    def slow(self) -> list[str]:
+        """Members that are still making inner steps."""
+        done = {*self.computed, *self.prepared}
+        return [name for name in self.members if name not in done]
 
     @property
     def complete(self) -> bool:
@@ -64,5 +76,6 @@ class Attempt:
             members=members,
             leases={name: self.leases[name] for name in members},
             began=self.began,
+            first=False,
             retries=self.retries + (not without),
         )

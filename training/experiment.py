@@ -142,6 +142,26 @@ class Experiment(BaseModel):
     heartbeat_limit_seconds: float = Field(
         3.0, gt=0, description="silence after which a worker counts as dead"
     )
+    quorum: int | None = Field(
+        None,
+        gt=0,
+        description="workers whose inner steps must be done before slower ones are "
+        "left out of a round; null: a round waits for all that live",
+    )
+    grace_seconds: float = Field(
+        0.0, ge=0, description="how long a round waits for others after its quorum"
+    )
+    round_deadline_seconds: float | None = Field(
+        None,
+        gt=0,
+        description="a round goes on with whoever has done its inner steps by then, "
+        "even below the quorum",
+    )
+    uneven_steps: bool = Field(
+        False,
+        description="give slower workers fewer inner steps, by their measured speed, "
+        "so that all are done together (DyLU); contributions count by tokens",
+    )
     round_timeout_seconds: float = Field(
         600.0, gt=0, description="longest wait of a worker inside one exchange"
     )

@@ -25,6 +25,8 @@ class Member:
     state: str = COMPILING
     committed: int | None = None
     """The round of the shared state it holds."""
+    speed: float | None = None
+    """Inner steps a second, a moving average."""
 
     @property
     def name(self) -> str:
@@ -40,6 +42,11 @@ class Member:
         """Send to the worker."""
         self.connection.send(*contents)
 
+    def measured(self, steps: int, seconds: float) -> None:
+        """It made `steps` inner steps in `seconds`."""
+        now = steps / max(seconds, 1e-6)
+        self.speed = now if self.speed is None else (self.speed + now) / 2
+
     def describe(self, now: float) -> dict[str, Any]:
         """For a status."""
         return {
@@ -50,6 +57,7 @@ class Member:
             "device": self.hello.device,
             "state": self.state,
             "round": self.committed,
+            "steps_per_second": self.speed,
             "silent_seconds": round(now - self.seen, 1),
         }
 

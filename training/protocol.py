@@ -8,7 +8,9 @@
       (fetches the committed state from a veteran)
       Ready            ──────────────────────►
                        ◄──────────────────────  RoundStart(round, epoch, lease)
-      (inner steps, outer step with its peers)
+      (inner steps)
+      Computed         ──────────────────────►  who is slow may be left out
+      (outer step with its peers)
       Prepared         ──────────────────────►
                        ◄──────────────────────  Commit      all members prepared
                        ◄──────────────────────  RoundStart(round, epoch + 1)
@@ -158,6 +160,14 @@ class RoundStart(Message, frozen=True):
     """Most steps of a member: where all meet in each, those with fewer wait on."""
 
 
+class Computed(Message, frozen=True):
+    """A member's inner steps are done; it goes on to the exchange."""
+
+    kind: Literal["computed"] = "computed"
+    round: Count
+    epoch: Count
+
+
 class Commit(Message, frozen=True):
     """Round `round` of `epoch` counts: adopt it. `validate_share` asks for losses.
 
@@ -252,6 +262,7 @@ AnyMessage = Annotated[
     | Ready
     | Lacking
     | RoundStart
+    | Computed
     | Prepared
     | Commit
     | Validated

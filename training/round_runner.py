@@ -18,6 +18,7 @@ from pcp.training.holding import Holding, Work
 from pcp.training.leases import size
 from pcp.training.protocol import (
     Commit,
+    Computed,
     GroupFailed,
     Message,
     Prepared,
@@ -85,6 +86,7 @@ class RoundRunner:
             comm = self._group(order)
             holding.trainer.join(comm)
             work = self._inner(order)
+            self._send(Computed(round=order.round, epoch=order.epoch))
             if not self._superseded(order):
                 self._exchange(order, work, comm)
         except RuntimeFault as error:
@@ -140,6 +142,8 @@ class RoundRunner:
         if report.updated:
             self._log(f"caught up with round {before} inside the group")
         if report.updated or holding.committed != before:
+            if holding.dirty:  # steps of a round that went on without this worker
+                holding.undo_inner_steps()
             holding.trainer.adopt(state)
             holding.hold(before)
         return comm
@@ -158,11 +162,11 @@ class RoundRunner:
         trainer.begin()
         positions = np.concatenate([np.arange(a, b) for a, b in order.lease])
         for mine in np.split(positions, order.steps):
-            self._check_order()
+            self._check_order(order)
             batches = mine.reshape(-1, trainer.batch)
             losses += trainer.step([self.corpus.read(b) for b in batches])
         for _ in range(order.longest - order.steps if trainer.every_step else 0):
-            self._check_order()
+            self._check_order(order)
             trainer.step([])
         holding.work = Work(
             round=order.round,
@@ -176,8 +180,9 @@ class RoundRunner:
         )
         return holding.work
 
-    def _check_order(self) -> None:
-        if self._called_off():
+    def _check_order(self, order: RoundStart) -> None:
+        newer = self._newest() or order
+        if self._called_off() or newer.round > order.round:
             raise CollectiveAborted("the round was called off")
 
     def _exchange(self, order: RoundStart, work: Work, comm: Any) -> None:

@@ -3,9 +3,12 @@
 Everything about one round is in its `Attempt`. A round that lost a member goes
 on with the others; one whose exchange failed although everybody lives is tried
 again with the same members, and if that keeps failing, without the member that
-the others cannot reach.
+the others cannot reach. A member slower than quorum, grace or deadline allow is left
+out: what it did in the round does not count, its lease goes back to the pool, and it
+takes part in the next round.
 """
 
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -14,7 +17,7 @@ from pcp.training.attempt import Attempt
 from pcp.training.leases import LeasePool, Range
 from pcp.training.members import Member
 from pcp.training.metrics import Round, summarise
-from pcp.training.protocol import Commit, GroupFailed, Prepared, RoundStart
+from pcp.training.protocol import Commit, Computed, GroupFailed, Prepared, RoundStart
 
 if TYPE_CHECKING:
     from pcp.training.shepherd import Shepherd
@@ -88,7 +91,7 @@ class Rounds:
         while without and not steps:
             steps = self.pool.steps_for(len(without), self.steps)
             without = without if steps else without[:-1]
-        leases |= {name: self.pool.take(steps) for name in without}
+        leases |= {n: self.pool.take(self._steps(n, steps, without)) for n in without}
         members = [m.name for m in order if m.name in leases]
         again = bool(progress.outstanding) or members != self._group
         attempt = Attempt(
@@ -99,6 +102,15 @@ class Rounds:
             began=self._shepherd.now(),
         )
         self._launch(attempt)
+
+    def _steps(self, name: str, at_most: int, names: list[str]) -> int:
+        """Inner steps for a member, so that all of `names` end together (DyLU)."""
+        speeds = {n: self._roster[n].speed for n in names}
+        known = [speed for speed in speeds.values() if speed]
+        if not (self._experiment.uneven_steps and known):
+            return at_most
+        share = (speeds[name] or max(known)) / max(known)
+        return max(1, int(at_most * share))
 
     def _rank(self, member: Member) -> tuple[bool, int, int]:
         """Holders of the state first, then as in the last group: it may stay."""
@@ -121,6 +133,7 @@ class Rounds:
             "round", round=attempt.round, epoch=attempt.epoch, leases=attempt.leases
         )
         self.attempt, self._group = attempt, list(attempt.members)
+        attempt.launched = self._shepherd.now()
         addresses = [self._roster[name].address for name in attempt.members]
         for rank, name in enumerate(attempt.members):
             self._roster[name].send(
@@ -161,6 +174,8 @@ class Rounds:
             return
         # To be prepared it must have had the state of the round before.
         member.committed = attempt.round - 1
+        if attempt.first:
+            member.measured(message.steps, message.compute_seconds)
         if not attempt.complete:
             return
         if len(attempt.digests) > 1:
@@ -179,7 +194,42 @@ class Rounds:
         if message.lost is not None and message.lost < len(attempt.members):
             attempt.suspects.append(attempt.members[message.lost])
 
+    def on_computed(self, member: Member, message: Computed) -> None:
+        """A member has done its inner steps."""
+        attempt = self.attempt
+        if attempt and (attempt.round, attempt.epoch) == (message.round, message.epoch):
+            attempt.computed.setdefault(member.name, self._shepherd.now())
+
     def check(self, now: float) -> None:
+        """What time does to the round under way."""
+        attempt = self.attempt
+        if attempt is not None and attempt.slow and now >= self._patience(attempt):
+            self._leave_out(attempt, attempt.slow, now)
+        self._check_failed(now)
+
+    def _patience(self, attempt: Attempt) -> float:
+        """When the slow members of an attempt are left out; never, if infinite."""
+        experiment, ends = self._experiment, [math.inf]
+        if experiment.round_deadline_seconds and attempt.computed:
+            ends.append(attempt.began + experiment.round_deadline_seconds)
+        done = sorted(attempt.computed.values())
+        if experiment.quorum and len(done) >= experiment.quorum:
+            ends.append(done[experiment.quorum - 1] + experiment.grace_seconds)
+        # Another attempt repeats no steps, but forming the group takes a moment.
+        pause = 0.0 if attempt.first else experiment.heartbeat_limit_seconds
+        return max(min(ends), attempt.launched + pause)
+
+    def _leave_out(self, attempt: Attempt, names: list[str], now: float) -> None:
+        """The round goes on without those who are too slow."""
+        for name in names:
+            member = self._roster[name]
+            steps = attempt.steps(name, self.pool.quantum)
+            member.measured(steps, now - attempt.began)  # it is slower than this
+            self._shepherd.log(f"worker {member.index} is left out: not done in time")
+            self.give_back(name, attempt.leases[name])
+        self._retry(attempt.again(self._ledger.progress.epoch + 1, names))
+
+    def _check_failed(self, now: float) -> None:
         """An exchange failed, and nobody was seen to die: try the same again."""
         attempt = self.attempt
         limit = self._experiment.heartbeat_limit_seconds

@@ -31,6 +31,7 @@ from pcp.training.metrics import Observer
 from pcp.training.orders import Orders, write_control
 from pcp.training.protocol import (
     VERSION,
+    Computed,
     Failed,
     GroupFailed,
     Heartbeat,
@@ -113,6 +114,7 @@ class Shepherd:
             Heartbeat: lambda member, message: None,
             Ready: self._on_ready,
             Lacking: self._on_lacking,
+            Computed: self.rounds.on_computed,
             Prepared: self.rounds.on_prepared,
             GroupFailed: self.rounds.on_group_failed,
             Validated: lambda m, v: self.validation.report(m.name, v),

@@ -99,7 +99,7 @@ class BigramTrainer:
         return loss, gradient
 
     def step(self, batches):
-        time.sleep(self.pause)
+        time.sleep(self.pause() if callable(self.pause) else self.pause)
         pairs = [self.loss_and_gradient(self.local, batch) for batch in batches]
         mean = np.mean([gradient for _, gradient in pairs], axis=0)
         self.velocity = (0.5 * self.velocity + mean).astype(np.float32)

@@ -49,6 +49,7 @@ MESSAGES = [
         steps=2,
         longest=3,
     ),
+    protocol.Computed(round=1, epoch=1),
     protocol.Commit(round=1, epoch=1, digest="a" * 64, validate_share=(0, 2)),
     protocol.Validated(round=1, loss_sum=3.0, batches=2),
     protocol.GroupFailed(round=1, epoch=1, reason="lost", lost=2),
