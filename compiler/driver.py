@@ -80,7 +80,15 @@ def _compile_partitioned(module: ir.Module, options: CompileOptions) -> Bundle:
     }
     manifest = program.manifest.model_copy(update=changes)
     program = replace(program, manifest=manifest)
-    return partitioned.emit(program, targets, mode, options)
+    try:
+        return partitioned.emit(program, targets, mode, options)
+    except CompileError as error:
+        overlaps = options.bucket_bytes or options.inflight
+        if not overlaps or not isinstance(error.__cause__, iree.LateImport):
+            raise
+        options.report(f"{error}; again with --bucket-bytes 0 --inflight 0")
+        plain = replace(options, bucket_bytes=0, inflight=0)
+        return _compile_partitioned(module, plain)
 
 
 # --- passes ------------------------------------------------------------------

@@ -18,6 +18,7 @@ from importlib.metadata import version as package_version
 from importlib.util import find_spec
 from pathlib import Path
 
+from pcp.compiler import fences
 from pcp.errors import CompileError
 
 PACKAGE = "iree-base-compiler"
@@ -77,6 +78,10 @@ class Failure(CompileError):
         self.where = where
 
 
+class LateImport(Failure):
+    """IREE compiled the text to a program that may wait for itself."""
+
+
 @cache
 def version() -> str:
     """The installed compiler's version."""
@@ -113,7 +118,8 @@ def compile_text(
 ) -> bytes:
     """Compile MLIR `text`; `timeout` in seconds.
 
-    Raises `Failure` with the first error or the signal it died of,
+    Raises `Failure` with the first error or the signal it died of, `LateImport` when
+    the program would call imports of `pcp_rt` before their operands are on their way,
     `CompileError` when it took too long.
     """
     running = running or Running()
@@ -122,14 +128,28 @@ def compile_text(
         source, output = Path(folder, "module.mlir"), Path(folder, "module.vmfb")
         source.write_text(text)
         command = [str(binary()), source.name, "-o", output.name]
-        code, stderr = _run([*command, *COMMON_FLAGS, *flags], folder, timeout, running)
+        command += [*COMMON_FLAGS, *flags]
+        dumps = Path(folder, "functions") if fences.calls_imports(text) else None
+        command += fences.flags(dumps) if dumps else []
+        code, stderr = _run(command, folder, timeout, running)
         _refuse_unknown_cpu(stderr)
         if code < 0:
             name = signal.Signals(-code).name
             raise Failure(f"iree-compile died of {name}{_last(stderr)}", "")
         if code != 0 or not output.is_file():
             raise first_error(stderr)
+        if dumps:
+            _refuse_late(dumps)
         return output.read_bytes()
+
+
+def _refuse_late(dumps: Path) -> None:
+    if late := fences.late_imports(dumps):
+        raise LateImport(
+            f"IREE calls {', '.join(late)} before the operands are on their way: the "
+            "program would wait for itself",
+            "",
+        )
 
 
 def first_error(stderr: str) -> Failure:
