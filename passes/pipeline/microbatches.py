@@ -14,7 +14,6 @@ from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
 from pcp.passes.functions import ROLE, argument_attributes, entry, function_type, string
 from pcp.passes.insert_reshards import Resharder
-from pcp.passes.partition import Plan
 from pcp.passes.propagate_sharding import PropagateSharding
 from pcp.passes.rewriting import functions, refuse
 from pcp.passes.sharding.flow import block_of, walk
@@ -26,6 +25,7 @@ from pcp.passes.sharding.layout import (
     to_attribute,
 )
 from pcp.passes.sharding.mesh import read_meshes
+from pcp.passes.sharding.plan import Plan
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
 from pcp.passes.sharding.resharding import Step, steps
 

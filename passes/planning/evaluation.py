@@ -21,7 +21,6 @@ from pcp.passes.functions import (
 from pcp.passes.insert_reshards import InsertReshards
 from pcp.passes.overlap_collectives import OverlapCollectives
 from pcp.passes.partition import Member as Part
-from pcp.passes.partition import Plan
 from pcp.passes.pipeline.names import name_results
 from pcp.passes.pipeline.work import size_bytes
 from pcp.passes.planning import cost, storage
@@ -34,6 +33,7 @@ from pcp.passes.rewriting import functions
 from pcp.passes.sharding.flow import block_of
 from pcp.passes.sharding.layout import to_attribute
 from pcp.passes.sharding.mesh import only_mesh
+from pcp.passes.sharding.plan import Plan
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
 from pcp.passes.zero import Zero
 
