@@ -21,8 +21,9 @@ from pcp.passes.optimizers import clip, numbers
 from pcp.passes.optimizers import spec as optimizer_specs
 from pcp.passes.optimizers.rule import Rule, clock
 from pcp.passes.optimizers.spec import Optimizer
-from pcp.passes.outer import group
+from pcp.passes.outer import group, pieces
 from pcp.passes.outer import spec as outer_specs
+from pcp.passes.outer.pieces import Fragment
 from pcp.passes.outer.rule import OuterRule, Round, Slot, Tensors
 from pcp.passes.spec import Spec
 from pcp.passes.trainable import Trainable
@@ -234,13 +235,18 @@ def add_outer(
     module: ir.Module, training: Trainable, spec: Spec, rule: OuterRule
 ) -> None:
     """The functions of the outer algorithm: see `pcp.passes.outer.rule`."""
-    if rule.step is None and rule.every_step is None:
+    if rule.step is None and rule.every_step is None and rule.pieces is None:
         return
     if rule.exchanges:
         group.declare_mesh(module)
     state = OuterState(training, rule.state(spec))
     if rule.step is not None or state.slots:
         add_outer_init(module, training, state)
+    if rule.pieces is not None:
+        for i, part in enumerate(pieces.fragments(training, spec, rule.pieces)):
+            fragment = OuterState(part, rule.state(spec))
+            Fragment(i, part.params, fragment, _tokens()).add(module, spec, rule.pieces)
+        return
     if rule.every_step is not None:
         add_grad_sync(module, training, state, partial(rule.every_step, spec))
         return

@@ -37,7 +37,8 @@ Role = Literal[
     "loss",
     "outer",  # outer state, alike on all workers
     "private",  # outer state of one worker's own
-    "received",  # of an exchange beside the inner steps
+    "sent",  # what an exchange beside the inner steps takes
+    "received",  # what it gives
     "anchor",
     "tokens",
     "seed",

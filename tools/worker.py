@@ -12,6 +12,7 @@ from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
 from pcp.training.channel import split_address
 from pcp.training.link import Timing
+from pcp.training.loading import load as load_trainer
 from pcp.training.trainer import BundleTrainer
 from pcp.training.worker import Identity, Worker
 
@@ -74,7 +75,7 @@ def _main(argv: Sequence[str]) -> None:
     def load(content: bytes) -> BundleTrainer:
         bundle = Bundle.from_bytes(content, source="the shepherd's bundle")
         module = target if target in bundle.targets else None
-        return BundleTrainer.load(bundle, device, module)
+        return load_trainer(bundle, device, module)
 
     log(f"process {os.getpid()} started for {host}:{port}")
     worker = Worker(identity, endpoint, load, log, Timing(patience=flags.patience))

@@ -5,7 +5,7 @@ the threads of the snapshot server hand it out; a lock keeps the three apart.
 """
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pcp.errors import StateMismatch
@@ -34,6 +34,18 @@ class Work:
     """Of the group that made the steps, if they were made together."""
 
 
+@dataclass
+class Underway:
+    """Inner steps of a round whose exchanges take place in between."""
+
+    round: int
+    lease: list[Range]
+    losses: list[Any] = field(default_factory=list)
+    steps: int = 0
+    """How many were made."""
+    seconds: float = 0.0
+
+
 class Holding:
     """The state of one worker."""
 
@@ -44,6 +56,7 @@ class Holding:
         self.committed: int | None = None
         """The round whose state the trainer has; None before the first."""
         self.work: Work | None = None
+        self.underway: Underway | None = None
         self.prepared: Prepared | None = None
         self.candidate: Arrays = {}
         """The state that was prepared and not committed yet."""
@@ -92,6 +105,7 @@ class Holding:
         """Nothing that was held counts any more."""
         with self.lock:
             self.committed = self.prepared = self.work = self._snapshot = None
+            self.underway = None
             self.candidate = {}
 
     def hold(self, reached: int) -> None:
@@ -101,7 +115,7 @@ class Holding:
         mine |= prefixed(f"{PRIVATE}{OWN}/", [*private], private.values())
         with self.lock:
             self.committed = reached
-            self.prepared = self.work = None
+            self.prepared = self.work = self.underway = None
             self.candidate, self.dirty = {}, False
             self._snapshot = (reached, self.trainer.shared | mine)
 

@@ -2,7 +2,9 @@
 
 An order names a round, an epoch, and a lease. What was done already is not
 done again: a later epoch of the same round and lease repeats only the exchange,
-a later round of the same epoch keeps the group.
+a later round of the same epoch keeps the group. Where exchanges take place in
+mid-round, the inner steps go on behind them, if all members that are left had the
+same exchanges complete; they had, unless something is wrong.
 """
 
 import time
@@ -14,7 +16,7 @@ import numpy as np
 from pcp.errors import CollectiveAborted, RuntimeFault, StateMismatch
 from pcp.training import tensors
 from pcp.training.data import Corpus
-from pcp.training.holding import Holding, Work
+from pcp.training.holding import Holding, Underway, Work
 from pcp.training.leases import size
 from pcp.training.protocol import (
     Commit,
@@ -85,7 +87,7 @@ class RoundRunner:
         try:
             comm = self._group(order)
             holding.trainer.join(comm)
-            work = self._inner(order)
+            work = self._inner(order, comm)
             self._send(Computed(round=order.round, epoch=order.epoch))
             if not self._superseded(order):
                 self._exchange(order, work, comm)
@@ -148,37 +150,78 @@ class RoundRunner:
             holding.hold(before)
         return comm
 
-    def _inner(self, order: RoundStart) -> Work:
+    def _inner(self, order: RoundStart, comm: Any) -> Work:
         """The inner steps of the order, unless they are done already."""
         holding = self._holding
-        trainer, done = holding.trainer, holding.work
+        trainer = holding.trainer
         epoch = order.epoch if trainer.every_step else None
+        if trainer.resumes and not self._all_as_far(order, comm):
+            holding.work = holding.underway = None
+        done = holding.work
         wanted = (order.round, order.lease, epoch)
         if done and (done.round, done.lease, done.epoch) == wanted:
             return done
-        began = time.monotonic()
-        holding.undo_inner_steps()
-        losses = []
-        trainer.begin()
-        positions = np.concatenate([np.arange(a, b) for a, b in order.lease])
-        for mine in np.split(positions, order.steps):
-            self._check_order(order)
-            batches = mine.reshape(-1, trainer.batch)
-            losses += trainer.step([self.corpus.read(b) for b in batches])
-        for _ in range(order.longest - order.steps if trainer.every_step else 0):
-            self._check_order(order)
-            trainer.step([])
+        underway = self._underway(order)
+        self._steps(order, underway)
         holding.work = Work(
             round=order.round,
             lease=order.lease,
-            loss=loss_value(losses),
-            loss_first=loss_value(losses[:1]),
+            loss=loss_value(underway.losses),
+            loss_first=loss_value(underway.losses[:1]),
             steps=order.steps,
             tokens=size(order.lease) * trainer.block,
-            seconds=time.monotonic() - began - trainer.waited,
+            seconds=underway.seconds - trainer.waited,
             epoch=epoch,
         )
         return holding.work
+
+    def _all_as_far(self, order: RoundStart, comm: Any) -> bool:
+        """Whether the members' exchanges of this round are complete to one point.
+
+        If not, all of them begin the round again.
+        """
+        holding, mine = self._holding, -1
+        for held in (holding.work, holding.underway):
+            if held and (held.round, held.lease) == (order.round, order.lease):
+                mine = holding.trainer.progress
+        reached = comm.all_gather(np.array([mine], np.int64), tag="progress")
+        if same := bool((reached == mine).all()):
+            return same
+        self._log(f"round {order.round} begins again: exchanges {reached.tolist()}")
+        return same
+
+    def _underway(self, order: RoundStart) -> Underway:
+        """The inner steps that can be gone on with, or none."""
+        holding = self._holding
+        trainer, underway = holding.trainer, holding.underway
+        wanted = (order.round, order.lease)
+        if underway and (underway.round, underway.lease) == wanted:
+            trainer.resume()
+            return underway
+        holding.undo_inner_steps()
+        trainer.begin(order.steps, size(order.lease) * trainer.block)
+        underway = Underway(order.round, order.lease)
+        holding.underway = underway if trainer.resumes else None
+        return underway
+
+    def _steps(self, order: RoundStart, underway: Underway) -> None:
+        """All steps of the order that are not made yet, and exchanges in between."""
+        trainer, began = self._holding.trainer, time.monotonic()
+        positions = np.concatenate([np.arange(a, b) for a, b in order.lease])
+        try:
+            for mine in np.split(positions, order.steps)[underway.steps :]:
+                self._check_order(order)
+                trainer.turn()
+                batches = mine.reshape(-1, trainer.batch)
+                losses = trainer.step([self.corpus.read(b) for b in batches])
+                underway.losses += losses
+                underway.steps += 1
+            trainer.turn()
+            for _ in range(order.longest - order.steps if trainer.every_step else 0):
+                self._check_order(order)
+                trainer.step([])
+        finally:
+            underway.seconds += time.monotonic() - began
 
     def _check_order(self, order: RoundStart) -> None:
         newer = self._newest() or order

@@ -32,12 +32,16 @@ def declare_mesh(module: ir.Module) -> None:
         )
 
 
-def sum_over_workers(x: Value) -> Value:
-    """Σ over the members of the round."""
-    return collectives.all_reduce(x, mesh=MESH, axes=[AXIS], kind="sum")
+def sum_over_workers(x: Value, codec: str | None = None) -> Value:
+    """Σ over the members of the round; f32 travels in `codec`, if one is named."""
+    coded = codec is not None and isinstance(hlo.element_type(x), ir.F32Type)
+    flags = {"codec": ir.StringAttr.get(codec)} if coded else {}
+    return collectives.all_reduce(x, mesh=MESH, axes=[AXIS], kind="sum", **flags)
 
 
-def weighted_mean(tensors: Sequence[Value], tokens: Value) -> list[Value]:
+def weighted_mean(
+    tensors: Sequence[Value], tokens: Value, codec: str | None = None
+) -> list[Value]:
     """Σ_m t_m x_m / Σ_m t_m for each tensor, in its math type.
 
     `tokens` is this worker's t_m, a rank-0 f32. The share t_m / Σ t_m comes first,
@@ -48,16 +52,16 @@ def weighted_mean(tensors: Sequence[Value], tokens: Value) -> list[Value]:
     weighted = [
         scale(x, hlo.convert(share, hlo.element_type(x))) for x in map(widen, tensors)
     ]
-    return in_buckets(weighted)
+    return in_buckets(weighted, codec)
 
 
-def in_buckets(tensors: Sequence[Value]) -> list[Value]:
+def in_buckets(tensors: Sequence[Value], codec: str | None = None) -> list[Value]:
     """Each tensor summed over the workers, in one collective an element type."""
     kinds = list(dict.fromkeys(str(hlo.element_type(x)) for x in tensors))
     results: dict[int, Value] = {}
     for kind in kinds:
         members = [i for i, x in enumerate(tensors) if str(hlo.element_type(x)) == kind]
-        summed = sum_over_workers(pack([tensors[i] for i in members]))
+        summed = sum_over_workers(pack([tensors[i] for i in members]), codec)
         shapes = [hlo.shape_of(tensors[i]) for i in members]
         results |= zip(members, unpack(summed, shapes), strict=True)
     return [results[i] for i in range(len(tensors))]

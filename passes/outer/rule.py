@@ -17,11 +17,14 @@ the roles `outer`, `private` and `received` of their arguments.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.optimizers.numbers import math_type
+
+if TYPE_CHECKING:
+    from pcp.passes.outer.pieces import Pieces
 
 Values = Sequence[ir.Value]
 Tensors = dict[str, list[ir.Value]]
@@ -56,13 +59,14 @@ class Round:
     """What an outer step is given.
 
     anchors: θ, where the round began, alike on all workers. locals: θ_m, what this
-    worker's inner steps made of it. tokens: t_m of those steps, a rank-0 f32. state:
-    the slots as the last commit left them. received: what `early` gave.
+    worker's inner steps made of it. tokens: t_m of those steps, a rank-0 f32 (None
+    for a fragment). state: the slots as the last commit left them. received: what
+    `early` gave.
     """
 
     anchors: Values
     locals: Values
-    tokens: ir.Value
+    tokens: Any
     state: Tensors = field(default_factory=dict)
     received: Values = ()
 
@@ -85,7 +89,8 @@ class OuterRule:
     slots. `early(spec, state)` gives tensors of any types, which `step` finds in
     `round.received`; it runs while the inner steps do. `every_step(spec, gradients,
     state, tokens)` gives the gradients to apply and the new slots. `exchanges` is
-    whether there is anything to exchange: if not, one worker trains alone.
+    whether there is anything to exchange: if not, one worker trains alone. `pieces`
+    is in place of a step: the parts of one that goes fragment by fragment.
     """
 
     step: Step | None = None
@@ -93,3 +98,4 @@ class OuterRule:
     early: Callable[[Any, Tensors], list[ir.Value]] | None = None
     state: Callable[[Any], Sequence[Slot]] = _none
     exchanges: bool = True
+    pieces: "Pieces | None" = None

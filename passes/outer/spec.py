@@ -2,13 +2,16 @@
 
     parse("diloco{lr=0.7,momentum=0.9}") == DiLoCo(lr=0.7, momentum=0.9)
 
-What they compute is built by `pcp.passes.outer.{diloco,average,ddp,none}`.
+What they compute is built by `pcp.passes.outer`, in a file of each one's name.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 from pcp.passes import spec
+
+WIRES = ("f32", "fp8", "int8", "e3m0", "int2")
+"""Plain, or in one of the codecs of `pcp.all_reduce`."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,47 @@ class DiLoCo(Momentum):
 
 
 @dataclass(frozen=True)
+class StreamingDiLoCo(Momentum):
+    """DiLoCo fragment by fragment, beside the inner steps (arXiv 2501.18512).
+
+    fragments: how many. tau: inner steps that an exchange may take. alpha: how much
+    of a worker's own parameters stays when a fragment comes back. wire: in which code
+    deltas travel, f32 or one of `pcp.all_reduce`. together: all fragments come back
+    at the end of the round, and not each at its own time.
+    """
+
+    kind: ClassVar[str] = "streaming_diloco"
+    lr: float = 0.4
+    fragments: int = 3
+    tau: int = 1
+    alpha: float = 0.5
+    wire: str = "e3m0"
+    together: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require(self.fragments > 0, "fragments", "must be positive")
+        self.require(self.tau >= 0, "tau", "must be at least 0")
+        self.require(0 <= self.alpha <= 1, "alpha", "must lie in [0, 1]")
+        self.require(self.wire in WIRES, "wire", f"must be one of {', '.join(WIRES)}")
+
+
+@dataclass(frozen=True)
+class Snoo(Momentum):
+    """DiLoCo's outer step for one worker alone (arXiv 2510.15830)."""
+
+    kind: ClassVar[str] = "snoo"
+
+
+@dataclass(frozen=True)
+class AsyncDiLoCo(Momentum):
+    """DiLoCo one round late: the exchange takes place beside the inner steps."""
+
+    kind: ClassVar[str] = "async_diloco"
+    momentum: float = 0.0
+
+
+@dataclass(frozen=True)
 class Average(spec.Spec):
     """The token-weighted mean of the workers' parameters (local SGD, FedAvg)."""
 
@@ -56,8 +100,11 @@ class Alone(spec.Spec):
 
 
 KINDS: dict[str, type[spec.Spec]] = {
-    cls.kind: cls for cls in (DiLoCo, Average, DDP, Alone)
+    cls.kind: cls for cls in (DiLoCo, StreamingDiLoCo, Average, DDP, Alone)
 }
+
+
+KINDS |= {cls.kind: cls for cls in (Snoo, AsyncDiLoCo)}
 
 
 def parse(text: str) -> spec.Spec:

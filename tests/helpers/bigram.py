@@ -57,6 +57,7 @@ class BigramTrainer:
     batch, block = BATCH, BLOCK
     parameter_shapes = ((VOCABULARY, VOCABULARY),)
     every_step, waited, private = False, 0.0, {}
+    resumes, progress = False, 0
 
     def __init__(self, pause: float = 0.0) -> None:
         self.pause = pause

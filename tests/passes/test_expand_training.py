@@ -59,12 +59,18 @@ def test_borders_of_diloco_with_adamw() -> None:
     }
 
 
+FRAGMENTS = {
+    f"outer_{part}_{p}" for part in ("send", "exchange", "apply") for p in range(3)
+}
+
+
 @pytest.mark.parametrize("algorithm", KINDS)
 def test_functions_of_each_algorithm(algorithm: str) -> None:
     found = set(borders(expanded(model(), "sgd", algorithm)))
     more = {
         "diloco": {"outer_init", "outer_step"},
         "average": {"outer_init", "outer_step"},
+        "streaming_diloco": {"outer_init", *FRAGMENTS},
         "ddp": {"grad_sync"},
         "none": set(),
     }
