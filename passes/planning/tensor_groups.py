@@ -63,13 +63,18 @@ def find(function: ir.Operation, members: int) -> list[Group]:
     whole.
     """
     finder = _Finder(function, members)
-    merged: dict[tuple, Group] = {}
+    merged: dict[tuple, list[Group]] = {}
+    found: list[Group] = []
     for group, signature in finder.groups():
-        if signature in merged:
-            merged[signature].join(group)
+        alike = merged.setdefault(signature, [])
+        # A pair that shares a weight with one before is the other way to pair them.
+        apart = (g for g in alike if g.cut.keys().isdisjoint(group.cut))
+        if (first := next(apart, None)) is not None:
+            first.join(group)
         else:
-            merged[signature] = group
-    return list(merged.values())
+            alike.append(group)
+            found.append(group)
+    return found
 
 
 class _Finder:

@@ -13,6 +13,7 @@ from pcp.passes.planning import tensor_groups
 from pcp.passes.sharding.mesh import read_meshes
 
 FAST = "memory = 8000000000, throughput = {f32 = 5.0e10}, membw = 1.0e10"
+SQUARE, FOUR = "tensor<8x8xf32>", range(4)
 SLOW = "memory = 8000000000, throughput = {f32 = 5.0e7}, membw = 1.0e7"
 
 
@@ -80,6 +81,25 @@ def test_equal_layers_are_one_group() -> None:
         found = [g.cut for g in tensor_groups.find(main, 2)]
     (group,) = [set(cut) for cut in found if cut.get("layers.0.up") == 1]
     assert {"layers.0.up", "layers.1.up", "layers.0.down", "layers.1.down"} <= group
+
+
+def test_a_weight_is_cut_once_in_a_group() -> None:
+    """Four equal layers pair up two ways; a pair takes no weight of another."""
+    dot = f"contracting_dims = [1] x [0] : ({SQUARE}, {SQUARE}) -> {SQUARE}"
+    said = [f'%w{i}: {SQUARE} {{pcp.name = "w.{i}", pcp.role = "param"}}' for i in FOUR]
+    lines = [f"%{i + 1} = stablehlo.dot_general %{i}, %w{i}, {dot}" for i in FOUR]
+    body = "\n".join(lines).replace("dot_general %0,", "dot_general %x,")
+    body = body.replace("%", "%v").replace("%vw", "%w").replace("%vx", "%x")
+    module = parse(
+        f"func.func @main({', '.join(said)}, %x: {SQUARE}) -> {SQUARE} {{\n{body}\n"
+        f"return %v4 : {SQUARE}\n}}"
+    )
+    with module.context:
+        main = find(module, "main")
+        assert main is not None
+        found = [g.cut for g in tensor_groups.find(main, 2)]
+    assert {"w.0": 1, "w.1": 0, "w.2": 1, "w.3": 0} in found
+    assert {"w.1": 1, "w.2": 0} in found
 
 
 @pytest.mark.slow

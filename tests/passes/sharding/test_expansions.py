@@ -1,0 +1,40 @@
+"""Constants that two tensors share carry no layout from one to the other."""
+
+from pcp.dialect.context import parse
+from pcp.passes.insert_reshards import InsertReshards
+from pcp.passes.propagate_sharding import PropagateSharding
+from pcp.passes.rewriting import functions
+from pcp.passes.sharding.flow import block_of
+
+T = "tensor<8x8xf32>"
+PROGRAM = f"""
+"pcp.mesh"() {{axes = [#pcp.axis<"tp", 2>], devices = [], sym_name = "m"}} : () -> ()
+func.func @f(
+    %a: {T} {{pcp.sharding = #pcp.sharding<@m, [[], ["tp"]], [], []>}},
+    %b: {T} {{pcp.sharding = #pcp.sharding<@m, [["tp"], []], [], []>}},
+    %s: tensor<f32>) -> ({T} {{pcp.sharding = #pcp.sharding<@m, [[], ["tp"]], [], []>}},
+    {T} {{pcp.sharding = #pcp.sharding<@m, [["tp"], []], [], []>}}) {{
+  %c = stablehlo.constant dense<0.9> : {T}
+  %d = stablehlo.broadcast_in_dim %s, dims = [] : (tensor<f32>) -> {T}
+  %0 = stablehlo.multiply %a, %c : {T}
+  %1 = stablehlo.multiply %b, %c : {T}
+  %2 = stablehlo.divide %0, %d : {T}
+  %3 = stablehlo.divide %1, %d : {T}
+  return %2, %3 : {T}, {T}
+}}"""
+
+
+def test_each_reader_has_its_own() -> None:
+    module = parse(PROGRAM)
+    PropagateSharding().run(module)
+    once = str(module)
+    InsertReshards().run(module)
+    with module.context:
+        (function,) = functions(module)
+        names = [view.operation.name for view in block_of(function, 0).operations]
+    assert names.count("stablehlo.constant") == 2
+    assert names.count("stablehlo.broadcast_in_dim") == 2
+    assert "pcp.reshard" not in names
+    again = parse(once)
+    PropagateSharding().run(again)
+    assert str(again) == once
