@@ -16,7 +16,7 @@ import iree.runtime as rt
 import numpy as np
 
 from pcp.bundle import Collective, Manifest
-from pcp.errors import CollectiveAborted
+from pcp.errors import CollectiveAborted, Timeout
 from pcp.runtime.communicator import Communicator
 from pcp.runtime.devices import Device, first_line
 from pcp.runtime.dtypes import numpy_dtype
@@ -28,10 +28,13 @@ from pcp.runtime.exchange import (
     launch,
     result_shape,
 )
+from pcp.runtime.progress import Progress
 
 _EXCHANGE_THREADS = 4
 _DELIVERY_THREADS = 2
 _LOOK_AGAIN_NS = 500_000_000
+#: Seconds that an import without a group waits for its operands; else the group's.
+_PATIENCE_S = 60.0
 
 
 def tag_of(name: str) -> str:
@@ -75,6 +78,7 @@ class Imports:
         self._jobs: list[_Job] = []
         self._fault: BaseException | None = None
         self._failed = False
+        self._progress = Progress()
 
     def module(self) -> Any:
         """The Python module with one export per collective of the manifest."""
@@ -91,12 +95,13 @@ class Imports:
         self._failed = False
         self._jobs.clear()
         self._last.clear()
+        self._progress.begin()
 
     def finish(self, *, failed: bool = False) -> BaseException | None:
         """Wait for every exchange of the call; what went wrong first, if it did.
 
-        Each ends by its operation's deadline. After a call that `failed`,
-        exchanges whose operands never came are given up.
+        Each ends by its operation's deadline. Exchanges whose operands never came
+        are given up: after a call that `failed`, or when the program stands still.
         """
         self._failed = failed
         for job in self._jobs:
@@ -104,11 +109,22 @@ class Imports:
         self._jobs.clear()
         return self._fault
 
-    def _await(self, ready: Any) -> None:
-        """Wait for operands as long as the program may still compute them."""
+    def _await(self, name: str, ready: Any, patience: float) -> None:
+        """Wait for operands as long as the program may still compute them.
+
+        Raises Timeout if it does nothing at all for `patience` seconds.
+        """
         while not ready.wait(timeout=_LOOK_AGAIN_NS):
             if self._failed:
                 raise CollectiveAborted("the program failed before its operands came")
+            if self._progress.stands_still(patience):
+                raise Timeout(
+                    f"{name}: its operands did not come, and for {patience:g} s the "
+                    "program neither computed nor exchanged anything: it waits for "
+                    "itself. Compile it with --bucket-bytes 0 --inflight 0; if a "
+                    "device computes longer without the processor, raise the timeout"
+                )
+        self._progress.moved()
 
     def close(self) -> None:
         """Stop the threads."""
@@ -146,6 +162,7 @@ class Imports:
             raise
         given = what.attributes.get("result_dtype", what.dtype)
         result = self._device.upload(np.empty(shape, numpy_dtype(given)), given)
+        self._progress.moved()
         job, before = _Job(), self._last.get(name)
         self._last[name] = job
         self._jobs.append(job)
@@ -159,6 +176,7 @@ class Imports:
             job.finished.set()
 
         def deliver(pending: Any) -> None:
+            fault = None
             try:
                 self._device.overwrite(
                     result,
@@ -166,16 +184,17 @@ class Imports:
                     given,
                 )
             except BaseException as error:
-                settle(error)
-            else:
-                settle(None)
+                fault = error
+            self._progress.moved(-1)
+            settle(fault)
 
         def run() -> None:
             try:
                 if before is not None:
                     before.posted.wait()
                 if ready is not None:
-                    self._await(ready)
+                    patience = comm.timeout if comm else _PATIENCE_S
+                    self._await(name, ready, patience)
                 arrays = [
                     self._device.download(view, dtype)
                     for view, dtype in zip(views, dtypes, strict=True)
@@ -184,6 +203,7 @@ class Imports:
                     pending = alone(what, arrays)
                 else:
                     pending = launch(comm, what, arrays[0], tag_of(name))
+                self._progress.moved(1)
                 if what.kind == "send" and done is not None:
                     # The program goes on; its call ends when the peer has all.
                     job.answered = True

@@ -16,7 +16,14 @@ import pytest
 from helpers.worlds import endpoints, form, outcome, together, world
 
 from pcp.bundle import Bundle, Collective, Function, Manifest, Mesh, Module, TensorSpec
-from pcp.errors import BundleError, CollectiveAborted, ConfigError, PeerLost, UsageError
+from pcp.errors import (
+    BundleError,
+    CollectiveAborted,
+    ConfigError,
+    PeerLost,
+    Timeout,
+    UsageError,
+)
 from pcp.runtime.communicator import Communicator
 from pcp.runtime.executor import Program, available_drivers
 
@@ -432,6 +439,45 @@ def test_members_may_call_in_other_orders():
         got = together((0, 1), lambda r: programs[r]["main"](values[r]))
         for results in got:
             assert [y.tolist() for y in results] == [[9.0] * 4] * (2 * behind)
+        for program in programs:
+            program.close()
+
+
+def test_a_program_that_waits_for_itself_says_so():
+    """IREE moves the first import in front of what fills its fence, since the second
+    half of `%c` is written where the first is; the allocation behind it waits."""
+    given, half, whole = "tensor<8x4xf32>", "tensor<8xf32>", "tensor<16xf32>"
+    text = declare("a", given, given) + declare("b", given, given)
+    text += declare("c", whole, whole)
+    text += f"func.func @main(%x: {given}, %w: tensor<4x4xf32>) -> {whole} {{\n"
+    text += "%z = stablehlo.constant dense<0.0> : tensor<f32>\n"
+    rows = (
+        "%{} = stablehlo.reduce(%{} init: %z) applies stablehlo.add across dimensions"
+        f" = [1] : ({given}, tensor<f32>) -> {half}\n"
+    )
+    text += rows.format("early", "x") + call("r", "a", "x", given, given)
+    text += f"%v = stablehlo.dot %r, %w : ({given}, tensor<4x4xf32>) -> {given}\n"
+    text += call("s", "b", "v", given, given) + rows.format("late", "s")
+    text += f"%t = stablehlo.concatenate %late, %early, dim = 0 : ({half}, {half})"
+    text += f" -> {whole}\n" + call("q", "c", "t", whole, whole)
+    text += f"return %q : {whole}\n}}\n"
+    main = Function(
+        inputs=(spec("x", [8, 4]), spec("w", [4, 4])), results=(spec("q", [16]),)
+    )
+    shapes = {"a": [8, 4], "b": [8, 4], "c": [16]}
+    table = {name: collective("all_reduce", shape) for name, shape in shapes.items()}
+    made = bundle(text, {"main": main}, table, {"m": Mesh(axes={"workers": 2})})
+    values = np.ones((8, 4), np.float32), np.eye(4, dtype=np.float32)
+    with world("in_process", 2) as comms:
+        programs = [Program.load(made, "local-sync", communicator=c) for c in comms]
+        for comm in comms:
+            comm.timeout = 1
+        faults = together(
+            (0, 1), lambda r: outcome(lambda: programs[r]["main"](*values))
+        )
+        for fault in faults:
+            assert isinstance(fault, Timeout)
+            assert str(fault).startswith("a: its operands did not come, and for 1 s")
         for program in programs:
             program.close()
 
