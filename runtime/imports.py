@@ -33,7 +33,7 @@ from pcp.runtime.progress import Progress
 _EXCHANGE_THREADS = 4
 _DELIVERY_THREADS = 2
 _LOOK_AGAIN_NS = 500_000_000
-#: Seconds that an import without a group waits for its operands; else the group's.
+#: Seconds that an import waits for its operands where no group says how long.
 _PATIENCE_S = 60.0
 
 
@@ -193,7 +193,7 @@ class Imports:
                 if before is not None:
                     before.posted.wait()
                 if ready is not None:
-                    patience = comm.timeout if comm else _PATIENCE_S
+                    patience = getattr(comm, "timeout", _PATIENCE_S)
                     self._await(name, ready, patience)
                 arrays = [
                     self._device.download(view, dtype)
