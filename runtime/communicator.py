@@ -29,6 +29,7 @@ from pcp.runtime.feedback import ErrorFeedback
 from pcp.runtime.group import Group
 from pcp.runtime.in_process import pair
 from pcp.runtime.loop import Loop
+from pcp.runtime.observed import Observed
 from pcp.runtime.operation import Operation, Pending
 from pcp.runtime.param_sync import SyncReport, param_sync
 from pcp.runtime.rooted import Rooted
@@ -47,7 +48,7 @@ def seconds(value: float | timedelta) -> float:
     return value.total_seconds() if isinstance(value, timedelta) else float(value)
 
 
-class Communicator(Rooted, Uneven):
+class Communicator(Rooted, Uneven, Observed):
     """One member of a group. Safe to use from several threads."""
 
     def __init__(
@@ -528,7 +529,7 @@ class Communicator(Rooted, Uneven):
 
     def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:
         loop = self._group.loop
-        operation.tag = _hashed(tag)
+        operation.tag, operation.label = _hashed(tag), tag
         with self._lock:
             if self._closed or loop.closed:
                 operation.release()

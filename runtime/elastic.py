@@ -248,6 +248,7 @@ class ElasticCommunicator(Communicator):
             self._seat = Seat(self.rank, self.world_size, self._seat.pool)
             self._counters, self._syncs = renewed._counters, renewed._syncs
         loop.call(old.close)
+        self._group.telemetry.count("renewal")
         return self.epoch != epoch
 
     def retry(
@@ -267,6 +268,7 @@ class ElasticCommunicator(Communicator):
                 left = deadline - time.monotonic()
                 if left <= 0 or self._closed:
                     raise
+                self._group.telemetry.count("retry")
                 self.update_membership(left)
 
     # Inside.

@@ -29,6 +29,7 @@ from pcp.runtime.group import Group, Pulse
 from pcp.runtime.loop import Loop
 from pcp.runtime.snapshot import Snapshot, serve
 from pcp.runtime.tcp import TcpLink
+from pcp.runtime.telemetry import Telemetry
 from pcp.runtime.transport import Link
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Endpoint:
         self.address = advertise or self.listening
         """Where peers reach this endpoint."""
         self.loop = Loop(f"pcp-{port}")
+        self.telemetry = Telemetry()
         self.pulse = pulse
         self.faults = faults
         self.shared_memory = shared_memory
@@ -205,7 +207,15 @@ class Endpoint:
             raise ConfigError(f"rank {rank} of {len(members)} members does not exist")
         if not 0 <= epoch < 1 << 64:
             raise ConfigError(f"epoch {epoch}: epochs are numbers of 64 bits, from 0")
-        group = Group(self.loop, rank, len(members), epoch, self.pulse, self.faults)
+        group = Group(
+            self.loop,
+            rank,
+            len(members),
+            epoch,
+            self.pulse,
+            self.faults,
+            self.telemetry,
+        )
         forming = Forming(
             group,
             members,

@@ -9,6 +9,7 @@ consumed by the call: its buffer may hold the result.
 """
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from pcp.runtime.devices import (
 from pcp.runtime.dtypes import bits_dtype, numpy_dtype
 from pcp.runtime.exchange import Groups
 from pcp.runtime.imports import Imports
+from pcp.runtime.tracing import Recorder
 
 __all__ = [
     "BoundFunction",
@@ -145,6 +147,16 @@ class Program:
             self._imports.groups = groups
 
     @property
+    def recorder(self) -> Recorder | None:
+        """Where calls and exchanges are written; None when nobody traces."""
+        return self._imports.recorder
+
+    @recorder.setter
+    def recorder(self, recorder: Recorder | None) -> None:
+        with self._lock:
+            self._imports.recorder = recorder
+
+    @property
     def functions(self) -> tuple[str, ...]:
         """Names to index with."""
         return tuple(self._functions)
@@ -206,6 +218,7 @@ class Program:
             given.push_ref(view)
         results = rt.VmVariantList(len(function.signature.results))
         self._imports.begin()
+        begun = time.monotonic()
         try:
             self._context.invoke(function._handle, given, results)
         except Exception as error:
@@ -217,7 +230,13 @@ class Program:
             ) from error
         finally:
             self._give_away(function, arguments)
-        if (fault := self._imports.finish()) is not None:
+        invoked = time.monotonic()
+        fault = self._imports.finish()
+        if self.recorder is not None:
+            finished = time.monotonic()
+            parts = [("invoke", begun, invoked), ("exchanges", invoked, finished)]
+            self.recorder.span("program", function.name, begun, finished, {}, parts)
+        if fault is not None:
             raise fault
         return results
 

@@ -26,10 +26,12 @@ from pcp.runtime.framing import (
     text,
     text_payload,
 )
+from pcp.runtime.health import Health, group_metrics
 from pcp.runtime.loop import Loop, Timer
 from pcp.runtime.operation import MAX_DESCRIPTOR, Operation, abort_reason
 from pcp.runtime.parking import MAX_IN_FLIGHT, Parking
 from pcp.runtime.reduction import EAGER_BYTES
+from pcp.runtime.telemetry import Metric, Telemetry
 from pcp.runtime.transport import Link
 
 _FLUSH_SECONDS = 2.0
@@ -62,6 +64,7 @@ class Group:
         epoch: int,
         pulse: Pulse | None = None,
         faults: FaultPlan | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.loop = loop
         self.rank = rank
@@ -70,6 +73,9 @@ class Group:
         self.links: dict[int, Link] = {}
         self.fault: RuntimeFault | None = None
         """Why the group is finished, or None while it works."""
+        self.health = Health()
+        self.telemetry = telemetry or Telemetry()
+        self.telemetry.sources.append(self._metrics)
         self._pulse = pulse or Pulse()
         self._faults = faults
         self._ranks: dict[Link, int] = {}
@@ -105,6 +111,7 @@ class Group:
         link.last_heard = time.monotonic()
         link.epoch = self.epoch
         link.sink = self
+        self.health.admit(rank)
         if self._beat is None:
             self._tick()
 
@@ -137,6 +144,8 @@ class Group:
         self._doubtful.pop(key, None)
         if self.arbiter is not None and not operation.committed:
             self._conceded.add(key)
+        self.health.waited(operation.timing, len(operation.peers))
+        self.telemetry.ended(operation, self)
 
     def arbitrate(self, operation: Operation) -> bool:
         """Ask the arbiter, if there is one; `decided` brings the answer."""
@@ -153,6 +162,11 @@ class Group:
     def idle(self) -> bool:
         """Whether no operation is under way."""
         return not self._operations
+
+    @property
+    def in_flight(self) -> int:
+        """How many operations are under way."""
+        return len(self._operations)
 
     @property
     def doubtful(self) -> list[tuple[int, int]]:
@@ -220,6 +234,8 @@ class Group:
         if self._beat is not None:
             self._beat.cancel()
         self._break(CollectiveAborted("this member closed its communicator"))
+        self.telemetry.sources.remove(self._metrics)
+        self.telemetry.keep(self._ranks)
         links, self.links = self.links, {}
         self._closing += links.values()
         for link in links.values():
@@ -265,7 +281,7 @@ class Group:
             case Kind.BYE:
                 self._leave(rank)
             case Kind.PING:
-                pass
+                self.health.heard(rank, link, header)
             case _:
                 raise ProtocolError(f"rank {rank} sent {header.kind.name} in a group")
 
@@ -333,6 +349,7 @@ class Group:
         if rank in self._left or rank == self.rank:
             return
         self._left.add(rank)
+        self.telemetry.count("peer lost")
         error = PeerLost(reason, peer=rank)
         if self.fault is None:
             self.fault = error
@@ -360,6 +377,7 @@ class Group:
         for rank, link in list(self.links.items()):
             if now - link.last_sent >= self._pulse.interval:
                 link.send(Frame(Kind.PING))
+            self.health.beat(rank, link, self._pulse.interval)
             if asleep:
                 link.last_heard = max(link.last_heard, now - self._pulse.interval)
             elif now - link.last_heard > self._pulse.silence:
@@ -367,6 +385,9 @@ class Group:
                     rank, f"rank {rank} is lost: silent for {self._pulse.silence:g} s"
                 )
         self._beat = self.loop.later(self._pulse.interval / 2, self._tick)
+
+    def _metrics(self) -> list[Metric]:
+        return list(group_metrics(self))
 
 
 def _given_up() -> RuntimeFault:

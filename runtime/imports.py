@@ -8,6 +8,7 @@ overlaps with the exchange.
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -29,12 +30,14 @@ from pcp.runtime.exchange import (
     result_shape,
 )
 from pcp.runtime.progress import Progress
+from pcp.runtime.tracing import Recorder
 
 _EXCHANGE_THREADS = 4
 _DELIVERY_THREADS = 2
 _LOOK_AGAIN_NS = 500_000_000
 #: Seconds that an import waits for its operands where no group says how long.
 _PATIENCE_S = 60.0
+_STEPS = ("wait for operands", "exchange", "deliver")
 
 
 def tag_of(name: str) -> str:
@@ -48,12 +51,24 @@ def tag_of(name: str) -> str:
 class _Job:
     """One exchange a running function asked for."""
 
-    __slots__ = ("answered", "finished", "posted")
+    __slots__ = ("answered", "finished", "marks", "posted")
 
     def __init__(self) -> None:
         self.answered = False
         self.posted = threading.Event()
         self.finished = threading.Event()
+        self.marks = [time.monotonic()]
+        """When it was asked for, had its operands, had exchanged them, was over."""
+
+    def mark(self) -> None:
+        """One of `marks` is reached."""
+        self.marks.append(time.monotonic())
+
+    def write(self, recorder: Recorder, name: str) -> None:
+        """Its span in a trace."""
+        steps = zip(_STEPS, self.marks, self.marks[1:], strict=False)
+        parts = [(step, begin, end) for step, begin, end in steps]
+        recorder.span("imports", name, self.marks[0], self.marks[-1], {}, parts)
 
 
 class Imports:
@@ -65,6 +80,7 @@ class Imports:
 
     def __init__(self, device: Device, manifest: Manifest) -> None:
         self.groups: Groups = None
+        self.recorder: Recorder | None = None
         self._device = device
         self._manifest = manifest
         # One for each import at most: whatever order members call them in, none is
@@ -168,6 +184,9 @@ class Imports:
         self._jobs.append(job)
 
         def settle(error: BaseException | None) -> None:
+            job.mark()
+            if self.recorder is not None:
+                job.write(self.recorder, name)
             if error is not None:
                 self._fault = self._fault or error
             if done is not None and not job.answered:
@@ -177,6 +196,7 @@ class Imports:
 
         def deliver(pending: Any) -> None:
             fault = None
+            job.mark()
             try:
                 self._device.overwrite(
                     result,
@@ -195,6 +215,7 @@ class Imports:
                 if ready is not None:
                     patience = getattr(comm, "timeout", _PATIENCE_S)
                     self._await(name, ready, patience)
+                job.mark()
                 arrays = [
                     self._device.download(view, dtype)
                     for view, dtype in zip(views, dtypes, strict=True)

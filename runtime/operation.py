@@ -40,6 +40,7 @@ from pcp.errors import (
 )
 from pcp.runtime.framing import Frame, Header, Kind, text, text_payload
 from pcp.runtime.loop import Timer
+from pcp.runtime.telemetry import Timing
 
 _LENGTH_BYTES = 4
 MAX_DESCRIPTOR = 4 << 10
@@ -108,6 +109,10 @@ class Operation:
         self.peers = sorted(peers)
         self.descriptor = descriptor
         self.pending = Pending()
+        self.timing = Timing()
+        self.label = ""
+        """The caller's tag, for people."""
+        self.error: PcpError | None = None
         self.deadline = time.monotonic() + timeout
         self.tag = self.seq = 0
         self.opened: dict[int, dict[str, Any]] = {}
@@ -199,6 +204,7 @@ class Operation:
             )
             return
         self.opened[peer] = theirs
+        self._joined(peer, len(eager))
         self.accept(peer, eager)
         held, self._held = self._held, []
         for target, frame in held:
@@ -210,6 +216,9 @@ class Operation:
         if self.over:
             return
         self._unsent += 1
+        self.timing.received += header.length
+        if not self.timing.first:
+            self.timing.first = time.monotonic()
         self.arrived(peer, header, payload)
         self._was_sent()
 
@@ -253,6 +262,7 @@ class Operation:
         if self.over:
             return
         self.over = True
+        self.error = error
         self._held.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -295,10 +305,20 @@ class Operation:
     def send_data(self, peer: int, step: int, offset: int, payload: memoryview) -> None:
         """Send a segment as soon as the peer has opened."""
         self._unsent += 1
+        self.timing.sent += len(payload)
         frame = self._frame(
             Kind.DATA, payload, step=step, offset=offset, on_sent=self._was_sent
         )
         self._dispatch(peer, frame)
+
+    def _joined(self, peer: int, eager_bytes: int) -> None:
+        timing, now = self.timing, time.monotonic()
+        timing.joined[peer] = now
+        timing.received += eager_bytes
+        if eager_bytes and not timing.first:
+            timing.first = now
+        if len(self.opened) == len(self.peers):
+            timing.opened = now
 
     def _dispatch(self, peer: int, frame: Frame) -> None:
         if peer in self.opened:
@@ -316,7 +336,9 @@ class Operation:
     def _opening(self, peer: int) -> bytes:
         descriptor = json.dumps(self.descriptor, separators=(",", ":")).encode()
         size = len(descriptor).to_bytes(_LENGTH_BYTES, "big")
-        return b"".join((size, descriptor, self.eager(peer)))
+        eager = self.eager(peer)
+        self.timing.sent += len(eager)
+        return b"".join((size, descriptor, eager))
 
     def _difference(self, theirs: dict[str, Any]) -> tuple[str, str] | None:
         for key in self.descriptor | theirs:  # the kind of call comes first
@@ -334,6 +356,7 @@ class Operation:
             if not opened or self._unsent or not self.complete():
                 return
             self._voted = True
+            self.timing.voted = time.monotonic()
             if self.votes:
                 for peer in self.peers:
                     self.group.send(peer, self._frame(Kind.DONE, b""))

@@ -26,7 +26,7 @@ FOREIGN: dict[str, tuple[set[str], set[str]]] = {
     "passes": ({"numpy"}, set()),
     "autodiff": ({"numpy"}, set()),
     "compiler": ({"numpy", "pydantic"}, {"iree"}),
-    "runtime": ({"numpy", "iree"}, set()),
+    "runtime": ({"numpy", "iree"}, {"prometheus_client"}),
     "training": ({"numpy", "pydantic"}, {"matplotlib", "prometheus_client", "rich", "wandb"}),
     "engines": ({"numpy", "torch"}, {"mpi4py"}),
     "tools": ({"numpy", "pydantic"}, {"iree", "jax", "rich", "torch", "torch_mlir"}),

@@ -4,6 +4,7 @@ The modules are compiled here, straight from StableHLO, so that these tests
 depend on nothing of the compiling half but IREE.
 """
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ import time
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers import chrome_trace
 from helpers.worlds import endpoints, form, outcome, together, world
 
 from pcp.bundle import Bundle, Collective, Function, Manifest, Mesh, Module, TensorSpec
@@ -321,6 +323,41 @@ def test_compute_goes_on_while_an_exchange_is_late(two, device):
             assert came.is_set(), "the first exchange held the computation back"
             np.testing.assert_allclose(s, 2 * a + 1, atol=1e-5)
             np.testing.assert_allclose(t, 2 * (power(w) + 1), atol=1e-3)
+
+
+def test_a_trace_shows_calls_imports_and_operations(two, device, tmp_path):
+    """Every import and every operation lies inside the call that asked for it."""
+    path = tmp_path / "trace.json"
+    with world("tcp", 2) as comms:
+        programs = [Program.load(two, device, communicator=c) for c in comms]
+
+        def work(rank):
+            with comms[rank].trace(path, programs[rank]):
+                programs[rank]["main"](*inputs(rank))
+
+        together(range(2), work)
+        assert all(program.recorder is None for program in programs)
+        for program in programs:
+            program.close()
+    trace = json.loads(path.read_text())
+    chrome_trace.check(trace)
+    for rank in range(2):
+        titles = chrome_trace.row_names(trace, rank)
+        assert {"program", "imports", "collectives"} <= titles
+        (whole,) = (e for e in chrome_trace.named(trace, "main") if e["pid"] == rank)
+        inside = [
+            e
+            for kind in ("first", "second")
+            for e in chrome_trace.named(trace, kind)
+            if e["pid"] == rank
+        ]
+        assert len(inside) == 2
+        for event in inside:
+            assert event["ts"] >= whole["ts"]
+            assert event["ts"] + event["dur"] <= whole["ts"] + whole["dur"] + 1e-6
+    assert len(chrome_trace.named(trace, "all_reduce")) == 4
+    assert chrome_trace.named(trace, "wait for operands")
+    assert chrome_trace.named(trace, "deliver")
 
 
 def test_the_error_of_an_exchange_is_the_error_of_the_call(two, device):
