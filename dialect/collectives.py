@@ -124,6 +124,8 @@ class ReduceScatter(Collective, name="reduce_scatter", traits=[Communicates]):
 class AllGather(Collective, name="all_gather", traits=[Communicates]):
     """Every member gets the parts of all, joined along `dim` in group order.
 
+    Along an elastic axis `dim` of the result is dynamic: as many parts as members.
+
     %y = "pcp.all_gather"(%x) {axes = ["dp"], dim = 0, mesh = @m, sizes = []}
         : (tensor<4xf32>) -> tensor<8xf32>
     """
@@ -139,7 +141,13 @@ class AllGather(Collective, name="all_gather", traits=[Communicates]):
         """The operand is a part of the result."""
         self.check_group()
         part, whole = tensor(self.operands[0]), tensor(self.results[0], "the result")
-        check_part(self, whole, part)
+        dim = integer(self, "dim")
+        check_dim("dim", dim, whole)
+        if not whole.is_dynamic_dim(dim):
+            check_part(self, whole, part)
+            return
+        same_but(whole, part, {dim})
+        require(not integers(self, "sizes"), "knows no sizes of a dynamic dimension")
 
 
 class AllToAll(Collective, name="all_to_all", traits=[Communicates]):

@@ -68,12 +68,13 @@ def dynamic_update_slice(op: ir.Operation) -> None:
 
 def _convert_starts(op: ir.Operation, first: int, sizes: Sequence[int]) -> None:
     """IREE clamps i32 and i64; it takes narrower ones for unsigned, and others not."""
-    for d, n in enumerate(hlo.shape_of(op.operands[0])):
+    for d, size in enumerate(sizes):
         start = op.operands[first + d]
         element = ir.IntegerType(hlo.element_type(start))
         if element.width >= 32 and not element.is_unsigned:
             continue
-        bound = min(n - sizes[d], ranges.limits(start.type)[1], 2**31 - 1)
+        n = hlo.shape_of(op.operands[0])[d]
+        bound = min(n - size, ranges.limits(start.type)[1], 2**31 - 1)
         inside = hlo.clamp(hlo.scalar(0, element), start, hlo.scalar(bound, element))
         wide = hlo.convert(inside, ir.IntegerType.get_signless(32))
         op.operands[first + d] = wide

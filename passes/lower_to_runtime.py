@@ -160,7 +160,7 @@ def _collective(op: ir.Operation, imports: Imports) -> None:
     }
     if "kind" in op.attributes:
         facts["reduction"] = text(op, "kind")
-    if result.type != operand.type:
+    if result.type != operand.type and result.type.has_static_shape:
         facts["result_shape"] = list(hlo.shape_of(result))
     pure = "ordered" not in op.attributes
     after = computed_before(op) if LATE in op.attributes else None

@@ -168,7 +168,18 @@ def _reduce_scatter(op: ir.Operation, groups: Groups) -> Sequence[Value]:
 
 def _all_gather(op: ir.Operation, groups: Groups) -> Sequence[Value]:
     _even(op)
-    return _moving(op, "all_gather", groups, all_gather_dim=hlo.i64(integer(op, "dim")))
+    dim = integer(op, "dim")
+    shape = list(hlo.shape_of(op.operands[0]))
+    shape[dim] *= len(groups[0])  # what a dynamic one is for this many members
+    result = hlo.tensor(shape, hlo.element_type(op.operands[0]))
+    made = hlo.op(
+        "all_gather",
+        [op.operands[0]],
+        [result],
+        replica_groups=hlo.i64_matrix(groups),
+        all_gather_dim=hlo.i64(dim),
+    )
+    return list(made.results)
 
 
 def _all_to_all(op: ir.Operation, groups: Groups) -> Sequence[Value]:

@@ -198,7 +198,7 @@ def _check_group(plan: Plan, op: ir.Operation) -> None:
     axes = strings(op, "axes")
     _check_axes(axes, mesh, sizes)
     if ELASTIC in (sizes[axis] for axis in axes):
-        if op.name in SIZED:
+        if op.name in SIZED and op.results[0].type.has_static_shape:
             raise Invalid(
                 "has a result that depends on how many members there are, and "
                 f"mesh @{mesh} is elastic along {_quoted(axes)}"

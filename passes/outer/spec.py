@@ -79,6 +79,62 @@ class AsyncDiLoCo(Momentum):
 
 
 @dataclass(frozen=True)
+class MuLoCo(Momentum):
+    """DiLoCo with defaults for Muon inside (arXiv 2505.23725).
+
+    wire: `f32`, or `2bit` with error feedback. rho: how much of the error is kept.
+    """
+
+    kind: ClassVar[str] = "muloco"
+    lr: float = 0.9
+    momentum: float = 0.8
+    wire: str = "f32"
+    rho: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require(self.wire in ("f32", "2bit"), "wire", "must be f32 or 2bit")
+        self.require(0 <= self.rho <= 1, "rho", "must lie in [0, 1]")
+
+
+@dataclass(frozen=True)
+class SparseLoCo(spec.Spec):
+    """The largest numbers of each tile, with error feedback (arXiv 2508.15706).
+
+    lr: of the outer step. beta: how much of the error is kept. k: how many of each
+    4096 are sent. bits: 2 for each, or 32.
+    """
+
+    kind: ClassVar[str] = "sparseloco"
+    lr: float = 1.0
+    beta: float = 0.95
+    k: int = 64
+    bits: int = 2
+
+    def __post_init__(self) -> None:
+        self.require(self.lr > 0, "lr", "must be positive")
+        self.require(0 <= self.beta <= 1, "beta", "must lie in [0, 1]")
+        self.require(1 <= self.k <= 4096, "k", "must lie in 1 ... 4096")
+        self.require(self.bits in (2, 32), "bits", "must be 2 or 32")
+
+
+@dataclass(frozen=True)
+class DeMo(spec.Spec):
+    """The strongest frequencies of a momentum, in every step (arXiv 2411.19870).
+
+    beta: how much of the residue is kept. k: how many of each tile are sent.
+    """
+
+    kind: ClassVar[str] = "demo"
+    beta: float = 0.999
+    k: int = 32
+
+    def __post_init__(self) -> None:
+        self.require(0 <= self.beta <= 1, "beta", "must lie in [0, 1]")
+        self.require(1 <= self.k <= 4096, "k", "must lie in 1 ... 4096")
+
+
+@dataclass(frozen=True)
 class Average(spec.Spec):
     """The token-weighted mean of the workers' parameters (local SGD, FedAvg)."""
 
@@ -100,11 +156,20 @@ class Alone(spec.Spec):
 
 
 KINDS: dict[str, type[spec.Spec]] = {
-    cls.kind: cls for cls in (DiLoCo, StreamingDiLoCo, Average, DDP, Alone)
+    cls.kind: cls
+    for cls in (
+        DiLoCo,
+        StreamingDiLoCo,
+        AsyncDiLoCo,
+        MuLoCo,
+        SparseLoCo,
+        DeMo,
+        Average,
+        DDP,
+        Snoo,
+        Alone,
+    )
 }
-
-
-KINDS |= {cls.kind: cls for cls in (Snoo, AsyncDiLoCo)}
 
 
 def parse(text: str) -> spec.Spec:

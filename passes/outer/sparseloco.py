@@ -1,0 +1,50 @@
+"""SparseLoCo: the largest of each tile, in two bits (arXiv 2508.15706).
+
+    E <- β E + Δ          send C(E)          E <- E - C(E)
+    θ <- θ - α mean C(E)
+
+C keeps the k numbers of largest magnitude in each 4096: of matrices in tiles of
+64 x 64, of vectors in pieces. The error takes the place of an outer momentum.
+"""
+
+from collections.abc import Sequence
+
+from pcp.dialect import hlo
+from pcp.dialect.bindings import ir
+from pcp.passes.optimizers.numbers import scale, widen
+from pcp.passes.outer import feedback
+from pcp.passes.outer.codes import Plain, TopK, TwoBits
+from pcp.passes.outer.diloco import moved
+from pcp.passes.outer.rule import OuterRule, Round, Slot, Tensors
+from pcp.passes.outer.spec import SparseLoCo
+from pcp.passes.outer.tiles import Tiles, squares
+
+SIDE, PIECE = 64, 4096
+
+
+def slots(spec: SparseLoCo) -> Sequence[Slot]:
+    """The error."""
+    return (feedback.ERROR,)
+
+
+def step(spec: SparseLoCo, now: Round) -> tuple[list[ir.Value], Tensors]:
+    """New parameters and errors."""
+    deltas = moved(now)
+    tiles = [squares(hlo.shape_of(x), SIDE, PIECE) for x in deltas]
+    ways = [(t, _code(spec, t)) for t in tiles]
+    errors = now.state[feedback.ERROR.name]
+    means, left = feedback.mean(deltas, errors, now.tokens, spec.beta, ways)
+    new = [
+        hlo.convert(hlo.subtract(widen(p), scale(d, spec.lr)), hlo.element_type(p))
+        for p, d in zip(now.anchors, means, strict=True)
+    ]
+    return new, {feedback.ERROR.name: left}
+
+
+def _code(spec: SparseLoCo, tiles: Tiles) -> TopK:
+    """k of 4096, and as many of a smaller tile."""
+    k = min(tiles.columns, -(-spec.k * tiles.columns // PIECE))
+    return TopK(k, TwoBits() if spec.bits == 2 else Plain())
+
+
+RULE = OuterRule(step=step, state=slots)
