@@ -5,6 +5,7 @@ sent, says in the descriptor what all members must agree on, and binds the
 algorithm to the caller's array.
 """
 
+import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from pcp.runtime.scheduled import Scheduled
 from pcp.runtime.schedules import DIRECT, schedule
 
 _NOTHING = memoryview(b"")
+_SPELT_OUT = 64
+"""Members of a ring that still fit into a descriptor."""
 _COMPRESSIBLE = ("float32", "bfloat16", "float16")
 
 
@@ -35,6 +38,23 @@ class Seat:
     rank: int
     world_size: int
     pool: BufferPool = field(default_factory=BufferPool)
+    order: tuple[int, ...] = ()
+    """The ring, when it is not that of the ranks."""
+
+    @property
+    def ring(self) -> tuple[int, ...]:
+        """The ranks in the order in which large reductions pass them."""
+        return self.order or tuple(range(self.world_size))
+
+    @property
+    def ring_facts(self) -> dict[str, Any]:
+        """What members say of their ring: nothing where it is that of the ranks."""
+        if self.ring == tuple(range(self.world_size)):
+            return {}
+        if self.world_size <= _SPELT_OUT:
+            return {"ring": list(self.order)}
+        named = ",".join(map(str, self.order)).encode()
+        return {"ring": hashlib.blake2b(named, digest_size=16).hexdigest()}
 
     @property
     def peers(self) -> list[int]:
@@ -133,9 +153,10 @@ def all_reduce(
         return EagerReduce(seat.peers, facts, timeout, **shared)
     return Ring(
         seat.peers,
-        facts,
+        facts | seat.ring_facts,
         timeout,
         chunks=chunks,
+        order=seat.ring,
         gather=True,
         pool=seat.pool,
         **shared,
@@ -180,9 +201,10 @@ def reduce_scatter(
         return EagerReduce(seat.peers, facts, timeout, **shared)
     return Ring(
         seat.peers,
-        facts,
+        facts | seat.ring_facts,
         timeout,
         chunks=chunks,
+        order=seat.ring,
         gather=False,
         pool=seat.pool,
         **shared,
@@ -221,7 +243,10 @@ def broadcast(
 ) -> Operation:
     """The root's array for everybody, or for `among`."""
     checked(array, "broadcast", writable=seat.rank != root)
-    members = sorted(set(range(seat.world_size) if among is None else among))
+    wanted = set(range(seat.world_size) if among is None else among)
+    members = [rank for rank in seat.ring if rank in wanted]
+    if len(members) < len(wanted):
+        raise UsageError(f"there is no rank {max(wanted)} to broadcast to")
     if root not in members or seat.rank not in members:
         raise UsageError(f"broadcast from rank {root} among {members}")
     at = members.index(root)
@@ -237,6 +262,7 @@ def broadcast(
 
     facts = _facts("broadcast", array, root=root)
     if array.nbytes > EAGER_BYTES:
+        facts |= seat.ring_facts
         return Chain(order, facts, timeout, rank=seat.rank, view=view, commit=write)
     peers = [member for member in members if member != seat.rank]
     return Exchange(

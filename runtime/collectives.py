@@ -92,9 +92,9 @@ class EagerReduce(Operation):
 class Ring(Operation):
     """A large reduction along the ring; with `gather`, all members get all of it.
 
-    `chunks[r]` is the range of elements that rank r reduces last and owns.
-    `commit` gets the flat result, of which only the own chunk is valid
-    without `gather`.
+    `chunks[r]` is the range of elements that rank r reduces last and owns; `order`
+    is how the ranks stand along the ring. `commit` gets the flat result, of which
+    only the own chunk is valid without `gather`.
     """
 
     def __init__(
@@ -110,11 +110,14 @@ class Ring(Operation):
         gather: bool,
         pool: BufferPool,
         commit: Callable[[NDArray], Any],
+        order: Sequence[int] | None = None,
     ) -> None:
         super().__init__(peers, descriptor, timeout)
         self._rank, self._size = rank, len(chunks)
-        self._next = (rank + 1) % self._size
-        self._previous = (rank - 1) % self._size
+        self._order = range(self._size) if order is None else order
+        self._place = self._order.index(rank)
+        self._next = self._order[(self._place + 1) % self._size]
+        self._previous = self._order[self._place - 1]
         self._chunks = chunks
         self._reduction = reduction
         self._pool = pool
@@ -197,10 +200,10 @@ class Ring(Operation):
         """All segments this rank receives: (step, first, last) in order."""
         for step in range(self._steps):
             if self._reducing(step):
-                chunk = (self._rank - step - 2) % self._size
+                owner = (self._place - step - 2) % self._size
             else:
-                chunk = (self._rank - (step - self._size + 1) - 1) % self._size
-            start, stop = self._chunks[chunk]
+                owner = (self._place - (step - self._size + 1) - 1) % self._size
+            start, stop = self._chunks[self._order[owner]]
             for a, b in pieces(start, stop, self._step):
                 yield step, a, b
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from pcp.errors import CollectiveAborted, ConfigError, RuntimeFault, UsageError
 from pcp.runtime import calls, keys
+from pcp.runtime.arranged import Arranged, Arrangement
 from pcp.runtime.arrays import foreign
 from pcp.runtime.calls import Seat, Squeeze
 from pcp.runtime.codecs import Codec, codec
@@ -48,7 +49,7 @@ def seconds(value: float | timedelta) -> float:
     return value.total_seconds() if isinstance(value, timedelta) else float(value)
 
 
-class Communicator(Rooted, Uneven, Observed):
+class Communicator(Rooted, Uneven, Observed, Arranged):
     """One member of a group. Safe to use from several threads."""
 
     def __init__(
@@ -61,6 +62,7 @@ class Communicator(Rooted, Uneven, Observed):
         self._seat = Seat(group.rank, group.world_size)
         self._counters: dict[int, itertools.count] = {}
         self._syncs = itertools.count()
+        self._arrangement = Arrangement()
         self._lock = threading.Lock()
         self._closed = False
 
@@ -519,6 +521,7 @@ class Communicator(Rooted, Uneven, Observed):
             if self._closed:
                 return
             self._closed = True
+        self._arrangement.close()
         if not self._group.loop.closed:
             self._group.loop.ask(lambda: self._group.close(crash=crash))
         for thing in self._owned:

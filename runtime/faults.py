@@ -1,4 +1,5 @@
-"""Faults on demand: frames dropped, delayed or damaged, members that crash.
+"""Faults on demand: frames dropped, delayed or damaged, members that crash, and
+ways to peers that are slow.
 
 Tests and drills give a plan to an endpoint or a communicator; the plan counts
 what it did, so that a test can tell a survived fault from one that never came.
@@ -6,11 +7,13 @@ what it did, so that a test can tell a survived fault from one that never came.
 
 import os
 import signal
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from pcp.runtime.framing import Frame, Kind, checksum
+from pcp.runtime.framing import HEADER_BYTES, Frame, Kind, checksum
 from pcp.runtime.loop import Loop, Timer
 from pcp.runtime.transport import Link
 
@@ -63,10 +66,45 @@ class Fault:
 
 
 @dataclass
+class Shape:
+    """A slow way to a peer: frames go at a rate, and arrive later. Order is kept.
+
+    `peer=None` shapes the ways to all peers, each by itself.
+    """
+
+    peer: int | None = None
+    bytes_per_second: float = float("inf")
+    delay: float = 0.0
+    """Seconds one way."""
+    _free: dict[Link, float] = field(default_factory=dict, repr=False)
+    _due: dict[Link, deque[tuple[float, Frame]]] = field(
+        default_factory=dict, repr=False
+    )
+
+    def send(self, group: Target, link: Link, frame: Frame) -> None:
+        """Send when the frame would have come through."""
+        now, queue = time.monotonic(), self._due.setdefault(link, deque())
+        size = HEADER_BYTES + len(frame.payload)
+        start = max(now, self._free.get(link, 0.0))
+        self._free[link] = start + size / self.bytes_per_second
+        queue.append((self._free[link] + self.delay, frame))
+        if len(queue) == 1:
+            group.later(queue[0][0] - now, lambda: self._release(group, link))
+
+    def _release(self, group: Target, link: Link) -> None:
+        queue, now = self._due[link], time.monotonic()
+        while queue and queue[0][0] <= now:
+            link.send(queue.popleft()[1])
+        if queue:
+            group.later(queue[0][0] - now, lambda: self._release(group, link))
+
+
+@dataclass
 class FaultPlan:
     """What goes wrong on one member's way out, in order of precedence."""
 
     faults: Sequence[Fault] = field(default_factory=list)
+    shapes: Sequence[Shape] = field(default_factory=list)
     _held: dict[Link, list[Frame]] = field(default_factory=dict, repr=False)
 
     @property
@@ -85,6 +123,10 @@ class FaultPlan:
                     self._hold(fault, group, link, frame)
                     return
                 _ACTIONS[fault.action](fault, group, link, frame)
+                return
+        for shape in self.shapes:
+            if shape.peer in (None, peer):
+                shape.send(group, link, frame)
                 return
         link.send(frame)
 

@@ -145,7 +145,7 @@ class Group:
         if self.arbiter is not None and not operation.committed:
             self._conceded.add(key)
         self.health.waited(operation.timing, len(operation.peers))
-        self.telemetry.ended(operation, self)
+        self.telemetry.ended(operation, self.rank, self.epoch, self.links)
 
     def arbitrate(self, operation: Operation) -> bool:
         """Ask the arbiter, if there is one; `decided` brings the answer."""
@@ -387,7 +387,13 @@ class Group:
         self._beat = self.loop.later(self._pulse.interval / 2, self._tick)
 
     def _metrics(self) -> list[Metric]:
-        return list(group_metrics(self))
+        facts = {
+            "epoch": self.epoch,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "operations_in_flight": self.in_flight,
+        }
+        return list(group_metrics(self.health, self.links, facts))
 
 
 def _given_up() -> RuntimeFault:

@@ -11,7 +11,7 @@ us waiting. `stragglers` puts all members' views together.
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,6 @@ from pcp.runtime.framing import Frame, Header, Kind
 from pcp.runtime.telemetry import Average, Metric, Timing, gauge, table
 
 if TYPE_CHECKING:
-    from pcp.runtime.group import Group
     from pcp.runtime.transport import Link
 
 ASK, ANSWER = 1, 2
@@ -122,15 +121,15 @@ class Health:
                 self.peers[rank].lateness.add(max(0.0, when - timing.posted))
 
 
-def group_metrics(group: "Group") -> Iterator[Metric]:
-    """What a group shows of itself and its peers."""
-    peers = [peer for _, peer in sorted(group.health.peers.copy().items())]
-    yield gauge("pcp_epoch", "the epoch of the group", group.epoch)
-    yield gauge("pcp_rank", "this member's rank", group.rank)
-    yield gauge("pcp_world_size", "members of the group", group.world_size)
-    yield gauge("pcp_operations_in_flight", "under way", group.in_flight)
+def group_metrics(
+    health: Health, links: "Mapping[int, Link]", facts: Mapping[str, float]
+) -> Iterator[Metric]:
+    """What a group shows of itself and its peers; `facts` are gauges of `_FACTS`."""
+    peers = [peer for _, peer in sorted(health.peers.copy().items())]
+    for name, value in facts.items():
+        yield gauge(f"pcp_{name}", _FACTS[name], value)
     traffic = {}
-    for rank, link in list(group.links.items()):
+    for rank, link in list(links.items()):
         traffic[rank, "sent"] = link.bytes_sent
         traffic[rank, "received"] = link.bytes_received
     about = "bytes over the connection to a peer, headers included"
@@ -142,6 +141,12 @@ def group_metrics(group: "Group") -> Iterator[Metric]:
         yield table(name, "gauge", about, ("peer",), rows)
 
 
+_FACTS = {
+    "epoch": "the epoch of the group",
+    "rank": "this member's rank",
+    "world_size": "members of the group",
+    "operations_in_flight": "operations under way",
+}
 _OF_PEERS = (
     (
         "pcp_round_trip_seconds",

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pcp.errors import Timeout
+from pcp.errors import Timeout, UsageError
 from pcp.runtime.group import Group
 from pcp.runtime.health import PeerHealth, Straggler, stragglers
 from pcp.runtime.telemetry import Metric
@@ -118,11 +118,19 @@ class Observed:
 
     def clock_offset(self, rank: int) -> float:
         """A member's monotonic clock minus ours, in seconds, by some echoes now."""
-        group = self._group
-        peer = group.health.peers[rank]
-        for _ in range(_ECHOES):
+        return self._echoed(rank, _ECHOES).clock_offset
+
+    def round_trip(self, rank: int, echoes: int = _ECHOES) -> float:
+        """Seconds to a member and back: the quickest of some echoes now."""
+        return self._echoed(rank, echoes).least_round_trip
+
+    def _echoed(self, rank: int, echoes: int) -> PeerHealth:
+        peer = self._group.health.peers.get(rank)
+        if peer is None:
+            raise UsageError(f"rank {rank} is no peer of rank {self._group.rank}")
+        for _ in range(echoes):
             self._echo(rank, peer)
-        return peer.clock_offset
+        return peer
 
     def _echo(self, rank: int, peer: PeerHealth) -> None:
         group, seen = self._group, peer.round_trip.count

@@ -8,7 +8,8 @@ the accumulation type; integers have none.
 The order is fixed, so that all members hold the same bits:
 * up to `EAGER_BYTES` every member reduces ranks 0, 1, 2, ... in that order;
 * above, chunk `c` of the array (`bounds`) is reduced along the ring, in the
-  order c+1, c+2, ..., c (modulo the number of members);
+  order c+1, c+2, ..., c (modulo the number of members), or in the order in which
+  a ring that was set stands behind c (`Communicator.ring_order`);
 * unless there are so many members that the ring's steps would be small: then by
   halving and doubling (`schedules`), of which `declared` has the limits.
 A call that names its algorithm gets that one's order.
@@ -144,12 +145,16 @@ def declared(nbytes: int, members: int) -> str:
 
 
 def reference(
-    arrays: Sequence[NDArray], op: str = "sum", *, ring: bool | None = None
+    arrays: Sequence[NDArray],
+    op: str = "sum",
+    *,
+    ring: bool | None = None,
+    order: Sequence[int] | None = None,
 ) -> NDArray:
     """What all_reduce gives for these members' arrays, to the bit.
 
-    `ring=None` takes the declared order for the size; the oracle of the tests
-    and of replays.
+    `ring=None` takes the declared order for the size; `order` is how the members
+    stood along the ring. The oracle of the tests and of replays.
     """
     first = arrays[0]
     reduction = Reduction.of(op, first.dtype)
@@ -165,7 +170,9 @@ def reference(
     flat = [a.reshape(-1) for a in arrays]
     out = np.empty_like(flat[0])
     size = len(arrays)
+    ranks = list(range(size) if order is None else order)
     for chunk, (start, stop) in enumerate(bounds(out.size, size)):
-        order = [(chunk + 1 + i) % size for i in range(size)]
-        out[start:stop] = reduction.sequential([flat[r][start:stop] for r in order])
+        behind = ranks.index(chunk) + 1
+        turns = ranks[behind:] + ranks[:behind]
+        out[start:stop] = reduction.sequential([flat[r][start:stop] for r in turns])
     return out.reshape(first.shape)

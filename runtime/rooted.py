@@ -193,7 +193,14 @@ def reduce(seat: Seat, array: NDArray, op: str, root: int, timeout: float) -> Op
         return EagerReduce(seat.peers, facts, timeout, **shared)
     chunks = bounds(array.size, seat.world_size)
     return RingToRoot(
-        seat.peers, facts, timeout, root=root, chunks=chunks, pool=seat.pool, **shared
+        seat.peers,
+        facts | seat.ring_facts,
+        timeout,
+        root=root,
+        chunks=chunks,
+        order=seat.ring,
+        pool=seat.pool,
+        **shared,
     )
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pcp.runtime.group import Group
     from pcp.runtime.operation import Operation
     from pcp.runtime.tracing import Recorder
     from pcp.runtime.transport import Link
@@ -172,7 +171,13 @@ class Telemetry:
         self.links: dict[tuple[int, str], int] = defaultdict(int)
         self.events: dict[str, int] = defaultdict(int)
 
-    def ended(self, operation: "Operation", group: "Group") -> None:
+    def ended(
+        self,
+        operation: "Operation",
+        rank: int,
+        epoch: int,
+        links: "Mapping[int, Link]",
+    ) -> None:
         """An operation is over: count it, and write it down for a trace."""
         timing, kind, error = operation.timing, operation.name, operation.error
         timing.ended = time.monotonic()
@@ -186,8 +191,8 @@ class Telemetry:
         if timing.opened:
             self.waits[kind].observe(max(0.0, timing.opened - timing.posted))
         if self.recorder is not None:
-            self.recorder.operation(operation, group.rank, group.epoch, outcome)
-            self.recorder.traffic(group.links, timing.ended)
+            self.recorder.operation(operation, rank, epoch, outcome)
+            self.recorder.traffic(links, timing.ended)
 
     def keep(self, ranks: "Mapping[Link, int]") -> None:
         """A group ends: what its connections carried is not forgotten."""

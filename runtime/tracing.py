@@ -125,10 +125,10 @@ class Recorder:
                 Span(row, name, begin, end, facts or {}, tuple(parts))
             )
 
-    def count(self, name: str, when: float, values: dict[str, float]) -> None:
+    def count(self, name: str, when: float, values: Mapping[str, float]) -> None:
         """These were the numbers then."""
         if self._room():
-            self.events.counts.append(Count(name, when, values))
+            self.events.counts.append(Count(name, when, dict(values)))
 
     def operation(
         self, operation: "Operation", rank: int, epoch: int, outcome: str
