@@ -146,6 +146,8 @@ class Imports:
         """Stop the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._delivery.shutdown(wait=True, cancel_futures=True)
+        self._last.clear()
+        self._fault, self.groups = None, None  # a fault's frames hold arrays
 
     def _group(self, name: str, what: Collective) -> Communicator | None:
         """Who takes part; None for what needs nobody."""

@@ -6,6 +6,7 @@ the same device, in a thread of its own. One at a time, in the order in which th
 were asked for, which is the same on all members.
 """
 
+import gc
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
@@ -55,7 +56,11 @@ class Beside:
     def close(self) -> None:
         """Let go of the program; its group is closed before."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self._asked, self._started = [], None  # their results are on the device
         self._program.close()
+        # A failed exchange leaves an error whose frames hold arrays, in a cycle: if
+        # that outlived the device, the process would end in a crash.
+        gc.collect()
 
     def _run(self, name: str, arguments: Sequence[Any]) -> Sequence[Any]:
         results = self._program[name](*arguments, device_arrays=True)

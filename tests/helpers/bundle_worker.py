@@ -9,28 +9,35 @@ from pcp.training.loading import load
 from pcp.training.worker import Identity, Worker
 
 
+class Slow:
+    """A trainer whose inner steps take `pause` s more, and that says how far it is."""
+
+    def __init__(self, trainer, pause, log):
+        self._trainer, self._pause, self._log = trainer, pause, log
+
+    def __getattr__(self, name):
+        return getattr(self._trainer, name)
+
+    def step(self, batches):
+        time.sleep(self._pause)
+        return self._trainer.step(batches)
+
+    def turn(self):
+        self._trainer.turn()
+        if self.resumes:
+            sent, back = sorted(self._sent), sorted(self._applied)
+            self._log(f"step {self._at}: left {sent}, back {back}")
+
+
 def main(name: str, port: str, pause: str) -> None:
-    """Train with the shepherd on `port`; each inner step takes `pause` s more."""
+    """Train with the shepherd on `port`."""
 
     def log(text: str) -> None:
         print(f"{name}: {text}", flush=True)
 
     def load_slow(content: bytes):
         trainer = load(Bundle.from_bytes(content), "local-sync", None)
-        step, turn = trainer.step, trainer.turn
-
-        def slow_step(batches):
-            time.sleep(float(pause))
-            return step(batches)
-
-        def loud_turn():
-            turn()
-            if trainer.resumes:
-                sent, back = sorted(trainer._sent), sorted(trainer._applied)
-                log(f"step {trainer._at}: left {sent}, back {back}")
-
-        trainer.step, trainer.turn = slow_step, loud_turn
-        return trainer
+        return Slow(trainer, float(pause), log)
 
     identity = Identity(name=name, host="127.0.0.1", port=int(port))
     worker = Worker(identity, Endpoint.listen("127.0.0.1:0"), load_slow, log)

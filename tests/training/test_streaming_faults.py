@@ -122,7 +122,7 @@ def test_a_process_killed_between_leaving_and_coming_back(tmp_path) -> None:
         outcome = thread.finish(60)
         for process in crew:
             process.wait_for("ended: the run is complete")
-            assert process.wait() == 0
+            assert process.wait() == 0, process.text
         behind = [line for line in crew[0].lines if "begins again" in line]
         assert not behind, behind
     assert outcome.rounds == 5
