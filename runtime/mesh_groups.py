@@ -12,6 +12,7 @@ from pcp.errors import ConfigError, PeerLost, RuntimeFault
 from pcp.manifest import Manifest
 from pcp.mesh import Mesh
 from pcp.runtime.communicator import Communicator
+from pcp.runtime.tracing import Recorder
 
 
 class MeshGroups(Mapping[str, Communicator]):
@@ -58,6 +59,19 @@ class MeshGroups(Mapping[str, Communicator]):
 
     def __len__(self) -> int:
         return len(self._groups)
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """Where the groups' operations are written; None when nobody traces."""
+        return self._world.recorder
+
+    @recorder.setter
+    def recorder(self, recorder: Recorder | None) -> None:
+        for axes, group in self._groups.items():
+            if group is self._world:
+                group.recorder = recorder
+            else:
+                group.recorder = recorder and recorder.of(f"collectives along {axes}")
 
     def cause(self, fault: RuntimeFault, patience: float = 1.0) -> RuntimeFault:
         """Who of the world is lost, where that is behind `fault`.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,17 +14,11 @@ from pcp.errors import Timeout, UsageError
 from pcp.runtime.group import Group
 from pcp.runtime.health import PeerHealth, Straggler, stragglers
 from pcp.runtime.telemetry import Metric
-from pcp.runtime.tracing import Events, Recorder, write_trace
+from pcp.runtime.tracing import Events, Recorder, Traced, write_trace
 
 _ECHOES = 8
 _ECHO_SECONDS = 10.0
 _ASK_AGAIN_SECONDS = 2.0
-
-
-class Traced(Protocol):
-    """What can write spans: a communicator, a `Program`."""
-
-    recorder: Recorder | None
 
 
 class Observed:
@@ -77,9 +71,9 @@ class Observed:
         """Write what happens inside to a file that Perfetto opens (`tracing`).
 
         All members enter and leave it; rank 0 writes the file, with a track for
-        each member. `others` are traced with it: programs, communicators of some
-        of the members. A member that leaves it by an error writes what it has
-        itself, to `path` with its rank in the name.
+        each member. `others` are traced with it: programs, `MeshGroups`,
+        communicators of some of the members. A member that leaves it by an error
+        writes what it has itself, to `path` with its rank in the name.
         """
         recorder = Recorder()
         things: list[Any] = [self, *others]

@@ -18,9 +18,10 @@ import json
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pcp.errors import ProtocolError
 
@@ -96,6 +97,12 @@ class Events:
             return cls(spans, counts, int(whole["dropped"]))
         except (ValueError, KeyError, TypeError) as error:
             raise ProtocolError(f"a member sent no trace: {error!r}") from None
+
+
+class Traced(Protocol):
+    """What can write spans: a communicator, its groups, a `Program`."""
+
+    recorder: "Recorder | None"
 
 
 class Recorder:
@@ -197,6 +204,18 @@ def chrome(members: Sequence[tuple[str, Events, float]]) -> dict[str, Any]:
 def write_trace(path: str | Path, members: Sequence[tuple[str, Events, float]]) -> None:
     """`chrome`, into a file."""
     Path(path).write_text(json.dumps(chrome(members), separators=(",", ":")))
+
+
+@contextmanager
+def recorded(path: str | Path, thing: "Traced") -> Iterator[Recorder]:
+    """Write what happens inside, to one member without a group, to a file."""
+    before, recorder = thing.recorder, Recorder()
+    thing.recorder = recorder
+    try:
+        yield recorder
+    finally:
+        thing.recorder = before
+        write_trace(path, [("rank 0", recorder.events, 0.0)])
 
 
 def _member(

@@ -17,7 +17,9 @@ To start the processes on machines of their own, say on each
 
     pcp run model.pcp --function grad --inputs batch.npz --rank R --connect HOST:PORT
 
-where rank 0 listens at HOST:PORT; each writes its parts to `--out`.
+where rank 0 listens at HOST:PORT; each writes its parts to `--out`. `--trace FILE`
+shows the calls, exchanges and operations of all of them in one file, which
+https://ui.perfetto.dev opens.
 """
 
 import os
@@ -27,6 +29,7 @@ import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +70,7 @@ def _parser() -> Parser:
     add("--rank", type=int, metavar="R", help="run this member only")
     add("--connect", metavar="HOST:PORT", help="where rank 0 listens")
     add("--timeout", type=float, default=120.0, help="seconds for each wait")
+    add("--trace", metavar="FILE.json", help="what happened when, for Perfetto")
     return parser
 
 
@@ -174,14 +178,16 @@ def _as_list(results: object) -> list[np.ndarray]:
 
 def _alone(bundle: Bundle, name: str, flags: Namespace) -> int:
     from pcp.runtime.executor import Program
+    from pcp.runtime.tracing import recorded
 
     manifest = bundle.manifest
     with Program.load(bundle, device=flags.device) as program:
-        if flags.steps is not None:
-            results = _train(steps.Steps(program, manifest), manifest, flags)
-        else:
-            inputs = _load(flags.inputs, manifest.function(name))
-            results = _as_list(program[name](*inputs))
+        with recorded(flags.trace, program) if flags.trace else nullcontext():
+            if flags.steps is not None:
+                results = _train(steps.Steps(program, manifest), manifest, flags)
+            else:
+                inputs = _load(flags.inputs, manifest.function(name))
+                results = _as_list(program[name](*inputs))
     _save(flags.out, _names(_outputs(manifest, name, flags)), results)
     _report(flags, results)
     return 0
@@ -260,11 +266,13 @@ def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
             with Program.load(
                 bundle, device=flags.device, communicator=groups
             ) as program:
-                if flags.steps is not None:
-                    training = steps.Steps(program, manifest, mesh, place)
-                    results = _train(training, manifest, flags)
-                else:
-                    results = _as_list(program[name](*parts))
+                traced = (flags.trace, program, groups)
+                with world.trace(*traced) if flags.trace else nullcontext():
+                    if flags.steps is not None:
+                        training = steps.Steps(program, manifest, mesh, place)
+                        results = _train(training, manifest, flags)
+                    else:
+                        results = _as_list(program[name](*parts))
             # What a member sent may still wait to be received when it is done.
             world.barrier(tag="done")
         except RuntimeFault as fault:
@@ -359,6 +367,7 @@ def _start(
     command += ["--inputs", flags.inputs, "--out", str(outs[rank])]
     command += ["--rank", str(rank), "--connect", address, "--device", flags.device]
     command += ["--timeout", str(flags.timeout)]
+    command += ["--trace", flags.trace] if flags.trace else []
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 

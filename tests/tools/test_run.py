@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import spmd_models
+from helpers import chrome_trace, spmd_models
 
 from pcp.tools import cli, compile
 
@@ -35,7 +35,7 @@ def _compile(model: str, plan: str, folder: Path) -> Path:
 def _expected(model: str) -> list[np.ndarray]:
     """By the interpreter, which ends the process that it fails in."""
     code = (
-        "import sys, pickle; from helpers import spmd_models as m;"
+        "import sys, pickle; from helpers import chrome_trace, spmd_models as m;"
         "from helpers.random_spmd import whole;"
         f"r = whole(m.gradient_text({model!r}), m.models()[{model!r}].arguments);"
         "sys.stdout.buffer.write(pickle.dumps(r))"
@@ -98,6 +98,49 @@ def trained(tmp_path_factory) -> Path:
     flags += ["--sharding", str(folder / "rules.json"), "--cache", "off"]
     assert compile.main([str(folder / "m.mlir"), *flags]) == 0
     return folder / "m.pcp"
+
+
+def test_a_trace_of_all_processes(trained: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    flags = ["--inputs", "random:1", "--out", str(tmp_path / "o.npz"), "--steps", "3"]
+    assert cli.main(["run", str(trained), *flags, "--trace", str(trace)]) == 0
+    found = json.loads(trace.read_text())
+    chrome_trace.check(found)
+    members = {e["pid"] for e in found["traceEvents"]}
+    assert members == {0, 1}
+    for member in members:
+        rows = chrome_trace.row_names(found, member)
+        assert {"program", "imports", "collectives"} <= rows
+        calls = [e for e in chrome_trace.named(found, "grad") if e["pid"] == member]
+        assert len(calls) == 3
+        done = [
+            event
+            for event in found["traceEvents"]
+            if event["pid"] == member and event.get("args", {}).get("outcome")
+        ]
+        assert done
+        assert all(event["args"]["outcome"] == "committed" for event in done)
+    # One clock for all: members wait for each other in every step, so their calls
+    # of one step overlap.
+    begins = [sorted(e["ts"] for e in chrome_trace.named(found, "grad")
+              if e["pid"] == m) for m in members]  # fmt: skip
+    ends = [sorted(e["ts"] + e["dur"] for e in chrome_trace.named(found, "grad")
+            if e["pid"] == m) for m in members]  # fmt: skip
+    for step in range(3):
+        assert max(b[step] for b in begins) < min(e[step] for e in ends)
+
+
+def test_a_trace_of_one_process(tmp_path: Path) -> None:
+    (tmp_path / "m.mlir").write_text(MODEL)
+    bundle, trace = tmp_path / "m.pcp", tmp_path / "trace.json"
+    flags = ["--target", "cpu", "--mode", "grad", "-q", "-o", str(bundle)]
+    assert compile.main([str(tmp_path / "m.mlir"), *flags, "--cache", "off"]) == 0
+    flags = ["--inputs", "random:1", "--out", str(tmp_path / "o.npz")]
+    assert cli.main(["run", str(bundle), *flags, "--trace", str(trace)]) == 0
+    found = json.loads(trace.read_text())
+    chrome_trace.check(found)
+    assert chrome_trace.row_names(found, 0) == {"program"}
+    assert len(chrome_trace.named(found, "invoke")) == 1
 
 
 def test_a_training_bundle_runs_by_its_functions(trained: Path, tmp_path: Path) -> None:
