@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from pcp.errors import ConfigError, ProtocolError, RuntimeFault
 from pcp.runtime.endpoint import Endpoint
 from pcp.runtime.framing import Frame, Header, Kind, json_payload, parse_json
-from pcp.runtime.membership import Membership, Past, Send
+from pcp.runtime.membership import Membership, Past, Phase, Send
 from pcp.runtime.tcp import TcpLink
+from pcp.runtime.telemetry import Metric, gauge
 from pcp.runtime.transport import Link
 
 if TYPE_CHECKING:
@@ -110,6 +111,19 @@ class Coordinator:
             }
 
         return self.endpoint.loop.ask(read)
+
+    def collect(self) -> list[Metric]:
+        """Gauges of the group and counts of what was said, for an `Exporter`."""
+        status = self.status()
+        members, waiting = len(status["members"]), len(status["waiting"])
+        stable = status["phase"] == Phase.STABLE.value
+        return [
+            gauge("pcp_group_members", "members of the group", members),
+            gauge("pcp_group_waiting", "who has asked to be let in", waiting),
+            gauge("pcp_group_epoch", "rises with every group", status["epoch"]),
+            gauge("pcp_group_stable", "1 while no group is being formed", stable),
+            *self.endpoint.telemetry.metrics(),
+        ]
 
     def close(self) -> None:
         """Stop serving; the members go on without."""
@@ -208,6 +222,7 @@ class Coordinator:
 
     def _tell(self, sends: list[Send]) -> None:
         for send in sends:
+            self.endpoint.telemetry.count(f"told {send.what}")
             link = self._links.get(send.to)
             if link is not None:
                 facts = {"what": send.what, **send.facts}

@@ -102,7 +102,8 @@ class Events:
 class Traced(Protocol):
     """What can write spans: a communicator, its groups, a `Program`."""
 
-    recorder: "Recorder | None"
+    recorder: Any
+    """A `Recorder`, or None."""
 
 
 class Recorder:

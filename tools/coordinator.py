@@ -3,7 +3,7 @@
 import signal
 import threading
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pcp.errors import UsageError
@@ -12,6 +12,7 @@ from pcp.runtime.coordinator import Coordinator
 from pcp.runtime.tls import Tls
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
+from pcp.tools.metrics_port import add_metrics_flags, serving
 
 PROG = "pcp coordinator"
 
@@ -39,6 +40,7 @@ def parser() -> Parser:
     add("--tls-cert", type=Path, help="our certificate (PEM): everything is encrypted")
     add("--tls-key", type=Path, help="its key")
     add("--tls-ca", type=Path, help="who must have signed the members' certificates")
+    add_metrics_flags(parser)
     return parser
 
 
@@ -65,16 +67,24 @@ def _main(argv: Sequence[str]) -> int:
         tls=_tls(flags),
     ) as coordinator:
         log(f"listening on {coordinator.address}")
-        known: dict = {}
-        stopped = False
-        while not stopped:
-            stopped = stop.wait(0.5)
-            status = coordinator.status()
-            if status != known:
-                log(
-                    f"epoch {status['epoch']}, {status['phase']}: "
-                    f"{', '.join(status['members']) or 'nobody'}"
-                    + "".join(f"; {name} waits" for name in status["waiting"])
-                )
-                known = status
+        with serving(flags, log, coordinator.collect):
+            _watch(coordinator, stop, log)
     return 0
+
+
+def _watch(
+    coordinator: Coordinator, stop: threading.Event, log: Callable[[str], None]
+) -> None:
+    """Say what changes, until somebody stops it."""
+    known: dict = {}
+    stopped = False
+    while not stopped:
+        stopped = stop.wait(0.5)
+        status = coordinator.status()
+        if status != known:
+            log(
+                f"epoch {status['epoch']}, {status['phase']}: "
+                f"{', '.join(status['members']) or 'nobody'}"
+                + "".join(f"; {name} waits" for name in status["waiting"])
+            )
+            known = status

@@ -10,6 +10,7 @@ from pcp.errors import PeerLost, UsageError
 from pcp.runtime import Endpoint
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
+from pcp.tools.metrics_port import add_metrics_flags, serving
 from pcp.training.channel import split_address
 from pcp.training.link import Timing
 from pcp.training.loading import load as load_trainer
@@ -46,6 +47,7 @@ def parser() -> Parser:
     add("--name", help="default: the host's name and a random part")
     add("--supervisor-id", metavar="ID", help="shown in the status")
     add("--patience", type=float, default=300.0, help="seconds without a shepherd")
+    add_metrics_flags(parser)
     return parser
 
 
@@ -79,7 +81,8 @@ def _main(argv: Sequence[str]) -> None:
 
     log(f"process {os.getpid()} started for {host}:{port}")
     worker = Worker(identity, endpoint, load, log, Timing(patience=flags.patience))
-    log(f"leaving: {worker.run()}")
+    with serving(flags, log, endpoint.telemetry.metrics):
+        log(f"leaving: {worker.run()}")
 
 
 def own_address(host: str, port: int) -> str:

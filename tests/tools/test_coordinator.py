@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -89,4 +90,26 @@ def test_a_taken_port_is_said(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert "another port" in done.stderr
     finally:
+        stop(child, signal.SIGTERM)
+
+
+def test_prometheus_can_look_at_it() -> None:
+    child, address = start("--port", "0", "--metrics-port", "0")
+    comm = None
+    try:
+        assert child.stdout is not None
+        line = child.stdout.readline()
+        assert "metrics at http://127.0.0.1:" in line
+        url = line.split("metrics at ")[1].strip()
+        comm = Communicator.join(address, name="a", timeout=20)
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            page = answer.read().decode()
+        lines = dict(row.rsplit(" ", 1) for row in page.splitlines() if row[0] != "#")
+        assert float(lines["pcp_group_members"]) == 1
+        assert float(lines["pcp_group_stable"]) == 1
+        assert float(lines["pcp_group_epoch"]) == comm.epoch
+        assert float(lines['pcp_events_total{event="told go"}']) >= 1
+    finally:
+        if comm is not None:
+            comm.close()
         stop(child, signal.SIGTERM)
