@@ -203,23 +203,35 @@ class Propagation:
         agreed = {f: a for f, a in agreed.items() if self._carries(node.rule, f, a)}
         agreed = {f: a for f, a in agreed.items() if a}
         contested = _contested(agreed)
-        won = self._cheapest(node) if contested and settles else {}
+        won = self._settled(node) if contested and settles else {}
         return _without(contested, agreed, won)
 
-    def _cheapest(self, node: Node) -> Assignment:
-        """How the op would be cut as its tensors lie now."""
+    def _settled(self, node: Node) -> Assignment:
+        """How to cut the op, if it pays that open results are cut along.
+
+        It does if members send less than with results as they are: what comes after
+        is not known, and reads whole tensors at no cost.
+        """
         if node.is_tie:
             return {}
+        settled, left = self._work(node, open_=True), self._work(node, open_=False)
+        way = settled.cheapest()
+        pays = settled.bytes(way) < left.bytes(left.cheapest())
+        return way if pays else {}
+
+    def _work(self, node: Node, *, open_: bool) -> Work:
+        """The op as its tensors lie now; their open dimensions as such, or closed."""
         tensors = [
             Tensor(
                 self.tensors[value].layout(),
                 self.graph.shapes[value],
                 self.graph.widths[value],
-                tuple(not closed for closed in self.tensors[value].closed),
+                tuple(open_ and not closed for closed in self.tensors[value].closed),
+                value,
             )
             for value in node.values
         ]
-        return Work(node.rule, tensors, self.mesh, bytes_sent(self.mesh)).cheapest()
+        return Work(node.rule, tensors, self.mesh, bytes_sent(self.mesh))
 
     def _carries(self, rule: Rule, factor: int, axes: Axes) -> bool:
         """Whether what neighbours have to send is little: a halo, not a shuffle."""

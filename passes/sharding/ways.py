@@ -45,6 +45,8 @@ class Tensor:
     shape: tuple[int, ...]
     width: int
     open: tuple[bool, ...] = ()
+    #: The same for operands that are one value, which is moved once.
+    value: int | None = None
 
     def wanted(self, made: Layout) -> Layout:
         """How a result should lie that an op leaves like `made`."""
@@ -95,14 +97,24 @@ class Work:
 
     def price(self, way: Assignment) -> tuple[float, float]:
         """Bytes and weighed work of one way; then the work alone, for a tie."""
-        count = len(self.rule.operands)
-        total = sum(self.operand(i, way)[0] for i in range(count))
-        for dims, tensor in zip(self.rule.results, self.tensors[count:], strict=True):
-            total += self._result(dims, tensor, way)
         work = 2.0 * prod(
             n / self.mesh.count(way.get(f, ())) for f, n in enumerate(self.rule.sizes)
         )
-        return total + work / FLOPS_PER_BYTE, work
+        return self.bytes(way) + work / FLOPS_PER_BYTE, work
+
+    def bytes(self, way: Assignment) -> float:
+        """What a member sends if the op is cut so."""
+        count = len(self.rule.operands)
+        total, moved = 0.0, set[tuple[int, Layout]]()
+        for i, tensor in enumerate(self.tensors[:count]):
+            sent, layout = self.operand(i, way)
+            if tensor.value is not None:
+                sent = 0.0 if (tensor.value, layout) in moved else sent
+                moved.add((tensor.value, layout))
+            total += sent
+        for dims, tensor in zip(self.rule.results, self.tensors[count:], strict=True):
+            total += self._result(dims, tensor, way)
+        return total
 
     def _result(self, dims: Sequence, tensor: Tensor, way: Assignment) -> float:
         """Bytes to make of what the op leaves what is wanted."""
