@@ -30,7 +30,7 @@ from pcp.compiler.targets import find
 from pcp.dialect.bindings import ir
 from pcp.errors import CompileError, IRError
 from pcp.passes.base import Observer, Pipeline, Step
-from pcp.passes.optimizers.spec import parse as parse_optimizer
+from pcp.passes.optimizers.groups import parse as parse_optimizer
 from pcp.passes.outer.spec import parse as parse_algorithm
 from pcp.passes.plan import Choice
 

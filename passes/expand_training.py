@@ -17,10 +17,9 @@ from pcp.errors import ConfigError, PassError
 from pcp.passes import fresh, functions, initialize, trainable
 from pcp.passes.base import Pass
 from pcp.passes.functions import Port
-from pcp.passes.optimizers import clip, numbers
-from pcp.passes.optimizers import spec as optimizer_specs
-from pcp.passes.optimizers.rule import Rule, clock
-from pcp.passes.optimizers.spec import Optimizer
+from pcp.passes.optimizers import apply, groups
+from pcp.passes.optimizers.apply import Trained
+from pcp.passes.optimizers.groups import Groups
 from pcp.passes.outer import group, pieces
 from pcp.passes.outer import spec as outer_specs
 from pcp.passes.outer.pieces import Fragment
@@ -78,7 +77,7 @@ class ExpandTraining(Pass):
     def run(self, module: ir.Module) -> None:
         """Add the functions."""
         try:
-            optimizer = optimizer_specs.parse(self.optimizer)
+            optimizer = groups.parse(self.optimizer)
             algorithm = outer_specs.parse(self.algorithm)
         except ConfigError as error:
             raise PassError(f"{self.name}: {error}") from error
@@ -87,7 +86,7 @@ class ExpandTraining(Pass):
 
 def expand_training(
     module: ir.Module,
-    optimizer: Optimizer,
+    optimizer: Groups,
     algorithm: Spec,
     func: str = "main",
     grad: str = "grad",
@@ -95,18 +94,13 @@ def expand_training(
     """See `ExpandTraining`."""
     with module.context, module.operation.location:
         training = trainable.read(module, func, grad)
-        rule = optimizer_rule(optimizer)
-        add_init(module, training, optimizer, rule)
-        add_apply(module, training, optimizer, rule)
+        trained = apply.assign(optimizer, training.params)
+        add_init(module, training, trained)
+        add_apply(module, training, optimizer, trained)
         add_eval(module, training, func)
         add_outer(module, training, algorithm, outer_rule(algorithm))
         for key, spec in (("pcp.optimizer", optimizer), ("pcp.algorithm", algorithm)):
             module.operation.attributes[key] = ir.StringAttr.get(str(spec))
-
-
-def optimizer_rule(spec: Optimizer) -> Rule:
-    """The update rule of a spec, from the file of its name."""
-    return import_module(f"pcp.passes.optimizers.{spec.kind}").RULE
 
 
 def outer_rule(spec: Spec) -> OuterRule:
@@ -122,11 +116,11 @@ def _step_port() -> Port:
 
 
 def add_init(
-    module: ir.Module, training: Trainable, spec: Optimizer, rule: Rule
+    module: ir.Module, training: Trainable, trained: Sequence[Trained]
 ) -> None:
     """`@init(seed) -> params, state`: first values, a zero state, step 0."""
     seed = Port("seed", "seed", hlo.tensor((), ir.IntegerType.get_signless(64)))
-    state = [*training.state(rule.slots(spec)), _step_port()]
+    state = [*apply.ports(trained), _step_port()]
     draw = _drawers(module, training)
 
     def build(seed: Value) -> list[tuple[Port, Value]]:
@@ -175,47 +169,25 @@ def _define_drawer(
 
 
 def add_apply(
-    module: ir.Module, training: Trainable, spec: Optimizer, rule: Rule
+    module: ir.Module,
+    training: Trainable,
+    optimizer: Groups,
+    trained: Sequence[Trained],
 ) -> None:
     """`@apply(params, grads, state) -> params, state`: one optimizer step."""
-    slots, count = rule.slots(spec), len(training.params)
-    state = training.state(slots)
+    state, count = apply.ports(trained), len(training.params)
     inputs = [*training.params, *training.grads, *state, _step_port()]
 
     def build(*arguments: Value) -> list[tuple[Port, Value]]:
         *tensors, step = arguments
         step = hlo.add(step, hlo.constant_like(step, 1))
         params, grads = tensors[:count], tensors[count : 2 * count]
-        kept = [tensors[(2 + s) * count : (3 + s) * count] for s in range(len(slots))]
-        new = _updates(spec, rule, step, params, grads, kept)
+        kept = tensors[2 * count :]
+        new = apply.updates(optimizer, trained, step, params, grads, kept)
         ports = [*training.params, *state, _step_port()]
         return [*zip(ports, [*new, step], strict=True)]
 
     functions.define(module, "apply", inputs, build)
-
-
-def _updates(
-    spec: Optimizer,
-    rule: Rule,
-    step: Value,
-    params: Sequence[Value],
-    grads: Sequence[Value],
-    kept: Sequence[Sequence[Value]],
-) -> list[Value]:
-    """New parameters, then the new tensors of each slot."""
-    shared = {}
-    rows = []
-    grads = [numbers.widen(g) for g in grads]
-    factor = clip.clip_factor(grads, spec.clip_norm) if spec.clip_norm else None
-    for i, (p, g) in enumerate(zip(params, grads, strict=True)):
-        wide = numbers.widen(p)
-        element = hlo.element_type(wide)
-        if str(element) not in shared:
-            shared[str(element)] = rule.before(spec, clock(spec, step, element, factor))
-        slots = [slot[i] for slot in kept]
-        new, *rest = rule.update(spec, shared[str(element)], wide, g, *slots)
-        rows.append([hlo.convert(new, hlo.element_type(p)), *rest])
-    return [value for column in zip(*rows, strict=True) for value in column]
 
 
 def add_eval(module: ir.Module, training: Trainable, func: str) -> None:
@@ -238,7 +210,7 @@ def add_outer(
     if rule.step is None and rule.every_step is None and rule.pieces is None:
         return
     if rule.exchanges:
-        group.declare_mesh(module)
+        group.declare_mesh(module, rule.axis)
     state = OuterState(training, rule.state(spec))
     if rule.step is not None or state.slots:
         add_outer_init(module, training, state)
@@ -252,7 +224,10 @@ def add_outer(
         return
     received = add_early(module, state, spec, rule)
     assert rule.step is not None
-    add_outer_step(module, training, state, received, partial(rule.step, spec))
+    role = "replica" if rule.replicas else "anchor"
+    anchors = [Port(p.name, role, p.type) for p in training.params]
+    inputs = [anchors, training.params, state.ports(), received, [_tokens()]]
+    add_outer_step(module, training, state, inputs, partial(rule.step, spec))
 
 
 @dataclass(frozen=True)
@@ -327,12 +302,10 @@ def add_outer_step(
     module: ir.Module,
     training: Trainable,
     state: OuterState,
-    received: Sequence[Port],
+    groups: Sequence[Sequence[Port]],
     step: Callable[[Round], tuple[list[Value], Tensors]],
 ) -> None:
     """`@outer_step(anchors, params, state, received, tokens) -> params, state`."""
-    anchors = [Port(p.name, "anchor", p.type) for p in training.params]
-    groups = [anchors, training.params, state.ports(), received, [_tokens()]]
 
     def build(*arguments: Value) -> list[tuple[Port, Value]]:
         rest = iter(arguments)

@@ -60,6 +60,12 @@ def split(text: str) -> tuple[str, str]:
     return name.strip(), rest.removesuffix("}").strip()
 
 
+def keys(inside: str) -> set[str]:
+    """The keys that the text between a kind's braces gives."""
+    items = (item.partition("=")[0].strip() for item in inside.split(","))
+    return {item.replace("-", "_") for item in items if item}
+
+
 def filled(
     text: str, kinds: Mapping[str, type[Spec]], what: str, values: Mapping[str, object]
 ) -> str:
@@ -67,9 +73,7 @@ def filled(
     own = parse(text, kinds, what)
     name, inside = split(text)
     known = {f.name for f in fields(own)}
-    given = {
-        item.partition("=")[0].strip().replace("-", "_") for item in inside.split(",")
-    }
+    given = keys(inside)
     more = [f"{k}={v}" for k, v in values.items() if k in known and k not in given]
     items = ",".join([*([inside] if inside else []), *more])
     return f"{name}{{{items}}}" if items else name

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pcp.errors import ConfigError, UsageError, nearest
 from pcp.passes import spec as specs
+from pcp.passes.optimizers import groups
 from pcp.passes.optimizers import spec as optimizers
 from pcp.passes.outer import spec as outer
 from pcp.training import experiment as experiments
@@ -76,7 +77,7 @@ def read_experiment(
     check_readable(experiment)
     if algorithm is not None:
         experiment = experiment.model_copy(update={"algorithm": algorithm})
-    optimizers.parse(optimizer_text(experiment))
+    groups.parse(optimizer_text(experiment))
     outer.parse(algorithm_text(experiment))
     if model is None:
         return experiment
@@ -105,7 +106,8 @@ def optimizer_text(experiment: Experiment) -> str:
     values |= _chosen(experiment, keys, whole=kind in ("adamw", "sgd"))
     if kind == "sgd" and "weight_decay" not in experiment.model_fields_set:
         del values["weight_decay"]
-    return specs.filled(experiment.optimizer, optimizers.KINDS, "optimizer", values)
+    base = specs.filled(experiment.optimizer, optimizers.KINDS, "optimizer", values)
+    return groups.text(base, experiment.parameter_groups)
 
 
 def algorithm_text(experiment: Experiment) -> str:

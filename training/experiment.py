@@ -74,6 +74,11 @@ class Experiment(BaseModel):
         description="inner optimizer, with what differs from its defaults and has no "
         "key here: adamw, muon{ns_steps=5}, ...",
     )
+    parameter_groups: list[dict[str, float | str | bool]] = Field(
+        [],
+        description="options of parameters by their names: "
+        '{"match": "*.bias", "weight_decay": 0}; the first that matches counts',
+    )
     weight_decay: float = Field(
         0.01, ge=0, description="of the inner optimizer; decoupled for adamw"
     )

@@ -1,9 +1,8 @@
 """The shape of an update rule.
 
-A rule keeps `slots` tensors of a parameter's shape between steps (zeros before
-the first), and turns a parameter, its gradient and its slots into new ones.
-Everything is elementwise, at the same index: that is what lets `pcp-verify-inplace`
-prove that the old buffers can be written over.
+A rule keeps tensors between steps (zeros before the first), and turns a parameter,
+its gradient and these into new ones. Where everything is elementwise, at the same
+index, `pcp-verify-inplace` can prove that the old buffers can be written over.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
+from pcp.passes.optimizers.numbers import scale
 from pcp.passes.optimizers.schedules import learning_rate
 from pcp.passes.optimizers.spec import Optimizer
 
@@ -39,13 +39,22 @@ class Rule:
     made of it keeps the update in one kernel, and scaling it first does not.
 
 
-    `slots(spec)` names them. `before(spec, clock)`, when there is one, computes the
-    scalars that all parameters share; `update` then gets its result for `clock`.
+    `slots(spec)` names its tensors, all of the parameter's shape; `state(spec, type)`,
+    where there is one, gives names and types of its own for a parameter.
+    `before(spec, clock)`, when there is one, computes the scalars that all parameters
+    share; `update` then gets its result for `clock`.
     """
 
     slots: Callable[[Any], Sequence[str]]
     update: Callable[..., tuple[Value, ...]]
     before: Callable[[Any, Clock], Any] = lambda spec, clock: clock
+    state: Callable[[Any, ir.Type], Sequence[tuple[str, ir.Type]]] | None = None
+
+    def kept(self, spec: Any, type_: ir.Type) -> Sequence[tuple[str, ir.Type]]:
+        """Names and types of what is kept for a parameter updated in `type_`."""
+        if self.state is not None:
+            return self.state(spec, type_)
+        return [(name, type_) for name in self.slots(spec)]
 
 
 def clock(spec: Optimizer, step: Value, element: ir.Type, clip: Value | None) -> Clock:
@@ -53,6 +62,20 @@ def clock(spec: Optimizer, step: Value, element: ir.Type, clip: Value | None) ->
     number = hlo.convert(step, element)
     factor = None if clip is None else hlo.convert(clip, element)
     return Clock(number, learning_rate(spec, number), factor)
+
+
+def clipped(clock: Clock, g: Value) -> Value:
+    """The gradient, clipped."""
+    return g if clock.clip is None else scale(g, clock.clip)
+
+
+def shrunk(spec: Optimizer, clock: Clock, p: Value) -> Value:
+    """(1 - η λ) p: decay beside the update."""
+    if not decays(spec, p):
+        return p
+    one = hlo.constant_like(clock.lr, 1.0)
+    decay = hlo.multiply(clock.lr, hlo.constant_like(clock.lr, spec.weight_decay))
+    return scale(p, hlo.subtract(one, decay))
 
 
 def decays(spec: Optimizer, x: Value) -> bool:

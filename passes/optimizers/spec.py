@@ -2,7 +2,8 @@
 
     parse("adamw{lr=6e-4,weight_decay=0.1}") == AdamW(lr=6e-4, weight_decay=0.1)
 
-What they compute is built by `pcp.passes.optimizers.{adamw,sgd,nesterov}`.
+What they compute is built by `pcp.passes.optimizers`, in a file of each one's name;
+`pcp.passes.optimizers.groups` gives parameters options of their own.
 """
 
 from dataclasses import dataclass
@@ -112,7 +113,73 @@ class Nesterov(Optimizer):
         self.require(0 < self.momentum < 1, "momentum", "must lie in (0, 1)")
 
 
-KINDS: dict[str, type[spec.Spec]] = {cls.kind: cls for cls in (AdamW, SGD, Nesterov)}
+@dataclass(frozen=True)
+class Lion(Optimizer):
+    """The sign of an interpolated momentum, with decoupled weight decay."""
+
+    kind: ClassVar[str] = "lion"
+    lr: float = 1e-4
+    beta1: float = 0.9
+    beta2: float = 0.99
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("beta1", "beta2"):
+            self.require(0 <= getattr(self, key) < 1, key, "must lie in [0, 1)")
+
+
+@dataclass(frozen=True)
+class Adafactor(Optimizer):
+    """Factored second moments, as torch.optim.Adafactor computes it.
+
+    beta2_decay: the exponent of the step in their rate. eps: the least size of a
+    parameter that its step is measured by. d: the largest RMS of an update.
+    """
+
+    kind: ClassVar[str] = "adafactor"
+    lr: float = 1e-2
+    beta2_decay: float = -0.8
+    eps: float = 1e-3
+    d: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require(self.beta2_decay <= 0, "beta2_decay", "must not be positive")
+        self.require(self.eps >= 0, "eps", "must not be negative")
+        self.require(self.d > 0, "d", "must be positive")
+
+
+@dataclass(frozen=True)
+class Muon(Optimizer):
+    """Orthogonalised momentum for hidden matrices, AdamW for all else.
+
+    Hidden matrices have rank 2 or more and no name that a pattern of `others`
+    (separated by |) matches. ns_steps: of Newton-Schulz. adam_lr, adam_beta1,
+    adam_beta2: of AdamW, whose eps is 1e-8; schedule and weight decay are shared.
+    """
+
+    kind: ClassVar[str] = "muon"
+    lr: float = 0.02
+    weight_decay: float = 0.01
+    momentum: float = 0.95
+    nesterov: bool = True
+    ns_steps: int = 5
+    others: str = "*emb*|*wte*|*wpe*|*head*"
+    adam_lr: float = 3e-4
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.95
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("momentum", "adam_beta1", "adam_beta2"):
+            self.require(0 <= getattr(self, key) < 1, key, "must lie in [0, 1)")
+        self.require(self.ns_steps > 0, "ns_steps", "must be positive")
+        self.require(self.adam_lr >= 0, "adam_lr", "must not be negative")
+
+
+KINDS: dict[str, type[spec.Spec]] = {
+    cls.kind: cls for cls in (AdamW, SGD, Nesterov, Muon, Lion, Adafactor)
+}
 
 
 def parse(text: str) -> Optimizer:

@@ -71,7 +71,12 @@ def test_functions_of_each_algorithm(algorithm: str) -> None:
         "diloco": {"outer_init", "outer_step"},
         "average": {"outer_init", "outer_step"},
         "streaming_diloco": {"outer_init", *FRAGMENTS},
+        "async_diloco": {"outer_init", "outer_step", "outer_early"},
+        "muloco": {"outer_init", "outer_step"},
+        "sparseloco": {"outer_init", "outer_step"},
+        "snoo": {"outer_init", "outer_step"},
         "ddp": {"grad_sync"},
+        "demo": {"outer_init", "grad_sync"},
         "none": set(),
     }
     assert found == {"main", "grad", "init", "apply", "eval"} | more[algorithm]
