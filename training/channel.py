@@ -37,6 +37,8 @@ class Channel:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.peer = _name(sock)
+        self.here: str = sock.getsockname()[0]
+        """Our own address, as the peer reaches it."""
 
     def send(self, message: Message, timeout: float = FRAME_SECONDS) -> None:
         """Send one message, or raise `PeerLost`."""

@@ -58,7 +58,7 @@ class Connection:
         self._events = events
         self._outgoing: queue.Queue[Message | bytes | None] = queue.Queue(_BACKLOG)
         self._over = threading.Event()
-        self.peer = channel.peer
+        self.peer, self.here = channel.peer, channel.here
         for work in (self._read, self._write):
             threading.Thread(target=work, daemon=True, name=f"hub-{self.peer}").start()
 

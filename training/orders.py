@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     from pcp.training.shepherd import Shepherd
 
 CONTROL_FILE = "control.json"
+WILDCARDS = ("0.0.0.0", "::")
 
 
 def write_control(folder: Path, host: str, port: int) -> str:
     """Leave in the run's folder where the shepherd is, and a new key; returns it."""
     key = secrets.token_hex(32)
-    reached = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
+    reached = "127.0.0.1" if host in WILDCARDS else host
     path = folder / CONTROL_FILE
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
     hidden.unlink(missing_ok=True)

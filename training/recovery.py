@@ -77,7 +77,7 @@ class Recovery:
         elif holders:
             self._restore(member, holders[0].address)
         elif self._served == round_:
-            self._restore(member, shepherd.endpoint.address)
+            self._restore(member, _address_for(member, shepherd.endpoint.listening))
         elif round_ == 0:
             self._restore(member, None)
 
@@ -175,3 +175,9 @@ class Recovery:
         arrays = snapshot_of(saved)
         self._shepherd.endpoint.serve_snapshot(lambda: (saved.round, arrays))
         self._served = saved.round
+
+
+def _address_for(member: Member, listening: str) -> str:
+    """Where a member reaches our endpoint: at the address that led it to the hub."""
+    here, port = member.connection.here, listening.rpartition(":")[2]
+    return f"[{here}]:{port}" if ":" in here else f"{here}:{port}"

@@ -28,7 +28,7 @@ from pcp.training.hub import Connection, Done, Event, Hub, Lost, Received
 from pcp.training.ledger import Ledger
 from pcp.training.members import READY, RESTORING, WAITING, Member, Roster
 from pcp.training.metrics import Observer
-from pcp.training.orders import Orders, write_control
+from pcp.training.orders import WILDCARDS, Orders, write_control
 from pcp.training.protocol import (
     VERSION,
     Computed,
@@ -91,7 +91,9 @@ class Shepherd:
         self.experiment, self.folder = experiment, folder
         self.observer, self._clock = observer, clock
         self.hub = Hub(host, port)
-        self.endpoint = Endpoint.listen(f"{_bracketed(host)}:0")
+        # On all interfaces it has no one address: `Recovery` tells each worker its own.
+        everywhere = host if host in WILDCARDS else None
+        self.endpoint = Endpoint.listen(f"{_bracketed(host)}:0", advertise=everywhere)
         self.ledger = Ledger(folder.ledger)
         self.roster = Roster()
         self._artifacts = Artifacts(compile_for, experiment)

@@ -19,6 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "tools": FLOOR | set(ROOMS),
 }
 # What may be imported from outside, when a module is loaded and inside functions.
+PICTURES = {"matplotlib", "prometheus_client", "rich", "wandb"}
 FOREIGN: dict[str, tuple[set[str], set[str]]] = {
     "pcp": ({"numpy", "pydantic"}, set()),
     "dialect": ({"numpy", "torch_mlir"}, set()),
@@ -27,9 +28,12 @@ FOREIGN: dict[str, tuple[set[str], set[str]]] = {
     "autodiff": ({"numpy"}, set()),
     "compiler": ({"numpy", "pydantic"}, {"iree"}),
     "runtime": ({"numpy", "iree"}, {"prometheus_client"}),
-    "training": ({"numpy", "pydantic"}, {"matplotlib", "prometheus_client", "rich", "wandb"}),
+    "training": ({"numpy", "pydantic"}, PICTURES),
     "engines": ({"numpy", "torch"}, {"mpi4py"}),
-    "tools": ({"numpy", "pydantic"}, {"iree", "jax", "rich", "torch", "torch_mlir"}),
+    "tools": (
+        {"numpy", "pydantic"},
+        {"iree", "jax", "ray", "rich", "torch", "torch_mlir", "yaml"},
+    ),
 }
 KNOWN_FOREIGN = set().union(*(a | b for a, b in FOREIGN.values()))
 BINDINGS = "dialect/bindings.py"

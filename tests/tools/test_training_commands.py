@@ -7,9 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from helpers.bigram_model import KEYS, write_experiment
 from helpers.processes import Processes, free_port
 
 from pcp.bundle import Bundle
@@ -21,84 +21,12 @@ from pcp.training import checkpoint as checkpoints
 from pcp.training import metrics
 from pcp.training.experiment import parse
 
-VOCABULARY, BATCH, BLOCK = 64, 4, 8
-MODEL = f"""
-func.func @main(
-    %table: tensor<{VOCABULARY}x{VOCABULARY}xf32>,
-    %ids: tensor<{BATCH}x{BLOCK}xi64>,
-    %targets: tensor<{BATCH}x{BLOCK}xi64>) -> tensor<f32> {{
-  %zero = stablehlo.constant dense<0.0> : tensor<f32>
-  %low = stablehlo.constant dense<0xFF800000> : tensor<f32>
-  %count = stablehlo.constant dense<{BATCH * BLOCK}.0> : tensor<f32>
-  %flat = stablehlo.reshape %ids : (tensor<{BATCH}x{BLOCK}xi64>)
-      -> tensor<{BATCH * BLOCK}x1xi64>
-  %logits = "stablehlo.gather"(%table, %flat) <{{
-      dimension_numbers = #stablehlo.gather<offset_dims = [1],
-          collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>,
-      slice_sizes = array<i64: 1, {VOCABULARY}>}}>
-      : (tensor<{VOCABULARY}x{VOCABULARY}xf32>, tensor<{BATCH * BLOCK}x1xi64>)
-      -> tensor<{BATCH * BLOCK}x{VOCABULARY}xf32>
-  %max = stablehlo.reduce(%logits init: %low) applies stablehlo.maximum
-      across dimensions = [1] : (tensor<{BATCH * BLOCK}x{VOCABULARY}xf32>, tensor<f32>)
-      -> tensor<{BATCH * BLOCK}xf32>
-  %maxes = stablehlo.broadcast_in_dim %max, dims = [0]
-      : (tensor<{BATCH * BLOCK}xf32>) -> tensor<{BATCH * BLOCK}x{VOCABULARY}xf32>
-  %shifted = stablehlo.subtract %logits, %maxes
-      : tensor<{BATCH * BLOCK}x{VOCABULARY}xf32>
-  %exp = stablehlo.exponential %shifted : tensor<{BATCH * BLOCK}x{VOCABULARY}xf32>
-  %sum = stablehlo.reduce(%exp init: %zero) applies stablehlo.add
-      across dimensions = [1] : (tensor<{BATCH * BLOCK}x{VOCABULARY}xf32>, tensor<f32>)
-      -> tensor<{BATCH * BLOCK}xf32>
-  %log = stablehlo.log %sum : tensor<{BATCH * BLOCK}xf32>
-  %row = stablehlo.iota dim = 1 : tensor<{BATCH * BLOCK}x{VOCABULARY}xi64>
-  %wanted = stablehlo.reshape %targets : (tensor<{BATCH}x{BLOCK}xi64>)
-      -> tensor<{BATCH * BLOCK}xi64>
-  %wide = stablehlo.broadcast_in_dim %wanted, dims = [0]
-      : (tensor<{BATCH * BLOCK}xi64>) -> tensor<{BATCH * BLOCK}x{VOCABULARY}xi64>
-  %hit = stablehlo.compare EQ, %row, %wide
-      : (tensor<{BATCH * BLOCK}x{VOCABULARY}xi64>,
-         tensor<{BATCH * BLOCK}x{VOCABULARY}xi64>)
-      -> tensor<{BATCH * BLOCK}x{VOCABULARY}xi1>
-  %mask = stablehlo.convert %hit : (tensor<{BATCH * BLOCK}x{VOCABULARY}xi1>)
-      -> tensor<{BATCH * BLOCK}x{VOCABULARY}xf32>
-  %picked = stablehlo.multiply %shifted, %mask
-      : tensor<{BATCH * BLOCK}x{VOCABULARY}xf32>
-  %right = stablehlo.reduce(%picked init: %zero) applies stablehlo.add
-      across dimensions = [1] : (tensor<{BATCH * BLOCK}x{VOCABULARY}xf32>, tensor<f32>)
-      -> tensor<{BATCH * BLOCK}xf32>
-  %loss = stablehlo.subtract %log, %right : tensor<{BATCH * BLOCK}xf32>
-  %total = stablehlo.reduce(%loss init: %zero) applies stablehlo.add
-      across dimensions = [0] : (tensor<{BATCH * BLOCK}xf32>, tensor<f32>)
-      -> tensor<f32>
-  %mean = stablehlo.divide %total, %count : tensor<f32>
-  return %mean : tensor<f32>
-}}
-"""
-KEYS = {
-    "model_path": "model.mlir",
-    "data_path": "text",
-    "learning_rate": 0.1,
-    "tau": 5,
-    "outer_loop_steps": 6,
-    "max_epochs": 20,
-    "checkpoint_every": 2,
-    "validate_every": 3,
-}
-
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    (tmp_path / "model.mlir").write_text(MODEL)
-    (tmp_path / "text").write_text("the quick brown fox jumps over the lazy dog. " * 99)
     monkeypatch.chdir(tmp_path)
-    _write(tmp_path)
+    write_experiment(tmp_path)
     return tmp_path
-
-
-def _write(folder: Path, **changes) -> Path:
-    path = folder / "x.json"
-    path.write_text(json.dumps(KEYS | changes))
-    return path
 
 
 def _one_line(capsys) -> str:
@@ -122,7 +50,7 @@ def _one_line(capsys) -> str:
     ],
 )
 def test_a_bad_experiment_is_one_line(folder, capsys, changes, line):
-    _write(folder, **changes)
+    write_experiment(folder, **changes)
     (folder / "text").write_text("odd" * 5)
     assert main(["train", "x.json"]) == 1
     assert line in _one_line(capsys)
@@ -144,7 +72,7 @@ def test_a_bad_experiment_is_one_line(folder, capsys, changes, line):
 )
 def test_a_bad_model_is_one_line(folder, capsys, name, content, line):
     (folder / name).write_bytes(content)
-    _write(folder, model_path=name)
+    write_experiment(folder, model_path=name)
     assert main(["train", "x.json"]) == 1
     assert line in _one_line(capsys)
 
@@ -152,7 +80,7 @@ def test_a_bad_model_is_one_line(folder, capsys, name, content, line):
 def test_a_bundle_without_training_functions_is_refused(folder, capsys):
     bundle = Bundle.build(Manifest(mode="forward", functions={}), {})
     bundle.write(folder / "m.pcp")
-    _write(folder, model_path="m.pcp")
+    write_experiment(folder, model_path="m.pcp")
     assert main(["train", "x.json"]) == 1
     assert "no module for target 'cpu'" in _one_line(capsys)
 
@@ -264,7 +192,7 @@ def test_a_worker_process_is_thin():
 
 def test_the_old_command_lines_survive_kills(folder):
     """Supervised shepherd and node manager; a worker and the shepherd are killed."""
-    _write(folder, outer_loop_steps=60, tau=60, max_epochs=1000)
+    write_experiment(folder, outer_loop_steps=60, tau=60, max_epochs=1000)
     port, cli = free_port(), "pcp.tools.cli"
     address = ["--host", "127.0.0.1", "--port", port]
     with Processes() as processes:

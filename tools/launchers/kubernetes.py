@@ -1,0 +1,190 @@
+"""A run under Kubernetes: manifests for `kubectl apply -f`.
+
+A Job holds the shepherd, an indexed Job the workers; both restart what dies, and a
+shepherd that is restarted continues from the ledger on the shared volume. The
+experiment is a ConfigMap; the files it names must lie on the volume.
+"""
+
+import json
+from argparse import Namespace
+from importlib import import_module
+from pathlib import PurePosixPath
+from typing import Any
+
+from pcp.errors import ConfigError
+from pcp.tools.command import Parser
+from pcp.tools.launchers.output import write
+from pcp.tools.launchers.plan import Plan
+from pcp.training.experiment import BUILTIN
+from pcp.training.run_folder import SECRETS
+
+VOLUME = "/pcp"
+CONFIG = "/experiment"
+PORT, WEB_PORT = 8080, 8081
+# A worker that fails for good ends by itself; what dies otherwise is restarted.
+RESTARTS = 100_000
+GPU_RESOURCE = {"cuda": "nvidia.com/gpu", "rocm": "amd.com/gpu"}
+
+Manifest = dict[str, Any]
+
+
+def flags(parser: Parser) -> None:
+    """Its flags."""
+    group = parser.add_argument_group("kubernetes")
+    add = group.add_argument
+    add("--image", default="pcp:latest", help="an image that has pcp; pcp:latest")
+    add("--claim", default="pcp", help="a ReadWriteMany volume claim; default pcp")
+    add("--namespace", default="default", help="default: default")
+    add("--memory", default="4Gi", help="of each worker; default 4Gi")
+    add("--cpus", default="2", help="of each worker; default 2")
+
+
+def launch(plan: Plan, flags: Namespace) -> int:
+    """Write the manifests; returns the exit code."""
+    write(text(plan, flags), flags.output, "kubectl apply -f")
+    return 0
+
+
+def text(plan: Plan, flags: Namespace) -> str:
+    """All manifests as one YAML file, with what to do first."""
+    try:
+        yaml: Any = import_module("yaml")
+    except ImportError as error:
+        raise ConfigError("manifests need PyYAML: pip install 'pcp[launch]'") from error
+    needed = [f"#   {path}" for path in _files(plan)] or ["#   (none)"]
+    head = [
+        f"# {plan.name}: a shepherd and {plan.workers} workers.",
+        f"# The claim {flags.claim!r} is mounted at {VOLUME}. Copy there first:",
+        *needed,
+        f"# Watch it: kubectl port-forward service/{plan.name}-shepherd {WEB_PORT}",
+    ]
+    body = yaml.safe_dump_all(manifests(plan, flags), sort_keys=False)
+    return "\n".join(head) + "\n" + body
+
+
+def manifests(plan: Plan, flags: Namespace) -> list[Manifest]:
+    """The objects, in the order in which they are made."""
+    return [
+        _experiment(plan, flags),
+        _service(plan, flags),
+        _shepherd(plan, flags),
+        _workers(plan, flags),
+    ]
+
+
+def _files(plan: Plan) -> list[str]:
+    """The experiment's files, where they lie on this machine."""
+    keys = ("model_path", "data_path", "initial_weights", "chunk_manifest_path")
+    paths = [getattr(plan.experiment, key) for key in keys]
+    return [path for path in paths if path and not path.startswith(BUILTIN)]
+
+
+def _experiment(plan: Plan, flags: Namespace) -> Manifest:
+    values = plan.experiment.model_dump(exclude=SECRETS)
+    here = set(_files(plan))
+    for key, value in values.items():
+        if isinstance(value, str) and value in here:
+            values[key] = f"{VOLUME}/{PurePosixPath(value).name}"
+    values["checkpoint_dir"] = f"{VOLUME}/runs"
+    content = json.dumps(values, indent=1)
+    made = _object("v1", "ConfigMap", f"{plan.name}-experiment", plan, flags)
+    return made | {"data": {"experiment.json": content}}
+
+
+def _service(plan: Plan, flags: Namespace) -> Manifest:
+    ports = [
+        {"name": "control", "port": PORT, "targetPort": PORT},
+        {"name": "web", "port": WEB_PORT, "targetPort": WEB_PORT},
+    ]
+    made = _object("v1", "Service", f"{plan.name}-shepherd", plan, flags)
+    selector = {**_labels(plan), "pcp/part": "shepherd"}
+    return made | {"spec": {"selector": selector, "ports": ports}}
+
+
+def _shepherd(plan: Plan, flags: Namespace) -> Manifest:
+    arguments = plan.shepherd_arguments(
+        f"{CONFIG}/experiment.json", f"{VOLUME}/runs/{plan.name}", PORT
+    )
+    container = _container("shepherd", arguments, flags) | {
+        "args": [*arguments, "--web", f"0.0.0.0:{WEB_PORT}"],
+        "ports": [{"containerPort": PORT}, {"containerPort": WEB_PORT}],
+        "env": [_own_address(), _wandb_key()],
+        "resources": {"requests": {"cpu": "1", "memory": "2Gi"}},
+    }
+    pod = _pod("shepherd", container, plan, flags)
+    pod["metadata"]["annotations"] = {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(WEB_PORT),
+    }
+    made = _object("batch/v1", "Job", f"{plan.name}-shepherd", plan, flags)
+    return made | {"spec": {"backoffLimit": RESTARTS, "template": pod}}
+
+
+def _workers(plan: Plan, flags: Namespace) -> Manifest:
+    arguments = [
+        *("worker", "--connect", f"{plan.name}-shepherd:{PORT}"),
+        *("--listen", "$(POD_IP):0"),
+        *plan.device_arguments(),
+    ]
+    size = {"cpu": flags.cpus, "memory": flags.memory}
+    gpu = {GPU_RESOURCE[plan.backend]: 1} if plan.gpus else {}
+    container = _container("worker", arguments, flags) | {
+        "env": [_own_address()],
+        "resources": {"requests": size, "limits": {"memory": flags.memory, **gpu}},
+    }
+    spec = {
+        "completionMode": "Indexed",
+        "completions": plan.workers,
+        "parallelism": plan.workers,
+        "backoffLimit": RESTARTS,
+        "template": _pod("worker", container, plan, flags),
+    }
+    made = _object("batch/v1", "Job", f"{plan.name}-workers", plan, flags)
+    return made | {"spec": spec}
+
+
+def _object(version: str, kind: str, name: str, plan: Plan, flags: Namespace):
+    metadata = {"name": name, "namespace": flags.namespace, "labels": _labels(plan)}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata}
+
+
+def _labels(plan: Plan) -> dict[str, str]:
+    return {"app.kubernetes.io/name": "pcp", "app.kubernetes.io/instance": plan.name}
+
+
+def _container(name: str, arguments: list[str], flags: Namespace) -> Manifest:
+    return {
+        "name": name,
+        "image": flags.image,
+        "command": ["pcp"],
+        "args": arguments,
+        "volumeMounts": [
+            {"name": "volume", "mountPath": VOLUME},
+            {"name": "experiment", "mountPath": CONFIG, "readOnly": True},
+        ],
+        "securityContext": {"allowPrivilegeEscalation": False},
+    }
+
+
+def _pod(part: str, container: Manifest, plan: Plan, flags: Namespace) -> Manifest:
+    volumes = [
+        {"name": "volume", "persistentVolumeClaim": {"claimName": flags.claim}},
+        {"name": "experiment", "configMap": {"name": f"{plan.name}-experiment"}},
+    ]
+    return {
+        "metadata": {"labels": {**_labels(plan), "pcp/part": part}},
+        "spec": {
+            "restartPolicy": "OnFailure",
+            "containers": [container],
+            "volumes": volumes,
+        },
+    }
+
+
+def _own_address() -> Manifest:
+    return {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+
+
+def _wandb_key() -> Manifest:
+    key = {"name": "wandb", "key": "WANDB_API_KEY", "optional": True}
+    return {"name": "WANDB_API_KEY", "valueFrom": {"secretKeyRef": key}}

@@ -1,0 +1,22 @@
+"""A run on this machine: what `pcp train` does."""
+
+from argparse import Namespace
+
+from pcp.tools import train
+from pcp.tools.command import Parser
+from pcp.tools.launchers.plan import Plan
+
+
+def flags(parser: Parser) -> None:
+    """None of its own."""
+
+
+def launch(plan: Plan, flags: Namespace) -> int:
+    """Train here; returns the exit code."""
+    return train.main(
+        [
+            *(str(plan.config), "--workers", str(plan.workers)),
+            *("--run", str(plan.run), "--resume"),
+            *plan.device_arguments(),
+        ]
+    )

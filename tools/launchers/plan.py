@@ -1,0 +1,78 @@
+"""What is to be launched, whatever launches it."""
+
+import re
+from argparse import Namespace
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from pcp.errors import UsageError
+from pcp.tools import training_job as jobs
+from pcp.training.experiment import Experiment
+
+#: Backends whose devices schedulers count as GPUs.
+GPU_BACKENDS = {"cuda", "rocm"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run: the experiment, and the workers it wants."""
+
+    config: Path
+    experiment: Experiment
+    name: str
+    """Fit for a job, a service and a folder: lower-case letters, digits, dashes."""
+    workers: int
+    backend: str
+    target: str | None
+    run: Path
+    """The run's folder; a launch that finds a run there continues it."""
+
+    @classmethod
+    def of(cls, flags: Namespace) -> Self:
+        """The plan that a command line asks for."""
+        jobs.check_backend(flags.backend)
+        experiment = jobs.read_experiment(flags.config)
+        workers = experiment.workers if flags.workers is None else flags.workers
+        if workers < 1:
+            raise UsageError("--workers: at least one")
+        config = Path(flags.config).absolute()
+        name = flags.name or job_name(config.stem)
+        if name != job_name(name):
+            raise UsageError(
+                f"--name {name}: lower-case letters, digits and dashes, at most 40"
+            )
+        run = flags.run or f"{experiment.checkpoint_dir}/{name}"
+        return cls(
+            config=config,
+            experiment=experiment,
+            name=name,
+            workers=workers,
+            backend=flags.backend,
+            target=flags.target,
+            run=Path(run).absolute(),
+        )
+
+    @property
+    def gpus(self) -> bool:
+        """Whether each worker needs a GPU."""
+        return self.backend in GPU_BACKENDS
+
+    def shepherd_arguments(self, config: str, run: str, port: int) -> list[str]:
+        """`pcp shepherd` that listens on all addresses and continues what is there."""
+        return [
+            *("shepherd", "--config", config, "--run", run, "--resume"),
+            *("--host", "0.0.0.0", "--port", str(port)),
+            *("--workers", str(self.workers), "--no-dashboard"),
+        ]
+
+    def device_arguments(self) -> list[str]:
+        """The flags that workers and node managers share."""
+        target = ["--target", self.target] if self.target else []
+        return ["--backend", self.backend, *target]
+
+
+def job_name(text: str) -> str:
+    """`text` as a name of RFC 1123: what Kubernetes, Slurm and hosts take."""
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].strip("-")
+    return plain or "run"

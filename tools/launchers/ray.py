@@ -1,0 +1,105 @@
+"""A run on a Ray cluster: Ray places the workers and restarts those that die.
+
+The shepherd lives in this process, on the machine that launches. Each worker is a
+Ray task that holds one CPU, or one GPU, and is retried for as long as the run goes
+on: Ray is the supervisor, also of machines. pcp must be installed on the cluster.
+"""
+
+from argparse import Namespace
+from importlib import import_module
+from typing import Any
+
+from pcp.errors import ConfigError
+from pcp.tools import training_job as jobs
+from pcp.tools import worker
+from pcp.tools.command import Parser
+from pcp.tools.launchers.plan import Plan
+from pcp.tools.shepherd import conclude, watch
+from pcp.training.run_folder import RunFolder
+from pcp.training.shepherd import Shepherd
+
+#: Seconds that workers get to end by themselves when the run is over.
+_LEAVE_SECONDS = 30.0
+
+
+def flags(parser: Parser) -> None:
+    """Its flags."""
+    group = parser.add_argument_group("ray")
+    group.add_argument(
+        "--address", help="of a running cluster; default: RAY_ADDRESS, or a local one"
+    )
+    group.add_argument("--listen", metavar="HOST", help="default: this node's address")
+
+
+def work(arguments: list[str]) -> None:
+    """What a Ray task runs: a worker, until the run is complete."""
+    if code := worker.main(arguments):
+        raise RuntimeError(f"the worker ended with exit code {code}")
+
+
+def launch(plan: Plan, flags: Namespace) -> int:
+    """Train on the cluster; returns the exit code."""
+    try:
+        ray: Any = import_module("ray")
+    except ImportError as error:
+        raise ConfigError("ray is missing: pip install 'pcp[launch]'") from error
+    ray.init(address=flags.address)
+    try:
+        return _train(ray, plan, flags)
+    finally:
+        ray.shutdown()
+
+
+def _train(ray: Any, plan: Plan, flags: Namespace) -> int:
+    """Coordinate the run here, with its workers as tasks."""
+    host = flags.listen or ray.util.get_node_ip_address()
+    folder = RunFolder.at(plan.run, plan.experiment)
+    observer = watch(plan.experiment, folder, plain=True, web=("127.0.0.1", 0))
+    try:
+        shepherd = Shepherd(
+            plan.experiment,
+            folder,
+            jobs.compiler_for(plan.experiment, observer.log),
+            observer,
+            host=host,
+            port=flags.port,
+            workers=plan.workers,
+        )
+        observer.log(f"run {folder.path}, shepherd on {host}:{shepherd.port}")
+        _tell_of_shortage(ray, plan, observer.log)
+        tasks = _start(ray, plan, f"{host}:{shepherd.port}")
+        try:
+            outcome = shepherd.run()
+            ray.wait(tasks, num_returns=len(tasks), timeout=_LEAVE_SECONDS)
+        finally:
+            shepherd.close()
+            for task in tasks:
+                ray.cancel(task, force=True)
+    finally:
+        observer.close()
+    conclude(folder, outcome)
+    return 0
+
+
+def _start(ray: Any, plan: Plan, address: str) -> list[Any]:
+    """The tasks, spread over the cluster's nodes."""
+    needs = {"num_gpus": 1, "num_cpus": 1} if plan.gpus else {"num_cpus": 1}
+    task = ray.remote(work).options(
+        **needs,
+        max_retries=-1,
+        retry_exceptions=True,
+        scheduling_strategy="SPREAD",
+        name=f"{plan.name}-worker",
+    )
+    arguments = ["--connect", address, *plan.device_arguments()]
+    return [task.remote(arguments) for _ in range(plan.workers)]
+
+
+def _tell_of_shortage(ray: Any, plan: Plan, log) -> None:
+    kind = "GPU" if plan.gpus else "CPU"
+    there = int(ray.cluster_resources().get(kind, 0))
+    if there < plan.workers:
+        log(
+            f"the cluster has {there} {kind}s for {plan.workers} workers: the run "
+            "begins when more nodes have joined"
+        )
