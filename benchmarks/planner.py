@@ -68,6 +68,11 @@ def level(path: Path, folder: Path) -> Path:
         "throughput": max((d.throughput for d in every), key=lambda t: t["f32"]),
         "membw": max(d.membw for d in every),
         "overhead_ns": min(d.overhead_ns for d in every),
+        "alone": max(
+            (d.alone for d in every if d.alone),
+            key=lambda rates: rates.throughput["f32"],
+            default=None,
+        ),
     }
     devices = {n: d.model_copy(update=alike) for n, d in cluster.devices.items()}
     written = folder / "cluster.json"

@@ -32,6 +32,13 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class Rates(_Model):
+    """What a device does while the other devices of its host are idle."""
+
+    throughput: dict[str, Positive] = Field(min_length=1)
+    membw: Positive
+
+
 class Device(_Model):
     """One schedulable device; `target` as `pcp-compile --target` takes it."""
 
@@ -44,6 +51,15 @@ class Device(_Model):
     )
     membw: Positive = Field(description="bytes a second to and from its memory")
     overhead_ns: float = Field(default=0.0, ge=0, description="of one dispatch")
+    alone: Rates | None = Field(
+        default=None, description="rates while the other devices of its host are idle"
+    )
+    exchange_ns: float = Field(
+        default=0.0, ge=0, description="of each collective in a program"
+    )
+    exchange_bw: Positive | None = Field(
+        default=None, description="bytes a second into collectives and out of them"
+    )
     compute: Literal["f32", "bf16", "f16"] = Field(
         default="f32", description="type in which it multiplies f32; sums are f32"
     )
@@ -171,20 +187,29 @@ def _target(name: str) -> str:
 
 
 def _device(name: str, device: Device) -> str:
-    speeds = ", ".join(f"{t} = {_float(v)}" for t, v in device.throughput.items())
     facts = [
         f'sym_name = "{name}"',
         f'target = @"target.{device.target}"',
         f"host = {json.dumps(device.host)}",
         f"ordinal = {device.ordinal}",
         f"memory = {device.memory}",
-        f"throughput = {{{speeds}}}",
-        f"membw = {_float(device.membw)}",
+        *_rates(device),
         f"overhead_ns = {_float(device.overhead_ns)}",
     ]
+    if device.alone:
+        facts.append(f"alone = {{{', '.join(_rates(device.alone))}}}")
+    if device.exchange_ns:
+        facts.append(f"exchange_ns = {_float(device.exchange_ns)}")
+    if device.exchange_bw:
+        facts.append(f"exchange_bw = {_float(device.exchange_bw)}")
     if device.compute != "f32":
         facts.append(f"precision = #pcp.precision<{device.compute}, f32, f32>")
     return f'"pcp.device"() {{{", ".join(facts)}}} : () -> ()'
+
+
+def _rates(of: Device | Rates) -> list[str]:
+    speeds = ", ".join(f"{t} = {_float(v)}" for t, v in of.throughput.items())
+    return [f"throughput = {{{speeds}}}", f"membw = {_float(of.membw)}"]
 
 
 def _link(pair: tuple[str, str], link: Link) -> str:

@@ -60,7 +60,10 @@ class Device(Op, name="device"):
 
     Optional: `memory` in bytes, `ordinal` on its host, `host`, `throughput` by
     element type in FLOP/s, `membw` in bytes/s, `overhead_ns` of one dispatch,
-    `precision`, in which type it multiplies f32: `#pcp.precision<bf16, f32, f32>`.
+    `precision`, in which type it multiplies f32: `#pcp.precision<bf16, f32, f32>`;
+    `alone`, its `throughput` and `membw` while the others of its host are idle;
+    `exchange_ns` and `exchange_bw`, what a collective in a program costs it besides
+    the link: each time, and in bytes/s of what it gives and gets.
 
         "pcp.device"() {sym_name = "d0", target = @h100, host = "a", ordinal = 0,
             memory = 80000000000, throughput = {f32 = 5.0e13}, membw = 3.0e12}
@@ -76,6 +79,9 @@ class Device(Op, name="device"):
         throughput=ir.DictAttr,
         membw=ir.IntegerAttr | ir.FloatAttr,
         overhead_ns=ir.IntegerAttr | ir.FloatAttr,
+        alone=ir.DictAttr,
+        exchange_ns=ir.IntegerAttr | ir.FloatAttr,
+        exchange_bw=ir.IntegerAttr | ir.FloatAttr,
         precision=ir.Attribute,
     )
 
@@ -88,16 +94,34 @@ class Device(Op, name="device"):
             require(memory > 0, f"has {memory} bytes of memory")
         ordinal = integer(self, "ordinal")
         require(ordinal >= 0, f"has ordinal {ordinal}; ordinals count from 0")
-        if "membw" in self.attributes:
-            require(
-                number(self, "membw") > 0, "has a memory bandwidth that is not positive"
-            )
-        if "overhead_ns" in self.attributes:
-            require(number(self, "overhead_ns") >= 0, "has a negative overhead")
+        for name, what in _RATES.items():
+            if name in self.attributes:
+                require(number(self, name) > 0, f"has a {what} that is not positive")
+        for name in ("overhead_ns", "exchange_ns"):
+            if name in self.attributes:
+                require(number(self, name) >= 0, f"has a negative {name}")
         if "throughput" in self.attributes:
-            for entry in ir.DictAttr(self.attributes["throughput"]):
-                speed = as_number(entry.attr, f"throughput of {entry.name}")
-                require(speed > 0, f"has a throughput of {speed:g} in {entry.name}")
+            _check_speeds(ir.DictAttr(self.attributes["throughput"]))
+        if "alone" in self.attributes:
+            alone = ir.DictAttr(self.attributes["alone"])
+            found = sorted(entry.name for entry in alone)
+            require(
+                found == ["membw", "throughput"],
+                f"says alone = {{{', '.join(found)}}}: throughput and membw",
+            )
+            membw = as_number(alone["membw"], "memory bandwidth alone")
+            require(membw > 0, "has a memory bandwidth alone that is not positive")
+            _check_speeds(ir.DictAttr(alone["throughput"]))
+
+
+#: Rates of a device, and what they are called.
+_RATES = {"membw": "memory bandwidth", "exchange_bw": "bandwidth of exchanges"}
+
+
+def _check_speeds(throughput: ir.DictAttr) -> None:
+    for entry in throughput:
+        speed = as_number(entry.attr, f"throughput of {entry.name}")
+        require(speed > 0, f"has a throughput of {speed:g} in {entry.name}")
 
 
 class Link(Op, name="link"):

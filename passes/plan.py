@@ -31,7 +31,7 @@ FEWEST, MOST = 4, 24
 DOUBT = 1.5
 
 #: A mesh whose best guess is this much slower than the best is not judged for variety.
-HOPELESS = 2.0
+HOPELESS = 2.5
 
 
 @dataclass(frozen=True)

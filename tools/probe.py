@@ -4,7 +4,8 @@
 
 measures as many devices of this machine at the same time, a process each: the rate
 of matrix products by type, the bandwidth of memory, the overhead of a dispatch, and
-latency and bandwidth of every pair, as programs of pcp have them. For several
+latency and bandwidth of every pair, and what a collective in a program costs besides.
+Each device is measured once more alone: cores share memory and power. For several
 machines start one on each, rank 0 first; it writes the file:
 
     pcp probe --world 2 --rank 0 --connect HOST:29600 -o cluster.json
@@ -91,9 +92,7 @@ def _member(flags: Namespace) -> None:
         meeting, rank=rank, world_size=size, timeout=flags.timeout
     ) as world:
         device = flags.device or _device_of(flags.target)
-        together = lambda: world.barrier(tag="measure")  # noqa: E731
-        facts = measures.device_facts(flags.target, device, flags.seconds, together)
-        facts |= {"target": flags.target, "host": socket.gethostname()}
+        facts = _measure(world, flags.target, device, flags.seconds)
         everyone = _shared(world, facts)
         own = [f for f in everyone if f["host"] == facts["host"]]
         room = flags.memory or _memory(flags.target) // len(own)
@@ -102,6 +101,19 @@ def _member(flags: Namespace) -> None:
         world.barrier(tag="done")
     if rank == 0:
         _write(Path(flags.output or "cluster.json"), everyone, links)
+
+
+def _measure(world: Any, target: str, device: str, seconds: float) -> dict[str, Any]:
+    """What one device does beside the others, what alone, and what exchanges cost."""
+    from pcp.tools import probe_measures as measures
+
+    facts = {"target": target, "host": socket.gethostname()}
+    hosts = [other["host"] for other in _shared(world, facts)]
+    turns = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
+    facts |= measures.device_facts(world, target, device, seconds, turns)
+    if world.world_size > 1:
+        facts |= measures.exchange(world, target, device, seconds, facts["membw"])
+    return facts
 
 
 def _shared(world: Any, facts: dict[str, Any]) -> list[dict[str, Any]]:
@@ -155,6 +167,12 @@ def _write(
             f"MiB at {device.membw / 1e9:.1f} GB/s; {device.overhead_ns / 1e3:.1f} us "
             "a dispatch"
         )
+        if alone := device.alone:
+            rates = ", ".join(f"{t} {v / 1e9:.1f}" for t, v in alone.throughput.items())
+            print(f"  alone: {rates} GFLOP/s; memory at {alone.membw / 1e9:.1f} GB/s")
+        if device.exchange_ns:
+            copies = f", {device.exchange_bw / 1e9:.2f} GB/s" * bool(device.exchange_bw)
+            print(f"  a collective: {device.exchange_ns / 1e3:.0f} us{copies}")
     for link in cluster.links:
         print(
             f"{' - '.join(link.ends)}: {link.bandwidth / 1e9:.2f} GB/s, "

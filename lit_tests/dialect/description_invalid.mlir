@@ -35,6 +35,21 @@
 
 // -----
 
+// expected-error@below {{has a bandwidth of exchanges that is not positive}}
+"pcp.device"() {exchange_bw = -1.0, sym_name = "d", target = @t} : () -> ()
+
+// -----
+
+// expected-error@below {{has a negative exchange_ns}}
+"pcp.device"() {exchange_ns = -1.0, sym_name = "d", target = @t} : () -> ()
+
+// -----
+
+// expected-error@below {{says alone = {membw}: throughput and membw}}
+"pcp.device"() {alone = {membw = 1.0}, sym_name = "d", target = @t} : () -> ()
+
+// -----
+
 // expected-error@below {{has a throughput of 0 in f32}}
 "pcp.device"() {sym_name = "d", target = @t, throughput = {f32 = 0.0}} : () -> ()
 

@@ -12,9 +12,10 @@ from functools import cached_property
 from pcp.dialect.bindings import ir
 from pcp.passes.functions import ROLE, argument_attributes, string
 from pcp.passes.pipeline.work import size_bytes, work
-from pcp.passes.planning.cluster import Cluster, Device
+from pcp.passes.planning.cluster import Cluster, Device, Link
 from pcp.passes.planning.cost import (
     TERMINATORS,
+    exchange_seconds,
     op_seconds,
     wire_seconds,
 )
@@ -127,6 +128,13 @@ class Space:
     groups: dict[int, list[Group]]
     most_zero: int = 3
     axes: dict[str, int] | None = None
+    _working: dict[tuple[str, ...], Cluster] = field(default_factory=dict)
+
+    def among(self, devices: tuple[str, ...]) -> Cluster:
+        """The cluster while only these devices work."""
+        if devices not in self._working:
+            self._working[devices] = self.cluster.among(devices)
+        return self._working[devices]
 
     def candidates(self) -> Iterator[Candidate]:
         """All of them, the fewest devices first."""
@@ -194,16 +202,14 @@ class Space:
         return list(found)
 
     def _split(
-        self, devices: Sequence[str], dp: int, tp: int
+        self, devices: tuple[str, ...], dp: int, tp: int
     ) -> tuple[int, ...] | None:
         """Shares of the batch by speed; empty if all are alike, None if one is 0."""
         if dp == 1:
             return ()
         rows = [devices[i * tp : (i + 1) * tp] for i in range(dp)]
-        rates = [
-            min(1 / self.model.seconds(self.cluster.devices[d]) for d in row)
-            for row in rows
-        ]
+        known = self.among(devices).devices
+        rates = [min(1 / self.model.seconds(known[d]) for d in row) for row in rows]
         if max(rates) < 1.02 * min(rates):
             return ()
         sizes = shares(self.model.batch, rates, [None] * dp)
@@ -222,7 +228,7 @@ class Space:
         )
 
     def _member(self, c: Candidate, name: str, row: int) -> Guess:
-        model, device = self.model, self.cluster.devices[name]
+        model, device = self.model, self.among(c.devices).devices[name]
         share = c.split[row] / model.batch if c.split else 1 / c.dp
         groups = [self.groups[c.tp][i] for i in c.groups]
         cut = sum(g.work for g in groups) / max(1.0, model.work)
@@ -231,7 +237,7 @@ class Space:
         busy = passes * model.seconds(device) * share * left
         parameters = self._parameters(groups, c.tp)
         return Guess(
-            busy + self._wire(c, groups, share, parameters),
+            busy + self._wire(c, device, groups, share, parameters),
             self._memory(c, groups, share, parameters),
         )
 
@@ -241,7 +247,12 @@ class Space:
         return self.model.parameters - cut + cut / tp
 
     def _wire(
-        self, c: Candidate, groups: Sequence[Group], share: float, parameters: float
+        self,
+        c: Candidate,
+        device: Device,
+        groups: Sequence[Group],
+        share: float,
+        parameters: float,
     ) -> float:
         """Sums of activations along tp, of gradients along dp."""
         total = 0.0
@@ -249,15 +260,11 @@ class Space:
             link = self.cluster.slowest(c.devices[: c.tp])
             sums = [b * share for g in groups for b in g.reduced]
             both = 1 if self.model.mode == "forward" else 2
-            total += both * sum(
-                wire_seconds("all_reduce", c.tp, b, b, link) for b in sums
-            )
+            total += both * sum(_sum_seconds(c.tp, b, link, device) for b in sums)
         if c.dp > 1 and self.model.mode != "forward":
             link = self.cluster.slowest(c.devices[:: c.tp])
             rounds = 1.5 if c.zero == 3 else 1.0
-            total += rounds * wire_seconds(
-                "all_reduce", c.dp, parameters, parameters, link
-            )
+            total += rounds * _sum_seconds(c.dp, parameters, link, device)
         return total
 
     def _memory(
@@ -273,6 +280,12 @@ class Space:
         cut = min(model.activations, sum(g.activations for g in groups))
         stored = (model.activations - cut + cut / c.tp) * share
         return own + gradients + state + stored
+
+
+def _sum_seconds(members: int, bytes_: float, link: Link, device: Device) -> float:
+    """One sum over the members."""
+    wire = wire_seconds("all_reduce", members, bytes_, bytes_, link)
+    return wire + exchange_seconds(bytes_, bytes_, device)
 
 
 def _work_first(group: Group) -> float:

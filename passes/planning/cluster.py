@@ -3,8 +3,9 @@
 Seconds, bytes, and operations a second throughout.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import inf
 
@@ -20,7 +21,9 @@ from pcp.passes.rewriting import refuse
 class Device:
     """One device: `memory` and `membw` are infinite where nobody says.
 
-    A processor moves messages itself: it does not `overlap` them with work.
+    A processor moves messages itself: it does not `overlap` them with work. Each
+    collective costs it `exchange` seconds, and what it gives and gets goes there and
+    back at `exchange_bw`. `alone` are its rates while its host's others are idle.
     """
 
     name: str
@@ -32,6 +35,9 @@ class Device:
     overhead: float = 0.0
     overlaps: bool = True
     compute: str = "f32"
+    exchange: float = 0.0
+    exchange_bw: float = inf
+    alone: "Rates | None" = None
 
     @property
     def facts(self) -> tuple:
@@ -44,6 +50,8 @@ class Device:
             self.membw,
             self.overhead,
             self.compute,
+            self.exchange,
+            self.exchange_bw,
         )
 
     def rate(self, dtype: str) -> float:
@@ -60,6 +68,32 @@ class Device:
             )
         return self.throughput[dtype]
 
+    def beside(self, busy: float) -> "Device":
+        """The same while this share of the host's other devices is busy, 0 to 1.
+
+        Time grows evenly from what it takes alone to what it takes beside all.
+        """
+        if self.alone is None:
+            return self
+
+        def between(alone: float, all_: float) -> float:
+            return 1 / (1 / alone + busy * (1 / all_ - 1 / alone))
+
+        throughput = {
+            dtype: between(self.alone.throughput.get(dtype, rate), rate)
+            for dtype, rate in self.throughput.items()
+        }
+        membw = between(self.alone.membw, self.membw)
+        return replace(self, throughput=throughput, membw=membw)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a device does: operations by type, and bytes, a second."""
+
+    throughput: dict[str, float]
+    membw: float
+
 
 @dataclass(frozen=True)
 class Link:
@@ -75,6 +109,18 @@ class Cluster:
 
     devices: dict[str, Device]
     links: dict[frozenset[str], Link]
+
+    def among(self, names: Collection[str]) -> "Cluster":
+        """The same while only these devices work."""
+        hosts = Counter(device.host for device in self.devices.values())
+        busy = Counter(self.devices[name].host for name in names)
+
+        def share(device: Device) -> float:
+            others = max(1, hosts[device.host] - 1)
+            return max(0, busy[device.host] - 1) / others
+
+        devices = {n: d.beside(share(d)) for n, d in self.devices.items()}
+        return replace(self, devices=devices)
 
     def slowest(self, names: Iterable[str]) -> Link:
         """The least bandwidth and the most latency among some devices.
@@ -121,12 +167,7 @@ def read(module: ir.Module) -> Cluster:
 
 def _device(op: ir.Operation, drivers: dict[str, str]) -> Device:
     said = op.attributes
-    throughput = {}
-    if "throughput" in said:
-        throughput = {
-            entry.name: as_number(entry.attr, f"throughput of {entry.name}")
-            for entry in ir.DictAttr(said["throughput"])
-        }
+    throughput = _speeds(said["throughput"]) if "throughput" in said else {}
     if not throughput:
         refuse(op, "it has no throughput, so no plan can be judged; run pcp probe")
     if (target := symbol(op, "target")) not in drivers:
@@ -147,7 +188,21 @@ def _device(op: ir.Operation, drivers: dict[str, str]) -> Device:
         compute=str(unwrap(said["precision"].compute))
         if "precision" in said
         else "f32",
+        exchange=number(op, "exchange_ns") * 1e-9 if "exchange_ns" in said else 0.0,
+        exchange_bw=number(op, "exchange_bw") if "exchange_bw" in said else inf,
+        alone=_alone(ir.DictAttr(said["alone"])) if "alone" in said else None,
     )
+
+
+def _alone(said: ir.DictAttr) -> Rates:
+    return Rates(_speeds(said["throughput"]), as_number(said["membw"], "membw alone"))
+
+
+def _speeds(said: ir.Attribute) -> dict[str, float]:
+    return {
+        entry.name: as_number(entry.attr, f"throughput of {entry.name}")
+        for entry in ir.DictAttr(said)
+    }
 
 
 def _add_link(

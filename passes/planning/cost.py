@@ -4,8 +4,9 @@ Work goes by the roofline (Williams et al. 2009): operations at the measured rat
 their type plus bytes at the memory's, and an overhead for each dispatch. Collectives
 go by alpha and beta over the slowest link of their group (Thakur et al. 2005): a
 ring's 2(k-1) steps for a sum, one message to each member where all speak directly.
-A started collective runs beside the work until it is waited for, unless the device
-is a processor, whose cores move the bytes themselves.
+To that comes what handing over to the wire takes in a program: each time, and by
+bytes. A started collective runs beside the work until it is waited for, unless the
+device is a processor, whose cores move the bytes themselves.
 """
 
 from collections.abc import Sequence
@@ -87,6 +88,11 @@ def wire_seconds(
     if kind == "recv":
         bytes_ = result
     return steps * link.latency + bytes_ / link.bandwidth
+
+
+def exchange_seconds(given: float, result: float, device: Device) -> float:
+    """What a collective takes besides the wire: handing over, copies in and out."""
+    return device.exchange + (given + result) / device.exchange_bw
 
 
 # --- work ---
@@ -242,6 +248,7 @@ def collective(op: ir.Operation, member: Member) -> tuple[float, float]:
         return 0.0, 0.0
     link = member.cluster.slowest(group)
     seconds = wire_seconds(kind, len(group), given, result, link)
+    seconds += exchange_seconds(given, result, member.device)
     return seconds, sent_bytes(kind, len(group), given, result)
 
 

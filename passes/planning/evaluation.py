@@ -173,9 +173,10 @@ class Judge:
         with self.context:
             mesh = only_mesh(module)
             plans = [Plan.read(function, mesh) for function in functions(module)]
+            working = self.cluster.among(candidate.devices)
             costs, memories = [], []
-            for place in self._places(mesh, candidate):
-                found, held = self._member(plans, mesh, place)
+            for place in _places(working, mesh, candidate):
+                found, held = self._member(plans, cost.Member(working, mesh, place))
                 costs.append(found)
                 device = mesh.devices[mesh.members.index(place)]
                 memories.append((held, self.cluster.devices[device].memory, device))
@@ -183,32 +184,30 @@ class Judge:
         held, room, device = max(memories, key=lambda m: (m[0] / m[1], m[0]))
         return Judged(candidate, slowest, held, room, device)
 
-    def _places(self, mesh: Mesh, candidate: Candidate) -> list[dict[str, int]]:
-        """One of the members that are alike: by device, and by share of the batch."""
-        found: dict[tuple, dict[str, int]] = {}
-        for place, name in zip(mesh.members, mesh.devices, strict=True):
-            share = candidate.split[place[BATCH]] if candidate.split else 0
-            found.setdefault((self.cluster.devices[name].facts, share), place)
-        return list(found.values())
-
-    def _member(
-        self, plans: list[Plan], mesh: Mesh, place: dict[str, int]
-    ) -> tuple[Cost, float]:
+    def _member(self, plans: list[Plan], member: cost.Member) -> tuple[Cost, float]:
         """Cost and bytes held of one member's program."""
         with ir.Location.unknown():
             home = ir.Module.create()
         for plan in plans:
             with ir.InsertionPoint(home.body), plan.function.location:
-                Part(mesh, place, plan).build()
-        if mesh.size > 1:
+                Part(member.mesh, member.place, plan).build()
+        if member.mesh.size > 1:
             BucketCollectives(bytes=self.bucket_bytes).run(home)
             OverlapCollectives(inflight=self.inflight).run(home)
-        member = cost.Member(self.cluster, mesh, place)
         made = list(functions(home))
         total = Cost()
         for function in made:
             total += cost.block_cost(block_of(function, 0), member)
         return total, step_bytes(made)
+
+
+def _places(cluster: Cluster, mesh: Mesh, candidate: Candidate) -> list[dict[str, int]]:
+    """One of the members that are alike: by device, and by share of the batch."""
+    found: dict[tuple, dict[str, int]] = {}
+    for place, name in zip(mesh.members, mesh.devices, strict=True):
+        share = candidate.split[place[BATCH]] if candidate.split else 0
+        found.setdefault((cluster.devices[name].facts, share), place)
+    return list(found.values())
 
 
 def step_bytes(made: list[ir.Operation]) -> float:

@@ -37,6 +37,8 @@ def written(folder: Path, value: Any) -> Path:
 def test_json_becomes_ops_with_the_same_numbers(tmp_path: Path) -> None:
     value = content()
     value["devices"]["b"] |= {"target": "sm_90a", "overhead_ns": 5000.0, "host": "x"}
+    value["devices"]["c"] |= {"exchange_ns": 8e5, "exchange_bw": 3e9}
+    value["devices"]["c"]["alone"] = {"throughput": {"f32": 3e10}, "membw": 4e9}
     module = read_ops(written(tmp_path, value), make_context())
     with module.context:
         found = planning.read(module)
@@ -44,6 +46,10 @@ def test_json_becomes_ops_with_the_same_numbers(tmp_path: Path) -> None:
     assert found.devices["a"].throughput == {"f32": 2e10}
     assert found.devices["b"].overhead == pytest.approx(5e-6)
     assert found.devices["b"].host == "x"
+    assert found.devices["b"].exchange == 0
+    assert found.devices["c"].exchange == pytest.approx(8e-4)
+    assert found.devices["c"].exchange_bw == 3e9
+    assert found.devices["c"].alone == planning.Rates({"f32": 3e10}, 4e9)
     assert found.link("c", "a") == planning.Link(1e9, pytest.approx(2e-5))
     assert len(found.links) == 3
 

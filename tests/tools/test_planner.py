@@ -116,6 +116,7 @@ def test_probing_one_device(tmp_path: Path, capsys) -> None:
     assert 1e8 < device.throughput["f32"] < 1e13
     assert 1e7 < device.membw < 1e13
     assert device.memory > 1 << 20
+    assert device.alone is None, "it has no others beside it"
     assert f"wrote {path}" in capsys.readouterr().out
 
 
@@ -130,6 +131,11 @@ def test_probing_two_devices_and_their_link(tmp_path: Path) -> None:
     assert link.ends == ("d0", "d1")
     assert 1e6 < link.bandwidth < 1e12
     assert 1e3 < link.latency_ns < 1e10
+    for device in cluster.devices.values():
+        assert device.alone is not None
+        assert 1e8 < device.alone.throughput["f32"] < 1e13
+        assert 1e7 < device.alone.membw < 1e13
+        assert 0 <= device.exchange_ns < 1e10
 
 
 def test_probing_wrongly(capsys) -> None:

@@ -5,7 +5,7 @@ import pytest
 from pcp.dialect.context import parse
 from pcp.mesh import Mesh
 from pcp.passes.planning import cost
-from pcp.passes.planning.cluster import Cluster, Device, Link
+from pcp.passes.planning.cluster import Cluster, Device, Link, Rates
 from pcp.passes.rewriting import functions
 from pcp.passes.sharding.flow import block_of
 
@@ -111,3 +111,25 @@ def test_a_counted_loop_counts_its_rounds() -> None:
   }}
   return %r#1 : {T}""")
     assert found.compute == pytest.approx(7 * MATMUL, rel=0.05)
+
+
+def test_a_collective_costs_besides_the_wire() -> None:
+    body = f"""  %c = "pcp.all_reduce"(%a) {{axes = ["dp"], kind = "sum", mesh = @m}}
+      : ({T}) -> {T}
+  return %c : {T}"""
+    found = _cost(body, exchange=1e-3, exchange_bw=1e9)
+    bytes_ = 2 * 4 * 512 * 512
+    assert found.seconds == pytest.approx(WIRE + 1e-3 + bytes_ / 1e9)
+
+
+@pytest.mark.parametrize(("working", "slower"), [(1, 0.0), (2, 1 / 3), (4, 1.0)])
+def test_devices_of_a_host_slow_each_other(working: int, slower: float) -> None:
+    alone = Rates({"f32": 2e10}, 4e10)
+    names = [f"d{i}" for i in range(4)]
+    devices = {n: Device(n, host="h", alone=alone, **DEVICE) for n in names}  # type: ignore[arg-type]
+    devices["other"] = Device("other", host="i", **DEVICE)  # type: ignore[arg-type]
+    cluster = Cluster(devices, {}).among([*names[:working], "other"])
+    found = cluster.devices["d0"]
+    assert 1 / found.rate("f32") == pytest.approx((1 + slower) / 2e10)
+    assert 1 / found.membw == pytest.approx((1 + 3 * slower) / 4e10)
+    assert cluster.devices["other"] == devices["other"]
