@@ -39,6 +39,7 @@ from pcp.runtime.uneven import Uneven
 if TYPE_CHECKING:
     from pcp.runtime.elastic import ElasticCommunicator
     from pcp.runtime.rendezvous import Rendezvous
+    from pcp.runtime.striping import Streams
     from pcp.runtime.tls import Tls
 
 Seconds = float | timedelta | None
@@ -79,7 +80,7 @@ class Communicator(Rooted, Uneven, Observed, Arranged):
         faults: FaultPlan | None = None,
         shared_memory: bool = True,
         key: bytes | str | None = None,
-        streams: int = 1,
+        streams: "Streams" = "auto",
         tls: "Tls | None" = None,
     ) -> "Communicator":
         """Join a world of fixed size; rank 0 hosts the rendezvous at `address`.
@@ -91,8 +92,9 @@ class Communicator(Rooted, Uneven, Observed, Arranged):
         members on one machine large payloads go through `shared_memory`. With a
         `key` only those are let in who have the same (`keys`). `streams` is the
         number of connections to each peer: over long round trips several carry
-        more (`striping`). With `tls` they are encrypted, and only those are let in
-        whose certificate its authority signed (`tls.Tls`).
+        more (`striping`), and "auto" makes them there. With `tls` they are
+        encrypted, and only those are let in whose certificate its authority signed
+        (`tls.Tls`).
         """
         from pcp.runtime.rendezvous import meet
 
@@ -125,6 +127,7 @@ class Communicator(Rooted, Uneven, Observed, Arranged):
         faults: FaultPlan | None = None,
         shared_memory: bool = True,
         key: bytes | str | None = None,
+        streams: "Streams" = "auto",
         tls: "Tls | None" = None,
     ) -> "ElasticCommunicator":
         """Join the elastic world of the coordinator at `address`.
@@ -151,6 +154,7 @@ class Communicator(Rooted, Uneven, Observed, Arranged):
             faults=faults,
             shared_memory=shared_memory,
             key=key,
+            streams=streams,
             tls=tls,
         )
 

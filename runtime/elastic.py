@@ -39,6 +39,7 @@ from pcp.runtime.endpoint import Endpoint
 from pcp.runtime.faults import FaultPlan
 from pcp.runtime.framing import Frame, Header, Kind, json_payload, parse_json, text
 from pcp.runtime.operation import Operation, Pending
+from pcp.runtime.striping import Streams
 from pcp.runtime.tcp import TcpLink
 from pcp.runtime.transport import Link
 
@@ -219,8 +220,8 @@ class ElasticCommunicator(Communicator):
         """Renew the group: newcomers enter, the dead are out. True if it changed.
 
         To be called by all members between two steps; blocks until all have. The
-        first call after `join` returns at once: joining was this member's part
-        in the renewal that the others have just been through.
+        first call after `join`, or at the start of a step that `retry` makes again,
+        returns at once: the group has just been renewed.
         UsageError while operations of this member are under way. Timeout when
         the others do not come; the call can be repeated.
         """
@@ -270,6 +271,8 @@ class ElasticCommunicator(Communicator):
                     raise
                 self._group.telemetry.count("retry")
                 self.update_membership(left)
+                # That was this member's part: newcomers ask for none either.
+                self._fresh = True
 
     # Inside.
 
@@ -356,6 +359,7 @@ def join(
     faults: FaultPlan | None,
     shared_memory: bool,
     key: bytes | str | None,
+    streams: Streams = "auto",
     tls: "Tls | None" = None,
 ) -> ElasticCommunicator:
     """The communicator that `Communicator.join` gives."""
@@ -372,6 +376,7 @@ def join(
         faults=faults,
         shared_memory=shared_memory,
         key=key,
+        streams=streams,
         tls=tls,
     )
     coordination = Coordination(endpoint, address, name, patience)

@@ -28,6 +28,7 @@ from pcp.runtime.framing import MAX_TEXT, Header, Kind, parse_json
 from pcp.runtime.group import Group, Pulse
 from pcp.runtime.loop import Loop
 from pcp.runtime.snapshot import Snapshot, serve
+from pcp.runtime.striping import MAX_STREAMS, Streams
 from pcp.runtime.tcp import TcpLink
 from pcp.runtime.telemetry import Telemetry
 from pcp.runtime.transport import Link
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 HANDSHAKE_SECONDS = 5.0
 PARK_SECONDS = 60.0
 _MAX_WAITING = 256
-MAX_STREAMS = 16
 Greeter = Callable[[TcpLink, dict[str, Any]], None]
 
 
@@ -54,7 +54,7 @@ class Endpoint:
         faults: FaultPlan | None,
         shared_memory: bool,
         key: keys.Key,
-        streams: int = 1,
+        streams: Streams = "auto",
         tls: "Tls | None" = None,
     ) -> None:
         if tls is not None:
@@ -71,7 +71,7 @@ class Endpoint:
         self.faults = faults
         self.shared_memory = shared_memory
         self.key = key
-        self.streams = streams
+        self.streams: Streams = streams
         self.tls = tls
         self._greeters: dict[str, Greeter] = {"group": self._greet_member}
         self._waiting: dict[TcpLink, float] = {}
@@ -96,7 +96,7 @@ class Endpoint:
         faults: FaultPlan | None = None,
         shared_memory: bool = True,
         key: bytes | str | None = None,
-        streams: int = 1,
+        streams: Streams = "auto",
         tls: "Tls | None" = None,
     ) -> "Endpoint":
         """Listen on `address` (port 0: any free one).
@@ -106,12 +106,13 @@ class Endpoint:
         `heartbeat` is how often a member that has nothing to say says so. Between
         members on one machine large payloads go through `shared_memory`. With a
         `key` only those are let in who have the same (`keys`). Large payloads to a
-        peer share `streams` connections and do without the memory (`striping`):
-        for long round trips. With `tls` all connections are encrypted, and only
-        those are let in whose certificate its authority signed (`tls`).
+        peer share `streams` connections and then do without the memory (`striping`):
+        one if it is near, otherwise more the farther it is. With `tls` all connections
+        are encrypted, and only those are let in whose certificate its authority
+        signed (`tls`).
         """
-        if not 1 <= streams <= MAX_STREAMS:
-            raise ConfigError(f"streams={streams}: give 1 to {MAX_STREAMS}")
+        if streams != "auto" and not 1 <= streams <= MAX_STREAMS:
+            raise ConfigError(f"streams={streams}: give 1 to {MAX_STREAMS}, or 'auto'")
         host, _ = transport.parse_address(address)
         if advertise is None and host in ("0.0.0.0", "::"):
             raise ConfigError(

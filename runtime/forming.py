@@ -9,7 +9,7 @@ noticed long before the deadline.
 import hashlib
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from pcp.errors import (
@@ -23,7 +23,7 @@ from pcp.runtime import keys, transport
 from pcp.runtime.framing import MAX_TEXT, Frame, Header, Kind, json_payload, text
 from pcp.runtime.group import Group
 from pcp.runtime.shared_memory import shared
-from pcp.runtime.striping import StripedLink
+from pcp.runtime.striping import MAX_STREAMS, Streams, StripedLink, streams_over
 from pcp.runtime.tcp import TcpLink
 from pcp.runtime.transport import Link
 
@@ -47,11 +47,12 @@ class Forming:
         share: bool = True,
         key: keys.Key = None,
         tls: "Tls | None" = None,
-        streams: int = 1,
+        streams: Streams = 1,
     ) -> None:
         self.group = group
-        self._streams = streams
+        self._streams: Streams = streams
         self._lanes: dict[int, dict[int, TcpLink]] = {}
+        self._counts: dict[int, int] = {}
         self._share = share
         self._key = key
         self._tls = tls
@@ -98,7 +99,7 @@ class Forming:
             link.refuse(f"rank {rank!r} does not dial rank {group.rank}")
         elif rank in group.links:
             link.refuse(f"rank {rank} is connected already")
-        elif hello.get("streams", 1) != self._streams:
+        elif not self._agrees(rank, hello.get("streams", 1)):
             link.refuse(
                 f"rank {rank} has streams={hello.get('streams', 1)!r}, rank "
                 f"{group.rank} streams={self._streams}; give all members the same"
@@ -106,14 +107,23 @@ class Forming:
         else:
             self._greet_lane(rank, link, hello.get("lane", 0))
 
+    def _agrees(self, rank: int, streams: object) -> bool:
+        """Whether a member may have so many connections; who dials has measured."""
+        if type(streams) is not int or not 1 <= streams <= MAX_STREAMS:
+            return False
+        if self._streams not in ("auto", streams):
+            return False
+        return self._counts.setdefault(rank, streams) == streams
+
     def _greet_lane(self, rank: int, link: TcpLink, lane: object) -> None:
         """One connection of a member; the first is welcomed when all are there."""
         lanes = self._lanes.setdefault(rank, {})
-        if not isinstance(lane, int) or lane in lanes or not 0 <= lane < self._streams:
+        count = self._counts[rank]
+        if not isinstance(lane, int) or lane in lanes or not 0 <= lane < count:
             link.refuse(f"rank {rank} has no connection {lane!r} to make")
             return
         lanes[lane] = link
-        if len(lanes) == self._streams:
+        if len(lanes) == count:
             lanes[0].send(Frame(Kind.WELCOME))
             self._admit(rank)
 
@@ -147,12 +157,12 @@ class Forming:
 
     def _admit(self, rank: int) -> None:
         lanes = self._lanes.pop(rank)
-        if len(lanes) < self._streams:
+        if len(lanes) < self._counts[rank]:
             raise ProtocolError(f"rank {rank} welcomes connections it has not got")
         first = lanes[0]
         first.read_ahead()
-        if self._streams > 1:
-            links = [lanes[lane] for lane in range(self._streams)]
+        if len(lanes) > 1:
+            links = [lanes[lane] for lane in range(len(lanes))]
             self.group.admit(rank, StripedLink(self.group.loop, links))
         else:
             self.group.admit(rank, shared(first) if self._share else first)
@@ -161,22 +171,40 @@ class Forming:
 
     def _dial(self, peer: int, deadline: float) -> None:
         """All connections to a member; the first comes last and brings the answer."""
-        for lane in reversed(range(self._streams)):
-            self._dial_lane(peer, lane, deadline)
+        sock = self._reach(peer, deadline)
+        count = self._streams
+        if count == "auto":
+            count = streams_over(sock)
+        self._counts[peer] = count
+        if count > 1:
+            # Each handshake takes round trips; all of them together take as long.
+            with ThreadPoolExecutor(count - 1, "pcp-dial") as pool:
+                pending = [
+                    pool.submit(self._dial_lane, peer, lane, deadline)
+                    for lane in range(1, count)
+                ]
+            for future in pending:
+                future.result()
+        self._greet_as(peer, 0, sock)
 
     def _dial_lane(self, peer: int, lane: int, deadline: float) -> None:
-        address = self._members[peer]
+        self._greet_as(peer, lane, self._reach(peer, deadline))
+
+    def _reach(self, peer: int, deadline: float) -> transport.Wire:
         try:
             left = max(0.05, deadline - time.monotonic())
-            sock = keys.dial(address, left, self._key, self._tls)
+            return keys.dial(self._members[peer], left, self._key, self._tls)
         except PeerLost as error:
             raise PeerLost(f"rank {peer} is lost: {error}", peer=peer) from error
+
+    def _greet_as(self, peer: int, lane: int, sock: transport.Wire) -> None:
+        address = self._members[peer]
         hello = {
             "purpose": "group",
             "epoch": self.epoch,
             "rank": self.group.rank,
             "members": self._digest,
-            "streams": self._streams,
+            "streams": self._counts[peer],
             "lane": lane,
         }
 

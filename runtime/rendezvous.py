@@ -24,6 +24,7 @@ from pcp.runtime.framing import (
     parse_json,
     text,
 )
+from pcp.runtime.striping import Streams
 from pcp.runtime.tcp import TcpLink
 from pcp.runtime.transport import Link
 from pcp.runtime.wire import read_frame, write_frame
@@ -151,7 +152,7 @@ def meet(
     faults: FaultPlan | None,
     shared_memory: bool,
     key: keys.Key,
-    streams: int = 1,
+    streams: Streams = "auto",
     tls: "Tls | None" = None,
 ) -> Any:
     """The communicator that `Communicator.connect` gives."""

@@ -3,7 +3,8 @@
 A connection carries at most its window per round trip, and halves the window
 with every loss; several carry several times that. A `StripedLink` has lanes:
 the first brings every frame's header and all small payloads, in order; a large
-payload goes over whichever other lane has least under way:
+payload goes over the first other lane that can take it, so that no more of them
+are used than the network has room for:
 
     sender                  first lane              a lane      receiver
     DATA, large    ──SHARED number, length──►
@@ -16,27 +17,56 @@ was sent and not granted is at most `WINDOW_BYTES`, so that is also what a peer
 can make us keep. Losing any lane is losing the link.
 """
 
+import math
 import struct
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from pcp.errors import ProtocolError, RuntimeFault
+from pcp.runtime import transport
 from pcp.runtime.framing import Frame, Header, Kind
 from pcp.runtime.loop import Loop
 from pcp.runtime.tcp import TcpLink
-from pcp.runtime.transport import Link
+from pcp.runtime.transport import FAR_SECONDS, Link, Wire
 
 SMALLEST = 64 << 10
 """Payloads below this stay on the first lane, unless larger ones are under way."""
 WINDOW_BYTES = 32 << 20
 """2.5 Gbit/s at a round trip of 100 ms."""
+AHEAD_BYTES = 1 << 20
+"""What waits for one lane's socket: it has chosen its way, however slow that is."""
+_FILLED = 1e9 / 8
+"""The network that the connections to a peer are to fill, in bytes per second."""
+MAX_STREAMS = 16
+Streams = int | Literal["auto"]
+"""How many connections to each peer; auto asks the kernel how far it is."""
 _MAX_BEHIND = 64 << 20
 _MAX_TURN = 1 << 16
 """What may wait behind a payload that has not come: other bytes, and frames."""
 _NUMBERS = 1 << 32
 _PLACE = struct.Struct(">II")
 _Waiting = tuple[Header, memoryview | None, int]
+
+
+def streams_for(round_trip: float, window: int, steady: bool) -> int:
+    """How many connections to a peer at this distance, in seconds and back.
+
+    One, if it is near, or if `window` bytes under way fill `_FILLED` and losses do
+    not narrow that (`steady`). Otherwise as many lanes as fill it, and the first;
+    what a slower network has no room for stays idle.
+    """
+    lanes = math.ceil(round_trip * _FILLED / max(1, window))
+    if round_trip < FAR_SECONDS or (lanes <= 1 and steady):
+        return 1
+    return 1 + max(2 if steady else 4, min(MAX_STREAMS - 1, lanes))
+
+
+def streams_over(sock: Wire) -> int:
+    """`streams_for` as the kernel knows this connection to the peer."""
+    far, window = transport.round_trip(sock), transport.window(sock)
+    return streams_for(far, window, transport.endures_loss(sock))
 
 
 class StripedLink:
@@ -47,13 +77,13 @@ class StripedLink:
         self._loop = loop
         self._first, *self._lanes = lanes
         self._queue: deque[Frame] = deque()
-        self._sent: dict[int, tuple[TcpLink, int]] = {}
+        self._sent: dict[int, int] = {}
         self._load = dict.fromkeys(self._lanes, 0)
         self._next = 0
         self._turn: deque[_Waiting] = deque()
         self._arrived: dict[int, memoryview] = {}
-        self._kept = self._behind = 0
-        self._lost = False
+        self._kept = self._behind = self._under_way = 0
+        self._lost = self._woken = False
         for lane in lanes:
             lane.sink = self
 
@@ -155,21 +185,28 @@ class StripedLink:
             if not self._striped(frame, size):
                 self._queue.popleft()
                 self._first.send(frame)
-            elif sum(self._load.values()) + size <= WINDOW_BYTES:
-                self._queue.popleft()
-                self._stripe(frame, size)
             else:
-                return
+                lane = self._free_lane()
+                if lane is None or self._under_way + size > WINDOW_BYTES:
+                    return
+                self._queue.popleft()
+                self._stripe(frame, size, lane)
+
+    def _free_lane(self) -> TcpLink | None:
+        """The first with nothing to do, or the first that can take a little more."""
+        idle = (lane for lane, load in self._load.items() if not load)
+        ready = (lane for lane, load in self._load.items() if load < AHEAD_BYTES)
+        return next(idle, None) or next(ready, None)
 
     def _striped(self, frame: Frame, size: int) -> bool:
         """Whether a lane carries it: what waits behind others counts as they do."""
         return frame.kind is Kind.DATA and (size >= SMALLEST or bool(self._sent))
 
-    def _stripe(self, frame: Frame, size: int) -> None:
+    def _stripe(self, frame: Frame, size: int, lane: TcpLink) -> None:
         """Announce a payload and send a copy: the caller's memory is free at once."""
         number, self._next = self._next, (self._next + 1) % _NUMBERS
-        lane = min(self._lanes, key=self._load.__getitem__)
-        self._sent[number] = lane, size
+        self._sent[number] = size
+        self._under_way += size
         self._load[lane] += size
         place = _PLACE.pack(number, size)
         self._first.send(
@@ -177,7 +214,13 @@ class StripedLink:
         )
         payload = bytes(memoryview(frame.payload).cast("B"))
         lane.send(
-            Frame(Kind.DATA, seq=number, payload=payload, checksum=frame.checksum)
+            Frame(
+                Kind.DATA,
+                seq=number,
+                payload=payload,
+                on_sent=lambda: self._taken(lane, size),
+                checksum=frame.checksum,
+            )
         )
         if frame.on_sent is not None:
             frame.on_sent()
@@ -186,9 +229,20 @@ class StripedLink:
         sent = self._sent.pop(number, None)
         if sent is None:
             raise ProtocolError(f"{self.label} grants {number}, which was not sent")
-        lane, size = sent
-        self._load[lane] -= size
+        self._under_way -= sent
         self._advance()
+
+    def _taken(self, lane: TcpLink, size: int) -> None:
+        """The kernel has a payload; the lane, whose queue this is, may have more."""
+        self._load[lane] -= size
+        if self._queue and not self._woken:
+            self._woken = True
+            self._loop.call(self._wake)
+
+    def _wake(self) -> None:
+        self._woken = False
+        if not self._lost:
+            self._advance()
 
     # Receiving: the lanes' sink.
 

@@ -138,6 +138,10 @@ class TlsSocket:
         """This end's address."""
         return self._sock.getsockname()
 
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        """As the socket's."""
+        return self._sock.getsockopt(level, option, size)
+
     def setblocking(self, blocking: bool) -> None:
         """Wait as long as it takes, or not at all."""
         self.settimeout(None if blocking else 0.0)

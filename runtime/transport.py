@@ -11,13 +11,24 @@ ours: above it there are `PeerLost`, `Timeout`, `ProtocolError`, no OSError.
 import errno
 import ipaddress
 import socket
+import struct
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 from pcp.errors import ConfigError, PeerLost, ProtocolError, RuntimeFault, Timeout
 from pcp.runtime.framing import Frame, Header
 
+FAR_SECONDS = 0.005
+"""Peers with a longer round trip are far: a connection's window limits it."""
+_FAR_BUFFER = 32 << 20
+_FAR_UNSENT = 512 << 10
+"""What a far connection may have under way, and besides that in the kernel."""
+_RTT = struct.Struct("68xI")
+"""Where `struct tcp_info` has the smoothed round trip, in microseconds."""
+_SO_SNDBUFFORCE = 32 if sys.platform == "linux" else None
 ENDURE_SECONDS = 120.0
 """How long the kernel tries to deliver; heartbeats are to notice much earlier."""
 
@@ -39,6 +50,10 @@ class Wire(Protocol):
 
     def getsockname(self) -> Any:
         """This end's address."""
+        ...
+
+    def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
+        """What the kernel says of the connection."""
         ...
 
     def setblocking(self, blocking: bool, /) -> None:
@@ -258,6 +273,68 @@ def tune(sock: socket.socket) -> None:
     endure(sock, ENDURE_SECONDS)
     if ipaddress.ip_address(sock.getpeername()[0].partition("%")[0]).is_loopback:
         _unpace(sock)
+    elif round_trip(sock) >= FAR_SECONDS:
+        _reach_far(sock)
+
+
+def round_trip(sock: Wire) -> float:
+    """Seconds to the peer and back as the kernel measured; 0.0 if it does not say."""
+    if not hasattr(socket, "TCP_INFO"):
+        return 0.0
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTT.size)
+    except OSError:
+        return 0.0  # gone already; whoever reads from it will notice
+    return _RTT.unpack(info)[0] / 1e6 if len(info) == _RTT.size else 0.0
+
+
+def window(sock: Wire) -> int:
+    """Bytes that can be under way to the peer: half the buffer is the kernel's."""
+    size = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4)
+    return max(int.from_bytes(size, sys.byteorder), _limit("ipv4/tcp_wmem")) // 2
+
+
+def endures_loss(sock: Wire) -> bool:
+    """Whether a lost packet hardly slows the connection: BBR does the sending."""
+    if not hasattr(socket, "TCP_CONGESTION"):
+        return False
+    with suppress(OSError):
+        name = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        return name.rstrip(b"\0") == b"bbr"
+    return False
+
+
+def _reach_far(sock: socket.socket) -> None:
+    """More under way than the system's limit, and little waiting behind it.
+
+    BBR where it may be had: it does not take every loss for a full queue.
+    What waits in the kernel has chosen its connection, however slow that is; so
+    only what the window takes at once is handed over. A buffer we set is never
+    adjusted again: it is set only if it then is larger than it could have grown.
+    """
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        unsent = socket.TCP_NOTSENT_LOWAT
+        sock.setsockopt(socket.IPPROTO_TCP, unsent, _FAR_UNSENT)
+    if hasattr(socket, "TCP_CONGESTION"):
+        with suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
+    force = getattr(socket, "SO_SNDBUFFORCE", _SO_SNDBUFFORCE)
+    try:
+        if force is not None:
+            sock.setsockopt(socket.SOL_SOCKET, force, _FAR_BUFFER)
+            return
+    except PermissionError:
+        pass
+    if 2 * min(_FAR_BUFFER, _limit("core/wmem_max")) > _limit("ipv4/tcp_wmem"):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _FAR_BUFFER)
+
+
+def _limit(name: str) -> int:
+    """The last number of a setting of the network; 0 where there is none."""
+    try:
+        return int(Path("/proc/sys/net", name).read_text().split()[-1])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def endure(sock: socket.socket, seconds: float) -> None:

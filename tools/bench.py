@@ -63,7 +63,7 @@ def _parser() -> Parser:
     add("--op", nargs="+", choices=tuple(OPS), default=["all_reduce"])
     add("--rounds", type=int, default=7)
     add("--against", choices=("gloo",), help="all_reduce of this, too (needs torch)")
-    add("--streams", type=int, default=1, help="connections to each peer")
+    add("--streams", type=_streams, default="auto", help="connections to each peer")
     add("--no-shared-memory", action="store_true", help="TCP on one machine, too")
     add("--compression", help="of all_reduce and reduce_scatter, as int8")
     add("--plot", type=Path, metavar="FILE", help="an SVG of the rates")
@@ -72,6 +72,10 @@ def _parser() -> Parser:
     add("--connect", metavar="HOST:PORT", help="where rank 0 listens")
     add("--timeout", type=float, default=120.0, help="seconds for each operation")
     return parser
+
+
+def _streams(text: str) -> "int | str":
+    return text if text == "auto" else int(text)
 
 
 def _main(argv: Sequence[str]) -> None:

@@ -1,6 +1,8 @@
 """Several connections to a peer: order, the window, and every way it ends."""
 
+from collections import deque
 from collections.abc import Callable
+from threading import current_thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,11 +11,19 @@ import pytest
 from helpers.worlds import endpoints, eventually, form, outcome, together
 
 from pcp.errors import ConfigError, PeerLost, ProtocolError
-from pcp.runtime import striping
+from pcp.runtime import striping, transport
+from pcp.runtime.communicator import Communicator
+from pcp.runtime.coordinator import Coordinator
 from pcp.runtime.endpoint import Endpoint
 from pcp.runtime.framing import Frame, Header, Kind
 from pcp.runtime.reduction import reference
-from pcp.runtime.striping import SMALLEST, WINDOW_BYTES, StripedLink
+from pcp.runtime.striping import (
+    AHEAD_BYTES,
+    SMALLEST,
+    WINDOW_BYTES,
+    StripedLink,
+    streams_for,
+)
 
 COUNT = 1_234_567
 
@@ -29,7 +39,7 @@ def inputs(comms) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(("size", "streams"), [(2, 2), (2, 4), (3, 3)])
-def test_large_payloads_go_over_all_lanes(size: int, streams: int) -> None:
+def test_large_payloads_go_over_the_lanes(size: int, streams: int) -> None:
     with endpoints(size, streams=streams) as made:
         comms = form(made)
         arrays = inputs(comms)
@@ -43,7 +53,7 @@ def test_large_payloads_go_over_all_lanes(size: int, streams: int) -> None:
             assert link.bytes_sent == sum(lane.bytes_sent for lane in link._all)
         ring = [comm._group.links[(comm.rank + 1) % size] for comm in comms]
         for link in ring:
-            assert all(lane.bytes_sent > COUNT // 10 for lane in link._lanes)
+            assert sum(lane.bytes_sent for lane in link._lanes) > COUNT
             assert link._first.bytes_sent < link.bytes_sent // 20
             # All is granted in the end, and nothing kept.
             eventually(lambda link=link: not link._sent and not link._kept)
@@ -108,6 +118,88 @@ def test_members_that_disagree_are_told() -> None:
         assert "streams=3, rank 0 streams=2" in str(outs[1])
 
 
+def test_a_lane_that_is_stuck_gets_no_more(ends) -> None:
+    a, out, _, _, _ = ends
+    for offset in range(20):
+        a.send(data(offset, 512 << 10))
+        out[2].drain(len(out[2].queue))
+    assert len(out[1].frames) <= AHEAD_BYTES // (512 << 10)
+    assert len(out[1].frames) + len(out[2].frames) == 20
+
+
+def test_lanes_that_nobody_needs_stay_idle(ends) -> None:
+    a, out, _, _, _ = ends
+    for offset in range(20):
+        a.send(data(offset, 512 << 10))
+        out[1].drain(len(out[1].queue))
+    assert not out[2].frames
+
+
+@pytest.mark.parametrize(
+    ("round_trip", "window", "steady", "streams"),
+    [
+        (0.0, 1, False, 1),
+        (0.0049, 1, False, 1),
+        (0.005, 8 << 20, True, 1),
+        (0.005, 8 << 20, False, 5),
+        (0.1, 32 << 20, True, 1),
+        (0.1, 8 << 20, True, 3),
+        (0.1, 2 << 20, True, 7),
+        (0.1, 2 << 20, False, 7),
+        (0.5, 8 << 20, True, 9),
+        (9.0, 8 << 20, True, 16),
+    ],
+)
+def test_far_peers_get_what_fills_the_network(
+    round_trip, window, steady, streams
+) -> None:
+    assert streams_for(round_trip, window, steady) == streams
+
+
+def test_connections_are_made_by_the_distance_to_each_peer(monkeypatch) -> None:
+    """Rank 2 finds rank 0 far away; the others are near."""
+    with endpoints(3) as made:
+        addresses = [end.address for end in made]
+        far = made[0].address, "rank 2"
+
+        def round_trip(sock: Any) -> float:
+            address = transport.format_address(*sock.getpeername()[:2])
+            return 0.02 if (address, current_thread().name) == far else 0.0
+
+        def enter(rank: int) -> Any:
+            current_thread().name = f"rank {rank}"
+            return made[rank].form(1, addresses, rank, 10.0)
+
+        monkeypatch.setattr(transport, "round_trip", round_trip)
+        monkeypatch.setattr(transport, "window", lambda sock: 1 << 20)
+        comms = together(range(3), enter)
+        lanes = {
+            (c.rank, peer): len(link._all) if isinstance(link, StripedLink) else 1
+            for c in comms
+            for peer, link in c._group.links.items()
+        }
+        assert len(lanes) == 6
+        assert {pair for pair, count in lanes.items() if count > 1} == {(0, 2), (2, 0)}
+        assert lanes[0, 2] == lanes[2, 0] > 2
+        sums = together(comms, lambda c: c.all_reduce(np.ones(COUNT, "f"))[-1])
+        assert sums == [3] * 3
+
+
+def test_an_elastic_world_has_them_too() -> None:
+    with Coordinator.listen("127.0.0.1:0", first=2) as where:
+        comms = together(
+            "ab",
+            lambda n: Communicator.join(where.address, name=n, timeout=20, streams=3),
+        )
+        try:
+            assert all(isinstance(link, StripedLink) for link in links(comms))
+            sums = together(comms, lambda c: c.all_reduce(np.ones(COUNT, "f"))[-1])
+            assert sums == [2, 2]
+        finally:
+            for comm in comms:
+                comm.close()
+
+
 @pytest.mark.parametrize("streams", [0, 17])
 def test_the_number_of_streams_has_bounds(streams: int) -> None:
     with pytest.raises(ConfigError, match=f"streams={streams}"):
@@ -123,10 +215,19 @@ class Lane:
     def __init__(self) -> None:
         self.sink: Any = None
         self.frames: list[Frame] = []
+        self.queue: deque[Frame] = deque()
         self.label = "the peer"
 
     def send(self, frame: Frame) -> None:
         self.frames.append(frame)
+        self.queue.append(frame)
+
+    def drain(self, count: int) -> None:
+        """The kernel takes so many frames."""
+        for _ in range(count):
+            frame = self.queue.popleft()
+            if frame.on_sent is not None:
+                frame.on_sent()
 
     def recall(self, tag: int, seq: int) -> None:
         pass
@@ -154,7 +255,7 @@ def ends() -> tuple[StripedLink, list[Lane], StripedLink, list[Lane], Up]:
     for _ in "ab":
         lanes = [Lane() for _ in range(3)]
         lanes[0].sink = Up()
-        loop: Any = SimpleNamespace()
+        loop: Any = SimpleNamespace(call=lambda what: what())
         made += [StripedLink(loop, lanes), lanes]  # type: ignore[arg-type]
     return *made, made[2].sink
 
@@ -192,7 +293,10 @@ def test_what_overtakes_waits_for_its_turn(ends) -> None:
     for grant in into[0].frames:
         carry(grant, a, out[0])
     assert not a._sent
+    for lane in out[1:]:
+        lane.drain(len(lane.queue))
     assert set(a._load.values()) == {0}
+    assert a._under_way == 0
     assert b._kept == 0
 
 
@@ -201,6 +305,10 @@ def test_the_window_holds_the_sender_back_and_a_recall_drops_what_waits(ends) ->
     size, done = 1 << 20, []
     for offset in range(WINDOW_BYTES // size + 5):
         a.send(data(offset, size, lambda: done.append(1)))
+    assert len(done) == 2 == len(out[1].frames) + len(out[2].frames)
+    for _ in range(2 * WINDOW_BYTES // size):
+        for lane in out[1:]:
+            lane.drain(min(1, len(lane.queue)))
     assert len(done) == sum(len(lane.frames) for lane in out[1:]) == 32
     assert abs(len(out[1].frames) - len(out[2].frames)) <= 1
     carry(out[0].frames[0], b, into[0])
