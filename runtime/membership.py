@@ -157,18 +157,19 @@ class Membership:
         if known > self.newest:
             # A later coordinator's: it may have prepared more than we hear of here.
             self.newest = (known // GENERATION + 1) * GENERATION
+        sends: list[Send] = []
         if max(past.epoch, past.formed) > self.epoch:
-            self._adopt(past)
+            sends = self._adopt(past)
         if name not in self.members:
             if known == past.prepared and not past.epoch and not past.formed:
-                return self.join(name, address)
+                return sends + self.join(name, address)
             why = f"{name} was taken for dead in epoch {self.epoch}: join anew"
-            return [Send(name, "refused", {"reason": why})]
+            return [*sends, Send(name, "refused", {"reason": why})]
         member = self.members[name]
         member.address, member.at, member.formed = address, past.epoch, past.formed
         if self.phase is Phase.FORMING:
-            return self._form() if name in self.group else []
-        sends = [
+            return sends + (self._form() if name in self.group else [])
+        sends += [
             self._query(name, key)
             for key, decision in self._decisions.items()
             if decision.outcome is None and name not in decision.answers
@@ -180,8 +181,18 @@ class Membership:
             member.voted = member.broken = True
         return sends + self._catch_up() + self._advance()
 
-    def _adopt(self, past: Past) -> None:
-        """Take over a newer group than this coordinator knows."""
+    def _adopt(self, past: Past) -> list[Send]:
+        """Take over a newer group than this coordinator knows.
+
+        Who came back from an older one and is not in it was taken for dead there.
+        """
+        gone = [
+            member
+            for member in self.members.values()
+            if member.at and member.name not in past.group
+        ]
+        for member in gone:
+            del self.members[member.name]
         self.epoch, self.phase = max(past.epoch, past.formed), Phase.STABLE
         self.group = list(past.group)
         self._decisions.clear()
@@ -189,6 +200,12 @@ class Membership:
             member = self.members.setdefault(name, Member(name, address, at=-1))
             if member.at not in (-1, self.epoch):
                 member.voted = member.broken = True
+        why = f"taken for dead before epoch {self.epoch}: join anew"
+        return [
+            Send(member.name, "refused", {"reason": f"{member.name} was {why}"})
+            for member in gone
+            if member.at > 0
+        ]
 
     def _catch_up(self) -> list[Send]:
         """Say go again to those who missed it when the coordinator went.

@@ -96,6 +96,41 @@ def test_a_crash_is_survived_with_every_input_once() -> None:
         assert together(rest, step) == [expected, expected]
 
 
+def test_newcomers_wait_while_a_step_is_retried() -> None:
+    """One renewal brings the dead out and newcomers in; nobody waits for another."""
+    seen = []
+
+    def step(comm: ElasticCommunicator) -> float:
+        comm.update_membership()
+        return float(comm.all_reduce(np.ones(SIZE))[0])
+
+    with group("a", "b", "c") as (where, comms), ThreadPoolExecutor(1) as pool:
+        late = pool.submit(lambda: join(where.address, "d"))
+        eventually(lambda: where.status()["waiting"] == ["d"])
+
+        def survive(comm: ElasticCommunicator) -> float:
+            fault = outcome(lambda: comm.all_reduce(np.ones(SIZE)))
+            assert isinstance(fault, PeerLost)
+            return comm.retry(step, timeout=20)
+
+        def enter(_) -> float:
+            comm = late.result(20)
+            seen.append(comm)
+            return comm.retry(step, timeout=20)
+
+        comms[1].crash()
+        calls = [(survive, comms[0]), (survive, comms[2]), (enter, None)]
+        try:
+            assert together(calls, lambda c: c[0](c[1])) == [3, 3, 3]
+            comms[2].crash()
+            rest = [comms[0], *seen]
+            got = together(rest, lambda c: c.retry(step, timeout=20))
+            assert got == [2, 2]
+        finally:
+            for comm in seen:
+                comm.close()
+
+
 def test_deaths_down_to_one() -> None:
     with group("a", "b", "c", "d") as (_, comms):
         while len(comms) > 1:

@@ -174,6 +174,24 @@ def test_who_was_taken_for_dead_joins_anew() -> None:
     assert state.phase is Phase.VOTING or state.phase is Phase.FORMING
 
 
+def test_who_missed_epochs_does_not_hold_up_who_was_in_them() -> None:
+    """It comes back before all others to a coordinator that knows nothing yet."""
+    state = Membership(generation=1)
+    old = Past(epoch=2, group={"a": "A", "b": "B", "c": "C"}, prepared=2)
+    assert state.resume("a", "A", old) == []
+    state.join("new", "N")
+    state.ask("a", 2, (0, 4))
+    late = Past(epoch=7, group={"b": "B", "d": "D"}, prepared=7)
+    assert messages(state.resume("b", "B", late)) == [("a", "refused")]
+    assert state.survivors == ["b", "d"]
+    assert state.waiting == ["new"]
+    assert messages(state.resume("a", "A", old)) == [("a", "refused")]
+    state.resume("d", "D", late)
+    state.vote("b")
+    prepared = state.vote("d")[0]
+    assert prepared.facts["names"] == ["b", "d", "new"]
+
+
 def simulate(seeds: range) -> tuple[int, int, int]:
     """Epochs, sums and aborts of these runs; raises on any violation."""
     counts = [0, 0, 0]
