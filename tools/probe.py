@@ -13,6 +13,7 @@ machines start one on each, rank 0 first; it writes the file:
 """
 
 import json
+import math
 import os
 import re
 import socket
@@ -107,7 +108,7 @@ def _measure(world: Any, target: str, device: str, seconds: float) -> dict[str, 
     """What one device does beside the others, what alone, and what exchanges cost."""
     from pcp.tools import probe_measures as measures
 
-    facts = {"target": target, "host": socket.gethostname()}
+    facts: dict[str, Any] = {"target": target, "host": socket.gethostname()}
     hosts = [other["host"] for other in _shared(world, facts)]
     turns = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
     facts |= measures.device_facts(world, target, device, seconds, turns)
@@ -171,8 +172,11 @@ def _write(
             rates = ", ".join(f"{t} {v / 1e9:.1f}" for t, v in alone.throughput.items())
             print(f"  alone: {rates} GFLOP/s; memory at {alone.membw / 1e9:.1f} GB/s")
         if device.exchange_ns:
-            copies = f", {device.exchange_bw / 1e9:.2f} GB/s" * bool(device.exchange_bw)
-            print(f"  a collective: {device.exchange_ns / 1e3:.0f} us{copies}")
+            bandwidth = device.exchange_bw or math.inf
+            print(
+                f"  a collective: {device.exchange_ns / 1e3:.0f} us, "
+                f"{bandwidth / 1e9:.2f} GB/s"
+            )
     for link in cluster.links:
         print(
             f"{' - '.join(link.ends)}: {link.bandwidth / 1e9:.2f} GB/s, "
