@@ -40,6 +40,7 @@ Role = Literal[
     "sent",  # what an exchange beside the inner steps takes
     "received",  # what it gives
     "anchor",
+    "replica",  # an anchor that is one worker's own
     "tokens",
     "seed",
     "result",

@@ -1,7 +1,10 @@
 """Which trainer runs a bundle: the bundle's functions say it."""
 
+from collections.abc import Callable
 from typing import Any
 
+from pcp.manifest import Manifest
+from pcp.training.replicas import ReplicaTrainer, has_replicas
 from pcp.training.streaming import StreamingTrainer, streams
 from pcp.training.trainer import BundleTrainer
 
@@ -11,5 +14,12 @@ def load(bundle: Any, device: str, target: str | None) -> BundleTrainer:
 
     Without a target, the first module that the device can run.
     """
-    kind = StreamingTrainer if streams(bundle.manifest) else BundleTrainer
+    kind = next(kind for says, kind in _KINDS if says(bundle.manifest))
     return kind.load(bundle, device, target)
+
+
+_KINDS: list[tuple[Callable[[Manifest], bool], type[BundleTrainer]]] = [
+    (streams, StreamingTrainer),
+    (has_replicas, ReplicaTrainer),
+    (lambda manifest: True, BundleTrainer),
+]

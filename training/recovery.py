@@ -17,7 +17,7 @@ from pcp.training.attempt import Attempt
 from pcp.training.checkpoint import Checkpoint
 from pcp.training.members import READY, RESTORING, WAITING, Member
 from pcp.training.protocol import Hello, Prepared, Restore
-from pcp.training.state import INNER, OUTER, PARAMETER, PRIVATE, prefixed
+from pcp.training.state import INNER, OUTER, PARAMETER, PRIVATE, REPLICA, prefixed
 from pcp.training.tensors import Arrays
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 def snapshot_of(checkpoint: Checkpoint) -> Arrays:
     """A checkpoint as the snapshot that workers restore from."""
+    parameters = checkpoint.parameters
     arrays = shared_of(checkpoint)
+    arrays |= prefixed(PARAMETER, [*parameters], parameters.values())
     for prefix, group in ((INNER, checkpoint.workers), (PRIVATE, checkpoint.private)):
         for rank, own in enumerate(group):
             arrays |= prefixed(f"{prefix}{rank}/", [*own], own.values())
@@ -36,6 +38,8 @@ def snapshot_of(checkpoint: Checkpoint) -> Arrays:
 def shared_of(checkpoint: Checkpoint) -> Arrays:
     """The state whose digest a commit records."""
     parameters, outer = checkpoint.parameters, checkpoint.outer
+    if any(name.startswith(REPLICA) for own in checkpoint.private for name in own):
+        parameters = {}  # their mean, which nobody holds
     return prefixed(PARAMETER, [*parameters], parameters.values()) | prefixed(
         OUTER, [*outer], outer.values()
     )

@@ -14,7 +14,17 @@ from pcp.runtime import fetch_snapshot
 from pcp.training import checkpoint as checkpoints
 from pcp.training import tensors
 from pcp.training.checkpoint import Checkpoint
-from pcp.training.state import INNER, OUTER, OWN, PARAMETER, PRIVATE, shared_part, under
+from pcp.training.replicas import mean_of
+from pcp.training.state import (
+    INNER,
+    OUTER,
+    OWN,
+    PARAMETER,
+    PRIVATE,
+    REPLICA,
+    shared_part,
+    under,
+)
 
 if TYPE_CHECKING:
     from pcp.training.shepherd import Shepherd
@@ -39,6 +49,8 @@ def gather(addresses: Sequence[str], round_: int, digest: str | None) -> Checkpo
         found.parameters, found.outer = under(PARAMETER, shared), under(OUTER, shared)
         found.workers.append(under(f"{INNER}0/", arrays))
         found.private.append(under(f"{PRIVATE}{OWN}/", arrays))
+    if replicas := [under(REPLICA, own) for own in found.private]:
+        found.parameters = found.parameters or mean_of(replicas)
     return found
 
 

@@ -5,6 +5,8 @@
     private/<who>/<name>  outer state of a worker's own
     inner/<who>/<name>    state of its inner optimizer
 
+Where workers have parameters of their own, these are `private/<who>/replica.<name>`.
+
 `<who>` is a rank in a checkpoint. In what a worker hands out itself, its inner state
 is that of rank 0, for newcomers to start with, and its private state is `own`, which
 nobody else may take.
@@ -18,6 +20,8 @@ from pcp.training.tensors import Arrays
 
 PARAMETER, OUTER, PRIVATE, INNER = "parameter/", "outer/", "private/", "inner/"
 OWN = "own"
+REPLICA = "replica."
+"""Parameters that are a worker's own, among its private state."""
 
 
 def prefixed(prefix: str, names: Sequence[str], arrays: Iterable[Any]) -> Arrays:

@@ -246,8 +246,10 @@ class BundleTrainer:
         self._program.communicator = communicator
         if "outer_step" not in self._functions:
             return self._as_it_is()
+        anchors = [self._shared[PARAMETER + n] for n in self._names]
         values = {
-            "anchor": [self._shared[PARAMETER + n] for n in self._names],
+            "anchor": anchors,
+            "replica": anchors,
             "param": self._local,
             "tokens": [np.array(tokens, np.float32)],
             "received": [] if self._early is None else self._early.finish(),

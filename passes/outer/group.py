@@ -13,30 +13,41 @@ from pcp.passes.optimizers.numbers import scale, widen
 
 Value = ir.Value
 
-MESH = "workers_mesh"
 AXIS = "workers"
+PAIR = "pair"
+"""The axis of gossip: a worker's partner of the round, and itself."""
 
 
-def declare_mesh(module: ir.Module) -> None:
-    """Put the workers' mesh at the top of the module."""
+def mesh_of(axis: str) -> str:
+    """The name of the mesh that has this axis."""
+    return f"{axis}_mesh"
+
+
+MESH = mesh_of(AXIS)
+
+
+def declare_mesh(module: ir.Module, name: str = AXIS) -> None:
+    """Put the workers' mesh at the top of the module, or that of another axis."""
     i64 = ir.IntegerType.get_signless(64, context=module.context)
     with ir.InsertionPoint.at_block_begin(module.body), module.operation.location:
-        axis = Axis.get(ir.StringAttr.get(AXIS), ir.IntegerAttr.get(i64, ELASTIC))
+        axis = Axis.get(ir.StringAttr.get(name), ir.IntegerAttr.get(i64, ELASTIC))
         ir.Operation.create(
             "pcp.mesh",
             attributes={
-                "sym_name": ir.StringAttr.get(MESH),
+                "sym_name": ir.StringAttr.get(mesh_of(name)),
                 "axes": ir.ArrayAttr.get([axis]),
                 "devices": ir.ArrayAttr.get([]),
             },
         )
 
 
-def sum_over_workers(x: Value, codec: str | None = None) -> Value:
+def sum_over_workers(x: Value, codec: str | None = None, axis: str = AXIS) -> Value:
     """Σ over the members of the round; f32 travels in `codec`, if one is named."""
     coded = codec is not None and isinstance(hlo.element_type(x), ir.F32Type)
     flags = {"codec": ir.StringAttr.get(codec)} if coded else {}
-    return collectives.all_reduce(x, mesh=MESH, axes=[AXIS], kind="sum", **flags)
+    return collectives.all_reduce(
+        x, mesh=mesh_of(axis), axes=[axis], kind="sum", **flags
+    )
 
 
 def weighted_mean(
@@ -55,13 +66,15 @@ def weighted_mean(
     return in_buckets(weighted, codec)
 
 
-def in_buckets(tensors: Sequence[Value], codec: str | None = None) -> list[Value]:
+def in_buckets(
+    tensors: Sequence[Value], codec: str | None = None, axis: str = AXIS
+) -> list[Value]:
     """Each tensor summed over the workers, in one collective an element type."""
     kinds = list(dict.fromkeys(str(hlo.element_type(x)) for x in tensors))
     results: dict[int, Value] = {}
     for kind in kinds:
         members = [i for i, x in enumerate(tensors) if str(hlo.element_type(x)) == kind]
-        summed = sum_over_workers(pack([tensors[i] for i in members]), codec)
+        summed = sum_over_workers(pack([tensors[i] for i in members]), codec, axis)
         shapes = [hlo.shape_of(tensors[i]) for i in members]
         results |= zip(members, unpack(summed, shapes), strict=True)
     return [results[i] for i in range(len(tensors))]

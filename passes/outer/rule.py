@@ -90,7 +90,9 @@ class OuterRule:
     `round.received`; it runs while the inner steps do. `every_step(spec, gradients,
     state, tokens)` gives the gradients to apply and the new slots. `exchanges` is
     whether there is anything to exchange: if not, one worker trains alone. `pieces`
-    is in place of a step: the parts of one that goes fragment by fragment.
+    is in place of a step: the parts of one that goes fragment by fragment. With
+    `replicas` each worker has parameters of its own, also between rounds. `axis` is
+    that of the exchanges: all workers, or `pair`.
     """
 
     step: Step | None = None
@@ -99,3 +101,5 @@ class OuterRule:
     state: Callable[[Any], Sequence[Slot]] = _none
     exchanges: bool = True
     pieces: "Pieces | None" = None
+    replicas: bool = False
+    axis: str = "workers"

@@ -135,6 +135,36 @@ class DeMo(spec.Spec):
 
 
 @dataclass(frozen=True)
+class Eager(Momentum):
+    """Own progress at once, the others' a round late (arXiv 2502.12996)."""
+
+    kind: ClassVar[str] = "eager"
+
+
+@dataclass(frozen=True)
+class NoLoCo(spec.Spec):
+    """Gossip in pairs drawn anew each round (arXiv 2506.10911).
+
+    alpha: momentum. beta: of the pair's mean progress. gamma: how strongly a worker
+    is drawn to the middle of its pair. seed: of the pairs.
+    """
+
+    kind: ClassVar[str] = "noloco"
+    alpha: float = 0.5
+    beta: float = 0.7
+    gamma: float = 0.7
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.require(0 <= self.alpha < 1, "alpha", "must lie in [0, 1)")
+        self.require(self.beta > 0, "beta", "must be positive")
+        # Replicas drift apart above 2 for alpha = 0, 1.6 for 0.5, 0.45 for 0.9.
+        limit = 2 * (1 - self.alpha**2)
+        self.require(0 <= self.gamma < limit, "gamma", f"must lie in [0, {limit:.3g})")
+        self.require(self.seed >= 0, "seed", "must be at least 0")
+
+
+@dataclass(frozen=True)
 class Average(spec.Spec):
     """The token-weighted mean of the workers' parameters (local SGD, FedAvg)."""
 
@@ -161,6 +191,8 @@ KINDS: dict[str, type[spec.Spec]] = {
         DiLoCo,
         StreamingDiLoCo,
         AsyncDiLoCo,
+        Eager,
+        NoLoCo,
         MuLoCo,
         SparseLoCo,
         DeMo,

@@ -139,6 +139,7 @@ def play(
                 trainer.adopt(trainer.outer(weight, group[rank]))
                 found = watch(trainer, number)
                 seen[rank].append(dict(trainer.shared) if found is None else found)
+            group[rank].barrier()
         except BaseException as error:
             faults.append(error)
             group[rank].abort(str(error))

@@ -1,0 +1,17 @@
+"""What algorithms share whose workers' parameters differ by design.
+
+Each worker has parameters of its own, a replica, so there is nothing in them for a
+commit to compare. What all agree on is how many rounds there were.
+"""
+
+from pcp.dialect import hlo
+from pcp.dialect.bindings import ir
+from pcp.passes.outer.rule import Slot, Tensors
+
+ROUNDS = Slot("rounds", whole=lambda _: hlo.tensor((), ir.IntegerType.get_signless(32)))
+
+
+def counted(state: Tensors) -> Tensors:
+    """The rounds so far, and this one."""
+    (rounds,) = state[ROUNDS.name]
+    return {ROUNDS.name: [hlo.add(rounds, hlo.constant_like(rounds, 1))]}

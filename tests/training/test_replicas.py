@@ -1,0 +1,153 @@
+"""NoLoCo and eager updates through compiled bundles: replicas that differ by design."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from helpers.outer_models import BLOCK, batches, bundle, gradients, play
+from helpers.training_runs import Background, experiment, start_shepherd
+
+from pcp.bundle import Bundle
+from pcp.runtime import Endpoint
+from pcp.runtime.pairing import partners
+from pcp.training import checkpoint as checkpoints
+from pcp.training.loading import load
+from pcp.training.recovery import snapshot_of
+from pcp.training.worker import Identity, Worker
+
+RATE, H, ROUNDS = 0.125, 3, 4
+NAMES = ("h.0.w", "h.1.v")
+
+
+def data(members: int) -> list:
+    return [batches(H * ROUNDS, worker) for worker in range(members)]
+
+
+def replica(trainer, number: int) -> np.ndarray:
+    """A worker's own parameters after a round."""
+    mine = trainer.private
+    return np.concatenate([mine[f"replica.{n}"] for n in NAMES]).astype(np.float64)
+
+
+def progress(members: int) -> np.ndarray:
+    """[round, member, parameter] of what inner steps do: of a linear loss always that."""
+    moves = np.zeros((ROUNDS, members, 2 * BLOCK))
+    for member, mine in enumerate(data(members)):
+        for step, batch in enumerate(mine):
+            gradient = np.concatenate([*gradients(batch).values()])
+            moves[step // H, member] -= RATE * gradient.astype(np.float64)
+    return moves
+
+
+def noloco_by_hand(members: int, seed: int) -> np.ndarray:
+    """[round, member, parameter] of φ, with the pairs that a group of epoch 0 draws."""
+    alpha, beta, gamma = 0.5, 0.7, 0.7
+    phi, delta = np.zeros((2, members, 2 * BLOCK))
+    found = []
+    for number, move in enumerate(progress(members)):
+        new, velocity = phi.copy(), delta.copy()
+        for member, other in enumerate(partners(members, seed, number)):
+            pair = [member] if other is None else [member, other]
+            pull = phi[pair].mean(0) - phi[member]
+            push = alpha * delta[member] + beta * move[pair].mean(0)
+            velocity[member] = push + gamma * pull
+            new[member] = phi[member] + velocity[member]
+        phi, delta = new, velocity
+        found.append(phi)
+    return np.array(found)
+
+
+@pytest.mark.parametrize("members", [3, 4])
+def test_noloco_is_its_three_lines(members: int) -> None:
+    """An odd number leaves one alone in each round."""
+    found = play(bundle("linear", "noloco"), data(members), ROUNDS, watch=replica)
+    wanted = noloco_by_hand(members, 0).transpose(1, 0, 2)
+    np.testing.assert_allclose(np.array(found), wanted, rtol=0, atol=1e-5)
+
+
+def test_the_mean_of_the_replicas_does_not_depend_on_the_pairs() -> None:
+    """Heavy ball on the mean progress; the replicas themselves do depend on them."""
+    code, velocity, phi = bundle("linear", "noloco{seed=5}"), 0.0, 0.0
+    found = np.array(play(code, data(4), ROUNDS, watch=replica))
+    other = noloco_by_hand(4, 0).transpose(1, 0, 2)
+    assert np.abs(found - other).max() > 1e-3
+    for number, move in enumerate(progress(4)):
+        velocity = 0.5 * velocity + 0.7 * move.mean(0)
+        phi = phi + velocity
+        np.testing.assert_allclose(found[:, number].mean(0), phi, rtol=0, atol=1e-5)
+
+
+def eager(options: str, members: int) -> np.ndarray:
+    code = bundle("linear", f"eager{{{options}}}")
+    return np.array(play(code, data(members), ROUNDS, watch=replica))
+
+
+def test_eager_replicas_differ_by_what_is_in_flight() -> None:
+    """β = 0, linear loss: θ_m - θ_n = -(γ / M) (Δ_m - Δ_n) of the last round alone.
+
+    And θ_m is all deltas of all rounds but the last, with 1 / M of its own of that.
+    """
+    found = eager("lr=0.7,momentum=0.0", 3)
+    deltas = -progress(3)
+    for number in range(ROUNDS):
+        ended = deltas[:number].sum(0).mean(0) if number else 0.0
+        for member in range(3):
+            wanted = -0.7 * (ended + deltas[number, member] / 3)
+            np.testing.assert_allclose(found[member, number], wanted, rtol=0, atol=1e-5)
+        for m, n in pairwise(range(3)):
+            apart = -(0.7 / 3) * (deltas[number, m] - deltas[number, n])
+            gap = found[m, number] - found[n, number]
+            np.testing.assert_allclose(gap, apart, rtol=0, atol=1e-5)
+
+
+def test_one_eager_worker_is_diloco() -> None:
+    found = eager("lr=0.7,momentum=0.9", 1)[0]
+    diloco = bundle("linear", "diloco{lr=0.7,momentum=0.9}")
+    states = play(diloco, data(1), ROUNDS)[0]
+    for own, state in zip(found, states, strict=True):
+        wanted = np.concatenate([state[f"parameter/{n}"] for n in NAMES])
+        np.testing.assert_allclose(own, wanted, rtol=0, atol=1e-5)
+
+
+def test_a_run_keeps_every_replica_and_shows_their_mean(tmp_path) -> None:
+    """Through the shepherd: commits, a checkpoint, and everybody back from it."""
+    (tmp_path / "text").write_bytes(b"the quick brown fox jumps over the dog. " * 4000)
+    keys = {"tau": H, "vocabulary_size": 128, "checkpoint_every": 2}
+    exp = experiment(tmp_path, outer_loop_steps=2, **keys)
+    code = bundle("quadratic", "noloco").to_bytes()
+    shepherd, saved = run(exp, code, None)
+    assert len(saved.private) == 3
+    for name in NAMES:
+        mine = [own[f"replica.{name}"] for own in saved.private]
+        assert np.abs(mine[0] - mine[1]).max() > 0
+        mean = np.mean(np.array(mine, np.float64), axis=0).astype(np.float32)
+        np.testing.assert_array_equal(saved.parameters[name], mean)
+    trainer = load(Bundle.from_bytes(code), "local-sync", None)
+    for index, wanted in ((1, saved.private[1]["replica.h.0.w"]), (7, None)):
+        trainer.restore(snapshot_of(saved), index)
+        mean = saved.parameters["h.0.w"]
+        found = trainer.private["replica.h.0.w"]
+        np.testing.assert_array_equal(found, mean if wanted is None else wanted)
+    trainer.close()
+    longer = exp.model_copy(update={"outer_loop_steps": 4})
+    _, again = run(longer, code, shepherd.folder)
+    assert again.round == 4
+    assert again.outer["rounds"] == 4
+
+
+def run(exp, code: bytes, folder):
+    """A run of three workers in threads, and its last checkpoint."""
+    shepherd, _, thread = start_shepherd(exp, folder, lambda target: code, workers=3)
+
+    def work(name: str) -> str:
+        def loaded(content: bytes):
+            return load(Bundle.from_bytes(content), "local-sync", None)
+
+        identity = Identity(name, "127.0.0.1", shepherd.port)
+        endpoint = Endpoint.listen("127.0.0.1:0")
+        return Worker(identity, endpoint, loaded, lambda line: None).run()
+
+    crew = [Background(lambda i=i: work(f"w{i}")) for i in range(3)]
+    outcome = thread.finish(60)
+    assert [worker.finish(20) for worker in crew] == ["the run is complete"] * 3
+    return shepherd, checkpoints.load(outcome.checkpoint)
