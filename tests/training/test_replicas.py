@@ -30,7 +30,7 @@ def replica(trainer, number: int) -> np.ndarray:
 
 
 def progress(members: int) -> np.ndarray:
-    """[round, member, parameter] of what inner steps do: of a linear loss always that."""
+    """[round, member, parameter] of what inner steps do, wherever they begin."""
     moves = np.zeros((ROUNDS, members, 2 * BLOCK))
     for member, mine in enumerate(data(members)):
         for step, batch in enumerate(mine):
