@@ -1,4 +1,4 @@
-"""`pcp bench collectives`: how fast the collectives are here, and against Gloo.
+"""`pcp bench`: how fast the collectives are, here and against Gloo, and the network.
 
     pcp bench collectives --world 2 --sizes 1 16 --op all_reduce --against gloo
     pcp bench collectives --plot collectives.svg --json collectives.json
@@ -12,6 +12,12 @@ rank 0 first:
 Every operation and size is timed in rounds, contestants in turns, after two rounds
 that do not count; a row is the slowest member's median. `rate` is the bits a member
 sends in a ring over that time: arrays of one size compare across worlds by it.
+
+    pcp bench topology --world 4 --plot network.svg --json network.json
+
+measures every edge between the members, shows the ring that suits them, by how much
+it is faster than the order of ranks, and who is late. `--slow 0:1:20` makes the way
+from member 0 to 1 carry 20 MB/s, to see it avoided.
 """
 
 import json
@@ -27,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pcp.errors import ConfigError, RuntimeFault, UsageError
+from pcp.tools import bench_topology, topology_plot
 from pcp.tools.bench_plot import svg
 from pcp.tools.command import Parser, run
 
@@ -57,7 +64,7 @@ def _parser() -> Parser:
         prog=PROG, description=__doc__, example="pcp bench collectives --world 4"
     )
     add = parser.add_argument
-    add("what", choices=("collectives",))
+    add("what", choices=("collectives", "topology"))
     add("--world", type=int, default=2, metavar="N", help="members")
     add("--sizes", type=float, nargs="+", default=[0.0625, 1, 16], metavar="MiB")
     add("--op", nargs="+", choices=tuple(OPS), default=["all_reduce"])
@@ -66,8 +73,9 @@ def _parser() -> Parser:
     add("--streams", type=_streams, default="auto", help="connections to each peer")
     add("--no-shared-memory", action="store_true", help="TCP on one machine, too")
     add("--compression", help="of all_reduce and reduce_scatter, as int8")
-    add("--plot", type=Path, metavar="FILE", help="an SVG of the rates")
-    add("--json", type=Path, metavar="FILE", help="the rows")
+    add("--slow", nargs="+", metavar="FROM:TO:MB/S", help="edges of topology to slow")
+    add("--plot", type=Path, metavar="FILE", help="an SVG of the rates or the network")
+    add("--json", type=Path, metavar="FILE", help="the rows or the network")
     add("--rank", type=int, metavar="R", help="which member this is")
     add("--connect", metavar="HOST:PORT", help="where rank 0 listens")
     add("--timeout", type=float, default=120.0, help="seconds for each operation")
@@ -104,7 +112,7 @@ def _first(argv: Sequence[str], flags: Namespace) -> None:
             for rank in range(1, flags.world):
                 seat = ["--rank", str(rank), "--connect", meeting.address]
                 others.append(subprocess.Popen([*base, *seat]))
-        rows = _member(flags, meeting)
+        found = _member(flags, meeting)
         failed = [other.args for other in others if other.wait(flags.timeout)]
         if failed:
             raise RuntimeFault(f"{len(failed)} members failed; see their messages")
@@ -114,14 +122,21 @@ def _first(argv: Sequence[str], flags: Namespace) -> None:
                 other.kill()
             other.wait()
         meeting.close()
+    _write(flags, found)
+
+
+def _write(flags: Namespace, found: Any) -> None:
+    """The files that were asked for."""
+    network = flags.what == "topology"
     if flags.json:
-        flags.json.write_text(json.dumps(rows, indent=1) + "\n")
+        text = found.to_json() if network else json.dumps(found, indent=1)
+        flags.json.write_text(text + "\n")
     if flags.plot:
-        flags.plot.write_text(svg(rows))
+        flags.plot.write_text(topology_plot.svg(found) if network else svg(found))
 
 
-def _member(flags: Namespace, meeting: Any) -> list[dict[str, Any]]:
-    """Measure with the others; the rows, which rank 0 shows as they come."""
+def _member(flags: Namespace, meeting: Any) -> Any:
+    """Measure with the others: rows, or a topology; rank 0 shows what comes."""
     from pcp.runtime.communicator import Communicator
 
     with Communicator.connect(
@@ -130,8 +145,11 @@ def _member(flags: Namespace, meeting: Any) -> list[dict[str, Any]]:
         world_size=flags.world,
         streams=flags.streams,
         shared_memory=not flags.no_shared_memory,
+        faults=bench_topology.slow_edges(flags),
     ) as comm:
         comm.timeout = flags.timeout
+        if flags.what == "topology":
+            return bench_topology.show(comm, flags)
         table = Table(comm.rank == 0)
         gloo = _gloo(comm) if flags.against else None
         for op in flags.op:

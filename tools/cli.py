@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("pcp.tools.run", "run one function of a bundle, spread over its mesh"),
     "plan": ("pcp.tools.planner", "which mesh and layouts suit a cluster, and why"),
     "probe": ("pcp.tools.probe", "measure this machine and write a cluster file"),
-    "bench": ("pcp.tools.bench", "how fast collectives are here, and against Gloo"),
+    "bench": ("pcp.tools.bench", "how fast collectives and the network are here"),
     "export": ("pcp.tools.export", "a PyTorch or JAX model to model.mlir"),
     "status": ("pcp.tools.status", "what a run is doing"),
     "control": ("pcp.tools.control", "pause, cancel, drain a worker, change H"),

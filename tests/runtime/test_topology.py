@@ -18,8 +18,8 @@ from pcp.runtime.ring_order import worth
 from pcp.runtime.topology import Profile, Topology
 
 QUICK = Effort(first=64 << 10, most=256 << 10, long_enough=0.02, seconds=0.1)
-SLOW = 10e6
-"""Bytes a second of the edge that is to be left; the others have a hundred times it."""
+SLOW = 2e6
+"""Bytes a second of the edge that is to be left; the others have hundreds of times it."""
 
 
 def slow_edges(*edges: tuple[int, int]) -> dict[int, FaultPlan]:
@@ -47,7 +47,7 @@ def test_a_slow_edge_is_left_and_the_time_falls() -> None:
         def timed(comm: Communicator) -> float:
             comm.barrier()
             begin = time.monotonic()
-            comm.all_reduce(np.ones(500_000, np.float32))
+            comm.all_reduce(np.ones(120_000, np.float32))
             return time.monotonic() - begin
 
         before = max(together(members, timed))
@@ -62,7 +62,7 @@ def test_a_slow_edge_is_left_and_the_time_falls() -> None:
     assert all(member.ring_order == order for member in members)
     assert order != (0, 1, 2, 3)
     assert not steps(order) & set(edges)
-    # 3 MB over an edge of 10 MB/s: 0.3 s; without it a few milliseconds.
+    # 720 kB over an edge of 2 MB/s: 0.36 s; without it a few milliseconds.
     assert before > 0.25
     assert after < before / 2
     expected = reference(parts, order=order)
@@ -73,7 +73,7 @@ def test_a_slow_edge_is_left_and_the_time_falls() -> None:
         assert topology.gain > 2
         # A busy machine may make an edge look slower than its shape, hardly faster.
         for edge in edges:
-            assert SLOW / 10 < topology.bandwidth[edge] < 1.5 * SLOW
+            assert SLOW / 20 < topology.bandwidth[edge] < 4 * SLOW
     assert all([r.order for r in history] == [order] for history in histories)
 
 
