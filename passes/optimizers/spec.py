@@ -164,7 +164,7 @@ class Muon(Optimizer):
     momentum: float = 0.95
     nesterov: bool = True
     ns_steps: int = 5
-    others: str = "*emb*|*wte*|*wpe*|*head*"
+    others: str = "*emb*|*wte*|*wpe*|*token*|*position*|*head*"
     adam_lr: float = 3e-4
     adam_beta1: float = 0.9
     adam_beta2: float = 0.95

@@ -1,0 +1,134 @@
+"""Algorithms under a shepherd: members that die, private state in checkpoints."""
+
+import threading
+
+import numpy as np
+import pytest
+from helpers.outer_models import bundle
+from helpers.training_runs import Background, Watcher, experiment
+
+from pcp.bundle import Bundle
+from pcp.errors import RuntimeFault
+from pcp.runtime import Endpoint
+from pcp.training import checkpoint as checkpoints
+from pcp.training import tensors
+from pcp.training.ledger import check
+from pcp.training.loading import load
+from pcp.training.recovery import shared_of
+from pcp.training.run_folder import RunFolder
+from pcp.training.shepherd import Shepherd
+from pcp.training.worker import Identity, Worker
+
+SPARSE = "sparseloco{k=64}"
+
+
+def _load(content: bytes):
+    return load(Bundle.from_bytes(content), "local-sync", None)
+
+
+class Crew:
+    """A shepherd and workers in threads; worker i joins when i - 1 is there."""
+
+    def __init__(self, exp, folder, content, workers, loaders=()):
+        self.watcher = Watcher()
+        self.shepherd = Shepherd(
+            exp, folder, lambda target: content, self.watcher, workers=workers
+        )
+        self.run = Background(self.shepherd.run)
+        self.workers = []
+        for i in range(workers):
+            loader = loaders[i] if i < len(loaders) else _load
+            self.workers.append(
+                Background(lambda i=i, loader=loader: self._work(i, loader))
+            )
+            self._wait(
+                lambda i=i: len(list(self.shepherd.roster)) > i or self.run.result
+            )
+
+    def _work(self, i, loader):
+        identity = Identity(f"w{i}", "127.0.0.1", self.shepherd.port)
+        endpoint = Endpoint.listen("127.0.0.1:0")
+        return Worker(identity, endpoint, loader, lambda line: None).run()
+
+    def _wait(self, ready):
+        pause = threading.Event()
+        for _ in range(3000):
+            if ready():
+                return
+            pause.wait(0.01)
+        raise AssertionError("a worker did not join")
+
+
+def _keys(**keys):
+    return {"vocabulary_size": 128, "tau": 2, "checkpoint_every": 1} | keys
+
+
+def test_private_state_is_resumed_with_its_worker(tmp_path) -> None:
+    """Stopped after two rounds and resumed: the same bits as without the stop."""
+    content = bundle("quadratic", SPARSE).to_bytes()
+    whole = experiment(tmp_path, **_keys(outer_loop_steps=4))
+    short = experiment(tmp_path, **_keys(outer_loop_steps=2))
+
+    def play(exp, name):
+        crew = Crew(exp, RunFolder.at(tmp_path / name, exp), content, 2)
+        outcome = crew.run.finish(60)
+        assert [w.finish(20) for w in crew.workers]
+        return checkpoints.load(outcome.checkpoint)
+
+    first = play(short, "stopped")
+    assert [sorted(p) for p in first.private] == [["error.h.0.w", "error.h.1.v"]] * 2
+    assert not np.array_equal(*(p["error.h.0.w"] for p in first.private))
+    resumed, unbroken = play(whole, "stopped"), play(whole, "unbroken")
+    assert resumed.round == unbroken.round == 4
+    assert tensors.digest(shared_of(resumed)) == tensors.digest(shared_of(unbroken))
+    for mine, theirs in zip(resumed.private, unbroken.private, strict=True):
+        assert tensors.digest(mine) == tensors.digest(theirs)
+
+
+@pytest.mark.parametrize("fault", [SystemExit("killed"), RuntimeFault("a lost link")])
+def test_a_fault_between_two_steps_that_all_make_together(tmp_path, fault) -> None:
+    """The round is made again from its beginning, by those who are left, in step."""
+    content = bundle("quadratic", "ddp").to_bytes()
+    exp = experiment(tmp_path, **_keys(outer_loop_steps=3, tau=3))
+    trainers = []
+
+    def failing(code):
+        trainer, made = _load(code), []
+        step = trainer.step
+
+        def until_the_fifth(batches):
+            made.append(1)
+            if len(made) == 5:
+                raise fault
+            return step(batches)
+
+        trainer.step = until_the_fifth
+        trainers.append(made)
+        return trainer
+
+    crew = Crew(exp, RunFolder.at(tmp_path / "run", exp), content, 3, [_load, failing])
+    outcome = crew.run.finish(60)
+    check(crew.shepherd.folder.ledger)
+    dies = isinstance(fault, SystemExit)
+    assert len(trainers[0]) == (5 if dies else 5 + 3 + 3)
+    assert [r.workers for r in crew.watcher.rounds] == (
+        [3, 2, 2] if dies else [3, 3, 3]
+    )
+    saved = checkpoints.load(outcome.checkpoint)
+    assert tensors.digest(shared_of(saved)) == saved.info["digest"]
+    assert saved.outer["inner.step"] == 9  # no step of the broken round counted
+    for i, worker in enumerate(crew.workers):
+        if dies and i == 1:
+            with pytest.raises(SystemExit):
+                worker.finish(20)
+        else:
+            worker.finish(20)
+
+
+def test_an_algorithm_for_one_worker_keeps_the_others_standing_by(tmp_path) -> None:
+    content = bundle("linear", "snoo{lr=0.5}").to_bytes()
+    exp = experiment(tmp_path, **_keys(outer_loop_steps=3))
+    crew = Crew(exp, RunFolder.at(tmp_path / "run", exp), content, 2)
+    assert crew.run.finish(60).rounds == 3
+    assert [w.finish(20) for w in crew.workers]
+    assert [r.workers for r in crew.watcher.rounds] == [1, 1, 1]
