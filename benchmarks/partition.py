@@ -25,7 +25,8 @@ HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "tests"))
 
 from helpers import spmd_models  # noqa: E402
-from helpers.random_spmd import PLAN, random_program  # noqa: E402
+from helpers.random_spmd import random_program  # noqa: E402
+from helpers.spmd_runs import PLAN  # noqa: E402
 from shardy import SENT  # noqa: E402
 
 from pcp.compiler.catalog import pipeline  # noqa: E402

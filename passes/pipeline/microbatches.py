@@ -16,6 +16,7 @@ from pcp.passes.functions import ROLE, argument_attributes, entry, function_type
 from pcp.passes.insert_reshards import Resharder
 from pcp.passes.propagate_sharding import PropagateSharding
 from pcp.passes.rewriting import functions, refuse
+from pcp.passes.sharding import expansions
 from pcp.passes.sharding.flow import block_of, walk
 from pcp.passes.sharding.layout import (
     SHARDING,
@@ -138,12 +139,17 @@ def separate(function: ir.Operation, count: int, mesh: Mesh) -> Separated:
 
 
 def _alone(function: ir.Operation, mesh: Mesh) -> tuple[ir.Module, ir.Operation]:
-    """A copy of the function in a module of its own, with the mesh."""
+    """A copy of the function in a module of its own, with the mesh.
+
+    All copies have the ops that propagation leaves, so that they can be compared.
+    """
     with function.location:
         module = ir.Module.create()
     ir.InsertionPoint(module.body).insert(_mesh_op(mesh))
     with ir.InsertionPoint(module.body):
-        return module, function.clone().operation
+        copy = function.clone().operation
+    expansions.split(copy)
+    return module, copy
 
 
 def _propagated(

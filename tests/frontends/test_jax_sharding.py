@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.random_spmd import PLAN
+from helpers.spmd_runs import PLAN
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse

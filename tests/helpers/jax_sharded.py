@@ -222,7 +222,7 @@ def placements(module: ir.Module, arguments, given) -> list[str]:
 
 def check(name: str) -> dict:
     """The greatest relative error, wrong places, and how much is communicated."""
-    from helpers.random_spmd import PLAN, run_joined
+    from helpers.spmd_runs import PLAN, run_joined
 
     from pcp.compiler.catalog import pipeline
 

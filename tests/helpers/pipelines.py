@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from helpers import spmd_models
-from helpers.random_spmd import add_mesh, whole
+from helpers.spmd_runs import add_mesh, whole
 
 from pcp.compiler import lockstep
 from pcp.compiler.catalog import pipeline

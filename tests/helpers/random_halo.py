@@ -12,8 +12,10 @@ from contextlib import contextmanager, nullcontext
 from unittest.mock import patch
 
 import numpy as np
-from helpers import random_spmd
-from helpers.random_spmd import Program, Value, partitioned, random_program, whole
+from helpers import random_ops
+from helpers.random_ops import Program, Value
+from helpers.random_spmd import random_program
+from helpers.spmd_runs import partitioned, whole
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
@@ -216,7 +218,7 @@ def kernel_gradient(p: Program) -> Value | None:
 
 OPS: tuple[Callable[[Program], Value | None], ...] = (
     *(slice_, pad, concatenate, reverse, pool, two_pools, unpool),
-    *(convolve, convolve, kernel_gradient, random_spmd.binary),
+    *(convolve, convolve, kernel_gradient, random_ops.binary),
 )
 
 #: Members that share unequally, for some of the programs.

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from helpers import jax_models
-from helpers.random_spmd import add_mesh
+from helpers.spmd_runs import add_mesh
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from helpers import pipelines, spmd_models
-from helpers.random_spmd import whole
+from helpers.spmd_runs import whole
 
 from pcp.compiler import driver
 from pcp.compiler.options import CompileOptions

@@ -1,13 +1,10 @@
 """pcp-compress-collectives: within its bounds, and the same bits as the runtime's."""
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
-
 import ml_dtypes
 import numpy as np
 import pytest
 from helpers import spmd_models
-from helpers.random_spmd import PLAN, partitioned
+from helpers.spmd_runs import PLAN, partitioned
 from helpers.worlds import together, world
 
 from pcp.bundle import Collective
@@ -76,14 +73,6 @@ def _gradients(model: str, plan: str, wire: str | None) -> list[np.ndarray]:
     text = spmd_models.annotate(model, axes, cut)
     passes = COMPRESSED.format(wire) if wire else PLAN
     return partitioned(text, arguments, passes)
-
-
-@pytest.fixture(scope="module")
-def elsewhere():
-    """The interpreter ends the process that it fails in."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        yield pool
 
 
 @pytest.mark.parametrize("wire", EPS)

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 import pytest
 from helpers import spmd_models
-from helpers.random_spmd import whole
+from helpers.spmd_runs import whole
 
 from pcp.compiler import lockstep
 from pcp.compiler.catalog import pipeline

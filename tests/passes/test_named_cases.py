@@ -1,13 +1,11 @@
 """The cases that partitioners are judged by: equality, and what members send."""
 
-import multiprocessing
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
 from helpers.cases_named import CASES, Case
-from helpers.random_spmd import PLAN, run_joined, whole
+from helpers.spmd_runs import PLAN, run_joined, whole
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir
@@ -41,14 +39,6 @@ def _run(name: str) -> tuple[list[dict[str, int]], np.ndarray, np.ndarray]:
     (found,) = run_joined(module, case.inputs())
     (expected,) = whole(case.text(), case.inputs())
     return [dict(kinds) for kinds in _sent(module)], found, expected
-
-
-@pytest.fixture(scope="module")
-def elsewhere():
-    """A process of its own: the interpreter ends the one it fails in."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        yield pool
 
 
 def test_names_are_distinct() -> None:

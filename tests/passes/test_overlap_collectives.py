@@ -1,11 +1,9 @@
 """pcp-overlap-collectives changes no bit, and puts work behind what travels."""
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
-
 import pytest
-from helpers import random_spmd, spmd_models
-from helpers.random_spmd import PLAN, partitioned, random_program
+from helpers import spmd_models
+from helpers.same_bits import different, same_gradients
+from helpers.spmd_runs import PLAN
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir
@@ -19,36 +17,8 @@ OVERLAPPED = PLAN.removesuffix(")") + (
 )
 
 
-def _same(model: str, plan: str, size: int, inflight: int) -> bool:
-    axes, cut = spmd_models.PLANS[plan]
-    arguments = spmd_models.models()[model].arguments
-    text = spmd_models.annotate(model, axes, cut)
-    plain = partitioned(text, arguments)
-    overlapped = partitioned(text, arguments, OVERLAPPED.format(size, inflight))
-    return all(
-        a.tobytes() == b.tobytes() for a, b in zip(plain, overlapped, strict=True)
-    )
-
-
-def _random(first: int, count: int) -> list[int]:
-    """Seeds whose overlapped program differs from the whole one."""
-    different = []
-    for seed in range(first, first + count):
-        text, inputs = random_program(seed, 12)
-        plain = random_spmd.whole(text, inputs)
-        passes = OVERLAPPED.format(1, 1 + seed % 4)
-        overlapped = partitioned(text, inputs, passes)
-        if not all((a == b).all() for a, b in zip(plain, overlapped, strict=True)):
-            different.append(seed)
-    return different
-
-
-@pytest.fixture(scope="module")
-def elsewhere():
-    """The interpreter ends the process that it fails in."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        yield pool
+def _passes(seed: int) -> str:
+    return OVERLAPPED.format(1, 1 + seed % 4)
 
 
 @pytest.mark.parametrize(
@@ -62,16 +32,17 @@ def elsewhere():
     ],
 )
 def test_no_bit_of_a_gradient_changes(model, plan, size, inflight, elsewhere) -> None:
-    assert elsewhere.submit(_same, model, plan, size, inflight).result(200)
+    passes = OVERLAPPED.format(size, inflight)
+    assert elsewhere.submit(same_gradients, model, plan, passes).result(200)
 
 
 def test_random_programs_are_equal(elsewhere) -> None:
-    assert elsewhere.submit(_random, 7000, 20).result(200) == []
+    assert elsewhere.submit(different, 7000, 20, _passes).result(200) == []
 
 
 @pytest.mark.slow
 def test_many_random_programs_are_equal(elsewhere) -> None:
-    assert elsewhere.submit(_random, 8000, 300).result(900) == []
+    assert elsewhere.submit(different, 8000, 300, _passes).result(900) == []
 
 
 def _device_blocks(module: ir.Module) -> list[list[ir.Operation]]:

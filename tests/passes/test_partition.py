@@ -1,13 +1,11 @@
 """pcp-propagate-sharding, pcp-insert-reshards and pcp-partition against the whole."""
 
-import multiprocessing
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
 from helpers import random_spmd, spmd_models
-from helpers.random_spmd import PLAN, partitioned, run_joined, whole
+from helpers.spmd_runs import PLAN, partitioned, run_joined, whole
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir
@@ -26,14 +24,6 @@ def _check_batch(first: int) -> list[str]:
         except Exception as error:
             failures.append(f"{seed}: {type(error).__name__}: {error}")
     return failures
-
-
-@pytest.fixture(scope="module")
-def elsewhere():
-    """Processes of their own: the interpreter ends the one it fails in."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        yield pool
 
 
 @pytest.mark.parametrize(

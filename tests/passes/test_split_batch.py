@@ -6,7 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 import pytest
 from helpers import spmd_models
-from helpers.random_spmd import PLAN, whole
+from helpers.spmd_runs import PLAN, whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

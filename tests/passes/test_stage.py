@@ -1,9 +1,7 @@
 """pcp-stage: what stages compute together is what the whole program computes."""
 
 import math
-import multiprocessing
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 from helpers import pipelines, spmd_models
@@ -35,14 +33,6 @@ FAST = {
     ("cnn", "stages=2 microbatches=2 tied=false", "gpipe"),
     ("gpt", "stages=4 microbatches=4 tied=true", "1f1b"),
 }
-
-
-@pytest.fixture(scope="module")
-def elsewhere():
-    """A process of its own: the interpreter ends the one it fails in."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        yield pool
 
 
 @pytest.mark.parametrize(

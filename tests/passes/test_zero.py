@@ -6,7 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 import pytest
 from helpers import spmd_models
-from helpers.random_spmd import global_shape, whole
+from helpers.spmd_runs import global_shape, whole
 
 from pcp.compiler import driver, lockstep
 from pcp.compiler.options import CompileOptions

@@ -36,7 +36,7 @@ def _expected(model: str) -> list[np.ndarray]:
     """By the interpreter, which ends the process that it fails in."""
     code = (
         "import sys, pickle; from helpers import chrome_trace, spmd_models as m;"
-        "from helpers.random_spmd import whole;"
+        "from helpers.spmd_runs import whole;"
         f"r = whole(m.gradient_text({model!r}), m.models()[{model!r}].arguments);"
         "sys.stdout.buffer.write(pickle.dumps(r))"
     )

@@ -1,14 +1,12 @@
 """Halo exchange: intervals, rounds, whole programs, and mutants of them."""
 
-import multiprocessing
 import random
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
 from helpers import random_halo, spmd_models
-from helpers.random_spmd import PLAN, partitioned, run_joined, whole
+from helpers.spmd_runs import PLAN, partitioned, run_joined, whole
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir
@@ -21,14 +19,6 @@ from pcp.passes.sharding.factors import Reach, operand_layouts
 from pcp.passes.sharding.halo import Exchange, overlap
 
 BATCH = 20
-
-
-@pytest.fixture(scope="module")
-def elsewhere():
-    """A process of its own: the interpreter ends the one it fails in."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        yield pool
 
 
 # --- what a part needs, and who sends it ---

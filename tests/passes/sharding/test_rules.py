@@ -4,14 +4,12 @@ pcp's own ops are collectives and the like, which come after the partition; thos
 before it (`pcp.constraint`, `pcp.stop_gradient`) have rules and lit tests.
 """
 
-import multiprocessing
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
 from helpers.cases_named import sharding
-from helpers.random_spmd import PLAN, whole
+from helpers.spmd_runs import PLAN, whole
 
 from pcp.autodiff import registry
 from pcp.autodiff.kinds import Refusal
@@ -139,14 +137,6 @@ def _difference(program: str, cut: str) -> float:
     ]
     expected = _run(text, inputs)
     return float(np.abs(join(found, (6, 4), outer, mesh) - expected).max())
-
-
-@pytest.fixture(scope="module")
-def elsewhere():
-    """A process of its own: the interpreter ends the one it fails in."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        yield pool
 
 
 ALONE = [
