@@ -19,7 +19,7 @@ from pcp.runtime.topology import Profile, Topology
 
 QUICK = Effort(first=64 << 10, most=256 << 10, long_enough=0.02, seconds=0.1)
 SLOW = 2e6
-"""Bytes a second of the edge that is to be left; the others have hundreds of times it."""
+"""Bytes a second of the edge that is to be left; others have hundreds of times it."""
 
 
 def slow_edges(*edges: tuple[int, int]) -> dict[int, FaultPlan]:
