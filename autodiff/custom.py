@@ -269,9 +269,13 @@ def _spread(at: Site, answers: Sequence[Value | None]) -> list[Value | None]:
 
 
 def _take_over(call: ir.Operation, values: Sequence[Value]) -> None:
-    """The values are used in the place of the call's; `finish` drops the call."""
+    """The values are used in the place of the call's; `finish` drops the call.
+
+    Whatever effects it has: the rule's own function has them already.
+    """
     for old, new in zip(call.results, values, strict=True):
         old.replace_all_uses_with(new)
+    call.attributes[functions.TAKEN_OVER] = ir.UnitAttr.get()
 
 
 def _splice(

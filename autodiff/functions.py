@@ -156,6 +156,10 @@ def splice(
     return list(end.operands), ops
 
 
+#: On a call whose function's rule has done, in its place, what it does.
+TAKEN_OVER = "pcp.taken_over"
+
+
 def finish(function: ir.Operation, results: Sequence[Value]) -> None:
     """Return `results`, set the type that follows, and drop what is not used."""
     block = body(function)
@@ -178,7 +182,7 @@ def _drop_unused_calls(function: ir.Operation) -> None:
     """Calls that a derivative's own forward computation took the place of.
 
     A function without a body may do more than return: its calls stay, unless its
-    declaration is marked `nosideeffects`.
+    declaration is marked `nosideeffects`, or a rule of its own has made the call.
     """
     block = function.operation.block
     effects = {
@@ -188,7 +192,7 @@ def _drop_unused_calls(function: ir.Operation) -> None:
     }
     for call in reversed(_calls(function)):
         name = ir.FlatSymbolRefAttr(call.attributes[CALLS[call.name]]).value
-        if call.results and name not in effects:
+        if TAKEN_OVER in call.attributes or (call.results and name not in effects):
             if not any(list(r.uses) for r in call.results):
                 call.erase()
 

@@ -173,6 +173,42 @@ def _pulled(f, x, b, g):
     return jax.vjp(model(f, CALL), x, b)[1](g)
 
 
+DECLARATION = f"  func.func private @f({V}, {V}) -> {V}"
+
+
+@pytest.mark.parametrize(
+    ("use", "rule", "pass_"),
+    [
+        ("call", VJP_RULE, "pcp-vjp"),
+        ("call", JVP_RULE, "pcp-vjp"),
+        ("call", JVP_RULE, "pcp-jvp"),
+        ("case", JVP_RULE, "pcp-jvp"),
+    ],
+    ids=["vjp", "jvp backwards", "jvp", "jvp in a branch"],
+)
+def test_a_declaration_is_called_once(
+    use: str, rule: str, pass_: str, interpreter: Interpreter
+) -> None:
+    """What has no body may have effects: the derivative has those of the rule alone."""
+    start = rule.index("func.func private @f(")
+    end = rule.index("  }", start) + len("  }")
+    text = program(USES[use], rule[:start] + DECLARATION + rule[end:])
+    derived = str(derived_module(text.replace("V", V), pass_))
+    main = derived.partition("func.func private")[0]
+    assert main.count("call @f(") == 1
+    whole = derived.replace(DECLARATION.strip(), rule[start:end])
+    tangents = (X - 1,) if pass_ == "pcp-vjp" else (X - 1, X + 2)
+    found = interpreter.run(whole, [X, X + 1, *tangents])
+    fn = model(tripled if rule is VJP_RULE else tripled_forward, USES[use])
+    if pass_ == "pcp-vjp":
+        y, pull = jax.vjp(fn, X, X + 1)
+        expected = [y, *pull(*tangents)]
+    else:
+        expected = jax.jvp(fn, (X, X + 1), tangents)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
 def test_forward_mode_refuses_a_vjp_rule() -> None:
     with pytest.raises(PcpError, match=r"@f has a pcp\.custom_vjp"):
         transformed(program(CALL, VJP_RULE), "pcp-jvp")
