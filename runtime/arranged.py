@@ -197,7 +197,6 @@ class Arranged:
     def _best(self, costs: NDArray, background: float) -> Order:
         arrangement, size = self._arrangement, len(costs)
         before = arrangement.improver
-        np.fill_diagonal(costs, 0.0)
         arrangement.close()
         if before is not None and np.array_equal(before.costs, costs):
             order = before.order

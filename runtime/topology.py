@@ -140,7 +140,9 @@ class Topology:
 def edge_costs(latency: NDArray, bandwidth: NDArray, nbytes: int) -> NDArray:
     """Seconds for a member's part of an array of `nbytes` over each edge."""
     with np.errstate(divide="ignore"):
-        return latency + nbytes / len(latency) / bandwidth
+        costs = latency + nbytes / len(latency) / bandwidth
+    np.fill_diagonal(costs, 0.0)
+    return costs
 
 
 def ring_seconds(costs: NDArray, order: Sequence[int]) -> float:

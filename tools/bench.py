@@ -27,6 +27,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -229,7 +230,7 @@ class Table:
         self.rows: list[dict[str, Any]] = []
         self._shown = shown
         self._live: Any = None
-        if shown and sys.stdout.isatty():
+        if shown and sys.stdout.isatty() and find_spec("rich"):
             from rich.live import Live
 
             self._live = Live(self._drawn(), refresh_per_second=4)

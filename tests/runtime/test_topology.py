@@ -218,6 +218,14 @@ def test_everybody_meets_everybody_once_and_nobody_twice_a_round(size: int) -> N
     assert sorted(met) == sorted(itertools.combinations(range(size), 2))
 
 
+def test_a_member_alone_has_a_ring() -> None:
+    with world("in_process", 1) as members:
+        topology = members[0].optimize_topology()
+    assert topology.order == (0,)
+    assert topology.seconds() == 0.0
+    assert "ring 0 > 0" in topology.text()
+
+
 def made() -> Topology:
     bandwidth = np.array([[0, 1e9, 5e6], [1e9, 0, 1e9], [1e9, 2e9, 0]])
     profiles = tuple(Profile.own(name) for name in ("a", "b", "c"))
