@@ -120,6 +120,11 @@ def _prepared(
 ) -> tuple[str, str]:
     """Run the passes in front of a mode's own; the mode and its optimizer."""
     mode = choose_mode(module, options)
+    if options.batch:
+        raise CompileError(
+            f"batch {options.batch}: over a mesh gradients are not accumulated in the "
+            "graph; leave it out, or leave the mesh out"
+        )
     if options.algorithm and str(options.algorithm) not in ("none", "ddp"):
         raise CompileError(
             f"algorithm {options.algorithm}: over a mesh the program synchronises "
@@ -191,7 +196,11 @@ def _mode_pipeline(mode: str, options: CompileOptions) -> Pipeline:
         return pipelines.named(mode, entry=options.entry)
     optimizer, algorithm = training_methods(options)
     return pipelines.named(
-        mode, entry=options.entry, optimizer=optimizer, algorithm=algorithm
+        mode,
+        entry=options.entry,
+        optimizer=optimizer,
+        algorithm=algorithm,
+        batch=options.batch,
     )
 
 

@@ -1,6 +1,7 @@
 """The named pipelines, as data: which passes, in which order.
 
-`$entry`, `$optimizer` and `$algorithm` are filled in from the options. `PREPARE`
+`$entry`, `$optimizer`, `$algorithm` and its `$derivative` are filled in from the
+options. `PREPARE`
 runs first whatever the mode; what it leaves is the bundle's `ir/source.mlir`.
 """
 
@@ -17,6 +18,15 @@ _CLEAN = ("cse", "canonicalize", "symbol-dce")
 #: Behind the last derivative: composites have carried their rules that far.
 _SIMPLIFY = ("pcp-inline-composites", "pcp-simplify")
 
+REVERSE = "pcp-grad{func=$entry name=grad}"
+
+#: What training differentiates with, for the algorithms that need no gradient; an
+#: algorithm that needs no derivative at all begins with a pass that does no harm.
+DERIVATIVES: dict[str, str] = {
+    "mezo": "cse",
+    "forward_gradient": "pcp-jvp{func=$entry name=jvp}",
+}
+
 PIPELINES: dict[str, tuple[str, ...]] = {
     "forward": (*_SIMPLIFY, "pcp-legalize", *_CLEAN, "pcp-lower-to-runtime"),
     "grad": (
@@ -27,9 +37,10 @@ PIPELINES: dict[str, tuple[str, ...]] = {
         "pcp-lower-to-runtime",
     ),
     "train": (
-        "pcp-grad{func=$entry name=grad}",
+        "$derivative",
         *_SIMPLIFY,
         "pcp-expand-training{optimizer=$optimizer algorithm=$algorithm}",
+        "pcp-accumulate{batch=$batch}",
         "pcp-legalize",
         *_CLEAN,
         "pcp-verify-inplace",
@@ -123,11 +134,22 @@ def device(mode: str) -> Pipeline:
 
 
 def named(
-    name: str, *, entry: str = "main", optimizer: str = "", algorithm: str = ""
+    name: str,
+    *,
+    entry: str = "main",
+    optimizer: str = "",
+    algorithm: str = "",
+    batch: int = 0,
 ) -> Pipeline:
     """The pipeline `name` with its options filled in."""
+    kind = algorithm.partition("{")[0]
+    derivative = Template(DERIVATIVES.get(kind, REVERSE)).substitute(entry=entry)
     text = Template(",".join(PIPELINES[name])).substitute(
-        entry=entry, optimizer=optimizer, algorithm=algorithm
+        entry=entry,
+        optimizer=optimizer,
+        algorithm=algorithm,
+        derivative=derivative,
+        batch=batch,
     )
     return catalog.pipeline(f"builtin.module({text})")
 

@@ -118,6 +118,12 @@ def algorithm_text(experiment: Experiment) -> str:
     return specs.filled(experiment.algorithm, outer.KINDS, "algorithm", values)
 
 
+def in_graph_batch(experiment: Experiment) -> int:
+    """Samples that a compiled step takes at once; 0: the model's own batch."""
+    inside = experiment.use_in_graph_accumulation
+    return (experiment.effective_batch_size or 0) if inside else 0
+
+
 def _chosen(
     experiment: Experiment, keys: Mapping[str, str], *, whole: bool
 ) -> dict[str, object]:
@@ -153,6 +159,7 @@ def compiler_for(
             mode="train",
             optimizer=optimizer_text(experiment),
             algorithm=algorithm_text(experiment),
+            batch=in_graph_batch(experiment),
             cache=cache_folder(),
             source=path,
         )

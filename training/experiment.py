@@ -138,8 +138,10 @@ class Experiment(BaseModel):
     chunk_shuffle: bool = Field(
         True, description="fifo: visit the chunks of an epoch in a seeded order"
     )
-    use_in_graph_accumulation: Literal[False] = Field(
-        False, description="accepted for old files; accumulation is the worker's"
+    use_in_graph_accumulation: bool = Field(
+        False,
+        description="accumulate the gradients of effective_batch_size inside the "
+        "compiled step, not in the worker",
     )
 
     workers: int = Field(2, gt=0, description="workers to wait for before round 1")
