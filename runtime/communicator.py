@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from pcp.errors import CollectiveAborted, ConfigError, RuntimeFault, UsageError
-from pcp.runtime import calls, keys
+from pcp.runtime import calls, engines, keys
 from pcp.runtime.arranged import Arranged, Arrangement
 from pcp.runtime.arrays import foreign
 from pcp.runtime.calls import Seat, Squeeze
@@ -95,7 +95,27 @@ class Communicator(Rooted, Uneven, Observed, Arranged):
         more (`striping`), and "auto" makes them there. With `tls` they are
         encrypted, and only those are let in whose certificate its authority signed
         (`tls.Tls`).
+
+        With a scheme the address names another engine (`engines`): `gloo://host:port`
+        and `nccl://host:port` of torch.distributed, `mpi://` under mpirun. It takes
+        the same calls; its guarantees are its own (docs/collectives.md).
         """
+        if isinstance(address, str):
+            scheme, address = engines.split(address)
+            if scheme != engines.OWN:
+                return engines.connect(
+                    scheme,
+                    address,
+                    {
+                        "faults": faults,
+                        "key": key,
+                        "tls": tls,
+                        "streams": None if streams == "auto" else streams,
+                    },
+                    rank=rank,
+                    world_size=world_size,
+                    timeout=seconds(timeout),
+                )
         from pcp.runtime.rendezvous import meet
 
         return meet(
