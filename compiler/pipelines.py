@@ -27,6 +27,15 @@ DERIVATIVES: dict[str, str] = {
     "forward_gradient": "pcp-jvp{func=$entry name=jvp}",
 }
 
+REVERSE = "pcp-grad{func=$entry name=grad}"
+
+#: What training differentiates with, for the algorithms that need no gradient; an
+#: algorithm that needs no derivative at all begins with a pass that does no harm.
+DERIVATIVES: dict[str, str] = {
+    "mezo": "cse",
+    "forward_gradient": "pcp-jvp{func=$entry name=jvp}",
+}
+
 PIPELINES: dict[str, tuple[str, ...]] = {
     "forward": (*_SIMPLIFY, "pcp-legalize", *_CLEAN, "pcp-lower-to-runtime"),
     "grad": (
@@ -54,7 +63,7 @@ WHOLE: dict[str, tuple[str, ...]] = {
     "forward": (*_SIMPLIFY, *_CLEAN),
     "grad": ("pcp-grad{func=$entry name=grad}", *_SIMPLIFY, *_CLEAN),
     "train": (
-        "pcp-grad{func=$entry name=grad}",
+        "$derivative",
         *_SIMPLIFY,
         "pcp-expand-training{optimizer=$optimizer algorithm=none}",
         "inline",

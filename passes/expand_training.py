@@ -23,11 +23,14 @@ from pcp.passes.optimizers.groups import Groups
 from pcp.passes.outer import group, pieces
 from pcp.passes.outer import spec as outer_specs
 from pcp.passes.outer.pieces import Fragment
+from pcp.passes.outer.probes import Slopes
 from pcp.passes.outer.rule import OuterRule, Round, Slot, Tensors
 from pcp.passes.spec import Spec
 from pcp.passes.trainable import Trainable
 
 Value = ir.Value
+JVP = "jvp"
+"""What `pcp-jvp` made of @main, for algorithms that need it."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +96,15 @@ def expand_training(
 ) -> None:
     """See `ExpandTraining`."""
     with module.context, module.operation.location:
-        training = trainable.read(module, func, grad)
+        rule = outer_rule(algorithm)
+        training = trainable.read(module, func, None if rule.probe else grad)
         trained = apply.assign(optimizer, training.params)
         add_init(module, training, trained)
         add_apply(module, training, optimizer, trained)
         add_eval(module, training, func)
-        add_outer(module, training, algorithm, outer_rule(algorithm))
+        add_outer(module, training, algorithm, rule)
+        if rule.probe is not None:
+            Slopes(module, training, algorithm).add(rule.probe, func, JVP)
         for key, spec in (("pcp.optimizer", optimizer), ("pcp.algorithm", algorithm)):
             module.operation.attributes[key] = ir.StringAttr.get(str(spec))
 
@@ -207,13 +213,15 @@ def add_outer(
     module: ir.Module, training: Trainable, spec: Spec, rule: OuterRule
 ) -> None:
     """The functions of the outer algorithm: see `pcp.passes.outer.rule`."""
-    if rule.step is None and rule.every_step is None and rule.pieces is None:
+    if not (rule.step or rule.every_step or rule.pieces or rule.probe):
         return
     if rule.exchanges:
         group.declare_mesh(module, rule.axis)
     state = OuterState(training, rule.state(spec))
     if rule.step is not None or state.slots:
         add_outer_init(module, training, state)
+    if rule.probe is not None:
+        return  # see `pcp.passes.outer.probes`
     if rule.pieces is not None:
         for i, part in enumerate(pieces.fragments(training, spec, rule.pieces)):
             fragment = OuterState(part, rule.state(spec))

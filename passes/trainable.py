@@ -42,8 +42,11 @@ def _math(type_: ir.Type) -> ir.Type:
     return hlo.like(type_, element=numbers.math_type(hlo.element_type(type_)))
 
 
-def read(module: ir.Module, func: str, grad: str) -> Trainable:
-    """Check @main and @grad, give @grad its names and roles, and describe them."""
+def read(module: ir.Module, func: str, grad: str | None) -> Trainable:
+    """Check @main and @grad, give @grad its names and roles, and describe them.
+
+    Without `grad`, there is none yet.
+    """
     main = functions.find(module, func)
     if main is None:
         raise PassError(f"the module has no function @{func} to train")
@@ -64,7 +67,8 @@ def read(module: ir.Module, func: str, grad: str) -> Trainable:
     loss = _loss(main, func)
     training = Trainable(params, _inits(main), inputs, loss)
     functions.set_result_attributes(main, [_attributes(Port("loss", "loss", loss))])
-    _annotate_grad(module, training, grad)
+    if grad is not None:
+        _annotate_grad(module, training, grad)
     return training
 
 

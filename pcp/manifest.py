@@ -41,6 +41,8 @@ Role = Literal[
     "received",  # what it gives
     "anchor",
     "replica",  # an anchor that is one worker's own
+    "direction",  # the number a direction is drawn from
+    "slope",  # how the loss changes along it
     "tokens",
     "seed",
     "result",

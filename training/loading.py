@@ -5,6 +5,7 @@ from typing import Any
 
 from pcp.manifest import Manifest
 from pcp.training.replicas import ReplicaTrainer, has_replicas
+from pcp.training.slopes import SlopeTrainer, by_slopes
 from pcp.training.streaming import StreamingTrainer, streams
 from pcp.training.trainer import BundleTrainer
 
@@ -21,5 +22,6 @@ def load(bundle: Any, device: str, target: str | None) -> BundleTrainer:
 _KINDS: list[tuple[Callable[[Manifest], bool], type[BundleTrainer]]] = [
     (streams, StreamingTrainer),
     (has_replicas, ReplicaTrainer),
+    (by_slopes, SlopeTrainer),
     (lambda manifest: True, BundleTrainer),
 ]

@@ -5,7 +5,7 @@ number of tensors), and every member adds up what they stand for, in the order o
 ranks: all get the same bits. A member receives (M - 1) times the words.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -53,19 +53,9 @@ def mean(parts: Sequence[Part], tokens: Value) -> tuple[list[Value], list[Value]
 
 def fold(payload: Value, parts: Sequence[Part]) -> list[Value]:
     """Σ over the members of share times what was decoded, in the order of ranks."""
-    size = hlo.size(payload)
     ends = list(accumulate((p.words for p in parts), initial=1))
-    everyones = gather(payload)
-    i32 = hlo.element_type(payload)
-    members = hlo.op(
-        "get_dimension_size",
-        [everyones],
-        [hlo.tensor((), i32)],
-        dimension=hlo.i64(0),
-    ).result
 
-    def add(i: Value, *sums: Value) -> list[Value]:
-        row = _row(everyones, i, size)
+    def add(row: Value, *sums: Value) -> list[Value]:
         share = hlo.reshape(as_numbers(hlo.slice_(row, [0], [1])), ())
         pieces = [hlo.slice_(row, [a], [b]) for a, b in pairwise(ends)]
         return [
@@ -73,7 +63,26 @@ def fold(payload: Value, parts: Sequence[Part]) -> list[Value]:
             for total, p, words in zip(sums, parts, pieces, strict=True)
         ]
 
-    return _for_each(members, [hlo.zeros(p.tiles.type) for p in parts], add)
+    return for_everyone(payload, [hlo.zeros(p.tiles.type) for p in parts], add)
+
+
+def for_everyone(
+    payload: Value, sums: Sequence[Value], add: Callable[..., list[Value]]
+) -> list[Value]:
+    """What `sums = add(row, *sums)` leaves for all members' payloads, by rank."""
+    everyones = gather(payload)
+    members = hlo.op(
+        "get_dimension_size",
+        [everyones],
+        [hlo.tensor((), ir.IntegerType.get_signless(32))],
+        dimension=hlo.i64(0),
+    ).result
+    size = hlo.size(payload)
+
+    def step(i: Value, *rest: Value) -> list[Value]:
+        return add(_row(everyones, i, size), *rest)
+
+    return _for_each(members, sums, step)
 
 
 def gather(payload: Value) -> Value:

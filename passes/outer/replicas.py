@@ -8,7 +8,14 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.outer.rule import Slot, Tensors
 
-ROUNDS = Slot("rounds", whole=lambda _: hlo.tensor((), ir.IntegerType.get_signless(32)))
+
+def _count(_: object) -> ir.Type:
+    return hlo.tensor((), ir.IntegerType.get_signless(32))
+
+
+ROUNDS = Slot("rounds", whole=_count)
+STEPS = Slot("steps", whole=_count)
+"""Inner steps so far, for algorithms that count them."""
 
 
 def counted(state: Tensors) -> Tensors:

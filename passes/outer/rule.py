@@ -25,6 +25,7 @@ from pcp.passes.optimizers.numbers import math_type
 
 if TYPE_CHECKING:
     from pcp.passes.outer.pieces import Pieces
+    from pcp.passes.outer.probes import Probe
 
 Values = Sequence[ir.Value]
 Tensors = dict[str, list[ir.Value]]
@@ -91,6 +92,7 @@ class OuterRule:
     state, tokens)` gives the gradients to apply and the new slots. `exchanges` is
     whether there is anything to exchange: if not, one worker trains alone. `pieces`
     is in place of a step: the parts of one that goes fragment by fragment. With
+    `probe`, in place of gradients there are slopes (`pcp.passes.outer.probes`). With
     `replicas` each worker has parameters of its own, also between rounds. `axis` is
     that of the exchanges: all workers, or `pair`.
     """
@@ -101,5 +103,6 @@ class OuterRule:
     state: Callable[[Any], Sequence[Slot]] = _none
     exchanges: bool = True
     pieces: "Pieces | None" = None
+    probe: "Probe | None" = None
     replicas: bool = False
     axis: str = "workers"

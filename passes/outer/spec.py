@@ -165,6 +165,41 @@ class NoLoCo(spec.Spec):
 
 
 @dataclass(frozen=True)
+class Slope(spec.Spec):
+    """Training by directional slopes: a seed and a scalar on the wire.
+
+    noise: of directions, `normal` or `signs` (-1 and +1). seed: of the directions.
+    """
+
+    noise: str = "normal"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        known = ("normal", "signs")
+        self.require(self.noise in known, "noise", "must be normal or signs")
+        self.require(self.seed >= 0, "seed", "must be at least 0")
+
+
+@dataclass(frozen=True)
+class MeZO(Slope):
+    """Forward passes alone (arXiv 2305.17333). eps: how far to both sides."""
+
+    kind: ClassVar[str] = "mezo"
+    eps: float = 1e-3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require(self.eps > 0, "eps", "must be positive")
+
+
+@dataclass(frozen=True)
+class ForwardGradient(Slope):
+    """A forward pass with tangents in place of a reverse pass (arXiv 2202.08587)."""
+
+    kind: ClassVar[str] = "forward_gradient"
+
+
+@dataclass(frozen=True)
 class Average(spec.Spec):
     """The token-weighted mean of the workers' parameters (local SGD, FedAvg)."""
 
@@ -198,6 +233,8 @@ KINDS: dict[str, type[spec.Spec]] = {
         DeMo,
         Average,
         DDP,
+        MeZO,
+        ForwardGradient,
         Snoo,
         Alone,
     )

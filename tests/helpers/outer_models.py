@@ -112,11 +112,13 @@ def play(
     tokens: Sequence[int] | None = None,
     seed: int = 3,
     watch: Callable[[Any, int], Any] = lambda trainer, number: None,
+    prepare: Callable[[Any, int], None] = lambda trainer, rank: None,
 ) -> list[list[Any]]:
     """Rounds of a group of trainers, one for each of `data`, over links in memory.
 
     `data[m]` are the batches of member m, cut into rounds of equal length. Gives for
     each member, round by round, what `watch` saw, or the state all agree on.
+    `prepare` may change a trainer before it begins.
     """
     members = len(data)
     group = Communicator.in_process(members, timeout=30)
@@ -125,6 +127,7 @@ def play(
 
     def work(rank: int) -> None:
         trainer = load(code, "local-sync", None)
+        prepare(trainer, rank)
         steps = len(data[rank]) // rounds
         weight = (tokens or [1] * members)[rank]
         try:

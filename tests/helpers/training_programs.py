@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pcp.bundle import Bundle
-from pcp.compiler import catalog, emission, iree, signature, targets
+from pcp.compiler import catalog, emission, iree, pipelines, signature, targets
 from pcp.compiler.options import CompileOptions
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
@@ -64,7 +64,9 @@ def expanded(
     need not be compiled.
     """
     expand = f"pcp-expand-training{{optimizer={optimizer} algorithm={algorithm}}}"
-    grad = "pcp-grad{func=main name=grad}"
+    kind = algorithm.partition("{")[0]
+    grad = pipelines.DERIVATIVES.get(kind, pipelines.REVERSE)
+    grad = grad.replace("$entry", "main")
     module = run_passes(text, f"pcp-infer-roles,{grad},{expand}")
     if keep:
         _keep_only(module, keep)

@@ -79,6 +79,8 @@ def test_functions_of_each_algorithm(algorithm: str) -> None:
         "snoo": {"outer_init", "outer_step"},
         "ddp": {"grad_sync"},
         "demo": {"outer_init", "grad_sync"},
+        "mezo": {"outer_init", "grad_sync"},
+        "forward_gradient": {"outer_init", "grad_sync", "jvp"},
         "none": set(),
     }
     assert found == {"main", "grad", "init", "apply", "eval"} | more[algorithm]
