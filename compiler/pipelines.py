@@ -1,8 +1,8 @@
 """The named pipelines, as data: which passes, in which order.
 
 `$entry`, `$optimizer`, `$algorithm` and its `$derivative` are filled in from the
-options. `PREPARE`
-runs first whatever the mode; what it leaves is the bundle's `ir/source.mlir`.
+options. `PREPARE` runs first whatever the mode; what it leaves is the bundle's
+`ir/source.mlir`.
 """
 
 from collections.abc import Sequence
@@ -17,15 +17,6 @@ _CLEAN = ("cse", "canonicalize", "symbol-dce")
 
 #: Behind the last derivative: composites have carried their rules that far.
 _SIMPLIFY = ("pcp-inline-composites", "pcp-simplify")
-
-REVERSE = "pcp-grad{func=$entry name=grad}"
-
-#: What training differentiates with, for the algorithms that need no gradient; an
-#: algorithm that needs no derivative at all begins with a pass that does no harm.
-DERIVATIVES: dict[str, str] = {
-    "mezo": "cse",
-    "forward_gradient": "pcp-jvp{func=$entry name=jvp}",
-}
 
 REVERSE = "pcp-grad{func=$entry name=grad}"
 
@@ -63,7 +54,7 @@ WHOLE: dict[str, tuple[str, ...]] = {
     "forward": (*_SIMPLIFY, *_CLEAN),
     "grad": ("pcp-grad{func=$entry name=grad}", *_SIMPLIFY, *_CLEAN),
     "train": (
-        "$derivative",
+        "pcp-grad{func=$entry name=grad}",
         *_SIMPLIFY,
         "pcp-expand-training{optimizer=$optimizer algorithm=none}",
         "inline",
