@@ -147,6 +147,22 @@ def test_an_experiment_says_what_to_compile():
         "momentum=0.0}"
     )
     assert jobs.algorithm_text(parse(KEYS)) == "diloco{lr=0.7,momentum=0.9}"
+    other = KEYS | {"algorithm": "muloco{momentum=0.5}", "outer_learning_rate": 0.6}
+    other.pop("nesterov_momentum", None)
+    assert jobs.algorithm_text(parse(other)) == "muloco{momentum=0.5,lr=0.6}"
+    groups = [{"match": "*.bias", "weight_decay": 0}]
+    muon = KEYS | {"optimizer": "muon{ns_steps=4}", "parameter_groups": groups}
+    text = jobs.optimizer_text(parse(muon))
+    assert text.startswith("muon{ns_steps=4,lr=0.1,")
+    assert text.endswith("};*.bias={weight_decay=0.0}")
+    assert jobs.in_graph_batch(parse(KEYS | {"effective_batch_size": 8})) == 0
+    inside = {"effective_batch_size": 8, "use_in_graph_accumulation": True}
+    assert jobs.in_graph_batch(parse(KEYS | inside)) == 8
+
+
+def test_a_wrong_algorithm_is_told_before_anything_is_made(folder, capsys):
+    assert main(["train", "x.json", "--algorithm", "diloko"]) == 1
+    assert "Did you mean 'diloco'" in _one_line(capsys)
 
 
 def test_train_does_it_all(folder, capsys):
