@@ -5,7 +5,7 @@ and their operations are the real ones. Simulated are the connections (queues in
 order, delivered one frame at a time in an order drawn from a seed), the time,
 and the making of a group's connections. Members and the coordinator are killed
 at drawn moments, connections between the living break; members are also frozen,
-which only the coordinator notices.
+which only the coordinator notices, and some of them wake up after that.
 
 Every member works through the same steps. A step reduces one number a member, a
 power of two of its own, so that a sum says whose inputs are in it.
@@ -19,14 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
+from helpers.simulated_members import Node, Wire
 
-from pcp.errors import PeerLost
-from pcp.runtime import calls
-from pcp.runtime.agent import Agent
-from pcp.runtime.calls import Seat
-from pcp.runtime.framing import Frame, Header
-from pcp.runtime.group import Group, Pulse
 from pcp.runtime.loop import Timer
 from pcp.runtime.membership import Membership, Past, Send
 
@@ -36,215 +30,6 @@ COORDINATOR = ""
 
 class Stuck(AssertionError):
     """Nothing more happens, or too much, and the members have not finished."""
-
-
-class Clock:
-    """What `Group` and `Operation` need of a loop, in simulated time."""
-
-    stalled_until = 0.0
-    closed = False
-
-    def __init__(self, world: "Simulation", name: str) -> None:
-        self._world, self._name = world, name
-
-    def call(self, what: Callable[..., None], *args: Any) -> None:
-        self._world.post(("call", self._name), lambda: what(*args))
-
-    def later(self, delay: float, what: Callable[[], None]) -> Timer:
-        return self._world.later(self._name, delay, what)
-
-    def ask(self, what: Callable[[], Any]) -> Any:
-        return what()
-
-
-class Wire:
-    """One end of a connection between two members; see `transport.Link`."""
-
-    def __init__(self, world: "Simulation", here: str, there: str, epoch: int) -> None:
-        self.label, self.epoch = there, epoch
-        self.sink: Any = None
-        self.last_heard = self.last_sent = float("inf")
-        self.bytes_sent = self.bytes_received = 0
-        self.alive = True
-        self.far: Wire
-        self._world, self._here = world, here
-        self._channel = (here, there, epoch)
-
-    def send(self, frame: Frame) -> None:
-        if not self.alive:
-            return
-        payload = bytes(frame.payload)
-        header = Header(
-            frame.kind, self.epoch, frame.tag, frame.seq, frame.step, frame.offset,
-            len(payload), 0,
-        )  # fmt: skip
-        far = self.far
-        self._world.post(self._channel, lambda: far.receive(header, payload), far._here)
-        if frame.on_sent is not None:
-            self._world.post(("call", self._here), frame.on_sent)
-
-    def receive(self, header: Header, payload: bytes) -> None:
-        if not self.alive:
-            return
-        room = memoryview(bytearray(0))
-        if payload:
-            room = self.sink.place(self, header)
-            room[:] = payload
-        self.sink.deliver(self, header, room)
-
-    def recall(self, tag: int, seq: int) -> None:
-        pass
-
-    def close(self, *, flush: float = 0.0) -> None:
-        if self.alive:
-            self.alive = False
-            far = self.far
-            self._world.post(self._channel, far.end, far._here)
-
-    def sever(self) -> None:
-        self.close()
-
-    def end(self) -> None:
-        if self.alive:
-            self.alive = False
-            self.sink.lost(self, PeerLost(f"{self.label} closed the connection"))
-
-
-@dataclass
-class Outcome:
-    """What became of one operation on one member."""
-
-    epoch: int
-    key: tuple[int, int]
-    value: int | None
-    """The sum, or None when it was aborted."""
-
-
-class Node:
-    """A member and its program."""
-
-    def __init__(self, world: "Simulation", index: int) -> None:
-        self.world, self.name, self.bit = world, f"m{index}", 1 << index
-        self.clock = Clock(world, self.name)
-        self.agent = Agent(self.name, self._say, self._renewal)
-        self.step = -1
-        """Steps that are done; -1 before the first agreement on it."""
-        self.outcomes: list[Outcome] = []
-        self.alive = True
-        self.frozen = False
-        self.expelled = False
-        self.linked = False
-        self.forming: Group | None = None
-        self._facts: dict[str, Any] = {}
-        self._seq = itertools.count()
-        self._entered = 0
-        self._asked = (-1, -1)
-
-    @property
-    def done(self) -> bool:
-        return self.step >= self.world.steps
-
-    # Membership.
-
-    def _say(self, what: str, facts: dict[str, Any]) -> None:
-        if self.linked:
-            self.world.to_coordinator(self.name, what, facts)
-
-    def connect(self) -> None:
-        """Say hello to the coordinator, first or again."""
-        if self.world.without_coordinator:
-            self.world.later(self.name, 0.3, self.connect)
-            return
-        self.linked = True
-        past = self.agent.past()
-        self.world.to_coordinator(self.name, "hello", {"past": past})
-        self.agent.ask_again()
-
-    def _renewal(self, what: str, facts: dict[str, Any]) -> None:
-        if what == "refused":
-            self.expelled = True
-            self.world.end(self)
-        elif what == "prepare":
-            self._prepare(facts)
-        elif facts["epoch"] == self.agent.epoch != self._entered:
-            self._entered = self.agent.epoch
-            self._seq = itertools.count()
-            self._agree()
-        elif facts["epoch"] == self.agent.epoch:
-            self._next()
-
-    def _prepare(self, facts: dict[str, Any]) -> None:
-        for group in (self.agent.group, self.forming):
-            if group is not None:
-                group.close()
-        names = facts["names"]
-        self._facts = facts
-        self.forming = Group(
-            self.clock, names.index(self.name), len(names), facts["epoch"],
-            Pulse(1e9, 1e9),
-        )  # fmt: skip
-        self.world.connect_group(facts["epoch"], names)
-        self.check_formed()
-
-    def check_formed(self) -> None:
-        group = self.forming
-        if group is not None and len(group.links) == group.world_size - 1:
-            self.forming = None
-            names = self._facts["names"]
-            self.agent.has_formed(group, names, self._facts["addresses"])
-
-    # The program: agree on the step, then reduce, step by step.
-
-    def _agree(self) -> None:
-        def then(value: np.ndarray) -> None:
-            self.step = int(value[0])
-            self._next()
-
-        self._reduce(np.array([max(self.step, 0)]), "max", then)
-
-    def _next(self) -> None:
-        if self.step % 2 == 1 and self._asked != (self.step, self.agent.epoch):
-            self._asked = (self.step, self.agent.epoch)
-            self.agent.vote()
-        elif not self.done:
-
-            def then(value: np.ndarray) -> None:
-                self.step += 1
-                self._next()
-
-            self._reduce(np.array([self.bit]), "sum", then)
-        else:  # others may still wait to come in
-            self.world.later(self.name, 1.0, self.agent.vote)
-
-    def _reduce(self, array: np.ndarray, op: str, then: Callable) -> None:
-        group = self.agent.group
-        assert group is not None
-        seat = Seat(group.rank, group.world_size)
-        operation = calls.all_reduce(seat, array, op, 1e9)
-        operation.tag, operation.seq = 0, next(self._seq)
-        key = (0, operation.seq)
-        before = array.copy()
-
-        def over(pending: Any) -> None:
-            if not self.alive:
-                return
-            error = pending.exception()
-            value = int(array[0]) if error is None else None
-            if op == "sum":
-                self.outcomes.append(Outcome(group.epoch, key, value))
-            if error is None:
-                self.world.post(("call", self.name), lambda: then(array))
-            else:
-                assert np.array_equal(array, before), "an abort changed the input"
-                self.world.post(("call", self.name), self._vote_when_idle)
-
-        operation.pending.add_done_callback(over)
-        group.post(operation)
-
-    def _vote_when_idle(self) -> None:
-        assert self.agent.group is not None
-        assert self.agent.group.idle
-        self.agent.vote()
 
 
 @dataclass
@@ -258,6 +43,8 @@ class Simulation:
     kills: int = 2
     restarts: int = 1
     cuts: int = 1
+    slow: bool = False
+    """Whether one member hears everything late, now one and now another."""
     events: int = 0
     now: float = 0.0
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -272,6 +59,7 @@ class Simulation:
         self._order = itertools.count()
         self._state: Membership | None = Membership(first=self.first)
         self._generation = 0
+        self._overdue: list[tuple[Timer, str]] = []
         self._pairs: set[tuple[int, str, str]] = set()
 
     @property
@@ -323,11 +111,18 @@ class Simulation:
         if not ready or (self._timers and self.random.random() < 0.02):
             self._pass_time()
             return
-        channel = self.random.choice(ready)
+        channel = self.random.choice(self._favoured(ready))
         what, owner = self._queues[channel].popleft()
         node = self.nodes.get(owner)
         if node is None or node.alive:
             what()
+
+    def _favoured(self, ready: list) -> list:
+        """Channels of which one is served next."""
+        if not self.slow or self.random.random() < 0.1:
+            return ready
+        late = f"m{self.events // 50 % self.members}"
+        return [c for c in ready if self._queues[c][0][1] != late] or ready
 
     def _asleep(self, queue: deque) -> bool:
         node = self.nodes.get(queue[0][1])
@@ -343,7 +138,9 @@ class Simulation:
             raise Stuck(f"seed {self.seed}: only deadlines are left; {self._where()}")
         self.now = when
         node = self.nodes.get(owner)
-        if node is None or (node.alive and not node.frozen):
+        if node is not None and node.frozen:
+            self._overdue.append((timer, owner))
+        elif node is None or node.alive:
             timer.fire()
 
     def _where(self) -> str:
@@ -370,7 +167,11 @@ class Simulation:
         node = self.random.choice(able)
         if self.random.random() < 0.3:
             node.frozen = True
-            self.later(COORDINATOR, 5.0, lambda: self._silent(node))
+            thaws = self.random.random() < 0.5
+            self.later(COORDINATOR, 5.0, lambda: self._silent(node, thaws))
+            if thaws:
+                delay = self.random.uniform(1, 15)
+                self.later(COORDINATOR, delay, lambda: self._thaw(node))
         else:
             self.end(node)
 
@@ -393,9 +194,27 @@ class Simulation:
         for end in (wire, wire.far):
             self.post(end._channel, end.far.end, end.far._here)
 
-    def _silent(self, node: Node) -> None:
-        """A frozen member is cut off; it stays frozen."""
-        self.end(node)
+    def _silent(self, node: Node, thaws: bool) -> None:
+        """A frozen member is cut off by the coordinator; some wake up later."""
+        if not node.alive or not node.frozen:
+            return
+        if not thaws:
+            self.end(node)
+        elif node.linked:
+            node.linked = False
+            self._queues.pop((COORDINATOR, node.name), None)
+            if self._state is not None:
+                self._tell(self._state.died(node.name))
+
+    def _thaw(self, node: Node) -> None:
+        """It goes on where it was, and finds its connection gone if it took long."""
+        node.frozen = False
+        for timer, owner in self._overdue:
+            if owner == node.name:
+                self.post(("call", owner), timer.fire)
+        self._overdue = [entry for entry in self._overdue if entry[1] != node.name]
+        if node.alive and not node.linked:
+            node.connect()
 
     def end(self, node: Node) -> None:
         """A member dies; some of what it sent last is lost with it."""

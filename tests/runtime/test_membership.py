@@ -197,7 +197,11 @@ def simulate(seeds: range) -> tuple[int, int, int]:
     counts = [0, 0, 0]
     for seed in seeds:
         run = Simulation(
-            seed, members=2 + seed % 4, kills=seed % 4, restarts=int(seed % 3 == 0)
+            seed,
+            members=2 + seed % 4,
+            kills=seed % 4,
+            restarts=int(seed % 3 == 0),
+            slow=seed % 5 == 0,
         ).run()
         counts[0] += len(run.epochs)
         for node in run.nodes.values():
