@@ -82,16 +82,17 @@ class Observed:
             is_group = index and isinstance(thing, Observed)
             thing.recorder = recorder.of(f"group {index}") if is_group else recorder
         try:
-            yield recorder
+            try:
+                yield recorder
+            finally:  # the gathering itself is not part of it
+                for thing, earlier in zip(things, before, strict=True):
+                    thing.recorder = earlier
             every = self._gathered(recorder.events)
         except BaseException:
             rank = self._group.rank
             own = Path(path).with_suffix(f".rank{rank}{Path(path).suffix}")
             write_trace(own, [(f"rank {rank}", recorder.events, 0.0)])
             raise
-        finally:
-            for thing, earlier in zip(things, before, strict=True):
-                thing.recorder = earlier
         if every is not None:
             write_trace(path, every)
 

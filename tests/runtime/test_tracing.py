@@ -10,8 +10,10 @@ from helpers.chrome_trace import check, named, row_names, rows
 from helpers.worlds import endpoints, form, outcome, together, world
 
 from pcp.errors import PeerLost, ProtocolError
+from pcp.mesh import Mesh
 from pcp.runtime import tracing
 from pcp.runtime.communicator import Communicator
+from pcp.runtime.mesh_groups import MeshGroups
 from pcp.runtime.tracing import Count, Events, Recorder, Span, chrome, lanes
 
 
@@ -66,6 +68,28 @@ def test_what_overlaps_has_rows_of_its_own(tmp_path) -> None:
     trace = json.loads(path.read_text())
     check(trace)
     assert {"collectives", "collectives (2)"} <= row_names(trace, 0)
+
+
+def test_groups_of_a_mesh_have_rows_of_their_own(tmp_path) -> None:
+    path = tmp_path / "trace.json"
+    mesh = Mesh("m", {"dp": 2, "tp": 2})
+    with world("tcp", 4) as members:
+
+        def work(comm: Communicator) -> None:
+            groups = MeshGroups.form(comm, mesh, [("dp",), ("tp",)])
+            with comm.trace(path, groups):
+                groups["dp"].all_reduce(np.ones(10_000, np.float32))
+                groups["tp"].all_gather(np.ones(10))
+            assert groups["dp"].recorder is None
+            groups.close()
+
+        together(members, work)
+    trace = json.loads(path.read_text())
+    check(trace)
+    for rank in range(4):
+        rows = {"collectives along dp", "collectives along tp"}
+        assert rows <= row_names(trace, rank)
+    assert len(named(trace, "all_gather")) == 4
 
 
 def test_an_aborted_operation_is_in_it_and_the_file_is_this_members(tmp_path) -> None:
