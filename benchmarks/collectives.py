@@ -11,6 +11,7 @@ once before anything is timed. The contestants:
     tcp      pcp with shared_memory=False: loopback TCP, as Gloo
     int8     the same, compressed
     gloo     torch.distributed
+    mpi      with --mpi tcp or --mpi memory: mpi4py's Allreduce over that of Open MPI
 
 pcp's operations also agree on their outcome and leave the input alone until
 then, and check every payload that went over TCP; Gloo's do not.
@@ -19,11 +20,14 @@ then, and check every payload that went over TCP; Gloo's do not.
 import argparse
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 
@@ -41,17 +45,23 @@ def timed(what: Callable[[], object]) -> tuple[float, float]:
     return 1e3 * (time.perf_counter() - start), 1e3 * used
 
 
-def contestants(memory: Communicator, tcp: Communicator) -> dict[str, Call]:
+def contestants(memory: Communicator, tcp: Communicator, mpi: bool) -> dict[str, Call]:
     """What reduces an array in place, by name."""
     import torch
     import torch.distributed as dist
 
-    return {
+    calls = {
         "memory": memory.all_reduce,
         "tcp": tcp.all_reduce,
         "int8": lambda array: tcp.all_reduce(array, compression="int8"),
         "gloo": lambda array: dist.all_reduce(torch.from_numpy(array)),
     }
+    if mpi:
+        from mpi4py import MPI
+
+        world = MPI.COMM_WORLD
+        calls["mpi"] = lambda array: world.Allreduce(MPI.IN_PLACE, array)
+    return calls
 
 
 def measure(
@@ -94,7 +104,7 @@ def member(rank: int, world: int, addresses: list[str], options) -> None:
     dist.init_process_group(
         "gloo", init_method=f"tcp://{addresses[2]}", rank=rank, world_size=world
     )
-    calls = contestants(*comms)
+    calls = contestants(*comms, bool(options.mpi))
     if rank == 0:
         print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores")
         print(f"{world} processes, {options.rounds} rounds, medians: ms (Gloo / it)")
@@ -113,6 +123,24 @@ def member(rank: int, world: int, addresses: list[str], options) -> None:
     dist.destroy_process_group()
     for comm in comms:
         comm.close()
+
+
+MPI = {
+    "tcp": ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"],
+    "memory": ["--mca", "pml", "ob1", "--mca", "btl", "sm,self"],
+}
+"""What Open MPI may use; one program has one of them."""
+
+
+def mpirun(options: argparse.Namespace) -> list[str]:
+    """The command that starts the members when MPI takes part."""
+    beside = Path(sys.executable).with_name("mpirun")
+    found = str(beside) if beside.exists() else shutil.which("mpirun")
+    if found is None or find_spec("mpi4py") is None:
+        raise SystemExit("--mpi needs mpi4py and Open MPI's mpirun")
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    count = ["--oversubscribe", "--bind-to", "none", "-n", str(options.world)]
+    return [found, *root, *count, *MPI[options.mpi]]
 
 
 def free_ports(count: int) -> list[int]:
@@ -134,13 +162,18 @@ def main() -> int:
         "--sizes", type=float, nargs="+", default=[0.00390625, 1, 8, 64]
     )
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--mpi", choices=tuple(MPI), help="also Open MPI, over this")
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--at", nargs=3, default=[], help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.rank:
-        member(options.rank, options.world, options.at, options)
+    rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", options.rank))
+    if options.at:
+        member(rank, options.world, options.at, options)
         return 0
     at = [f"127.0.0.1:{port}" for port in free_ports(3)]
+    if options.mpi:
+        started = [*mpirun(options), sys.executable, *sys.argv, "--at", *at]
+        return subprocess.run(started).returncode
     others = [
         subprocess.Popen([sys.executable, *sys.argv, "--rank", str(r), "--at", *at])
         for r in range(1, options.world)
