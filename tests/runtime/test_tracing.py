@@ -60,9 +60,12 @@ def test_what_overlaps_has_rows_of_its_own(tmp_path) -> None:
         def work(comm: Communicator) -> None:
             with comm.trace(path):
                 arrays = [np.ones(100_000, np.float32) for _ in range(4)]
-                for index, array in enumerate(arrays):
+                pending = [
                     comm.all_reduce_async(array, tag=f"t{index}")
-                comm.barrier()
+                    for index, array in enumerate(arrays)
+                ]
+                for each in pending:
+                    each.result(20)
 
         together(members, work)
     trace = json.loads(path.read_text())
