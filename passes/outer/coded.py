@@ -45,10 +45,58 @@ def part(tiles: Value, code: Code) -> Part:
 def mean(parts: Sequence[Part], tokens: Value) -> tuple[list[Value], list[Value]]:
     """Σ_m t_m C(x_m) / Σ_m t_m of each part, and this member's own C(x)."""
     share = hlo.divide(tokens, sum_over_workers(tokens))
-    coded = [p.code.encode(p.tiles) for p in parts]
+    stacks = stacked(parts)
+    coded = [stack.code.encode(stack.tiles) for stack, _ in stacks]
     payload = hlo.concatenate([as_words(share), *coded], 0)
-    own = [p.decoded(words) for p, words in zip(parts, coded, strict=True)]
-    return fold(payload, parts), own
+    own = [stack.decoded(w) for (stack, _), w in zip(stacks, coded, strict=True)]
+    means = fold(payload, [stack for stack, _ in stacks])
+    return apart(means, stacks, parts), apart(own, stacks, parts)
+
+
+Stacks = Sequence[tuple[Part, Sequence[int]]]
+
+
+def stacked(parts: Sequence[Part]) -> Stacks:
+    """Parts in one code with equal columns as one part, with the numbers of each.
+
+    A model has many parameters and few shapes of tiles: what is built, and what runs,
+    is a kernel for each shape.
+    """
+    groups: dict[tuple[Code, int], list[int]] = {}
+    for number, p in enumerate(parts):
+        _, columns = hlo.shape_of(p.tiles)
+        key = (p.code, 0 if isinstance(p.code, Plain) else columns)
+        groups.setdefault(key, []).append(number)
+    return [
+        (Part(_stack([_flat(parts[n]) for n in numbers]), code), numbers)
+        for (code, _), numbers in groups.items()
+    ]
+
+
+def _stack(tiles: Sequence[Value]) -> Value:
+    return tiles[0] if len(tiles) == 1 else hlo.concatenate(tiles, 0)
+
+
+def _flat(p: Part) -> Value:
+    """What has no tiles to speak of as one column."""
+    plain = isinstance(p.code, Plain)
+    return hlo.reshape(p.tiles, (hlo.size(p.tiles), 1)) if plain else p.tiles
+
+
+def apart(
+    values: Sequence[Value], stacks: Stacks, parts: Sequence[Part]
+) -> list[Value]:
+    """The parts' own rows of each stack, in the parts' order."""
+    found: dict[int, Value] = {}
+    for value, (_, numbers) in zip(values, stacks, strict=True):
+        _, columns = hlo.shape_of(value)
+        ends = accumulate(
+            (hlo.size(parts[n].tiles) // columns for n in numbers), initial=0
+        )
+        for n, (a, b) in zip(numbers, pairwise(ends), strict=True):
+            piece = hlo.slice_(value, [a, 0], [b, columns])
+            found[n] = hlo.reshape(piece, hlo.shape_of(parts[n].tiles))
+    return [found[n] for n in range(len(parts))]
 
 
 def fold(payload: Value, parts: Sequence[Part]) -> list[Value]:

@@ -14,7 +14,7 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
 from pcp.passes import functions
 from pcp.passes.functions import Port
-from pcp.passes.outer import codes, tiles
+from pcp.passes.outer import coded, codes, tiles
 
 Value = ir.Value
 ROWS, COLUMNS, K = 3, 150, 9
@@ -54,8 +54,26 @@ def cut(x: Value) -> Sequence[Value]:
     return rows, way.join(rows), waves, way.join(way.cosines(waves, back=True))
 
 
+def stacks(x: Value) -> Sequence[Value]:
+    """Parts of several shapes and codes, encoded together and each by itself."""
+    code = codes.TopK(K, codes.Plain())
+    parts = [
+        coded.part(hlo.slice_(x, [0, 0], [1, COLUMNS]), code),
+        coded.part(hlo.slice_(x, [0, 0], [ROWS, 20]), code),
+        coded.part(hlo.slice_(x, [0, 0], [ROWS, 80]), code),
+        coded.part(hlo.slice_(x, [1, 0], [ROWS, COLUMNS]), code),
+        coded.part(hlo.slice_(x, [0, 5], [1, 6]), code),
+    ]
+    together = coded.stacked(parts)
+    assert [list(numbers) for _, numbers in together] == [[0, 3], [1, 4], [2]]
+    values = [stack.decoded(stack.code.encode(stack.tiles)) for stack, _ in together]
+    apart = coded.apart(values, together, parts)
+    alone = [part.decoded(part.code.encode(part.tiles)) for part in parts]
+    return [v for pair in zip(apart, alone, strict=True) for v in pair]
+
+
 CASES: dict[str, Callable[[Value], Sequence[Value]]] = {
-    f.__name__: f for f in (chosen, two_bits, top_k, bits, cut)
+    f.__name__: f for f in (chosen, two_bits, top_k, bits, cut, stacks)
 }
 
 
@@ -167,6 +185,12 @@ def test_bits_come_back(compiled) -> None:
     x = np.random.default_rng(1).integers(0, 1000, (ROWS, COLUMNS)).astype(np.float32)
     for plain, back in zip(*[iter(compiled["bits"](x))] * 2, strict=True):
         np.testing.assert_array_equal(plain, back)
+
+
+def test_what_is_coded_together_is_as_coded_alone(compiled) -> None:
+    found = compiled["stacks"](inputs()["normal"])
+    for together, alone in zip(*[iter(found)] * 2, strict=True):
+        assert together.tobytes() == alone.tobytes()
 
 
 def test_tiles_and_the_cosine_transform(compiled) -> None:
