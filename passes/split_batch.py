@@ -57,6 +57,7 @@ class SplitBatch(Pass):
                 sizes = shares(_batch(module, self.axis, op), rates, limits)
             except ValueError as error:
                 refuse(op, str(error))
+            _check_busy(sizes, mesh, self.axis, op)
             op.attributes["split"] = Split.get(
                 ir.StringAttr.get(self.axis),
                 ir.ArrayAttr.get([_i64(size) for size in sizes]),
@@ -88,6 +89,22 @@ def shares(
             )
         sizes[min(open_, key=lambda i: ((sizes[i] + 1) / rates[i], i))] += 1
     return sizes
+
+
+def _check_busy(sizes: Sequence[int], mesh: Mesh, axis: str, op: ir.Operation) -> None:
+    """Raise where a member gets nothing: every one takes part in every exchange."""
+    for i, size in enumerate(sizes):
+        if not size:
+            places = zip(mesh.members, mesh.devices, strict=True)
+            idle = ", ".join(
+                f"@{device}" for place, device in places if place[axis] == i
+            )
+            refuse(
+                op,
+                f'member {i} along "{axis}" ({idle}) gets none of {sum(sizes)} samples '
+                f"(shares {', '.join(map(str, sizes))}); leave it out of the mesh, "
+                "give it a larger weight, or use a larger batch",
+            )
 
 
 # --- what the module says ---

@@ -70,6 +70,12 @@ class Mesh:
             sizes = [share for size in sizes for share in self.shares(axis, size)]
         return sizes
 
+    def fills(self, n: int, axes: Sequence[str]) -> bool:
+        """Whether every part of n elements has at least one."""
+        if not any(axis in self.weights for axis in axes):
+            return self.count(axes) <= n
+        return min(self.parts(n, axes)) > 0
+
     def is_even(self, n: int, axes: Sequence[str]) -> bool:
         """Whether all parts are equal."""
         return len(set(self.parts(n, axes))) == 1

@@ -59,3 +59,13 @@ def test_parts_of_inner_axes_lie_in_those_of_outer_ones() -> None:
         inner, own = GRID.part(11, ["a", "b"], place)
         assert outer <= inner
         assert inner + own <= outer + size
+
+
+def test_what_every_part_has_some_of() -> None:
+    even, uneven = Mesh("m", {"a": 2, "b": 2}), Mesh("m", {"a": 2}, (), {"a": (7, 1)})
+    for n in range(12):
+        assert even.fills(n, ("a", "b")) == (min(even.parts(n, ("a", "b"))) > 0)
+        assert uneven.fills(n, ("a",)) == (min(uneven.parts(n, ("a",))) > 0)
+    assert even.fills(4, ("a", "b"))
+    assert not even.fills(3, ("a", "b"))
+    assert not uneven.fills(3, ("a",))

@@ -45,3 +45,12 @@ func.func @mesh(%x: tensor<8xf32> {pcp.sharding = #pcp.sharding<@n, [["dp"]], []
 func.func @elastic(%x: tensor<8xf32>) -> tensor<8xf32> {
   return %x : tensor<8xf32>
 }
+
+// -----
+
+// Shares by which a member gets nothing.
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 3>], devices = [], split = #pcp.split<"dp", [5, 2, 0]>, sym_name = "m"} : () -> ()
+// expected-error@+1 {{argument 0: dimension 0 of 7 is cut along dp into 5, 2, 0, which leaves part 2 empty; leave its device out of the mesh, give it a larger share, or make the dimension larger}}
+func.func @nothing_left(%x: tensor<7x4xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"], []], [], []>}) -> tensor<7x4xf32> {
+  return %x : tensor<7x4xf32>
+}

@@ -89,3 +89,11 @@ def _check(
                 f"{mesh.count(cut)} parts along {', '.join(cut)}; leave it "
                 "whole or use a smaller axis"
             )
+        if cut and not mesh.fills(n, cut):
+            parts = mesh.parts(n, cut)
+            raise PassError(
+                f"{where}: dimension {d} of {n} is cut along {', '.join(cut)} into "
+                f"{', '.join(map(str, parts))}, which leaves part {parts.index(0)} "
+                "empty; leave its device out of the mesh, give it a larger share, or "
+                "make the dimension larger"
+            )

@@ -233,7 +233,8 @@ def expressible(rule: Rule, assignment: Assignment, mesh: Mesh) -> bool:
 
 def _dim_expressible(rule: Rule, dim: Dim, assignment: Assignment, mesh: Mesh) -> bool:
     if len(dim) == 1:
-        return mesh.count(assignment.get(dim[0], ())) <= rule.sizes[dim[0]]
+        cut = assignment.get(dim[0], ())
+        return not cut or mesh.fills(rule.sizes[dim[0]], cut)
     sizes = [rule.sizes[factor] for factor in dim]
     axes: Axes = ()
     above_single = True

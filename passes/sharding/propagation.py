@@ -259,7 +259,7 @@ class Propagation:
             new = list(tensor.dims[d])
             size = self.graph.shapes[value][d]
             for axis in wanted[own:]:
-                if axis in used or self.mesh.count([*new, axis]) > size:
+                if axis in used or not self.mesh.fills(size, [*new, axis]):
                     break
                 new.append(axis)
             if len(new) > own:
