@@ -29,6 +29,7 @@ PURPOSE = "membership"
 MAX_CONTROL = 1 << 20
 _MAX_COUNT = 1 << 62
 """Far above what is ever counted to, below what a frame can say."""
+_UNKNOWN_SECONDS = 0.5
 _log = logging.getLogger(__name__)
 
 
@@ -49,13 +50,23 @@ class Coordinator:
         self.silence = silence
         self._heartbeat = heartbeat
         self._owns = owns
-        self._state = Membership(first=first, generation=_generation(state))
+        generation = _generation(state)
+        grace = _grace(state, generation, silence)
+        self._state = Membership(
+            first=first, generation=generation, settled=grace == 0.0
+        )
         self._links: dict[str, TcpLink] = {}
         self._names: dict[Link, str] = {}
         self._absent: dict[str, float] = {}
         self._closed = False
         endpoint.greet(PURPOSE, self._greet)
         endpoint.loop.call(self._tick)
+        if grace:
+            endpoint.loop.call(
+                lambda: endpoint.loop.later(
+                    grace, lambda: self._tell(self._state.settle())
+                )
+            )
 
     @classmethod
     def listen(
@@ -75,11 +86,16 @@ class Coordinator:
         member that is not heard of for `silence` seconds is dead; one whose
         connection breaks has as long to come back. `state` is a file that counts
         how often this group's coordinator was started, so that epochs grow;
-        without one the clock serves. `key` and `tls` are as in
+        without one the clock serves. Newcomers do not form a group before the
+        members of one, if there is one, had the time to come back: `silence` when
+        `state` says that this coordinator is not the first, half a second when
+        nothing does. `key` and `tls` are as in
         `Endpoint.listen`.
         """
         # Members were given an address that reaches it: it need not tell them one.
-        endpoint = Endpoint.listen(address, advertise=address, key=key, tls=tls)
+        endpoint = Endpoint.listen(
+            address, advertise=address, key=key, tls=tls, purposes=[PURPOSE]
+        )
         try:
             return cls(
                 endpoint,
@@ -283,6 +299,13 @@ def _generation(state: Path | None) -> int:
     except (OSError, ValueError) as error:
         raise ConfigError(f"the coordinator's state {state}: {error}") from error
     return count
+
+
+def _grace(state: Path | None, generation: int, silence: float) -> float:
+    """How long (s) a group that was there before may take to come back."""
+    if state is None:
+        return min(_UNKNOWN_SECONDS, silence)
+    return silence if generation else 0.0
 
 
 def _past(said: dict[str, Any]) -> Past:

@@ -56,6 +56,7 @@ class Endpoint:
         key: keys.Key,
         streams: Streams = "auto",
         tls: "Tls | None" = None,
+        purposes: Sequence[str] = (),
     ) -> None:
         if tls is not None:
             tls.check()
@@ -73,7 +74,9 @@ class Endpoint:
         self.key = key
         self.streams: Streams = streams
         self.tls = tls
-        self._greeters: dict[str, Greeter] = {"group": self._greet_member}
+        self._greeters: dict[str, Greeter] = dict.fromkeys(purposes, self._hold)
+        self._greeters["group"] = self._greet_member
+        self._early: list[tuple[TcpLink, dict[str, Any]]] = []
         self._waiting: dict[TcpLink, float] = {}
         self._gates: WeakKeyDictionary[Link, keys.Gate] = WeakKeyDictionary()
         self._parked: list[tuple[TcpLink, dict[str, Any]]] = []
@@ -98,6 +101,7 @@ class Endpoint:
         key: bytes | str | None = None,
         streams: Streams = "auto",
         tls: "Tls | None" = None,
+        purposes: Sequence[str] = (),
     ) -> "Endpoint":
         """Listen on `address` (port 0: any free one).
 
@@ -109,7 +113,8 @@ class Endpoint:
         peer share `streams` connections and then do without the memory (`striping`):
         one if it is near, otherwise more the farther it is. With `tls` all connections
         are encrypted, and only those are let in whose certificate its authority
-        signed (`tls`).
+        signed (`tls`). Who connects for one of `purposes` waits until `greet` says
+        who answers; for any other, which nobody serves yet, it is refused.
         """
         if streams != "auto" and not 1 <= streams <= MAX_STREAMS:
             raise ConfigError(f"streams={streams}: give 1 to {MAX_STREAMS}, or 'auto'")
@@ -122,7 +127,15 @@ class Endpoint:
         pulse = Pulse(heartbeat, silence)
         checked = keys.checked(key)
         return cls(
-            address, advertise, pulse, faults, shared_memory, checked, streams, tls
+            address,
+            advertise,
+            pulse,
+            faults,
+            shared_memory,
+            checked,
+            streams,
+            tls,
+            purposes,
         )
 
     def form(
@@ -169,7 +182,14 @@ class Endpoint:
 
     def greet(self, purpose: str, greeter: Greeter) -> None:
         """Let `greeter(link, hello)` answer connections made for `purpose`."""
-        self.loop.ask(lambda: self._greeters.__setitem__(purpose, greeter))
+
+        def serve() -> None:
+            self._greeters[purpose] = greeter
+            early, self._early = self._early, []
+            for link, hello in early:
+                self._greeters[str(hello["purpose"])](link, hello)
+
+        self.loop.ask(serve)
 
     def cancel(self, reason: str, *, below: int | None = None) -> None:
         """Abandon every `form` under way; it raises CollectiveAborted.
@@ -308,6 +328,14 @@ class Endpoint:
         assert isinstance(link, TcpLink), "only sockets greet an endpoint"
         self._waiting.pop(link, None)
         self._parked = [entry for entry in self._parked if entry[0] is not link]
+        self._early = [entry for entry in self._early if entry[0] is not link]
+
+    def _hold(self, link: TcpLink, hello: dict[str, Any]) -> None:
+        """Who answers this purpose is about to be said."""
+        if len(self._early) >= _MAX_WAITING:
+            link.refuse("too many connections came early")
+        else:
+            self._early.append((link, hello))
 
     def _greet_member(self, link: TcpLink, hello: dict[str, Any]) -> None:
         epoch = hello.get("epoch")
@@ -342,7 +370,8 @@ class Endpoint:
         self._cancel(CollectiveAborted("the endpoint was closed"), None)
         for group in self._groups:
             group.close()
-        for link in [*self._waiting, *(link for link, _ in self._parked)]:
+        held = [link for link, _ in [*self._parked, *self._early]]
+        for link in [*self._waiting, *held]:
             link.close()
         self._waiting.clear()
         self._parked.clear()

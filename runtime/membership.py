@@ -109,8 +109,14 @@ class Past:
 class Membership:
     """The state of one elastic group. Not thread-safe; never blocks."""
 
-    def __init__(self, *, first: int = 1, generation: int = 0) -> None:
-        """`generation` is larger for every coordinator the group ever had."""
+    def __init__(
+        self, *, first: int = 1, generation: int = 0, settled: bool = True
+    ) -> None:
+        """`generation` is larger for every coordinator the group ever had.
+
+        Before it is `settled` there may be a group of an earlier coordinator's,
+        and newcomers wait for it.
+        """
         self.first = first
         """How many must wait before the first group is formed."""
         self.epoch = 0
@@ -122,6 +128,7 @@ class Membership:
         """All who live, by name, in order of arrival."""
         self.group: list[str] = []
         """The epoch's members, dead ones included, by rank."""
+        self._settled = settled
         self._missing: set[str] = set()
         self._decisions: dict[Key, Decision] = {}
 
@@ -227,6 +234,11 @@ class Membership:
                 sends.append(self._go(member.name))
         return sends
 
+    def settle(self) -> list[Send]:
+        """Whatever group there was has had the time to come back."""
+        self._settled = True
+        return self._advance()
+
     def vote(self, name: str, *, broken: bool = False) -> list[Send]:
         """A member stands between two steps and asks to renew the group."""
         member = self.members[name]
@@ -320,7 +332,8 @@ class Membership:
         if not live:
             self.phase = Phase.IDLE
             enough = self.first if self.epoch == 0 else 1
-            return self._form() if len(self.members) >= enough else []
+            ready = self._settled and len(self.members) >= enough
+            return self._form() if ready else []
         voted = [member for member in live if member.voted]
         self.phase = Phase.VOTING if voted else Phase.STABLE
         if len(voted) < len(live):

@@ -39,6 +39,7 @@ _MISSING = 3
 _VERDICT_SECONDS = 1.0
 """How much longer than its deadline a member waits to hear who is missing."""
 _RETRY_SECONDS = 0.05
+_PURPOSE = "rendezvous"
 
 
 @dataclass
@@ -56,12 +57,12 @@ class Rendezvous:
         self._world = 0
         self._members: dict[int, _Member] = {}
         self._complete = False
-        endpoint.greet("rendezvous", self._register)
+        endpoint.greet(_PURPOSE, self._register)
 
     @classmethod
     def listen(cls, address: str, **options: Any) -> "Rendezvous":
         """Host a meeting at `address`; options as `Endpoint.listen`."""
-        return cls(Endpoint.listen(address, **options))
+        return cls(Endpoint.listen(address, purposes=[_PURPOSE], **options))
 
     def expect(self, world_size: int) -> None:
         """Accept this many members and no other number."""

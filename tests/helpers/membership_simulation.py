@@ -263,11 +263,18 @@ class Simulation:
 
         def back() -> None:
             generation = self._generation
-            self._state = Membership(first=self.first, generation=generation)
+            self._state = state = Membership(
+                first=self.first, generation=generation, settled=False
+            )
+            self.later(COORDINATOR, 3.0, lambda: self._settle(state))
             # Who does not come back in time is dead.
             self.later(COORDINATOR, 10.0, lambda: self._roll_call(generation))
 
         self.later(COORDINATOR, 0.5, back)
+
+    def _settle(self, state: Membership) -> None:
+        if state is self._state:
+            self._tell(state.settle())
 
     def _roll_call(self, generation: int) -> None:
         if generation == self._generation and self._state is not None:

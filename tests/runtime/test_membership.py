@@ -192,6 +192,18 @@ def test_who_missed_epochs_does_not_hold_up_who_was_in_them() -> None:
     assert prepared.facts["names"] == ["b", "d", "new"]
 
 
+def test_newcomers_wait_for_a_group_that_may_come_back() -> None:
+    state = Membership(generation=1, settled=False)
+    assert state.join("new", "N") == []
+    assert state.resume("a", "A", Past(epoch=5, group={"a": "A"})) == []
+    assert (state.survivors, state.waiting) == (["a"], ["new"])
+    assert state.settle() == []
+    assert messages(state.vote("a")) == [("a", "prepare"), ("new", "prepare")]
+    empty = Membership(generation=1, settled=False)
+    assert empty.join("new", "N") == []
+    assert messages(empty.settle()) == [("new", "prepare")]
+
+
 def simulate(seeds: range) -> tuple[int, int, int]:
     """Epochs, sums and aborts of these runs; raises on any violation."""
     counts = [0, 0, 0]
