@@ -35,6 +35,7 @@ from pcp.passes.sharding.layout import to_attribute
 from pcp.passes.sharding.mesh import only_mesh
 from pcp.passes.sharding.plan import Plan
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
+from pcp.passes.split_contractions import SplitContractions
 from pcp.passes.zero import Zero
 
 MESH, BATCH = "mesh", "dp"
@@ -194,6 +195,8 @@ class Judge:
         if member.mesh.size > 1:
             BucketCollectives(bytes=self.bucket_bytes).run(home)
             OverlapCollectives(inflight=self.inflight).run(home)
+        if not member.device.overlaps:
+            SplitContractions().run(home)  # as a processor's targets do
         made = list(functions(home))
         total = Cost()
         for function in made:
@@ -213,7 +216,9 @@ def _places(cluster: Cluster, mesh: Mesh, candidate: Candidate) -> list[dict[str
 def step_bytes(made: list[ir.Operation]) -> float:
     """The most that is held in a step: what is kept, and the fullest function.
 
-    `@apply` updates what it is given in place, but for what it gathers.
+    `@apply` updates what it is given in place, but for what it gathers. The parts that
+    it gives for that lie together with its other results, so that these hold them all
+    until the next step's have come.
     """
     kept: dict[str, int] = {}
     own = []
@@ -231,7 +236,9 @@ def step_bytes(made: list[ir.Operation]) -> float:
                 inside += size_bytes(argument)
         updates = symbol_name(function) == "apply"
         placed = [v for v in _returned(block) if updates and _in_place(v)]
-        inside += int(PACKING * storage.temporary_bytes(block, placed))
+        parts = _sent(block) if updates else []
+        inside += sum(map(storage.value_bytes, parts))
+        inside += int(PACKING * storage.temporary_bytes(block, placed, parts))
         own.append(inside)
     return float(sum(kept.values()) + max(own, default=0))
 
@@ -244,6 +251,18 @@ def _in_place(value: ir.Value) -> bool:
     if owner.name == "stablehlo.reshape":
         return _in_place(owner.operands[0])
     return not (owner.name == "pcp.wait" or cost.is_collective(owner))
+
+
+def _sent(block: ir.Block) -> list[ir.Value]:
+    """What is computed and then given to collectives."""
+    made = storage.Storage.read(block)
+    ops = [view.operation for view in block.operations]
+    given = [v for op in ops if _exchanges(op) for v in made.read_by(op)]
+    return [v for v in dict.fromkeys(given) if not isinstance(v.owner, ir.Block)]
+
+
+def _exchanges(op: ir.Operation) -> bool:
+    return op.name == "pcp.start" or cost.is_collective(op)
 
 
 def _returned(block: ir.Block) -> list[ir.Value]:

@@ -108,10 +108,12 @@ def value_bytes(value: Value) -> int:
     return sum(size_bytes(v) for v in returned(inner).operands)
 
 
-def temporary_bytes(block: ir.Block, placed: Iterable[Value] = ()) -> int:
+def temporary_bytes(
+    block: ir.Block, placed: Iterable[Value] = (), lasting: Iterable[Value] = ()
+) -> int:
     """The most bytes held at once besides the arguments.
 
-    `placed` values take the place of arguments.
+    `placed` values take the place of arguments; `lasting` ones are held to the end.
     """
     storage = Storage.read(block)
     ops = [view.operation for view in block.operations]
@@ -119,6 +121,7 @@ def temporary_bytes(block: ir.Block, placed: Iterable[Value] = ()) -> int:
     for i, op in enumerate(ops):
         for value in storage.read_by(op):
             last[value] = i
+    last |= dict.fromkeys(lasting, len(ops) - 1)
     ends: dict[int, int] = {}
     elsewhere = {*block.arguments, *placed}
     for value, i in last.items():

@@ -73,3 +73,19 @@ func.func @f(%a: {T}, %b: {T}) -> ({T}, {T}) {{
         *_, end = block.operations
         assert temporary_bytes(block) == 3 * SIZE
         assert temporary_bytes(block, list(end.operation.operands)) == SIZE
+
+
+def test_what_lasts_is_held_to_the_end() -> None:
+    module = parse(f"""
+func.func @f(%a: {T}, %b: {T}) -> {T} {{
+  %c = stablehlo.dot_general %a, %b, {DOT}
+  %d = stablehlo.dot_general %c, %b, {DOT}
+  %e = stablehlo.dot_general %d, %b, {DOT}
+  return %e : {T}
+}}""")
+    with module.context:
+        (function,) = functions(module)
+        block = block_of(function, 0)
+        first = block.operations[0].operation.results[0]
+        assert temporary_bytes(block) == 2 * SIZE
+        assert temporary_bytes(block, lasting=[first]) == 3 * SIZE
