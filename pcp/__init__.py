@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pcp.bundle import Bundle
-    from pcp.passes.optimizers.spec import SGD, AdamW, Nesterov
+    from pcp.passes.optimizers.spec import (
+        SGD,
+        Adafactor,
+        AdamW,
+        Lion,
+        Muon,
+        Nesterov,
+    )
     from pcp.runtime.communicator import Communicator
     from pcp.runtime.executor import Program
     from pcp.tools.api import compile, from_jax, from_torch, grad, load, run_passes
@@ -17,9 +24,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "SGD",
+    "Adafactor",
     "AdamW",
     "Bundle",
     "Communicator",
+    "Lion",
+    "Muon",
     "Nesterov",
     "Program",
     "compile",
@@ -32,9 +42,12 @@ __all__ = [
 
 _HOMES = {
     "SGD": "pcp.passes.optimizers.spec",
+    "Adafactor": "pcp.passes.optimizers.spec",
     "AdamW": "pcp.passes.optimizers.spec",
     "Bundle": "pcp.bundle",
     "Communicator": "pcp.runtime.communicator",
+    "Lion": "pcp.passes.optimizers.spec",
+    "Muon": "pcp.passes.optimizers.spec",
     "Nesterov": "pcp.passes.optimizers.spec",
     "Program": "pcp.runtime.executor",
     "compile": "pcp.tools.api",
