@@ -20,6 +20,7 @@ from pcp.training.shepherd import Shepherd
 from pcp.training.worker import Identity, Worker
 
 SPARSE = "sparseloco{k=64}"
+OWN = ("delta", "momentum", "replica")
 
 
 def _load(content: bytes):
@@ -63,9 +64,18 @@ def _keys(**keys):
     return {"vocabulary_size": 128, "tau": 2, "checkpoint_every": 1} | keys
 
 
-def test_private_state_is_resumed_with_its_worker(tmp_path) -> None:
+RESUMED = {
+    SPARSE: ["error.h.0.w", "error.h.1.v"],
+    "streaming_diloco{fragments=2}": ["local.h.0.w", "local.h.1.v"],
+    "eager": [*(f"{what}.h.{p}" for what in OWN for p in ("0.w", "1.v")), "weight"],
+}
+SLOW = pytest.param("eager", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("algorithm", [*list(RESUMED)[:2], SLOW])
+def test_private_state_is_resumed_with_its_worker(tmp_path, algorithm) -> None:
     """Stopped after two rounds and resumed: the same bits as without the stop."""
-    content = bundle("quadratic", SPARSE).to_bytes()
+    content = bundle("quadratic", algorithm).to_bytes()
     whole = experiment(tmp_path, **_keys(outer_loop_steps=4))
     short = experiment(tmp_path, **_keys(outer_loop_steps=2))
 
@@ -76,8 +86,9 @@ def test_private_state_is_resumed_with_its_worker(tmp_path) -> None:
         return checkpoints.load(outcome.checkpoint)
 
     first = play(short, "stopped")
-    assert [sorted(p) for p in first.private] == [["error.h.0.w", "error.h.1.v"]] * 2
-    assert not np.array_equal(*(p["error.h.0.w"] for p in first.private))
+    names = RESUMED[algorithm]
+    assert [sorted(p) for p in first.private] == [names] * 2
+    assert not np.array_equal(*(p[names[0]] for p in first.private))
     resumed, unbroken = play(whole, "stopped"), play(whole, "unbroken")
     assert resumed.round == unbroken.round == 4
     assert tensors.digest(shared_of(resumed)) == tensors.digest(shared_of(unbroken))
