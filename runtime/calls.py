@@ -94,12 +94,13 @@ def _compressed(
         facts | {"compression": squeeze.codec.name},
         timeout,
         rank=seat.rank,
-        source=array.reshape(-1).astype(np.float32),
+        source=array.reshape(-1).astype(np.float32, copy=False),
         ranges=ranges,
         codec=squeeze.codec,
         mean=facts["op"] == "mean",
         gather=gather,
         memory=memory,
+        pool=seat.pool,
         commit=lambda flat: write(_narrowed(flat, array.dtype)),
     )
 

@@ -116,13 +116,17 @@ class Scaled(Codec):
         blocks = _blocks(values)
         with np.errstate(all="ignore"):
             # The largest magnitude is NaN or infinite when any element is.
-            scale = np.abs(blocks).max(axis=1, initial=0) / np.float32(self._grid.peak)
-            scale[~np.isfinite(scale)] = np.nan
+            scaled = np.abs(blocks)
+            scale = scaled.max(axis=1, initial=0) / np.float32(self._grid.peak)
+            finite = np.isfinite(scale)
+            scale[~finite] = np.nan
             # A scale that underflowed would divide by nothing: such values are 0.
             tiny = scale < np.finfo(np.float32).tiny
             scale[tiny] = 0
             inverse = np.where(tiny, np.float32(0), 1 / scale)
-            scaled = np.nan_to_num(blocks * inverse[:, None], copy=False)
+            np.multiply(blocks, inverse[:, None], out=scaled)
+            if not finite.all():
+                np.nan_to_num(scaled, copy=False)
         symbols = self._grid.quantise(scaled).reshape(-1)[: values.size]
         return np.concatenate([scale.view(np.uint8), _pack(symbols, self._grid)])
 

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import ProtocolError
+from pcp.runtime.buffers import BufferPool
 from pcp.runtime.codecs import Codec
 from pcp.runtime.collectives import pieces
 from pcp.runtime.feedback import ErrorFeedback
@@ -96,6 +97,7 @@ class CompressedReduce(Operation):
         mean: bool,
         gather: bool,
         memory: Memory | None,
+        pool: BufferPool,
         commit: Callable[[F32], Any],
     ) -> None:
         super().__init__(peers, descriptor, timeout)
@@ -108,7 +110,8 @@ class CompressedReduce(Operation):
         self._gather = gather
         self._memory = memory
         self._write = commit
-        self._out = np.empty(source.size, np.float32)
+        self._pool = pool
+        self._out: F32 = pool.take(source.size, np.dtype(np.float32))
         self._inbox = {(0, peer): self._mine.empty() for peer in self.peers}
         if gather:
             for peer in self.peers:
@@ -162,6 +165,9 @@ class CompressedReduce(Operation):
     def release(self) -> None:
         if self._memory is not None:
             self._memory.feedback.settle(self._memory.tag, None)
+        # After a failure something under way may still be decoded: keep away.
+        if self._voted and self.complete() and not self.pending.cancelled():
+            self._pool.give(self._out)
 
     # Contributions.
 
