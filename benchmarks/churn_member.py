@@ -254,9 +254,10 @@ def main() -> None:
     for life in range(1000):
         name = f"{job.name}.{life}"
         try:
-            with Communicator.join(
+            comm = Communicator.join(
                 job.at, name=name, timeout=job.limit, silence=job.silence, heartbeat=0.1
-            ) as comm:
+            )
+            with comm:
                 say("joined", name=name, epoch=comm.epoch)
                 Member(job, name, finish).work(comm)
             return

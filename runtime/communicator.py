@@ -63,6 +63,7 @@ class Communicator(Rooted, Uneven, Observed, Arranged):
         self._seat = Seat(group.rank, group.world_size)
         self._counters: dict[int, itertools.count] = {}
         self._syncs = itertools.count()
+        self._aside: dict[str, NDArray] = {}
         self._arrangement = Arrangement()
         self._lock = threading.Lock()
         self._closed = False
@@ -508,7 +509,7 @@ class Communicator(Rooted, Uneven, Observed, Arranged):
         """Make `tensors` bit-identical on all members; see `param_sync`."""
         turn = next(self._syncs)
         patience = self._patience(timeout)
-        return param_sync(self, tensors, revision, source, turn, patience)
+        return param_sync(self, tensors, revision, source, turn, patience, self._aside)
 
     # Ending.
 

@@ -62,11 +62,7 @@ class Coordinator:
         endpoint.greet(PURPOSE, self._greet)
         endpoint.loop.call(self._tick)
         if grace:
-            endpoint.loop.call(
-                lambda: endpoint.loop.later(
-                    grace, lambda: self._tell(self._state.settle())
-                )
-            )
+            endpoint.loop.call(self._settle_after, grace)
 
     @classmethod
     def listen(
@@ -279,6 +275,9 @@ class Coordinator:
             if now > until:
                 self._gone(name)
         self.endpoint.loop.later(self._heartbeat / 2, self._tick)
+
+    def _settle_after(self, seconds: float) -> None:
+        self.endpoint.loop.later(seconds, lambda: self._tell(self._state.settle()))
 
     def _shut(self) -> None:
         for link in self._links.values():

@@ -8,6 +8,10 @@
    members only, into scratch.
 4. Everybody digests again. Only if all now agree are the members' arrays
    written; otherwise StateMismatch on all members, and nothing has changed.
+
+If the source dies on the way, it fails on all members. What had arrived by then is
+kept aside and counts as held when it is tried again, with whoever is left: only what
+is still missing travels.
 """
 
 import hashlib
@@ -97,11 +101,13 @@ def param_sync(
     source: int | str,
     turn: int,
     timeout: float,
+    aside: dict[str, NDArray],
 ) -> SyncReport:
     """See the module; `Communicator.param_sync` calls this.
 
     Members must bring the same names, types and shapes (StateMismatch) and
     ask for the same source. `turn` numbers the synchronisations of the group.
+    `aside` is this member's own: what arrived in one that failed.
     """
     for name, array in tensors.items():
         checked(array, f"param_sync of {name}", writable=True)
@@ -111,16 +117,31 @@ def param_sync(
         raise UsageError(f"source is a rank or {_ELECTED!r}, not {source!r}")
     names = sorted(tensors)
     mine = digests({name: tensors[name] for name in names})
-    states = _exchange(comm, _summary(tensors, names, mine, revision, source), timeout)
+    spare = digests(aside)
+    summary = _summary(tensors, names, mine, revision, source)
+    summary["aside"] = [spare[n].hex() if n in spare else "" for n in names]
+    states = _exchange(comm, summary, timeout)
     _require_same(states)
     chosen = _elect(states) if source == _ELECTED else int(source)
-    held = [state["digests"] for state in states]
-    fresh = _move(comm, tensors, names, held, chosen, turn, timeout)
-    _confirm(comm, names, mine, fresh, held[chosen], timeout)
+    wanted = states[chosen]["digests"]
+    fresh = {
+        name: aside[name]
+        for name, want in zip(names, wanted, strict=True)
+        if want == spare.get(name, b"").hex() != mine[name].hex()
+    }
+    arrived: dict[str, NDArray] = {}
+    try:
+        _move(comm, tensors, names, states, chosen, turn, timeout, arrived)
+    finally:
+        aside.update(arrived)
+    fresh.update(arrived)
+    _confirm(comm, names, mine, fresh, wanted, timeout)
     for name, array in fresh.items():
         np.copyto(tensors[name], array)
-    moved = sum(array.nbytes for array in fresh.values())
-    return SyncReport(chosen, states[chosen]["revision"], tuple(fresh), moved)
+    aside.clear()
+    moved = sum(array.nbytes for array in arrived.values())
+    updated = tuple(name for name in names if name in fresh)
+    return SyncReport(chosen, states[chosen]["revision"], updated, moved)
 
 
 def _summary(
@@ -170,22 +191,27 @@ def _move(
     comm: Member,
     tensors: Mapping[str, NDArray],
     names: list[str],
-    held: list[list[str]],
+    states: list[dict],
     source: int,
     turn: int,
     timeout: float,
-) -> dict[str, NDArray]:
-    """What this member must change, received into scratch."""
-    fresh: dict[str, NDArray] = {}
+    arrived: dict[str, NDArray],
+) -> None:
+    """What this member lacks, received into scratch, one after the other."""
     for index, name in enumerate(names):
-        wanting = [r for r, h in enumerate(held) if h[index] != held[source][index]]
+        want = states[source]["digests"][index]
+        wanting = [
+            rank
+            for rank, state in enumerate(states)
+            if want not in (state["digests"][index], state["aside"][index])
+        ]
         if comm.rank != source and comm.rank not in wanting:
             continue
         if not wanting:
             continue
         array = tensors[name]
         if comm.rank != source:
-            array = fresh[name] = np.empty_like(array)
+            array = np.empty_like(array)
         comm.broadcast_async(
             array,
             source,
@@ -194,7 +220,8 @@ def _move(
             turn=turn,
             timeout=timeout,
         ).result()
-    return fresh
+        if comm.rank != source:
+            arrived[name] = array
 
 
 def _confirm(
