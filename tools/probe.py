@@ -14,11 +14,9 @@ machines start one on each, rank 0 first; it writes the file:
 
 import json
 import math
-import os
 import re
 import socket
 import subprocess
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +26,8 @@ import numpy as np
 
 from pcp.compiler.cluster import Cluster
 from pcp.compiler.targets import find
-from pcp.errors import ConfigError, PcpError, RuntimeFault, UsageError
+from pcp.errors import ConfigError, RuntimeFault, UsageError
+from pcp.tools import processes
 from pcp.tools.command import Parser, run
 
 PROG = "pcp probe"
@@ -201,45 +200,20 @@ def _rounded(facts: dict[str, Any]) -> dict[str, Any]:
 
 def _everyone(argv: Sequence[str], flags: Namespace) -> None:
     """A process for each device; all end when one fails."""
-    running: list[subprocess.Popen[str]] = []
-    try:
-        running.append(_start(argv, flags, 0, "127.0.0.1:0"))
-        address = _meeting(running[0])
-        for rank in range(1, flags.devices):
-            running.append(_start(argv, flags, rank, address))
-        out, _ = running[0].communicate(timeout=20 * flags.timeout)
-        for rank, process in enumerate(running):
-            if code := process.wait(flags.timeout):
-                raise RuntimeFault(f"rank {rank} failed with exit code {code}")
+    command = ["probe", *argv, "--world", str(flags.devices)]
+
+    def start(rank: int, address: str) -> processes.Process:
+        return processes.start(command, rank, address)
+
+    with processes.ranks(flags.devices, start, ADDRESS) as running:
+        try:
+            out, _ = running[0].communicate(timeout=20 * flags.timeout)
+            for rank, process in enumerate(running):
+                if code := process.wait(flags.timeout):
+                    raise RuntimeFault(f"rank {rank} failed with exit code {code}")
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeFault("a probing process did not end in time") from error
         print(out, end="")
-    except subprocess.TimeoutExpired as error:
-        raise RuntimeFault("a probing process did not end in time") from error
-    finally:
-        for process in running:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-            if process.stdout:
-                process.stdout.close()
-
-
-def _start(
-    argv: Sequence[str], flags: Namespace, rank: int, address: str
-) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "pcp.tools.cli", "probe", *argv]
-    command += ["--world", str(flags.devices), "--rank", str(rank)]
-    command += ["--connect", address]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-
-
-def _meeting(first: "subprocess.Popen[str]") -> str:
-    """The address that rank 0 prints."""
-    assert first.stdout is not None
-    for line in first.stdout:
-        if line.startswith(ADDRESS):
-            return line.removeprefix(ADDRESS).strip()
-    raise PcpError("rank 0 ended before it listened; its error stands above")
 
 
 if __name__ == "__main__":

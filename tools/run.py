@@ -22,10 +22,8 @@ shows the calls, exchanges and operations of all of them in one file, which
 https://ui.perfetto.dev opens.
 """
 
-import os
 import signal
 import subprocess
-import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
@@ -35,10 +33,11 @@ from pathlib import Path
 import numpy as np
 
 from pcp.bundle import Bundle, Function, Manifest, TensorSpec
-from pcp.errors import PcpError, RuntimeFault, UsageError, nearest
+from pcp.errors import RuntimeFault, UsageError, nearest
 from pcp.layout import join
 from pcp.mesh import Mesh
 from pcp.runtime.dtypes import numpy_dtype
+from pcp.tools import processes
 from pcp.tools.command import Parser, run
 from pcp.training import steps
 
@@ -335,53 +334,28 @@ def joined_results(
 
 def _processes(flags: Namespace, name: str, outs: Sequence[Path]) -> None:
     """Start a process for each member and wait; all end when one fails."""
-    running: list[subprocess.Popen[str]] = []
-    try:
-        running.append(_start(flags, name, outs, 0, "127.0.0.1:0"))
-        address = _meeting(running[0])
-        for rank in range(1, len(outs)):
-            running.append(_start(flags, name, outs, rank, address))
+
+    def start(rank: int, address: str) -> processes.Process:
+        return processes.start(_command(flags, name, outs[rank]), rank, address)
+
+    with processes.ranks(len(outs), start, ADDRESS) as running:
         _wait(running)
-    finally:
-        for process in running:
-            if process.poll() is None:
-                process.terminate()
-        for process in running:
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            if process.stdout:
-                process.stdout.close()
 
 
-def _start(
-    flags: Namespace, name: str, outs: Sequence[Path], rank: int, address: str
-) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "pcp.tools.cli", "run", flags.bundle]
+def _command(flags: Namespace, name: str, out: Path) -> list[str]:
+    """What a member runs."""
+    command = ["run", flags.bundle]
     if flags.steps is None:
         command += ["--function", name]
     else:
         command += ["--steps", str(flags.steps), "--seed", str(flags.seed)]
-    command += ["--inputs", flags.inputs, "--out", str(outs[rank])]
-    command += ["--rank", str(rank), "--connect", address, "--device", flags.device]
+    command += ["--inputs", flags.inputs, "--out", str(out), "--device", flags.device]
     command += ["--timeout", str(flags.timeout)]
     command += ["--trace", flags.trace] if flags.trace else []
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    return command
 
 
-def _meeting(first: "subprocess.Popen[str]") -> str:
-    """The address that rank 0 prints."""
-    assert first.stdout is not None
-    for line in first.stdout:
-        if line.startswith(ADDRESS):
-            return line.removeprefix(ADDRESS).strip()
-    raise PcpError("rank 0 ended before it listened; its error stands above")
-
-
-def _wait(running: Sequence["subprocess.Popen[str]"]) -> None:
+def _wait(running: Sequence[processes.Process]) -> None:
     waiting = dict(enumerate(running))
     while waiting:
         for rank, process in list(waiting.items()):

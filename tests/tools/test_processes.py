@@ -1,0 +1,45 @@
+"""Processes of a command: they meet, and none stays behind."""
+
+import subprocess
+import sys
+
+import pytest
+
+from pcp.errors import PcpError
+from pcp.tools import processes
+
+MEETING = "meeting at "
+
+
+def _python(code: str) -> processes.Process:
+    command = [sys.executable, "-u", "-c", code]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_all_learn_the_address_and_end_with_the_block() -> None:
+    addresses = []
+
+    def start(rank: int, address: str) -> processes.Process:
+        addresses.append(address)
+        return _python(f"print('{MEETING}host:7'); import time; time.sleep(60)")
+
+    with (
+        pytest.raises(KeyError),
+        processes.ranks(3, start, MEETING) as running,
+    ):
+        assert [process.poll() for process in running] == [None] * 3
+        kept = list(running)
+        raise KeyError
+    assert addresses == ["127.0.0.1:0", "host:7", "host:7"]
+    assert all(process.poll() is not None for process in kept)
+
+
+def test_rank_0_that_ends_first() -> None:
+    def start(rank: int, address: str) -> processes.Process:
+        return _python("print('no')")
+
+    with (
+        pytest.raises(PcpError, match="ended before it listened"),
+        processes.ranks(2, start, MEETING),
+    ):
+        pass

@@ -1,0 +1,62 @@
+"""A command's own processes on this machine: one for each rank, which meet."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from pcp.errors import PcpError
+
+Process = subprocess.Popen[str]
+
+#: Starts the process of a rank, which is to meet the others at an address.
+Start = Callable[[int, str], Process]
+
+
+def start(command: Sequence[str], rank: int, address: str) -> Process:
+    """`pcp <command> --rank R --connect ADDRESS`; its output is read."""
+    line = [sys.executable, "-m", "pcp.tools.cli", *command]
+    line += ["--rank", str(rank), "--connect", address]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+@contextmanager
+def ranks(count: int, start: Start, prefix: str) -> Iterator[Sequence[Process]]:
+    """Processes that met where rank 0 listens; all have ended behind the block.
+
+    Rank 0 prints its address behind `prefix`. Raises `PcpError` if it ends before.
+    """
+    running: list[Process] = []
+    try:
+        running.append(start(0, "127.0.0.1:0"))
+        address = _meeting(running[0], prefix)
+        running += (start(rank, address) for rank in range(1, count))
+        yield running
+    finally:
+        _end(running)
+
+
+def _meeting(first: Process, prefix: str) -> str:
+    """The address that rank 0 prints."""
+    assert first.stdout is not None
+    for line in first.stdout:
+        if line.startswith(prefix):
+            return line.removeprefix(prefix).strip()
+    raise PcpError("rank 0 ended before it listened; its error stands above")
+
+
+def _end(running: Sequence[Process]) -> None:
+    """Ask those that still run to end, and see that they do."""
+    for process in running:
+        if process.poll() is None:
+            process.terminate()
+    for process in running:
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout:
+            process.stdout.close()
