@@ -165,6 +165,17 @@ class NoLoCo(spec.Spec):
 
 
 @dataclass(frozen=True)
+class Decoupled(Momentum):
+    """DiLoCo that averages directions and lengths apart (arXiv 2604.21428).
+
+    radial: do that, or take plain means.
+    """
+
+    kind: ClassVar[str] = "decoupled"
+    radial: bool = True
+
+
+@dataclass(frozen=True)
 class Slope(spec.Spec):
     """Training by directional slopes: a seed and a scalar on the wire.
 
@@ -227,6 +238,7 @@ KINDS: dict[str, type[spec.Spec]] = {
         StreamingDiLoCo,
         AsyncDiLoCo,
         Eager,
+        Decoupled,
         NoLoCo,
         MuLoCo,
         SparseLoCo,

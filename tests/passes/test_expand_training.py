@@ -74,6 +74,7 @@ def test_functions_of_each_algorithm(algorithm: str) -> None:
         "async_diloco": {"outer_init", "outer_step", "outer_early"},
         "eager": {"outer_init", "outer_step", "outer_early"},
         "noloco": {"outer_init", "outer_step"},
+        "decoupled": {"outer_init", "outer_step"},
         "muloco": {"outer_init", "outer_step"},
         "sparseloco": {"outer_init", "outer_step"},
         "snoo": {"outer_init", "outer_step"},

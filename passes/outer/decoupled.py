@@ -1,0 +1,66 @@
+"""The merge of Decoupled DiLoCo (arXiv 2604.21428): by direction and by length.
+
+With u_m = Δ_m / ‖Δ_m‖ for each tensor, and weights by tokens:
+
+    Δ = mean ‖Δ_m‖ · d / ‖d‖,   d = mean u_m
+    b <- β b + Δ          θ <- θ - γ (Δ + β b)
+
+The length of a plain mean of M deltas that are nearly at right angles shrinks by
+1 / √M; this one does not, so γ need not follow the number of workers. Deltas that
+cancel give 0, as in a plain mean.
+
+Who is waited for is the run's business: `quorum` and `grace_seconds` of an experiment.
+A learner that is left out begins with the merged state; the paper's learners go on
+with their own clocks and are merged when they come. The paper's further weight, tokens
+a step, is the same for all workers of a run here and cancels.
+"""
+
+from pcp.dialect import hlo
+from pcp.dialect.bindings import ir
+from pcp.passes.optimizers.numbers import scale
+from pcp.passes.outer.diloco import descend, moved, slots
+from pcp.passes.outer.group import weighted_mean
+from pcp.passes.outer.rule import OuterRule, Round, Tensors
+from pcp.passes.outer.spec import Decoupled
+
+Value = ir.Value
+
+
+def step(spec: Decoupled, now: Round) -> tuple[list[Value], Tensors]:
+    """New parameters and momenta."""
+    deltas = moved(now)
+    if not spec.radial:
+        return descend(spec, now, weighted_mean(deltas, now.tokens))
+    lengths = [_length(x) for x in deltas]
+    units = [_over(x, n) for x, n in zip(deltas, lengths, strict=True)]
+    means = weighted_mean([*units, *lengths], now.tokens)
+    pairs = zip(means[: len(deltas)], means[len(deltas) :], strict=True)
+    return descend(spec, now, [_along(d, length) for d, length in pairs])
+
+
+def _along(direction: Value, length: Value) -> Value:
+    """`direction` at the given length."""
+    return scale(_over(direction, _length(direction)), length)
+
+
+def _length(x: Value) -> Value:
+    """‖x‖ of a tensor, with its largest element taken out: no square overflows."""
+    top = _largest(x)
+    ratio = _over(x, top)
+    return hlo.multiply(top, hlo.sqrt(hlo.sum_all(hlo.multiply(ratio, ratio))))
+
+
+def _largest(x: Value) -> Value:
+    dimensions = range(len(hlo.shape_of(x)))
+    zero = hlo.scalar(0.0, hlo.element_type(x))
+    return hlo.reduce(hlo.abs(x), zero, dimensions, hlo.maximum)
+
+
+def _over(x: Value, number: Value) -> Value:
+    """x / number; 0 where the number is."""
+    none = hlo.compare("EQ", number, hlo.zeros(number.type), "FLOAT")
+    safe = hlo.select(none, hlo.constant_like(number, 1.0), number)
+    return hlo.divide(x, hlo.splat(safe, hlo.shape_of(x)))
+
+
+RULE = OuterRule(step=step, state=slots)
