@@ -142,10 +142,11 @@ class State:
 class Member:
     """The program of one member under one name."""
 
-    def __init__(self, job: Job, name: str, finish: threading.Event) -> None:
-        self.job, self.name = job, name
+    def __init__(
+        self, job: Job, name: str, state: State, finish: threading.Event
+    ) -> None:
+        self.job, self.name, self.state = job, name, state
         self.finish = finish
-        self.state = State(job.operations)
 
     def work(self, comm: ElasticCommunicator) -> None:
         """Until it is told to end and all others are too."""
@@ -251,6 +252,8 @@ def main() -> None:
     job = Job(**json.loads(sys.argv[1]))
     finish = threading.Event()
     threading.Thread(target=obey, args=(finish,), daemon=True).start()
+    # Who was taken for dead comes with what it has: nobody else may have as much.
+    state = State(job.operations)
     for life in range(1000):
         name = f"{job.name}.{life}"
         try:
@@ -259,7 +262,7 @@ def main() -> None:
             )
             with comm:
                 say("joined", name=name, epoch=comm.epoch)
-                Member(job, name, finish).work(comm)
+                Member(job, name, state, finish).work(comm)
             return
         except ProtocolError as error:
             if not any(reason in str(error) for reason in EXPECTED):
