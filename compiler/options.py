@@ -9,10 +9,8 @@ from pcp.errors import ConfigError, nearest
 MODES = ("train", "grad", "forward")
 SCHEDULES = ("1f1b", "gpipe", "zb-h1")
 WIRES = ("bf16", "f16")
-# Off: IREE may fill an import's fence only behind a later import, which hangs where
-# the program waits in between. Seen with buckets in a transformer over tp=4.
-DEFAULT_BUCKET_BYTES = 0
-DEFAULT_INFLIGHT = 0
+DEFAULT_BUCKET_BYTES = 4 << 20
+DEFAULT_INFLIGHT = 4
 DEFAULT_OPTIMIZER = "adamw{lr=1e-3}"
 DEFAULT_ALGORITHM = "diloco"
 TIMEOUT_S = 1800.0

@@ -111,9 +111,9 @@ def _parser() -> Parser:
     add("--schedule", choices=SCHEDULES, default="1f1b", help="of a mesh pp=S")
     add("--tied", action="store_true", help="two stages may use one parameter")
     limit, most = DEFAULT_BUCKET_BYTES, DEFAULT_INFLIGHT
-    help_ = f"reductions travel together up to N bytes (can hang); default {limit}"
+    help_ = f"reductions travel together up to N bytes, 0 each alone; default {limit}"
     add("--bucket-bytes", type=int, metavar="N", default=limit, help=help_)
-    help_ = f"collectives under way behind the work (can hang); default {most}"
+    help_ = f"collectives under way behind the work, 0 none; default {most}"
     add("--inflight", type=int, metavar="N", default=most, help=help_)
     add("--wire", choices=WIRES, help="large floats travel between devices as this")
     add("--emit", choices=tuple(SUFFIXES), default="bundle")

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from helpers.random_spmd import random_program
 
 from pcp.bundle import Bundle
 from pcp.compiler import driver, fences, iree
@@ -171,3 +172,20 @@ def test_what_overlap_does_not_explain_stays_an_error(
 ) -> None:
     with pytest.raises(CompileError, match="wait for itself"):
         _compile(monkeypatch, _error(cause), **changes)
+
+
+@pytest.mark.slow
+def test_random_programs_are_compiled_as_asked() -> None:
+    """With buckets and overlap, and never again without."""
+    lines: list[str] = []
+    asked = CompileOptions(mode="forward", cache=None, report=lines.append)
+    assert asked.bucket_bytes
+    assert asked.inflight
+    exchanging = 0
+    for seed in range(7000, 7006):
+        text, _ = random_program(seed, 12)
+        bundle = driver.compile(parse(text), asked)
+        programs = bundle.manifest.programs.values()
+        exchanging += any(program.collectives for program in programs)
+    assert exchanging >= 3
+    assert not [line for line in lines if "again with" in line]

@@ -135,11 +135,12 @@ func.func @main(%x: {T} {{pcp.sharding = #pcp.sharding<@m, [["dp"], []], [], []>
 @pytest.mark.parametrize(
     ("options", "starts", "sums", "narrow"),
     [
-        ({}, 0, 2, 0),
         # One bucket, behind which nothing is left to do.
+        ({}, 0, 1, 0),
         ({"bucket_bytes": 1 << 20, "inflight": 4}, 0, 1, 0),
-        ({"inflight": 4}, 1, 2, 0),
-        ({"inflight": 4, "wire": "f16"}, 1, 2, 0),  # 16 KiB are not large
+        ({"bucket_bytes": 0}, 1, 2, 0),
+        ({"bucket_bytes": 0, "inflight": 0}, 0, 2, 0),
+        ({"bucket_bytes": 0, "wire": "f16"}, 1, 2, 0),  # 16 KiB are not large
     ],
 )
 def test_a_mesh_gets_what_was_asked_for(options, starts, sums, narrow) -> None:
