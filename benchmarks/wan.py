@@ -2,6 +2,7 @@
 
     python benchmarks/wan.py [--world 2] [--rate 1e9] [--rtt 0.1] [--loss 0]
                              [--sizes 16 64] [--rounds 3] [--only pcp gloo ...]
+                             [--without-root]
 
 Needs root (network namespaces and /dev/net/tun) and, for gloo, torch. Every
 member lives in a namespace of its own; one loop of this process carries the
@@ -39,6 +40,7 @@ _MTU = 9000
 _QUEUE_BYTES = 16 << 20
 _PORT = 29500
 CONTESTANTS = ("pcp", "pcp/1", "int8", "gloo")
+_WITHOUT_ROOT = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"]
 Reduce = Callable[[np.ndarray], object]
 
 
@@ -231,6 +233,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--sizes", type=float, nargs="+", default=[16, 64])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=CONTESTANTS)
+    parser.add_argument(
+        "--without-root", action="store_true", help="members may not force buffers"
+    )
     parser.add_argument("--limit", type=float, default=600, help="seconds in all")
     parser.add_argument("--rank", type=int, default=-1, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -253,7 +258,9 @@ def main() -> int:
         )
         members = []
         for rank, (name, _) in enumerate(spaces):
-            inside = ["ip", "netns", "exec", name, sys.executable, *sys.argv]
+            inside = ["ip", "netns", "exec", name]
+            inside += _WITHOUT_ROOT if options.without_root else []
+            inside += [sys.executable, *sys.argv]
             process = subprocess.Popen([*inside, "--rank", str(rank)])
             members.append(process)
             stack.callback(_end, process)
