@@ -76,7 +76,7 @@ class AllReduce(Collective, name="all_reduce", traits=[Communicates]):
     axes: ir.ArrayAttr
     kind: ir.StringAttr
     result: ext.Result[Any]
-    optional = Collective.optional | kinds(codec=ir.StringAttr)
+    optional = kinds(**Collective.optional, codec=ir.StringAttr)
 
     def check(self) -> None:
         """Equal types, a known kind, and a code for sums of f32 only."""

@@ -47,10 +47,15 @@ class ExpandTraining(Pass):
         @outer_init(params) -> state
         @outer_step(anchors, params, state, received, tokens) -> params, state
         @outer_early(state) -> received
+        @outer_send_p(anchors, params) -> sent
+        @outer_exchange_p(sent, tokens) -> received
+        @outer_apply_p(anchors, params, state, received) -> anchors, params, state
         @grad_sync(grads, state, tokens) -> grads, state
 
     of which an algorithm has what it needs: `diloco` the first two, `ddp` the last,
-    `none`, for one worker alone, nothing. `optimizer` is one of those in
+    `streaming_diloco` three for each fragment p, `none`, for one worker alone,
+    nothing. With `mezo` and `forward_gradient` there is no @grad before; this adds
+    one that gives a slope, and @grad_sync takes that. `optimizer` is one of those in
     `pcp.passes.optimizers.spec`, as `adamw{lr=6e-4}`; `algorithm` one of those in
     `pcp.passes.outer.spec`, as `diloco{lr=0.7,momentum=0.9}`. Every argument
     and result carries `pcp.name` and `pcp.role`; the module carries both specs as

@@ -25,7 +25,7 @@ from pcp.passes.optimizers.numbers import math_type, scale
 from pcp.passes.outer import coded
 from pcp.passes.outer.codes import as_numbers, as_words
 from pcp.passes.outer.group import sum_over_workers
-from pcp.passes.outer.replicas import STEPS
+from pcp.passes.outer.replicas import STEPS, counter
 from pcp.passes.outer.rule import Values
 from pcp.passes.trainable import Trainable
 
@@ -82,7 +82,7 @@ class Slopes:
 
     def _add_sync(self, draw: "Directions") -> None:
         grads = self.training.grads
-        steps = Port(STEPS.name, STEPS.role, STEPS.whole([]))
+        steps = Port(STEPS.name, STEPS.role, counter())
         tokens = Port("tokens", "tokens", hlo.tensor((), ir.F32Type.get()))
 
         def build(

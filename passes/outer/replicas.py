@@ -9,12 +9,13 @@ from pcp.dialect.bindings import ir
 from pcp.passes.outer.rule import Slot, Tensors
 
 
-def _count(_: object) -> ir.Type:
+def counter(_: object = None) -> ir.Type:
+    """The type of a count: a rank-0 i32."""
     return hlo.tensor((), ir.IntegerType.get_signless(32))
 
 
-ROUNDS = Slot("rounds", whole=_count)
-STEPS = Slot("steps", whole=_count)
+ROUNDS = Slot("rounds", whole=counter)
+STEPS = Slot("steps", whole=counter)
 """Inner steps so far, for algorithms that count them."""
 
 

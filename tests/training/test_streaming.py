@@ -1,6 +1,7 @@
 """Streaming DiLoCo through compiled bundles: what it reduces to, and exact shifts."""
 
 import numpy as np
+import pytest
 from helpers.outer_models import (
     BLOCK,
     batches,
@@ -10,6 +11,10 @@ from helpers.outer_models import (
     play,
     same_bits,
 )
+
+from pcp.dialect.collectives import CODECS
+from pcp.passes.outer.spec import WIRES
+from pcp.runtime.codecs import codec
 
 RATE, OUTER = 0.125, "lr=0.7,momentum=0.9"
 PLAIN = "wire=f32,alpha=0,tau=0"
@@ -67,6 +72,7 @@ def by_hand_quadratic(mine: list) -> list:
     return found
 
 
+@pytest.mark.slow
 def test_one_worker_with_gamma_1_is_the_inner_optimizer_alone() -> None:
     options = f"fragments=2,{PLAIN},lr=1.0,momentum=0.0"
     found = play(
@@ -100,6 +106,7 @@ def test_with_a_delay_and_alpha_0_a_fragment_loses_the_steps_of_the_delay() -> N
             )
 
 
+@pytest.mark.slow
 def test_every_gradient_counts_once_when_nothing_is_delayed() -> None:
     """Linear loss, two workers, γ = 1: fragment 0 is half a round ahead of the end."""
     options = f"fragments=2,{PLAIN},lr=1.0,momentum=0.0"
@@ -143,3 +150,8 @@ def test_the_bytes_of_a_round_are_those_of_the_codes() -> None:
     a_round = (max(sent) - min(sent)) / (ROUNDS - 1)
     codes = 2 * (BLOCK // 2 + 4 * 2)  # two halves of each fragment, with their scales
     assert codes < a_round < codes + 1500
+
+
+def test_every_wire_is_a_codec_of_the_runtime() -> None:
+    assert set(WIRES) == {"f32", *CODECS}
+    assert [codec(name).name for name in CODECS] == [*CODECS]
