@@ -4,7 +4,9 @@
 
 Prints what was judged, the fastest first: predicted time of a step, how much of it
 is waiting for others, the bytes that a member sends and holds at most. `pcp-compile
-model.mlir --cluster cluster.json` takes the plan marked `taken`.
+model.mlir --cluster cluster.json` takes the plan marked `taken`. Plans have the axes
+dp and tp; pipeline stages are not among them: ask for those with `pcp-compile --mesh
+pp=2,dp=2 --microbatches 8`.
 """
 
 from collections.abc import Sequence
