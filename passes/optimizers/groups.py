@@ -15,10 +15,11 @@ other parameters get AdamW.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 from pcp.errors import ConfigError
 from pcp.passes import spec as specs
-from pcp.passes.optimizers.spec import KINDS, AdamW, Muon, Optimizer
+from pcp.passes.optimizers.spec import AdamW, Muon, Optimizer
 from pcp.passes.optimizers.spec import parse as one
 
 
@@ -65,7 +66,7 @@ def routed(spec: Optimizer, name: str, rank: int) -> Optimizer:
     named = any(fnmatchcase(name.lower(), p) for p in spec.others.split("|") if p)
     if rank >= 2 and not named:
         return spec
-    shared = {f.name: getattr(spec, f.name) for f in fields(Optimizer)}
+    shared: dict[str, Any] = {f.name: getattr(spec, f.name) for f in fields(Optimizer)}
     floor = spec.min_lr * spec.adam_lr / spec.lr if spec.lr else 0.0
     return AdamW(
         **shared | {"lr": spec.adam_lr, "min_lr": floor},
@@ -124,6 +125,3 @@ _NAMES = {"learning_rate": "lr", "epsilon": "eps", "inner_momentum": "momentum"}
 
 def _value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-__all__ = ["KINDS", "Groups", "parse", "routed", "text"]

@@ -143,3 +143,36 @@ def test_an_algorithm_for_one_worker_keeps_the_others_standing_by(tmp_path) -> N
     assert crew.run.finish(60).rounds == 3
     assert [w.finish(20) for w in crew.workers]
     assert [r.workers for r in crew.watcher.rounds] == [1, 1, 1]
+
+
+@pytest.mark.slow
+def test_a_member_that_dies_beside_an_exchange(tmp_path) -> None:
+    """What it had in flight is lost with it; the others' is exchanged again."""
+    content = bundle("quadratic", "async_diloco{lr=0.5}").to_bytes()
+    exp = experiment(tmp_path, **_keys(outer_loop_steps=4, tau=3))
+
+    def dying(code):
+        trainer, made = _load(code), []
+        step = trainer.step
+
+        def until_the_fifth(batches):
+            made.append(1)
+            if len(made) == 5:
+                raise SystemExit("killed")
+            return step(batches)
+
+        trainer.step = until_the_fifth
+        return trainer
+
+    crew = Crew(exp, RunFolder.at(tmp_path / "run", exp), content, 3, [_load, dying])
+    outcome = crew.run.finish(60)
+    check(crew.shepherd.folder.ledger)
+    assert [r.workers for r in crew.watcher.rounds] == [3, 2, 2, 2]
+    saved = checkpoints.load(outcome.checkpoint)
+    assert tensors.digest(shared_of(saved)) == saved.info["digest"]
+    flying = [p["delta.h.0.w"] for p in saved.private]
+    assert len(flying) == 2
+    assert not np.array_equal(*flying)
+    assert all(p["weight"] == 3 * 2 * 300 for p in saved.private)
+    for i in (0, 2):
+        crew.workers[i].finish(20)
