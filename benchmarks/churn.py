@@ -15,129 +15,31 @@ descriptors, threads or memory than a newcomer; or when a process is left behind
 """
 
 import argparse
-import contextlib
 import heapq
 import itertools
 import json
-import os
 import queue
 import random
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 from churn_member import Job
+from churn_parts import Child, Member, Report, footprint, left_behind
 
 FAULTS = {"kill": 40, "stop": 27, "cut one": 12, "cut all": 15, "coordinator": 6}
 """How often each happens, of a hundred."""
 FEWEST, MOST = 2, 8
-MARK = "PCP_CHURN_RUN"
-"""In the environment of every process of a run: its number."""
 QUIET_ROUNDS = 12
 SPARE_MIB = 96
 Event = tuple["Member", dict[str, Any]]
-
-
-@dataclass
-class Report:
-    """What happened."""
-
-    operations: int = 0
-    seconds: float = 0.0
-    fired: Counter = field(default_factory=Counter)
-    """Faults by kind."""
-    in_flight: int = 0
-    """Faults on a member that was inside an operation."""
-    sizes: Counter = field(default_factory=Counter)
-    """Epochs by their number of members."""
-    processes: int = 0
-    said: Counter = field(default_factory=Counter)
-    """What members said, by kind."""
-    longest: float = 0.0
-    """The most seconds between two operations that were done."""
-    footprints: dict[str, dict[str, int]] = field(default_factory=dict)
-    violations: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        fired = ", ".join(f"{n} {kind}" for kind, n in sorted(self.fired.items()))
-        sizes = ", ".join(f"{n} of {size}" for size, n in sorted(self.sizes.items()))
-        prints = "\n".join(f"  {k}: {v}" for k, v in self.footprints.items())
-        return (
-            f"{self.operations} operations in {self.seconds:.0f} s, "
-            f"{self.processes} member processes\n"
-            f"faults: {fired}; {self.in_flight} inside an operation\n"
-            f"epochs (members): {sizes}\n"
-            f"members said: {dict(self.said)}\n"
-            f"longest time without a result: {self.longest:.1f} s\n"
-            f"{prints}\nviolations: {self.violations or 'none'}"
-        )
-
-
-class Child:
-    """A process whose lines are read by a thread; killed and waited for in the end."""
-
-    def __init__(self, command: list[str], run: int, errors: Any, hear: Callable):
-        self.popen = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env={**os.environ, MARK: str(run)},
-        )
-        self._reader = threading.Thread(target=self._read, args=(hear,), daemon=True)
-        self._reader.start()
-
-    def _read(self, hear: Callable[[str], None]) -> None:
-        assert self.popen.stdout is not None
-        for line in self.popen.stdout:
-            hear(line)
-        hear("")
-
-    def tell(self, line: str) -> None:
-        """Send a line, if there is somebody to read it."""
-        assert self.popen.stdin is not None
-        with contextlib.suppress(OSError):
-            self.popen.stdin.write(line + "\n")
-            self.popen.stdin.flush()
-
-    def end(self) -> None:
-        """Make sure that it is gone."""
-        self.popen.kill()
-        self.popen.wait(10)
-        self._reader.join(10)
-        for pipe in (self.popen.stdin, self.popen.stdout):
-            with contextlib.suppress(OSError):
-                pipe.close()  # type: ignore[union-attr]
-
-
-@dataclass
-class Member:
-    """A process as the injector sees it."""
-
-    label: str
-    child: Child
-    name: str = ""
-    """Under which it is in the group now."""
-    alive: bool = True
-    stopped: bool = False
-    excused: bool = False
-    """It was stopped or cut since it joined: it may be taken for dead."""
-    busy: bool = False
-    """Inside an operation, as far as it said."""
-    rounds: int = 0
-    """Since the faults ended."""
-    print: dict[str, int] = field(default_factory=dict)
-    total: dict[str, str] | None = None
 
 
 class Injector:
@@ -187,7 +89,8 @@ class Injector:
                 for member in self.members:
                     member.child.end()
                 self.coordinator.end()
-                self._look_for_orphans()
+                for process in left_behind(self.run):
+                    self._wrong(f"process {process} is left behind")
                 self._look_at_errors()
 
     def _coordinate(self, port: str) -> None:
@@ -324,11 +227,10 @@ class Injector:
     def _hear_aborted(self, member: Member, facts: dict) -> None:
         member.busy = False
 
-    def _hear_agreed(self, member: Member, facts: dict) -> None:
-        pass
-
     def _hear_cut(self, member: Member, facts: dict) -> None:
         pass
+
+    _hear_agreed = _hear_cut
 
     def _hear_expelled(self, member: Member, facts: dict) -> None:
         member.busy = False
@@ -453,24 +355,9 @@ class Injector:
                         f"{member.name} has {member.print[what]} {what}, a newcomer "
                         f"{fresh.print[what]}"
                     )
-        process = Path(f"/proc/{self.coordinator.popen.pid}")
-        pages = int((process / "statm").read_text().split()[1])
-        mine = {
-            "fds": len(list((process / "fd").iterdir())),
-            "threads": len(list((process / "task").iterdir())),
-            "mib": pages * os.sysconf("SC_PAGE_SIZE") >> 20,
-        }
-        prints["coordinator"] = mine
+        prints["coordinator"] = mine = footprint(self.coordinator.popen.pid)
         if mine["fds"] > len(self.living) + 16 or mine["threads"] > 4:
             self._wrong(f"the coordinator of {len(self.living)} has {mine}")
-
-    def _look_for_orphans(self) -> None:
-        mark = f"{MARK}={self.run}".encode()
-        for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if mark in (process / "environ").read_bytes().split(b"\0"):
-                    self._wrong(f"process {process.name} is left behind")
-                    os.kill(int(process.name), signal.SIGKILL)
 
     def _look_at_errors(self) -> None:
         told = defaultdict(list)
