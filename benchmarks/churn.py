@@ -38,7 +38,6 @@ FAULTS = {"kill": 40, "stop": 27, "cut one": 12, "cut all": 15, "coordinator": 6
 """How often each happens, of a hundred."""
 FEWEST, MOST = 2, 8
 QUIET_ROUNDS = 12
-SPARE_MIB = 96
 Event = tuple["Member", dict[str, Any]]
 
 
@@ -349,7 +348,7 @@ class Injector:
         prints = self.report.footprints
         for member in self.living:
             prints[member.name] = member.print
-            for what, spare in {"fds": 6, "threads": 2, "mib": SPARE_MIB}.items():
+            for what, spare in {"fds": 6, "threads": 2, "mib": 96}.items():
                 if member.print[what] > fresh.print[what] + spare:
                     self._wrong(
                         f"{member.name} has {member.print[what]} {what}, a newcomer "

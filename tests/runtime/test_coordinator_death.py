@@ -1,0 +1,51 @@
+"""`pcp coordinator` killed in the middle of an operation, and started again."""
+
+import signal
+
+import numpy as np
+from helpers.elastic_worlds import join
+from helpers.processes import Processes, free_port
+from helpers.worlds import outcome, together
+
+from pcp.errors import PeerLost
+
+SIZE = 200_000
+
+
+def test_operations_go_on_and_deaths_are_settled_by_its_successor(tmp_path) -> None:
+    port = free_port()
+    flags = ["coordinator", "--port", port, "--members", 3, "--silence", 3]
+    flags += ["--state", tmp_path / "state"]
+    comms = []
+    with Processes() as processes:
+        first = processes.start("pcp.tools.cli", *flags)
+        first.wait_for("listening")
+        try:
+            comms = together("abc", lambda n: join(f"127.0.0.1:{port}", n))
+            comms.sort(key=lambda comm: comm.rank)
+            together(comms, lambda c: c.update_membership())
+            # Two of three are inside; without it the operation completes.
+            pending = [c.all_reduce_async(np.ones(SIZE)) for c in comms[:2]]
+            first.signal(signal.SIGKILL)
+            assert first.wait(10) == -signal.SIGKILL
+            pending.append(comms[2].all_reduce_async(np.ones(SIZE)))
+            assert [p.result(20)[0] for p in pending] == [3, 3, 3]
+            # Now one dies inside an operation, while there is no coordinator.
+            inputs = [np.full(SIZE, 2.0**rank) for rank in range(2)]
+            pending = [
+                c.all_reduce_async(array)
+                for c, array in zip(comms, inputs, strict=False)
+            ]
+            comms[2].crash()
+            faults = [outcome(lambda p=p: p.result(20)) for p in pending]
+            assert all(isinstance(fault, PeerLost) for fault in faults), faults
+            assert [array[-1] for array in inputs] == [1, 2]
+            before = comms[0].epoch
+            processes.start("pcp.tools.cli", *flags).wait_for("listening")
+            rest = list(zip(comms[:2], inputs, strict=True))
+            sums = together(rest, lambda r: r[0].retry(lambda c: c.all_reduce(r[1])))
+            assert [s[0] for s in sums] == [3, 3]
+            assert comms[0].epoch == comms[1].epoch > before
+        finally:
+            for comm in comms:
+                comm.close()
