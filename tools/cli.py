@@ -20,6 +20,7 @@ from pcp.tools.command import run
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("pcp.tools.train", "train on this machine: shepherd, workers, summary"),
     "launch": ("pcp.tools.launch", "a run on Ray, Slurm, Kubernetes or here"),
+    "simulate": ("pcp.tools.simulate", "a run on paper: more workers, worse networks"),
     "shepherd": ("pcp.tools.shepherd", "coordinate a training run"),
     "worker": ("pcp.tools.worker", "train for a shepherd"),
     "node": ("pcp.tools.node", "run supervised workers, one per device"),

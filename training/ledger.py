@@ -23,6 +23,7 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -141,12 +142,16 @@ class Replay:
                 f"round {p.committed} of epoch {p.epoch}"
             )
         for name, ranges in granted.items():
-            others = [r for n, held in p.outstanding.items() if n != name for r in held]
-            if name in p.outstanding and p.outstanding[name] != ranges:
+            if p.outstanding.get(name, ranges) != ranges:
                 raise StateMismatch(f"ledger: the lease of {name} changed in its round")
-            if twice := overlap(ranges, [*p.spent, *others]):
-                raise StateMismatch(f"ledger: samples {twice} were given out twice")
-            p.outstanding[name] = ranges
+        leases = {**p.outstanding, **granted}
+        held = sorted(r for ranges in leases.values() for r in ranges)
+        twice = overlap(held, p.spent) or next(
+            ((b[0], min(a[1], b[1])) for a, b in pairwise(held) if b[0] < a[1]), None
+        )
+        if twice:
+            raise StateMismatch(f"ledger: samples {twice} were given out twice")
+        p.outstanding = leases
         p.epoch = record["epoch"]
 
     def _on_returned(self, record: Mapping[str, Any]) -> None:

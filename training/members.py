@@ -68,9 +68,14 @@ class Roster:
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
         self._indices: dict[str, int] = {}
+        self._by_connection: dict[Connection, Member] = {}
+        self._sorted: list[Member] | None = None
+        """In order of index; None after a change."""
 
     def __iter__(self) -> Iterator[Member]:
-        return iter(sorted(self._members.values(), key=lambda m: m.index))
+        if self._sorted is None:
+            self._sorted = sorted(self._members.values(), key=lambda m: m.index)
+        return iter(tuple(self._sorted))
 
     def __len__(self) -> int:
         return len(self._members)
@@ -90,16 +95,20 @@ class Roster:
         self._indices[hello.worker] = index
         member = Member(connection, hello, index, now)
         self._members[hello.worker] = member
+        self._by_connection[connection] = member
+        self._sorted = None
         return member
 
     def remove(self, member: Member) -> None:
         """Let a worker go."""
         if self._members.get(member.name) is member:
             del self._members[member.name]
+            self._by_connection.pop(member.connection, None)
+            self._sorted = None
 
     def find(self, connection: Connection) -> Member | None:
         """Whose connection this is."""
-        return next((m for m in self if m.connection is connection), None)
+        return self._by_connection.get(connection)
 
     def ready(self) -> list[Member]:
         """Those who can take part in a round."""

@@ -10,6 +10,7 @@ takes part in the next round.
 
 import math
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pcp.errors import StateMismatch
@@ -72,26 +73,24 @@ class Rounds:
     def start(self, ready: list[Member]) -> None:
         """The first attempt of the next round."""
         progress = self._ledger.progress
+        rank = self._rank_by(self._group)
         if self.alone:
-            ready = [
-                min(
-                    ready,
-                    key=lambda m: (m.name not in progress.outstanding, self._rank(m)),
-                )
-            ]
+            held = progress.outstanding
+            ready = [min(ready, key=lambda m: (m.name not in held, rank(m)))]
         names = {member.name for member in ready}
         for name, lease in list(progress.outstanding.items()):
             if name not in names:
                 self.give_back(name, lease)
         # Those who hold the state come first: rank 0 is whom others sync with.
-        order = sorted(ready, key=self._rank)
+        order = sorted(ready, key=rank)
         leases = dict(progress.outstanding)
         without = [m.name for m in order if m.name not in leases]
         steps = 0
         while without and not steps:
             steps = self.pool.steps_for(len(without), self.steps)
             without = without if steps else without[:-1]
-        leases |= {n: self.pool.take(self._steps(n, steps, without)) for n in without}
+        for name, share in self._steps(steps, without).items():
+            leases[name] = self.pool.take(share)
         members = [m.name for m in order if m.name in leases]
         again = bool(progress.outstanding) or members != self._group
         attempt = Attempt(
@@ -103,21 +102,27 @@ class Rounds:
         )
         self._launch(attempt)
 
-    def _steps(self, name: str, at_most: int, names: list[str]) -> int:
-        """Inner steps for a member, so that all of `names` end together (DyLU)."""
-        speeds = {n: self._roster[n].speed for n in names}
-        known = [speed for speed in speeds.values() if speed]
-        if not (self._experiment.uneven_steps and known):
-            return at_most
-        share = (speeds[name] or max(known)) / max(known)
-        return max(1, int(at_most * share))
+    def _steps(self, at_most: int, names: list[str]) -> dict[str, int]:
+        """Inner steps of each of `names`, so that all of them end together (DyLU)."""
+        speeds = {name: self._roster[name].speed for name in names}
+        fastest = max((speed for speed in speeds.values() if speed), default=None)
+        if not (self._experiment.uneven_steps and fastest):
+            return dict.fromkeys(names, at_most)
+        return {
+            name: max(1, int(at_most * (speed or fastest) / fastest))
+            for name, speed in speeds.items()
+        }
 
-    def _rank(self, member: Member) -> tuple[bool, int, int]:
+    def _rank_by(self, group: list[str]) -> Callable[[Member], tuple[bool, int, int]]:
         """Holders of the state first, then as in the last group: it may stay."""
-        held = member.committed == self._shepherd.committed
-        group = self._group
-        place = group.index(member.name) if member.name in group else len(group)
-        return not held, place, member.index
+        places = {name: place for place, name in enumerate(group)}
+        committed = self._shepherd.committed
+
+        def rank(member: Member) -> tuple[bool, int, int]:
+            place = places.get(member.name, len(group))
+            return member.committed != committed, place, member.index
+
+        return rank
 
     def lost(self, member: Member) -> None:
         """A member is gone; what it did in this round does not count."""
@@ -135,6 +140,7 @@ class Rounds:
         self.attempt, self._group = attempt, list(attempt.members)
         attempt.launched = self._shepherd.now()
         addresses = [self._roster[name].address for name in attempt.members]
+        longest = attempt.longest(self.pool.quantum)
         for rank, name in enumerate(attempt.members):
             self._roster[name].send(
                 RoundStart(
@@ -144,7 +150,7 @@ class Rounds:
                     rank=rank,
                     lease=attempt.leases[name],
                     steps=attempt.steps(name, self.pool.quantum),
-                    longest=attempt.longest(self.pool.quantum),
+                    longest=longest,
                 )
             )
 

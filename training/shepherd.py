@@ -22,6 +22,7 @@ from typing import Any
 
 from pcp.errors import StateMismatch
 from pcp.runtime import Endpoint
+from pcp.runtime.transport import format_address
 from pcp.training.artifacts import Artifact, Artifacts, CompileFor, lease_pool
 from pcp.training.experiment import Experiment
 from pcp.training.hub import Connection, Done, Event, Hub, Lost, Received
@@ -73,7 +74,7 @@ class Shepherd:
     """Coordinates one run. `run` returns when it is complete.
 
     `folder` is where it lives on disk; a ledger in it is continued. `clock`
-    counts seconds.
+    counts seconds; a `hub` other than a listening one is for simulations.
     """
 
     def __init__(
@@ -87,13 +88,14 @@ class Shepherd:
         port: int = 0,
         workers: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        hub: Hub | None = None,
     ) -> None:
         self.experiment, self.folder = experiment, folder
         self.observer, self._clock = observer, clock
-        self.hub = Hub(host, port)
+        self.hub = hub or Hub(host, port)
         # On all interfaces it has no one address: `Recovery` tells each worker its own.
         everywhere = host if host in WILDCARDS else None
-        self.endpoint = Endpoint.listen(f"{_bracketed(host)}:0", advertise=everywhere)
+        self.endpoint = Endpoint.listen(format_address(host, 0), advertise=everywhere)
         self.ledger = Ledger(folder.ledger)
         self.roster = Roster()
         self._artifacts = Artifacts(compile_for, experiment)
@@ -150,14 +152,18 @@ class Shepherd:
         """Serve until the last round is committed and saved."""
         try:
             while self._outcome is None:
-                event = self.hub.next(timeout=0.05)
-                while event is not None:
-                    self._handle(event)
-                    event = self.hub.next(timeout=0.0001)
-                self._tick()
+                self.turn()
             return self._outcome
         finally:
             self.close()
+
+    def turn(self) -> None:
+        """Handle what happened in the next moment, then do what the time asks for."""
+        event = self.hub.next(timeout=0.05)
+        while event is not None:
+            self._handle(event)
+            event = self.hub.next(timeout=0.0001)
+        self._tick()
 
     def close(self) -> None:
         """Stop listening; workers see their connections end."""
@@ -394,7 +400,3 @@ def _difference(key: str, old: Any, new: Any) -> str:
         key = next(k for k in new if old.get(k) != new[k])
         return f"{key} was {old.get(key)!r}, is {new[key]!r}"
     return f"{key} was {str(old)[:16]}, is {str(new)[:16]}"
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,121 @@
+"""`pcp simulate`: how a run would go with more workers, slower links, more failures."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from pcp.bundle import Bundle
+from pcp.errors import UsageError
+from pcp.manifest import Manifest
+from pcp.runtime.dtypes import numpy_dtype
+from pcp.tools import training_job as jobs
+from pcp.tools.command import Parser, run
+from pcp.training.simulation import Figures, World, simulate
+
+PROG = "pcp simulate"
+COLUMNS = ("workers", "s a round", "MB sent", "goodput", "deaths")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return run(PROG, _main, argv)
+
+
+def parser() -> Parser:
+    """Its flags."""
+    parser = Parser(
+        prog=PROG,
+        description="Run the real shepherd against modelled workers, network and "
+        "failures, on a virtual clock. Goodput is the share of all inner steps that "
+        "the workers could have made which was made and committed.",
+        example="pcp simulate experiment.json --workers 4,64,1024 --step-seconds 0.5 "
+        "--bandwidth 50 --round-trip 100 --lifetime 86400",
+    )
+    add = parser.add_argument
+    add("config", metavar="EXPERIMENT.json")
+    add("--workers", default="2,4,8,16,64,256", metavar="N,...", help="how many")
+    add("--step-seconds", type=float, required=True, help="of one inner step")
+    add("--bandwidth", type=float, default=1000.0, help="Mbit/s of a worker; 1000")
+    add("--round-trip", type=float, default=1.0, help="ms between workers; default 1")
+    add("--lifetime", type=float, help="mean seconds until a worker dies; never")
+    add("--restart", type=float, default=2.0, help="seconds until it is back; 2")
+    add("--silent", type=float, default=0.0, help="share of deaths without a word")
+    add("--spread", type=float, default=0.05, help="of workers' speeds, relative")
+    add("--overhead", type=float, default=0.0, help="seconds a round takes besides")
+    add("--payload", type=int, metavar="BYTES", help="of a contribution; the model's")
+    add("--rounds", type=int, default=20, help="default 20")
+    add("--seed", type=int, default=0, help="of speeds and deaths")
+    add("--json", action="store_true", help="all figures")
+    return parser
+
+
+def _main(argv: Sequence[str]) -> None:
+    flags = parser().parse_args(argv)
+    experiment = jobs.read_experiment(flags.config)
+    content = jobs.compiler_for(experiment, jobs.stamped("compiler"))("cpu")
+    manifest = Bundle.from_bytes(content, source=experiment.model_path).manifest
+    size, state = parameter_bytes(manifest), state_bytes(manifest)
+    shown: list[Figures] = []
+    for workers in _numbers(flags.workers):
+        world = World(
+            workers=workers,
+            step_seconds=flags.step_seconds,
+            payload_bytes=size if flags.payload is None else flags.payload,
+            state_bytes=state,
+            bandwidth=flags.bandwidth * 1e6 / 8,
+            round_trip=flags.round_trip / 1e3,
+            spread=flags.spread,
+            overhead=flags.overhead,
+            lifetime=flags.lifetime or math.inf,
+            restart=flags.restart,
+            silent=flags.silent,
+        )
+        shown.append(simulate(experiment, content, world, flags.rounds, flags.seed))
+        if not flags.json:
+            _show(shown)
+    if flags.json:
+        jobs.say(jobs.to_json([asdict(figures) for figures in shown]))
+
+
+def parameter_bytes(manifest: Manifest) -> int:
+    """Of all parameters."""
+    return sum(
+        math.prod(p.shape) * numpy_dtype(p.dtype).itemsize for p in manifest.parameters
+    )
+
+
+def state_bytes(manifest: Manifest) -> int:
+    """What a newcomer fetches: parameters, outer and inner state."""
+    roles = {"state", "outer", "private"}
+    specs = [
+        *manifest.function("init").results,
+        *manifest.function("outer_step").inputs,
+    ]
+    others = {(s.name, s.role): s for s in specs if s.role in roles}.values()
+    sizes = (math.prod(s.shape) * numpy_dtype(s.dtype).itemsize for s in others)
+    return parameter_bytes(manifest) + sum(sizes)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(word) for word in text.split(",")]
+    except ValueError as error:
+        raise UsageError(f"--workers {text}: expected numbers, 2,4,8") from error
+    if min(numbers) < 1:
+        raise UsageError("--workers: at least one")
+    return numbers
+
+
+def _show(shown: Sequence[Figures]) -> None:
+    """The head before the first line, then the newest line."""
+    if len(shown) == 1:
+        jobs.say("".join(f"{column:>12}" for column in COLUMNS))
+    f = shown[-1]
+    cells = (
+        str(f.workers),
+        f"{f.round_seconds:.2f}",
+        f"{f.sent_bytes / 1e6:.2f}",
+        f"{f.goodput:.3f}",
+        str(f.deaths),
+    )
+    jobs.say("".join(f"{cell:>12}" for cell in cells))
