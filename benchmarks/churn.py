@@ -36,8 +36,7 @@ from churn_parts import Child, Member, Report, footprint, left_behind
 
 FAULTS = {"kill": 40, "stop": 27, "cut one": 12, "cut all": 15, "coordinator": 6}
 """How often each happens, of a hundred."""
-FEWEST, MOST = 2, 8
-QUIET_ROUNDS = 12
+FEWEST, MOST, QUIET_ROUNDS = 2, 8, 12
 Event = tuple["Member", dict[str, Any]]
 
 
