@@ -123,8 +123,9 @@ def _all_reduce(
     comm: Communicator, what: Collective, array: NDArray, tag: str
 ) -> Pending:
     codec = what.attributes.get("codec")
-    compression = {} if codec is None else {"compression": str(codec)}
-    return comm.all_reduce_async(array, what.reduction or "sum", tag=tag, **compression)
+    compression = None if codec is None else str(codec)
+    op = what.reduction or "sum"
+    return comm.all_reduce_async(array, op, tag=tag, compression=compression)
 
 
 def _reduce_scatter(

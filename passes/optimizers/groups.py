@@ -68,8 +68,9 @@ def routed(spec: Optimizer, name: str, rank: int) -> Optimizer:
         return spec
     shared: dict[str, Any] = {f.name: getattr(spec, f.name) for f in fields(Optimizer)}
     floor = spec.min_lr * spec.adam_lr / spec.lr if spec.lr else 0.0
+    shared |= {"lr": spec.adam_lr, "min_lr": floor}
     return AdamW(
-        **shared | {"lr": spec.adam_lr, "min_lr": floor},
+        **shared,
         beta1=spec.adam_beta1,
         beta2=spec.adam_beta2,
     )

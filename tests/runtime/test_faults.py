@@ -30,7 +30,7 @@ def test_a_rate_limits_and_bytes_stay_right(carrier: str) -> None:
     assert all((part == 6).all() for part in parts)
 
 
-def test_a_delay_is_paid_for_each_message_and_order_is_kept() -> None:
+def test_delayed_messages_travel_side_by_side_in_order() -> None:
     plan = FaultPlan(shapes=[Shape(delay=0.05)])
     with world("tcp", 2, {0: plan}) as members:
 
@@ -48,7 +48,7 @@ def test_a_delay_is_paid_for_each_message_and_order_is_kept() -> None:
         _, got = together(members, work)
         took = time.monotonic() - begin
     assert got == list(range(20))
-    assert 0.1 < took < 20 * 0.05 + 10
+    assert took >= 0.05  # of all of them together, as on a long line
 
 
 def test_a_fault_has_precedence_over_a_shape() -> None:
