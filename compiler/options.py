@@ -35,10 +35,10 @@ class CompileOptions:
     describes devices; `sharding` is `auto`, `none` or a file that says how named
     tensors lie (`sharding_file`); `zero` is the ZeRO stage along its axis "dp".
     Over a mesh `pp=4` the program runs in stages: a batch in `microbatches` pieces
-    With `batch` a training step takes so many samples, a multiple of the model's own,
-    and goes through them in the model's batches (0: as the model is).
     (None: as many as stages), in the order of `schedule`; `tied` lets two stages use
     one parameter.
+    With `batch` a training step takes so many samples, a multiple of the model's own,
+    and goes through them in the model's batches (0: as the model is).
     Between devices, reductions travel in buckets of `bucket_bytes` (0: each alone),
     at most `inflight` collectives are under way while the program goes on (0: it waits
     for each), and large floats travel as `wire`, bf16 or f16, where that is given.
@@ -65,9 +65,9 @@ class CompileOptions:
     cluster: Path | None = None
     sharding: str | None = None
     zero: int = 0
-    batch: int = 0
     microbatches: int | None = None
     schedule: str = "1f1b"
+    batch: int = 0
     tied: bool = False
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     inflight: int = DEFAULT_INFLIGHT
@@ -100,10 +100,10 @@ class CompileOptions:
                 f"bucket_bytes={self.bucket_bytes}, inflight={self.inflight}: at least "
                 "0, which is none"
             )
-        if self.batch < 0 or (self.batch and self.mode in ("grad", "forward")):
-            raise ConfigError(f"batch={self.batch}: samples of a training step")
         if self.microbatches is not None and self.microbatches < 1:
             raise ConfigError(f"microbatches={self.microbatches}: at least one")
+        if self.batch < 0 or (self.batch and self.mode in ("grad", "forward")):
+            raise ConfigError(f"batch={self.batch}: samples of a training step")
         if self.jobs is not None and self.jobs < 1:
             raise ConfigError(f"jobs={self.jobs}: at least one compiler must run")
         if self.mode in ("grad", "forward") and (self.optimizer or self.algorithm):
