@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import ProtocolError, UsageError
-from pcp.runtime.calls import Seat
 from pcp.runtime.group import Group
+from pcp.runtime.movements import Movements
 from pcp.runtime.probing import Effort, measure
 from pcp.runtime.ring_order import EXACT, Order, best_order, improved, normal, worth
 from pcp.runtime.topology import (
@@ -83,10 +83,9 @@ class Arrangement:
             self.improver = None
 
 
-class Arranged:
+class Arranged(Movements):
     """The part of a communicator that knows its ring."""
 
-    _seat: Seat
     _group: Group
     _arrangement: Arrangement
 
@@ -216,14 +215,6 @@ class Arranged:
         whole = self.all_gather(raw, tag=_TAG)
         cuts = np.split(whole, np.cumsum(sizes)[:-1])
         return tuple(_profile(cut.tobytes()) for cut in cuts)
-
-    def all_gather(self, array: NDArray, *, tag: str = "", timeout: Any = None) -> Any:
-        raise NotImplementedError
-
-    def broadcast(
-        self, array: NDArray, root: int = 0, *, tag: str = "", timeout: Any = None
-    ) -> Any:
-        raise NotImplementedError
 
 
 def _profile(raw: bytes) -> Profile:

@@ -13,27 +13,25 @@ raises on all of them and leaves their arrays as they were.
 import hashlib
 import itertools
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from pcp.errors import CollectiveAborted, ConfigError, RuntimeFault, UsageError
-from pcp.runtime import calls, engines, keys
+from pcp.errors import CollectiveAborted, ConfigError, RuntimeFault
+from pcp.runtime import engines, keys
 from pcp.runtime.arranged import Arranged, Arrangement
-from pcp.runtime.arrays import foreign
-from pcp.runtime.calls import Seat, Squeeze
-from pcp.runtime.codecs import Codec, codec
+from pcp.runtime.calls import Seat
 from pcp.runtime.faults import FaultPlan
-from pcp.runtime.feedback import ErrorFeedback
 from pcp.runtime.group import Group
 from pcp.runtime.in_process import pair
 from pcp.runtime.loop import Loop
 from pcp.runtime.observed import Observed
 from pcp.runtime.operation import Operation, Pending
 from pcp.runtime.param_sync import SyncReport, param_sync
-from pcp.runtime.rooted import Rooted
+from pcp.runtime.posting import Seconds
+from pcp.runtime.reductions import Reductions
 from pcp.runtime.uneven import Uneven
 
 if TYPE_CHECKING:
@@ -42,15 +40,13 @@ if TYPE_CHECKING:
     from pcp.runtime.striping import Streams
     from pcp.runtime.tls import Tls
 
-Seconds = float | timedelta | None
-
 
 def seconds(value: float | timedelta) -> float:
     """A duration in seconds."""
     return value.total_seconds() if isinstance(value, timedelta) else float(value)
 
 
-class Communicator(Rooted, Uneven, Observed, Arranged):
+class Communicator(Reductions, Uneven, Observed, Arranged):
     """One member of a group. Safe to use from several threads."""
 
     def __init__(
@@ -250,237 +246,6 @@ class Communicator(Rooted, Uneven, Observed, Arranged):
 
     # Collectives.
 
-    def all_reduce(
-        self,
-        array: NDArray,
-        op: str = "sum",
-        *,
-        algorithm: str | None = None,
-        compression: str | Codec | None = None,
-        feedback: ErrorFeedback | None = None,
-        tag: str = "",
-        timeout: Seconds = None,
-    ) -> NDArray:
-        """`array` becomes the reduction of all members' arrays; returns it.
-
-        `op` is sum, mean, max, min or prod. All members end with the same
-        bits; `reduction` declares the order and the accumulation type.
-        `algorithm` overrides the choice by size and world (`schedules` has them).
-        `compression` names one of `codecs`, for sums and means of floats up to
-        32 bits; `feedback` keeps under the tag what it drops, for the next call.
-        """
-        return self.all_reduce_async(
-            array,
-            op,
-            algorithm=algorithm,
-            compression=compression,
-            feedback=feedback,
-            tag=tag,
-            timeout=timeout,
-        ).result()
-
-    @foreign(writes=True)
-    def all_reduce_async(
-        self,
-        array: NDArray,
-        op: str = "sum",
-        *,
-        algorithm: str | None = None,
-        compression: str | Codec | None = None,
-        feedback: ErrorFeedback | None = None,
-        tag: str = "",
-        timeout: Seconds = None,
-    ) -> Pending:
-        """As `all_reduce`, at once; `result()` of what it returns waits.
-
-        The array must be left alone until then.
-        """
-        squeeze = _squeeze(compression, feedback, tag)
-        patience = self._patience(timeout)
-        operation = calls.all_reduce(
-            self._seat, array, op, patience, squeeze, algorithm
-        )
-        return self._post(operation, tag)
-
-    def reduce_scatter(
-        self,
-        array: NDArray,
-        op: str = "sum",
-        *,
-        sizes: Sequence[int] | None = None,
-        compression: str | Codec | None = None,
-        feedback: ErrorFeedback | None = None,
-        tag: str = "",
-        timeout: Seconds = None,
-    ) -> NDArray:
-        """This member's part of the reduction, split along the first dimension.
-
-        `sizes` are the members' numbers of rows; without it, of n rows members
-        get n // world_size each, the first n % world_size of them one more.
-        `compression` and `feedback` are as in `all_reduce`.
-        """
-        return self.reduce_scatter_async(
-            array,
-            op,
-            sizes=sizes,
-            compression=compression,
-            feedback=feedback,
-            tag=tag,
-            timeout=timeout,
-        ).result()
-
-    @foreign()
-    def reduce_scatter_async(
-        self,
-        array: NDArray,
-        op: str = "sum",
-        *,
-        sizes: Sequence[int] | None = None,
-        compression: str | Codec | None = None,
-        feedback: ErrorFeedback | None = None,
-        tag: str = "",
-        timeout: Seconds = None,
-    ) -> Pending:
-        """As `reduce_scatter`, at once."""
-        squeeze = _squeeze(compression, feedback, tag)
-        patience = self._patience(timeout)
-        operation = calls.reduce_scatter(
-            self._seat, array, op, sizes, patience, squeeze
-        )
-        return self._post(operation, tag)
-
-    def all_gather(
-        self, array: NDArray, *, tag: str = "", timeout: Seconds = None
-    ) -> NDArray:
-        """All members' arrays, joined along the first dimension in rank order.
-
-        First dimensions may differ; scalars become a vector.
-        """
-        return self.all_gather_async(array, tag=tag, timeout=timeout).result()
-
-    @foreign()
-    def all_gather_async(
-        self, array: NDArray, *, tag: str = "", timeout: Seconds = None
-    ) -> Pending:
-        """As `all_gather`, at once."""
-        operation = calls.all_gather(self._seat, array, self._patience(timeout))
-        return self._post(operation, tag)
-
-    def broadcast(
-        self,
-        array: NDArray,
-        root: int = 0,
-        *,
-        tag: str = "",
-        timeout: Seconds = None,
-    ) -> NDArray:
-        """`array` becomes the root's, on all members; returns it."""
-        return self.broadcast_async(array, root, tag=tag, timeout=timeout).result()
-
-    @foreign(writes=True)
-    def broadcast_async(
-        self,
-        array: NDArray,
-        root: int = 0,
-        *,
-        among: Iterable[int] | None = None,
-        turn: int | None = None,
-        tag: str = "",
-        timeout: Seconds = None,
-    ) -> Pending:
-        """As `broadcast`, at once; `among` limits it to some members.
-
-        Members that sit some of a tag's broadcasts out say by `turn`, which
-        only grows, which one they mean.
-        """
-        patience = self._patience(timeout)
-        operation = calls.broadcast(self._seat, array, root, among, patience)
-        return self._post(operation, tag, turn)
-
-    def all_to_all(
-        self, array: NDArray, *, tag: str = "", timeout: Seconds = None
-    ) -> NDArray:
-        """Part j of the first dimension goes to member j; theirs come back.
-
-        The first dimension must be a multiple of the world size; the result
-        has the shape of `array`, part i coming from member i.
-        """
-        return self.all_to_all_async(array, tag=tag, timeout=timeout).result()
-
-    @foreign()
-    def all_to_all_async(
-        self, array: NDArray, *, tag: str = "", timeout: Seconds = None
-    ) -> Pending:
-        """As `all_to_all`, at once."""
-        operation = calls.all_to_all(self._seat, array, self._patience(timeout))
-        return self._post(operation, tag)
-
-    def permute(
-        self,
-        array: NDArray,
-        pairs: Sequence[tuple[int, int]],
-        *,
-        tag: str = "",
-        timeout: Seconds = None,
-    ) -> NDArray:
-        """The array of whoever sends here by `pairs` of (source, target).
-
-        A member that is nobody's target gets zeros.
-        """
-        return self.permute_async(array, pairs, tag=tag, timeout=timeout).result()
-
-    @foreign()
-    def permute_async(
-        self,
-        array: NDArray,
-        pairs: Sequence[tuple[int, int]],
-        *,
-        tag: str = "",
-        timeout: Seconds = None,
-    ) -> Pending:
-        """As `permute`, at once."""
-        operation = calls.permute(self._seat, array, pairs, self._patience(timeout))
-        return self._post(operation, tag)
-
-    def send(
-        self, array: NDArray, dst: int, tag: int = 0, *, timeout: Seconds = None
-    ) -> None:
-        """Send to the member whose `recv` has the same tag.
-
-        Up to 32 KiB is handed over at once; more waits for the receiver.
-        """
-        self.send_async(array, dst, tag, timeout=timeout).result()
-
-    @foreign()
-    def send_async(
-        self, array: NDArray, dst: int, tag: int = 0, *, timeout: Seconds = None
-    ) -> Pending:
-        """As `send`, at once."""
-        operation = calls.send(self._seat, array, dst, self._patience(timeout))
-        return self._post(operation, f"p2p/{self.rank}/{dst}/{tag}")
-
-    def recv(
-        self, out: NDArray, src: int, tag: int = 0, *, timeout: Seconds = None
-    ) -> NDArray:
-        """`out` becomes what member `src` sends under the tag; returns it."""
-        return self.recv_async(out, src, tag, timeout=timeout).result()
-
-    @foreign(writes=True)
-    def recv_async(
-        self, out: NDArray, src: int, tag: int = 0, *, timeout: Seconds = None
-    ) -> Pending:
-        """As `recv`, at once."""
-        operation = calls.recv(self._seat, out, src, self._patience(timeout))
-        return self._post(operation, f"p2p/{src}/{self.rank}/{tag}")
-
-    def barrier(self, *, tag: str = "", timeout: Seconds = None) -> None:
-        """Wait until all members are here."""
-        self.barrier_async(tag=tag, timeout=timeout).result()
-
-    def barrier_async(self, *, tag: str = "", timeout: Seconds = None) -> Pending:
-        """As `barrier`, at once."""
-        return self._post(calls.barrier(self._seat, self._patience(timeout)), tag)
-
     def group(
         self,
         ranks: Sequence[int],
@@ -566,16 +331,6 @@ class Communicator(Rooted, Uneven, Observed, Arranged):
             operation.seq = next(counter) if turn is None else turn
             loop.call(self._group.post, operation)
         return operation.pending
-
-
-def _squeeze(
-    compression: str | Codec | None, feedback: ErrorFeedback | None, tag: str
-) -> Squeeze | None:
-    if compression is None:
-        if feedback is not None:
-            raise UsageError("feedback= without compression= has nothing to remember")
-        return None
-    return Squeeze(codec(compression), feedback, tag)
 
 
 def _hashed(tag: str) -> int:

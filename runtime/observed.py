@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pcp.errors import Timeout, UsageError
 from pcp.runtime.group import Group
 from pcp.runtime.health import PeerHealth, Straggler, stragglers
+from pcp.runtime.movements import Movements
+from pcp.runtime.rooted import Rooted
 from pcp.runtime.telemetry import Metric
 from pcp.runtime.tracing import Events, Recorder, Traced, write_trace
 
@@ -21,7 +22,7 @@ _ECHO_SECONDS = 10.0
 _ASK_AGAIN_SECONDS = 2.0
 
 
-class Observed:
+class Observed(Rooted, Movements):
     """The part of a communicator that can be looked into."""
 
     timeout: float
@@ -147,11 +148,3 @@ class Observed:
                 again = now + _ASK_AGAIN_SECONDS
                 group.loop.call(ask)
             time.sleep(0.0005)
-
-    def all_gather(self, array: NDArray, *, tag: str = "", timeout: Any = None) -> Any:
-        raise NotImplementedError
-
-    def gather(
-        self, array: NDArray, root: int = 0, *, tag: str = "", timeout: Any = None
-    ) -> Any:
-        raise NotImplementedError

@@ -7,7 +7,6 @@
 """
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -20,16 +19,14 @@ from pcp.runtime.calls import Seat
 from pcp.runtime.collectives import EagerReduce, Exchange, Ring
 from pcp.runtime.framing import Header
 from pcp.runtime.operation import Operation, Pending
+from pcp.runtime.posting import Posting, Seconds
 from pcp.runtime.reduction import EAGER_BYTES, Reduction, bounds
 
-Seconds = float | timedelta | None
 _NOTHING = memoryview(b"")
 
 
-class Rooted:
+class Rooted(Posting):
     """The part of a communicator that has roots."""
-
-    _seat: Seat
 
     def reduce(
         self,
@@ -109,12 +106,6 @@ class Rooted:
         """As `scatter`, at once."""
         patience = self._patience(timeout)
         return self._post(scatter(self._seat, array, root, sizes, patience), tag)
-
-    def _patience(self, timeout: Seconds) -> float:
-        raise NotImplementedError
-
-    def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:
-        raise NotImplementedError
 
 
 class RingToRoot(Ring):

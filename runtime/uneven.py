@@ -1,7 +1,6 @@
 """An all_to_all whose parts have any size."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,11 @@ from pcp.runtime.buffers import checked, octets
 from pcp.runtime.calls import Seat
 from pcp.runtime.collectives import Exchange
 from pcp.runtime.operation import Operation, Pending
+from pcp.runtime.posting import Posting, Seconds
 
-Seconds = float | timedelta | None
 
-
-class Uneven:
+class Uneven(Posting):
     """The part of a communicator whose members send parts of any size."""
-
-    _seat: Seat
 
     def exchange(
         self, parts: Sequence[NDArray], *, tag: str = "", timeout: Seconds = None
@@ -38,12 +34,6 @@ class Uneven:
     ) -> Pending:
         """As `exchange`, at once."""
         return self._post(exchange(self._seat, parts, self._patience(timeout)), tag)
-
-    def _patience(self, timeout: Seconds) -> float:
-        raise NotImplementedError
-
-    def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:
-        raise NotImplementedError
 
 
 def exchange(seat: Seat, parts: Sequence[NDArray], timeout: float) -> Operation:
