@@ -46,6 +46,9 @@ MEMORY = {
     "gpt 256, tp=2": (gpt, (2, 256, 4, 64), "tp=2"),
     "mlp 1024, dp=2 zero=2": (mlp, (4, 1024, 64), "dp=2 zero=2"),
     "mlp 512, dp=1": (mlp, (4, 512, 2048), "dp=1"),
+    "gpt 192, dp=2 zero=3": (gpt, (3, 192, 2, 64), "dp=2 zero=3"),
+    "gpt 128, tp=2": (gpt, (2, 128, 8, 64), "tp=2"),
+    "mlp 768, dp=2 zero=3": (mlp, (4, 768, 128), "dp=2 zero=3"),
 }
 
 TIME = {

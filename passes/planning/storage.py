@@ -114,6 +114,7 @@ def temporary_bytes(
     """The most bytes held at once besides the arguments.
 
     `placed` values take the place of arguments; `lasting` ones are held to the end.
+    So is what goes over the wire: IREE leaves what it exports to the end of the call.
     """
     storage = Storage.read(block)
     ops = [view.operation for view in block.operations]
@@ -121,7 +122,8 @@ def temporary_bytes(
     for i, op in enumerate(ops):
         for value in storage.read_by(op):
             last[value] = i
-    last |= dict.fromkeys(lasting, len(ops) - 1)
+    sent = [v for op in ops if _sends(op) for v in storage.read_by(op)]
+    last |= dict.fromkeys([*lasting, *sent], len(ops) - 1)
     ends: dict[int, int] = {}
     elsewhere = {*block.arguments, *placed}
     for value, i in last.items():
@@ -135,6 +137,13 @@ def temporary_bytes(
         most = max(most, held + inner)
         held -= ends.get(i, 0)
     return most
+
+
+def _sends(op: ir.Operation) -> bool:
+    """Whether its operands go to other devices, at once or while work goes on."""
+    return op.name in ("pcp.start", "pcp.send") or (
+        op.name.startswith("pcp.") and "axes" in op.attributes
+    )
 
 
 def _bodies(op: ir.Operation) -> Iterator[ir.Block]:
