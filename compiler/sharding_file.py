@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from pcp.dialect.bindings import ir
 from pcp.errors import ConfigError, nearest
@@ -37,7 +38,7 @@ class Rules:
     def read(cls, path: Path) -> "Rules":
         """Read a file; raises `ConfigError` with the path and what is wrong."""
         try:
-            content = json.loads(path.read_text())
+            content = json.loads(path.read_text(), object_pairs_hook=_once)
         except OSError as error:
             raise ConfigError(
                 f"{path}: cannot read the shardings: {error.strerror}"
@@ -78,6 +79,14 @@ class Rules:
                 "dimensions are given for it"
             )
         return Layout(dims + ((),) * (len(shape) - len(dims)))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys are there once: JSON itself keeps the last, silently."""
+    keys = [key for key, _ in pairs]
+    if twice := {key for key in keys if keys.count(key) > 1}:
+        raise ValueError(f"{', '.join(sorted(twice))}: said twice; keep one of them")
+    return dict(pairs)
 
 
 def _axes(path: Path, pattern: str, dims: object) -> tuple[tuple[str, ...], ...]:

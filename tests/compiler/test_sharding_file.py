@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pcp.compiler.sharding_file import annotate
+from pcp.compiler.sharding_file import Rules, annotate
 from pcp.dialect.context import parse
 from pcp.errors import ConfigError
 from pcp.mesh import Mesh
@@ -56,3 +56,10 @@ def test_what_is_wrong(tensors: object, says: str, tmp_path: Path) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read the shardings: No such file"):
         annotate(parse(MODEL), MESH, str(tmp_path / "none.json"))
+
+
+def test_a_tensor_that_is_said_twice(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    path.write_text('{"tensors": {"w": [["dp"]], "w": [[]]}}')
+    with pytest.raises(ConfigError, match=r"s\.json: w: said twice"):
+        Rules.read(path)
