@@ -54,3 +54,12 @@ func.func @elastic(%x: tensor<8xf32>) -> tensor<8xf32> {
 func.func @nothing_left(%x: tensor<7x4xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"], []], [], []>}) -> tensor<7x4xf32> {
   return %x : tensor<7x4xf32>
 }
+
+// -----
+
+"pcp.device"() {sym_name = "gpu0", target = @sm_90a} : () -> ()
+// expected-error@+1 {{there is no pcp.device @gpu1 (there is @gpu0). Did you mean 'gpu0'?}}
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [@gpu0, @gpu1], sym_name = "m"} : () -> ()
+func.func @devices(%x: tensor<8xf32>) -> tensor<8xf32> {
+  return %x : tensor<8xf32>
+}

@@ -6,7 +6,7 @@ from pcp.dialect.attributes import ELASTIC, Split, axis_sizes
 from pcp.dialect.base import as_integers, symbols
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
-from pcp.errors import PassError
+from pcp.errors import PassError, nearest
 from pcp.mesh import Mesh
 from pcp.passes.rewriting import refuse
 
@@ -55,7 +55,7 @@ def read_meshes(module: ir.Module) -> dict[str, Mesh]:
 
 
 def only_mesh(module: ir.Module) -> Mesh:
-    """The module's mesh; a program lies on one."""
+    """The module's mesh; a program lies on one, whose devices are there."""
     meshes = read_meshes(module)
     if len(meshes) != 1:
         found = ", ".join(f"@{name}" for name in meshes) or "none"
@@ -63,4 +63,23 @@ def only_mesh(module: ir.Module) -> Mesh:
             f"{location_string(module.operation.location)}: a program is spread over "
             f"exactly one pcp.mesh; this module has {found}"
         )
+    _check_devices(module)
     return next(iter(meshes.values()))
+
+
+def _check_devices(module: ir.Module) -> None:
+    ops = [view.operation for view in module.body.operations]
+    known = [
+        ir.StringAttr(op.attributes["sym_name"]).value
+        for op in ops
+        if op.name == "pcp.device"
+    ]
+    for op in ops:
+        for name in symbols(op, "devices") if op.name == "pcp.mesh" else ():
+            if name not in known:
+                there = ", ".join(f"@{k}" for k in known) or "none"
+                refuse(
+                    op,
+                    f"there is no pcp.device @{name} (there is {there})."
+                    f"{nearest(name, known)}",
+                )
