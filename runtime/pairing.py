@@ -43,11 +43,17 @@ class Pair:
         self.rank = int(partner is not None and partner < group.rank)
 
     def all_reduce_async(
-        self, array: NDArray, op: str = "sum", *, tag: str = ""
+        self,
+        array: NDArray,
+        op: str = "sum",
+        *,
+        compression: str | None = None,
+        tag: str = "",
     ) -> Pending:
         """`array` becomes the sum over the pair."""
-        if op != "sum":
-            raise UsageError(f"a pair takes sums, not {op}")
+        if op != "sum" or compression is not None:
+            how = f" in {compression}" if compression else ""
+            raise UsageError(f"a pair takes plain sums, not {op}{how}")
         if self._partner is None:
             pending = Pending()
             pending.set_result(array)
