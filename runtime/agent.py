@@ -31,6 +31,8 @@ class Agent:
         self.turn = 0
         """Votes of this epoch that were answered without a change."""
         self._prepared = 0
+        self._gone: dict[int, list[str]] = {}
+        """By epoch: whom the coordinator called dead."""
         self._candidates: tuple[list[str], list[str]] = ([], [])
         self._say = say
         self._renewal = renewal
@@ -66,12 +68,14 @@ class Agent:
     def past(self) -> Past:
         """What a coordinator is told by a member that comes back."""
         newest = (self.names, self.addresses)
-        if self.formed is not None:
+        formed = self.formed.epoch if self.formed is not None else 0
+        if formed:
             newest = self._candidates
         return Past(
             epoch=self.epoch,
             group=dict(zip(*newest, strict=True)),
-            formed=self.formed.epoch if self.formed is not None else 0,
+            formed=formed,
+            gone=self._gone.get(formed or self.epoch, []),
             prepared=self._prepared,
             turn=self.turn,
             voting=self.voting,
@@ -114,6 +118,7 @@ class Agent:
         ):
             if group is not None and group.epoch == epoch and name in names:
                 rank = names.index(name)
+                self._gone.setdefault(epoch, []).append(name)
                 group.peer_died(rank, f"rank {rank} ({name}) is lost: it left or died")
 
     def _query(self, epoch: int, key: Key) -> None:
@@ -128,6 +133,7 @@ class Agent:
             self.names, self.addresses = self._candidates
             self.group.arbiter = lambda key: self._ask(epoch, key)
             self.turn = 0
+            self._gone = {e: names for e, names in self._gone.items() if e >= epoch}
         elif self.voting and self.epoch == epoch:
             self.turn += 1
         else:

@@ -318,6 +318,10 @@ def _past(said: dict[str, Any]) -> Past:
         raise ValueError("a group is addresses by name")
     if not all(isinstance(address, str) for address in past.group.values()):
         raise ValueError("an address is text")
+    if not isinstance(past.gone, list) or not all(
+        isinstance(name, str) for name in past.gone
+    ):
+        raise ValueError("who is gone is a list of names")
     return past
 
 

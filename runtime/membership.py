@@ -98,6 +98,8 @@ class Past:
     """A later epoch of which it has all connections; 0 for none."""
     group: dict[str, str] = field(default_factory=dict)
     """Addresses of the later one's members by name, in order of rank."""
+    gone: list[str] = field(default_factory=list)
+    """Those of them that a coordinator called dead: outcomes did without them."""
     prepared: int = 0
     """The last epoch it heard of."""
     turn: int = 0
@@ -167,6 +169,8 @@ class Membership:
         sends: list[Send] = []
         if max(past.epoch, past.formed) > self.epoch:
             sends = self._adopt(past)
+        if max(past.epoch, past.formed) == self.epoch:
+            sends += self._bury(past.gone)
         if name not in self.members:
             if known == past.prepared and not past.epoch and not past.formed:
                 return sends + self.join(name, address)
@@ -213,6 +217,20 @@ class Membership:
             for member in gone
             if member.at > 0
         ]
+
+    def _bury(self, names: list[str]) -> list[Send]:
+        """Members that an earlier coordinator called dead stay dead for this one.
+
+        It may have decided without them what others have carried out since.
+        """
+        sends: list[Send] = []
+        for name in names if self.phase is not Phase.FORMING else ():
+            member = self.members.get(name)
+            if name in self.group and member and member.at in (-1, self.epoch):
+                sends += self.died(name)
+                why = f"{name} was taken for dead in epoch {self.epoch}: join anew"
+                sends += [Send(name, "refused", {"reason": why})] * (member.at > 0)
+        return sends
 
     def _catch_up(self) -> list[Send]:
         """Say go again to those who missed it when the coordinator went.

@@ -204,6 +204,26 @@ def test_newcomers_wait_for_a_group_that_may_come_back() -> None:
     assert messages(empty.settle()) == [("new", "prepare")]
 
 
+def test_who_was_called_dead_before_a_restart_stays_dead() -> None:
+    """An outcome may have been decided without it, and carried out (seed 36042)."""
+    group = {"a": "A", "b": "B", "c": "C"}
+    known = {"epoch": 5, "group": group, "prepared": 5}
+    state = Membership(generation=1, settled=False)
+    state.resume("a", "A", Past(**known, broken=True, gone=["c"]))
+    assert state.survivors == ["a", "b"]
+    sends = state.resume("c", "C", Past(**known))
+    assert [(send.to, send.what) for send in sends] == [("c", "refused")]
+    state = Membership(generation=1, settled=False)
+    state.resume("c", "C", Past(**known))
+    sends = state.resume("a", "A", Past(**known, broken=True, gone=["c"]))
+    assert ("c", "refused") in [(send.to, send.what) for send in sends]
+
+
+@pytest.mark.parametrize("seed", [36042])
+def test_schedules_that_once_divided_the_members(seed: int) -> None:
+    simulate(range(seed, seed + 1))
+
+
 def simulate(seeds: range) -> tuple[int, int, int]:
     """Epochs, sums and aborts of these runs; raises on any violation."""
     counts = [0, 0, 0]
