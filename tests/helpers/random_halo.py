@@ -17,8 +17,10 @@ from helpers.random_ops import Program, Value
 from helpers.random_spmd import random_program
 from helpers.spmd_runs import partitioned, whole
 
+from pcp.compiler.catalog import pipeline
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
+from pcp.dialect.context import parse
 from pcp.dialect.hlo_windows import (
     Convolution,
     Dims,
@@ -27,6 +29,7 @@ from pcp.dialect.hlo_windows import (
     dilated,
     reduce_window,
 )
+from pcp.errors import PassError
 from pcp.passes.sharding import factors, ways
 from pcp.passes.sharding.propagation import Propagation
 
@@ -238,7 +241,8 @@ def program(seed: int, length: int = 5, ops=OPS) -> tuple[str, list[np.ndarray]]
     text, inputs = random_program(seed, length, ops=ops, shape=_shape, cut=0.9)
     rng = random.Random(seed)
     if rng.random() < 0.2:
-        text = _weighted(text)
+        weighted = _weighted(text)
+        text = weighted if _everyone_has_some(weighted) else text
     return text, inputs
 
 
@@ -247,6 +251,17 @@ def _weighted(text: str) -> str:
     size = int(text.partition('#pcp.axis<"a", ')[2][0])
     split = f'split = #pcp.split<"a", {WEIGHTS[size]}>, sym_name = "m"'
     return text.replace('sym_name = "m"', split, 1)
+
+
+def _everyone_has_some(text: str) -> bool:
+    """Whether no annotation leaves a member nothing (annotations.py refuses that)."""
+    try:
+        pipeline("builtin.module(pcp-propagate-sharding)").run(parse(text))
+    except PassError as error:
+        if "leaves part" not in str(error):
+            raise
+        return False
+    return True
 
 
 @contextmanager
