@@ -1,0 +1,42 @@
+"""The README's Python, run as it stands."""
+
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from helpers.repository import ROOT
+
+
+def _blocks() -> list[str]:
+    text = (ROOT / "README.md").read_text()
+    return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def test_a_model_of_jax_is_compiled_and_differentiated(tmp_path: Path) -> None:
+    (block,) = (b for b in _blocks() if "from_jax" in b)
+    check = "\nassert gradients[0].shape == w.shape and np.any(gradients[0])"
+    subprocess.run(
+        [sys.executable, "-c", block + check], cwd=tmp_path, check=True, timeout=120
+    )
+
+
+def test_four_processes_sum(tmp_path: Path) -> None:
+    (block,) = (b for b in _blocks() if "Communicator.connect" in b)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert "29500" in block
+    block = block.replace("29500", str(port)).replace(
+        "comm.barrier()", "assert (future.result(30) == 6).all()\ncomm.barrier()"
+    )
+    members = [
+        subprocess.Popen([sys.executable, "-c", block, str(rank)], cwd=tmp_path)
+        for rank in range(4)
+    ]
+    try:
+        assert [one.wait(60) for one in members] == [0] * 4
+    finally:
+        for one in members:
+            one.kill()
+            one.wait()
