@@ -52,6 +52,7 @@ class Member:
         return {
             "worker": self.name,
             "index": self.index,
+            "address": self.address,
             "target": self.hello.target,
             "backend": self.hello.backend,
             "device": self.hello.device,

@@ -36,8 +36,8 @@ class Rounds:
         self._pool: LeasePool | None = None
         self.attempt: Attempt | None = None
         """The round under way."""
-        self.done: list[Round] = []
-        """Rounds that were committed by this process."""
+        self.newest: Round | None = None
+        """The last round that was committed by this process."""
         self._group: list[str] = []
         self.alone = False
         """A round has one member; other workers stand by."""
@@ -297,7 +297,7 @@ class Rounds:
                     validate_share=shares.get(name),
                 )
             )
-        self.done.append(record)
+        self.newest = record
         self._shepherd.observer.round(record)
         due = attempt.round % self._experiment.checkpoint_every == 0
         if due or self.exhausted():

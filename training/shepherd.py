@@ -327,7 +327,7 @@ class Shepherd:
             self._held_since = self.now()
         # After a restart the others get a moment to come back too.
         late = self.now() - self._held_since > self.grace
-        return self._recovery.all_back() and (late or bool(self.rounds.done))
+        return self._recovery.all_back() and (late or self.rounds.newest is not None)
 
     # The end ------------------------------------------------------------------
 

@@ -2,6 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
+from pcp.training.attempt import Attempt
+from pcp.training.members import Member
+
 if TYPE_CHECKING:
     from pcp.training.shepherd import Shepherd
 
@@ -10,7 +13,7 @@ def status_of(shepherd: "Shepherd") -> dict[str, Any]:
     """The state of the run; losses in nats a token, times in seconds."""
     rounds, now = shepherd.rounds, shepherd.now()
     attempt, progress = rounds.attempt, shepherd.ledger.progress
-    newest = rounds.done[-1] if rounds.done else None
+    newest = rounds.newest
     return {
         "run": str(shepherd.folder.path),
         "phase": phase(shepherd),
@@ -18,14 +21,28 @@ def status_of(shepherd: "Shepherd") -> dict[str, Any]:
         "rounds": shepherd.experiment.outer_loop_steps,
         "epoch": progress.epoch,
         "wanted": shepherd.wanted,
-        "workers": [member.describe(now) for member in shepherd.roster],
+        "workers": [
+            member.describe(now) | {"doing": doing(member, attempt)}
+            for member in shepherd.roster
+        ],
         "prepared": len(attempt.prepared) if attempt else 0,
         "loss": newest.loss if newest else None,
         "tokens_per_second": newest.tokens_per_second if newest else None,
         "tokens": progress.tokens,
         "seconds": shepherd.age,
+        "saving": shepherd.saver.busy,
+        "validating": shepherd.validation.open,
         **shepherd.orders.describe(),
     }
+
+
+def doing(member: Member, attempt: Attempt | None) -> str:
+    """A member's part in the round under way; its state if it has none."""
+    if attempt is None or member.name not in attempt.members:
+        return member.state
+    if member.name in attempt.prepared:
+        return "prepared"
+    return "exchanging" if member.name in attempt.computed else "computing"
 
 
 def phase(shepherd: "Shepherd") -> str:

@@ -355,6 +355,9 @@ def test_the_status_is_there_for_the_asking(tmp_path):
     values = ask("127.0.0.1", shepherd.port, 5.0)
     assert values["round"] >= 2
     assert [w["worker"] for w in values["workers"]] == ["w"]
+    doing = {"computing", "exchanging", "prepared", "ready"}
+    assert values["workers"][0]["doing"] in doing
+    assert isinstance(shepherd.rounds.newest, metrics.Round)  # the last alone
     assert any("worker   0 cpu" in line for line in lines(values))
     thread.finish()
     assert worker.finish(10)
