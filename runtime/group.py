@@ -274,8 +274,10 @@ class Group:
                 raise ProtocolError(f"there is no rank {header.step - 1} to lose")
             case Kind.OPEN | Kind.DATA | Kind.DONE | Kind.ABORT:
                 self._dispatch(rank, header, payload)
-            case Kind.LOST:
+            case Kind.LOST if rank not in self._left:
                 self._lose(header.step, text(payload))
+            case Kind.LOST:
+                pass  # who is given up itself has no say about others
             case Kind.BREAK:
                 self._break(CollectiveAborted(f"rank {rank}: {text(payload)}"))
             case Kind.BYE:
@@ -349,6 +351,8 @@ class Group:
         if rank in self._left or rank == self.rank:
             return
         self._left.add(rank)
+        if self._said_goodbye(rank):
+            return
         self.telemetry.count("peer lost")
         error = PeerLost(reason, peer=rank)
         if self.fault is None:
@@ -362,6 +366,16 @@ class Group:
             link.sever()
         for operation in list(self._operations.values()):
             operation.on_lost(rank, error)
+
+    def _said_goodbye(self, rank: int) -> bool:
+        """Hear what a lost member had said before; whether that was a goodbye.
+
+        Its votes may have arrived before the news of its death, over other links.
+        """
+        link = self.links.get(rank)
+        if link is not None:
+            link.exhaust()
+        return link in self._closing
 
     def _break(self, error: RuntimeFault) -> None:
         if self.fault is None:

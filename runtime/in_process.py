@@ -7,6 +7,7 @@ the way, so that everything above behaves as it does over TCP.
 
 import threading
 import time
+from collections import deque
 
 from pcp.errors import PeerLost, ProtocolError, RuntimeFault
 from pcp.runtime.framing import (
@@ -36,6 +37,7 @@ class InProcessLink:
         self._peer: InProcessLink | None = None
         self._copying = threading.Lock()
         self._pending: dict[int, Frame] = {}
+        self._arrived: deque[tuple[bytes, Frame, int]] = deque()
         self._next = 0
         self._open = True
 
@@ -48,9 +50,8 @@ class InProcessLink:
         self._pending[self._next] = frame
         self.bytes_sent += HEADER_BYTES + len(frame.payload)
         self.last_sent = time.monotonic()
-        peer._loop.call(
-            peer._receive, pack_header(frame, self.epoch), frame, self._next
-        )
+        peer._arrived.append((pack_header(frame, self.epoch), frame, self._next))
+        peer._loop.call(peer._receive)
 
     def recall(self, tag: int, seq: int) -> None:
         """Copy what the peer has not taken yet: the sender's buffer is free again."""
@@ -59,6 +60,11 @@ class InProcessLink:
                 if frame.kind is Kind.DATA and (frame.tag, frame.seq) == (tag, seq):
                     frame.payload = bytes(frame.payload)
                     frame.on_sent = None
+
+    def exhaust(self) -> None:
+        """Deliver what was handed over and is not received yet."""
+        for _ in range(len(self._arrived)):
+            self._receive()
 
     def close(self, *, flush: float = 0.0) -> None:
         """End the link; what was handed over before is still delivered."""
@@ -77,10 +83,11 @@ class InProcessLink:
         """Whether frames still pass."""
         return self._open
 
-    def _receive(self, head: bytes, frame: Frame, number: int) -> None:
+    def _receive(self) -> None:
         peer = self._peer
-        if not self._open or peer is None:
+        if not self._open or peer is None or not self._arrived:
             return
+        head, frame, number = self._arrived.popleft()
         try:
             self._take(head, frame, peer)
         except RuntimeFault as fault:

@@ -181,6 +181,10 @@ class SharedLink:
         )
         self._tcp.recall(tag, seq)
 
+    def exhaust(self) -> None:
+        """Deliver what has arrived, payloads in slots too."""
+        self._tcp.exhaust()
+
     def close(self, *, flush: float = 0.0) -> None:
         """Say what can be said without more slots, then end the connection."""
         self._flush_waiting()

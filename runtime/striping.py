@@ -155,6 +155,11 @@ class StripedLink:
         self._first.recall(tag, seq)
         self._advance()
 
+    def exhaust(self) -> None:
+        """Deliver what has arrived over all lanes, as far as it has its turn."""
+        for lane in self._all:
+            lane.exhaust()
+
     def close(self, *, flush: float = 0.0) -> None:
         """Say what needs no lane, then end the connections.
 

@@ -26,6 +26,8 @@ from pcp.runtime.transport import Sink, Wire, translate
 _NOTHING = memoryview(b"")
 _TURN_BYTES = 4 << 20
 """At most this much is read from one peer before the others get a turn."""
+_ALL_BYTES = 64 << 20
+"""More than a kernel keeps of what arrived for one connection."""
 _AT_ONCE = 4 << 10
 """Payloads from this size on are sent when they come."""
 _GATHER_BYTES = 512 << 10
@@ -95,6 +97,8 @@ class TcpLink:
         self._leaving = False
         self._flushed = False
         self._deaf = False
+        self._reading = False
+        self._mute: RuntimeFault | None = None
         sock.setblocking(False)
         loop.call(self._start)
 
@@ -104,7 +108,7 @@ class TcpLink:
         Small frames wait for the end of the loop's turn: each system call wakes
         the peer, which costs more than the bytes do.
         """
-        if not self._open or self._leaving:
+        if not self._open or self._leaving or self._mute is not None:
             return
         self._queue.append(_Outgoing(frame, self.epoch))
         if len(frame.payload) >= _AT_ONCE:
@@ -136,6 +140,11 @@ class TcpLink:
                 out.detach()
                 kept.append(out)
         self._queue = kept
+
+    def exhaust(self) -> None:
+        """Deliver what the kernel has for us, up to a bound."""
+        if self._open and not self._reading:
+            self._readable(_ALL_BYTES)
 
     def close(self, *, flush: float = 0.0) -> None:
         """Send what is queued, say goodbye to the kernel, and forget the peer."""
@@ -208,7 +217,7 @@ class TcpLink:
                 self._want(selectors.EVENT_READ | selectors.EVENT_WRITE)
                 return
             except OSError as error:
-                self._fail(translate(error, self.label, "sending"))
+                self._lose_voice(translate(error, self.label, "sending"))
                 return
             self._sent(count)
         if self._open:
@@ -239,19 +248,44 @@ class TcpLink:
             if out.frame.on_sent is not None:
                 out.frame.on_sent()
 
-    def _readable(self) -> None:
-        budget = _TURN_BYTES
+    def _lose_voice(self, error: RuntimeFault) -> None:
+        """Nothing can be sent any more; what has arrived is still to be read.
+
+        The peer may have voted and died: that its end took nothing more must not
+        hide the vote.
+        """
+        self._mute = error
+        self._queue.clear()
+        self._want(0)
+        self._loop.call(self._read_on)
+
+    def _readable(self, budget: int = _TURN_BYTES) -> None:
+        self._reading = True
+        try:
+            self._read(budget)
+        finally:
+            self._reading = False
+        # Bytes that TLS has already are not announced again by the kernel, and
+        # nothing is announced of a connection whose other direction broke.
+        buffered = self._buffered is not None and self._buffered()
+        if self._open and (buffered or self._mute is not None):
+            self._loop.call(self._read_on)
+
+    def _read(self, budget: int) -> None:
         while budget > 0 and self._open:
             room = self._room()
             try:
                 count = self._sock.recv_into(room)
             except BlockingIOError:
+                if self._mute is not None:
+                    self._fail(self._mute)
                 return
             except OSError as error:
-                self._fail(translate(error, self.label, "receiving"))
+                self._fail(self._mute or translate(error, self.label, "receiving"))
                 return
             if not count:
-                self._fail(PeerLost(f"{self.label} closed the connection"))
+                closed = PeerLost(f"{self.label} closed the connection")
+                self._fail(self._mute or closed)
                 return
             self.last_heard = time.monotonic()
             self.bytes_received += count
@@ -263,9 +297,6 @@ class TcpLink:
             except RuntimeFault as fault:
                 self.refuse(str(fault))
                 self._loop.call(self.sink.lost, self, fault)
-        # Bytes that TLS has already are not announced again by the kernel.
-        if self._open and self._buffered is not None and self._buffered():
-            self._loop.call(self._read_on)
 
     def _read_on(self) -> None:
         if self._open:

@@ -169,6 +169,10 @@ class Link(Protocol):
         """
         ...
 
+    def exhaust(self) -> None:
+        """Deliver what has arrived and was not read yet, now."""
+        ...
+
     def close(self, *, flush: float = 0.0) -> None:
         """End the link, first sending what is queued for `flush` seconds."""
         ...

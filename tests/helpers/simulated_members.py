@@ -80,6 +80,10 @@ class Wire:
     def recall(self, tag: int, seq: int) -> None:
         pass
 
+    def exhaust(self) -> None:
+        """Some of what is under way has arrived, it is drawn how much."""
+        self._world.hurry(self.far._channel)
+
     def close(self, *, flush: float = 0.0) -> None:
         if self.alive:
             self.alive = False

@@ -6,12 +6,21 @@ when it is about to send a chosen frame.
 
 import json
 import signal
+import threading
 import time
 
 import numpy as np
 import pytest
 from helpers.member_process import SIZE, contribution
-from helpers.worlds import endpoints, eventually, form, member, outcome, together
+from helpers.worlds import (
+    endpoints,
+    eventually,
+    form,
+    member,
+    outcome,
+    together,
+    world,
+)
 
 from pcp.errors import PeerLost, ProtocolError
 from pcp.runtime.communicator import Communicator
@@ -92,6 +101,37 @@ def test_death_between_two_votes_is_a_success_for_all():
         wanted = reference([contribution(r) for r in range(3)])
         for result, _ in results:
             np.testing.assert_array_equal(result, wanted)
+
+
+@pytest.mark.parametrize("carrier", ["tcp", "in_process"])
+def test_a_vote_counts_though_the_news_of_the_death_overtake_it(carrier):
+    """A busy member hears of the death from another, before it has read the vote."""
+    with world(carrier, 3) as comms:
+        held, go = threading.Event(), threading.Event()
+        groups = [comm._group for comm in comms]
+
+        def busy() -> None:
+            held.set()
+            assert go.wait(20)
+            groups[0].links[1].exhaust()
+
+        first = comms[0].all_reduce_async(np.ones(10), timeout=20)
+        eventually(lambda: groups[0].loop.ask(lambda: groups[0].in_flight == 1))
+        asked = threading.Thread(target=groups[0].loop.ask, args=(busy, 30))
+        asked.start()
+        assert held.wait(20)
+        others = [c.all_reduce_async(np.ones(10), timeout=20) for c in comms[1:]]
+        voted = lambda g: any(o.voted for o in g._operations.values())  # noqa: E731
+        for group in groups[1:]:
+            eventually(lambda g=group: g.loop.ask(lambda: voted(g)))
+        groups[2].loop.ask(lambda: groups[2].close(crash=True))
+        eventually(lambda: groups[1].loop.ask(lambda: 2 not in groups[1].links))
+        groups[1].loop.ask(lambda: None)  # the news are with the kernel then
+        go.set()
+        asked.join(20)
+        for pending in (first, others[0]):
+            np.testing.assert_array_equal(pending.result(20), np.full(10, 3.0))
+        assert isinstance(groups[0].fault, PeerLost)
 
 
 def test_news_of_a_death_is_fast():

@@ -5,6 +5,7 @@ into pieces, damages, truncates, stalls or cuts them: whatever it does, a sink
 sees whole, right frames in order, and then at most one end.
 """
 
+import select
 import socket
 import threading
 import time
@@ -20,7 +21,7 @@ from helpers.worlds import eventually
 
 from pcp.errors import PeerLost, ProtocolError, RuntimeFault
 from pcp.runtime import transport
-from pcp.runtime.framing import HEADER_BYTES, Frame, Header, Kind
+from pcp.runtime.framing import HEADER_BYTES, Frame, Header, Kind, pack_header
 from pcp.runtime.in_process import pair
 from pcp.runtime.loop import Loop
 from pcp.runtime.shared_memory import SharedLink
@@ -224,6 +225,23 @@ def test_closing_delivers_what_was_queued_and_ends_once(carrier) -> None:
         both.send(0, data(2, 10))  # to nobody, and no error
 
 
+def test_what_has_arrived_can_be_had_at_once(carrier) -> None:
+    """Without the loop's help, which stands still meanwhile; and only once."""
+    with ends(carrier) as both:
+        link, ear = both.links[1], both.ears[1]
+        both.send(0, *[data(i, 5000) for i in range(4)])
+
+        def exhausted() -> bool:
+            link.exhaust()
+            return len(ear.heard) == 4
+
+        both.loops[1].ask(lambda: eventually(exhausted, 8))
+        both.send(0, data(4, 10))
+        eventually(lambda: len(ear.heard) == 5)
+        assert [h.seq for h, _ in ear.heard] == list(range(5))
+        assert not ear.ends
+
+
 def test_a_cut_connection_is_lost_once_for_the_other_end(carrier) -> None:
     with ends(carrier) as both:
         both.do(0, lambda link: link.sever())
@@ -274,6 +292,39 @@ def test_traffic_is_counted_and_dated(carrier) -> None:
         assert both.links[0].alive
         assert both.links[1].alive
         assert both.links[0].label == "right"
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_what_came_before_a_reset_is_read_though_sending_fails_first(ahead) -> None:
+    """A peer votes, then is killed with unread bytes: its vote counts."""
+    loop, ear, (near, far) = Loop(), Ear(), connected("127.0.0.1:0")
+    try:
+        link = TcpLink(loop, far, ear, "peer", EPOCH)
+        if ahead:
+            loop.ask(link.read_ahead)
+        frames = [data(i, size) for i, size in enumerate((70_000, 0, 100))]
+
+        def fail_to_send() -> None:
+            for frame in frames:
+                near.sendall(pack_header(frame, EPOCH) + bytes(frame.payload))
+            link.send(Frame(Kind.PING, payload=b"p" * 5000))
+            assert select.select([near], [], [], 5)[0], "nothing arrived"
+            near.close()
+            poll = select.poll()
+            poll.register(far, select.POLLHUP)
+            assert poll.poll(5000), "no reset"
+            link.send(data(9, 70_000))
+            link.send(Frame(Kind.PING))
+
+        loop.ask(fail_to_send)
+        eventually(lambda: bool(ear.ends))
+        assert [payload for _, payload in ear.heard] == [f.payload for f in frames]
+        assert isinstance(ear.ends[0], PeerLost)
+        assert len(ear.ends) == 1
+        assert not link.alive
+    finally:
+        near.close()
+        loop.close()
 
 
 # A wire that does harm.
