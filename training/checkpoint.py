@@ -9,15 +9,16 @@
       SHA256SUMS.json          size and SHA-256 of each file above
 
 A checkpoint is written to a hidden folder, fsynced and renamed; a crash leaves
-the old ones and no half of a new one. Reading compares every file with the
-sums; `newest` skips what is damaged and says so.
+the old ones and no half of a new one. The same round again, after a rewind, is
+renamed away first and comes back where a crash left nothing in its place. Reading
+compares every file with the sums; `newest` skips what is damaged and says so.
 """
 
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ VERSION = 2
 SUMS = "SHA256SUMS.json"
 FOLDER = "checkpoints"
 _HIDDEN = ".writing-"
+_REPLACED = ".replaced-"
 
 
 @dataclass
@@ -68,34 +70,68 @@ def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:
 
 
 def save(run: str | Path, checkpoint: Checkpoint, keep: int = 3) -> Path:
-    """Write a checkpoint under the run's folder and drop all but `keep` newest."""
+    """Write a checkpoint under the run's folder and drop all but `keep` newest.
+
+    `OSError` where the disk refuses; what was written of it is gone then. Later
+    rounds, which a rewind left behind, are not counted, and are left alone.
+    """
     parent = Path(run) / FOLDER
     parent.mkdir(parents=True, exist_ok=True)
+    _bring_back(parent)
     final = parent / f"round_{checkpoint.round:08d}"
+    for abandoned in parent.glob(f"{_HIDDEN}*"):
+        shutil.rmtree(abandoned, ignore_errors=True)
     hidden = parent / f"{_HIDDEN}{checkpoint.round}"
-    shutil.rmtree(hidden, ignore_errors=True)
-    hidden.mkdir()
-    sums = {}
-    for name, content in _files(checkpoint):
-        _write(hidden / name, content)
-        sums[name] = {
-            "bytes": len(content),
-            "sha256": hashlib.sha256(content).hexdigest(),
-        }
-    _write(hidden / SUMS, json.dumps(sums, indent=1).encode())
-    _sync_folder(hidden)
-    if final.exists():  # the same round again, after a rewind
-        shutil.rmtree(final)
-    hidden.rename(final)
-    _sync_folder(parent)
-    for old in folders(run)[keep:]:
+    try:
+        _write_all(hidden, checkpoint)
+        _put(hidden, final)
+    except OSError:
+        shutil.rmtree(hidden, ignore_errors=True)
+        raise
+    for old in [f for f in folders(run) if f < final][max(0, keep - 1) :]:
         shutil.rmtree(old, ignore_errors=True)
     return final
 
 
+def _write_all(folder: Path, checkpoint: Checkpoint) -> None:
+    folder.mkdir()
+    sums = {}
+    for name, content in _files(checkpoint):
+        _write(folder / name, content)
+        sums[name] = {
+            "bytes": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+    _write(folder / SUMS, json.dumps(sums, indent=1).encode())
+    _sync_folder(folder)
+
+
+def _put(hidden: Path, final: Path) -> None:
+    """Give a written folder its name; one that has it goes only afterwards."""
+    replaced = final.with_name(f"{_REPLACED}{final.name}")
+    if final.exists():  # the same round again, after a rewind
+        final.rename(replaced)
+    hidden.rename(final)
+    _sync_folder(final.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _bring_back(parent: Path) -> None:
+    """Undo a replacement that a crash cut in two."""
+    for replaced in parent.glob(f"{_REPLACED}*"):
+        final = parent / replaced.name.removeprefix(_REPLACED)
+        if final.exists():
+            shutil.rmtree(replaced, ignore_errors=True)
+        else:
+            replaced.rename(final)
+
+
 def folders(run: str | Path) -> list[Path]:
     """The checkpoints of a run, newest first."""
-    return sorted((Path(run) / FOLDER).glob("round_*"), reverse=True)
+    parent = Path(run) / FOLDER
+    found = {folder.name: folder for folder in parent.glob(f"{_REPLACED}*")}
+    named = {f"{_REPLACED}{f.name}": f for f in parent.glob("round_*")}
+    return [folder for _, folder in sorted((found | named).items(), reverse=True)]
 
 
 def load(folder: str | Path) -> Checkpoint:
@@ -109,6 +145,9 @@ def load(folder: str | Path) -> Checkpoint:
     state = _json(folder / "state.json", content["state.json"])
     if state.pop("format", None) != FORMAT or state.pop("version", None) != VERSION:
         raise StateMismatch(f"{folder}: no checkpoint of this version of pcp")
+    number, count = (state.pop(key, None) for key in ("round", "workers"))
+    if not (isinstance(number, int) and isinstance(count, int)):
+        raise StateMismatch(f"{folder / 'state.json'}: names no round, or no workers")
 
     def arrays(name: str) -> Arrays:
         if name not in content:
@@ -118,9 +157,8 @@ def load(folder: str | Path) -> Checkpoint:
     def private(name: str) -> Arrays:
         return arrays(name) if name in content else {}
 
-    count = int(state.pop("workers"))
     return Checkpoint(
-        round=int(state.pop("round")),
+        round=number,
         parameters=arrays("parameters.safetensors"),
         outer=arrays("outer.safetensors"),
         workers=[arrays(f"worker_{rank}.safetensors") for rank in range(count)],
@@ -130,18 +168,25 @@ def load(folder: str | Path) -> Checkpoint:
 
 
 def newest(
-    run: str | Path, at_most: int | None = None
+    run: str | Path,
+    at_most: int | None = None,
+    check: Callable[[Checkpoint], None] = lambda checkpoint: None,
 ) -> tuple[Checkpoint | None, list[str]]:
-    """The newest valid checkpoint not after round `at_most`, and what was refused."""
+    """The newest valid checkpoint not after round `at_most`, and what was refused.
+
+    `check` raises `StateMismatch` for one that is whole and still not wanted.
+    """
     refused: list[str] = []
     for folder in folders(run):
         try:
             checkpoint = load(folder)
+            if at_most is not None and checkpoint.round > at_most:
+                continue
+            check(checkpoint)
         except StateMismatch as error:
             refused.append(f"{error}; trying the checkpoint before it")
             continue
-        if at_most is None or checkpoint.round <= at_most:
-            return checkpoint, refused
+        return checkpoint, refused
     return None, refused
 
 
@@ -179,6 +224,8 @@ def _json(path: Path, content: bytes) -> dict[str, Any]:
 
 def _verified(path: Path, entry: dict[str, Any]) -> bytes:
     content = _read(path)
+    if not isinstance(entry, dict):
+        raise StateMismatch(f"{path}: its entry in {SUMS} is no object")
     if hashlib.sha256(content).hexdigest() != entry.get("sha256"):
         raise StateMismatch(f"{path}: its SHA-256 is not the recorded one")
     return content

@@ -1,5 +1,7 @@
 """Checkpoints and tensor files: whole or refused."""
 
+import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +11,7 @@ import time
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers.processes import Processes
 
 from pcp.errors import StateMismatch
 from pcp.training import checkpoint as checkpoints
@@ -116,7 +119,13 @@ for n in range(1, 10**6):
 """
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.013, 0.031])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "delay",
+    [0.013, pytest.param(0.0, marks=SLOW), pytest.param(0.031, marks=SLOW)],
+)
 def test_kill_while_saving_leaves_only_whole_checkpoints(tmp_path, delay):
     command = [sys.executable, "-c", SAVE_FOREVER, str(tmp_path)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -134,3 +143,77 @@ def test_kill_while_saving_leaves_only_whole_checkpoints(tmp_path, delay):
     assert refused == []
     assert found.round >= saved
     assert all((a == found.round).all() for a in found.parameters.values())
+
+
+@pytest.mark.parametrize("keep", [1, pytest.param(2, marks=SLOW)])
+def test_a_kill_at_any_step_leaves_the_last_good_one(keep):
+    """Round 2 is written, and then again with other values, as after a rewind."""
+    with Processes() as started:
+        child = started.start("helpers.killed_save", keep)
+        assert child.wait(60) == 0, child.text
+    found = [json.loads(line) for line in child.lines]
+    again = [point for point in found if point["again"]]
+    assert len(again) > len(found) / 2 > 10  # the second also clears the first away
+    for point in found:
+        assert point["refused"] == [], point
+        before = [2, 2] if point["again"] else [1, 1]
+        after = [2, 3] if point["again"] else [2, 2]
+        assert point["found"] in (before, after), point
+        assert point["next"] == [3, 3], point
+        assert point["left"] <= keep, point
+    outcomes = {(p["again"], tuple(p["found"])) for p in found}
+    assert len(outcomes) == 4, "kills on both sides of the rename, both times"
+
+
+def test_what_a_rewind_left_behind_is_not_kept_for_what_is_new(tmp_path):
+    """A damaged later round does not push the new one out."""
+    damaged = checkpoints.save(tmp_path, _checkpoint(8), keep=1)
+    (damaged / "outer.safetensors").write_bytes(b"damaged")
+    path = checkpoints.save(tmp_path, _checkpoint(5), keep=1)
+    assert path.exists()
+    found, refused = checkpoints.newest(tmp_path)
+    assert found.round == 5
+    assert "SHA-256" in refused[0]
+
+
+def test_a_whole_checkpoint_of_another_history_is_passed_over(tmp_path):
+    for number in (1, 2):
+        checkpoints.save(tmp_path, _checkpoint(number))
+
+    def check(checkpoint):
+        if checkpoint.round == 2:
+            raise StateMismatch("round 2 is not the committed state")
+
+    found, refused = checkpoints.newest(tmp_path, None, check)
+    assert found.round == 1
+    assert refused == [
+        "round 2 is not the committed state; trying the checkpoint before it"
+    ]
+
+
+@pytest.mark.parametrize("state", ["[]", '{"round": "3"}', '{"round": 3}', "{"])
+def test_a_state_that_names_no_round_is_refused(tmp_path, state):
+    path = checkpoints.save(tmp_path, _checkpoint(3))
+    raw = json.loads((path / "state.json").read_text())
+    content = state.encode()
+    if state.startswith('{"'):
+        bad = {k: v for k, v in raw.items() if k not in ("round", "workers")}
+        content = json.dumps(bad | json.loads(state)).encode()
+    (path / "state.json").write_bytes(content)
+    sums = json.loads((path / "SHA256SUMS.json").read_text())
+    sums["state.json"]["sha256"] = hashlib.sha256(content).hexdigest()
+    (path / "SHA256SUMS.json").write_text(json.dumps(sums))
+    with pytest.raises(StateMismatch, match=r"state\.json: (damaged|names no)"):
+        checkpoints.load(path)
+
+
+def test_a_full_disk_leaves_the_last_good_one_and_nothing_of_the_new(tmp_path):
+    """The limit on a file's size stands for the disk's: the same error at a write."""
+    with Processes() as started:
+        child = started.start("helpers.full_disk", tmp_path)
+        assert child.wait(60) == 0, child.text
+    assert child.lines == ["File too large", "saved round_00000003"]
+    found, refused = checkpoints.newest(tmp_path)
+    assert (found.round, refused) == (3, [])
+    names = sorted(f.name for f in (tmp_path / "checkpoints").iterdir())
+    assert names == ["round_00000001", "round_00000003"]
