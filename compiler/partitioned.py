@@ -19,7 +19,6 @@ from pcp.compiler import pipelines, sharding_file, signature
 from pcp.compiler.emission import copy, emit_all
 from pcp.compiler.options import CompileOptions
 from pcp.compiler.targets import Target, find
-from pcp.dialect.attributes import unwrap
 from pcp.dialect.bindings import ir
 from pcp.errors import ConfigError
 from pcp.mesh import Mesh
@@ -267,7 +266,6 @@ def _split(
     """Annotate the whole program; the passes that make each device's of it."""
     if PIPELINE in mesh.axes:
         _check_stages(mesh, options)
-        _check_same_type(module, mesh, options)
         for function in functions(module):
             name_results(function)
     if set(mesh.axes) != {PIPELINE}:
@@ -314,21 +312,6 @@ def _check_stages(mesh: Mesh, options: CompileOptions) -> None:
             f"{options.source}: over mesh axis {PIPELINE} alone a stage is whole; "
             f"leave --zero and --sharding out, or add an axis: --mesh {PIPELINE}=2,dp=2"
         )
-
-
-def _check_same_type(module: ir.Module, mesh: Mesh, options: CompileOptions) -> None:
-    """Stages compute in f32: `ConfigError` for a device with a compute type."""
-    for view in module.body.operations:
-        op = view.operation
-        if op.name != "pcp.device" or "precision" not in op.attributes:
-            continue
-        compute = unwrap(op.attributes["precision"].compute)
-        if symbol_name(op) in mesh.devices and not isinstance(compute, ir.F32Type):
-            raise ConfigError(
-                f"{options.source}: device @{symbol_name(op)} computes in {compute}, "
-                f"and pipeline stages in f32; leave axis {PIPELINE} out of --mesh, or "
-                "the device's precision out of the cluster file"
-            )
 
 
 def _meshes(module: ir.Module, mesh: Mesh):

@@ -72,6 +72,7 @@ STAGES = (
     "pcp-stage{microbatches=$microbatches tied=$tied share-loss=$shared_loss}",
     "pcp-schedule{kind=$schedule}",
     "pcp-lower-schedule",
+    "pcp-device-precision",
     "pcp-verify-plan",
 )
 DEVICE: dict[str, tuple[str, ...]] = {

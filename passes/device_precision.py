@@ -1,52 +1,41 @@
 """pcp-device-precision: a device contracts in the type that it is fast in."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from pcp.dialect import hlo
 from pcp.dialect.attributes import unwrap
-from pcp.dialect.base import strings
 from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
 from pcp.passes.base import Pass
 from pcp.passes.functions import symbol_name
 from pcp.passes.partition import DEVICE
 from pcp.passes.rewriting import before, refuse
-from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned, walk
-from pcp.passes.sharding.layout import from_attribute
+from pcp.passes.sharding.flow import block_of, walk
 from pcp.passes.sharding.mesh import read_meshes
-from pcp.passes.sharding.ports import port_shardings
-
-Axes = frozenset[str]
+from pcp.passes.variation import UNKNOWN, Axes, variations
 
 PRECISION = "precision"
 CONTRACTIONS = ("stablehlo.dot_general", "stablehlo.convolution")
-
-#: Collectives after which the members along their axes hold the same.
-_AGREE = ("pcp.all_reduce", "pcp.all_gather", "pcp.broadcast")
-#: Collectives after which each member along their axes holds a part of its own.
-_CUT = ("pcp.reduce_scatter", "pcp.all_to_all")
-#: What may give members the same along axes that nothing here says.
-_OPAQUE = ("pcp.permute", "pcp.recv", "func.call")
-
-#: Of a value that nothing is known of, and of all that is made of it.
-UNKNOWN: Axes = frozenset({"?"})
 
 
 @dataclass(frozen=True)
 class DevicePrecision(Pass):
     """Convert what a device multiplies to the compute type of its `precision`.
 
-    Assumes what pcp-partition leaves: `module @<device>` with the device's facts in
-    `pcp.device`. Of a device with `precision = #pcp.precision<bf16, f32, f32>`, each
-    f32 `dot_general` and `convolution` takes operands rounded to bf16, and adds up
-    and gives f32. All else stays f32: parameters, optimizer state, norms, reductions,
-    and the collectives, so that members of different types meet in one.
+    Assumes what pcp-partition or pcp-lower-schedule leaves: `module @<device>` with
+    the device's facts in `pcp.device`. Of a device with
+    `precision = #pcp.precision<bf16, f32, f32>`, each f32 `dot_general` and
+    `convolution` takes operands rounded to bf16, and adds up and gives f32. All else
+    stays f32: parameters, optimizer state, norms, reductions, collectives, and what
+    stages send each other, so that members of different types meet in one.
 
     What several members compute alike (they are replicas along a mesh axis, as in an
-    optimizer that multiplies matrices) must come out alike: where such members differ
-    in compute type, it stays f32. So does what says an `algorithm` of its own, or asks
-    for more than the default precision.
+    optimizer that multiplies matrices, or stages that make the same of what both
+    have) must come out alike: where such members differ in compute type, it stays
+    f32. A stage is taken to be alone with what it makes of an argument, known by its
+    `pcp.name`, that no other stage has. What says an `algorithm` of its own, or asks
+    for more than the default precision, stays f32 too.
 
     Before, and after:
 
@@ -70,9 +59,11 @@ class DevicePrecision(Pass):
                 return
             meshes = read_meshes(module)
             for name, home in homes.items():
-                if (narrow := types[name]) is not None:
-                    mesh = _mesh_of(home, name, meshes)
-                    lower(home, narrow, Replicas(mesh, name, types))
+                if types[name] is not None:
+                    _check_member(home, name, meshes)
+            for mesh in meshes.values():
+                own = {d: homes[d] for d in mesh.devices if d in homes}
+                _lower(own, mesh, types)
 
 
 def compute_type(op: ir.Operation) -> ir.Type | None:
@@ -105,16 +96,15 @@ def _check_placed(module: ir.Module) -> None:
             refuse(op, "its program is not cut out yet; run pcp-partition first")
 
 
-def _mesh_of(home: ir.Operation, device: str, meshes: dict[str, Mesh]) -> Mesh:
-    for mesh in meshes.values():
-        if device in mesh.devices:
-            return mesh
-    known = ", ".join(d for mesh in meshes.values() for d in mesh.devices) or "none"
-    refuse(
-        home,
-        f"@{device} has a precision and is in no mesh (devices of meshes: {known}); "
-        "add it to the devices of a pcp.mesh, or leave its precision out",
-    )
+def _check_member(home: ir.Operation, device: str, meshes: dict[str, Mesh]) -> None:
+    named = [d for mesh in meshes.values() for d in mesh.devices]
+    if device not in named:
+        known = ", ".join(named) or "none"
+        refuse(
+            home,
+            f"@{device} has a precision and is in no mesh (devices of meshes: {known});"
+            " add it to the devices of a pcp.mesh, or leave its precision out",
+        )
 
 
 @dataclass(frozen=True)
@@ -139,20 +129,30 @@ class Replicas:
         )
 
 
-def lower(home: ir.Operation, narrow: ir.Type, replicas: Replicas) -> None:
-    """Narrow the contractions of a device's module, as `DevicePrecision` says."""
-    for function in _functions(home):
-        varies = Variation.of(function)
-        for op in list(walk(block_of(function, 0))):
-            if _is_free(op) and replicas.agree(varies.axes(op.operands)):
-                _narrow(op, narrow)
+def _lower(
+    homes: Mapping[str, ir.Operation], mesh: Mesh, types: dict[str, ir.Type | None]
+) -> None:
+    """Narrow the contractions of one mesh's devices, as `DevicePrecision` says."""
+    functions = {device: _functions(home) for device, home in homes.items()}
+    names = dict.fromkeys(name for own in functions.values() for name in own)
+    for name in names:
+        alike = {d: own[name] for d, own in functions.items() if name in own}
+        for device, found in variations(alike, mesh).items():
+            if (narrow := types[device]) is None:
+                continue
+            replicas = Replicas(mesh, device, types)
+            for op in list(walk(block_of(alike[device], 0))):
+                if _is_free(op) and replicas.agree(found.axes(op.operands)):
+                    _narrow(op, narrow)
 
 
-def _functions(home: ir.Operation) -> Iterator[ir.Operation]:
-    for view in home.regions[0].blocks[0].operations:
-        op = view.operation
-        if op.name == "func.func" and op.regions[0].blocks:
-            yield op
+def _functions(home: ir.Operation) -> dict[str, ir.Operation]:
+    """A device's functions with a body, by name."""
+    return {
+        symbol_name(view.operation): view.operation
+        for view in home.regions[0].blocks[0].operations
+        if view.operation.name == "func.func" and view.operation.regions[0].blocks
+    }
 
 
 def _is_free(op: ir.Operation) -> bool:
@@ -169,90 +169,3 @@ def _narrow(op: ir.Operation, narrow: ir.Type) -> None:
     with before(op):
         for i, operand in enumerate(list(op.operands)):
             op.operands[i] = hlo.convert(operand, narrow)
-
-
-# --- along which axes members surely have values of their own ---
-
-
-@dataclass
-class Variation:
-    """Axes along which a value is a part or a partial sum, not a copy.
-
-    Only what is sure: from the shardings of the function's arguments forwards. A
-    value that is cut out of a copy counts as a copy, and so does what came by messages
-    to single members, which may gather.
-    """
-
-    known: dict[ir.Value, Axes] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, function: ir.Operation) -> "Variation":
-        """Follow a function's values from its arguments."""
-        found = cls()
-        entry = block_of(function, 0)
-        given = port_shardings(function, "arg_attrs", len(entry.arguments))
-        for argument, sharding in zip(entry.arguments, given, strict=True):
-            found.known[argument] = _cut_axes(sharding)
-        found._block(entry)
-        return found
-
-    def axes(self, values: Iterable[ir.Value]) -> Axes:
-        """Along which axes what is made of `values` varies."""
-        return _union([self.known.get(v, frozenset()) for v in values])
-
-    def _block(self, block: ir.Block) -> list[Axes]:
-        """Follow a block; the axes of what it hands on."""
-        for view in block.operations:
-            op = view.operation
-            for result, axes in zip(op.results, self._results(op), strict=True):
-                self.known[result] = axes
-        return [self.axes([value]) for value in returned(block).operands]
-
-    def _results(self, op: ir.Operation) -> list[Axes]:
-        if op.name == "stablehlo.while":
-            return self._loop(op)
-        if op.name in CONTROL_FLOW:
-            branches = [self._block(region.blocks[0]) for region in op.regions]
-            return [
-                frozenset.intersection(*each) for each in zip(*branches, strict=True)
-            ]
-        own = self.axes(op.operands)
-        if op.name in _OPAQUE:
-            own = UNKNOWN
-        elif op.name in _AGREE:
-            own -= set(strings(op, "axes"))
-        elif op.name in _CUT:
-            own = _union([own, frozenset(strings(op, "axes"))])
-        return [own] * len(op.results)
-
-    def _loop(self, op: ir.Operation) -> list[Axes]:
-        """The largest sets that the first and every later round agree on."""
-        carried = [self.axes([value]) for value in op.operands]
-        while True:
-            for region in op.regions:
-                arguments = region.blocks[0].arguments
-                self.known.update(zip(arguments, carried, strict=True))
-            self._block(block_of(op, 0))
-            after = self._block(block_of(op, 1))
-            kept = [_common(each) for each in zip(carried, after, strict=True)]
-            if kept == carried:
-                return carried
-            carried = kept
-
-
-def _union(sets: Iterable[Axes]) -> Axes:
-    """What is made of all of them varies along the axes of each."""
-    joined = frozenset[str]().union(*sets)
-    return UNKNOWN if joined & UNKNOWN else joined
-
-
-def _common(sets: Sequence[Axes]) -> Axes:
-    """What may be any of them varies along the axes of all."""
-    return UNKNOWN if _union(sets) == UNKNOWN else frozenset.intersection(*sets)
-
-
-def _cut_axes(sharding: ir.Attribute | None) -> Axes:
-    if sharding is None:
-        return frozenset()
-    layout = from_attribute(sharding)
-    return frozenset((*layout.axes, *layout.unreduced))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from math import inf
 
+from pcp.dialect.attributes import unwrap
 from pcp.dialect.base import as_number
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
@@ -10,6 +11,7 @@ from pcp.errors import PassError, nearest
 from pcp.mesh import Mesh
 from pcp.passes import functions as funcs
 from pcp.passes.base import Pass
+from pcp.passes.device_precision import PRECISION
 from pcp.passes.pipeline.backward import assign_backward
 from pcp.passes.pipeline.flow import Flow
 from pcp.passes.pipeline.microbatches import is_fed, separate
@@ -230,11 +232,14 @@ def _speeds(rows: list[list[ir.Operation | None]], mesh: Mesh) -> list[float]:
 
 
 def _speed(device: ir.Operation | None) -> float | None:
-    """Operations a second in f32, if the device says so."""
+    """Operations a second in the type that the device multiplies in, if it says so."""
     if device is None or "throughput" not in device.attributes:
         return None
     said = {e.name: e.attr for e in ir.DictAttr(device.attributes["throughput"])}
-    return as_number(said["f32"], "throughput") if "f32" in said else None
+    dtype = "f32"
+    if PRECISION in device.attributes:
+        dtype = str(unwrap(device.attributes[PRECISION].compute))
+    return as_number(said[dtype], "throughput") if dtype in said else None
 
 
 def _room(device: ir.Operation | None) -> float:

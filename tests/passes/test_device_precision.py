@@ -4,17 +4,18 @@ import multiprocessing
 import re
 from concurrent.futures import ProcessPoolExecutor
 
+import ml_dtypes
 import numpy as np
 import pytest
-from helpers import spmd_models
+from helpers import pipelines, spmd_models
 from helpers.spmd_runs import whole
 
 from pcp.compiler import lockstep
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse
 from pcp.layout import shard
-from pcp.passes.device_precision import UNKNOWN, _common, _union
 from pcp.passes.sharding.mesh import read_meshes
+from pcp.passes.variation import UNKNOWN, _common, _union
 
 #: Relative rounding of bf16 (8 bits of mantissa) and f16 (11 bits).
 ROUNDING = {"bf16": 2.0**-8, "f16": 2.0**-11}
@@ -69,7 +70,7 @@ def _gradients(name: str, types: tuple[str, ...]):
     ("name", "types"),
     [
         ("mlp", ("bf16", "f32")),
-        ("mlp", ("bf16", "f16")),
+        pytest.param("mlp", ("bf16", "f16"), marks=pytest.mark.slow),
         pytest.param("gpt", ("bf16", "f32"), marks=pytest.mark.slow),
         pytest.param("cnn", ("f16", "f32"), marks=pytest.mark.slow),
     ],
@@ -92,6 +93,79 @@ def test_members_of_different_types_get_the_same_gradients(name, types) -> None:
         size = float(np.linalg.norm(exact))
         errors.append(float(np.linalg.norm(apart)) / (1e-3 + size))
     assert 1e-5 < max(errors) < bound  # it does round, and no more than that
+
+
+# --- pipeline stages ---
+
+STAGED = (
+    "builtin.module(pcp-stage{microbatches=2},pcp-schedule{kind=1f1b},"
+    "pcp-lower-schedule,pcp-device-precision,pcp-verify-plan)"
+)
+ROUND = {
+    "bf16": lambda x: x.astype(ml_dtypes.bfloat16).astype(np.float32),
+    "f16": lambda x: x.astype(np.float16).astype(np.float32),
+    "f32": lambda x: x,
+}
+BATCH = 8
+
+
+def _chain_inputs() -> dict[tuple[str, str], np.ndarray]:
+    random = np.random.default_rng(3)
+    x = random.normal(size=(BATCH, 4)).astype(np.float32)
+    weights = [random.normal(size=(4, 4)).astype(np.float32) for _ in range(2)]
+    params = {("param", f"w{i}"): w for i, w in enumerate(weights)}
+    return {("data", "x"): x} | params
+
+
+def _run_chain(types: tuple[str, ...]) -> dict[tuple[str, str], np.ndarray]:
+    """Two layers as two stages of two devices each, in the lockstep executor."""
+    module = pipelines.chain(2, BATCH)
+    own = '%arg0: tensor<8x4xf32> {pcp.name = "x", pcp.role = "data"'
+    text = str(module)
+    assert text.count(own) == 2
+    text = text.replace(
+        own, own + ', pcp.sharding = #pcp.sharding<@m, [["dp"], []], [], []>'
+    )
+    axes = 'axes = [#pcp.axis<"pp", 2>, #pcp.axis<"dp", 2>]'
+    listed = ", ".join(f"@m_{i}" for i in range(4))
+    mesh = f'"pcp.mesh"() {{{axes}, devices = [{listed}], sym_name = "m"}} : () -> ()'
+    head, body = text.split("{\n", 1)
+    module = parse(head + "{\n" + _devices(types) + mesh + "\n" + body)
+    pipeline(STAGED).run(module)
+    return pipelines.run_mixed(module, "grad", _chain_inputs())
+
+
+def _emulated(types: tuple[str, ...]) -> dict[tuple[str, str], np.ndarray]:
+    """The same in numpy: each device rounds what it multiplies, and adds up in f32."""
+    x, *weights = _chain_inputs().values()
+    total = {("loss", "loss"): np.zeros(()), ("grad", "w0"): 0.0, ("grad", "w1"): 0.0}
+    for place, part in enumerate(np.split(x, 2)):
+        first, second = ROUND[types[place]], ROUND[types[2 + place]]
+        h0 = np.tanh(first(part) @ first(weights[0]))
+        h1 = np.tanh(second(h0) @ second(weights[1]))
+        g1 = 1 - h1**2
+        g0 = (second(g1) @ second(weights[1]).T) * (1 - h0**2)
+        total["loss", "loss"] = total["loss", "loss"] + h1.sum()
+        # A weight is less to send than slopes: the second stage makes both gradients.
+        total["grad", "w0"] = total["grad", "w0"] + second(part).T @ second(g0)
+        total["grad", "w1"] = total["grad", "w1"] + second(h0).T @ second(g1)
+    return total
+
+
+@pytest.mark.parametrize(
+    "types", [("bf16", "bf16", "f16", "f16"), ("bf16", "f32", "f32", "f16")]
+)
+def test_a_stage_multiplies_in_its_devices_type(types) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        found = pool.submit(_run_chain, types).result(200)
+    emulated, exact = _emulated(types), _emulated(("f32",) * 4)
+    assert found.keys() == exact.keys()
+    for key, value in found.items():
+        assert value.dtype == np.float32
+        rounding = np.linalg.norm(emulated[key] - exact[key])
+        assert rounding > 1e-4 * np.linalg.norm(exact[key])
+        assert np.linalg.norm(value - emulated[key]) < 0.1 * rounding, key
 
 
 def test_what_is_known_of_one_value_only_is_not_known_of_both() -> None:

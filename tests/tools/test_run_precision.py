@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
+from helpers import pipelines
 
 from pcp.tools import cli, compile
 
@@ -29,8 +31,8 @@ def _cluster() -> str:
     return json.dumps({"devices": {"half": half, "full": full}, "links": [link]})
 
 
-def _compile(folder: Path, *flags: str) -> int:
-    (folder / "m.mlir").write_text(MODEL)
+def _compile(folder: Path, *flags: str, model: str = MODEL) -> int:
+    (folder / "m.mlir").write_text(model)
     (folder / "c.json").write_text(_cluster())
     (folder / "r.json").write_text('{"tensors": {"x": [["dp"]]}}')
     files = [str(folder / "m.mlir"), "--cluster", str(folder / "c.json")]
@@ -68,6 +70,27 @@ def test_one_process_computes_in_bf16_and_one_in_f32(tmp_path: Path) -> None:
         assert np.abs(found - gradient).max() < 2 * step
 
 
-def test_pipeline_stages_refuse_a_compute_type(tmp_path: Path, capfd) -> None:
-    assert _compile(tmp_path, "--mesh", "pp=2") == 1
-    assert "@half computes in bf16" in capfd.readouterr().err
+@pytest.mark.slow
+def test_a_stage_in_bf16_sends_f32_to_a_stage_in_f32(tmp_path: Path) -> None:
+    stages = ["--mesh", "pp=2", "--microbatches", "2", "--mode", "grad"]
+    assert _compile(tmp_path, *stages, model=pipelines.chain_text(2, 8)) == 0
+    random = np.random.default_rng(0)
+    shapes = {"x": (8, 4), "w0": (4, 4), "w1": (4, 4)}
+    inputs = {n: random.normal(size=s).astype(np.float32) for n, s in shapes.items()}
+    np.savez(tmp_path / "in.npz", **inputs)
+    flags = ["--inputs", str(tmp_path / "in.npz"), "--out", str(tmp_path / "o.npz")]
+    assert cli.main(["run", str(tmp_path / "m.pcp"), "--function", "grad", *flags]) == 0
+    x, w0, w1 = inputs.values()
+    with np.load(tmp_path / "o.npz") as out:
+        wanted = _chain(x @ w0, w1), _chain(_bf16(x) @ _bf16(w0), w1)
+        for name, exact, mixed in zip(("loss", "w1"), *wanted, strict=True):
+            rounding = np.linalg.norm(mixed - exact)
+            assert rounding > 1e-4 * np.linalg.norm(exact)
+            assert np.linalg.norm(out[name] - mixed) < 0.02 * rounding
+
+
+def _chain(first: np.ndarray, w1: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The loss and the second weight's gradient, of the first layer's product."""
+    hidden = np.tanh(first)
+    last = np.tanh(hidden @ w1)
+    return last.sum(), hidden.T @ (1 - last**2)
