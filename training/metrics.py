@@ -218,12 +218,18 @@ def read(path: str | Path) -> tuple[list[Round], dict[int, float]]:
             continue  # torn by a crash
         number = values["round"]
         if values.pop("kind") == "round":
-            rounds = {n: r for n, r in rounds.items() if n < number}
-            members = tuple(MemberRound(**m) for m in values.pop("members", ()))
-            rounds[number] = Round(**values, members=members)
+            while rounds and next(reversed(rounds)) >= number:
+                rounds.popitem()  # it was done again after a rewind
+            rounds[number] = round_of(values)
         else:
             validations[number] = values["validation_loss"]
     return list(rounds.values()), validations
+
+
+def round_of(values: Mapping[str, Any]) -> Round:
+    """A round from its line, without the line's `kind`."""
+    members = tuple(MemberRound(**m) for m in values.get("members", ()))
+    return Round(**{**values, "members": members})
 
 
 def _cut_torn_line(path: Path) -> None:

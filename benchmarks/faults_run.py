@@ -1,0 +1,332 @@
+"""What `faults` keeps about a run: its processes, its figures, who is killed when."""
+
+import json
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from pcp.errors import PcpError
+from pcp.runtime import fetch_snapshot
+from pcp.tools.control import give
+from pcp.tools.status import ask
+from pcp.training import checkpoint as checkpoints
+from pcp.training import metrics, tensors
+from pcp.training.ledger import check, read
+from pcp.training.recovery import shared_of
+from pcp.training.state import shared_part
+
+DEMO = Path(__file__).parents[1] / "examples" / "demo.json"
+END_SECONDS = 120.0
+KILLS_A_MINUTE = 4
+"""Of one supervised process: at six crashes a minute its supervisor gives up."""
+
+
+class Run:
+    """One run's processes: `pcp supervise -- shepherd`, and `pcp node`."""
+
+    def __init__(self, folder: Path, workers: int, **changes: object) -> None:
+        self.folder, self.wanted = folder / "run", workers
+        values = json.loads(DEMO.read_text()) | changes
+        values["model_path"] = str(DEMO.parent / values["model_path"])
+        (folder / "x.json").write_text(json.dumps(values))
+        self.port = _free_port()
+        self.log = folder / "log"
+        self._out = open(self.log, "ab")
+        self._rounds: list[metrics.Round] = []
+        self._read = 0
+        shepherd = ["shepherd", "--config", str(folder / "x.json"), "--resume"]
+        shepherd += ["--run", str(self.folder), "--port", str(self.port)]
+        shepherd += ["--workers", str(workers), "--no-dashboard", "--web", "off"]
+        self.shepherd = self._start("supervise", "--", *shepherd)
+        node = ["--port", str(self.port), "--scale", str(workers)]
+        self.node = self._start("node", *node, "--device", "local-sync")
+
+    def _start(self, *arguments: str) -> psutil.Popen:
+        command = [sys.executable, "-m", "pcp.tools.cli", *arguments]
+        return psutil.Popen(command, stdout=self._out, stderr=subprocess.STDOUT)
+
+    def close(self) -> None:
+        """Leave no process behind."""
+        for parent in (self.node, self.shepherd):
+            for process in [*children(parent), parent]:
+                kill(process)
+            parent.wait(END_SECONDS)
+        self._out.close()
+
+    def status(self) -> dict[str, Any] | None:
+        """What the shepherd says, or None while there is none."""
+        try:
+            return ask("127.0.0.1", self.port, 1.0)
+        except PcpError:
+            return None
+
+    def rounds(self) -> list[metrics.Round]:
+        """Committed rounds, in the order of their commits; reads what is new."""
+        path = self.folder / metrics.FILE_NAME
+        if not path.exists():
+            return []
+        with open(path, "rb") as file:
+            file.seek(self._read)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._read += len(whole) + len(newline)
+        for values in map(json.loads, whole.splitlines()):
+            if values.pop("kind") == "round":
+                self._rounds.append(metrics.round_of(values))
+        return self._rounds
+
+    def wait(
+        self, done: Callable[[dict[str, Any]], bool], seconds: float = 120
+    ) -> None:
+        """Until `done(status)`, for a status that there is."""
+        until = time.monotonic() + seconds
+        while not ((status := self.status()) and done(status)):
+            if time.monotonic() > until:
+                lines = self.log.read_text().splitlines()[-20:]
+                raise SystemExit("\n".join([*lines, f"nothing for {seconds:.0f} s"]))
+            time.sleep(0.01)
+
+    def full(self, status: dict[str, Any]) -> bool:
+        """Whether all workers train."""
+        ready = [w for w in status["workers"] if w["state"] == "ready"]
+        return len(ready) == self.wanted and status["loss"] is not None
+
+    def finish(self) -> None:
+        """Save and end the run, then prove what must be true of it."""
+        until = time.monotonic() + END_SECONDS
+        while True:
+            try:
+                give(self.folder, {"action": "cancel"}, None, 5.0)
+                break
+            except PcpError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
+        self.shepherd.wait(END_SECONDS)
+        report = check(self.folder / "ledger.jsonl")
+        saved, refused = checkpoints.newest(self.folder, report.rounds)
+        assert saved is not None, refused
+        assert tensors.digest(shared_of(saved)) in self.digests()[saved.round]
+        print(f"rounds {report.rounds}; {report.consumed} samples, each exactly once; ")
+        print(f"the checkpoint of round {saved.round} is what the ledger committed")
+
+    def digests(self) -> dict[int, set[str]]:
+        """What the ledger committed, by round: twice, where a round was lost."""
+        records, _ = read(self.folder / "ledger.jsonl")
+        found: dict[int, set[str]] = {}
+        for record in records:
+            if record["kind"] == "commit":
+                found.setdefault(record["round"], set()).add(record["digest"])
+        return found
+
+
+@contextmanager
+def started(workers: int, **changes: object) -> Iterator[Run]:
+    """A run that trains, in a folder of its own, which stays if it failed."""
+    folder = Path(tempfile.mkdtemp(prefix="pcp-faults-"))
+    run = Run(folder, workers, **changes)
+    try:
+        run.wait(run.full, 300.0)
+        yield run
+    except BaseException:
+        print(f"the run is in {folder}", flush=True)
+        raise
+    else:
+        run.close()
+        _remove(folder)
+    finally:
+        run.close()
+
+
+# --- who is killed, and when ---
+
+
+class Slots:
+    """The supervised children of one process, and how often each was killed."""
+
+    def __init__(self, parent: psutil.Process) -> None:
+        self._parent = parent
+        self._killed: dict[int, list[float]] = {}
+        """Times at which a process and its forerunners were killed, by its id."""
+        self._bereft: list[list[float]] = []
+        """Those of slots whose process is dead and was not started again yet."""
+
+    def spared(self) -> list[psutil.Process]:
+        """The processes whose supervisors would survive another crash."""
+        alive = {p.pid: p for p in children(self._parent)}
+        for pid in alive.keys() - self._killed.keys():
+            self._killed[pid] = self._bereft.pop(0) if self._bereft else []
+        now = time.monotonic()
+        return [
+            process
+            for pid, process in alive.items()
+            if sum(now - at < 60 for at in self._killed[pid]) < KILLS_A_MINUTE
+        ]
+
+    def kill(self, process: psutil.Process) -> None:
+        """Kill one of them."""
+        kill(process)
+        process.wait(END_SECONDS)
+        times = self._killed.pop(process.pid)
+        self._bereft.append([*times, time.monotonic()])
+
+
+class Injector:
+    """Kills a worker or the shepherd in the state that was hit least so far.
+
+    `fired` counts what was killed in which state. A state is one that the shepherd's
+    status says a moment before; what has no status yet is starting.
+    """
+
+    patience = 4.0
+    """Seconds in which the wanted state must come; after that any will do."""
+
+    def __init__(self, run: Run, seed: int) -> None:
+        self._run, self._rng = run, random.Random(seed)
+        self._slots = {"worker": Slots(run.node), "shepherd": Slots(run.shepherd)}
+        self.fired: Counter[tuple[str, str]] = Counter()
+        self._seen: dict[str, set[str]] = {"worker": set(), "shepherd": set()}
+        self._names: dict[int, str] = {}
+        self._heard = 0
+
+    def strike(self, kind: str) -> None:
+        """Kill a process of this kind, and count the state it was in."""
+        until = time.monotonic() + self.patience
+        while True:
+            states = self._states(kind)
+            self._seen[kind] |= set(states.values())
+            fewest = min(
+                (self.fired[kind, state] for state in self._seen[kind]), default=0
+            )
+            late = time.monotonic() > until
+            wanted = [
+                process
+                for process, state in states.items()
+                if late or self.fired[kind, state] <= fewest
+            ]
+            if wanted:
+                victim = self._rng.choice(wanted)
+                self._slots[kind].kill(victim)
+                self.fired[kind, states[victim]] += 1
+                return
+            time.sleep(0.003)
+
+    def _states(self, kind: str) -> dict[psutil.Process, str]:
+        spared = self._slots[kind].spared()
+        status = self._run.status()
+        if kind == "shepherd":
+            return dict.fromkeys(spared, shepherd_state(status))
+        if status is None:
+            return dict.fromkeys(spared, "without a shepherd")
+        self._listen()
+        doing = {w["worker"]: w["doing"] for w in status["workers"]}
+        if status["validating"] or status["saving"]:
+            aside = "between rounds, saving or evaluating"
+            doing = {n: aside if d == "ready" else d for n, d in doing.items()}
+        return {
+            p: doing.get(self._names.get(p.pid, ""), "starting, not connected")
+            for p in spared
+        }
+
+    def _listen(self) -> None:
+        """Learn the names of worker processes from what they say."""
+        with open(self._run.log, "rb") as file:
+            file.seek(self._heard)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._heard += len(whole) + len(newline)
+        pattern = rb"worker (\S+): process (\d+) started"
+        for name, pid in re.findall(pattern, whole):
+            self._names[int(pid)] = name.decode()
+
+
+def shepherd_state(status: dict[str, Any] | None) -> str:
+    """Where in the protocol a shepherd is."""
+    if status is None:
+        return "starting, not listening"
+    aside = ", a checkpoint under way" if status["saving"] else ""
+    if status["phase"] != "round":
+        return ("no round under way" if status["workers"] else "nobody there") + aside
+    doing = [w["doing"] for w in status["workers"]]
+    joining = {"waiting", "restoring"} & set(doing)
+    aside += ", one joins" if joining else ""
+    for stage in ("prepared", "exchanging"):
+        if stage in doing:
+            return f"round: some {stage}{aside}"
+    return f"round: all computing{aside}"
+
+
+class Audit:
+    """Compares, time and again, what workers hold with what the ledger committed."""
+
+    pause = 0.25
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._held: list[tuple[int, str]] = []
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def close(self) -> tuple[int, int]:
+        """How many states of how many rounds were looked at; they must be right."""
+        self._ending.set()
+        self._thread.join(END_SECONDS)
+        digests = self._run.digests()
+        for reached, digest in self._held:
+            assert digest in digests[reached], f"round {reached}: another state"
+        return len(self._held), len({reached for reached, _ in self._held})
+
+    def _watch(self) -> None:
+        while not self._ending.wait(self.pause):
+            status = self._run.status()
+            for worker in status["workers"] if status else ():
+                try:
+                    reached, arrays = fetch_snapshot(worker["address"], 1.0)
+                except PcpError:
+                    continue  # it is dead, or holds nothing yet
+                if reached:  # round 0 is in no ledger
+                    digest = tensors.digest(shared_part(arrays))
+                    self._held.append((reached, digest))
+
+
+# --- processes ---
+
+
+def children(parent: psutil.Process) -> list[psutil.Process]:
+    """The living ones."""
+    try:
+        return [p for p in parent.children() if p.status() != psutil.STATUS_ZOMBIE]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def kill(process: psutil.Process) -> None:
+    """SIGKILL, if it is still there."""
+    try:
+        process.send_signal(signal.SIGKILL)
+    except psutil.NoSuchProcess:
+        pass
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder)
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
