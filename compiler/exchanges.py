@@ -4,6 +4,9 @@ An exchange takes the requests of a group's members in their order, each an op w
 its operands, and gives each member's results.
 """
 
+import hashlib
+import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,13 +15,17 @@ import numpy as np
 from pcp.dialect.base import integer, integers, text
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
-from pcp.errors import PassError
+from pcp.errors import PassError, StateMismatch
 
 Array = np.ndarray
 
 #: What a member asks for while it runs: the op and its operands' values.
 Request = tuple[ir.Operation, list[Any]]
 Exchange = Callable[[Sequence[Request]], list[list[Array]]]
+
+PARITY = "pcp.parity"
+
+_log = logging.getLogger("pcp.compiler")
 
 _REDUCE: dict[str, Callable[[Any, Any], Any]] = {
     "sum": np.add,
@@ -122,6 +129,53 @@ def _param_sync(requests: Sequence[Request]) -> list[list[Array]]:
     return [list(requests[source][1]) for _ in requests]
 
 
+def _parity(requests: Sequence[Request]) -> list[list[Any]]:
+    """What each member goes on with; `StateMismatch` for the action "trap".
+
+    Tensor by tensor the values that most members hold are right, the first member's
+    among equally many.
+    """
+    op = requests[0][0]
+    rows = [spread(operands) for _, operands in requests]
+    columns = [_agreed(op, column) for column in zip(*rows, strict=True)]
+    answers = [list(row) for row in zip(*columns, strict=True)]
+    tupled = isinstance(requests[0][1][0], tuple)
+    return [[tuple(row)] if tupled else row for row in answers]
+
+
+def _agreed(op: ir.Operation, held: Sequence[Array]) -> list[Array]:
+    """What each member has of one tensor behind a parity."""
+    bits = [array.tobytes() for array in held]
+    votes = Counter(bits)
+    right = max(range(len(bits)), key=lambda i: (votes[bits[i]], -i))
+    wrong = [i for i, own in enumerate(bits) if own != bits[right]]
+    if not wrong:
+        return list(held)
+    named, action = ", ".join(map(str, wrong)), text(op, "action")
+    message = (
+        f"{location_string(op.location)}: {op.name}: member {named} of its group holds "
+        f"other bits than member {right}"
+    )
+    if action == "trap":
+        raise StateMismatch(message)
+    _log.warning("%s (%s)", message, action)
+    return list(held) if action == "report" else [held[right]] * len(held)
+
+
+def digest_words(arrays: Sequence[Array], algo: str) -> Array:
+    """The first 128 bits of a hash of the arrays' bytes in order, as two int64."""
+    summary = hashlib.new(algo)
+    for array in arrays:
+        summary.update(np.ascontiguousarray(array).tobytes())
+    return np.frombuffer(summary.digest()[:16], "<i8").astype(np.int64)
+
+
+def spread(operands: Sequence[Any]) -> list[Array]:
+    """The tensors that an op takes; those of several types come as one tuple."""
+    first = operands[0]
+    return list(first) if isinstance(first, tuple) else list(operands)
+
+
 def _permute(requests: Sequence[Request]) -> list[list[Array]]:
     op = requests[0][0]
     answers = [[np.zeros_like(x[0])] for _, x in requests]
@@ -141,6 +195,7 @@ COLLECTIVES: dict[str, Exchange] = {
     "pcp.all_to_all": _all_to_all,
     "pcp.broadcast": _broadcast,
     "pcp.param_sync": _param_sync,
+    PARITY: _parity,
     "pcp.permute": _permute,
     "pcp.reduce_scatter": _reduce_scatter,
     "pcp.sync": _sync,

@@ -16,20 +16,24 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from pcp.compiler.exchanges import COLLECTIVES, Array, Request
-from pcp.dialect.base import integer, strings, symbol
-from pcp.dialect.bindings import ir, stablehlo
+from pcp.compiler.exchanges import (
+    COLLECTIVES,
+    PARITY,
+    Array,
+    Request,
+    digest_words,
+    spread,
+)
+from pcp.compiler.segments import Values, evaluate
+from pcp.dialect.base import integer, strings, symbol, text
+from pcp.dialect.bindings import ir
+from pcp.dialect.bundles import CAST
 from pcp.dialect.context import location_string
 from pcp.errors import PassError
 from pcp.mesh import Mesh
-from pcp.passes.base import CppPasses
 from pcp.passes.functions import symbol_name
 from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.mesh import read_meshes
-
-Values = dict[ir.Value, Any]
 
 #: What a member asks for while it runs, and is given. Values are arrays, and futures.
 Running = Generator[Request, list[Any] | None, list[Any]]
@@ -86,8 +90,12 @@ class _Member:
         return (yield from self._block(block, values))
 
     def _block(self, block: ir.Block, values: Values) -> Running:
-        """Run a block; what its terminator hands on."""
+        """Run a block; what its terminator hands on.
+
+        What a `pcp.parity` repairs is so for what comes behind it in its block.
+        """
         segment: list[ir.Operation] = []
+        before: Values = {}
         end = returned(block)
         for view in block.operations:
             op = view.operation
@@ -96,12 +104,17 @@ class _Member:
             if not _stops(op):
                 segment.append(op)
                 continue
-            _evaluate(segment, values)
+            evaluate(segment, values)
             segment = []
             results = yield from self._stop(op, values)
-            values.update(zip(op.results, results, strict=True))
-        _evaluate(segment, values)
-        return [values[v] for v in end.operands]
+            if op.name == PARITY:
+                before = _repair(op, results, values) | before
+            else:
+                values.update(zip(op.results, results, strict=True))
+        evaluate(segment, values)
+        handed_on = [values[v] for v in end.operands]
+        values.update(before)
+        return handed_on
 
     def _stop(self, op: ir.Operation, values: Values) -> Running:
         operands = [values[v] for v in op.operands]
@@ -117,6 +130,11 @@ class _Member:
                 return [_Future((yield from self._block(block, values)))]
             case "pcp.wait":
                 return operands[0].take()
+            case "pcp.digest":
+                return [digest_words(spread(operands), text(op, "algo"))]
+            case _ if op.name == CAST:
+                many = len(op.results) != 1
+                return list(operands[0]) if many else [tuple(operands)]
         answer = yield op, operands
         assert answer is not None, "a collective is resumed with its results"
         return answer
@@ -146,6 +164,20 @@ class _Future:
         return results
 
 
+def _repair(op: ir.Operation, repaired: list[Any], values: Values) -> Values:
+    """Put what a parity gave in the place of its operands; what they were before.
+
+    Tensors of several types come as one tuple, and what this was made of changes too.
+    """
+    changed = dict(zip(op.operands, repaired, strict=True))
+    for given, new in list(changed.items()):
+        if isinstance(new, tuple) and not isinstance(given.owner, ir.Block):
+            changed |= zip(given.owner.operands, new, strict=True)
+    before = {value: values[value] for value in changed}
+    values.update(changed)
+    return before
+
+
 def _branch(op: ir.Operation, chosen: Array) -> int:
     """The region that runs: `if` counts true first, `case` clamps to the last."""
     last = len(op.regions) - 1
@@ -156,8 +188,8 @@ def _branch(op: ir.Operation, chosen: Array) -> int:
 
 
 def _stops(op: ir.Operation) -> bool:
-    """Whether the op is a collective, or holds one."""
-    if op.name.startswith("pcp."):
+    """Whether the op is a collective, or holds one, or a tuple of several tensors."""
+    if op.name.startswith("pcp.") or op.name == CAST:
         return True
     if op.name not in CONTROL_FLOW:
         return False
@@ -166,106 +198,6 @@ def _stops(op: ir.Operation) -> bool:
         for region in op.regions
         for inner in region.blocks[0].operations
     )
-
-
-# --- segments ---
-
-
-def _evaluate(segment: Sequence[ir.Operation], values: Values) -> None:
-    """Run ops in the interpreter; adds what later ops may use to `values`."""
-    if not segment:
-        return
-    inside = {result for op in segment for result in op.results}
-    given = list(dict.fromkeys(_free(segment, inside)))
-    wanted = [r for r in inside if _used_outside(r, segment)]
-    if not wanted:
-        return
-    module = _segment_module(segment, given, wanted)
-    with module.context:
-        inputs = [dense(values[v], v.type) for v in given]
-        results = stablehlo.eval_module(module, inputs)
-    for value, result in zip(wanted, results, strict=True):
-        shape = tuple(ir.RankedTensorType(value.type).shape)
-        values[value] = np.array(result).reshape(shape)
-
-
-def dense(array: Array, type_: ir.Type) -> ir.Attribute:
-    """An array as the interpreter takes it; rank 0 stays rank 0."""
-    element = ir.RankedTensorType(type_).element_type
-    return ir.DenseElementsAttr.get(
-        np.ascontiguousarray(array).reshape(array.shape),
-        type=element,
-        shape=list(array.shape),
-    )
-
-
-def _free(segment: Sequence[ir.Operation], inside: set[ir.Value]):
-    """Values from before that the segment uses, in its regions too."""
-    for op in segment:
-        yield from _free_in(op, set(inside))
-
-
-def _free_in(op: ir.Operation, known: set[ir.Value]):
-    yield from (v for v in op.operands if v not in known)
-    for region in op.regions:
-        for block in region.blocks:
-            local = known | set(block.arguments)
-            for inner in block.operations:
-                yield from _free_in(inner.operation, local)
-                local.update(inner.operation.results)
-
-
-def _used_outside(value: ir.Value, segment: Sequence[ir.Operation]) -> bool:
-    home = segment[0].block
-    ops = set(segment)
-    for use in value.uses:
-        user = use.owner.operation
-        while user.block != home:
-            user = user.parent.operation
-        if user not in ops:
-            return True
-    return False
-
-
-def _segment_module(
-    segment: Sequence[ir.Operation],
-    given: Sequence[ir.Value],
-    wanted: Sequence[ir.Value],
-) -> ir.Module:
-    """`@main(given) -> wanted`."""
-    with segment[0].location:
-        module = ir.Module.create()
-        types = [v.type for v in given]
-        function = ir.FunctionType.get(types, [v.type for v in wanted])
-        with ir.InsertionPoint(module.body):
-            main = ir.Operation.create(
-                "func.func",
-                regions=1,
-                attributes={
-                    "sym_name": ir.StringAttr.get("main"),
-                    "function_type": ir.TypeAttr.get(function),
-                },
-            )
-        block = main.regions[0].blocks.append(
-            *types, arg_locs=[ir.Location.current] * len(types)
-        )
-        moved = dict(zip(given, block.arguments, strict=True))
-        with ir.InsertionPoint(block):
-            for op in segment:
-                copy = op.clone()
-                copy.walk(lambda inner: _remap(inner, moved))
-                moved.update(zip(op.results, copy.results, strict=True))
-            ir.Operation.create("func.return", operands=[moved[v] for v in wanted])
-    if any(op.name.startswith("chlo.") for op in segment):
-        CppPasses("func.func(chlo-legalize-to-stablehlo)").run(module)
-    return module
-
-
-def _remap(op: ir.Operation, moved: dict[ir.Value, ir.Value]) -> ir.WalkResult:
-    for i, operand in enumerate(op.operands):
-        if operand in moved:
-            op.operation.operands[i] = moved[operand]
-    return ir.WalkResult.ADVANCE
 
 
 # --- all members ---

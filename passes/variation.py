@@ -97,7 +97,7 @@ class Variation:
         block = entry(function)
         for op in walk(block):
             if op.name == "pcp.send":
-                self._share(*op.operands, symbol(op, "to"))
+                self._share(op.operands[0], symbol(op, "to"))
         given = port_shardings(function, "arg_attrs", len(block.arguments))
         for argument, sharding, said in zip(
             block.arguments, given, argument_attributes(function), strict=True

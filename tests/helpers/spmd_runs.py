@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pcp.compiler import lockstep
+from pcp.compiler import lockstep, segments
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.dialect.context import parse
@@ -32,7 +32,7 @@ def whole(text: str, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         chlo = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
         pipeline(chlo).run(module)
         types = ir.FunctionType(_main_type(module)).inputs
-        given = [lockstep.dense(x, t) for x, t in zip(inputs, types, strict=True)]
+        given = [segments.dense(x, t) for x, t in zip(inputs, types, strict=True)]
         results = stablehlo.eval_module(module, given)
         return [np.array(r).reshape(ir.ShapedType(r.type).shape) for r in results]
 
