@@ -28,7 +28,8 @@ from pcp.runtime.framing import (
 )
 from pcp.runtime.health import Health, group_metrics
 from pcp.runtime.loop import Loop, Timer
-from pcp.runtime.operation import MAX_DESCRIPTOR, Operation, abort_reason
+from pcp.runtime.opening import MAX_DESCRIPTOR, abort_reason
+from pcp.runtime.operation import Operation
 from pcp.runtime.parking import MAX_IN_FLIGHT, Parking
 from pcp.runtime.reduction import EAGER_BYTES
 from pcp.runtime.telemetry import Metric, Telemetry
@@ -91,6 +92,8 @@ class Group:
         """Who is asked about operations that were voted for when a peer is lost."""
         self._conceded: set[tuple[int, int]] = set()
         self._doubtful: dict[tuple[int, int], Operation] = {}
+        self.at_close: list[Callable[[], None]] = []
+        """What ends with the group."""
 
     @property
     def lingering(self) -> bool:
@@ -236,6 +239,8 @@ class Group:
         self._break(CollectiveAborted("this member closed its communicator"))
         self.telemetry.sources.remove(self._metrics)
         self.telemetry.keep(self._ranks)
+        for what in self.at_close:
+            what()
         links, self.links = self.links, {}
         self._closing += links.values()
         for link in links.values():
@@ -270,8 +275,8 @@ class Group:
         match header.kind:
             case Kind.DATA if not header.length:
                 raise ProtocolError(f"rank {rank} sent data without data")
-            case Kind.ABORT if header.step > self.world_size:
-                raise ProtocolError(f"there is no rank {header.step - 1} to lose")
+            case Kind.ABORT if max(header.step - 1, header.offset) >= self.world_size:
+                raise ProtocolError(f"rank {rank} speaks of ranks that are not there")
             case Kind.OPEN | Kind.DATA | Kind.DONE | Kind.ABORT:
                 self._dispatch(rank, header, payload)
             case Kind.LOST if rank not in self._left:
@@ -314,7 +319,7 @@ class Group:
             case Kind.DONE:
                 operation.on_done(rank)
             case Kind.ABORT:
-                operation.on_abort(rank, *abort_reason(header, payload))
+                operation.on_abort(*abort_reason(header, payload))
 
     def _guarded(self, peer: int, what: Callable[..., None], *args: object) -> None:
         try:

@@ -24,7 +24,6 @@ An operation's life, driven by frames in the loop's thread:
   state compared, which `param_sync` does.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -38,12 +37,10 @@ from pcp.errors import (
     RuntimeFault,
     Timeout,
 )
-from pcp.runtime.framing import Frame, Header, Kind, text, text_payload
+from pcp.runtime.framing import Frame, Header, Kind, text_payload
 from pcp.runtime.loop import Timer
+from pcp.runtime.opening import difference, opening, split_opening
 from pcp.runtime.telemetry import Timing
-
-_LENGTH_BYTES = 4
-MAX_DESCRIPTOR = 4 << 10
 
 
 class Members(Protocol):
@@ -194,12 +191,12 @@ class Operation:
         if peer in self.opened or peer not in self.peers:
             raise ProtocolError(f"rank {peer} opened {self.name} out of turn")
         theirs, eager = split_opening(payload)
-        if (difference := self._difference(theirs)) is not None:
+        if (other := difference(self.descriptor, theirs, self.free)) is not None:
             self.give_up(
                 CollectiveAborted(
                     f"the members disagree about {self.name}: rank "
-                    f"{self.group.rank} has {difference[0]}, rank {peer} has "
-                    f"{difference[1]}; all members must make the same call"
+                    f"{self.group.rank} has {other[0]}, rank {peer} has "
+                    f"{other[1]}; all members must make the same call"
                 )
             )
             return
@@ -228,7 +225,11 @@ class Operation:
         self._progress()
 
     def on_abort(self, peer: int, lost: int | None, reason: str) -> None:
-        """A peer gave the operation up before its vote; so does everybody."""
+        """`peer` gave the operation up before its vote; so does everybody.
+
+        The others are told too: to some of them it may be lost before they read it.
+        """
+        self._tell_abort(reason, lost, peer)
         if lost is not None:
             self.end(PeerLost(reason, peer=lost))
         else:
@@ -250,12 +251,15 @@ class Operation:
         if self.over or self._undecided(error):
             return
         lost = error.peer if isinstance(error, PeerLost) else None
-        reason = text_payload(str(error))
-        for peer in self.peers:
-            if peer not in self._gone:
-                step = 0 if lost is None else lost + 1
-                self.group.send(peer, self._frame(Kind.ABORT, reason, step=step))
+        self._tell_abort(str(error), lost, self.group.rank)
         self.end(error)
+
+    def _tell_abort(self, reason: str, lost: int | None, who: int) -> None:
+        payload = text_payload(reason)
+        facts = {"step": 0 if lost is None else lost + 1, "offset": who}
+        for peer in self.peers:
+            if peer != who and peer not in self._gone:
+                self.group.send(peer, self._frame(Kind.ABORT, payload, **facts))
 
     def end(self, error: PcpError | None = None, value: Any = None) -> None:
         """Free the buffers and tell the caller."""
@@ -334,18 +338,9 @@ class Operation:
         return Frame(kind, self.tag, self.seq, payload=payload, **more)
 
     def _opening(self, peer: int) -> bytes:
-        descriptor = json.dumps(self.descriptor, separators=(",", ":")).encode()
-        size = len(descriptor).to_bytes(_LENGTH_BYTES, "big")
         eager = self.eager(peer)
         self.timing.sent += len(eager)
-        return b"".join((size, descriptor, eager))
-
-    def _difference(self, theirs: dict[str, Any]) -> tuple[str, str] | None:
-        for key in self.descriptor | theirs:  # the kind of call comes first
-            mine, other = self.descriptor.get(key), theirs.get(key)
-            if key not in self.free and mine != other:
-                return f"{key} {mine}", _printable(f"{key} {other}")
-        return None
+        return opening(self.descriptor, eager)
 
     def _progress(self) -> None:
         """Vote when the local part is done; commit when all votes are in."""
@@ -386,27 +381,3 @@ class Operation:
             else "it did not finish"
         )
         self.give_up(Timeout(f"{self.name} gave up after {self._timeout:g} s: {who}"))
-
-
-def _printable(theirs: str) -> str:
-    """What a peer says of itself, fit for a message: short, nothing but text."""
-    return text(text_payload(theirs[:200]))
-
-
-def split_opening(payload: memoryview) -> tuple[dict[str, Any], memoryview]:
-    """The descriptor and the eager payload in an OPEN frame."""
-    size = int.from_bytes(payload[:_LENGTH_BYTES], "big")
-    if size > MAX_DESCRIPTOR or _LENGTH_BYTES + size > len(payload):
-        raise ProtocolError("an OPEN frame whose descriptor does not fit in it")
-    try:
-        descriptor = json.loads(bytes(payload[_LENGTH_BYTES : _LENGTH_BYTES + size]))
-    except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"an OPEN frame that is not JSON: {error}") from None
-    if not isinstance(descriptor, dict):
-        raise ProtocolError("an OPEN frame without a descriptor")
-    return descriptor, payload[_LENGTH_BYTES + size :]
-
-
-def abort_reason(header: Header, payload: memoryview) -> tuple[int | None, str]:
-    """The lost rank, if any, and the text of an ABORT frame."""
-    return (header.step - 1 if header.step else None), text(payload)

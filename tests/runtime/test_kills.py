@@ -22,8 +22,10 @@ from helpers.worlds import (
     world,
 )
 
-from pcp.errors import PeerLost, ProtocolError
+from pcp.errors import CollectiveAborted, PeerLost, ProtocolError, Timeout
 from pcp.runtime.communicator import Communicator
+from pcp.runtime.faults import Fault, FaultPlan
+from pcp.runtime.framing import Kind
 from pcp.runtime.reduction import reference
 from pcp.runtime.rendezvous import Rendezvous
 from pcp.runtime.snapshot import fetch_snapshot
@@ -132,6 +134,30 @@ def test_a_vote_counts_though_the_news_of_the_death_overtake_it(carrier):
         for pending in (first, others[0]):
             np.testing.assert_array_equal(pending.result(20), np.full(10, 3.0))
         assert isinstance(groups[0].fault, PeerLost)
+
+
+def test_an_abort_that_one_member_does_not_hear_reaches_it_through_others():
+    """Rank 2 misses a segment and gives up; rank 0, which voted, hears it from 1."""
+    missed = FaultPlan([Fault("drop", step=3, peer=2, times=99)])
+    unheard = FaultPlan([Fault("drop", kind=Kind.ABORT, peer=0)])
+    with world("tcp", 3, {1: missed, 2: unheard}) as comms:
+        arrays = [contribution(comm.rank) for comm in comms]
+        start = time.monotonic()
+        faults = together(
+            comms,
+            lambda c: outcome(
+                lambda: c.all_reduce(arrays[c.rank], timeout=0.5 if c.rank == 2 else 20)
+            ),
+        )
+        assert time.monotonic() - start < 10
+        assert missed.fired
+        assert unheard.fired == 1
+    assert isinstance(faults[2], Timeout)
+    for fault in faults[:2]:
+        assert isinstance(fault, CollectiveAborted)
+        assert "rank 2 gave up" in str(fault)
+    for rank, array in enumerate(arrays):
+        np.testing.assert_array_equal(array, contribution(rank))
 
 
 def test_news_of_a_death_is_fast():

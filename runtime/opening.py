@@ -1,0 +1,57 @@
+"""What the frames say that announce an operation and give it up.
+
+An OPEN frame: the descriptor's length, the descriptor (JSON), and the eager
+payload. An ABORT frame: who gave up (offset), the lost rank plus one (step; 0 for
+none), and a text.
+"""
+
+import json
+from collections.abc import Set
+from typing import Any
+
+from pcp.errors import ProtocolError
+from pcp.runtime.framing import Header, text, text_payload
+
+_LENGTH_BYTES = 4
+MAX_DESCRIPTOR = 4 << 10
+"""Bytes of JSON; more is refused."""
+
+
+def opening(descriptor: dict[str, Any], eager: memoryview | bytes) -> bytes:
+    """An OPEN frame's payload."""
+    content = json.dumps(descriptor, separators=(",", ":")).encode()
+    return b"".join((len(content).to_bytes(_LENGTH_BYTES, "big"), content, eager))
+
+
+def split_opening(payload: memoryview) -> tuple[dict[str, Any], memoryview]:
+    """The descriptor and the eager payload in an OPEN frame."""
+    size = int.from_bytes(payload[:_LENGTH_BYTES], "big")
+    if size > MAX_DESCRIPTOR or _LENGTH_BYTES + size > len(payload):
+        raise ProtocolError("an OPEN frame whose descriptor does not fit in it")
+    try:
+        descriptor = json.loads(bytes(payload[_LENGTH_BYTES : _LENGTH_BYTES + size]))
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"an OPEN frame that is not JSON: {error}") from None
+    if not isinstance(descriptor, dict):
+        raise ProtocolError("an OPEN frame without a descriptor")
+    return descriptor, payload[_LENGTH_BYTES + size :]
+
+
+def difference(
+    mine: dict[str, Any], theirs: dict[str, Any], free: Set[str]
+) -> tuple[str, str] | None:
+    """Where two descriptors differ first, except for the keys in `free`."""
+    for key in mine | theirs:  # the kind of call comes first
+        if key not in free and mine.get(key) != theirs.get(key):
+            return f"{key} {mine.get(key)}", _printable(f"{key} {theirs.get(key)}")
+    return None
+
+
+def abort_reason(header: Header, payload: memoryview) -> tuple[int, int | None, str]:
+    """Who gave up, the lost rank, if any, and the text of an ABORT frame."""
+    return header.offset, header.step - 1 if header.step else None, text(payload)
+
+
+def _printable(theirs: str) -> str:
+    """What a peer says of itself, fit for a message: short, nothing but text."""
+    return text(text_payload(theirs[:200]))
