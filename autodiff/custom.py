@@ -71,11 +71,7 @@ def keeps(call: ir.Operation) -> bool:
 
 def _rule_of(call: ir.Operation) -> Custom | None:
     scope = _scope.get(None)
-    return None if scope is None else scope.rules.get(_callee(call))
-
-
-def _callee(call: ir.Operation) -> str:
-    return ir.FlatSymbolRefAttr(call.attributes[functions.CALLS[call.name]]).value
+    return None if scope is None else scope.rules.get(functions.callee(call))
 
 
 def registered(call: ir.Operation) -> Rule | None:
@@ -197,7 +193,7 @@ def reverse(at: Site) -> Sequence[Value | None]:
     if (rule := registered(at.op)) is not None:
         return rule.vjp(at)
     source = next(at.active[v] for v in at.inputs if v in at.active)
-    raise registry.missing_function(at.op, _callee(at.op), source)
+    raise registry.missing_function(at.op, functions.callee(at.op), source)
 
 
 def forward(op: ir.Operation, tangents: Tangents) -> bool:
@@ -205,13 +201,15 @@ def forward(op: ir.Operation, tangents: Tangents) -> bool:
     custom = _rule_of(op)
     if custom is None:
         if registered(op) is None:
-            raise registry.missing_function(op, _callee(op), "an input with a tangent")
+            raise registry.missing_function(
+                op, functions.callee(op), "an input with a tangent"
+            )
         return False
     if custom.op.name == "pcp.custom_vjp":
         raise PassError(
-            f"{_at(op)}: {op.name}: @{_callee(op)} has a pcp.custom_vjp, which says "
-            "nothing of forward mode (as jax.custom_vjp); give it a pcp.custom_jvp, "
-            "which serves both"
+            f"{_at(op)}: {op.name}: @{functions.callee(op)} has a pcp.custom_vjp, "
+            "which says nothing of forward mode (as jax.custom_vjp); give it a "
+            "pcp.custom_jvp, which serves both"
         )
     given = [materialize(tangents.get(v), v) for v in _floats(op.operands)]
     values, _ = _splice(custom.parts["jvp"], [*op.operands, *given])

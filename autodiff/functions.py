@@ -88,6 +88,11 @@ def prepare(
 CALLS = {"func.call": "callee", "stablehlo.composite": "decomposition"}
 
 
+def callee(call: ir.Operation) -> str:
+    """The function that a call or a composite names."""
+    return ir.FlatSymbolRefAttr(call.attributes[CALLS[call.name]]).value
+
+
 def inline_calls(
     module: ir.Module, function: ir.Operation, keeps: Keeps = lambda call: False
 ) -> None:
@@ -102,7 +107,7 @@ def inline_calls(
         call, chain = pending.pop()
         if keeps(call):
             continue
-        name = ir.FlatSymbolRefAttr(call.attributes[CALLS[call.name]]).value
+        name = callee(call)
         if name in chain:
             where = location_string(call.location)
             raise PassError(
@@ -188,16 +193,17 @@ def _drop_unused_calls(function: ir.Operation) -> None:
     effects = {
         symbol(op.operation)
         for op in block.operations
-        if op.operation.name == "func.func" and _may_have_effects(op.operation)
+        if op.operation.name == "func.func" and may_have_effects(op.operation)
     }
     for call in reversed(_calls(function)):
-        name = ir.FlatSymbolRefAttr(call.attributes[CALLS[call.name]]).value
+        name = callee(call)
         if TAKEN_OVER in call.attributes or (call.results and name not in effects):
             if not any(list(r.uses) for r in call.results):
                 call.erase()
 
 
-def _may_have_effects(function: ir.Operation) -> bool:
+def may_have_effects(function: ir.Operation) -> bool:
+    """Whether a function is a declaration of what may do more than return."""
     declared = not len(function.regions[0].blocks)
     return declared and "nosideeffects" not in function.attributes
 

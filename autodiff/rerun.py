@@ -17,6 +17,8 @@ Value = ir.Value
 
 #: Ops that give something else, or do something twice, when they run twice.
 _ONCE = frozenset({"rng", "infeed", "outfeed", "send", "recv"})
+#: What a function's own derivative rule runs in the place of its call.
+_RULES = {"pcp.custom_vjp": ("forward",), "pcp.custom_jvp": ("jvp",)}
 
 
 def run_again(
@@ -32,8 +34,7 @@ def run_again(
         where = location_string(op.location)
         raise MissingRule(
             f"{where}: {op.name}: the derivative of the {holder.name} around it runs "
-            "it a second time, and it would not give the same; use "
-            "stablehlo.rng_bit_generator for random numbers, or move it out"
+            f"it a second time, and {_advice(op)}, or move it out"
         )
     husk = holder.clone().operation
     block = husk.regions[region].blocks[0]
@@ -46,14 +47,57 @@ def run_again(
 
 def once_only(region: ir.Region) -> ir.Operation | None:
     """An op inside, at any depth, that must not run a second time."""
-    return next((op for op in _inside(region) if _is_once_only(op)), None)
+    return next((op for op in _inside(region) if _is_once_only(op, set())), None)
 
 
-def _is_once_only(op: ir.Operation) -> bool:
+def _is_once_only(op: ir.Operation, seen: set[str]) -> bool:
+    """`seen` are functions that calls came through, whose ops are looked at already."""
     if op.name == "stablehlo.custom_call":
         effect = hlo.attribute(op, "has_side_effect")
         return effect is not None and ir.BoolAttr(effect).value
+    if op.name in functions.CALLS:
+        return _acts(_module_of(op), functions.callee(op), seen)
     return op.name.removeprefix("stablehlo.") in _ONCE
+
+
+def _acts(module: ir.Operation, name: str, seen: set[str]) -> bool:
+    """Whether a function, or the derivative rule it has, may act when it is called."""
+    if name in seen:
+        return False
+    seen.add(name)
+    for view in module.regions[0].blocks[0].operations:
+        op = view.operation
+        if op.name == "func.func" and functions.symbol(op) == name:
+            if functions.may_have_effects(op):
+                return True
+            if any(_is_once_only(inner, seen) for inner in _inside(op.regions[0])):
+                return True
+        elif op.name in _RULES and _named(op, "primal") == name:
+            parts = [_named(op, part) for part in _RULES[op.name]]
+            if any(_acts(module, part, seen) for part in parts):
+                return True
+    return False
+
+
+def _named(op: ir.Operation, role: str) -> str:
+    return ir.FlatSymbolRefAttr(op.attributes[role]).value
+
+
+def _module_of(op: ir.Operation) -> ir.Operation:
+    while op.name != "builtin.module":
+        op = op.parent.operation
+    return op
+
+
+def _advice(op: ir.Operation) -> str:
+    if op.name in functions.CALLS:
+        return (
+            f"@{functions.callee(op)} may have effects; mark what has none "
+            "`nosideeffects` where it is declared"
+        )
+    return (
+        "it would not give the same; use stablehlo.rng_bit_generator for random numbers"
+    )
 
 
 def _inside(region: ir.Region) -> Iterator[ir.Operation]:

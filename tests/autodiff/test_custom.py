@@ -183,20 +183,28 @@ DECLARATION = f"  func.func private @f({V}, {V}) -> {V}"
         ("call", JVP_RULE, "pcp-vjp"),
         ("call", JVP_RULE, "pcp-jvp"),
         ("case", JVP_RULE, "pcp-jvp"),
+        ("case", VJP_RULE, "pcp-vjp"),
+        ("case", JVP_RULE, "pcp-vjp"),
     ],
-    ids=["vjp", "jvp backwards", "jvp", "jvp in a branch"],
+    ids=[
+        "vjp",
+        "jvp backwards",
+        "jvp",
+        "jvp in a branch",
+        "vjp in a branch",
+        "jvp backwards in a branch",
+    ],
 )
 def test_a_declaration_is_called_once(
     use: str, rule: str, pass_: str, interpreter: Interpreter
 ) -> None:
     """What has no body may have effects: the derivative has those of the rule alone."""
-    start = rule.index("func.func private @f(")
-    end = rule.index("  }", start) + len("  }")
-    text = program(USES[use], rule[:start] + DECLARATION + rule[end:])
+    text = program(USES[use], _declared(rule, DECLARATION))
     derived = str(derived_module(text.replace("V", V), pass_))
     main = derived.partition("func.func private")[0]
     assert main.count("call @f(") == 1
-    whole = derived.replace(DECLARATION.strip(), rule[start:end])
+    body = rule[rule.index("func.func private @f(") :].partition("  }")[0] + "  }"
+    whole = derived.replace(DECLARATION.strip(), body)
     tangents = (X - 1,) if pass_ == "pcp-vjp" else (X - 1, X + 2)
     found = interpreter.run(whole, [X, X + 1, *tangents])
     fn = model(tripled if rule is VJP_RULE else tripled_forward, USES[use])
@@ -207,6 +215,46 @@ def test_a_declaration_is_called_once(
         expected = jax.jvp(fn, (X, X + 1), tangents)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+PURE = f"  func.func private @f({V}, {V}) -> {V} attributes {{nosideeffects}}"
+
+
+def _declared(rule: str, declaration: str) -> str:
+    """The rule of a function without a body."""
+    start = rule.index("func.func private @f(")
+    end = rule.index("  }", start) + len("  }")
+    return rule[:start] + declaration + rule[end:]
+
+
+def test_an_effect_in_a_loop_that_runs_again_is_refused() -> None:
+    """One with a known number of rounds keeps its values, and calls once."""
+    derived = str(
+        derived_module(program(IN_LOOP, _declared(VJP_RULE, DECLARATION)), "pcp-vjp")
+    )
+    assert derived.partition("func.func private")[0].count("call @f(") == 1
+    rounds = """%e = stablehlo.slice %b [0:1] : (V) -> tensor<1xf32>
+    %o = stablehlo.reshape %e : (tensor<1xf32>) -> tensor<f32>
+    %n = stablehlo.convert %o : (tensor<f32>) -> tensor<i32>
+    """.replace("V", V)
+    unknown = IN_LOOP.replace("%n = stablehlo.constant dense<3> : tensor<i32>", rounds)
+    text = program(unknown, _declared(VJP_RULE, DECLARATION))
+    says = r":\d+:\d+: func.call: .*second time, and @f may have effects; mark"
+    with pytest.raises(PcpError, match=says):
+        derived_module(text.replace("V", V), "pcp-vjp")
+    derived_module(program(unknown, _declared(VJP_RULE, PURE)), "pcp-vjp")
+
+
+def test_an_effect_behind_a_call_that_stays_is_seen() -> None:
+    """@f has a body, in which @log is called: once, by its rule, in a branch too."""
+    log = f"func.func private @log({V}) -> ()\n"
+    rule = VJP_RULE.replace(
+        "%r = stablehlo.mult", "func.call @log(%s) : (V) -> ()\n    %r = stablehlo.mult"
+    ).replace("V", V)
+    text = program(IN_BRANCH, log + rule)
+    derived = str(derived_module(text.replace("V", V), "pcp-vjp"))
+    main = derived.partition("func.func private")[0]
+    assert main.count("call @log(") + main.count("call @f(") == 1
 
 
 def test_forward_mode_refuses_a_vjp_rule() -> None:
@@ -261,7 +309,14 @@ def iree() -> Iterator[Iree]:
         yield server
 
 
-@pytest.mark.parametrize("use", ["call", "composite", "while"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        pytest.param("call", marks=pytest.mark.slow),
+        pytest.param("composite", marks=pytest.mark.slow),
+        "while",
+    ],
+)
 def test_through_iree(use: str, iree: Iree) -> None:
     text = program(USES[use], JVP_RULE)
     case = Case(use, model(tripled_forward, USES[use]), (X, X + 1), text=text)
