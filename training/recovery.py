@@ -6,8 +6,13 @@ digest is the ledger's. If nobody came back with the committed round within the
 grace period, the run goes back to the newest round that a worker or a valid
 checkpoint still has; the ledger says so, and the samples of the lost rounds
 are given out again.
+
+From a checkpoint each worker takes what was saved by the rank that is its index. If
+others come than as many as saved it, all take their shares of the whole once more
+(`pcp.training.resharding`), before the first round begins.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pcp.errors import StateMismatch
@@ -17,6 +22,7 @@ from pcp.training.attempt import Attempt
 from pcp.training.checkpoint import Checkpoint
 from pcp.training.members import READY, RESTORING, WAITING, Member
 from pcp.training.protocol import Hello, Prepared, Restore
+from pcp.training.resharding import reshard
 from pcp.training.state import INNER, OUTER, PARAMETER, PRIVATE, REPLICA, prefixed
 from pcp.training.tensors import Arrays
 
@@ -24,13 +30,17 @@ if TYPE_CHECKING:
     from pcp.training.shepherd import Shepherd
 
 
-def snapshot_of(checkpoint: Checkpoint) -> Arrays:
-    """A checkpoint as the snapshot that workers restore from."""
+def snapshot_of(checkpoint: Checkpoint, indices: Sequence[int] | None = None) -> Arrays:
+    """A checkpoint as the snapshot that workers restore from.
+
+    Rank r of it is for the worker with index `indices[r]`, or r.
+    """
+    places = indices or range(len(checkpoint.workers))
     parameters = checkpoint.parameters
     arrays = shared_of(checkpoint)
     arrays |= prefixed(PARAMETER, [*parameters], parameters.values())
     for prefix, group in ((INNER, checkpoint.workers), (PRIVATE, checkpoint.private)):
-        for rank, own in enumerate(group):
+        for rank, own in zip(places, group, strict=False):
             arrays |= prefixed(f"{prefix}{rank}/", [*own], own.values())
     return arrays
 
@@ -50,13 +60,13 @@ class Recovery:
 
     def __init__(self, shepherd: "Shepherd") -> None:
         self._shepherd = shepherd
-        self._served: int | None = None
-        """The round that this shepherd's own endpoint serves."""
+        self._saved: Checkpoint | None = None
+        """What this shepherd's own endpoint serves."""
+        self._parts: list[int] = []
+        """The indices of the workers among whom it is shared out."""
         self._headless_since: float | None = None
-        weights = shepherd.experiment.initial_weights
-        if weights and not shepherd.committed:
-            parameters = tensors.read(weights)
-            self._serve(Checkpoint(0, parameters, {}))
+        if not shepherd.committed:
+            self._serve_initial_weights()
 
     def claimed(self, hello: Hello) -> int | None:
         """The round whose state a worker holds, by what it says and the ledger."""
@@ -78,10 +88,11 @@ class Recovery:
         holders = shepherd.roster.holders(round_)
         if member.committed == round_:
             member.state = READY
+        elif self._saved is not None and self._saved.round == round_:
+            # Before any holder: only here is what this worker had of its own.
+            self._restore(member, _address_for(member, shepherd.endpoint.listening))
         elif holders:
             self._restore(member, holders[0].address)
-        elif self._served == round_:
-            self._restore(member, _address_for(member, shepherd.endpoint.listening))
         elif round_ == 0:
             self._restore(member, None)
 
@@ -102,6 +113,27 @@ class Recovery:
         elif shepherd.now() - self._headless_since > shepherd.grace:
             self._headless_since = None
             self._rewind()
+
+    def settled(self, ready: Sequence[Member]) -> bool:
+        """Whether what was the workers' own in a checkpoint is with somebody.
+
+        If others came than it was served for, they all restore it once more, shared
+        out among them.
+        """
+        shepherd, saved = self._shepherd, self._saved
+        indices = [member.index for member in ready]
+        if saved is None or saved.round != shepherd.committed or not saved.workers:
+            return True
+        if indices == self._parts:
+            return True
+        shepherd.log(
+            f"the checkpoint of {len(saved.workers)} workers is shared out among "
+            f"{len(ready)}: what was not sent yet or is in flight adds up as before"
+        )
+        self._serve(saved, indices)
+        for member in ready:
+            self._restore(member, _address_for(member, shepherd.endpoint.listening))
+        return False
 
     def all_back(self) -> bool:
         """Whether everybody who holds a lease is ready, or had time to come."""
@@ -143,13 +175,16 @@ class Recovery:
     def _rewind(self) -> None:
         shepherd, progress = self._shepherd, self._shepherd.ledger.progress
         best = self._best_held()
-        saved, refused = checkpoints.newest(shepherd.folder.path, progress.committed)
+        saved, refused = checkpoints.newest(
+            shepherd.folder.path, progress.committed, self._check
+        )
         for line in refused:
             shepherd.log(line)
         if saved is not None and saved.round > best:
-            self._check(saved)
             self._serve(saved)
             best = saved.round
+        elif best == 0:
+            self._serve_initial_weights()
         for name, lease in list(progress.outstanding.items()):
             shepherd.rounds.give_back(name, lease)
         if best < progress.committed:
@@ -175,10 +210,15 @@ class Recovery:
                 f"{self._shepherd.folder.path} is not the state the ledger committed"
             )
 
-    def _serve(self, saved: Checkpoint) -> None:
-        arrays = snapshot_of(saved)
+    def _serve(self, saved: Checkpoint, indices: Sequence[int] | None = None) -> None:
+        self._saved = saved
+        self._parts = list(range(len(saved.workers)) if indices is None else indices)
+        arrays = snapshot_of(reshard(saved, len(self._parts)), self._parts)
         self._shepherd.endpoint.serve_snapshot(lambda: (saved.round, arrays))
-        self._served = saved.round
+
+    def _serve_initial_weights(self) -> None:
+        if weights := self._shepherd.experiment.initial_weights:
+            self._serve(Checkpoint(0, tensors.read(weights), {}))
 
 
 def _address_for(member: Member, listening: str) -> str:

@@ -5,8 +5,8 @@ rest of the outer state, which counts the rounds. A newcomer begins with the rep
 of whoever it fetched the state from, or with the mean that a checkpoint holds.
 
 Where the bundle's exchanges go along the axis `pair`, the members fall into pairs
-that are drawn from its seed, the round and the epoch of the group: a round that is
-tried again has other pairs.
+that are drawn from its seed and the round, so that a run that is stopped and resumed
+draws the same ones. A round that lost a member has other pairs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -89,9 +89,7 @@ class ReplicaTrainer(BundleTrainer):
         if self._pairs is None:
             return communicator
         turn = int(self._shared[_ROUNDS])
-        matching = partners(
-            communicator.world_size, self._pairs + communicator.epoch, turn
-        )
+        matching = partners(communicator.world_size, self._pairs, turn)
         return {"pair": Pair(communicator, matching[communicator.rank], turn)}
 
 

@@ -314,8 +314,9 @@ class Shepherd:
         elif self._recovery.prepared_by_all():
             return
         elif (ready := self.roster.ready()) and self._enough(ready):
-            self._started = True
-            self.rounds.start(ready)
+            if self._recovery.settled(ready):
+                self._started = True
+                self.rounds.start(ready)
 
     def _enough(self, ready: list[Member]) -> bool:
         if not self.roster.holders(self.committed):

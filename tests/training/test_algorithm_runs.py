@@ -69,10 +69,10 @@ RESUMED = {
     "streaming_diloco{fragments=2}": ["local.h.0.w", "local.h.1.v"],
     "eager": [*(f"{what}.h.{p}" for what in OWN for p in ("0.w", "1.v")), "weight"],
 }
-SLOW = pytest.param("eager", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("algorithm", [*list(RESUMED)[:2], SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", list(RESUMED))
 def test_private_state_is_resumed_with_its_worker(tmp_path, algorithm) -> None:
     """Stopped after two rounds and resumed: the same bits as without the stop."""
     content = bundle("quadratic", algorithm).to_bytes()

@@ -1,0 +1,103 @@
+"""A checkpoint of N workers for M: what becomes of what was a worker's own.
+
+Shared state is the same for any number. Of a worker's own state each kind has a sum
+that the exchanges to come depend on, and that stays as it is:
+
+    error, residue     what was not sent yet: Σ e. Each of the first M keeps its own;
+                       that of rank n >= M is added to rank n mod M; more begin with 0
+    delta, weight      in flight, and its tokens: Σ w Δ and Σ w. All have Σ w Δ / Σ w
+                       and Σ w / M
+    replica, local,    parameters of one's own and their momentum: the mean.
+    momentum, velocity All have it
+
+Sums are taken in float64, in the order of ranks. The inner optimizer's moments are
+estimates, which need not add up: rank m has those of rank m mod N.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pcp.errors import StateMismatch
+from pcp.training.checkpoint import Checkpoint
+from pcp.training.tensors import Arrays
+
+WEIGHT = "weight"
+_Group = list[np.ndarray]
+
+
+def reshard(saved: Checkpoint, workers: int) -> Checkpoint:
+    """The checkpoint as `workers` of them load it; itself, where as many saved it.
+
+    `StateMismatch` for a kind of state that has no rule.
+    """
+    count = len(saved.workers)
+    if not count or workers == count:
+        return saved
+    inner = [saved.workers[m % count] for m in range(workers)]
+    return replace(saved, workers=inner, private=_private(saved.private, workers))
+
+
+def _private(saved: Sequence[Arrays], workers: int) -> list[Arrays]:
+    names = list(saved[0])
+    if any(list(own) != names for own in saved):
+        raise StateMismatch("the checkpoint's workers have state of different kinds")
+    found: list[Arrays] = [{} for _ in range(workers)]
+    weights = [own[WEIGHT] for own in saved] if WEIGHT in names else []
+    for name in names:
+        kind = name.partition(".")[0]
+        if kind not in RULES:
+            raise StateMismatch(
+                f"{name}: no rule says what becomes of it with {workers} workers in "
+                f"place of {len(saved)}; resume with {len(saved)}"
+            )
+        shares = RULES[kind]([own[name] for own in saved], weights, workers)
+        for own, share in zip(found, shares, strict=True):
+            own[name] = share
+    return found
+
+
+def _kept(group: _Group, weights: _Group, workers: int) -> _Group:
+    """Each keeps its own; those who left give theirs to one who stays."""
+    totals = [np.zeros(group[0].shape) for _ in range(workers)]
+    for rank, array in enumerate(group):
+        totals[rank % workers] += array
+    return [total.astype(group[0].dtype) for total in totals]
+
+
+def _mean(group: _Group, weights: _Group, workers: int) -> _Group:
+    return _alike(np.mean(_wide(group), axis=0), group, workers)
+
+
+def _in_flight(group: _Group, weights: _Group, workers: int) -> _Group:
+    """The mean by weights, which is what the next exchange makes of it."""
+    total = sum(map(float, weights))
+    parts = [float(w) * a for w, a in zip(weights, _wide(group), strict=True)]
+    return _alike(np.sum(parts, axis=0) / (total or 1.0), group, workers)
+
+
+def _share(group: _Group, weights: _Group, workers: int) -> _Group:
+    return _alike(np.sum(_wide(group), axis=0) / workers, group, workers)
+
+
+def _alike(array: Any, group: _Group, workers: int) -> _Group:
+    return [np.array(array, group[0].dtype) for _ in range(workers)]
+
+
+def _wide(group: _Group) -> _Group:
+    return [np.asarray(array, np.float64) for array in group]
+
+
+RULES: dict[str, Callable[[_Group, _Group, int], _Group]] = {
+    "error": _kept,
+    "residue": _kept,
+    "delta": _in_flight,
+    WEIGHT: _share,
+    "replica": _mean,
+    "local": _mean,
+    "momentum": _mean,
+    "velocity": _mean,
+}
+"""What the first part of a name says, to what becomes of it."""
