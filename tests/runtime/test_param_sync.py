@@ -50,6 +50,27 @@ def test_only_what_differs_travels(comms):
     assert traffic < 30_000, "less than w alone"
 
 
+def test_what_all_hold_alike_is_one_small_exchange(comms, monkeypatch):
+    states, gathers = [state(1) for _ in range(4)], []
+    cls = type(comms[0])
+    gather = cls.all_gather
+    monkeypatch.setattr(
+        cls,
+        "all_gather",
+        lambda c, a, **k: gathers.append(a.nbytes) or gather(c, a, **k),
+    )
+    for source in ("elected", 3):
+        gathers.clear()
+        options = {} if source == "elected" else {"source": source}
+        reports = together(
+            comms, lambda c, o=options: c.param_sync(states[c.rank], **o)
+        )
+        assert gathers == [24] * 4
+        assert [r.updated for r in reports] == [()] * 4
+        assert {r.source for r in reports} == {0 if source == "elected" else 3}
+    assert all(equal(s, state(1)) for s in states)
+
+
 def test_a_difference_of_sign_of_zero_or_nan_payload_is_a_difference(comms):
     states = [{"w": np.zeros(3, np.float32)} for _ in range(4)]
     states[1]["w"][0] = -0.0
