@@ -91,27 +91,23 @@ def search(text: str, cluster: Path) -> Choice:
 
 def build(text: str, choice: Choice, plan: Candidate, folder: Path) -> Path:
     """The bundle of one plan, by the flags that ask for it."""
-    cut = {
-        name: [[]] * d + [["tp"]]
-        for i in plan.groups
-        for name, d in choice.groups[plan.tp][i].cut.items()
-    }
-    batch = [["dp"]] if plan.dp > 1 else []
-    names = [n for n in ("ids", "targets", "x", "y") if f'pcp.name = "{n}"' in text]
-    data = {name: batch for name in names}
-    sharding = folder / "sharding.json"
-    sharding.write_text(json.dumps({"tensors": cut | data}))
+    sharding = None
+    if tensors := choice.sharding(plan):
+        sharding = folder / "sharding.json"
+        sharding.write_text(json.dumps({"tensors": tensors}))
     axes = ",".join(f"{axis}={n}" for axis, n in plan.axes.items())
     options = CompileOptions(
         targets=("cpu:host",),
         mode="train",
         optimizer=OPTIMIZER,
         mesh=axes,
+        microbatches=plan.microbatches if plan.pp > 1 else None,
+        schedule=plan.schedule or "1f1b",
         zero=plan.zero if plan.dp > 1 else 0,
-        sharding=str(sharding),
+        sharding=str(sharding) if sharding else None,
         jobs=2,
     )
-    path = folder / f"{axes}-{plan.zero}-{'-'.join(map(str, plan.groups))}.pcp"
+    path = folder / f"{str(plan).replace(' ', '-')}-{plan.groups}.pcp"
     driver.compile(parse(text), options).write(path)
     return path
 
@@ -216,7 +212,7 @@ def contenders(choice: Choice, most: int) -> list[Judged]:
     first: dict[tuple, Judged] = {}
     for j in choice.judged:
         c = j.candidate
-        first.setdefault((c.dp, c.tp, min(c.zero, 1)), j)
+        first.setdefault((c.pp, c.dp, c.tp, min(c.zero, 1)), j)
     return list(dict.fromkeys([*first.values(), *choice.judged]))[:most]
 
 

@@ -10,7 +10,7 @@ What the bundle says of functions is the whole program's signature, with shardin
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pcp.bundle import Bundle, DeviceProgram, Manifest, Module
@@ -109,6 +109,7 @@ def _check_planned(options: CompileOptions) -> None:
         ("--sharding", options.sharding not in (None, "auto")),
         ("--zero", bool(options.zero)),
         ("--split", bool(options.split)),
+        ("--microbatches", options.microbatches is not None),
     ):
         if asked:
             raise ConfigError(
@@ -135,18 +136,35 @@ def choices(
         )
     pipelines.whole(mode, entry=options.entry, optimizer=optimizer).run(module)
     with module.context:
-        search = plan.Search.of(module, options.entry, zero, axes)
-        return search.run(keep)
+        search = plan.Search.of(module, options.entry, zero, axes, options.tied)
+        return _sourced(search.run(keep), options)
 
 
-def _choose(module: ir.Module, options: CompileOptions) -> Mesh:
-    """Have the mesh and all layouts chosen for the cluster; says what was weighed."""
+def _choose(module: ir.Module, options: CompileOptions) -> tuple[Mesh, CompileOptions]:
+    """Have the mesh and all layouts chosen for the cluster; says what was weighed.
+
+    Of a plan with stages the options say then how they run.
+    """
     with module.context:
-        choice = plan.Search.of(module, options.entry).run()
+        search = plan.Search.of(module, options.entry, tied=options.tied)
+        choice = _sourced(search.run(), options)
         plan.write(module, choice)
     for line in choice.lines():
         options.report(line)
-    return next(iter(read_meshes(module).values()))
+    taken = choice.best.candidate
+    if taken.pp > 1:
+        flow = {"microbatches": taken.microbatches, "schedule": taken.schedule}
+        options = replace(options, **flow)
+    return next(iter(read_meshes(module).values())), options
+
+
+def _sourced(choice: plan.Choice, options: CompileOptions) -> plan.Choice:
+    """Where stages are impossible names the model's file, not text in memory."""
+    why = [
+        (name, f"{options.source}{text[1:]}" if text.startswith("-:") else text)
+        for name, text in choice.impossible
+    ]
+    return replace(choice, impossible=tuple(why))
 
 
 def _add_cluster(module: ir.Module, options: CompileOptions) -> None:
@@ -245,7 +263,8 @@ def lower(
     pipelines.whole(mode, entry=options.entry, optimizer=optimizer).run(
         module, observers
     )
-    mesh = mesh or _choose(module, options)
+    if mesh is None:
+        mesh, options = _choose(module, options)
     split = _split(module, mesh, mode, options, observers)
     whole = copy(module)
     manifest = Manifest(

@@ -1,6 +1,8 @@
 """pcp-plan: which devices work, on what mesh, and how every parameter lies."""
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from math import prod
 from typing import NoReturn
 
@@ -15,10 +17,10 @@ from pcp.passes.functions import (
     string,
     symbol_name,
 )
-from pcp.passes.planning import cluster, tensor_groups
+from pcp.passes.planning import cluster, pipelined, tensor_groups
 from pcp.passes.planning.candidates import Candidate, Guess, Model, Space
+from pcp.passes.planning.choice import Choice, mib
 from pcp.passes.planning.evaluation import STEPS, Judge, Judged, add_mesh, annotate
-from pcp.passes.planning.tensor_groups import Group
 from pcp.passes.propagate_sharding import inline_calls
 from pcp.passes.rewriting import functions, refuse
 from pcp.passes.sharding.flow import block_of, walk
@@ -33,6 +35,11 @@ DOUBT = 1.5
 #: A mesh whose best guess is this much slower than the best is not judged for variety.
 HOPELESS = 2.5
 
+AXES = ("pp", "dp", "tp")
+
+#: Reasons that differ in numbers alone are said once of a mesh.
+NUMBER = re.compile(r"[\d.]+(e[+-]\d+)?")
+
 
 @dataclass(frozen=True)
 class Plan(Pass):
@@ -42,11 +49,14 @@ class Plan(Pass):
     of arguments, and for training what pcp-expand-training leaves. Judges by the cost
     model of `passes/planning`: candidates over "dp" and "tp", ZeRO stages up to
     `zero`, fewer devices than there are, groups of parameters cut along "tp" as their
-    shapes hang together, and uneven shares of the batch where devices are unequal.
-    The `keep` that look best from the forward alone (0: as many as are quick) are
-    made and judged; the fastest that fits in every device's memory is written down.
-    `mesh=dp=2` fixes the axes. With `explain=true` the module's `pcp.alternatives`
-    lists what was judged. Nothing fits: an error with the least memory reachable.
+    shapes hang together, uneven shares of the batch where devices are unequal; and
+    stages along "pp", cut as pcp-stage cuts them (`tied` is its option), in
+    microbatches that divide the batch and each order of pcp-schedule. The `keep` that
+    look best from the forward alone (0: as many as are quick) are made and judged; the
+    fastest that fits in every device's memory is written down. `mesh=dp=2` fixes the
+    axes. With `explain=true` the module's `pcp.alternatives` lists what was judged. Of
+    a plan with stages, `pcp.pipeline` says in how many microbatches and which order
+    they are to run. Nothing fits: an error with the least memory reachable.
 
     Before:
 
@@ -67,12 +77,14 @@ class Plan(Pass):
     zero: int = 3
     keep: int = 0
     mesh: str = ""
+    tied: bool = False
     explain: bool = False
 
     def run(self, module: ir.Module) -> None:
         """Choose, and write the choice into the module."""
         with module.context:
-            search = Search.of(module, self.func, self.zero, parse_axes(self.mesh))
+            axes = parse_axes(self.mesh)
+            search = Search.of(module, self.func, self.zero, axes, self.tied)
             choice = search.run(self.keep)
             write(module, choice)
             if self.explain:
@@ -82,81 +94,72 @@ class Plan(Pass):
 
 
 def parse_axes(text: str) -> dict[str, int] | None:
-    """`dp=2,tp=2` as sizes; None for an empty text."""
+    """`pp=2,dp=2` as sizes; None for an empty text."""
     if not text:
         return None
     axes: dict[str, int] = {}
     for part in text.split(","):
         axis, _, size = part.partition("=")
-        if axis not in ("dp", "tp") or not size.isdigit() or int(size) < 1:
+        if axis not in AXES or not size.isdigit() or int(size) < 1:
             raise PassError(
-                f"pcp-plan: mesh={text}: {part!r} is not dp=N or tp=N; a plan has "
-                "these axes"
+                f"pcp-plan: mesh={text}: {part!r} is not pp=N, dp=N or tp=N; a plan "
+                "has these axes"
             )
         axes[axis] = int(size)
     return axes
 
 
-# --- the answer ---
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What was judged, the fastest first, and the one to take."""
-
-    judged: tuple[Judged, ...]
-    groups: dict[int, list[Group]]
-    considered: int
-    devices: tuple[str, ...]
-
-    @property
-    def best(self) -> Judged:
-        """The fastest that fits."""
-        return next(j for j in self.judged if j.fits)
-
-    def lines(self) -> list[str]:
-        """A table: predicted milliseconds, of them waiting, bytes sent and held."""
-        head = (
-            f"{'plan':28} {'ms':>9} {'waiting':>9} {'sends':>10} {'holds':>10}  devices"
-        )
-        rows = [head, *map(self._line, self.judged)]
-        rows.append(f"{len(self.judged)} of {self.considered} plans judged")
-        if left := [d for d in self.devices if d not in self.best.candidate.devices]:
-            rows.append(f"left out: {', '.join(left)}")
-        if cut := self.describe(self.best.candidate):
-            rows.append(f"cut along tp: {cut}")
-        return rows
-
-    def _line(self, j: Judged) -> str:
-        mark = "" if j.fits else f"  needs more memory than @{j.fullest} has"
-        mark = "  <- taken" if j is self.best else mark
-        ms, waiting = (1e3 * s for s in (j.cost.seconds, j.cost.waiting))
-        count = f"{len(j.candidate.devices)} of {len(self.devices)}"
-        numbers = f"{ms:9.2f} {waiting:9.2f} {_mib(j.cost.sent)} {_mib(j.memory)}"
-        return f"{self._title(j.candidate):28} {numbers}  {count}{mark}"
-
-    def _title(self, candidate: Candidate) -> str:
-        number = f" cut={','.join(map(str, candidate.groups))}"
-        return str(candidate) + (number if candidate.groups else "")
-
-    def describe(self, candidate: Candidate) -> str:
-        """The parameters that "tp" cuts, with their dimensions."""
-        groups = self.groups.get(candidate.tp, [])
-        return "; ".join(str(groups[i]) for i in candidate.groups)
-
-
-def _mib(count: float) -> str:
-    return f"{count / (1 << 20):6.1f} MiB"
-
-
 def write(module: ir.Module, choice: Choice) -> None:
-    """The mesh and the layouts of the plan taken."""
+    """The mesh and the layouts of the plan taken; how its stages run."""
     candidate = choice.best.candidate
     add_mesh(module, candidate)
+    if candidate.pp > 1:
+        count = ir.IntegerAttr.get(
+            ir.IntegerType.get_signless(64, module.context), candidate.microbatches
+        )
+        kind = ir.StringAttr.get(candidate.schedule, module.context)
+        said = {"kind": kind, "microbatches": count}
+        module.operation.attributes["pcp.pipeline"] = ir.DictAttr.get(
+            said, module.context
+        )
     annotate(module, candidate, choice.groups.get(candidate.tp, []))
 
 
 # --- the search ---
+
+
+@dataclass
+class Found:
+    """What was judged so far, and why stages are impossible, by mesh."""
+
+    judge: Judge
+    judged: dict[Candidate, Judged] = field(default_factory=dict)
+    impossible: dict[str, str] = field(default_factory=dict)
+    _refused: set[tuple] = field(default_factory=set)
+    _said: set[tuple[str, str]] = field(default_factory=set)
+
+    def add(self, some: Iterable[Candidate]) -> None:
+        """Judge those that were not."""
+        for candidate in some:
+            if candidate not in self.judged and (j := self._judge(candidate)):
+                self.judged[candidate] = j
+
+    def _judge(self, c: Candidate) -> Judged | None:
+        if c.pp == 1:
+            return self.judge.judge(c)
+        kind = (c.devices, c.pp, c.dp, c.tp, c.groups, c.microbatches)
+        if kind in self._refused:
+            return None
+        try:
+            return pipelined.judge(self.judge, c)
+        except PassError as error:
+            self._refused.add(kind)
+            axes = ",".join(f"{axis}={n}" for axis, n in c.axes.items())
+            if (kind := (axes, NUMBER.sub("", str(error)))) not in self._said:
+                self._said.add(kind)
+                plan = f"{axes} microbatches={c.microbatches}"
+                self.impossible[plan] = str(error)
+            return None
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,7 @@ class Search:
         func: str = "main",
         zero: int = 3,
         axes: dict[str, int] | None = None,
+        tied: bool = False,
     ) -> "Search":
         """Read program and cluster; raises `PassError` for what cannot be planned."""
         inline_calls(module)
@@ -188,7 +192,7 @@ class Search:
         space = Space(model, machines, groups, zero, axes)
         kept = STEPS[mode] or (symbol_name(forward),)
         text, ops = _without_others(module, kept)
-        judge = Judge(text, module.context, mode, machines, groups)
+        judge = Judge(text, module.context, mode, machines, groups, tied=tied)
         return cls(space, judge, ops, module.operation)
 
     def run(self, keep: int = 0) -> Choice:
@@ -201,21 +205,18 @@ class Search:
                 "small for the mesh asked for, or no links connect the devices",
             )
         limit = keep or min(MOST, max(FEWEST, WORK // max(1, self.ops)))
-        found: dict[Candidate, Judged] = {}
-        self._judge(found, self._promising(guesses)[:limit])
-        if not any(j.fits for j in found.values()):
+        found = Found(self.judge)
+        found.add(self._promising(guesses)[:limit])
+        if not any(j.fits for j in found.judged.values()):
             least = sorted(guesses, key=lambda c: (guesses[c].memory, str(c)))
-            self._judge(found, least[:limit])
-        judged = tuple(sorted(found.values(), key=_order))
+            found.add(least[:limit])
+        judged = tuple(sorted(found.judged.values(), key=_order))
         if not any(j.fits for j in judged):
-            self._refuse(judged)
+            self._refuse(judged, found.impossible)
         devices = tuple(self.space.cluster.devices)
-        return Choice(judged, self.space.groups, len(guesses), devices)
-
-    def _judge(self, found: dict[Candidate, Judged], some: list[Candidate]) -> None:
-        for candidate in some:
-            if candidate not in found and (j := self.judge.judge(candidate)):
-                found[candidate] = j
+        groups, why = self.space.groups, tuple(found.impossible.items())
+        data = self.space.model.data
+        return Choice(judged, groups, len(guesses), devices, why, data)
 
     def _promising(self, guesses: dict[Candidate, Guess]) -> list[Candidate]:
         """By guessed time, those that may fit; a variety of meshes before all."""
@@ -226,20 +227,26 @@ class Search:
         fit = [c for c in guesses if guesses[c].memory <= DOUBT * rooms[c]]
         ordered = sorted(fit, key=lambda c: (guesses[c].seconds, str(c)))
         first: dict[tuple, Candidate] = {}
+        orders: dict[tuple, Candidate] = {}
         for c in ordered:
             if guesses[c].seconds <= HOPELESS * guesses[ordered[0]].seconds:
-                first.setdefault((c.devices, c.dp, c.tp), c)
-        return list(dict.fromkeys([*first.values(), *ordered]))
+                shape = (c.devices, c.pp, c.dp, c.tp)
+                first.setdefault(shape, c)
+                orders.setdefault((*shape, c.schedule), c)
+        return list(dict.fromkeys([*first.values(), *orders.values(), *ordered]))
 
-    def _refuse(self, judged: tuple[Judged, ...]) -> NoReturn:
+    def _refuse(
+        self, judged: tuple[Judged, ...], impossible: dict[str, str]
+    ) -> NoReturn:
         if not judged:
-            refuse(self.module, "no layout of these plans is possible")
+            why = "".join(f"\n{plan}: {reason}" for plan, reason in impossible.items())
+            refuse(self.module, f"no layout of these plans is possible{why}")
         least = min(judged, key=lambda j: j.memory / j.room)
         refuse(
             self.module,
             f"nothing fits: the least memory is that of {least.candidate}, "
-            f"{_mib(least.memory).strip()} on @{least.fullest}, which has "
-            f"{_mib(least.room).strip()}; use a smaller batch, a smaller model, or "
+            f"{mib(least.memory)} on @{least.fullest}, which has "
+            f"{mib(least.room)}; use a smaller batch, a smaller model, or "
             "more devices",
         )
 
@@ -311,11 +318,16 @@ def _slots(module: ir.Module, mode: str) -> int:
 
 def _without_others(module: ir.Module, kept: tuple[str, ...]) -> tuple[str, int]:
     """The text of the functions that a step runs, and how many ops these have."""
-    copy = ir.Module.parse(str(module), module.context)
+    copy = ir.Module.parse(_text(module), module.context)
     ops = 0
     for function in list(functions(copy)):
         if symbol_name(function) in kept:
             ops += sum(1 for _ in walk(block_of(function, 0)))
         else:
             function.erase()
-    return str(copy), ops
+    return _text(copy), ops
+
+
+def _text(module: ir.Module) -> str:
+    """With the locations, which say where stages are impossible."""
+    return str(module.operation.get_asm(enable_debug_info=True))

@@ -2,8 +2,9 @@
 
 Devices run their tasks in order. Sending takes no time of the sender's as long as
 fewer than `buffers` messages to that receiver are still unread, else it blocks until
-one is read; a message arrives `latency` after it is sent. Receiving blocks. Pure: tasks
-are numbers, times are in whatever unit the durations have.
+one is read; a message arrives `latency` after it is sent, and what its task says
+besides. Receiving blocks. Pure: tasks are numbers, times are in whatever unit the
+durations have.
 """
 
 from collections.abc import Sequence
@@ -15,11 +16,15 @@ from pcp.errors import PassError
 
 @dataclass(frozen=True)
 class Work:
-    """A task on a device, and the tasks whose results it reads."""
+    """A task on a device, and the tasks whose results it reads.
+
+    Its own results are `travel` longer on their way to another device than others'.
+    """
 
     device: int
     duration: float
     reads: tuple[int, ...] = ()
+    travel: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,8 @@ class _Simulation:
             return False
         device.clock = max(device.clock, self.freed.get(pair, 0.0))
         waiting.append(task)
-        self.arrival[task, to] = device.clock + self.latency
+        travel = self.latency + self.works[task].travel
+        self.arrival[task, to] = device.clock + travel
         device.outbox.pop(0)
         return True
 

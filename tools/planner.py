@@ -3,12 +3,13 @@
     pcp plan model.mlir --cluster cluster.json
 
 Prints what was judged, the fastest first: predicted time of a step, how much of it
-is waiting for others, the bytes that a member sends and holds at most. `pcp-compile
-model.mlir --cluster cluster.json` takes the plan marked `taken`. Plans have the axes
-dp and tp; pipeline stages are not among them: ask for those with `pcp-compile --mesh
-pp=2,dp=2 --microbatches 8`.
+is waiting for others, the bytes that a member sends and holds at most. Plans have the
+axes pp, dp and tp; where stages are impossible it says at which op and why.
+`pcp-compile model.mlir --cluster cluster.json` takes the plan marked `taken`. --json
+says of every plan with which flags pcp-compile makes it.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,11 +35,14 @@ def _main(argv: Sequence[str]) -> None:
         entry=flags.entry,
         source=flags.model,
         cluster=flags.cluster,
+        tied=flags.tied,
     )
     axes = plan.parse_axes(flags.mesh)
     wanted = {"zero": flags.zero, "axes": axes, "keep": flags.keep}
     choice = driver.plan(read(flags.model), options, **wanted)
     print("\n".join(choice.lines()))
+    if flags.json:
+        flags.json.write_text(json.dumps(choice.to_dict(), indent=1))
 
 
 def _parser() -> Parser:
@@ -53,7 +57,9 @@ def _parser() -> Parser:
     add("--mode", choices=MODES, help="default: train if there is a scalar loss")
     add("--optimizer", help="for training")
     add("--entry", default="main", help="the function to plan for; default main")
-    add("--mesh", default="", metavar="dp=2,tp=2", help="only plans on these axes")
+    add("--mesh", default="", metavar="pp=2,dp=2", help="only plans on these axes")
+    add("--tied", action="store_true", help="two stages may use one parameter")
+    add("--json", type=Path, metavar="FILE", help="write all plans, with their flags")
     add("--zero", type=int, default=3, choices=(0, 1, 2, 3), help="the last ZeRO stage")
     add("--keep", type=int, default=0, metavar="N", help="judge the N most promising")
     return parser

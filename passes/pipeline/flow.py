@@ -58,9 +58,9 @@ class Flow:
         """`partial` are the values that are a part of a sum over microbatches."""
         flow = cls(function, partial)
         data = flow.data
-        for view in block_of(function, 0).operations:
-            if view.operation != returned(block_of(function, 0)):
-                flow._add(view.operation, data)
+        *ops, _ = block_of(function, 0).operations  # the last one returns
+        for view in ops:
+            flow._add(view.operation, data)
         return flow
 
     @property

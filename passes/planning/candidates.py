@@ -1,16 +1,18 @@
 """The plans to judge, and a first guess of each: numbers of the forward program only.
 
 A candidate says which devices take part, in which order, on which axes; which groups
-of parameters the axis "tp" cuts; and the ZeRO stage along "dp". Guesses order them,
-so that only the promising ones are made and judged (`evaluation`).
+of parameters the axis "tp" cuts; the ZeRO stage along "dp"; and in how many
+microbatches and which order the stages along "pp" run. Guesses order them, so that
+only the promising ones are made and judged (`evaluation`, `pipelined`).
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 
 from pcp.dialect.bindings import ir
-from pcp.passes.functions import ROLE, argument_attributes, string
+from pcp.passes.functions import NAME, ROLE, argument_attributes, string
 from pcp.passes.pipeline.work import size_bytes, work
 from pcp.passes.planning.cluster import Cluster, Device, Link
 from pcp.passes.planning.cost import (
@@ -24,13 +26,24 @@ from pcp.passes.planning.tensor_groups import Group
 from pcp.passes.sharding.flow import block_of
 from pcp.passes.split_batch import shares
 
+#: Microbatches for each stage that are worth a try: the bubble is small by then.
+MOST_MICROBATCHES = 8
+
+#: Orders of a pipeline's tasks, and how much of a full bubble each leaves: that of
+#: zero-bubble schedules holds a forward only, of three parts.
+SCHEDULES = {"1f1b": 1.0, "zb-h1": 1 / 3, "gpipe": 1.0}
+
 #: Backward is twice the work of forward.
 PASSES = {"train": 3, "grad": 3, "forward": 1}
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan: `devices` with "tp" fastest, `groups` by number, the batch's split."""
+    """A plan: `devices` with "tp" fastest, `groups` by number, the batch's split.
+
+    Of `pp` stages, slowest among `devices`, `microbatches` and `schedule` say how they
+    run.
+    """
 
     devices: tuple[str, ...]
     dp: int = 1
@@ -38,18 +51,23 @@ class Candidate:
     zero: int = 0
     groups: tuple[int, ...] = ()
     split: tuple[int, ...] = ()
+    pp: int = 1
+    microbatches: int = 1
+    schedule: str = ""
 
     @property
     def axes(self) -> dict[str, int]:
-        """The mesh: axes of more than one member, "dp" first; "dp" where none has."""
-        axes = {"dp": self.dp, "tp": self.tp}
+        """The mesh: axes of more than one member, "pp" first; "dp" where none has."""
+        axes = {"pp": self.pp, "dp": self.dp, "tp": self.tp}
         return {a: n for a, n in axes.items() if n > 1} or {"dp": 1}
 
     def __str__(self) -> str:
         """As the table names it."""
         axes = ",".join(f"{axis}={n}" for axis, n in self.axes.items())
         split = f" split={'/'.join(map(str, self.split))}" if self.split else ""
-        return axes + (f" zero={self.zero}" if self.zero else "") + split
+        zero = f" zero={self.zero}" if self.zero else ""
+        flow = f" microbatches={self.microbatches} {self.schedule}"
+        return axes + zero + split + (flow if self.pp > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -83,13 +101,22 @@ class Model:
         )
 
     @cached_property
+    def data(self) -> tuple[str, ...]:
+        """The names of the tensors with a batch."""
+        said = argument_attributes(self.function)
+        return tuple(
+            string(facts, NAME) or f"arg{i}"
+            for i, (argument, facts) in enumerate(
+                zip(self._block.arguments, said, strict=True)
+            )
+            if (string(facts, ROLE) or "data") == "data"
+            and ir.RankedTensorType(argument.type).rank
+        )
+
+    @cached_property
     def activations(self) -> int:
         """Bytes that the forward stores."""
-        return sum(
-            size_bytes(v)
-            for v in self._storage.stored
-            if not isinstance(v.owner, ir.Block)
-        )
+        return sum(map(size_bytes, self._kept))
 
     @cached_property
     def work(self) -> float:
@@ -105,6 +132,21 @@ class Model:
                 if view.operation.name not in TERMINATORS
             )
         return self._seconds[device.facts]
+
+    @cached_property
+    def dispatches(self) -> int:
+        """How many ops of the forward store something."""
+        return len(self._kept)
+
+    @cached_property
+    def boundary(self) -> float:
+        """Bytes that go from one pipeline stage to the next, about."""
+        return self.activations / max(1, len(self._kept))
+
+    @property
+    def _kept(self) -> list[ir.Value]:
+        made = self._storage.stored
+        return [v for v in made if not isinstance(v.owner, ir.Block)]
 
     @property
     def _block(self) -> ir.Block:
@@ -139,13 +181,14 @@ class Space:
     def candidates(self) -> Iterator[Candidate]:
         """All of them, the fewest devices first."""
         for devices in self._subsets():
-            for dp, tp in self._shapes(len(devices)):
-                split = self._split(devices, dp, tp)
+            for pp, dp, tp in self._shapes(len(devices)):
+                split = self._split(devices, pp, dp, tp)
                 if split is None:
                     continue
-                for zero in self._stages(devices, dp):
-                    for chosen in self._choices(tp):
-                        yield Candidate(devices, dp, tp, zero, chosen, split)
+                for zero, chosen, flow in product(
+                    self._stages(devices, dp), self._choices(tp), self._flows(pp, dp)
+                ):
+                    yield Candidate(devices, dp, tp, zero, chosen, split, pp, *flow)
 
     def _subsets(self) -> Iterator[tuple[str, ...]]:
         """The fastest n, the roomiest n; those of one host side by side."""
@@ -163,16 +206,29 @@ class Space:
                     found[names] = None
         yield from found
 
-    def _shapes(self, devices: int) -> Iterator[tuple[int, int]]:
-        for tp in range(1, devices + 1):
-            dp = devices // tp
-            wanted = self.axes is None or (dp, tp) == (
-                self.axes.get("dp", 1),
-                self.axes.get("tp", 1),
+    def _shapes(self, devices: int) -> Iterator[tuple[int, int, int]]:
+        """Sizes of "pp", "dp" and "tp" for so many devices."""
+        for tp, pp in product(range(1, devices + 1), repeat=2):
+            dp, rest = divmod(devices, pp * tp)
+            if rest or not dp:
+                continue
+            wanted = self.axes is None or (pp, dp, tp) == tuple(
+                self.axes.get(axis, 1) for axis in ("pp", "dp", "tp")
             )
             room = dp == 1 or self.model.batch >= dp
-            if dp * tp == devices and wanted and room and (tp == 1 or self.groups[tp]):
-                yield dp, tp
+            cuts = tp == 1 or bool(self.groups.get(tp))
+            if wanted and room and cuts:
+                yield pp, dp, tp
+
+    def _flows(self, pp: int, dp: int) -> list[tuple[int, str]]:
+        """Microbatches that a device's share falls into evenly, and their orders."""
+        if pp == 1:
+            return [(1, "")]
+        share = self.model.batch // dp
+        most = min(share, MOST_MICROBATCHES * pp)
+        counts = [n for n in range(1, most + 1) if share % n == 0]
+        orders = ["1f1b"] if self.model.mode == "forward" else list(SCHEDULES)
+        return [(n, kind) for n in counts for kind in (orders if n > 1 else ["1f1b"])]
 
     def _stages(self, devices: Sequence[str], dp: int) -> range:
         """Unlike machines round differently: each parameter gets one owner there."""
@@ -202,11 +258,16 @@ class Space:
         return list(found)
 
     def _split(
-        self, devices: tuple[str, ...], dp: int, tp: int
+        self, devices: tuple[str, ...], pp: int, dp: int, tp: int
     ) -> tuple[int, ...] | None:
-        """Shares of the batch by speed; empty if all are alike, None if one is 0."""
+        """Shares of the batch by speed; empty if all are alike, None if one is 0.
+
+        Stages share evenly, so that microbatches are equal: None where they cannot.
+        """
         if dp == 1:
             return ()
+        if pp > 1:
+            return None if self.model.batch % dp else ()
         rows = [devices[i * tp : (i + 1) * tp] for i in range(dp)]
         known = self.among(devices).devices
         rates = [min(1 / self.model.seconds(known[d]) for d in row) for row in rows]
@@ -220,7 +281,7 @@ class Space:
     def guess(self, candidate: Candidate) -> Guess:
         """Seconds and bytes of the busiest member."""
         parts = [
-            self._member(candidate, name, i // candidate.tp)
+            self._member(candidate, name, i // candidate.tp % candidate.dp)
             for i, name in enumerate(candidate.devices)
         ]
         return Guess(
@@ -234,12 +295,30 @@ class Space:
         cut = sum(g.work for g in groups) / max(1.0, model.work)
         left = max(0.0, 1 - cut) + cut / c.tp
         passes = PASSES[model.mode]
-        busy = passes * model.seconds(device) * share * left
-        parameters = self._parameters(groups, c.tp)
+        busy = passes * model.seconds(device) * share * left / c.pp
+        parameters = self._parameters(groups, c.tp) / c.pp
         return Guess(
-            busy + self._wire(c, device, groups, share, parameters),
+            self._in_turn(c, device, busy, share)
+            + self._wire(c, device, groups, share, parameters),
             self._memory(c, groups, share, parameters),
         )
+
+    def _in_turn(
+        self, c: Candidate, device: Device, busy: float, share: float
+    ) -> float:
+        """With the bubble of a pipeline, its dispatches and its messages."""
+        if c.pp == 1:
+            return busy
+        model, count = self.model, c.microbatches
+        again = device.overhead * model.dispatches * (count - 1) / c.pp
+        busy += PASSES[model.mode] * again
+        both = 1 if model.mode == "forward" else 2
+        link = self.cluster.slowest(c.devices)
+        bytes_ = model.boundary * share / count
+        ends = 2 * exchange_seconds(bytes_, 0.0, device)
+        message = ends + wire_seconds("send", 2, bytes_, bytes_, link)
+        bubble = SCHEDULES[c.schedule] * (c.pp - 1) / count
+        return busy * (1 + bubble) + both * count * message
 
     def _parameters(self, groups: Sequence[Group], tp: int) -> float:
         """Bytes of the parameters that a member works with."""
@@ -260,9 +339,11 @@ class Space:
             link = self.cluster.slowest(c.devices[: c.tp])
             sums = [b * share for g in groups for b in g.reduced]
             both = 1 if self.model.mode == "forward" else 2
-            total += both * sum(_sum_seconds(c.tp, b, link, device) for b in sums)
+            each = sum(_sum_seconds(c.tp, b, link, device) for b in sums)
+            total += both * each / c.pp
         if c.dp > 1 and self.model.mode != "forward":
-            link = self.cluster.slowest(c.devices[:: c.tp])
+            row = c.devices[: len(c.devices) // c.pp]
+            link = self.cluster.slowest(row[:: c.tp])
             rounds = 1.5 if c.zero == 3 else 1.0
             total += rounds * _sum_seconds(c.dp, parameters, link, device)
         return total
@@ -272,8 +353,11 @@ class Space:
     ) -> float:
         """Parameters, gradients and state by ZeRO stage; what the forward stores."""
         model = self.model
+        share /= c.pp
         if model.mode == "forward":
             return parameters + model.activations * share / 2
+        if c.pp > 1 and c.schedule != "gpipe":
+            share *= min(c.pp, c.microbatches) / c.microbatches
         state = model.slots * parameters / (c.dp if c.zero >= 1 else 1)
         gradients = parameters / (c.dp if c.zero >= 2 else 1)
         own = parameters / (c.dp if c.zero >= 3 else 1)

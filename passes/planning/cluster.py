@@ -110,14 +110,14 @@ class Cluster:
     devices: dict[str, Device]
     links: dict[frozenset[str], Link]
 
-    def among(self, names: Collection[str]) -> "Cluster":
-        """The same while only these devices work."""
+    def among(self, names: Collection[str], busy: float = 1.0) -> "Cluster":
+        """The same while only these devices work, in this share of the time."""
         hosts = Counter(device.host for device in self.devices.values())
-        busy = Counter(self.devices[name].host for name in names)
+        working = Counter(self.devices[name].host for name in names)
 
         def share(device: Device) -> float:
             others = max(1, hosts[device.host] - 1)
-            return max(0, busy[device.host] - 1) / others
+            return busy * max(0, working[device.host] - 1) / others
 
         devices = {n: d.beside(share(d)) for n, d in self.devices.items()}
         return replace(self, devices=devices)

@@ -10,7 +10,7 @@ device is a processor, whose cores move the bytes themselves.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pcp.dialect.base import strings
 from pcp.dialect.bindings import ir
@@ -176,34 +176,59 @@ class Member:
         ]
 
 
-def block_cost(block: ir.Block, member: Member) -> Cost:
-    """Walk the block's ops in order on both resources."""
-    clock, sent = _Clock(), 0.0
-    storage = Storage.read(block)
-    ends: dict[ir.Value, float] = {}
-    for view in block.operations:
-        op = view.operation
+@dataclass
+class Walk:
+    """Goes through ops in order on both resources of a member."""
+
+    member: Member
+    storage: Storage
+    clock: _Clock = field(default_factory=_Clock)
+    sent: float = 0.0
+    _ends: dict[ir.Value, float] = field(default_factory=dict)
+
+    @classmethod
+    def through(cls, block: ir.Block, member: Member) -> "Walk":
+        """At the block's first op."""
+        return cls(member, Storage.read(block))
+
+    @property
+    def cost(self) -> Cost:
+        """What all ops so far take."""
+        clock = self.clock
+        return Cost(clock.work, max(clock.now, clock.wire) - clock.work, self.sent)
+
+    def op(self, op: ir.Operation) -> None:
+        """Go past the next op."""
+        clock = self.clock
         if op.name in CONTROL_FLOW:
-            inner = _control_flow(op, member)
+            inner = _control_flow(op, self.member)
             clock.compute(inner.compute)
             clock.wait(clock.now + inner.waiting)
-            sent += inner.sent
+            self.sent += inner.sent
         elif op.name == "pcp.start":
-            seconds, bytes_ = collective(_started(op), member)
-            ends[op.results[0]] = clock.start(seconds)
-            if not member.device.overlaps:
-                clock.wait(ends[op.results[0]])
-            sent += bytes_
+            self._ends[op.results[0]] = end = self._exchange(_started(op))
+            if not self.member.device.overlaps:
+                clock.wait(end)
         elif op.name == "pcp.wait":
-            clock.wait(ends[op.operands[0]])
+            clock.wait(self._ends[op.operands[0]])
         elif is_collective(op):
-            seconds, bytes_ = collective(op, member)
-            clock.wait(clock.start(seconds))
-            sent += bytes_
+            clock.wait(self._exchange(op))
         elif op.name not in TERMINATORS:
-            clock.compute(op_seconds(op, storage, member.device))
-    end = max(clock.now, clock.wire)
-    return Cost(clock.work, end - clock.work, sent)
+            clock.compute(op_seconds(op, self.storage, self.member.device))
+
+    def _exchange(self, op: ir.Operation) -> float:
+        """Put a collective on the wire; when it will be over."""
+        seconds, bytes_ = collective(op, self.member)
+        self.sent += bytes_
+        return self.clock.start(seconds)
+
+
+def block_cost(block: ir.Block, member: Member) -> Cost:
+    """What a block's ops take in their order."""
+    walk = Walk.through(block, member)
+    for view in block.operations:
+        walk.op(view.operation)
+    return walk.cost
 
 
 def _control_flow(op: ir.Operation, member: Member) -> Cost:

@@ -1,6 +1,6 @@
 """A candidate made real: the passes run on a copy, for the members that differ."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pcp.dialect.attributes import Split
@@ -61,6 +61,12 @@ class Judged:
     room: float
     """Bytes of the device that is nearest to being full."""
     fullest: str = ""
+    held: dict[str, float] = field(default_factory=dict, compare=False)
+    """Bytes by device, of those that differ."""
+    alive: tuple[int, ...] = ()
+    """The microbatches that each pipeline stage holds at once."""
+    bubble: float = 0.0
+    """The share of their time in which the devices of a pipeline wait."""
 
     @property
     def fits(self) -> bool:
@@ -146,9 +152,21 @@ def _layout(
 # --- judging ---
 
 
+def fullest(
+    candidate: Candidate, found: Cost, held: dict[str, float], cluster: Cluster
+) -> Judged:
+    """Judged by what its devices hold."""
+    rooms = {device: cluster.devices[device].memory for device in held}
+    worst = max(held, key=lambda device: (held[device] / rooms[device], held[device]))
+    return Judged(candidate, found, held[worst], rooms[worst], worst, held)
+
+
 @dataclass(frozen=True)
 class Judge:
-    """Makes candidates of one program; `text` is the program, `mode` what it is for."""
+    """Makes candidates of one program; `text` is the program, `mode` what it is for.
+
+    `tied` lets two pipeline stages use one parameter.
+    """
 
     text: str
     context: ir.Context
@@ -157,13 +175,19 @@ class Judge:
     groups: dict[int, list[Group]]
     bucket_bytes: int = 4 << 20
     inflight: int = 4
+    tied: bool = False
 
-    def judge(self, candidate: Candidate) -> Judged | None:
-        """The candidate's cost, or None where its layouts are impossible."""
+    def spread(self, candidate: Candidate) -> ir.Module:
+        """The program with the candidate's mesh and layouts."""
         with self.context:
             module = ir.Module.parse(self.text)
         add_mesh(module, candidate)
         annotate(module, candidate, self.groups.get(candidate.tp, []))
+        return module
+
+    def judge(self, candidate: Candidate) -> Judged | None:
+        """The candidate's cost, or None where its layouts are impossible."""
+        module = self.spread(candidate)
         try:
             PropagateSharding().run(module)
             InsertReshards().run(module)
@@ -171,19 +195,19 @@ class Judge:
             if "cannot be cut into" in str(error):
                 return None
             raise
+        costs: list[Cost] = []
+        held: dict[str, float] = {}
         with self.context:
             mesh = only_mesh(module)
             plans = [Plan.read(function, mesh) for function in functions(module)]
             working = self.cluster.among(candidate.devices)
-            costs, memories = [], []
             for place in _places(working, mesh, candidate):
-                found, held = self._member(plans, cost.Member(working, mesh, place))
-                costs.append(found)
                 device = mesh.devices[mesh.members.index(place)]
-                memories.append((held, self.cluster.devices[device].memory, device))
+                member = cost.Member(working, mesh, place)
+                found, held[device] = self._member(plans, member)
+                costs.append(found)
         slowest = max(costs, key=lambda found: found.seconds)
-        held, room, device = max(memories, key=lambda m: (m[0] / m[1], m[0]))
-        return Judged(candidate, slowest, held, room, device)
+        return fullest(candidate, slowest, held, self.cluster)
 
     def _member(self, plans: list[Plan], member: cost.Member) -> tuple[Cost, float]:
         """Cost and bytes held of one member's program."""

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pcp.bundle import Bundle
@@ -73,9 +74,105 @@ def test_compiling_takes_the_plan(
     assert "<- taken" in capsys.readouterr().out
 
 
+def _layers(*names: str, width: int = 32, batch: int = 16) -> str:
+    """The sum of squares behind layers x -> tanh(x w), with these parameters."""
+    x, w = f"tensor<{batch}x{width}xf32>", f"tensor<{width}x{width}xf32>"
+    ports = [
+        f'%{name}: {w} {{pcp.role = "param", pcp.name = "{name}"}}'
+        for name in dict.fromkeys(names)
+    ]
+    lines = [
+        f"%p{i} = stablehlo.dot_general %h{i}, %{name}, contracting_dims = [1] x [0]"
+        f" : ({x}, {w}) -> {x}\n%h{i + 1} = stablehlo.tanh %p{i} : {x}"
+        for i, name in enumerate(names)
+    ]
+    last, body = f"%h{len(names)}", "\n".join(lines)
+    return f"""
+func.func @main({", ".join(ports)},
+    %h0: {x} {{pcp.role = "data", pcp.name = "x"}}) -> tensor<f32> {{
+  {body}
+  %s = stablehlo.multiply {last}, {last} : {x}
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %loss = stablehlo.reduce(%s init: %zero) applies stablehlo.add
+      across dimensions = [0, 1] : ({x}, tensor<f32>) -> tensor<f32>
+  return %loss : tensor<f32>
+}}"""
+
+
+def test_why_stages_are_impossible(model: Path, cluster: Path, capsys) -> None:
+    """There are no microbatches of an extremum over the batch."""
+    text = _layers("w", "v")
+    model.write_text(text.replace("stablehlo.add", "stablehlo.maximum"))
+    argv = ["plan", str(model), "--cluster", str(cluster), "--mode", "forward"]
+    assert main(argv) == 0
+    rows = capsys.readouterr().out.splitlines()
+    line = 1 + next(i for i, s in enumerate(text.splitlines()) if "reduce(" in s)
+    where = f"{model}:{line}:"
+    found = [row for row in rows if row.startswith("pp=2")]
+    assert found
+    for why in found:
+        assert f": impossible: {where}" in why
+        assert "microbatches do not separate here: it takes an extremum" in why
+    assert main([*argv, "--mesh", "pp=2"]) == 1
+    assert "no layout of these plans is possible\npp=2 " in capsys.readouterr().err
+
+
+def _pipeline_cluster(path: Path) -> None:
+    """Nobody holds the whole model, and sums of gradients take long."""
+    content = json.loads(path.read_text())
+    for device in content["devices"].values():
+        device["memory"] = 900_000
+    content["links"][0]["bandwidth"] = 2e6
+    path.write_text(json.dumps(content))
+
+
+def _steps(bundle: Path, data: Path) -> dict[str, np.ndarray]:
+    out = bundle.with_suffix(".npz")
+    flags = ["--steps", "3", "--inputs", str(data), "--out", str(out)]
+    assert main(["run", str(bundle), *flags, "--timeout", "60"]) == 0
+    with np.load(out) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+@pytest.mark.slow
+def test_stages_are_taken_compiled_and_run(
+    model: Path, cluster: Path, tmp_path: Path, capsys
+) -> None:
+    """The plan taken, by itself and by its flags, trains as one device does."""
+    model.write_text(_layers("w0", "w1", "w2", "w3", width=128))
+    _pipeline_cluster(cluster)
+    out = tmp_path / "plans.json"
+    argv = [str(model), "--cluster", str(cluster), "--mode", "train"]
+    argv += ["--optimizer", "sgd{lr=0.1}"]
+    assert main(["plan", *argv, "--json", str(out)]) == 0
+    (taken,) = [p for p in json.loads(out.read_text())["plans"] if p["taken"]]
+    assert taken["mesh"] == {"pp": 2}
+    flags = {"chosen": argv, "asked": [*argv, *taken["flags"]]}
+    flags["alone"] = [*argv[:1], *argv[3:], "--target", "cpu:host"]
+    data = tmp_path / "data.npz"
+    random = np.random.default_rng(0)
+    np.savez(data, x=random.normal(size=(16, 128)).astype(np.float32))
+    results = {}
+    for name, own in flags.items():
+        bundle = tmp_path / f"{name}.pcp"
+        command = [*own, "--cache", "off", "-q", "-o", str(bundle)]
+        assert pcp_compile.main(command) == 0
+        results[name] = _steps(bundle, data)
+    chosen, asked = (Bundle.read(tmp_path / f"{n}.pcp") for n in ("chosen", "asked"))
+    assert chosen.manifest.partition_mesh() == asked.manifest.partition_mesh()
+    assert chosen.manifest.programs == asked.manifest.programs
+    alone = results.pop("alone")
+    assert alone["losses"][-1] < alone["losses"][0]
+    for found in results.values():
+        assert found.keys() == alone.keys()
+        for name, b in alone.items():
+            assert np.abs(found[name] - b).max() <= 1e-5 * (1e-3 + np.abs(b).max())
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (["--microbatches", "2"], "--microbatches goes with --mesh"),
         (["--sharding", "none"], "--sharding goes with --mesh"),
         (["--zero", "1"], "--zero goes with --mesh"),
     ],

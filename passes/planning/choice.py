@@ -1,0 +1,141 @@
+"""The answer of a search: the plans that were judged, as a table and as plain data."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pcp.passes.planning.candidates import Candidate
+from pcp.passes.planning.evaluation import BATCH, Judged
+from pcp.passes.planning.tensor_groups import AXIS, Group
+
+WIDTH = 28
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was judged, the fastest first, and the one to take.
+
+    `impossible` says of meshes with stages why there is no plan.
+    """
+
+    judged: tuple[Judged, ...]
+    groups: dict[int, list[Group]]
+    considered: int
+    devices: tuple[str, ...]
+    impossible: tuple[tuple[str, str], ...] = ()
+    data: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Judged:
+        """The fastest that fits."""
+        return next(j for j in self.judged if j.fits)
+
+    # --- a table ---
+
+    def lines(self) -> list[str]:
+        """Predicted milliseconds, of them waiting, bytes sent and held."""
+        titles = [self._title(j.candidate) for j in self.judged]
+        width = max([WIDTH, *map(len, titles)])
+        numbers = f"{'ms':>9} {'waiting':>9} {'sends':>10} {'holds':>10}"
+        rows = [f"{'plan':{width}} {numbers}  devices"]
+        for title, j in zip(titles, self.judged, strict=True):
+            rows.append(f"{title:{width}} {self._line(j)}")
+        rows += [f"{plan}: impossible: {why}" for plan, why in self.impossible]
+        rows.append(f"{len(self.judged)} of {self.considered} plans judged")
+        return rows + self._of_best()
+
+    def _line(self, j: Judged) -> str:
+        mark = "" if j.fits else f"  needs more memory than @{j.fullest} has"
+        mark = "  <- taken" if j is self.best else mark
+        ms, waiting = (1e3 * s for s in (j.cost.seconds, j.cost.waiting))
+        count = f"{len(j.candidate.devices)} of {len(self.devices)}"
+        return (
+            f"{ms:9.2f} {waiting:9.2f} {mib(j.cost.sent):>10} {mib(j.memory):>10}  "
+            f"{count}{mark}"
+        )
+
+    def _of_best(self) -> list[str]:
+        best, rows = self.best, []
+        if left := [d for d in self.devices if d not in best.candidate.devices]:
+            rows.append(f"left out: {', '.join(left)}")
+        if cut := self.describe(best.candidate):
+            rows.append(f"cut along tp: {cut}")
+        if best.alive:
+            rows.append(f"microbatches alive by stage: {_list(best.alive)}")
+        return rows
+
+    def _title(self, candidate: Candidate) -> str:
+        number = f" cut={_list(candidate.groups)}"
+        return str(candidate) + (number if candidate.groups else "")
+
+    def describe(self, candidate: Candidate) -> str:
+        """The parameters that "tp" cuts, with their dimensions."""
+        groups = self.groups.get(candidate.tp, [])
+        return "; ".join(str(groups[i]) for i in candidate.groups)
+
+    # --- plain data ---
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, for JSON: seconds and bytes."""
+        return {
+            "plans": [self._plan(j) for j in self.judged],
+            "impossible": [{"plan": p, "why": why} for p, why in self.impossible],
+            "considered": self.considered,
+        }
+
+    def _plan(self, j: Judged) -> dict[str, Any]:
+        c = j.candidate
+        return {
+            "plan": self._title(c),
+            "taken": j is self.best,
+            "fits": j.fits,
+            "seconds": j.cost.seconds,
+            "compute": j.cost.compute,
+            "waiting": j.cost.waiting,
+            "sent": j.cost.sent,
+            "memory": j.held,
+            "alive": list(j.alive),
+            "bubble": j.bubble,
+            "mesh": c.axes,
+            "devices": list(c.devices),
+            "flags": self.flags(c),
+            "sharding": self.sharding(c),
+        }
+
+    def flags(self, candidate: Candidate) -> list[str] | None:
+        """What asks `pcp-compile` for the plan, with `sharding` as a file besides.
+
+        None where it does not lie on the cluster's first devices in their order.
+        """
+        c = candidate
+        if c.devices != self.devices[: len(c.devices)]:
+            return None
+        axes = ",".join(f"{axis}={n}" for axis, n in c.axes.items())
+        flags = ["--mesh", axes]
+        if c.zero and c.dp > 1:
+            flags += ["--zero", str(c.zero)]
+        if c.split:
+            flags += ["--split", f"{BATCH}={_list(c.split)}"]
+        if c.pp > 1:
+            flags += ["--microbatches", str(c.microbatches), "--schedule", c.schedule]
+        return flags
+
+    def sharding(self, candidate: Candidate) -> dict[str, list[list[str]]]:
+        """How tensors lie, as `--sharding` reads it; empty where `auto` does it."""
+        groups = self.groups.get(candidate.tp, [])
+        cut = {
+            name: [[]] * d + [[AXIS]]
+            for i in candidate.groups
+            for name, d in groups[i].cut.items()
+        }
+        if cut and candidate.dp > 1:
+            cut |= {name: [[BATCH]] for name in self.data}
+        return cut
+
+
+def _list(values: tuple[int, ...]) -> str:
+    return ",".join(map(str, values))
+
+
+def mib(count: float) -> str:
+    """Bytes as people read them."""
+    return f"{count / (1 << 20):.1f} MiB"
