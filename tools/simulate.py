@@ -10,7 +10,8 @@ from pcp.manifest import Manifest
 from pcp.runtime.dtypes import numpy_dtype
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
-from pcp.training.simulation import Figures, World, simulate
+from pcp.training.simulation import Figures, simulate
+from pcp.training.world import World
 
 PROG = "pcp simulate"
 COLUMNS = ("workers", "s a round", "MB sent", "goodput", "deaths")
@@ -41,7 +42,7 @@ def parser() -> Parser:
     add("--restart", type=float, default=2.0, help="seconds until it is back; 2")
     add("--silent", type=float, default=0.0, help="share of deaths without a word")
     add("--spread", type=float, default=0.05, help="of workers' speeds, relative")
-    add("--overhead", type=float, default=0.0, help="seconds a round takes besides")
+    add("--overhead", type=float, default=0.0, help="seconds an exchange takes besides")
     add("--payload", type=int, metavar="BYTES", help="of a contribution; the model's")
     add("--rounds", type=int, default=20, help="default 20")
     add("--seed", type=int, default=0, help="of speeds and deaths")
@@ -69,6 +70,9 @@ def _main(argv: Sequence[str]) -> None:
             lifetime=flags.lifetime or math.inf,
             restart=flags.restart,
             silent=flags.silent,
+            meetings=meetings(manifest),
+            every_step="grad_sync" in manifest.functions,
+            beside=_beside(manifest),
         )
         shown.append(simulate(experiment, content, world, flags.rounds, flags.seed))
         if not flags.json:
@@ -94,6 +98,16 @@ def state_bytes(manifest: Manifest) -> int:
     others = {(s.name, s.role): s for s in specs if s.role in roles}.values()
     sizes = (math.prod(s.shape) * numpy_dtype(s.dtype).itemsize for s in others)
     return parameter_bytes(manifest) + sum(sizes)
+
+
+def meetings(manifest: Manifest) -> int:
+    """Collectives of an exchange, with the comparison of states at its end."""
+    return len(manifest.collectives) + ("grad_sync" not in manifest.functions)
+
+
+def _beside(manifest: Manifest) -> bool:
+    """Whether exchanges take place beside the inner steps."""
+    return any(name.startswith("outer_exchange") for name in manifest.functions)
 
 
 def _numbers(text: str) -> list[int]:

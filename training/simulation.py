@@ -5,7 +5,9 @@ virtual clock, against workers that only say when they would be done:
 
     inner steps    steps x seconds a step, spread over workers, noisy in time
     exchange       a ring all-reduce: 2 (M-1)/M bytes over the bandwidth, and
-                   2 (M-1) one-way trips
+                   2 (M-1) one-way trips; a round trip for each collective, to open
+                   it and to vote; once a round or in every step, after the inner
+                   steps or beside them
     joining        a state's bytes over the bandwidth, and two round trips
     deaths         exponential, at a rate a worker; a new process comes after
                    a pause; a machine that falls silent is noticed by heartbeats
@@ -43,50 +45,9 @@ from pcp.training.protocol import (
 )
 from pcp.training.run_folder import RunFolder
 from pcp.training.shepherd import Shepherd
+from pcp.training.world import World
 
 _JITTER_FLOOR = 0.2
-
-
-@dataclass(frozen=True)
-class World:
-    """What is modelled. Seconds, bytes, bytes a second."""
-
-    workers: int
-    step_seconds: float
-    payload_bytes: int
-    """What a worker contributes to a round."""
-    state_bytes: int
-    """What a newcomer fetches."""
-    bandwidth: float
-    """Of each worker, each way."""
-    round_trip: float
-    spread: float = 0.05
-    """Of the workers' speeds: a relative standard deviation."""
-    jitter: float = 0.02
-    """Of one worker's rounds."""
-    overhead: float = 0.0
-    """Of a round, whatever its size."""
-    lifetime: float = math.inf
-    """Mean seconds until a worker dies."""
-    restart: float = 2.0
-    """From a death to the next hello."""
-    silent: float = 0.0
-    """Share of deaths that close no connection."""
-
-    def exchange_seconds(self, members: int) -> float:
-        """Of one round's ring all-reduce among `members`."""
-        if members < 2:
-            return self.overhead
-        share = 2 * (members - 1) / members * self.payload_bytes / self.bandwidth
-        return share + (members - 1) * self.round_trip + self.overhead
-
-    def sent_bytes(self, members: int) -> int:
-        """By each worker in a round."""
-        return round(2 * (members - 1) / members * self.payload_bytes)
-
-    def joining_seconds(self) -> float:
-        """Of fetching a state."""
-        return self.state_bytes / self.bandwidth + 2 * self.round_trip
 
 
 class Wire:
@@ -265,7 +226,9 @@ class Modelled:
             group.waited_for.discard(self.name)
             group.done.append(self)
             if not group.waited_for:
-                seconds = self._hub.world.exchange_seconds(len(group.done))
+                seconds = self._hub.world.waited_seconds(
+                    len(group.done), order.steps, self._seconds
+                )
                 for member in group.done:
                     member._later(seconds, lambda m=member: m._prepared(order, seconds))
 
@@ -275,7 +238,7 @@ class Modelled:
         group = self._hub.group(order)
         if not all(member.alive for member in group.done):
             return  # an exchange with a dead member never ends
-        sent = self._hub.world.sent_bytes(len(group.done))
+        sent = self._hub.world.sent_bytes(len(group.done), order.steps)
         self._tell(
             Prepared(
                 round=order.round,

@@ -10,7 +10,8 @@ from helpers.training_runs import experiment
 
 from pcp.errors import StateMismatch
 from pcp.tools.cli import main
-from pcp.training.simulation import World, simulate
+from pcp.training.simulation import simulate
+from pcp.training.world import World
 
 TAU, ROUNDS = 4, 6
 STILL = World(
@@ -39,6 +40,22 @@ def test_an_undisturbed_round_is_steps_and_a_ring(tmp_path, workers):
     assert figures.round_seconds == pytest.approx(TAU + ring + 0.1, abs=1e-6)
     assert figures.sent_bytes == round(share * 6_000_000)
     assert figures.goodput == pytest.approx(TAU / figures.round_seconds, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("changes", "exchange"),
+    [
+        ({"meetings": 3}, 9.0 + 6 * 0.1),
+        ({"every_step": True}, TAU * (9.0 + 3 * 0.1)),
+        ({"beside": True}, 9.3 - TAU),  # the rest of it is hidden by inner steps
+        ({"beside": True, "bandwidth": 1e7}, 0.0),
+    ],
+)
+def test_exchanges_by_kind_of_algorithm(tmp_path, changes, exchange):
+    figures = _figures(tmp_path, replace(STILL, **changes))
+    assert figures.round_seconds == pytest.approx(TAU + exchange + 0.1, abs=1e-6)
+    often = TAU if "every_step" in changes else 1
+    assert figures.sent_bytes == often * 9_000_000
 
 
 def test_a_seed_gives_the_same_run(tmp_path):
