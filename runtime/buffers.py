@@ -62,3 +62,24 @@ class BufferPool:
             if self._kept + raw.nbytes <= self._limit:
                 self._free.setdefault(raw.nbytes, []).append(raw)
                 self._kept += raw.nbytes
+
+
+class Loan:
+    """What one operation has borrowed from a pool."""
+
+    def __init__(self, pool: BufferPool) -> None:
+        self._pool = pool
+        self._taken: list[NDArray] = []
+
+    def take(self, count: int, dtype: np.dtype) -> NDArray:
+        """As `BufferPool.take`."""
+        self._taken.append(self._pool.take(count, dtype))
+        return self._taken[-1]
+
+    def settle(self, *, clean: bool) -> None:
+        """The operation is over. Its buffers go back, unless something might still
+        write to them: then nobody else may have them."""
+        taken, self._taken = self._taken, []
+        if clean:
+            for array in taken:
+                self._pool.give(array)

@@ -18,12 +18,14 @@ from pcp.errors import ProtocolError, UsageError
 from pcp.runtime.buffers import BufferPool, checked, octets
 from pcp.runtime.codecs import Codec
 from pcp.runtime.collectives import Barrier, Chain, EagerReduce, Exchange, Ring
+from pcp.runtime.commons import SMALLEST, Commons
 from pcp.runtime.compressed import CompressedReduce, Memory
 from pcp.runtime.feedback import ErrorFeedback
 from pcp.runtime.operation import Operation
 from pcp.runtime.reduction import EAGER_BYTES, Reduction, bounds, declared
 from pcp.runtime.scheduled import Scheduled
 from pcp.runtime.schedules import DIRECT, schedule
+from pcp.runtime.shared_reduce import Join, SharedReduce
 
 _NOTHING = memoryview(b"")
 _SPELT_OUT = 64
@@ -40,6 +42,8 @@ class Seat:
     pool: BufferPool = field(default_factory=BufferPool)
     order: tuple[int, ...] = ()
     """The ring, when it is not that of the ranks."""
+    commons: Commons | None = None
+    """Memory to reduce in, where all members are on one machine."""
 
     @property
     def ring(self) -> tuple[int, ...]:
@@ -126,6 +130,11 @@ def all_reduce(
         np.copyto(array.reshape(-1), flat.reshape(-1))
         return array
 
+    def join(chunks: Sequence[NDArray]) -> NDArray:
+        octets = [chunk.view(np.uint8) for chunk in chunks]
+        np.concatenate(octets, out=array.reshape(-1).view(np.uint8))
+        return array
+
     shared: dict[str, Any] = {
         "rank": seat.rank,
         "source": array,
@@ -152,16 +161,8 @@ def all_reduce(
         )
     if _eagerly(seat, array, algorithm, choice):
         return EagerReduce(seat.peers, facts, timeout, **shared)
-    return Ring(
-        seat.peers,
-        facts | seat.ring_facts,
-        timeout,
-        chunks=chunks,
-        order=seat.ring,
-        gather=True,
-        pool=seat.pool,
-        **shared,
-    )
+    through_memory = algorithm is None
+    return _large(seat, facts, timeout, chunks, join, through_memory, shared)
 
 
 def reduce_scatter(
@@ -200,15 +201,27 @@ def reduce_scatter(
         return _compressed(seat, facts, timeout, squeeze, chunks, False, shared)
     if array.nbytes <= EAGER_BYTES or seat.world_size == 1:
         return EagerReduce(seat.peers, facts, timeout, **shared)
-    return Ring(
-        seat.peers,
-        facts | seat.ring_facts,
-        timeout,
-        chunks=chunks,
-        order=seat.ring,
-        gather=False,
-        pool=seat.pool,
-        **shared,
+    return _large(seat, facts, timeout, chunks, None, True, shared)
+
+
+def _large(
+    seat: Seat,
+    facts: dict[str, Any],
+    timeout: float,
+    chunks: Sequence[tuple[int, int]],
+    join: "Join | None",
+    through_memory: bool,
+    shared: dict[str, Any],
+) -> Operation:
+    """A reduction along the ring, or through memory where there is some."""
+    ring = {"chunks": chunks, "order": seat.ring, "pool": seat.pool, **shared}
+    ring["gather"] = join is not None
+    facts = facts | seat.ring_facts
+    small = shared["source"].nbytes < SMALLEST
+    if seat.commons is None or small or not through_memory:
+        return Ring(seat.peers, facts, timeout, **ring)
+    return SharedReduce(
+        seat.peers, facts, timeout, commons=seat.commons, join=join, **ring
     )
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import ProtocolError, RuntimeFault
-from pcp.runtime.buffers import BufferPool, octets
+from pcp.runtime.buffers import BufferPool, Loan, octets
 from pcp.runtime.framing import Header
 from pcp.runtime.operation import Operation
 from pcp.runtime.reduction import EAGER_BYTES, Reduction
@@ -120,9 +120,9 @@ class Ring(Operation):
         self._previous = self._order[self._place - 1]
         self._chunks = chunks
         self._reduction = reduction
-        self._pool = pool
+        self._loan = Loan(pool)
         self._write = commit
-        self._source = reduction.widen(source.reshape(-1))
+        self._source = source.reshape(-1)
         self._dtype = source.dtype
         self._steps = (2 if gather else 1) * (self._size - 1)
         largest = max(stop - start for start, stop in chunks)
@@ -130,14 +130,14 @@ class Ring(Operation):
         self._step = max(1, segment_bytes(largest * wide.itemsize) // wide.itemsize)
         self._expected = self._incoming()
         self._now = next(self._expected, None)
-        self._borrowed: list[NDArray] = []
 
     def begin(self) -> None:
         count, wide = self._source.size, self._reduction.accumulator
-        self._out = self._borrow(count, self._dtype)
+        self._source = self._reduction.widen(self._source)
+        self._out = self._loan.take(count, self._dtype)
         same = wide == self._dtype
-        self._work = self._out if same else self._borrow(count, wide)
-        self._scratch = self._borrow(self._step, wide)
+        self._work = self._out if same else self._loan.take(count, wide)
+        self._scratch = self._loan.take(self._step, wide)
         start, stop = self._chunks[self._previous]
         for a, b in pieces(start, stop, self._step):
             self._forward(0, a, self._source[a:b])
@@ -179,16 +179,9 @@ class Ring(Operation):
         return self._write(self._out)
 
     def release(self) -> None:
-        # After a failure a link may still be filling a segment: keep away.
-        if self.pending.cancelled() or self._now is not None or not self._voted:
-            return
-        for array in self._borrowed:
-            self._pool.give(array)
-        self._borrowed.clear()
-
-    def _borrow(self, count: int, dtype: np.dtype) -> NDArray:
-        self._borrowed.append(self._pool.take(count, dtype))
-        return self._borrowed[-1]
+        # After a failure a link may still be filling a segment.
+        whole = self._now is None and self._voted
+        self._loan.settle(clean=whole and not self.pending.cancelled())
 
     def _forward(self, step: int, offset: int, segment: NDArray) -> None:
         self.send_data(self._next, step, offset, octets(segment))

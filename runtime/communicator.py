@@ -23,6 +23,7 @@ from pcp.errors import CollectiveAborted, ConfigError, RuntimeFault
 from pcp.runtime import engines, keys
 from pcp.runtime.arranged import Arranged, Arrangement
 from pcp.runtime.calls import Seat
+from pcp.runtime.commons import Commons
 from pcp.runtime.faults import FaultPlan
 from pcp.runtime.group import Group
 from pcp.runtime.in_process import pair
@@ -56,7 +57,7 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
         """Deadline in seconds for operations that are not given one."""
         self._group = group
         self._owned = list(owned)
-        self._seat = Seat(group.rank, group.world_size)
+        self._seat = Seat(group.rank, group.world_size, commons=Commons(group))
         self._counters: dict[int, itertools.count] = {}
         self._syncs = itertools.count()
         self._aside: dict[str, NDArray] = {}

@@ -18,6 +18,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,7 +33,6 @@ from pcp.errors import (
 )
 from pcp.runtime import keys, transport
 from pcp.runtime.agent import Agent
-from pcp.runtime.calls import Seat
 from pcp.runtime.communicator import Communicator, Seconds, seconds
 from pcp.runtime.coordinator import MAX_CONTROL, greeting
 from pcp.runtime.endpoint import Endpoint
@@ -246,7 +246,7 @@ class ElasticCommunicator(Communicator):
             return False
         with self._lock:
             old, self._group = self._group, renewed._group
-            self._seat = Seat(self.rank, self.world_size, self._seat.pool)
+            self._seat = replace(renewed._seat, pool=self._seat.pool)
             self._counters, self._syncs = renewed._counters, renewed._syncs
         loop.call(old.close)
         self._group.telemetry.count("renewal")

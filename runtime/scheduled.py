@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pcp.errors import ProtocolError
-from pcp.runtime.buffers import BufferPool, octets
+from pcp.runtime.buffers import BufferPool, Loan, octets
 from pcp.runtime.collectives import pieces, segment_bytes
 from pcp.runtime.framing import Header
 from pcp.runtime.operation import Operation
@@ -56,9 +56,8 @@ class Scheduled(Operation):
         self._reduction = reduction
         self._source = source.reshape(-1)
         self._members = plan.members
-        self._pool = pool
+        self._loan = Loan(pool)
         self._write = commit
-        self._borrowed: list[NDArray] = []
         self._lanes = [
             deque(_moves(plan, rank, lane, i * len(plan.transfers)))
             for i, lane in enumerate(edges(self._source.size, plan))
@@ -107,12 +106,8 @@ class Scheduled(Operation):
         return self._write(out)
 
     def release(self) -> None:
-        # After a failure a link may still be filling a segment: keep away.
-        if self.pending.cancelled() or not self._voted:
-            return
-        for array in self._borrowed:
-            self._pool.give(array)
-        self._borrowed.clear()
+        # After a failure a link may still be filling a segment.
+        self._loan.settle(clean=self._voted and not self.pending.cancelled())
 
     def _advance(self, lane: "deque[_Move]") -> None:
         """Do all transfers of a lane that can be done now."""
@@ -134,8 +129,7 @@ class Scheduled(Operation):
 
     def _borrow(self, count: int, narrow: bool = False) -> NDArray:
         dtype = self._reduction.dtype if narrow else self._reduction.accumulator
-        self._borrowed.append(self._pool.take(count, dtype))
-        return self._borrowed[-1]
+        return self._loan.take(count, dtype)
 
 
 def _size(move: _Move) -> int:

@@ -18,10 +18,7 @@ the two processes do, however they end. It is sealed against shrinking, so that
 no peer can take mapped pages away from the reader.
 """
 
-import fcntl
-import mmap
 import os
-import secrets
 import struct
 from collections import deque
 from dataclasses import replace
@@ -29,6 +26,7 @@ from typing import Any
 
 from pcp.errors import ProtocolError, RuntimeFault
 from pcp.runtime.framing import Frame, Header, Kind, json_payload, parse_json
+from pcp.runtime.segments import Segment
 from pcp.runtime.tcp import TcpLink
 from pcp.runtime.transport import Link
 
@@ -36,70 +34,36 @@ SLOT_BYTES = 512 << 10
 SLOTS = 8
 SMALLEST = 64 << 10
 """Payloads below this are cheaper as they are."""
-_HEAD = mmap.PAGESIZE
-_SIZE = _HEAD + SLOTS * SLOT_BYTES
-_NONCE_BYTES = 16
+_SIZE = SLOTS * SLOT_BYTES
 _PLACE = struct.Struct(">II")
-_SEALS = 0 if not hasattr(fcntl, "F_SEAL_SHRINK") else fcntl.F_SEAL_SHRINK
 
 
 class Slots:
     """Memory of one direction, as its writer or its reader has it."""
 
-    def __init__(self, memory: mmap.mmap, descriptor: int) -> None:
-        self._memory = memory
-        self._descriptor = descriptor
-        self._view = memoryview(memory)
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._view = segment.octets.data
 
     @classmethod
     def create(cls) -> "tuple[Slots, dict[str, Any]]":
         """New memory, and the offer that lets a peer map it. Raises OSError."""
-        descriptor = os.memfd_create("pcp", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.ftruncate(descriptor, _SIZE)
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_GROW)
-            memory = mmap.mmap(descriptor, _SIZE)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        memory[:_NONCE_BYTES] = nonce
-        offer = {"pid": os.getpid(), "fd": descriptor, "nonce": nonce.hex()}
-        return cls(memory, descriptor), offer
+        segment = Segment.create(_SIZE)
+        return cls(segment), segment.offer
 
     @classmethod
     def map(cls, offer: dict[str, Any]) -> "Slots | None":
         """The memory of an offer, or None when it cannot be reached from here."""
-        if not all(type(offer.get(key)) is int for key in ("pid", "fd")):
-            return None
-        path = f"/proc/{offer['pid']}/fd/{offer['fd']}"
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
-            if not seals & _SEALS or os.fstat(descriptor).st_size != _SIZE:
-                raise OSError("not the memory that was offered")
-            memory = mmap.mmap(descriptor, _SIZE, prot=mmap.PROT_READ)
-        except OSError:
-            os.close(descriptor)
-            return None
-        if memory[:_NONCE_BYTES].hex() != offer.get("nonce"):
-            memory.close()
-            os.close(descriptor)
-            return None
-        return cls(memory, descriptor)
+        segment = Segment.map(offer, _SIZE, _SIZE)
+        return None if segment is None else cls(segment)
 
     def __getitem__(self, slot: int) -> memoryview:
-        start = _HEAD + slot * SLOT_BYTES
-        return self._view[start : start + SLOT_BYTES]
+        return self._view[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]
 
     def close(self) -> None:
         """Unmap it here."""
         self._view.release()
-        self._memory.close()
-        os.close(self._descriptor)
+        self._segment.close()
 
 
 class SharedLink:
@@ -161,6 +125,11 @@ class SharedLink:
     def alive(self) -> bool:
         """Whether the connection is open."""
         return self._tcp.alive
+
+    def count_moved(self, sent: int, received: int) -> None:
+        """Bytes went through other memory than the slots (`commons`)."""
+        self._moved[0] += sent
+        self._moved[1] += received
 
     # Sending.
 

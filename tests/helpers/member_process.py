@@ -31,6 +31,12 @@ def all_reduce(comm: Communicator) -> None:
     comm.all_reduce(contribution(comm.rank))
 
 
+def thrice(comm: Communicator) -> None:
+    """Three reductions; the later ones go through memory, where there is some."""
+    for _ in range(3):
+        all_reduce(comm)
+
+
 def several(comm: Communicator) -> None:
     """Four reductions under way at once."""
     arrays = [contribution(comm.rank) for _ in range(4)]

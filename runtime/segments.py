@@ -1,0 +1,108 @@
+"""Memory without a name that processes of one machine map together.
+
+Its owner creates it and says where it is (`Segment.offer`); who can reach that
+place and finds the nonce there has the same memory, read-only. It is sealed
+against shrinking, so that nobody can take mapped pages away from a reader, and
+it lives for as long as one process maps it: a reader keeps what a dead owner
+wrote.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import secrets
+import weakref
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+HEAD_BYTES = mmap.PAGESIZE
+"""The first page belongs to the nonce."""
+_NONCE_BYTES = 16
+_SEALS = 0 if not hasattr(fcntl, "F_SEAL_SHRINK") else fcntl.F_SEAL_SHRINK
+_MADV_POPULATE_WRITE = 23
+"""Linux 5.14; the mmap module has no name for it."""
+
+
+class Segment:
+    """A piece of such memory, as its owner or one of its readers has it."""
+
+    def __init__(self, memory: mmap.mmap, descriptor: int | None, nonce: bytes) -> None:
+        self.nbytes = len(memory) - HEAD_BYTES
+        self.nonce = nonce.hex()
+        self.octets: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)[HEAD_BYTES:]
+        """All of it behind the head; it stays mapped while somebody has a view."""
+        self._descriptor = descriptor
+        self._closing = None
+        if descriptor is not None:
+            self._closing = weakref.finalize(self, os.close, descriptor)
+
+    @classmethod
+    def create(cls, nbytes: int, *, ready: bool = False) -> "Segment":
+        """New memory; `ready` has the kernel fetch its pages now. Raises OSError."""
+        descriptor = os.memfd_create("pcp", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(descriptor, HEAD_BYTES + nbytes)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_GROW)
+            memory = mmap.mmap(descriptor, HEAD_BYTES + nbytes)
+            if ready:
+                _populate(memory)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        memory[:_NONCE_BYTES] = nonce
+        return cls(memory, descriptor, nonce)
+
+    @classmethod
+    def map(cls, offer: dict[str, Any], least: int, most: int) -> "Segment | None":
+        """The memory of an offer, of `least` to `most` bytes, if it can be reached."""
+        if not all(type(offer.get(key)) is int for key in ("pid", "fd")):
+            return None
+        path = f"/proc/{offer['pid']}/fd/{offer['fd']}"
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+            size = os.fstat(descriptor).st_size
+            if not seals & _SEALS or not least <= size - HEAD_BYTES <= most:
+                raise OSError("not the memory that was offered")
+            memory = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        nonce = memory[:_NONCE_BYTES]
+        return cls(memory, None, nonce) if nonce.hex() == offer.get("nonce") else None
+
+    @property
+    def offer(self) -> dict[str, Any]:
+        """What lets another process of this machine map it; the owner's to say."""
+        return {"pid": os.getpid(), "fd": self._descriptor, "nonce": self.nonce}
+
+    def flat(self, count: int, dtype: np.dtype) -> NDArray:
+        """Its first `count` elements of this type."""
+        return self.octets[: count * dtype.itemsize].view(dtype)
+
+    def close(self) -> None:
+        """No longer offer it; it is unmapped with the last view of it."""
+        if self._closing is not None:
+            self._closing()
+        self.octets = self.octets[:0].copy()
+
+
+def _populate(memory: mmap.mmap) -> None:
+    """All pages now; OSError if there are none.
+
+    A page fault for every 4 KiB takes as long as moving the bytes; and memory that
+    is missing when it is written to is a signal, not an error.
+    """
+    try:
+        memory.madvise(_MADV_POPULATE_WRITE)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # an older kernel: pages come as they are used
+            raise

@@ -1,0 +1,296 @@
+"""A large reduction of members that all are on one machine: through their memory.
+
+Every member copies what the others reduce into a segment of its own (`commons`),
+reduces its own chunk straight from their segments, and leaves the sum in its own,
+where the others read it when all have voted:
+
+    segment of rank 1      | chunk 0        | chunk 1          | chunk 2        |
+                           | 1's, for 0     | the sum of all   | 1's, for 2     |
+
+So every element is copied once on each of its ways, in few large pieces. Members say
+how far they have copied a chunk, and when they have reduced their own; who has heard
+that of all votes, and what it then reads in the commit outlives the member that wrote
+it. The chunks and their order are those of a `Ring`, and so are the bits.
+
+Whether it goes this way follows from what all members say in their openings, which
+all of them read: if one of them cannot, all go along the ring.
+
+What is not checksummed here never leaves the memory of this machine, which the
+kernel and the memory's own parity look after as after any other array.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcp.errors import ProtocolError, RuntimeFault
+from pcp.runtime.collectives import Ring, pieces
+from pcp.runtime.commons import Commons
+from pcp.runtime.framing import Header
+from pcp.runtime.operation import Members
+from pcp.runtime.segments import Segment
+
+PIECE_BYTES = 2 << 20
+"""Copied, and then told to who reduces it, at a time."""
+BLOCK_BYTES = 256 << 10
+"""Reduced at a time: the sum stays in the cache until all have been added."""
+AT_ONCE_BYTES = 1 << 20
+"""Arrays up to this are copied before the operation is opened: no word of it then."""
+_COPIED = 1 << 31
+"""The step of a frame that says up to where a chunk was copied."""
+_REDUCED = _COPIED + 1
+"""The step of a frame that says that the sender's own chunk is reduced."""
+_WORD = memoryview(b"\1")
+
+Join = Callable[[Sequence[NDArray]], Any]
+
+
+class SharedReduce(Ring):
+    """See the module. `join` gets the chunks of the result, in order; without it
+    `commit` gets a flat array of which the own chunk is valid."""
+
+    def __init__(
+        self, *args: Any, commons: Commons, join: Join | None, **more: Any
+    ) -> None:
+        super().__init__(*args, **more)
+        self.free = frozenset({"memory"})
+        self._commons = commons
+        self._join = join
+        self._plain = self._source
+        self._through: str | None = None
+        self._mine: Segment | None = None
+        self._theirs: dict[int, Segment] = {}
+        self._copied = dict.fromkeys(self.peers, 0)
+        self._told = dict.fromkeys(self.peers, 0)
+        self._marked = dict.fromkeys(self.peers, 0)
+        self._reduced = 0
+        self._summed: set[int] = set()
+        self._ready = False
+        self._to_copy: Iterator[tuple[int, int, int]] = iter(())
+
+    @property
+    def _own(self) -> tuple[int, int]:
+        return self._chunks[self._rank]
+
+    # Deciding.
+
+    def start(self, group: Members) -> None:
+        if not self._commons.possible:
+            self._through = "ring"
+        elif self._borrowed():
+            self._to_copy = self._copying()
+            while self._plain.nbytes <= AT_ONCE_BYTES and self._copy_next():
+                pass
+        super().start(group)
+
+    def _borrowed(self) -> bool:
+        """Whether this member is for it; it says so to the others."""
+        self._mine, said = self._commons.lend((self.tag, self.seq), self._plain.nbytes)
+        self.descriptor["memory"] = said
+        self._ready = said["maps"]
+        return self._ready
+
+    def begin(self) -> None:
+        if self._through == "ring":
+            super().begin()
+        elif not self._ready:
+            self._go_along_the_ring()
+        elif self._plain.nbytes > AT_ONCE_BYTES:
+            self._copy_on()
+
+    def accept(self, peer: int, payload: memoryview) -> None:
+        if "memory" not in self.descriptor:
+            return
+        said = self.opened[peer].get("memory")
+        if said is None:
+            self._commons.refused()
+            self._go_along_the_ring()
+            return
+        segment = self._commons.meet(peer, said, self._plain.nbytes)
+        if segment is not None:
+            self._theirs[peer] = segment
+        if said.get("maps") is not True:
+            self._go_along_the_ring()
+        elif len(self.opened) == len(self.peers) and self._through is None:
+            self._go_through_memory()
+
+    def _go_along_the_ring(self) -> None:
+        if self._through is None:
+            self._through = "ring"
+            super().begin()
+
+    def _go_through_memory(self) -> None:
+        missing = set(self.peers) - set(self._theirs)
+        if missing:
+            self.give_up(
+                RuntimeFault(
+                    f"{self.name}: rank {self._rank} can no longer map the memory of "
+                    f"rank {min(missing)}; are descriptors or memory used up? Later "
+                    f"operations go over the connections"
+                )
+            )
+            return
+        self._through = "memory"
+        if self._plain.nbytes <= AT_ONCE_BYTES:
+            for peer in self.peers:
+                self._marked[peer] = self._own[1] - self._own[0]
+        self._tell()
+        self._reduce()
+
+    # Copying what others reduce.
+
+    def _copying(self) -> Iterator[tuple[int, int, int]]:
+        """(rank, first, last): the pieces of all chunks but the own, by turns."""
+        step = max(1, PIECE_BYTES // self._plain.itemsize)
+        longest = max(stop - start for start, stop in self._chunks)
+        for at in range(0, longest, step):
+            for hop in range(1, self._size):
+                peer = (self._rank + hop) % self._size
+                start, stop = self._chunks[peer]
+                if start + at < stop:
+                    yield peer, start + at, min(start + at + step, stop)
+
+    def _copy_next(self) -> bool:
+        piece = next(self._to_copy, None)
+        if piece is None:
+            return False
+        peer, a, b = piece
+        assert self._mine is not None, "there is a segment when there is copying"
+        flat = self._mine.flat(self._plain.size, self._dtype)
+        np.copyto(flat[a:b], self._plain[a:b])
+        self._copied[peer] = b - self._chunks[peer][0]
+        return True
+
+    def _copy_on(self) -> None:
+        """One piece a turn of the loop, which serves others in between."""
+        if self.over or self._through == "ring" or not self._copy_next():
+            return
+        self._tell()
+        self.group.later(0.0, self._copy_on)
+
+    def _tell(self) -> None:
+        """Say how far the chunks of the others are copied."""
+        if self._through != "memory":
+            return
+        for peer, copied in self._copied.items():
+            if copied > self._told[peer] and self._plain.nbytes > AT_ONCE_BYTES:
+                self._told[peer] = copied
+                self.send_data(peer, _COPIED, copied, _WORD)
+
+    # Reducing the own chunk.
+
+    def place(self, peer: int, header: Header) -> memoryview:
+        if header.step < _COPIED:
+            # Who sends data has heard somebody say that memory will not do.
+            self._go_along_the_ring()
+        if self._through == "ring":
+            return super().place(peer, header)
+        start, stop = self._own
+        if header.step == _COPIED:
+            right = self._marked[peer] < header.offset <= stop - start
+        else:
+            right = header.step == _REDUCED and peer not in self._summed
+        if header.length != 1 or not right:
+            raise ProtocolError(f"{self.name}: rank {peer} says what cannot be")
+        return memoryview(bytearray(1))
+
+    def arrived(self, peer: int, header: Header, payload: memoryview) -> None:
+        if self._through == "ring":
+            super().arrived(peer, header, payload)
+        elif header.step == _REDUCED:
+            self._summed.add(peer)
+        else:
+            self._marked[peer] = header.offset
+            if self._through == "memory":
+                self._reduce()
+
+    def _reduce(self) -> None:
+        """Reduce what all the others have copied by now."""
+        start, stop = self._own
+        ready = min(self._marked.values())
+        step = max(1, BLOCK_BYTES // self._reduction.accumulator.itemsize)
+        parts = self._parts()
+        assert self._mine is not None, "reducing needs a segment"
+        out = self._mine.flat(self._plain.size, self._dtype)
+        for a, b in pieces(start + self._reduced, start + ready, step):
+            self._reduce_block([part[a:b] for part in parts], out[a:b])
+        self._reduced = ready
+        if self._join is not None and start + ready == stop:
+            for peer in self.peers:
+                self.send_data(peer, _REDUCED, 0, _WORD)
+
+    def _parts(self) -> list[NDArray]:
+        """Everybody's array, in the order in which this chunk passes the ring."""
+        behind = (*self._order[self._place + 1 :], *self._order[: self._place + 1])
+        size, dtype = self._plain.size, self._dtype
+        return [
+            self._plain if rank == self._rank else self._theirs[rank].flat(size, dtype)
+            for rank in behind
+        ]
+
+    def _reduce_block(self, parts: Sequence[NDArray], out: NDArray) -> None:
+        reduction = self._reduction
+        wide = reduction.accumulator != reduction.dtype
+        total = np.empty(out.size, reduction.accumulator) if wide else out
+        left = reduction.widen(parts[0])
+        for part in parts[1:]:
+            reduction.combine(left, reduction.widen(part), total)
+            left = total
+        reduction.finish(total, self._size, out)
+
+    # The end.
+
+    def complete(self) -> bool:
+        if self._through != "memory":
+            return self._through == "ring" and super().complete()
+        start, stop = self._own
+        others = (self._chunks[peer] for peer in self.peers)
+        copied = sum(self._copied.values()) == sum(b - a for a, b in others)
+        summed = self._join is None or self._summed == set(self.peers)
+        return copied and summed and self._reduced == stop - start
+
+    def commit(self) -> Any:
+        if self._through != "memory":
+            return super().commit()
+        assert self._mine is not None, "what was reduced is there"
+        size, dtype = self._plain.size, self._dtype
+        mine = self._mine.flat(size, dtype)
+        if self._join is None:
+            return self._write(mine)
+        chunks = [
+            mine[a:b]
+            if rank == self._rank
+            else self._theirs[rank].flat(size, dtype)[a:b]
+            for rank, (a, b) in enumerate(self._chunks)
+        ]
+        return self._join(chunks)
+
+    def release(self) -> None:
+        super().release()
+        if self._mine is None:
+            return
+        key, through = (self.tag, self.seq), self._through == "memory"
+        if through:
+            self._count()
+        if self.committed:
+            self._commons.back(key, used=through)
+        else:
+            self._commons.drop(key)
+        self._mine = None
+        self._theirs.clear()
+
+    def _count(self) -> None:
+        """What went through memory, by peer, for the counters."""
+        item = self._plain.itemsize
+        start, stop = self._own
+        out = stop - start if self._join is not None else 0
+        sent = {peer: item * (self._copied[peer] + out) for peer in self.peers}
+        received = {
+            peer: item * (self._reduced + (b - a if self._join is not None else 0))
+            for peer, (a, b) in ((p, self._chunks[p]) for p in self.peers)
+        }
+        self.timing.sent += sum(sent.values())
+        self.timing.received += sum(received.values())
+        self._commons.moved(sent, received)

@@ -1,0 +1,264 @@
+"""Reductions through the memory of one machine: bits, refusals, deaths, leftovers."""
+
+import json
+import signal
+from contextlib import contextmanager
+
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers.member_process import contribution
+from helpers.worlds import endpoints, member, outcome, together, world
+
+from pcp.errors import PeerLost, RuntimeFault
+from pcp.runtime import shared_reduce
+from pcp.runtime.framing import Frame, Kind
+from pcp.runtime.reduction import bounds, reference
+from pcp.runtime.segments import Segment
+
+LARGE = 700_001
+"""Elements of float32: copied in pieces, while the others do the same."""
+
+
+def commons(comm):
+    return comm._seat.commons
+
+
+def draw(rank: int, count: int, dtype=np.float32) -> np.ndarray:
+    return (9 * np.random.default_rng(rank).standard_normal(count)).astype(dtype)
+
+
+def warm(comms, count: int = LARGE) -> None:
+    """Everybody maps everybody's memory."""
+    together(comms, lambda c: c.all_reduce(draw(c.rank, count)))
+    assert all(commons(c).reached and commons(c).possible for c in comms)
+
+
+@contextmanager
+def warmed(size: int, count: int = LARGE):
+    with world("memory", size) as comms:
+        warm(comms, count)
+        yield comms
+
+
+@pytest.fixture
+def ways(monkeypatch) -> list[str]:
+    """How each operation went, as it ends."""
+    seen: list[str] = []
+    plain = shared_reduce.SharedReduce.release
+
+    def release(self) -> None:
+        seen.append(self._through)
+        plain(self)
+
+    monkeypatch.setattr(shared_reduce.SharedReduce, "release", release)
+    return seen
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_the_bits_are_those_of_the_ring(size: int, ways) -> None:
+    cases = [
+        ("sum", np.float32, LARGE),
+        ("mean", np.float64, 40_001),
+        ("max", ml_dtypes.bfloat16, 300_007),
+        ("mean", ml_dtypes.bfloat16, 600_000),
+        ("sum", np.float16, 66_000),
+        ("sum", np.int8, 70_000),
+        ("sum", np.bool_, 65_537),
+        ("prod", np.complex64, 20_000),
+        ("min", np.float32, 1 << 14),
+    ]
+    with warmed(size) as comms:
+        for op, dtype, count in cases:
+            arrays = [draw(r, count, dtype) for r in range(size)]
+            ways.clear()
+            outs = together(
+                comms, lambda c, a=arrays, o=op: c.all_reduce(a[c.rank].copy(), o)
+            )
+            wanted = reference(arrays, op).tobytes()
+            assert [out.tobytes() == wanted for out in outs] == [True] * size
+            assert ways == ["memory"] * size, (op, dtype)
+
+
+def test_scattered_rows_and_a_ring_that_was_set(ways) -> None:
+    with warmed(3) as comms:
+        arrays = [draw(r, 30_000).reshape(300, 100) for r in range(3)]
+        ways.clear()
+        for sizes in (None, [300, 0, 0], [1, 200, 99]):
+            parts = together(
+                comms, lambda c, s=sizes: c.reduce_scatter(arrays[c.rank], sizes=s)
+            )
+            rows = sizes or [b - a for a, b in bounds(300, 3)]
+            assert [len(part) for part in parts] == rows
+            whole = np.concatenate(parts)
+            np.testing.assert_allclose(whole, sum(arrays), atol=1e-4)
+        together(comms, lambda c: c.set_ring_order([0, 2, 1]))
+        outs = together(comms, lambda c: c.all_reduce(arrays[c.rank].copy()))
+        wanted = reference(arrays, order=[0, 2, 1]).tobytes()
+        assert [out.tobytes() == wanted for out in outs] == [True] * 3
+        assert ways == ["memory"] * 12
+
+
+def test_many_at_once_and_segments_come_back(ways) -> None:
+    """More under way than a member may lend; afterwards nothing is lent twice."""
+    with warmed(2) as comms:
+
+        def burst(c):
+            arrays = [draw(c.rank + i, 30_000) for i in range(40)]
+            for pending in [
+                c.all_reduce_async(a, tag=f"t{i % 5}") for i, a in enumerate(arrays)
+            ]:
+                pending.result()
+            return arrays
+
+        for _ in range(3):
+            ours, theirs = together(comms, burst)
+            for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+                wanted = reference([draw(i, 30_000), draw(i + 1, 30_000)])
+                assert a.tobytes() == b.tobytes() == wanted.tobytes()
+        assert {"memory", "ring"} == set(ways)
+        warm(comms)
+        for comm in comms:
+            own = commons(comm)
+            assert comm._group.loop.ask(lambda o=own: len(o._lent)) <= 1
+
+
+def test_a_member_that_cannot_map_sends_all_along_the_ring(monkeypatch, ways) -> None:
+    with world("memory", 3) as comms:
+        monkeypatch.setattr(commons(comms[1]), "meet", _nothing(commons(comms[1])))
+        arrays = [draw(r, LARGE) for r in range(3)]
+        for _ in range(3):
+            outs = together(comms, lambda c: c.all_reduce(arrays[c.rank].copy()))
+            wanted = reference(arrays).tobytes()
+            assert [out.tobytes() == wanted for out in outs] == [True] * 3
+        assert set(ways) == {"ring"}
+        assert not any(commons(c).possible for c in comms), "nobody offers any more"
+
+
+def _nothing(own):
+    def meet(peer, said, nbytes):
+        own.refused()
+
+    return meet
+
+
+def test_memory_that_is_suddenly_out_of_reach_aborts_on_all(monkeypatch) -> None:
+    with warmed(2) as comms:
+        # A larger array needs a segment that nobody has mapped.
+        plain = Segment.map.__func__
+        refuse = [True]
+
+        def once(cls, offer, least, most):
+            return None if refuse and refuse.pop() else plain(cls, offer, least, most)
+
+        monkeypatch.setattr(Segment, "map", classmethod(once))
+        arrays = [draw(r, 8 * LARGE) for r in range(2)]
+        faults = together(
+            comms, lambda c: outcome(lambda: c.all_reduce(arrays[c.rank], timeout=10))
+        )
+        assert all(isinstance(fault, RuntimeFault) for fault in faults), faults
+        assert any("can no longer map" in str(fault) for fault in faults)
+        for rank in range(2):
+            np.testing.assert_array_equal(arrays[rank], draw(rank, 8 * LARGE))
+        outs = together(comms, lambda c: c.all_reduce(arrays[c.rank]))
+        wanted = reference([draw(r, 8 * LARGE) for r in range(2)]).tobytes()
+        assert [out.tobytes() == wanted for out in outs] == [True] * 2
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        7,
+        {"maps": True},
+        {"maps": True, "id": 0, "live": [], "done": [[0, 1 << 70]], "pid": 1, "fd": 1},
+        {"maps": True, "id": 1 << 80, "live": [], "done": [], "pid": -1, "fd": -1},
+    ],
+)
+def test_nonsense_in_an_opening_ends_no_more_than_its_sender(said) -> None:
+    with warmed(2) as comms:
+        facts = {"kind": "all_reduce", "dtype": "float32", "shape": [LARGE]}
+        opening = json.dumps(facts | {"op": "sum", "memory": said}).encode()
+        payload = len(opening).to_bytes(4, "big") + opening
+        group, seq = comms[1]._group, comms[0]._group._posted[0]
+        frame = Frame(Kind.OPEN, seq=seq, payload=payload)
+        pending = comms[0].all_reduce_async(draw(0, LARGE), timeout=5)
+        group.loop.ask(lambda: group.send(0, frame))
+        assert isinstance(outcome(pending.result), RuntimeFault)
+        assert comms[0]._group.loop.ask(lambda: True), "the loop lives"
+
+
+@pytest.mark.parametrize("offset", [0, LARGE, 1 << 60])
+def test_a_word_about_more_than_there_is_loses_its_sender(offset: int) -> None:
+    with warmed(2) as comms:
+        group, seq = comms[1]._group, comms[0]._group._posted[0]
+        late = comms[1].all_reduce_async(draw(1, LARGE), timeout=5)
+        word = Frame(Kind.DATA, seq=seq, step=1 << 31, offset=offset, payload=b"\1")
+        group.loop.ask(lambda: group.send(0, word))
+        first = comms[0].all_reduce_async(draw(0, LARGE), timeout=5)
+        assert isinstance(outcome(first.result), PeerLost)
+        assert isinstance(outcome(late.result), RuntimeFault)
+
+
+@pytest.mark.parametrize(
+    ("kill", "survives"),
+    [
+        ({"kind": "OPEN", "skip": 2}, False),
+        ({"kind": "OPEN", "skip": 5}, False),
+        ({"kind": "DATA", "step": (1 << 31) + 1}, False),
+        ({"kind": "DATA", "step": (1 << 31) + 1, "skip": 1}, False),
+        ({"kind": "DONE", "skip": 2}, True),
+        ({"kind": "DONE", "skip": 3}, True),
+    ],
+)
+def test_killed_while_its_memory_is_read(kill, survives, ways) -> None:
+    """A dead member's sum is still there for those who know that it is whole."""
+    with member(do="thrice", kill=kill) as child, endpoints(2) as made:
+        addresses = [made[0].address, made[1].address, child.line()]
+        child.tell(json.dumps(addresses))
+        comms = together([0, 1], lambda rank: made[rank].form(1, addresses, rank, 20))
+
+        def run(c):
+            arrays = [contribution(c.rank) for _ in range(3)]
+            faults = [outcome(lambda a=a: c.all_reduce(a, timeout=20)) for a in arrays]
+            return arrays, [isinstance(fault, PeerLost) for fault in faults]
+
+        results = together(comms, run)
+        assert child.wait() == -signal.SIGKILL
+    whole = reference([contribution(r) for r in range(3)]).tobytes()
+    assert results[0][1] == results[1][1], "survivors agree about each"
+    assert results[0][1][2]
+    if survives:
+        assert results[0][1] == [False, False, True]
+        assert "memory" in ways
+    for rank, (arrays, lost) in enumerate(results):
+        for array, fault in zip(arrays, lost, strict=True):
+            wanted = contribution(rank).tobytes() if fault else whole
+            assert array.tobytes() == wanted
+
+
+def test_crashes_at_random_moments_leave_survivors_agreeing() -> None:
+    rng = np.random.default_rng(4)
+    whole = reference([draw(r, LARGE) for r in range(3)]).tobytes()
+    outcomes = []
+    for _ in range(12):
+        with warmed(3) as comms:
+            arrays = [draw(r, LARGE) for r in range(3)]
+            delay = float(rng.uniform(0, 0.006))
+
+            def run(c, arrays=arrays, delay=delay):
+                if c.rank == 2:
+                    c._group.loop.call(
+                        lambda: c._group.later(
+                            delay, lambda: c._group.close(crash=True)
+                        )
+                    )
+                return outcome(lambda: c.all_reduce(arrays[c.rank], timeout=10))
+
+            results = together(comms, run)[:2]
+        failed = [isinstance(result, PeerLost) for result in results]
+        assert failed in ([True] * 2, [False] * 2), results
+        outcomes.append(failed[0])
+        for rank in range(2):
+            wanted = draw(rank, LARGE).tobytes() if failed[0] else whole
+            assert arrays[rank].tobytes() == wanted
+    assert any(outcomes), "no crash came in time to matter"
