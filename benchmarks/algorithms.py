@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "examples" / "models"))
 
 from pcp.bundle import Bundle
 from pcp.runtime.communicator import Communicator
+from pcp.tools.cache_folder import cache_folder
 from pcp.training.data import Corpus
 from pcp.training.experiment import Experiment, parse
 from pcp.training.loading import load
@@ -52,8 +53,8 @@ class Size:
     layers: int = 5
     heads: int = 4
     block: int = 64
-    batch: int = 8
-    rounds: int = 40
+    batch: int = 4
+    rounds: int = 30
     steps: int = 30
     validated: int = 40
     """Batches of held-out text."""
@@ -64,12 +65,13 @@ QUICK = Size(width=32, layers=2, block=32, rounds=8, steps=30, validated=20)
 CONTESTANTS: dict[str, tuple[str, str, int]] = {
     "ddp": ("ddp", ADAMW, MEMBERS),
     "diloco": ("diloco{lr=0.7,momentum=0.9}", ADAMW, MEMBERS),
-    "average": ("average", ADAMW, MEMBERS),
     "streaming-4bit": (
         "streaming_diloco{fragments=3,tau=2,alpha=0.5,wire=e3m0}",
         ADAMW,
         MEMBERS,
     ),
+    "average": ("average", ADAMW, MEMBERS),
+    "decoupled": ("decoupled", ADAMW, MEMBERS),
     "async_diloco": ("async_diloco{lr=0.7}", ADAMW, MEMBERS),
     "eager": ("eager", ADAMW, MEMBERS),
     "noloco": ("noloco", ADAMW, MEMBERS),
@@ -116,6 +118,7 @@ def compiled(size: Size, algorithm: str, optimizer: str) -> Bundle:
         mode="train",
         optimizer=Template(optimizer).substitute(steps),
         algorithm=algorithm,
+        cache=cache_folder(),
     )
 
 
