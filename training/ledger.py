@@ -5,7 +5,9 @@ CRC-32 of the rest of the line, `crc`. A line torn by a crash can only be the
 last one; it is dropped. Anything else that is wrong is refused. The kinds:
 
     begin       the run's constants: samples, quantum, frozen keys, data digest
-    round       a round's attempt: its epoch, and the lease of each member
+    started     a shepherd goes on with the run under these settings
+    joined      a worker holds the state of a round, and where it had it from
+    round       a round's attempt: its epoch, members by rank, the lease of each
     returned    a lease that was given up: its samples go back to the pool
     commit      a round is done: digest of the state, who consumed what
     checkpoint  the state of a committed round is on disk
@@ -15,22 +17,27 @@ last one; it is dropped. Anything else that is wrong is refused. The kinds:
 
 Replaying the lines gives the state of the run; the shepherd that comes after a
 crash starts from it. `check` proves, from the lines alone, that no sample of an
-epoch was consumed twice and none was lost.
+epoch was consumed twice and none was lost; `pcp.training.replay` makes the rounds
+again and compares their digests. One process at a time has a ledger open.
 """
 
+import fcntl
 import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import FileIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pcp.errors import StateMismatch
+from pcp.errors import ConfigError, RuntimeFault, StateMismatch
 from pcp.training.leases import Range, complement, merged, overlap, size
 
 FILE_NAME = "ledger.jsonl"
+SEED, WEIGHTS, CHECKPOINT = "(seed)", "(initial weights)", "(checkpoint)"
+"""Where a worker that joined has its state from, if not from another one."""
 Leases = dict[str, list[Range]]
 
 
@@ -55,7 +62,12 @@ def read(path: str | Path) -> tuple[list[dict[str, Any]], int]:
 
     The file may be longer: then its last line was torn.
     """
-    content = Path(path).read_bytes()
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot read the ledger: {error.strerror}"
+        ) from error
     records: list[dict[str, Any]] = []
     good = 0
     lines = content.splitlines(keepends=True)
@@ -96,6 +108,8 @@ class Progress:
     """An operator wants no further round."""
     steps: int | None = None
     """Inner steps a round, where an operator changed them."""
+    settings: dict[str, Any] | None = None
+    """The experiment that the last shepherd to start had."""
     ended: bool = False
 
     def taken(self) -> list[Range]:
@@ -182,6 +196,12 @@ class Replay:
     def _on_checkpoint(self, record: Mapping[str, Any]) -> None:
         pass  # the checkpoint's folder speaks for itself; the line is for readers
 
+    def _on_started(self, record: Mapping[str, Any]) -> None:
+        self.progress.settings = record["experiment"]
+
+    def _on_joined(self, record: Mapping[str, Any]) -> None:
+        pass  # for who replays the run
+
     def _on_rewind(self, record: Mapping[str, Any]) -> None:
         p, to = self.progress, record["to"]
         if not 0 <= to <= p.committed or p.outstanding:
@@ -203,16 +223,22 @@ class Ledger:
     """A run's ledger, open for appending."""
 
     def __init__(self, path: str | Path) -> None:
-        """Open `path`, replay it, and cut off a torn last line."""
+        """Open `path`, replay it, and cut off a torn last line.
+
+        `ConfigError` while another process has it open, or where it cannot be.
+        """
         self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        records, good = read(self.path) if self.path.exists() else ([], 0)
-        self._replay = Replay()
-        for record in records:
-            self._replay.apply(record)
-        self._count = len(records)
-        self._file = open(self.path, "ab")
-        self._file.truncate(good)
+        self._file = _locked(self.path)
+        try:
+            records, self._bytes = read(self.path)
+            self._replay = Replay()
+            for record in records:
+                self._replay.apply(record)
+            self._count = len(records)
+            self._file.truncate(self._bytes)
+        except Exception:
+            self._file.close()
+            raise
 
     @property
     def progress(self) -> Progress:
@@ -222,23 +248,66 @@ class Ledger:
     @property
     def offset(self) -> int:
         """Bytes written so far."""
-        return self._file.tell()
+        return self._bytes
 
     def append(self, kind: str, **fields: Any) -> None:
         """Write a record and wait until the disk has it.
 
-        `StateMismatch` for a record that cannot follow the ones before.
+        `StateMismatch` for a record that cannot follow the ones before, `RuntimeFault`
+        where the disk takes no more: then nothing may be appended any longer.
         """
         record = {"n": self._count, "kind": kind, **fields}
         self._replay.apply(record)
-        self._file.write(_line(record))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        line = _line(record)
+        try:
+            _write(self._file, line)
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            self._cut_back()
+            raise RuntimeFault(
+                f"{self.path}: cannot write the ledger: {error.strerror}; what was "
+                "committed is safe: make room, then go on with --resume"
+            ) from error
+        self._bytes += len(line)
         self._count += 1
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; another process may open it."""
         self._file.close()
+
+    def _cut_back(self) -> None:
+        """Half a line would be dropped by the next reader; spare it the trouble."""
+        try:
+            self._file.truncate(self._bytes)
+        except OSError:
+            pass
+
+
+def _locked(path: Path) -> FileIO:
+    """The file, open for appending, while no other process has it so."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = FileIO(path, "ab")
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot open the ledger: {error.strerror}; the run's folder must "
+            "be writable"
+        ) from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise ConfigError(
+            f"{path.parent}: another shepherd goes on with this run; wait until it has "
+            "ended, or name another folder with --run"
+        ) from error
+    return file
+
+
+def _write(file: FileIO, content: bytes) -> None:
+    done = 0
+    while done < len(content):
+        done += file.write(content[done:]) or 0
 
 
 @dataclass(frozen=True)

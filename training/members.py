@@ -1,7 +1,7 @@
 """Who works for a shepherd, and what each of them holds."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pcp.training.hub import Connection
@@ -25,6 +25,10 @@ class Member:
     state: str = COMPILING
     committed: int | None = None
     """The round of the shared state it holds."""
+    bundle: str | None = None
+    """The digest of the program that it was given."""
+    taking: dict[str, Any] = field(default_factory=dict)
+    """Where it has its state from, as the ledger says it."""
     speed: float | None = None
     """Inner steps a second, a moving average."""
 

@@ -13,13 +13,14 @@ others come than as many as saved it, all take their shares of the whole once mo
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pcp.errors import StateMismatch
 from pcp.training import checkpoint as checkpoints
 from pcp.training import tensors
 from pcp.training.attempt import Attempt
 from pcp.training.checkpoint import Checkpoint
+from pcp.training.ledger import CHECKPOINT, SEED, WEIGHTS
 from pcp.training.members import READY, RESTORING, WAITING, Member
 from pcp.training.protocol import Hello, Prepared, Restore
 from pcp.training.resharding import reshard
@@ -90,11 +91,11 @@ class Recovery:
             member.state = READY
         elif self._saved is not None and self._saved.round == round_:
             # Before any holder: only here is what this worker had of its own.
-            self._restore(member, _address_for(member, shepherd.endpoint.listening))
+            self._restore_saved(member)
         elif holders:
-            self._restore(member, holders[0].address)
+            self._restore(member, holders[0].address, source=holders[0].name)
         elif round_ == 0:
-            self._restore(member, None)
+            self._restore(member, None, source=SEED)
 
     def tick(self) -> None:
         """Judge those who wait; rewind when waiting is hopeless."""
@@ -132,7 +133,7 @@ class Recovery:
         )
         self._serve(saved, indices)
         for member in ready:
-            self._restore(member, _address_for(member, shepherd.endpoint.listening))
+            self._restore_saved(member)
         return False
 
     def all_back(self) -> bool:
@@ -168,9 +169,19 @@ class Recovery:
         shepherd.rounds.commit(attempt)
         return True
 
-    def _restore(self, member: Member, source: str | None) -> None:
-        member.state, member.committed = RESTORING, None
-        member.send(Restore(round=self._shepherd.committed, source=source))
+    def _restore_saved(self, member: Member) -> None:
+        """Let a member take what our own endpoint serves."""
+        saved = self._saved is not None and self._saved.workers
+        said: dict[str, Any] = {"source": CHECKPOINT if saved else WEIGHTS}
+        if saved:
+            said["parts"] = list(self._parts)
+        here = _address_for(member, self._shepherd.endpoint.listening)
+        self._restore(member, here, **said)
+
+    def _restore(self, member: Member, address: str | None, **said: Any) -> None:
+        """`said` is what the ledger will say about where the state is from."""
+        member.state, member.committed, member.taking = RESTORING, None, said
+        member.send(Restore(round=self._shepherd.committed, source=address))
 
     def _rewind(self) -> None:
         shepherd, progress = self._shepherd, self._shepherd.ledger.progress

@@ -135,7 +135,11 @@ class Rounds:
 
     def _launch(self, attempt: Attempt) -> None:
         self._ledger.append(
-            "round", round=attempt.round, epoch=attempt.epoch, leases=attempt.leases
+            "round",
+            round=attempt.round,
+            epoch=attempt.epoch,
+            members=attempt.members,
+            leases=attempt.leases,
         )
         self.attempt, self._group = attempt, list(attempt.members)
         attempt.launched = self._shepherd.now()

@@ -95,7 +95,7 @@ class Saver:
         self.busy = self.blocking = True
         progress = shepherd.ledger.progress
         addresses = [shepherd.roster[name].address for name in names]
-        round_, digest = progress.committed, progress.digest
+        round_, digest, names = progress.committed, progress.digest, list(names)
         info = {
             "run": shepherd.folder.name,
             "digest": digest,
@@ -116,25 +116,27 @@ class Saver:
             self.blocking = False
             if isinstance(result, Checkpoint):
                 result.info = info
-                self._write(result)
+                self._write(result, names)
             else:
                 self._failed(result)
 
         shepherd.hub.work(lambda: gather(addresses, round_, digest), then)
 
-    def _write(self, checkpoint: Checkpoint) -> None:
+    def _write(self, checkpoint: Checkpoint, names: list[str]) -> None:
         folder, keep = self._shepherd.folder, self._shepherd.experiment.keep_checkpoints
         self._shepherd.hub.work(
             lambda: checkpoints.save(folder.path, checkpoint, keep),
-            lambda result: self._written(checkpoint.round, result),
+            lambda result: self._written(checkpoint.round, names, result),
         )
 
-    def _written(self, round_: int, result: Any) -> None:
+    def _written(self, round_: int, names: list[str], result: Any) -> None:
         if isinstance(result, Exception):
             self._failed(result)
             return
         self.busy, self.saved, self.path = False, round_, str(result)
-        self._shepherd.ledger.append("checkpoint", round=round_, path=result.name)
+        self._shepherd.ledger.append(
+            "checkpoint", round=round_, path=result.name, members=names
+        )
         self._shepherd.log(f"checkpoint of round {round_} in {result}")
 
     def _failed(self, error: Exception) -> None:

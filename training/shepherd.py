@@ -236,6 +236,7 @@ class Shepherd:
             digest=progress.digest,
         )
         member.send(welcome, blob) if blob else member.send(welcome)
+        member.bundle = artifact.digest
         member.state, member.committed = WAITING, self._recovery.claimed(hello)
         self._recovery.judge(member)
 
@@ -265,6 +266,9 @@ class Shepherd:
                     f"settings ({_difference(key, progress.begin[key], value)}); "
                     "resume with the same ones, or start a new run"
                 )
+        settings = self.experiment.model_dump(exclude=SECRETS)
+        if progress.settings != settings:
+            self.ledger.append("started", experiment=settings)
         self.folder.make_latest()
         self.rounds.alone = self._artifacts.alone
         self.renew_pool()
@@ -272,6 +276,15 @@ class Shepherd:
     def _on_ready(self, member: Member, message: Ready) -> None:
         if member.state == RESTORING:
             member.state, member.committed = READY, message.round
+            self.ledger.append(
+                "joined",
+                worker=member.name,
+                index=member.index,
+                round=message.round,
+                target=member.hello.target,
+                bundle=member.bundle,
+                **member.taking,
+            )
 
     def _on_lacking(self, member: Member, message: Lacking) -> None:
         member.state = WAITING

@@ -1,12 +1,14 @@
 """The ledger: what is on disk counts, and it adds up."""
 
+import errno
+import os
 from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pcp.errors import StateMismatch
+from pcp.errors import ConfigError, RuntimeFault, StateMismatch
 from pcp.training import ledger as ledgers
 from pcp.training.leases import LeasePool
 from pcp.training.ledger import Ledger, check, read
@@ -127,3 +129,48 @@ def test_what_cannot_be_is_refused(records, what):
         replay.apply(record)
     with pytest.raises(StateMismatch, match=what):
         replay.apply(records[-1])
+
+
+def test_one_process_at_a_time_has_a_ledger_open(tmp_path):
+    path = tmp_path / "run" / "ledger.jsonl"
+    with closing(Ledger(path)) as ledger:
+        _begin(ledger)
+        with pytest.raises(ConfigError, match="another shepherd goes on with this run"):
+            Ledger(path)
+        _round(ledger, LeasePool(1000, 10), ["a"])
+        assert check(path).rounds == 1  # reading is for everybody
+    Ledger(path).close()
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
+    path = tmp_path / "ledger.jsonl"
+
+    def half(file, content):
+        file.write(content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with closing(Ledger(path)) as ledger:
+        pool = _begin(ledger)
+        _round(ledger, pool, ["a", "b"])
+        before = path.read_bytes()
+        with monkeypatch.context() as patch:
+            patch.setattr(ledgers, "_write", half)
+            with pytest.raises(RuntimeFault, match=r"No space left .* make room"):
+                ledger.append("checkpoint", round=1, path="x", members=["a"])
+    assert path.read_bytes() == before
+    with closing(Ledger(path)) as again:
+        assert again.progress.committed == 1
+        _round(again, LeasePool(1000, 10, again.progress.taken()), ["a"])
+
+
+def test_a_ledger_that_cannot_be_read_says_so(tmp_path):
+    folder = tmp_path / "ledger.jsonl"
+    folder.mkdir()
+    with pytest.raises(ConfigError, match="cannot open the ledger: Is a directory"):
+        Ledger(folder)
+    with pytest.raises(ConfigError, match="cannot read the ledger: Is a directory"):
+        check(folder)
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(ConfigError, match="the run's folder must be writable"):
+        Ledger(file / "ledger.jsonl")
