@@ -107,17 +107,18 @@ class Steps:
         drawn: list[Any] = [None] * len(specs)
         if any(spec.name not in given for spec in specs):
             drawn = list(self._call("init", [np.array(seed, np.int64)]))
-        for i, spec in enumerate(specs):
-            key = (spec.role, spec.name)
-            # Equal constants of `@init` may share one buffer, which `@apply` updates
-            # in place: each gets its own, and the drawn one goes.
-            host = (
-                self._part(key, given[spec.name], spec)
-                if spec.name in given
-                else np.asarray(drawn[i])
-            )
-            drawn[i] = None
-            self._values[key] = self._program.to_device(host, spec.dtype)
+        # Equal constants of `@init` may share one buffer, which `@apply` updates in
+        # place: each gets its own. What is drawn lies together, and goes before that.
+        hosts = [
+            self._part((spec.role, spec.name), given[spec.name], spec)
+            if spec.name in given
+            else np.array(value)
+            for spec, value in zip(specs, drawn, strict=True)
+        ]
+        drawn.clear()
+        for spec in reversed(specs):
+            made = self._program.to_device(hosts.pop(), spec.dtype)
+            self._values[spec.role, spec.name] = made
 
     def step(self, batch: Arrays) -> np.ndarray:
         """One update on a batch of whole tensors; the loss before it, a scalar."""
