@@ -2,12 +2,14 @@
 
     pcp probe --devices 2 -o cluster.json
     python benchmarks/planner.py memory --cluster cluster.json
-    python benchmarks/planner.py time --cluster cluster.json --json planner.json
+    python benchmarks/planner.py build --cluster cluster.json --cache folder
+    python benchmarks/planner.py time --cluster cluster.json --cache folder
 
 `memory` trains a few plans, a process for each device, and compares the most bytes
 that IREE's allocator held in one of them with the prediction. `time` compiles several
-plans for each of eight models, keeps all their processes waiting, lets them step in
+plans for each of ten models, keeps all their processes waiting, lets them step in
 turn, and compares the plan that the planner takes with the fastest of all of them.
+`build` only compiles what `time` needs, so that this can be left to a quiet hour.
 
 Needs what `pip install 'pcp[compiler,jax]'` installs.
 """
@@ -49,6 +51,9 @@ MEMORY = {
     "gpt 192, dp=2 zero=3": (gpt, (3, 192, 2, 64), "dp=2 zero=3"),
     "gpt 128, tp=2": (gpt, (2, 128, 8, 64), "tp=2"),
     "mlp 768, dp=2 zero=3": (mlp, (4, 768, 128), "dp=2 zero=3"),
+    "gpt 256, pp=2 1f1b": (gpt, (2, 256, 8, 64), "pp=2 microbatches=8 1f1b"),
+    "gpt 256, pp=2 gpipe": (gpt, (2, 256, 8, 64), "pp=2 microbatches=8 gpipe"),
+    "mlp 512, pp=2": (mlp, (4, 512, 2048), "pp=2 microbatches=8 1f1b"),
 }
 
 TIME = {
@@ -60,6 +65,8 @@ TIME = {
     "gpt 256 x 2 x 32": (gpt, (2, 256, 2, 32)),
     "gpt 256 x 8 x 64": (gpt, (1, 256, 8, 64)),
     "gpt 64 x 2 x 32": (gpt, (2, 64, 2, 32)),
+    "mlp 8 layers 512 x 64": (mlp, (8, 512, 64)),
+    "gpt 4 layers 128 x 8 x 64": (gpt, (4, 128, 8, 64)),
 }
 
 
@@ -89,11 +96,20 @@ def search(text: str, cluster: Path) -> Choice:
     return driver.plan(parse(text), options, keep=24)
 
 
-def build(text: str, choice: Choice, plan: Candidate, folder: Path) -> Path:
+@dataclass(frozen=True)
+class Place:
+    """The cluster file, and where bundles and IREE's modules are kept."""
+
+    cluster: Path
+    folder: Path
+    cache: Path | None = None
+
+
+def build(text: str, choice: Choice, plan: Candidate, place: Place) -> Path:
     """The bundle of one plan, by the flags that ask for it."""
     sharding = None
     if tensors := choice.sharding(plan):
-        sharding = folder / "sharding.json"
+        sharding = place.folder / "sharding.json"
         sharding.write_text(json.dumps({"tensors": tensors}))
     axes = ",".join(f"{axis}={n}" for axis, n in plan.axes.items())
     options = CompileOptions(
@@ -106,8 +122,9 @@ def build(text: str, choice: Choice, plan: Candidate, folder: Path) -> Path:
         zero=plan.zero if plan.dp > 1 else 0,
         sharding=str(sharding) if sharding else None,
         jobs=2,
+        cache=place.cache,
     )
-    path = folder / f"{str(plan).replace(' ', '-')}-{plan.groups}.pcp"
+    path = place.folder / f"{str(plan).replace(' ', '-')}-{plan.groups}.pcp"
     driver.compile(parse(text), options).write(path)
     return path
 
@@ -169,18 +186,16 @@ class Members:
 # --- memory ---
 
 
-def memory(
-    cluster: Path, folder: Path, only: Sequence[str]
-) -> Iterator[dict[str, Any]]:
+def memory(place: Place, only: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Predicted and measured bytes of the fullest member."""
     print(f"{'plan':24} {'predicted':>10} {'measured':>10}  ratio   (MiB)")
     for name, (model, sizes, wanted) in MEMORY.items():
         if only and not any(word in name for word in only):
             continue
         text = model(*sizes)
-        choice = search(text, cluster)
+        choice = search(text, place.cluster)
         judged = _find(choice, wanted)
-        bundle = build(text, choice, judged.candidate, folder)
+        bundle = build(text, choice, judged.candidate, place)
         members = Members.start(bundle, len(judged.candidate.devices))
         try:
             measured = max(answer["peak"] for answer in members.step(2))
@@ -216,17 +231,29 @@ def contenders(choice: Choice, most: int) -> list[Judged]:
     return list(dict.fromkeys([*first.values(), *choice.judged]))[:most]
 
 
+def builds(place: Place, most: int, only: Sequence[str]) -> None:
+    """Compile the contenders."""
+    for name, (model, sizes) in TIME.items():
+        if only and not any(word in name for word in only):
+            continue
+        text = model(*sizes)
+        choice = search(text, place.cluster)
+        print(name, *choice.lines(), sep="\n", flush=True)
+        for j in contenders(choice, most):
+            build(text, choice, j.candidate, place)
+
+
 def times(
-    cluster: Path, folder: Path, most: int, rounds: int, only: Sequence[str]
+    place: Place, most: int, rounds: int, only: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     """For each model, predicted and measured time of every contender."""
     for name, (model, sizes) in TIME.items():
         if only and not any(word in name for word in only):
             continue
         text = model(*sizes)
-        choice = search(text, cluster)
+        choice = search(text, place.cluster)
         some = contenders(choice, most)
-        measured = _race(text, choice, some, folder, rounds)
+        measured = _race(text, choice, some, place, rounds)
         best = min(measured)
         taken = measured[some.index(choice.best)]
         for j, seconds in zip(some, measured, strict=True):
@@ -248,14 +275,14 @@ def times(
 
 
 def _race(
-    text: str, choice: Choice, some: Sequence[Judged], folder: Path, rounds: int
+    text: str, choice: Choice, some: Sequence[Judged], place: Place, rounds: int
 ) -> list[float]:
     """Seconds of a step of each, the median over rounds in turn."""
     running: list[Members] = []
     found: list[list[float]] = [[] for _ in some]
     try:
         for j in some:
-            bundle = build(text, choice, j.candidate, folder)
+            bundle = build(text, choice, j.candidate, place)
             running.append(Members.start(bundle, len(j.candidate.devices)))
         for _ in range(rounds):
             for members, seconds in zip(running, found, strict=True):
@@ -269,21 +296,26 @@ def _race(
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("what", choices=("memory", "time"))
+    parser.add_argument("what", choices=("memory", "time", "build"))
     parser.add_argument("--cluster", type=Path, required=True)
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--plans", type=int, default=4, help="of each model")
+    parser.add_argument("--plans", type=int, default=5, help="of each model")
+    parser.add_argument(
+        "--cache", type=Path, metavar="DIR", help="keep what IREE makes"
+    )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", nargs="*", default=(), help="by a word of their name")
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pcp-planner-") as name:
         folder = Path(name)
-        cluster = level(flags.cluster, folder)
+        place = Place(level(flags.cluster, folder), folder, flags.cache)
+        rows: list[dict[str, Any]] = []
         if flags.what == "memory":
-            rows = list(memory(cluster, folder, flags.only))
+            rows = list(memory(place, flags.only))
+        elif flags.what == "build":
+            builds(place, flags.plans, flags.only)
         else:
-            limits = flags.plans, flags.rounds
-            rows = list(times(cluster, folder, *limits, flags.only))
+            rows = list(times(place, flags.plans, flags.rounds, flags.only))
     if flags.json:
         flags.json.write_text(json.dumps(rows, indent=1))
 
