@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pcp.errors import ConfigError, ProtocolError
+from pcp.runtime.protection import Protection
 from pcp.tools.command import Parser, run
-from pcp.training.channel import connect
+from pcp.tools.protection import add_protection_flags, protection
+from pcp.training.channel import OPEN, connect
 from pcp.training.orders import read_control
 from pcp.training.protocol import Heartbeat, Order, Refused, Taken
 
@@ -37,13 +39,21 @@ def parser() -> Parser:
     )
     parser.add_argument("--host", help="the shepherd's; default: as in the folder")
     parser.add_argument("--timeout", type=float, default=5.0, help="seconds")
+    add_protection_flags(parser)
     return parser
 
 
-def give(folder: Path, order: dict[str, object], host: str | None, timeout: float):
+def give(
+    folder: Path,
+    order: dict[str, object],
+    host: str | None,
+    timeout: float,
+    protected: Protection = OPEN,
+):
     """What the shepherd of the run in `folder` says to an order."""
     control = read_control(folder)
-    channel = connect(host or control["host"], control["port"], timeout)
+    where = host or control["host"]
+    channel = connect(where, control["port"], timeout, protected)
     try:
         channel.send(Order.model_validate({"key": control["key"], **order}))
         answer = channel.receive(timeout)
@@ -68,4 +78,5 @@ def _main(argv: Sequence[str]) -> None:
         order[name] = flags.number
     elif flags.number is not None:
         raise ConfigError(f"{flags.action} takes no number")
-    print(give(Path(flags.run), order, flags.host, flags.timeout))
+    folder, protected = Path(flags.run), protection(flags)
+    print(give(folder, order, flags.host, flags.timeout, protected))

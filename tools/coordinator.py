@@ -2,17 +2,15 @@
 
 import signal
 import threading
-from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pcp.errors import UsageError
 from pcp.runtime import transport
 from pcp.runtime.coordinator import Coordinator
-from pcp.runtime.tls import Tls
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
 from pcp.tools.metrics_port import add_metrics_flags, serving
+from pcp.tools.protection import add_protection_flags, protection
 
 PROG = "pcp coordinator"
 
@@ -36,19 +34,9 @@ def parser() -> Parser:
     add("--members", type=int, default=1, help="form the first group with so many")
     add("--silence", type=float, default=5.0, help="seconds until a member is dead")
     add("--state", type=Path, help="a file that counts restarts (or the clock does)")
-    add("--key-file", type=Path, help="a file with the key that members must have")
-    add("--tls-cert", type=Path, help="our certificate (PEM): everything is encrypted")
-    add("--tls-key", type=Path, help="its key")
-    add("--tls-ca", type=Path, help="who must have signed the members' certificates")
+    add_protection_flags(parser)
     add_metrics_flags(parser)
     return parser
-
-
-def _tls(flags: Namespace) -> Tls | None:
-    files = flags.tls_cert, flags.tls_key, flags.tls_ca
-    if any(files) and not all(files):
-        raise UsageError("--tls-cert, --tls-key and --tls-ca go together")
-    return Tls(*files) if all(files) else None
 
 
 def _main(argv: Sequence[str]) -> int:
@@ -63,8 +51,7 @@ def _main(argv: Sequence[str]) -> int:
         first=flags.members,
         silence=flags.silence,
         state=flags.state,
-        key=flags.key_file.read_bytes().strip() if flags.key_file else None,
-        tls=_tls(flags),
+        **protection(flags).options,
     ) as coordinator:
         log(f"listening on {coordinator.address}")
         with serving(flags, log, coordinator.collect):

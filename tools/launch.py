@@ -6,6 +6,7 @@ from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
 from pcp.tools.launchers import kubernetes, local, ray, slurm
 from pcp.tools.launchers.plan import Plan
+from pcp.tools.protection import add_protection_flags
 
 PROG = "pcp launch"
 ENGINES = {"local": local, "ray": ray, "slurm": slurm, "kubernetes": kubernetes}
@@ -40,6 +41,7 @@ def parser() -> Parser:
     add(
         "-o", "--output", metavar="FILE", help="of slurm and kubernetes; default stdout"
     )
+    add_protection_flags(parser)
     for engine in ENGINES.values():
         engine.flags(parser)
     return parser

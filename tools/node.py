@@ -5,6 +5,11 @@ from collections.abc import Callable, Sequence
 from pcp.errors import UsageError
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
+from pcp.tools.protection import (
+    add_protection_flags,
+    protection,
+    protection_arguments,
+)
 from pcp.tools.supervise import child_command
 from pcp.training.node_manager import NodeManager
 from pcp.training.supervisor import spawner
@@ -32,6 +37,7 @@ def parser() -> Parser:
     add("--scale", type=int, default=1, help="workers; devices 0 to N-1")
     add("--device", help="the runtime's device address for all, e.g. local-sync")
     add("--data", metavar="FILE", help="the data on this machine")
+    add_protection_flags(parser)
     return parser
 
 
@@ -43,6 +49,7 @@ def worker_command(
     target: str | None = None,
     device: str | None = None,
     data: str | None = None,
+    protected: Sequence[str] = (),
 ) -> Callable[[int], list[str]]:
     """The command line of the worker in a slot."""
     optional = {"--target": target, "--device": device, "--data": data}
@@ -53,7 +60,7 @@ def worker_command(
     def command(slot: int) -> list[str]:
         arguments = ["worker", "--connect", f"{host}:{port}", "--backend", backend]
         own = ["--device-id", str(slot), "--supervisor-id", f"slot-{slot}"]
-        return child_command([*arguments, *own, *extra])
+        return child_command([*arguments, *own, *extra, *protected])
 
     return command
 
@@ -64,6 +71,7 @@ def _main(argv: Sequence[str]) -> None:
     if flags.scale < 1:
         raise UsageError("--scale: at least one worker")
     jobs.check_backend(flags.backend)
+    protection(flags)  # what is wrong with it is told once, and not by each worker
     manager = NodeManager(
         flags.scale,
         worker_command(
@@ -73,6 +81,7 @@ def _main(argv: Sequence[str]) -> None:
             target=flags.target,
             device=flags.device,
             data=flags.data,
+            protected=protection_arguments(flags),
         ),
         log=jobs.stamped("node"),
         spawn=spawner(),

@@ -9,6 +9,7 @@ from typing import Any
 
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
+from pcp.tools.protection import add_protection_flags, protection
 from pcp.training.dashboard import Dashboard, PlainLog
 from pcp.training.experiment import Experiment
 from pcp.training.metrics import Fanout, MetricsFile, Observer, read
@@ -44,6 +45,7 @@ def parser() -> Parser:
     add("--run", metavar="DIR", help="the run's folder; default: a new one")
     add("--no-dashboard", action="store_true", help="plain lines in a terminal too")
     add_web(parser)
+    add_protection_flags(parser)
     add("--terminate", action="store_true", help="accepted; a finished run always ends")
     return parser
 
@@ -51,6 +53,7 @@ def parser() -> Parser:
 def _main(argv: Sequence[str]) -> None:
     jobs.die_with_supervisor()
     flags = parser().parse_args(argv)
+    protected = protection(flags)
     experiment = jobs.read_experiment(flags.config, flags.model, flags.algorithm)
     resume = flags.resume or experiment.should_resume
     folder, known = jobs.run_folder(experiment, resume=resume, where=flags.run)
@@ -64,6 +67,7 @@ def _main(argv: Sequence[str]) -> None:
             host=flags.host,
             port=flags.port,
             workers=flags.workers,
+            protection=protected,
         )
         verb = "continuing" if known else "new run"
         observer.log(f"{verb} in {folder.path}")

@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pcp.errors import ProtocolError
+from pcp.runtime.protection import Protection
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
-from pcp.training.channel import connect
+from pcp.tools.protection import add_protection_flags, protection
+from pcp.training.channel import OPEN, connect
 from pcp.training.protocol import Heartbeat, Status, StatusQuery
 
 PROG = "pcp status"
@@ -28,12 +30,15 @@ def parser() -> Parser:
     parser.add_argument("--port", type=int, default=8080, help="the shepherd's port")
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
     parser.add_argument("--timeout", type=float, default=5.0, help="seconds")
+    add_protection_flags(parser)
     return parser
 
 
-def ask(host: str, port: int, timeout: float) -> dict[str, Any]:
+def ask(
+    host: str, port: int, timeout: float, protected: Protection = OPEN
+) -> dict[str, Any]:
     """The status of the shepherd at `host:port`."""
-    channel = connect(host, port, timeout)
+    channel = connect(host, port, timeout, protected)
     try:
         channel.send(StatusQuery())
         answer = channel.receive(timeout)
@@ -48,7 +53,7 @@ def ask(host: str, port: int, timeout: float) -> dict[str, Any]:
 
 def _main(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
-    values = ask(flags.host, flags.port, flags.timeout)
+    values = ask(flags.host, flags.port, flags.timeout, protection(flags))
     jobs.say(jobs.to_json(values) if flags.json else "\n".join(lines(values)))
 
 

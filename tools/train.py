@@ -8,6 +8,11 @@ from pcp.errors import RuntimeFault, UsageError
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
 from pcp.tools.node import worker_command
+from pcp.tools.protection import (
+    add_protection_flags,
+    protection,
+    protection_arguments,
+)
 from pcp.tools.shepherd import add_web, conclude, watch
 from pcp.training.node_manager import NodeManager
 from pcp.training.shepherd import Shepherd
@@ -43,6 +48,7 @@ def parser() -> Parser:
     add("--resume", action="store_true", help="continue the latest run, if any")
     add("--no-dashboard", action="store_true", help="plain lines in a terminal too")
     add_web(parser)
+    add_protection_flags(parser)
     return parser
 
 
@@ -66,6 +72,7 @@ def _main(argv: Sequence[str]) -> None:
             observer,
             port=flags.port,
             workers=count,
+            protection=protection(flags),
         )
         observer.log(f"run {folder.path}, shepherd on port {shepherd.port}")
         command = worker_command(
@@ -74,6 +81,7 @@ def _main(argv: Sequence[str]) -> None:
             backend=flags.backend,
             target=target,
             device=device,
+            protected=protection_arguments(flags),
         )
         with closing(shepherd), open(folder.path / WORKER_LOG, "ab") as output:
             shepherd.prepare(target)  # a bad model is told before workers start

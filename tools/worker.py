@@ -11,6 +11,7 @@ from pcp.runtime import Endpoint
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
 from pcp.tools.metrics_port import add_metrics_flags, serving
+from pcp.tools.protection import add_protection_flags, protection
 from pcp.training.channel import split_address
 from pcp.training.link import Timing
 from pcp.training.loading import load as load_trainer
@@ -48,12 +49,14 @@ def parser() -> Parser:
     add("--supervisor-id", metavar="ID", help="shown in the status")
     add("--patience", type=float, default=300.0, help="seconds without a shepherd")
     add_metrics_flags(parser)
+    add_protection_flags(parser)
     return parser
 
 
 def _main(argv: Sequence[str]) -> None:
     jobs.die_with_supervisor()
     flags = parser().parse_args(argv)
+    protected = protection(flags)
     host, port = flags.host, flags.port
     if flags.connect:
         host, port = _address(flags.connect)
@@ -62,7 +65,8 @@ def _main(argv: Sequence[str]) -> None:
     device = flags.device or jobs.device_of(flags.backend, flags.device_id)
     name = flags.name or f"{socket.gethostname()}-{secrets.token_hex(4)}"
     log = jobs.stamped(f"worker {name}")
-    endpoint = Endpoint.listen(flags.listen or f"{own_address(host, port)}:0")
+    listen = flags.listen or f"{own_address(host, port)}:0"
+    endpoint = Endpoint.listen(listen, **protected.options)
     identity = Identity(
         name=name,
         host=host,
@@ -80,7 +84,8 @@ def _main(argv: Sequence[str]) -> None:
         return load_trainer(bundle, device, module)
 
     log(f"process {os.getpid()} started for {host}:{port}")
-    worker = Worker(identity, endpoint, load, log, Timing(patience=flags.patience))
+    timing = Timing(patience=flags.patience)
+    worker = Worker(identity, endpoint, load, log, timing, protected)
     with serving(flags, log, endpoint.telemetry.metrics):
         log(f"leaving: {worker.run()}")
 

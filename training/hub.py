@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pcp.errors import ConfigError, PeerLost, ProtocolError, Timeout
-from pcp.training.channel import Channel
+from pcp.runtime import transport
+from pcp.runtime.keys import Gate, checked
+from pcp.runtime.protection import Protection
+from pcp.runtime.transport import Wire
+from pcp.training.channel import OPEN, Channel, NotAdmitted
 from pcp.training.protocol import Message, Refused
 
 HANDSHAKE_SECONDS = 10.0
@@ -86,7 +90,12 @@ class Connection:
         limit = HANDSHAKE_SECONDS
         while not self._over.is_set():
             try:
+                if limit == HANDSHAKE_SECONDS:
+                    self._channel.admit(limit)
                 message = self._channel.receive(limit)
+            except NotAdmitted as error:
+                self._end(str(error))
+                return
             except ProtocolError as error:
                 self.refuse(str(error))
                 self._end(str(error), close=False)
@@ -125,9 +134,15 @@ class Connection:
 
 
 class Hub:
-    """The listening socket and its connections."""
+    """The listening socket and its connections.
 
-    def __init__(self, host: str, port: int) -> None:
+    With a `protection`, only those are heard who have the same key, or a
+    certificate of the same authority.
+    """
+
+    def __init__(self, host: str, port: int, protection: Protection = OPEN) -> None:
+        protection.check()
+        self._protection = protection
         self.events: queue.Queue[Event] = queue.Queue()
         self._listener = _listen(host, port)
         self._connections: list[Connection] = []
@@ -179,7 +194,17 @@ class Hub:
             if len(self._connections) >= MAX_CONNECTIONS:
                 sock.close()
                 continue
-            self._connections.append(Connection(Channel(sock), self.events))
+            channel = Channel(self._wire(sock), Gate(checked(self._protection.key)))
+            self._connections.append(Connection(channel, self.events))
+
+    def _wire(self, sock: socket.socket) -> Wire:
+        """The socket, or what encrypts over it; the reader's thread shakes hands."""
+        try:
+            transport.tune(sock)
+        except OSError:
+            pass  # gone already; whoever reads from it will notice
+        tls = self._protection.tls
+        return sock if tls is None else tls.serve(sock)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pcp.errors import PcpError, PeerLost, ProtocolError, RuntimeFault, Timeout
-from pcp.training.channel import Channel, connect
+from pcp.runtime.protection import Protection
+from pcp.training.channel import OPEN, Channel, NotAdmitted, connect
 from pcp.training.protocol import (
     Heartbeat,
     Hello,
@@ -61,8 +62,10 @@ class Link:
         failed: Callable[[PcpError], None],
         log: Callable[[str], None],
         timing: Timing,
+        protection: Protection = OPEN,
     ) -> None:
         self._host, self._port = host, port
+        self._protection = protection
         self._introduce, self._welcomed = introduce, welcomed
         self._received, self._failed, self._log = received, failed, log
         self._timing, self._heartbeat = timing, timing.heartbeat
@@ -123,7 +126,7 @@ class Link:
             pause = min(LONGEST_PAUSE, pause * 2)
 
     def _session(self) -> None:
-        channel = connect(self._host, self._port, timeout=5.0)
+        channel = self._connect()
         try:
             channel.send(self._introduce())
             welcome = self._answer(channel)
@@ -140,6 +143,12 @@ class Link:
         finally:
             channel.close()
 
+    def _connect(self) -> Channel:
+        try:
+            return connect(self._host, self._port, 5.0, self._protection)
+        except NotAdmitted as error:
+            raise RefusedByShepherd(str(error)) from error
+
     def _answer(self, channel: Channel) -> Welcome:
         """The welcome; heartbeats show meanwhile that somebody compiles."""
         deadline = time.monotonic() + WELCOME_SECONDS
@@ -149,6 +158,10 @@ class Link:
                 message = channel.receive(self._timing.silence)
             except Timeout as error:
                 raise PeerLost(f"no welcome from {channel.peer}") from error
+            except NotAdmitted as error:
+                raise RefusedByShepherd(
+                    f"the shepherd at {channel.peer} refused this worker: {error}"
+                ) from error
             if isinstance(message, Refused):
                 raise RefusedByShepherd(
                     f"the shepherd at {channel.peer} refused this worker: "

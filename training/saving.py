@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from pcp.errors import RuntimeFault, StateMismatch
 from pcp.runtime import fetch_snapshot
+from pcp.runtime.protection import Protection
 from pcp.training import checkpoint as checkpoints
 from pcp.training import tensors
+from pcp.training.channel import OPEN
 from pcp.training.checkpoint import Checkpoint
 from pcp.training.replicas import mean_of
 from pcp.training.state import (
@@ -33,14 +35,19 @@ _FETCH_SECONDS = 120.0
 _ADOPT_SECONDS = 10.0
 
 
-def gather(addresses: Sequence[str], round_: int, digest: str | None) -> Checkpoint:
+def gather(
+    addresses: Sequence[str],
+    round_: int,
+    digest: str | None,
+    protection: Protection = OPEN,
+) -> Checkpoint:
     """The state of a round, and what is its own of the member at each address.
 
     `StateMismatch` if a member holds another round, or another state.
     """
     found = Checkpoint(round_, {}, {})
     for address in addresses:
-        revision, arrays = _fetch(address, round_)
+        revision, arrays = _fetch(address, round_, protection)
         shared = shared_part(arrays)
         if revision != round_ or tensors.digest(shared) != digest:
             raise StateMismatch(
@@ -54,11 +61,13 @@ def gather(addresses: Sequence[str], round_: int, digest: str | None) -> Checkpo
     return found
 
 
-def _fetch(address: str, round_: int) -> tuple[int, tensors.Arrays]:
+def _fetch(
+    address: str, round_: int, protection: Protection
+) -> tuple[int, tensors.Arrays]:
     """A member's snapshot, once it has adopted the round it was told to."""
     deadline = time.monotonic() + _ADOPT_SECONDS
     while True:
-        revision, arrays = fetch_snapshot(address, _FETCH_SECONDS)
+        revision, arrays = fetch_snapshot(address, _FETCH_SECONDS, **protection.options)
         if revision >= round_ or time.monotonic() > deadline:
             return revision, arrays
         time.sleep(0.02)
@@ -120,7 +129,8 @@ class Saver:
             else:
                 self._failed(result)
 
-        shepherd.hub.work(lambda: gather(addresses, round_, digest), then)
+        safe = shepherd.protection
+        shepherd.hub.work(lambda: gather(addresses, round_, digest, safe), then)
 
     def _write(self, checkpoint: Checkpoint, names: list[str]) -> None:
         folder, keep = self._shepherd.folder, self._shepherd.experiment.keep_checkpoints

@@ -22,8 +22,10 @@ from typing import Any
 
 from pcp.errors import StateMismatch
 from pcp.runtime import Endpoint
+from pcp.runtime.protection import Protection
 from pcp.runtime.transport import format_address
 from pcp.training.artifacts import Artifact, Artifacts, CompileFor, lease_pool
+from pcp.training.channel import OPEN
 from pcp.training.experiment import Experiment
 from pcp.training.hub import Connection, Done, Event, Hub, Lost, Received
 from pcp.training.ledger import Ledger
@@ -74,7 +76,8 @@ class Shepherd:
     """Coordinates one run. `run` returns when it is complete.
 
     `folder` is where it lives on disk; a ledger in it is continued. `clock`
-    counts seconds; a `hub` other than a listening one is for simulations.
+    counts seconds; a `hub` other than a listening one is for simulations. All who
+    connect, to the shepherd or to each other, must have the same `protection`.
     """
 
     def __init__(
@@ -89,13 +92,17 @@ class Shepherd:
         workers: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         hub: Hub | None = None,
+        protection: Protection = OPEN,
     ) -> None:
         self.experiment, self.folder = experiment, folder
         self.observer, self._clock = observer, clock
-        self.hub = hub or Hub(host, port)
+        self.protection = protection
+        self.hub = hub or Hub(host, port, protection)
         # On all interfaces it has no one address: `Recovery` tells each worker its own.
         everywhere = host if host in WILDCARDS else None
-        self.endpoint = Endpoint.listen(format_address(host, 0), advertise=everywhere)
+        self.endpoint = Endpoint.listen(
+            format_address(host, 0), advertise=everywhere, **protection.options
+        )
         self.ledger = Ledger(folder.ledger)
         self.roster = Roster()
         self._artifacts = Artifacts(compile_for, experiment)

@@ -26,6 +26,8 @@ from typing import Any
 
 from pcp.errors import PcpError, ProtocolError, RuntimeFault, StateMismatch
 from pcp.runtime import fetch_snapshot
+from pcp.runtime.protection import Protection
+from pcp.training.channel import OPEN
 from pcp.training.contract import Trainer
 from pcp.training.data import Corpus, check_vocabulary
 from pcp.training.experiment import Experiment, parse
@@ -94,7 +96,7 @@ class Worker:
     """One worker process. `run` returns the reason for which the run ended.
 
     `load(bundle)` makes the `Trainer`; `endpoint` is this process's place in the
-    mesh. Both are closed by `run`.
+    mesh. Both are closed by `run`. `protection` is the run's, and the endpoint's too.
     """
 
     def __init__(
@@ -104,9 +106,11 @@ class Worker:
         load: Callable[[bytes], Trainer],
         log: Callable[[str], None],
         timing: Timing | None = None,
+        protection: Protection = OPEN,
     ) -> None:
         self._identity, self._endpoint = identity, endpoint
         self._load, self._log = load, log
+        self._protection = protection
         self._mail = Mailbox()
         self._holding = Holding()
         self._experiment: Experiment | None = None
@@ -121,6 +125,7 @@ class Worker:
             failed=self._failed,
             log=log,
             timing=timing or Timing(),
+            protection=protection,
         )
         self._runner = RoundRunner(
             self._holding,
@@ -282,7 +287,8 @@ class Worker:
     def _fetch(self, source: str) -> tuple[int, Arrays] | None:
         for attempt in range(_RESTORE_ATTEMPTS):
             try:
-                return fetch_snapshot(source, _FETCH_SECONDS)
+                protected = self._protection.options
+                return fetch_snapshot(source, _FETCH_SECONDS, **protected)
             except RuntimeFault as error:
                 self._log(f"cannot fetch the state from {source}: {error}")
                 time.sleep(0.2 * 2**attempt)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from shlex import split
 
 import pytest
 from helpers.bigram_model import write_experiment
@@ -71,6 +72,34 @@ def test_the_slurm_script_is_a_good_shell_script(folder):
             ["shellcheck", path], capture_output=True, text=True, timeout=60
         )
         assert done.returncode == 0, done.stdout
+
+
+def test_who_may_take_part_is_said_to_all_of_a_job(folder):
+    (folder / "my key").write_text("the key of this run")
+    path = folder / "out"
+    line = "launch x.json --on slurm --workers 2 --per-node 2 -o out --key-file"
+    assert main([*line.split(), "my key"]) == 0
+    told = [row for row in path.read_text().splitlines() if "my key" in row]
+    for command, row in zip(("shepherd", "node", "control"), told, strict=True):
+        words = split(split(row)[1] if command == "control" else row)
+        assert words[words.index("--key-file") + 1] == f"{folder}/my key"
+        assert command in words
+    subprocess.run(["bash", "-n", str(path)], check=True, timeout=20)
+
+
+def test_in_a_cluster_a_secret_says_who_may_take_part(folder):
+    (folder / "key").write_text("the key of this run")
+    made, text = _manifests(folder, "--key-file key")
+    for name in ("big-shepherd", "big-workers"):
+        pod = made["Job", name]["spec"]["template"]["spec"]
+        container = pod["containers"][0]
+        at = container["args"].index("--key-file")
+        assert container["args"][at + 1] == "/protection/key"
+        assert "/protection" in [m["mountPath"] for m in container["volumeMounts"]]
+        secrets = [v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v]
+        assert secrets == ["big-protection"]
+    assert f"big-protection --from-file={folder}/key" in text
+    assert "the key of this run" not in text
 
 
 def test_the_slurm_script_trains(folder, tmp_path):

@@ -7,6 +7,7 @@ experiment is a ConfigMap; the files it names must lie on the volume.
 
 import json
 from argparse import Namespace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import PurePosixPath
 from typing import Any
@@ -20,6 +21,7 @@ from pcp.training.run_folder import SECRETS
 
 VOLUME = "/pcp"
 CONFIG = "/experiment"
+PROTECTION = "/protection"
 PORT, WEB_PORT = 8080, 8081
 # A worker that fails for good ends by itself; what dies otherwise is restarted.
 RESTARTS = 100_000
@@ -52,6 +54,11 @@ def text(plan: Plan, flags: Namespace) -> str:
     except ImportError as error:
         raise ConfigError("manifests need PyYAML: pip install 'pcp[launch]'") from error
     needed = [f"#   {path}" for path in _files(plan)] or ["#   (none)"]
+    if plan.protected:
+        files = " ".join(f"--from-file={path}" for path in plan.protected[1::2])
+        secret = f"kubectl -n {flags.namespace} create secret generic"
+        needed += ["# Who may take part is decided by a secret; make it first:"]
+        needed += [f"#   {secret} {plan.name}-protection {files}"]
     head = [
         f"# {plan.name}: a shepherd and {plan.workers} workers.",
         f"# The claim {flags.claim!r} is mounted at {VOLUME}. Copy there first:",
@@ -64,6 +71,12 @@ def text(plan: Plan, flags: Namespace) -> str:
 
 def manifests(plan: Plan, flags: Namespace) -> list[Manifest]:
     """The objects, in the order in which they are made."""
+    names = [PurePosixPath(path).name for path in plan.protected[1::2]]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"a secret's files need names of their own: {names}")
+    inside = [f"{PROTECTION}/{name}" for name in names]
+    both = zip(plan.protected[::2], inside, strict=True)
+    plan = replace(plan, protected=tuple(word for pair in both for word in pair))
     return [
         _experiment(plan, flags),
         _service(plan, flags),
@@ -105,7 +118,7 @@ def _shepherd(plan: Plan, flags: Namespace) -> Manifest:
     arguments = plan.shepherd_arguments(
         f"{CONFIG}/experiment.json", f"{VOLUME}/runs/{plan.name}", PORT
     )
-    container = _container("shepherd", arguments, flags) | {
+    container = _container("shepherd", arguments, plan, flags) | {
         "args": [*arguments, "--web", f"0.0.0.0:{WEB_PORT}"],
         "ports": [{"containerPort": PORT}, {"containerPort": WEB_PORT}],
         "env": [_own_address(), _wandb_key()],
@@ -128,7 +141,7 @@ def _workers(plan: Plan, flags: Namespace) -> Manifest:
     ]
     size = {"cpu": flags.cpus, "memory": flags.memory}
     gpu = {GPU_RESOURCE[plan.backend]: 1} if plan.gpus else {}
-    container = _container("worker", arguments, flags) | {
+    container = _container("worker", arguments, plan, flags) | {
         "env": [_own_address()],
         "resources": {"requests": size, "limits": {"memory": flags.memory, **gpu}},
     }
@@ -152,7 +165,10 @@ def _labels(plan: Plan) -> dict[str, str]:
     return {"app.kubernetes.io/name": "pcp", "app.kubernetes.io/instance": plan.name}
 
 
-def _container(name: str, arguments: list[str], flags: Namespace) -> Manifest:
+def _container(
+    name: str, arguments: list[str], plan: Plan, flags: Namespace
+) -> Manifest:
+    secret = {"name": "protection", "mountPath": PROTECTION, "readOnly": True}
     return {
         "name": name,
         "image": flags.image,
@@ -161,6 +177,7 @@ def _container(name: str, arguments: list[str], flags: Namespace) -> Manifest:
         "volumeMounts": [
             {"name": "volume", "mountPath": VOLUME},
             {"name": "experiment", "mountPath": CONFIG, "readOnly": True},
+            *([secret] if plan.protected else []),
         ],
         "securityContext": {"allowPrivilegeEscalation": False},
     }
@@ -171,6 +188,9 @@ def _pod(part: str, container: Manifest, plan: Plan, flags: Namespace) -> Manife
         {"name": "volume", "persistentVolumeClaim": {"claimName": flags.claim}},
         {"name": "experiment", "configMap": {"name": f"{plan.name}-experiment"}},
     ]
+    if plan.protected:
+        secret = {"secretName": f"{plan.name}-protection", "defaultMode": 0o400}
+        volumes.append({"name": "protection", "secret": secret})
     return {
         "metadata": {"labels": {**_labels(plan), "pcp/part": part}},
         "spec": {

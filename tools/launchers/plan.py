@@ -8,6 +8,7 @@ from typing import Self
 
 from pcp.errors import UsageError
 from pcp.tools import training_job as jobs
+from pcp.tools.protection import protection_arguments
 from pcp.training.experiment import Experiment
 
 #: Backends whose devices schedulers count as GPUs.
@@ -27,6 +28,8 @@ class Plan:
     target: str | None
     run: Path
     """The run's folder; a launch that finds a run there continues it."""
+    protected: tuple[str, ...] = ()
+    """The flags of all its commands that say who may take part."""
 
     @classmethod
     def of(cls, flags: Namespace) -> Self:
@@ -51,6 +54,7 @@ class Plan:
             backend=flags.backend,
             target=flags.target,
             run=Path(run).absolute(),
+            protected=tuple(protection_arguments(flags)),
         )
 
     @property
@@ -64,12 +68,13 @@ class Plan:
             *("shepherd", "--config", config, "--run", run, "--resume"),
             *("--host", "0.0.0.0", "--port", str(port)),
             *("--workers", str(self.workers), "--no-dashboard"),
+            *self.protected,
         ]
 
     def device_arguments(self) -> list[str]:
         """The flags that workers and node managers share."""
         target = ["--target", self.target] if self.target else []
-        return ["--backend", self.backend, *target]
+        return ["--backend", self.backend, *target, *self.protected]
 
 
 def job_name(text: str) -> str:

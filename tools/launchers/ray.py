@@ -14,6 +14,7 @@ from pcp.tools import training_job as jobs
 from pcp.tools import worker
 from pcp.tools.command import Parser
 from pcp.tools.launchers.plan import Plan
+from pcp.tools.protection import protection
 from pcp.tools.shepherd import conclude, watch
 from pcp.training.run_folder import RunFolder
 from pcp.training.shepherd import Shepherd
@@ -64,6 +65,7 @@ def _train(ray: Any, plan: Plan, flags: Namespace) -> int:
             host=host,
             port=flags.port,
             workers=plan.workers,
+            protection=protection(flags),
         )
         observer.log(f"run {folder.path}, shepherd on {host}:{shepherd.port}")
         _tell_of_shortage(ray, plan, observer.log)

@@ -23,7 +23,6 @@ SCRIPT = """\
 
 set -euo pipefail
 {setup}
-run={run}
 port={port}
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 address=$(srun --nodes=1 --ntasks=1 --nodelist="$head" hostname -I | awk '{{print $1}}')
@@ -40,7 +39,7 @@ srun --ntasks-per-node=1 --overlap --kill-on-bad-exit=0 \\
 nodes=$!
 
 # Slurm's notice, {notice} s before the end: save a checkpoint, then end.
-trap 'pcp control cancel --run "$run" || true' TERM
+trap {cancel} TERM
 
 # A trap interrupts `wait`: it waits again for as long as the shepherd lives.
 while true; do
@@ -81,10 +80,11 @@ def script(plan: Plan, flags: Namespace) -> str:
     port = flags.port or 8080
     shepherd = plan.shepherd_arguments(str(plan.config), str(plan.run), port)
     node = [*("pcp", "node", "--scale", str(flags.per_node)), *plan.device_arguments()]
+    cancel = ["pcp", "control", "cancel", "--run", str(plan.run), *plan.protected]
     return SCRIPT.format(
         headers=_headers(plan, flags),
         setup=f"{flags.setup}\n" if flags.setup else "",
-        run=quote(str(plan.run)),
+        cancel=quote(f"{join(cancel)} || true"),
         port=port,
         shepherd=join(["pcp", "supervise", "--", *shepherd]),
         node=join(node) + ' --host "$address" --port "$port"',
