@@ -13,6 +13,7 @@ psutil.
 """
 
 import argparse
+import math
 import random
 import statistics
 import time
@@ -71,8 +72,8 @@ def restarts(flags: argparse.Namespace) -> None:
     """From a worker's death to the commit of a round that all workers made."""
     rng, took, back = random.Random(flags.seed), [], []
     with started(flags.workers, **_endless(tau=5)) as run:
-        slots = Slots(run.node)
-        for _ in range(flags.kills):
+        slots, until = Slots(run.node), time.monotonic() + flags.limit
+        while len(took) < flags.kills and time.monotonic() < until:
             run.wait(run.full)
             time.sleep(rng.uniform(0.5, 1.5))
             while not (victims := [p for p in slots.spared() if _age(p) > SETTLED]):
@@ -108,7 +109,8 @@ def soak(flags: argparse.Namespace) -> None:
         seen: dict[str, list[Usage]] = {"shepherd": [], "worker": []}
         slots, steady = Slots(run.node), children(run.node)[0]  # never killed
         kills, reached, mark = 0, 0, 0
-        while reached < flags.rounds:
+        until = time.monotonic() + flags.limit
+        while reached < flags.rounds and time.monotonic() < until:
             time.sleep(0.2)
             rounds = run.rounds()
             reached = rounds[-1].round if rounds else 0
@@ -183,6 +185,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5000, help="of the soak")
     parser.add_argument("--pause", type=float, default=2.0, help="of the storm: mean")
+    parser.add_argument(
+        "--limit", type=float, default=math.inf, help="seconds of restarts or a soak"
+    )
     parser.add_argument("--seed", type=int, default=0)
     flags = parser.parse_args()
     flags.kills = flags.kills or (50 if flags.what == "restarts" else 200)

@@ -30,7 +30,7 @@ from pcp.training.state import shared_part
 
 DEMO = Path(__file__).parents[1] / "examples" / "demo.json"
 END_SECONDS = 120.0
-KILLS_A_MINUTE = 4
+KILLS_A_MINUTE = 5
 """Of one supervised process: at six crashes a minute its supervisor gives up."""
 
 
