@@ -16,11 +16,15 @@ import argparse
 import math
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import pairwise
+from pathlib import Path
 
 import psutil
+from emulated_run import bundle
 from faults_run import Audit, Injector, Run, Slots, children, started
 
 DEADLINE = 15.0
@@ -104,8 +108,11 @@ def _contributed(run: Run, died: float) -> float:
 def soak(flags: argparse.Namespace) -> None:
     """Rounds of one step with churn; what the processes hold must not grow."""
     rng = random.Random(flags.seed)
-    changes = _endless(tau=1, effective_batch_size=None, checkpoint_every=100)
-    with started(flags.workers, **changes) as run:
+    with ExitStack() as stack:
+        tiny = Path(stack.enter_context(tempfile.TemporaryDirectory()), "tiny.pcp")
+        bundle(width=16, layers=1, block=16, batch=2, algorithm="diloco").write(tiny)
+        changes = _endless(tau=1, model_path=str(tiny), checkpoint_every=100)
+        run = stack.enter_context(started(flags.workers, **changes))
         seen: dict[str, list[Usage]] = {"shepherd": [], "worker": []}
         slots, steady = Slots(run.node), children(run.node)[0]  # never killed
         kills, reached, mark = 0, 0, 0
