@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("pcp.tools.export", "a PyTorch or JAX model to model.mlir"),
     "status": ("pcp.tools.status", "what a run is doing"),
     "control": ("pcp.tools.control", "pause, cancel, drain a worker, change H"),
-    "ledger": ("pcp.tools.ledger", "check that a run used each sample once"),
+    "ledger": ("pcp.tools.ledger", "check a run's samples; make its rounds again"),
     "inspect": ("pcp.tools.inspect", "what a bundle holds"),
     "doctor": ("pcp.tools.doctor", "check the installation and say what to do"),
     "schema": ("pcp.tools.schema", "the JSON Schema of experiment files"),

@@ -1,11 +1,22 @@
-"""`pcp ledger check RUN`: prove that no sample was used twice and none lost."""
+"""What a run's ledger proves.
+
+pcp ledger check RUN     no sample was used twice, and none lost
+pcp ledger replay RUN    the rounds, made again here, have the recorded digests
+"""
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
-from pcp.errors import ConfigError
+from pcp.bundle import Bundle, sha256
+from pcp.errors import ConfigError, StateMismatch
+from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
-from pcp.training.ledger import FILE_NAME, check
+from pcp.training.experiment import Experiment
+from pcp.training.ledger import FILE_NAME, check, read
+from pcp.training.loading import load
+from pcp.training.replay import Load, Replay
+from pcp.training.trainer import BundleTrainer
 
 PROG = "pcp ledger"
 
@@ -19,12 +30,16 @@ def parser() -> Parser:
     """Its flags."""
     parser = Parser(
         prog=PROG,
-        description="Check a run's ledger: each sample of each epoch was used at "
-        "most once, and none was lost.",
+        description="check: each sample of each epoch was used at most once, and none "
+        "was lost. replay: make all rounds again in one process, and compare.",
         example="pcp ledger check runs/run_20261121-031500",
     )
-    parser.add_argument("action", choices=("check",))
-    parser.add_argument("run", metavar="RUN", help="a run's folder, or its ledger")
+    add = parser.add_argument
+    add("action", choices=("check", "replay"))
+    add("run", metavar="RUN", help="a run's folder, or its ledger")
+    add("--rounds", type=int, metavar="N", help="replay: stop after N; default: all")
+    add("--data", metavar="FILE", help="replay: the data on this machine")
+    add("--device", default="local-task", help="replay: where; default local-task")
     return parser
 
 
@@ -35,5 +50,40 @@ def _main(argv: Sequence[str]) -> None:
     if not path.exists():
         raise ConfigError(f"{path}: no ledger there")
     for line in check(path).lines():
-        print(line)
-    print("ledger ok")
+        jobs.say(line)
+    jobs.say("ledger ok")
+    if flags.action == "replay":
+        with closing(Replay(read(path)[0], loader(flags.device), flags.data)) as again:
+            follow(again, flags.rounds)
+
+
+def loader(device: str) -> Load:
+    """Compiles an experiment's model for a target, once, and loads it on a device."""
+    made: dict[tuple[str, str], bytes] = {}
+
+    def loaded(experiment: Experiment, target: str) -> tuple[BundleTrainer, str]:
+        key = (experiment.model_dump_json(), target)
+        if key not in made:
+            made[key] = jobs.compiler_for(experiment, jobs.say)(target)
+        bundle = Bundle.from_bytes(made[key], source=f"bundle for {target}")
+        module = target if target in bundle.targets else None
+        return load(bundle, device, module), sha256(made[key])
+
+    return loaded
+
+
+def follow(again: Replay, rounds: int | None = None) -> None:
+    """Report a replay; `StateMismatch` says what differs first."""
+    done = 0
+    for made in again.rounds():
+        if not made.same:
+            notes = "".join(f"; {note}" for note in again.notes)
+            raise StateMismatch(f"{made.difference()}{notes}")
+        done += 1
+        what = f"{made.workers} workers, loss {made.loss_found:.4f}"
+        jobs.say(f"round {made.round:<6} {made.found[:12]}  {what}")
+        if done == rounds:
+            break
+    for note in again.notes:
+        jobs.say(f"note: {note}")
+    jobs.say(f"replayed {done} rounds: every digest is the recorded one")

@@ -83,6 +83,18 @@ class Holding:
         with self.lock:
             self._trainer = trainer
 
+    def exchange(self, trainer: Trainer) -> None:
+        """Take another program for the same model, and go on from what is held.
+
+        Inner steps since the last commit are lost.
+        """
+        held = None if self.committed is None else self.snapshot()[1]
+        self.load(trainer)
+        if held is not None:
+            trainer.restore(moved(held, f"{PRIVATE}{OWN}/", f"{PRIVATE}0/"), 0)
+            with self.lock:
+                self.work, self.underway, self.dirty = None, None, False
+
     def describe(self) -> dict[str, Any]:
         """For a `Hello`: what a shepherd must know to go on with this worker."""
         with self.lock:

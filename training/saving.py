@@ -45,14 +45,22 @@ def gather(
 
     `StateMismatch` if a member holds another round, or another state.
     """
-    found = Checkpoint(round_, {}, {})
+    held = []
     for address in addresses:
         revision, arrays = _fetch(address, round_, protection)
-        shared = shared_part(arrays)
-        if revision != round_ or tensors.digest(shared) != digest:
+        if revision != round_ or tensors.digest(shared_part(arrays)) != digest:
             raise StateMismatch(
                 f"{address} holds round {revision}, or another state of round {round_}"
             )
+        held.append((revision, arrays))
+    return assembled(round_, held)
+
+
+def assembled(round_: int, held: Sequence[tuple[int, tensors.Arrays]]) -> Checkpoint:
+    """A checkpoint from its members' snapshots, in the order of their ranks."""
+    found = Checkpoint(round_, {}, {})
+    for _, arrays in held:
+        shared = shared_part(arrays)
         found.parameters, found.outer = under(PARAMETER, shared), under(OUTER, shared)
         found.workers.append(under(f"{INNER}0/", arrays))
         found.private.append(under(f"{PRIVATE}{OWN}/", arrays))

@@ -226,7 +226,7 @@ class Worker:
         if welcome.run != holding.run:
             holding.forget()
         if bundle and welcome.bundle != self._bundle:
-            holding.load(self._load(bundle))
+            holding.exchange(self._load(bundle))
             self._experiment = None
         experiment = parse(welcome.experiment, source="the shepherd's experiment")
         if experiment != self._experiment:

@@ -48,6 +48,11 @@ def bundle(algorithm: str, optimizer: str) -> bytes:
     return driver.compile(parse(text()), options).to_bytes()
 
 
+def trainer_of(content: bytes):
+    """A trainer that runs a bundle here."""
+    return load(Bundle.from_bytes(content), "local-sync", None)
+
+
 def keys(**changed) -> dict:
     """Of an experiment on it, whose data last for two epochs and a half."""
     return {
@@ -91,7 +96,7 @@ class Crew:
         identity = Identity(f"w{number}", "127.0.0.1", self.shepherd.port)
 
         def loaded(content: bytes):
-            trainer = load(Bundle.from_bytes(content), "local-sync", None)
+            trainer = trainer_of(content)
             restore = trainer.restore
 
             def noted(snapshot, index):

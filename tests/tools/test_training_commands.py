@@ -183,8 +183,10 @@ def test_train_does_it_all(folder, capsys):
     assert set(validations) == {3, 6}
     found, refused = checkpoints.newest(folder / "out")
     assert (found.round, refused) == (6, [])
-    assert main(["ledger", "check", "out"]) == 0
-    assert "ledger ok" in capsys.readouterr().out
+    assert main(["ledger", "replay", "out"]) == 0
+    said = capsys.readouterr().out
+    assert "ledger ok" in said
+    assert "replayed 6 rounds: every digest is the recorded one" in said
     assert main(["train", "x.json", "--run", "out"]) == 1
     assert "holds a run already; continue it with --resume" in _one_line(capsys)
 

@@ -6,11 +6,13 @@ import signal
 import numpy as np
 import pytest
 from helpers.processes import Processes
-from helpers.resumed_runs import Crew, bundle, keys
+from helpers.resumed_runs import Crew, bundle, keys, trainer_of
 from helpers.training_runs import experiment
 
 from pcp.training import tensors
+from pcp.training.holding import Holding
 from pcp.training.ledger import check, read
+from pcp.training.recovery import snapshot_of
 
 SCHEDULE = "schedule=warmup_cosine,warmup_steps=2,total_steps=10"
 OPTIMIZERS = ("adamw", "sgd", "nesterov", "muon", "lion", "adafactor")
@@ -121,3 +123,21 @@ def test_other_numbers_of_workers_share_out_what_was_not_sent(tmp_path, before, 
         assert np.abs(sums[0]).max() > 0
         np.testing.assert_allclose(*sums, rtol=0, atol=1e-6)
     assert check(tmp_path / "run" / "ledger.jsonl").pending == 0
+
+
+def test_a_worker_takes_another_program_with_all_that_it_holds(tmp_path):
+    """As when a shepherd comes back with another learning rate."""
+    content, _, saved = _stopped(tmp_path, 2)
+    first, second = trainer_of(content), trainer_of(content)
+    holding = Holding()
+    holding.load(first)
+    first.restore(snapshot_of(saved), 1)
+    holding.hold(2)
+    holding.exchange(second)
+    assert holding.trainer is second
+    assert holding.committed == 2
+    assert tensors.digest(second.shared) == saved.info["digest"]
+    mine = (second.private, saved.private[1]), (second.inner(), saved.workers[1])
+    for found, wanted in mine:
+        assert tensors.digest(found) == tensors.digest(wanted)
+    second.close()

@@ -1,0 +1,160 @@
+"""Runs with deaths, newcomers and orders, made again from their ledgers."""
+
+import json
+import signal
+from contextlib import closing
+
+import pytest
+from helpers.bigram import BigramTrainer
+from helpers.bigram import bundle as bigram
+from helpers.processes import Processes, free_port
+from helpers.resumed_runs import Crew, bundle, keys, trainer_of
+from helpers.training_runs import experiment, start_shepherd
+
+from pcp.bundle import sha256
+from pcp.errors import StateMismatch
+from pcp.tools.control import give
+from pcp.training import ledger as ledgers
+from pcp.training.ledger import read
+from pcp.training.replay import Replay
+
+WORKER, SHEPHERD = "helpers.bigram", "helpers.shepherd_process"
+SLOW = pytest.mark.slow
+
+
+def replay(path, load=lambda exp, target: (BigramTrainer(), sha256(bigram()))):
+    """All rounds of a ledger made again, and the notes."""
+    with closing(Replay(read(path)[0], load)) as again:
+        return list(again.rounds()), again.notes
+
+
+@pytest.fixture
+def processes():
+    with Processes() as started:
+        yield started
+
+
+def test_a_run_with_deaths_newcomers_and_orders_is_made_again(tmp_path, processes):
+    exp = experiment(tmp_path, outer_loop_steps=14)
+    shepherd, watcher, thread = start_shepherd(exp, workers=3)
+    crew = [processes.start(WORKER, name, shepherd.port, 0.02) for name in "abc"]
+    watcher.wait_for_round(2)
+    crew[0].signal(signal.SIGKILL)
+    watcher.wait_for_round(watcher.rounds[-1].round + 1)
+    give(shepherd.folder.path, {"action": "steps", "steps": 6}, None, 5.0)
+    crew[0] = processes.start(WORKER, "d", shepherd.port, 0.02)
+    crew[0].wait_for("joined with the state of round")
+    watcher.wait_for_round(watcher.rounds[-1].round + 2)
+    crew[1].signal(signal.SIGKILL)
+    thread.finish()
+    made, notes = replay(shepherd.folder.ledger)
+    assert notes == []
+    assert [m.round for m in made] == list(range(1, 15))
+    assert all(m.same for m in made)
+    assert {m.workers for m in made} == {2, 3}
+    recorded = {m.round: m.loss_recorded for m in made}
+    assert all(m.loss_found == recorded[m.round] for m in made)
+    assert {m.steps for r in watcher.rounds for m in r.members} == {4, 6}
+    _says_what_differs_first(shepherd.folder.ledger, tmp_path)
+
+
+def _says_what_differs_first(path, folder):
+    """Another program, a changed line, and lines that an older pcp wrote."""
+
+    class Other(BigramTrainer):
+        def step(self, batches):
+            self.velocity = self.velocity * 1.0001
+            return super().step(batches)
+
+    (made, notes) = replay(path, lambda exp, target: (Other(), "0" * 64))
+    assert not made[-1].same
+    assert "another program, data or processor" in made[-1].difference()
+    assert "the program for cpu is not the recorded one" in notes[0]
+
+    def wrong(record):
+        at = record["kind"] == "commit" and record["round"] == 3
+        return {"digest": "f" * 64} if at else {}
+
+    made, _ = replay(_changed(path, folder / "wrong.jsonl", wrong))
+    assert [m.round for m in made] == [1, 2, 3]
+    said = made[-1].difference()
+    assert said.startswith("round 3 differs: digest ffffffffffff is recorded")
+    assert "look at the outer step" in said
+    old = folder / "old.jsonl"
+    _changed(path, old, lambda r: {"kind": "order", "action": "x"}, kind="started")
+    with pytest.raises(StateMismatch, match="begun by an older pcp"):
+        replay(old)
+
+
+def _changed(path, new, change, kind=None):
+    lines = []
+    for record in read(path)[0]:
+        chosen = kind in (None, record["kind"])
+        lines.append(ledgers._line(record | (change(record) if chosen else {})))
+    new.write_bytes(b"".join(lines))
+    return new
+
+
+@SLOW
+def test_a_run_whose_shepherd_and_workers_all_died_is_made_again(tmp_path, processes):
+    """Killed shepherd; then everything, so that rounds are lost and made anew."""
+    given = {"outer_loop_steps": 12, "checkpoint_every": 3}
+    arguments = (tmp_path, free_port(), 2, json.dumps(given))
+    crew = [processes.start(WORKER, name, arguments[1], 0.03) for name in "ab"]
+    shepherd = processes.start(SHEPHERD, *arguments)
+    shepherd.wait_for("round 2/12")
+    shepherd.signal(signal.SIGKILL)
+    shepherd.wait()
+    shepherd = processes.start(SHEPHERD, *arguments)
+    shepherd.wait_for("round 8/12")
+    for process in [shepherd, *crew]:
+        process.signal(signal.SIGKILL)
+        process.wait()
+    for name in ("a", "d", "e"):  # a name that was there before, and others
+        processes.start(WORKER, name, arguments[1], 0.03)
+    shepherd = processes.start(SHEPHERD, *arguments)
+    assert shepherd.wait(60) == 0, shepherd.text
+    path = tmp_path / "run" / "ledger.jsonl"
+    kinds = [record["kind"] for record in read(path)[0]]
+    assert "rewind" in kinds
+    made, notes = replay(path)
+    assert notes == []
+    assert all(m.same for m in made)
+    assert made[-1].round == 12
+    assert len(made) == kinds.count("commit") > 12
+    assert made[-1].workers == 3
+
+
+COMPILED = (
+    ("sparseloco{k=64}", "adamw"),
+    ("eager", "sgd"),
+    ("noloco", "sgd"),
+    ("async_diloco", "nesterov"),
+    ("streaming_diloco{fragments=2}", "sgd"),
+    ("demo", "sgd"),
+    ("mezo", "sgd"),
+)
+
+
+@SLOW
+@pytest.mark.parametrize(("algorithm", "optimizer"), COMPILED)
+@pytest.mark.parametrize("after", [2, 4])
+def test_what_was_a_workers_own_is_made_again(tmp_path, algorithm, optimizer, after):
+    """Compiled: three are killed, two or four share out the checkpoint and go on."""
+    content = bundle(algorithm, f"{optimizer}{{lr=0.02}}")
+    (tmp_path / "code").write_bytes(content)
+    given = keys()
+    with Processes() as started:
+        arguments = (tmp_path, tmp_path / "code", 3, 2, json.dumps(given))
+        doomed = started.start("helpers.resumed_runs", *arguments)
+        assert doomed.wait(60) == -signal.SIGKILL, doomed.text
+    crew = Crew(tmp_path / "run", content, after, experiment(tmp_path, **given))
+    assert crew.finish().round == 5
+    made, notes = replay(
+        tmp_path / "run" / "ledger.jsonl",
+        lambda exp, target: (trainer_of(content), sha256(content)),
+    )
+    assert notes == []
+    assert [m.difference() for m in made if not m.same] == []
+    assert made[-1].round == 5
+    assert made[-1].workers == after
