@@ -9,41 +9,25 @@ told, and after a failure neither arrays nor the engine can be used any more.
 What an engine cannot do raises UsageError.
 """
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn, Self
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pcp.errors import CollectiveAborted, RuntimeFault, UsageError
+from pcp.engines.member import Member
+from pcp.errors import UsageError
 from pcp.runtime.arrays import foreign
 from pcp.runtime.buffers import checked, octets
-from pcp.runtime.communicator import Communicator, Seconds, seconds
+from pcp.runtime.communicator import Communicator, Seconds
 from pcp.runtime.operation import Pending
 from pcp.runtime.reduction import Reduction, bounds
 
 Sizes = Sequence[int]
 
 
-class Engine:
+class Engine(Member):
     """One member of a fixed world; engines are subclasses."""
-
-    name = ""
-    """As in the address."""
-
-    def __init__(self, rank: int, world_size: int, timeout: float) -> None:
-        self.rank = rank
-        self.world_size = world_size
-        self.timeout = timeout
-        """Deadline in seconds for operations that are not given one."""
-        self.fault: RuntimeFault | None = None
-        """Why the engine can be used no more."""
-        self._thread = ThreadPoolExecutor(1, f"pcp-{self.name}")
-        self._lock = threading.Lock()
-        self._closed = False
 
     # What an engine is. All in its thread; `patience` is in seconds.
 
@@ -75,10 +59,6 @@ class Engine:
 
     def _barrier(self, patience: float) -> None:
         """Until all members are here."""
-        raise NotImplementedError
-
-    def _end(self) -> None:
-        """Let go of everything."""
         raise NotImplementedError
 
     def _reduces(self, dtype: np.dtype) -> bool:
@@ -325,21 +305,6 @@ class Engine:
         """As `barrier`, at once."""
         return self._do(self._barrier, timeout)
 
-    def close(self) -> None:
-        """Let go of the engine; calls that have been made are finished first."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._thread.submit(self._end)
-        self._thread.shutdown()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __getattr__(self, name: str) -> NoReturn:
         """What pcp's own can and an engine cannot is said."""
         if not name.startswith("_") and hasattr(Communicator, name):
@@ -350,30 +315,6 @@ class Engine:
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     # Inside.
-
-    def _do(self, run: Callable[[float], Any], timeout: Seconds) -> Pending:
-        """Run it in the engine's thread, after what was called before."""
-        pending = Pending()
-        patience = self.timeout if timeout is None else seconds(timeout)
-        with self._lock:
-            if self._closed:
-                raise CollectiveAborted(f"this member closed its {self.name}")
-            self._thread.submit(self._run, pending, run, patience)
-        return pending
-
-    def _run(
-        self, pending: Pending, run: Callable[[float], Any], patience: float
-    ) -> None:
-        if not pending.set_running_or_notify_cancel():
-            return
-        try:
-            if self.fault is not None:
-                raise CollectiveAborted(f"{self.name} is of no use after: {self.fault}")
-            pending.set_result(run(patience))
-        except BaseException as error:
-            if isinstance(error, RuntimeFault) and self.fault is None:
-                self.fault = error
-            pending.set_exception(error)
 
     def _counts(self, count: int, patience: float) -> list[int]:
         """How many rows each member brings."""
@@ -404,12 +345,3 @@ class Engine:
 def _bytes(array: NDArray) -> NDArray:
     """The memory of a contiguous array, as bytes."""
     return np.frombuffer(octets(array), np.uint8)
-
-
-@contextlib.contextmanager
-def translated(kinds: tuple[type[Exception], ...], tell: Callable) -> Iterator[None]:
-    """Inside, an engine's errors of these kinds become what `tell` makes of them."""
-    try:
-        yield
-    except kinds as error:
-        raise tell(error) from error

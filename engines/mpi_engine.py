@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pcp.engines.engine import Engine, Sizes, translated
+from pcp.engines.engine import Engine, Sizes
+from pcp.engines.member import translated
 from pcp.errors import ConfigError, PeerLost, RuntimeFault, Timeout, UsageError
 
 _TYPES = frozenset(

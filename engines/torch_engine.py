@@ -19,7 +19,8 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from pcp.engines.engine import Engine, Sizes, translated
+from pcp.engines.engine import Engine, Sizes
+from pcp.engines.member import translated
 from pcp.errors import ConfigError, PeerLost, RuntimeFault, Timeout
 from pcp.runtime import transport
 from pcp.runtime.arrays import to_torch

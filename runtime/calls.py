@@ -5,65 +5,30 @@ sent, says in the descriptor what all members must agree on, and binds the
 algorithm to the caller's array.
 """
 
-import hashlib
-import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pcp.errors import ProtocolError, UsageError
-from pcp.runtime.buffers import BufferPool, checked, octets
+from pcp.errors import UsageError
+from pcp.runtime.arguments import check_peer, facts_of, ranges_of, routes_of, rows_of
+from pcp.runtime.buffers import checked, octets
 from pcp.runtime.codecs import Codec
 from pcp.runtime.collectives import Barrier, Chain, EagerReduce, Exchange, Ring
-from pcp.runtime.commons import SMALLEST, Commons
+from pcp.runtime.commons import SMALLEST
 from pcp.runtime.compressed import CompressedReduce, Memory
 from pcp.runtime.feedback import ErrorFeedback
 from pcp.runtime.operation import Operation
 from pcp.runtime.reduction import EAGER_BYTES, Reduction, bounds, declared
 from pcp.runtime.scheduled import Scheduled
 from pcp.runtime.schedules import DIRECT, schedule
+from pcp.runtime.seat import Seat
 from pcp.runtime.shared_reduce import Join, SharedReduce
 
 _NOTHING = memoryview(b"")
-_SPELT_OUT = 64
-"""Members of a ring that still fit into a descriptor."""
 _COMPRESSIBLE = ("float32", "bfloat16", "float16")
-
-
-@dataclass(frozen=True)
-class Seat:
-    """A member's place in its group, and its scratch memory."""
-
-    rank: int
-    world_size: int
-    pool: BufferPool = field(default_factory=BufferPool)
-    order: tuple[int, ...] = ()
-    """The ring, when it is not that of the ranks."""
-    commons: Commons | None = None
-    """Memory to reduce in, where all members are on one machine."""
-
-    @property
-    def ring(self) -> tuple[int, ...]:
-        """The ranks in the order in which large reductions pass them."""
-        return self.order or tuple(range(self.world_size))
-
-    @property
-    def ring_facts(self) -> dict[str, Any]:
-        """What members say of their ring: nothing where it is that of the ranks."""
-        if self.ring == tuple(range(self.world_size)):
-            return {}
-        if self.world_size <= _SPELT_OUT:
-            return {"ring": list(self.order)}
-        named = ",".join(map(str, self.order)).encode()
-        return {"ring": hashlib.blake2b(named, digest_size=16).hexdigest()}
-
-    @property
-    def peers(self) -> list[int]:
-        """The other ranks."""
-        return [rank for rank in range(self.world_size) if rank != self.rank]
 
 
 @dataclass(frozen=True)
@@ -141,7 +106,7 @@ def all_reduce(
         "reduction": reduction,
         "commit": write,
     }
-    facts = _facts("all_reduce", array, op=op)
+    facts = facts_of("all_reduce", array, op=op)
     chunks = bounds(array.size, seat.world_size)
     if squeeze is not None:
         if algorithm is not None:
@@ -180,7 +145,7 @@ def reduce_scatter(
     reduction = Reduction.of(op, array.dtype)
     rows = bounds(array.shape[0], seat.world_size)
     if sizes is not None:
-        rows = _ranges(sizes, array.shape[0], seat.world_size)
+        rows = ranges_of(sizes, array.shape[0], seat.world_size)
     first, last = rows[seat.rank]
     width = array[0].size if array.shape[0] else 0
 
@@ -195,7 +160,7 @@ def reduce_scatter(
         "commit": take,
     }
     split = [list(part) for part in rows]
-    facts = _facts("reduce_scatter", array, op=op, rows=split)
+    facts = facts_of("reduce_scatter", array, op=op, rows=split)
     chunks = [(a * width, b * width) for a, b in rows]
     if squeeze is not None:
         return _compressed(seat, facts, timeout, squeeze, chunks, False, shared)
@@ -232,7 +197,7 @@ def all_gather(seat: Seat, array: NDArray, timeout: float) -> Operation:
     parts = {seat.rank: mine}
 
     def room(peer: int, theirs: dict[str, Any]) -> memoryview:
-        parts[peer] = np.empty((_rows(theirs), *mine.shape[1:]), mine.dtype)
+        parts[peer] = np.empty((rows_of(theirs), *mine.shape[1:]), mine.dtype)
         return octets(parts[peer])
 
     facts = {
@@ -274,7 +239,7 @@ def broadcast(
             np.copyto(array, scratch)
         return array
 
-    facts = _facts("broadcast", array, root=root)
+    facts = facts_of("broadcast", array, root=root)
     if array.nbytes > EAGER_BYTES:
         facts |= seat.ring_facts
         return Chain(order, facts, timeout, rank=seat.rank, view=view, commit=write)
@@ -308,7 +273,7 @@ def all_to_all(seat: Seat, array: NDArray, timeout: float) -> Operation:
 
     return Exchange(
         seat.peers,
-        _facts("all_to_all", array),
+        facts_of("all_to_all", array),
         timeout,
         outgoing={peer: octets(array[parts[peer]]) for peer in seat.peers},
         room=lambda peer, _: octets(result[parts[peer]]),
@@ -321,7 +286,7 @@ def permute(
 ) -> Operation:
     """Arrays move along (source, target) pairs; zeros where none arrives."""
     checked(array, "permute")
-    routes = _routes(pairs, seat.world_size)
+    routes = routes_of(pairs, seat.world_size)
     result = np.zeros_like(array)
     view = octets(result)
     source = next((s for s, t in routes if t == seat.rank), None)
@@ -334,7 +299,7 @@ def permute(
 
     return Exchange(
         seat.peers,
-        _facts("permute", array, pairs=[list(route) for route in routes]),
+        facts_of("permute", array, pairs=[list(route) for route in routes]),
         timeout,
         outgoing=dict.fromkeys(targets, octets(array)),
         room=lambda peer, _: view if peer == source else _NOTHING,
@@ -345,10 +310,10 @@ def permute(
 def send(seat: Seat, array: NDArray, dst: int, timeout: float) -> Operation:
     """The sending end of a pair."""
     checked(array, "send")
-    _check_peer(seat, dst, "send to")
+    check_peer(seat, dst, "send to")
     return Exchange(
         [dst],
-        _facts("send/recv", array),
+        facts_of("send/recv", array),
         timeout,
         outgoing={dst: octets(array)},
         room=lambda peer, _: _NOTHING,
@@ -360,7 +325,7 @@ def send(seat: Seat, array: NDArray, dst: int, timeout: float) -> Operation:
 def recv(seat: Seat, out: NDArray, src: int, timeout: float) -> Operation:
     """The receiving end of a pair."""
     checked(out, "recv", writable=True)
-    _check_peer(seat, src, "receive from")
+    check_peer(seat, src, "receive from")
     scratch = np.empty_like(out)
 
     def write() -> NDArray:
@@ -369,7 +334,7 @@ def recv(seat: Seat, out: NDArray, src: int, timeout: float) -> Operation:
 
     return Exchange(
         [src],
-        _facts("send/recv", out),
+        facts_of("send/recv", out),
         timeout,
         outgoing={},
         room=lambda peer, _: octets(scratch),
@@ -383,11 +348,6 @@ def barrier(seat: Seat, timeout: float) -> Operation:
     return Barrier(seat.peers, {"kind": "barrier"}, timeout)
 
 
-def _facts(kind: str, array: NDArray, **more: Any) -> dict[str, Any]:
-    dtype, shape = array.dtype.name, list(array.shape)
-    return {"kind": kind, "dtype": dtype, "shape": shape, **more}
-
-
 def _eagerly(seat: Seat, array: NDArray, algorithm: str | None, choice: str) -> bool:
     """Whether a reduction goes with the OPEN frames, which have little room."""
     if algorithm == "eager" and array.nbytes > EAGER_BYTES:
@@ -396,34 +356,3 @@ def _eagerly(seat: Seat, array: NDArray, algorithm: str | None, choice: str) -> 
             f"{array.nbytes}; leave algorithm= out, or take 'ring'"
         )
     return choice == "eager" or seat.world_size == 1
-
-
-def _check_peer(seat: Seat, peer: int, what: str) -> None:
-    if not 0 <= peer < seat.world_size or peer == seat.rank:
-        raise UsageError(
-            f"rank {seat.rank} of {seat.world_size} cannot {what} rank {peer}"
-        )
-
-
-def _rows(theirs: dict[str, Any]) -> int:
-    rows = theirs.get("rows")
-    if not isinstance(rows, int) or rows < 0:
-        raise ProtocolError(f"a member gathers {rows!r} rows")
-    return rows
-
-
-def _ranges(sizes: Sequence[int], rows: int, members: int) -> list[tuple[int, int]]:
-    """Consecutive ranges of these sizes, which must make up the rows."""
-    if len(sizes) != members or sum(sizes) != rows or min(sizes) < 0:
-        raise UsageError(f"sizes {list(sizes)} do not split {rows} rows in {members}")
-    return list(itertools.pairwise([0, *itertools.accumulate(sizes)]))
-
-
-def _routes(pairs: Sequence[Sequence[int]], world_size: int) -> list[tuple[int, int]]:
-    routes = sorted((int(s), int(t)) for s, t in pairs)
-    targets = [t for _, t in routes]
-    if len(set(targets)) != len(targets) or len({s for s, _ in routes}) != len(routes):
-        raise UsageError(f"permute: a member sends or receives twice in {routes}")
-    if any(not 0 <= rank < world_size for route in routes for rank in route):
-        raise UsageError(f"permute: {routes} names ranks beyond {world_size - 1}")
-    return routes

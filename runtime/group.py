@@ -8,7 +8,7 @@ a new one under a higher epoch.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pcp.errors import (
     CollectiveAborted,
@@ -19,7 +19,6 @@ from pcp.errors import (
 )
 from pcp.runtime.faults import FaultPlan
 from pcp.runtime.framing import (
-    MAX_TEXT,
     Frame,
     Header,
     Kind,
@@ -28,30 +27,14 @@ from pcp.runtime.framing import (
 )
 from pcp.runtime.health import Health, group_metrics
 from pcp.runtime.loop import Loop, Timer
-from pcp.runtime.opening import MAX_DESCRIPTOR, abort_reason
+from pcp.runtime.opening import LIMITS, abort_reason
 from pcp.runtime.operation import Operation
 from pcp.runtime.parking import MAX_IN_FLIGHT, Parking
-from pcp.runtime.reduction import EAGER_BYTES
+from pcp.runtime.pulse import Heart, Pulse
 from pcp.runtime.telemetry import Metric, Telemetry
 from pcp.runtime.transport import Link
 
 _FLUSH_SECONDS = 2.0
-_LIMITS = {
-    Kind.OPEN: 4 + MAX_DESCRIPTOR + EAGER_BYTES,
-    Kind.ABORT: MAX_TEXT,
-    Kind.LOST: MAX_TEXT,
-    Kind.BREAK: MAX_TEXT,
-}
-
-
-@dataclass(frozen=True)
-class Pulse:
-    """How a dead peer is told from a quiet one (seconds)."""
-
-    interval: float = 0.5
-    """A link that sent nothing for so long sends a PING."""
-    silence: float = 10.0
-    """A peer that sent nothing for so long is lost, although its kernel lives."""
 
 
 class Group:
@@ -77,7 +60,7 @@ class Group:
         self.health = Health()
         self.telemetry = telemetry or Telemetry()
         self.telemetry.sources.append(self._metrics)
-        self._pulse = pulse or Pulse()
+        self._heart = Heart(self, pulse or Pulse())
         self._faults = faults
         self._ranks: dict[Link, int] = {}
         self._operations: dict[tuple[int, int], Operation] = {}
@@ -85,7 +68,6 @@ class Group:
         self._parked = Parking()
         self._left: set[int] = set()
         self._drain = memoryview(bytearray(0))
-        self._beat: Timer | None = None
         self._closed = False
         self._closing: list[Link] = []
         self.arbiter: Callable[[tuple[int, int]], None] | None = None
@@ -115,8 +97,7 @@ class Group:
         link.epoch = self.epoch
         link.sink = self
         self.health.admit(rank)
-        if self._beat is None:
-            self._tick()
+        self._heart.start()
 
     # What operations use (`operation.Members`).
 
@@ -200,6 +181,10 @@ class Group:
         """Somebody who knows says that a member is dead."""
         self._lose(rank, reason)
 
+    def silent(self, rank: int, seconds: float) -> None:
+        """A member has sent nothing for so long that it counts as dead."""
+        self._lose(rank, f"rank {rank} is lost: silent for {seconds:g} s")
+
     def post(self, operation: Operation) -> None:
         """Start an operation whose tag and seq are set."""
         key = (operation.tag, operation.seq)
@@ -234,8 +219,7 @@ class Group:
         if self._closed:
             return
         self._closed = True
-        if self._beat is not None:
-            self._beat.cancel()
+        self._heart.stop()
         self._break(CollectiveAborted("this member closed its communicator"))
         self.telemetry.sources.remove(self._metrics)
         self.telemetry.keep(self._ranks)
@@ -262,7 +246,7 @@ class Group:
             if not self._stale(header):
                 raise ProtocolError(f"rank {rank} sent data nobody asked for")
             return self._waste(header.length)
-        limit = _LIMITS.get(header.kind, 0)
+        limit = LIMITS.get(header.kind, 0)
         if header.length > limit:
             raise ProtocolError(
                 f"rank {rank} sent {header.length} bytes of {header.kind.name}"
@@ -388,22 +372,6 @@ class Group:
         for operation in list(self._operations.values()):
             operation.broken(error)
         self._parked.clear()
-
-    def _tick(self) -> None:
-        """Say that we live; notice who does not."""
-        now = time.monotonic()
-        asleep = now < self.loop.stalled_until
-        for rank, link in list(self.links.items()):
-            if now - link.last_sent >= self._pulse.interval:
-                link.send(Frame(Kind.PING))
-            self.health.beat(rank, link, self._pulse.interval)
-            if asleep:
-                link.last_heard = max(link.last_heard, now - self._pulse.interval)
-            elif now - link.last_heard > self._pulse.silence:
-                self._lose(
-                    rank, f"rank {rank} is lost: silent for {self._pulse.silence:g} s"
-                )
-        self._beat = self.loop.later(self._pulse.interval / 2, self._tick)
 
     def _metrics(self) -> list[Metric]:
         facts = {

@@ -10,11 +10,19 @@ from collections.abc import Set
 from typing import Any
 
 from pcp.errors import ProtocolError
-from pcp.runtime.framing import Header, text, text_payload
+from pcp.runtime.framing import MAX_TEXT, Header, Kind, text, text_payload
+from pcp.runtime.reduction import EAGER_BYTES
 
 _LENGTH_BYTES = 4
 MAX_DESCRIPTOR = 4 << 10
 """Bytes of JSON; more is refused."""
+LIMITS = {
+    Kind.OPEN: _LENGTH_BYTES + MAX_DESCRIPTOR + EAGER_BYTES,
+    Kind.ABORT: MAX_TEXT,
+    Kind.LOST: MAX_TEXT,
+    Kind.BREAK: MAX_TEXT,
+}
+"""The most a frame of a group may bring, besides bulk data; others bring nothing."""
 
 
 def opening(descriptor: dict[str, Any], eager: memoryview | bytes) -> bytes:

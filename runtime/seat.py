@@ -1,0 +1,44 @@
+"""Where a member sits in its group: what every call has to know of it."""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from pcp.runtime.buffers import BufferPool
+from pcp.runtime.commons import Commons
+
+_SPELT_OUT = 64
+"""Members of a ring that still fit into a descriptor."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A member's place in its group, and its scratch memory."""
+
+    rank: int
+    world_size: int
+    pool: BufferPool = field(default_factory=BufferPool)
+    order: tuple[int, ...] = ()
+    """The ring, when it is not that of the ranks."""
+    commons: Commons | None = None
+    """Memory to reduce in, where all members are on one machine."""
+
+    @property
+    def ring(self) -> tuple[int, ...]:
+        """The ranks in the order in which large reductions pass them."""
+        return self.order or tuple(range(self.world_size))
+
+    @property
+    def ring_facts(self) -> dict[str, Any]:
+        """What members say of their ring: nothing where it is that of the ranks."""
+        if self.ring == tuple(range(self.world_size)):
+            return {}
+        if self.world_size <= _SPELT_OUT:
+            return {"ring": list(self.order)}
+        named = ",".join(map(str, self.order)).encode()
+        return {"ring": hashlib.blake2b(named, digest_size=16).hexdigest()}
+
+    @property
+    def peers(self) -> list[int]:
+        """The other ranks."""
+        return [rank for rank in range(self.world_size) if rank != self.rank]
