@@ -5,13 +5,16 @@ room knows no compiler. The first bundle also decides the data: batch and block
 are the model's. All bundles must have the same parameters and functions.
 """
 
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pcp.bundle import Bundle, sha256
-from pcp.errors import BundleError, ConfigError, StateMismatch
+from pcp.errors import BundleError, ConfigError, StateMismatch, nearest
 from pcp.manifest import Manifest
+from pcp.runtime.dtypes import numpy_dtype
+from pcp.training import tensors
 from pcp.training.data import Corpus, check_vocabulary
 from pcp.training.experiment import Experiment
 from pcp.training.leases import LeasePool
@@ -52,6 +55,13 @@ class Artifacts:
         return self._corpus
 
     @property
+    def parameters(self) -> str:
+        """A digest of what is trained: names, shapes, dtypes."""
+        manifest = next(iter(self._made.values())).manifest
+        found = [[p.name, list(p.shape), p.dtype] for p in manifest.parameters]
+        return sha256(json.dumps(found).encode())
+
+    @property
     def alone(self) -> bool:
         """Whether a round has one member, since nothing is exchanged."""
         return any(trains_alone(made.manifest) for made in self._made.values())
@@ -74,6 +84,7 @@ class Artifacts:
                 _check_same(next(iter(self._made.values())).manifest, manifest, target)
             else:
                 self._check_dtype(manifest)
+                _check_weights(self._experiment.initial_weights, manifest)
                 self._corpus = self._open(manifest)
         return Artifact(content, sha256(content), manifest)
 
@@ -89,6 +100,25 @@ class Artifacts:
             raise ConfigError(
                 f"dtype: the experiment says {self._experiment.dtype!r}, the model's "
                 f"parameters are {', '.join(found)}"
+            )
+
+
+def _check_weights(path: str | None, manifest: Manifest) -> None:
+    """Refuse initial weights that lack a parameter, or have it in another shape."""
+    arrays = tensors.read(path) if path else {}
+    for parameter in manifest.parameters if path else ():
+        array = arrays.get(parameter.name)
+        if array is None:
+            raise ConfigError(
+                f"initial_weights: {path} has no tensor {parameter.name!r}."
+                f"{nearest(parameter.name, arrays)}"
+            )
+        kind = numpy_dtype(parameter.dtype)
+        if array.shape != tuple(parameter.shape) or array.dtype != kind:
+            raise ConfigError(
+                f"initial_weights: {parameter.name} is {array.dtype} "
+                f"{list(array.shape)} in {path}, the model's is {kind} "
+                f"{list(parameter.shape)}"
             )
 
 

@@ -206,8 +206,15 @@ class Experiment(BaseModel):
         return self.tau * self.outer_loop_steps
 
     def frozen(self) -> dict[str, Any]:
-        """The values that must stay as they are when a run is resumed."""
-        return {key: getattr(self, key) for key in FROZEN_KEYS}
+        """The values that must stay as they are when a run is resumed.
+
+        Of optimizers their kinds, which decide what state there is.
+        """
+        kinds = [g for g in self.parameter_groups if "optimizer" in g]
+        return {key: getattr(self, key) for key in FROZEN_KEYS} | {
+            "optimizer": self.optimizer.partition("{")[0],
+            "parameter_groups": [[g["match"], g["optimizer"]] for g in kinds],
+        }
 
 
 def load(path: str | Path) -> Experiment:

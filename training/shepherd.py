@@ -20,10 +20,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pcp.errors import StateMismatch
 from pcp.runtime import Endpoint
 from pcp.runtime.protection import Protection
 from pcp.runtime.transport import format_address
+from pcp.training import constants as constants_of_a_run
 from pcp.training.artifacts import Artifact, Artifacts, CompileFor, lease_pool
 from pcp.training.channel import OPEN
 from pcp.training.experiment import Experiment
@@ -263,16 +263,11 @@ class Shepherd:
             "frozen": self.experiment.frozen(),
             "data": corpus.digest,
             "samples_per_epoch": corpus.samples,
+            "parameters": self._artifacts.parameters,
         }
         if not progress.begin:
             self.ledger.append("begin", run=self.folder.name, **constants)
-        for key, value in constants.items():
-            if progress.begin[key] != value:
-                raise StateMismatch(
-                    f"{self.folder.path}: the run was begun with other data or "
-                    f"settings ({_difference(key, progress.begin[key], value)}); "
-                    "resume with the same ones, or start a new run"
-                )
+        constants_of_a_run.check(progress.begin, constants, str(self.folder.path))
         settings = self.experiment.model_dump(exclude=SECRETS)
         if progress.settings != settings:
             self.ledger.append("started", experiment=settings)
@@ -414,10 +409,3 @@ class Shepherd:
     def tokenizer(self) -> dict[str, Any]:
         """What a checkpoint keeps to decode ids."""
         return self._artifacts.corpus.tokens.tokenizer
-
-
-def _difference(key: str, old: Any, new: Any) -> str:
-    if isinstance(old, dict) and isinstance(new, dict):
-        key = next(k for k in new if old.get(k) != new[k])
-        return f"{key} was {old.get(key)!r}, is {new[key]!r}"
-    return f"{key} was {str(old)[:16]}, is {str(new)[:16]}"

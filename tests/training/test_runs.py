@@ -1,7 +1,10 @@
 """Whole runs in one process: shepherd and workers in threads, sockets between."""
 
 import dataclasses
+import errno
+import os
 import socket
+import threading
 import time
 from datetime import datetime
 from functools import partial
@@ -22,7 +25,7 @@ from pcp.training import checkpoint as checkpoints
 from pcp.training import metrics, protocol, tensors
 from pcp.training.channel import connect
 from pcp.training.data import Corpus
-from pcp.training.ledger import Ledger, check
+from pcp.training.ledger import Ledger, check, read
 from pcp.training.metrics import MetricsFile
 from pcp.training.recovery import shared_of
 from pcp.training.run_folder import RunFolder
@@ -139,13 +142,14 @@ def test_a_lost_tail_of_rounds_is_rewound_and_done_again(tmp_path):
     """Everything died; the newest checkpoint is older than the ledger."""
     exp = experiment(tmp_path, checkpoint_every=2, heartbeat_limit_seconds=1.0)
     _, folder, _ = _run(exp)
-    damaged = checkpoints.folders(folder.path)[0] / "parameters.safetensors"
-    damaged.write_bytes(b"damaged")
+    newest, before, *_ = checkpoints.folders(folder.path)
+    (newest / "parameters.safetensors").write_bytes(b"damaged")
+    reached = checkpoints.load(before).round  # 4, unless the disk was slow
     longer = exp.model_copy(update={"outer_loop_steps": 7})
     outcome, _, watcher = _run(longer, folder=folder)
-    assert any("back to 4" in line for line in watcher.lines), watcher.lines
+    assert any(f"back to {reached}" in line for line in watcher.lines), watcher.lines
     assert any("trying the checkpoint before" in line for line in watcher.lines)
-    assert [r.round for r in watcher.rounds] == [5, 6, 7]
+    assert [r.round for r in watcher.rounds] == list(range(reached + 1, 8))
     assert check(folder.ledger).consumed == 7 * 2 * 16
     whole, _, _ = _run(longer.model_copy(update={"checkpoint_every": 10}))
     first, second = (checkpoints.load(o.checkpoint) for o in (outcome, whole))
@@ -165,15 +169,134 @@ def test_initial_weights_are_where_a_run_starts(tmp_path):
     assert (trainer.shared["parameter/table"] == 0.25).all()
 
 
-def test_resuming_with_other_settings_is_refused(tmp_path):
-    exp = experiment(tmp_path)
-    _, folder, _ = _run(exp)
-    other = exp.model_copy(update={"tau": 3, "outer_loop_steps": 9})
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"tau": 3}, "tau was 4, is 3"),
+        ({"optimizer": "sgd{momentum=0.5}"}, "optimizer was 'adamw', is 'sgd'"),
+        (
+            {"parameter_groups": [{"match": "*", "optimizer": "lion"}]},
+            r"parameter_groups was \[\], is \[\['\*', 'lion'\]\]",
+        ),
+        ({"data_path": "other"}, "data_path: what it names is another one: data was"),
+    ],
+)
+def test_resuming_with_other_settings_is_refused(tmp_path, changed, said):
+    exp = experiment(tmp_path, outer_loop_steps=1)
+    _, folder, _ = _run(exp, 1)
+    if "data_path" in changed:
+        (tmp_path / "other").write_bytes(b"something else entirely " * 300)
+        changed = {"data_path": str(tmp_path / "other")}
+    other = exp.model_copy(update={"outer_loop_steps": 9} | changed)
     shepherd, _, thread = start_shepherd(other, folder)
     worker = start_worker(shepherd.port, "w")
-    with pytest.raises(StateMismatch, match="tau was 4, is 3"):
+    with pytest.raises(StateMismatch, match=said):
         thread.finish()
     del worker
+
+
+def test_another_learning_rate_may_resume_a_run(tmp_path):
+    exp = experiment(tmp_path, outer_loop_steps=2)
+    _, folder, _ = _run(exp, 1)
+    changed = {"learning_rate": 0.5, "outer_loop_steps": 4, "optimizer": "adamw{}"}
+    outcome, _, _ = _run(exp.model_copy(update=changed), 1, folder)
+    assert outcome.rounds == 4
+    kinds = [record["kind"] for record in read(folder.ledger)[0]]
+    assert kinds.count("started") == 2
+
+
+def test_a_run_has_one_shepherd(tmp_path):
+    """The second one is told, and disturbs nothing."""
+    exp = experiment(tmp_path)
+    shepherd, watcher, thread = start_shepherd(exp, workers=1)
+    worker = start_worker(shepherd.port, "w", 0.01)
+    watcher.wait_for_round(1)
+    with pytest.raises(ConfigError, match="another shepherd goes on with this run"):
+        start_shepherd(exp, shepherd.folder)
+    assert thread.finish().rounds == 5
+    assert worker.finish(10)
+    check(shepherd.folder.ledger)
+
+
+def test_a_disk_that_stands_still_holds_up_no_round(tmp_path, monkeypatch):
+    """Ten rounds are made while a checkpoint's first file is being written."""
+    moving, write = threading.Event(), checkpoints._write
+
+    def when_it_moves(path, content):
+        assert moving.wait(30)
+        write(path, content)
+
+    monkeypatch.setattr(checkpoints, "_write", when_it_moves)
+    exp = experiment(tmp_path, outer_loop_steps=20)
+    shepherd, watcher, thread = start_shepherd(exp, workers=2)
+    crew = [start_worker(shepherd.port, f"w{i}") for i in range(2)]
+    try:
+        watcher.wait_for_round(12)
+        assert checkpoints.folders(shepherd.folder.path) == []
+    finally:
+        moving.set()
+    outcome = thread.finish()
+    assert [w.finish(10) for w in crew]
+    assert any("the disk is slower than the rounds" in line for line in watcher.lines)
+    assert any(line.startswith("checkpoint of round 2 in") for line in watcher.lines)
+    saved = checkpoints.load(outcome.checkpoint)
+    assert (saved.round, saved.info["digest"]) == (20, tensors.digest(shared_of(saved)))
+
+
+def test_a_full_disk_costs_a_checkpoint_and_no_round(tmp_path, monkeypatch):
+    full, write = [True], checkpoints._write
+
+    def refuse(path, content):
+        if full[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write(path, content)
+
+    monkeypatch.setattr(checkpoints, "_write", refuse)
+    exp = experiment(tmp_path, outer_loop_steps=20)
+    shepherd, watcher, thread = start_shepherd(exp, workers=1)
+    worker = start_worker(shepherd.port, "w", 0.005)
+    watcher.wait_for_round(8)
+    full[0] = False
+    outcome = thread.finish()
+    assert worker.finish(10)
+    refused = [line for line in watcher.lines if "no checkpoint this time" in line]
+    assert refused
+    assert all("No space left on device" in line for line in refused)
+    assert checkpoints.load(outcome.checkpoint).round == 20
+
+
+@pytest.mark.parametrize(
+    ("tensor", "said"),
+    [
+        ({"tabel": np.ones((128, 128), np.float32)}, r"'table'. Did you mean 'tabel'"),
+        ({"table": np.ones((128, 64), np.float32)}, r"is float32 \[128, 64\] in"),
+        ({"table": np.ones((128, 128))}, r"is float64 .* the model's is float32"),
+    ],
+)
+def test_initial_weights_of_another_model_are_refused(tmp_path, tensor, said):
+    path = tmp_path / "start.safetensors"
+    path.write_bytes(tensors.to_bytes(tensor))
+    exp = experiment(tmp_path, initial_weights=str(path))
+    shepherd, _, thread = start_shepherd(exp)
+    start_worker(shepherd.port, "w")
+    with pytest.raises(ConfigError, match=f"initial_weights: .*{said}"):
+        thread.finish()
+
+
+def test_a_checkpoints_parameters_are_initial_weights(tmp_path):
+    """Exported by name, and imported by another run, which begins with their loss."""
+    exp = experiment(tmp_path, outer_loop_steps=5, validate_every=5)
+    first, _, _ = _run(exp, 1)
+    path = f"{first.checkpoint}/parameters.safetensors"
+    assert list(tensors.read(path)) == ["table"]
+    other = exp.model_copy(update={"initial_weights": path, "outer_loop_steps": 1})
+    _, _, watcher = _run(other.model_copy(update={"learning_rate": 1e-9}), 1)
+    saved = checkpoints.load(first.checkpoint)
+    trainer = BigramTrainer()
+    trainer.adopt(shared_of(saved))
+    corpus = Corpus(exp, trainer.batch, trainer.block)
+    loss = trainer.evaluate(corpus.read(np.arange(trainer.batch)))
+    assert watcher.rounds[0].loss_first == pytest.approx(loss, rel=1e-6)
 
 
 def test_a_newcomer_gets_the_current_state_and_joins_the_next_round(tmp_path):
