@@ -1,6 +1,7 @@
 """All-reduce against Gloo, in the same processes, iterations interleaved.
 
     python benchmarks/collectives.py [--world 2] [--sizes 1 8 64] [--rounds 15]
+                                     [--undisturbed] [--mpi tcp|memory]
 
 Needs torch (the `torch` extra). Prints medians in milliseconds for float32
 arrays, on the clock and of CPU time (which other load disturbs less), and the
@@ -12,6 +13,9 @@ once before anything is timed. The contestants:
     int8     the same, compressed
     gloo     torch.distributed
     mpi      with --mpi tcp or --mpi memory: mpi4py's Allreduce over that of Open MPI
+
+With `--undisturbed` (root) other programs get the processors only when these leave
+them: what a machine for itself would measure, on one that is shared.
 
 pcp's operations also agree on their outcome and leave the input alone until
 then, and check every payload that went over TCP; Gloo's do not.
@@ -92,6 +96,9 @@ def member(rank: int, world: int, addresses: list[str], options) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    if options.undisturbed:
+        os.sched_setaffinity(0, {rank % (os.cpu_count() or 1)})
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     comms = []
     for address, shared in zip(addresses, (True, False), strict=False):
         where = Rendezvous.listen(address) if rank == 0 else address
@@ -162,6 +169,9 @@ def main() -> int:
         "--sizes", type=float, nargs="+", default=[0.00390625, 1, 8, 64]
     )
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument(
+        "--undisturbed", action="store_true", help="before all other programs; root"
+    )
     parser.add_argument("--mpi", choices=tuple(MPI), help="also Open MPI, over this")
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--at", nargs=3, default=[], help=argparse.SUPPRESS)

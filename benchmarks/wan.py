@@ -2,12 +2,14 @@
 
     python benchmarks/wan.py [--world 2] [--rate 1e9] [--rtt 0.1] [--loss 0]
                              [--sizes 16 64] [--rounds 3] [--only pcp gloo ...]
-                             [--without-root]
+                             [--without-root] [--undisturbed]
 
 Needs root (network namespaces and /dev/net/tun) and, for gloo, torch. Every
 member lives in a namespace of its own; one loop of this process carries the
 packets between them: a member's packets leave at `--rate` bits per second, wait
 in a queue of 16 MB, are lost at random, and arrive half a round trip later.
+With `--undisturbed` other programs get the processors only when these leave them:
+what a machine for itself would measure, on one that is shared.
 Prints the median seconds of a float32 all-reduce, and 2(N-1)/N times the array's
 bits over that time. The contestants:
 
@@ -27,6 +29,7 @@ import statistics
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -34,9 +37,16 @@ from typing import Any
 
 import numpy as np
 
-_TUNSETIFF = 0x400454CA
-_IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
+_TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
+_IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
+_OFFLOADS = 0x01 | 0x02
+"""Checksums, and segmentation of TCP over IPv4."""
 _MTU = 9000
+_HEAD = 10
+"""Before every packet: what the card has still to do to it (struct virtio_net_hdr)."""
+_VNET = struct.Struct("=HHH")
+"""Flags and kind, length of the headers, payload of each packet."""
+_LARGEST = _HEAD + (1 << 16)
 _QUEUE_BYTES = 16 << 20
 _PORT = 29500
 CONTESTANTS = ("pcp", "pcp/1", "int8", "gloo")
@@ -58,14 +68,20 @@ def ip(*arguments: str) -> None:
 
 
 @contextmanager
-def namespace(rank: int) -> Iterator[tuple[str, int]]:
-    """A member's namespace: its name, and the descriptor its packets go through."""
+def namespace(rank: int, offload: bool) -> Iterator[tuple[str, int]]:
+    """A member's namespace: its name, and the descriptor its packets go through.
+
+    With `offload` packets come in bursts of up to 64 KiB, as a network card gets them
+    that cuts them up itself, and go on like that: so carrying them is not the limit.
+    """
     name, device = f"pcp-wan-{os.getpid()}-{rank}", f"pcpwan{rank}"
     ip("netns", "add", name)
     tun = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     try:
-        request = struct.pack("16sH22x", device.encode(), _IFF_TUN | _IFF_NO_PI)
-        fcntl.ioctl(tun, _TUNSETIFF, request)
+        flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
+        fcntl.ioctl(tun, _TUNSETIFF, struct.pack("16sH22x", device.encode(), flags))
+        if offload:
+            fcntl.ioctl(tun, _TUNSETOFFLOAD, _OFFLOADS)
         ip("link", "set", device, "netns", name)
         ip("-n", name, "link", "set", "lo", "up")
         ip("-n", name, "link", "set", device, "mtu", str(_MTU), "up")
@@ -113,20 +129,20 @@ class Network:
     def _take(self, tun: int) -> None:
         for _ in range(64):
             try:
-                packet = os.read(tun, _MTU)
+                packet = os.read(tun, _LARGEST)
             except BlockingIOError:
                 return
             self._route(tun, packet, time.monotonic())
 
     def _route(self, tun: int, packet: bytes, now: float) -> None:
-        target = self._ports.get(packet[16:20])
-        if packet[0] >> 4 != 4 or target is None:
+        target = self._ports.get(packet[_HEAD + 16 : _HEAD + 20])
+        if packet[_HEAD] >> 4 != 4 or target is None:
             return
         start = max(now, self._free[tun])
         if (start - now) * self._rate > _QUEUE_BYTES:
             self.dropped["full"] += 1
             return
-        self._free[tun] = start + len(packet) / self._rate
+        self._free[tun] = start + _on_the_line(packet) / self._rate
         if self._random.random() < self._loss:
             self.dropped["loss"] += 1
             return
@@ -142,6 +158,14 @@ class Network:
                 os.write(target, packet)
             except BlockingIOError:
                 self.dropped["full"] += 1
+
+
+def _on_the_line(packet: bytes) -> int:
+    """Bytes of a burst when it is cut up: every packet has the headers."""
+    size, _, headers, each = len(packet) - _HEAD, *_VNET.unpack_from(packet)
+    if not each or size <= headers:
+        return size
+    return size + (-(-(size - headers) // each) - 1) * headers
 
 
 # --- The members ---
@@ -186,9 +210,24 @@ def contestant(name: str, rank: int, world: int, port: int) -> Reduce:
     return pcp(rank, world, port, int(streams) if streams else "auto", **options)
 
 
+def starting_line(options: argparse.Namespace) -> Callable[[], None]:
+    """Waits until all members have come, without the network that is measured."""
+    turns = np.memmap(options.line, np.int64, "r+", shape=(options.world,))
+
+    def wait() -> None:
+        turns[options.rank] += 1
+        while turns.min() < turns[options.rank]:
+            time.sleep(2e-4)
+
+    return wait
+
+
 def member(options: argparse.Namespace) -> None:
     """One member: every contestant in turn, so that they share the weather."""
     rank, world = options.rank, options.world
+    if options.undisturbed:
+        _before_others(1)
+    together = starting_line(options)
     calls = {
         name: contestant(name, rank, world, _PORT + place)
         for place, name in enumerate(options.only)
@@ -199,6 +238,7 @@ def member(options: argparse.Namespace) -> None:
         for _ in range(options.rounds + 1):  # the first opens congestion windows
             for name, call in calls.items():
                 array.fill(rank + 1)
+                together()
                 start = time.perf_counter()
                 call(array)
                 times[name].append(time.perf_counter() - start)
@@ -236,8 +276,12 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--without-root", action="store_true", help="members may not force buffers"
     )
+    parser.add_argument(
+        "--undisturbed", action="store_true", help="before all other programs"
+    )
     parser.add_argument("--limit", type=float, default=600, help="seconds in all")
     parser.add_argument("--rank", type=int, default=-1, help=argparse.SUPPRESS)
+    parser.add_argument("--line", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -252,19 +296,28 @@ def main() -> int:
         return 0
     deadline = time.monotonic() + options.limit
     with ExitStack() as stack:
-        spaces = [stack.enter_context(namespace(r)) for r in range(options.world)]
+        # Losses fall on single packets, so then the network has to see them all.
+        offload = not options.loss
+        spaces = [
+            stack.enter_context(namespace(r, offload)) for r in range(options.world)
+        ]
         network = Network(
             [tun for _, tun in spaces], options.rate, options.rtt, options.loss
         )
+        line = stack.enter_context(tempfile.NamedTemporaryFile())
+        line.write(bytes(8 * options.world))
+        line.flush()
         members = []
         for rank, (name, _) in enumerate(spaces):
             inside = ["ip", "netns", "exec", name]
             inside += _WITHOUT_ROOT if options.without_root else []
             inside += [sys.executable, *sys.argv]
-            process = subprocess.Popen([*inside, "--rank", str(rank)])
+            inside += ["--line", line.name, "--rank", str(rank)]
+            process = subprocess.Popen(inside)
             members.append(process)
             stack.callback(_end, process)
-        _become_hardware()
+        # A network is not slowed by what else its computers do.
+        _before_others(5)
         network.run(
             lambda: (
                 time.monotonic() > deadline
@@ -279,12 +332,12 @@ def main() -> int:
         return int(any(end != 0 for end in ends))
 
 
-def _become_hardware() -> None:
-    """A network is not slowed by what else its computers do."""
+def _before_others(priority: int) -> None:
+    """Have a processor before every program without such a priority."""
     try:
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(5))
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(priority))
     except (OSError, AttributeError):
-        print("the network shares the processors with everything else")
+        print("the processors are shared with everything else")
 
 
 def _end(process: subprocess.Popen) -> None:

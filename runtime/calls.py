@@ -25,7 +25,7 @@ from pcp.runtime.reduction import EAGER_BYTES, Reduction, bounds, declared
 from pcp.runtime.scheduled import Scheduled
 from pcp.runtime.schedules import DIRECT, schedule
 from pcp.runtime.seat import Seat
-from pcp.runtime.shared_reduce import Join, SharedReduce
+from pcp.runtime.shared_reduce import SharedReduce, through_memory
 
 _NOTHING = memoryview(b"")
 _COMPRESSIBLE = ("float32", "bfloat16", "float16")
@@ -95,11 +95,6 @@ def all_reduce(
         np.copyto(array.reshape(-1), flat.reshape(-1))
         return array
 
-    def join(chunks: Sequence[NDArray]) -> NDArray:
-        octets = [chunk.view(np.uint8) for chunk in chunks]
-        np.concatenate(octets, out=array.reshape(-1).view(np.uint8))
-        return array
-
     shared: dict[str, Any] = {
         "rank": seat.rank,
         "source": array,
@@ -126,8 +121,10 @@ def all_reduce(
         )
     if _eagerly(seat, array, algorithm, choice):
         return EagerReduce(seat.peers, facts, timeout, **shared)
-    through_memory = algorithm is None
-    return _large(seat, facts, timeout, chunks, join, through_memory, shared)
+    through = through_memory(array.nbytes, seat.world_size)
+    if algorithm is not None:
+        through = Ring
+    return _large(seat, facts, timeout, chunks, array, through, shared)
 
 
 def reduce_scatter(
@@ -166,7 +163,7 @@ def reduce_scatter(
         return _compressed(seat, facts, timeout, squeeze, chunks, False, shared)
     if array.nbytes <= EAGER_BYTES or seat.world_size == 1:
         return EagerReduce(seat.peers, facts, timeout, **shared)
-    return _large(seat, facts, timeout, chunks, None, True, shared)
+    return _large(seat, facts, timeout, chunks, None, SharedReduce, shared)
 
 
 def _large(
@@ -174,20 +171,19 @@ def _large(
     facts: dict[str, Any],
     timeout: float,
     chunks: Sequence[tuple[int, int]],
-    join: "Join | None",
-    through_memory: bool,
+    target: NDArray | None,
+    through: type[Ring],
     shared: dict[str, Any],
 ) -> Operation:
     """A reduction along the ring, or through memory where there is some."""
     ring = {"chunks": chunks, "order": seat.ring, "pool": seat.pool, **shared}
-    ring["gather"] = join is not None
+    ring["gather"] = target is not None
     facts = facts | seat.ring_facts
     small = shared["source"].nbytes < SMALLEST
-    if seat.commons is None or small or not through_memory:
-        return Ring(seat.peers, facts, timeout, **ring)
-    return SharedReduce(
-        seat.peers, facts, timeout, commons=seat.commons, join=join, **ring
-    )
+    if seat.commons is not None and not small and issubclass(through, SharedReduce):
+        memory = {"commons": seat.commons, "target": target}
+        return through(seat.peers, facts, timeout, **memory, **ring)
+    return Ring(seat.peers, facts, timeout, **ring)
 
 
 def all_gather(seat: Seat, array: NDArray, timeout: float) -> Operation:

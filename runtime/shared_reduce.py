@@ -12,6 +12,8 @@ how far they have copied a chunk, and when they have reduced their own; who has 
 that of all votes, and what it then reads in the commit outlives the member that wrote
 it. The chunks and their order are those of a `Ring`, and so are the bits.
 
+What is small every member reduces itself (`SharedEager`), in the same order.
+
 Whether it goes this way follows from what all members say in their openings, which
 all of them read: if one of them cannot, all go along the ring.
 
@@ -19,7 +21,7 @@ What is not checksummed here never leaves the memory of this machine, which the
 kernel and the memory's own parity look after as after any other array.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,20 +46,21 @@ _REDUCED = _COPIED + 1
 """The step of a frame that says that the sender's own chunk is reduced."""
 _WORD = memoryview(b"\1")
 
-Join = Callable[[Sequence[NDArray]], Any]
+SMALL_BYTES = 2 << 20
+"""Up to this much, over all members but one, every member reduces everything itself."""
 
 
 class SharedReduce(Ring):
-    """See the module. `join` gets the chunks of the result, in order; without it
-    `commit` gets a flat array of which the own chunk is valid."""
+    """See the module. `target` becomes the result and is the operation's value; without
+    it `commit` gets a flat array of which the own chunk is valid."""
 
     def __init__(
-        self, *args: Any, commons: Commons, join: Join | None, **more: Any
+        self, *args: Any, commons: Commons, target: NDArray | None, **more: Any
     ) -> None:
         super().__init__(*args, **more)
         self.free = frozenset({"memory"})
         self._commons = commons
-        self._join = join
+        self._target = target
         self._plain = self._source
         self._through: str | None = None
         self._mine: Segment | None = None
@@ -80,9 +83,7 @@ class SharedReduce(Ring):
         if not self._commons.possible:
             self._through = "ring"
         elif self._borrowed():
-            self._to_copy = self._copying()
-            while self._plain.nbytes <= AT_ONCE_BYTES and self._copy_next():
-                pass
+            self._copy_before()
         super().start(group)
 
     def _borrowed(self) -> bool:
@@ -133,6 +134,10 @@ class SharedReduce(Ring):
             )
             return
         self._through = "memory"
+        self._proceed()
+
+    def _proceed(self) -> None:
+        """All members go through memory."""
         if self._plain.nbytes <= AT_ONCE_BYTES:
             for peer in self.peers:
                 self._marked[peer] = self._own[1] - self._own[0]
@@ -140,6 +145,12 @@ class SharedReduce(Ring):
         self._reduce()
 
     # Copying what others reduce.
+
+    def _copy_before(self) -> None:
+        """Copy what is copied before the operation is opened."""
+        self._to_copy = self._copying()
+        while self._plain.nbytes <= AT_ONCE_BYTES and self._copy_next():
+            pass
 
     def _copying(self) -> Iterator[tuple[int, int, int]]:
         """(rank, first, last): the pieces of all chunks but the own, by turns."""
@@ -217,18 +228,22 @@ class SharedReduce(Ring):
         for a, b in pieces(start + self._reduced, start + ready, step):
             self._reduce_block([part[a:b] for part in parts], out[a:b])
         self._reduced = ready
-        if self._join is not None and start + ready == stop:
+        if self._target is not None and start + ready == stop:
             for peer in self.peers:
                 self.send_data(peer, _REDUCED, 0, _WORD)
 
     def _parts(self) -> list[NDArray]:
-        """Everybody's array, in the order in which this chunk passes the ring."""
-        behind = (*self._order[self._place + 1 :], *self._order[: self._place + 1])
+        """Everybody's array, in the order in which the own chunk passes the ring."""
         size, dtype = self._plain.size, self._dtype
         return [
             self._plain if rank == self._rank else self._theirs[rank].flat(size, dtype)
-            for rank in behind
+            for rank in self._behind(self._rank)
         ]
+
+    def _behind(self, rank: int) -> list[int]:
+        """The ring from behind a rank to itself: who is added up in its chunk when."""
+        after = self._order.index(rank) + 1
+        return [*self._order[after:], *self._order[:after]]
 
     def _reduce_block(self, parts: Sequence[NDArray], out: NDArray) -> None:
         reduction = self._reduction
@@ -248,7 +263,7 @@ class SharedReduce(Ring):
         start, stop = self._own
         others = (self._chunks[peer] for peer in self.peers)
         copied = sum(self._copied.values()) == sum(b - a for a, b in others)
-        summed = self._join is None or self._summed == set(self.peers)
+        summed = self._target is None or self._summed == set(self.peers)
         return copied and summed and self._reduced == stop - start
 
     def commit(self) -> Any:
@@ -257,15 +272,14 @@ class SharedReduce(Ring):
         assert self._mine is not None, "what was reduced is there"
         size, dtype = self._plain.size, self._dtype
         mine = self._mine.flat(size, dtype)
-        if self._join is None:
+        if self._target is None:
             return self._write(mine)
-        chunks = [
-            mine[a:b]
-            if rank == self._rank
-            else self._theirs[rank].flat(size, dtype)[a:b]
-            for rank, (a, b) in enumerate(self._chunks)
-        ]
-        return self._join(chunks)
+        whole = {peer: s.flat(size, dtype) for peer, s in self._theirs.items()}
+        whole[self._rank] = mine
+        flat = self._target.reshape(-1)
+        for rank, (a, b) in enumerate(self._chunks):
+            np.copyto(flat[a:b].view(np.uint8), whole[rank][a:b].view(np.uint8))
+        return self._target
 
     def release(self) -> None:
         super().release()
@@ -282,15 +296,72 @@ class SharedReduce(Ring):
         self._theirs.clear()
 
     def _count(self) -> None:
-        """What went through memory, by peer, for the counters."""
-        item = self._plain.itemsize
-        start, stop = self._own
-        out = stop - start if self._join is not None else 0
-        sent = {peer: item * (self._copied[peer] + out) for peer in self.peers}
-        received = {
-            peer: item * (self._reduced + (b - a if self._join is not None else 0))
-            for peer, (a, b) in ((p, self._chunks[p]) for p in self.peers)
-        }
+        """What went through memory, for the counters of operation and connections."""
+        sent, received = self._moved()
         self.timing.sent += sum(sent.values())
         self.timing.received += sum(received.values())
         self._commons.moved(sent, received)
+
+    def _moved(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Bytes to and from each peer."""
+        item, gather = self._plain.itemsize, self._target is not None
+        sizes = {rank: b - a for rank, (a, b) in enumerate(self._chunks)}
+        out = sizes[self._rank] if gather else 0
+        sent = {peer: item * (self._copied[peer] + out) for peer in self.peers}
+        received = {
+            peer: item * (self._reduced + (sizes[peer] if gather else 0))
+            for peer in self.peers
+        }
+        return sent, received
+
+
+class SharedEager(SharedReduce):
+    """The same for arrays so small that a word costs more than a sum.
+
+    Everything is copied before the operation is opened. Who has all openings has all
+    there is to reduce, and every member reduces all of it itself when all have voted.
+    """
+
+    def _copy_before(self) -> None:
+        self._copy_of_mine()[:] = self._plain
+
+    def _copy_of_mine(self) -> NDArray:
+        assert self._mine is not None, "a segment was lent"
+        return self._mine.flat(self._plain.size, self._dtype)
+
+    def _proceed(self) -> None:
+        """Nothing is left to be done before the vote."""
+
+    def place(self, peer: int, header: Header) -> memoryview:
+        if header.step >= _COPIED:
+            raise ProtocolError(f"{self.name}: rank {peer} says what nobody asks for")
+        return super().place(peer, header)
+
+    def complete(self) -> bool:
+        return self._through == "memory" or super().complete()
+
+    def commit(self) -> Any:
+        if self._through != "memory":
+            return super().commit()
+        size, dtype = self._plain.size, self._dtype
+        parts = {peer: s.flat(size, dtype) for peer, s in self._theirs.items()}
+        # Not the target: that changes while it is still needed.
+        parts[self._rank] = self._copy_of_mine()
+        assert self._target is not None, "this is an all_reduce"
+        out = self._target.reshape(-1)
+        step = max(1, BLOCK_BYTES // self._reduction.accumulator.itemsize)
+        for rank, (start, stop) in enumerate(self._chunks):
+            turns = [parts[r] for r in self._behind(rank)]
+            for a, b in pieces(start, stop, step):
+                self._reduce_block([part[a:b] for part in turns], out[a:b])
+        return self._target
+
+    def _moved(self) -> tuple[dict[int, int], dict[int, int]]:
+        everything = dict.fromkeys(self.peers, self._plain.nbytes)
+        return everything, everything
+
+
+def through_memory(nbytes: int, members: int) -> type[SharedReduce]:
+    """How an all_reduce of this size goes."""
+    small = nbytes <= AT_ONCE_BYTES and nbytes * (members - 1) <= SMALL_BYTES
+    return SharedEager if small else SharedReduce

@@ -37,6 +37,12 @@ def thrice(comm: Communicator) -> None:
         all_reduce(comm)
 
 
+def thrice_larger(comm: Communicator) -> None:
+    """The same of arrays that are copied piece by piece."""
+    for _ in range(3):
+        comm.all_reduce(contribution(comm.rank, 4 * SIZE))
+
+
 def several(comm: Communicator) -> None:
     """Four reductions under way at once."""
     arrays = [contribution(comm.rank) for _ in range(4)]
