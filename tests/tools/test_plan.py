@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from helpers import pipelines, spmd_models
+from helpers import pipelines, small_models, spmd_models
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse
@@ -66,22 +66,8 @@ def test_the_page_is_well_formed_and_needs_nothing(members: int) -> None:
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
 
 
-MODEL = """
-func.func @main(%x: tensor<8x4xf32> {pcp.name = "x", pcp.role = "data"},
-    %w: tensor<4x6xf32> {pcp.name = "w", pcp.role = "param"}) -> tensor<f32> {
-  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
-    : (tensor<8x4xf32>, tensor<4x6xf32>) -> tensor<8x6xf32>
-  %1 = stablehlo.tanh %0 : tensor<8x6xf32>
-  %z = stablehlo.constant dense<0.0> : tensor<f32>
-  %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0, 1]
-    : (tensor<8x6xf32>, tensor<f32>) -> tensor<f32>
-  return %2 : tensor<f32>
-}
-"""
-
-
 def test_a_bundle_as_text_and_as_a_page(tmp_path: Path, capfd) -> None:
-    (tmp_path / "m.mlir").write_text(MODEL)
+    (tmp_path / "m.mlir").write_text(small_models.TANH_SUM)
     (tmp_path / "r.json").write_text(json.dumps({"tensors": {"x": [["dp"]]}}))
     bundle = tmp_path / "m.pcp"
     flags = ["--target", "cpu", "--mesh", "dp=2", "-q", "-o", str(bundle)]
@@ -109,7 +95,7 @@ def test_a_bundle_as_text_and_as_a_page(tmp_path: Path, capfd) -> None:
 )
 def test_what_cannot_be_drawn(flags, says, tmp_path: Path, capfd, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "m.mlir").write_text(MODEL)
+    (tmp_path / "m.mlir").write_text(small_models.TANH_SUM)
     assert cli.main(["inspect", "m.mlir", *flags]) != 0
     assert says in capfd.readouterr().err
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import chrome_trace, spmd_models
+from helpers import chrome_trace, small_models, spmd_models
 
 from pcp.tools import cli, compile
 
@@ -73,25 +73,11 @@ def test_processes_agree_with_the_whole(model: str, plan: str, tmp_path: Path) -
         assert np.abs(a - b).max() <= 1e-5 * (1e-3 + np.abs(b).max())
 
 
-MODEL = """
-func.func @main(%x: tensor<8x4xf32> {pcp.name = "x", pcp.role = "data"},
-    %w: tensor<4x6xf32> {pcp.name = "w", pcp.role = "param"}) -> tensor<f32> {
-  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
-    : (tensor<8x4xf32>, tensor<4x6xf32>) -> tensor<8x6xf32>
-  %1 = stablehlo.tanh %0 : tensor<8x6xf32>
-  %z = stablehlo.constant dense<0.0> : tensor<f32>
-  %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0, 1]
-    : (tensor<8x6xf32>, tensor<f32>) -> tensor<f32>
-  return %2 : tensor<f32>
-}
-"""
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """A training bundle of MODEL for dp=2, with the weight cut as well."""
+    """A training bundle of TANH_SUM for dp=2, with the weight cut as well."""
     folder = tmp_path_factory.mktemp("trained")
-    (folder / "m.mlir").write_text(MODEL)
+    (folder / "m.mlir").write_text(small_models.TANH_SUM)
     rules = {"tensors": {"x": [["dp"]], "w": [[], ["dp"]]}}
     (folder / "rules.json").write_text(json.dumps(rules))
     flags = ["--target", "cpu", "--mesh", "dp=2", "-q", "-o", str(folder / "m.pcp")]
@@ -131,7 +117,7 @@ def test_a_trace_of_all_processes(trained: Path, tmp_path: Path) -> None:
 
 
 def test_a_trace_of_one_process(tmp_path: Path) -> None:
-    (tmp_path / "m.mlir").write_text(MODEL)
+    (tmp_path / "m.mlir").write_text(small_models.TANH_SUM)
     bundle, trace = tmp_path / "m.pcp", tmp_path / "trace.json"
     flags = ["--target", "cpu", "--mode", "grad", "-q", "-o", str(bundle)]
     assert compile.main([str(tmp_path / "m.mlir"), *flags, "--cache", "off"]) == 0
@@ -199,14 +185,14 @@ def test_wrong_inputs_are_named(
 def test_what_a_mesh_cannot_be_is_said(
     flags: list[str], says: str, tmp_path: Path, capfd
 ) -> None:
-    (tmp_path / "m.mlir").write_text(MODEL)
+    (tmp_path / "m.mlir").write_text(small_models.TANH_SUM)
     code = compile.main([str(tmp_path / "m.mlir"), "--target", "cpu", *flags])
     assert code == 1
     assert says in capfd.readouterr().err
 
 
 def test_an_unknown_axis_in_the_sharding_file(tmp_path: Path, capfd) -> None:
-    (tmp_path / "m.mlir").write_text(MODEL)
+    (tmp_path / "m.mlir").write_text(small_models.TANH_SUM)
     (tmp_path / "r.json").write_text('{"tensors": {"x": [["pd"]]}}')
     flags = [
         "--target",
