@@ -30,6 +30,7 @@ import numpy as np
 from emulated_run import Net, bundle, can_emulate, experiment, train
 
 from pcp.bundle import Bundle
+from pcp.errors import StateMismatch
 from pcp.tools.simulate import meetings, parameter_bytes, state_bytes
 from pcp.training.data import Corpus
 from pcp.training.experiment import Experiment, parse
@@ -214,8 +215,10 @@ VARIANTS: dict[str, dict[str, float]] = {
 }
 
 
-def on_paper(rounds: int, counts: Sequence[int]) -> Iterator[tuple[str, Figures]]:
-    """Simulated runs of the demo experiment's shepherd with 100 inner steps a round."""
+def on_paper(
+    rounds: int, counts: Sequence[int]
+) -> Iterator[tuple[str, int, Figures | None]]:
+    """Simulated runs of 100 inner steps a round; None where no round is ever done."""
     with tempfile.TemporaryDirectory(prefix="pcp-simulation-") as name:
         code = bundle(32, 1, 16, 4, "diloco")
         values = experiment(Path(name), code, tau=100, outer_loop_steps=1)
@@ -224,19 +227,25 @@ def on_paper(rounds: int, counts: Sequence[int]) -> Iterator[tuple[str, Figures]
             for workers in counts:
                 made: dict[str, Any] = {"workers": workers, **changes}
                 world = replace(PAPER, **made)
-                yield variant, simulate(settings, code.to_bytes(), world, rounds)
+                try:
+                    found = simulate(settings, code.to_bytes(), world, rounds)
+                except StateMismatch:
+                    found = None
+                yield variant, workers, found
 
 
 def tables(options: argparse.Namespace) -> int:
     """A row a simulated run."""
     print("| network, failures | workers | a round | sent by a worker | goodput |")
     print("|---|---|---|---|---|", flush=True)
-    for variant, figures in on_paper(options.rounds, options.workers):
-        print(
-            f"| {variant} | {figures.workers} | {figures.round_seconds:.1f} s "
-            f"| {figures.sent_bytes / 1e6:.0f} MB | {figures.goodput:.1%} |",
-            flush=True,
-        )
+    for variant, workers, figures in on_paper(options.rounds, options.workers):
+        cells = "never done | - | 0 %"
+        if figures is not None:
+            cells = (
+                f"{figures.round_seconds:.1f} s | {figures.sent_bytes / 1e6:.0f} MB "
+                f"| {figures.goodput:.1%}"
+            )
+        print(f"| {variant} | {workers} | {cells} |", flush=True)
     return 0
 
 

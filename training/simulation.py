@@ -22,6 +22,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from itertools import count
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -160,6 +161,11 @@ class Group:
     waited_for: set[str]
     done: list["Modelled"] = field(default_factory=list)
 
+    @cached_property
+    def whole(self) -> bool:
+        """Whether all of them live when their exchange ends: if not, it never ends."""
+        return all(member.alive for member in self.done)
+
 
 class Modelled:
     """One place for a worker; each life of it is another worker to the shepherd."""
@@ -236,8 +242,8 @@ class Modelled:
         if self._order is None or self._order.epoch != order.epoch:
             return
         group = self._hub.group(order)
-        if not all(member.alive for member in group.done):
-            return  # an exchange with a dead member never ends
+        if not group.whole:
+            return
         sent = self._hub.world.sent_bytes(len(group.done), order.steps)
         self._tell(
             Prepared(
@@ -338,6 +344,8 @@ def simulate(
             "checkpoint_every": rounds + 2,
             "max_epochs": experiment.max_epochs + steps * 1000,
             "validation_fraction": 0.0,
+            # Nobody listens: the hub hears all who live once in an idle moment.
+            "heartbeat_seconds": experiment.heartbeat_limit_seconds / 3,
         }
     )
     hub = VirtualHub(world, seed, idle=run.heartbeat_limit_seconds / 3)

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Any
 
 from pcp.training.attempt import Attempt
-from pcp.training.members import Member
 
 if TYPE_CHECKING:
     from pcp.training.shepherd import Shepherd
@@ -13,7 +12,7 @@ def status_of(shepherd: "Shepherd") -> dict[str, Any]:
     """The state of the run; losses in nats a token, times in seconds."""
     rounds, now = shepherd.rounds, shepherd.now()
     attempt, progress = rounds.attempt, shepherd.ledger.progress
-    newest = rounds.newest
+    newest, does = rounds.newest, doings(attempt)
     return {
         "run": str(shepherd.folder.path),
         "phase": phase(shepherd),
@@ -22,7 +21,7 @@ def status_of(shepherd: "Shepherd") -> dict[str, Any]:
         "epoch": progress.epoch,
         "wanted": shepherd.wanted,
         "workers": [
-            member.describe(now) | {"doing": doing(member, attempt)}
+            member.describe(now) | {"doing": does.get(member.name, member.state)}
             for member in shepherd.roster
         ],
         "prepared": len(attempt.prepared) if attempt else 0,
@@ -36,13 +35,13 @@ def status_of(shepherd: "Shepherd") -> dict[str, Any]:
     }
 
 
-def doing(member: Member, attempt: Attempt | None) -> str:
-    """A member's part in the round under way; its state if it has none."""
-    if attempt is None or member.name not in attempt.members:
-        return member.state
-    if member.name in attempt.prepared:
-        return "prepared"
-    return "exchanging" if member.name in attempt.computed else "computing"
+def doings(attempt: Attempt | None) -> dict[str, str]:
+    """What each member does in the round under way, by name."""
+    if attempt is None:
+        return {}
+    done = dict.fromkeys(attempt.computed, "exchanging")
+    done |= dict.fromkeys(attempt.prepared, "prepared")
+    return {name: done.get(name, "computing") for name in attempt.members}
 
 
 def phase(shepherd: "Shepherd") -> str:
