@@ -176,7 +176,7 @@ class Endpoint:
         snapshot = Snapshot(provider)
 
         def greet(link: TcpLink, hello: dict[str, Any]) -> None:
-            serve(link.detach(), snapshot)
+            serve(link.detach(), snapshot, hello)
 
         self.greet("snapshot", greet)
 

@@ -9,7 +9,7 @@ its bound, and receives checksummed segments straight into the arrays.
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -49,10 +49,15 @@ class Snapshot:
         self.places = threading.BoundedSemaphore(_MAX_READERS)
 
 
-def serve(sock: Any, snapshot: Snapshot) -> None:
-    """Stream the snapshot over a connected socket, in a thread of its own."""
+def serve(sock: Any, snapshot: Snapshot, hello: Mapping[str, Any]) -> None:
+    """Stream the snapshot over a connected socket, in a thread of its own.
+
+    Of all of it the reader's `hello` may want a part, as `fetch_snapshot` says.
+    """
+    asked = hello.get("only")
+    only = tuple(map(str, asked)) if isinstance(asked, list) else ()
     threading.Thread(
-        target=_serve, args=(sock, snapshot), name="pcp-snapshot", daemon=True
+        target=_serve, args=(sock, snapshot, only), name="pcp-snapshot", daemon=True
     ).start()
 
 
@@ -61,10 +66,13 @@ def fetch_snapshot(
     timeout: float | timedelta = 60.0,
     *,
     max_bytes: int = 1 << 36,
+    only: Sequence[str] = (),
     key: bytes | str | None = None,
     tls: "Tls | None" = None,
 ) -> tuple[int, dict[str, NDArray]]:
     """The (revision, arrays) that the endpoint at `address` serves.
+
+    With `only`, the arrays whose names begin with one of these.
 
     Raises PeerLost when it dies on the way, Timeout after `timeout`,
     ProtocolError when it serves none or more than `max_bytes` of it.
@@ -72,7 +80,7 @@ def fetch_snapshot(
     patience = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     deadline = time.monotonic() + patience
     with keys.dial(address, patience, keys.checked(key), tls) as sock:
-        hello = json_payload({"purpose": "snapshot"})
+        hello = json_payload({"purpose": "snapshot", "only": list(only)})
         write_frame(sock, address, Frame(Kind.HELLO, payload=hello))
         header, payload = read_frame(sock, address, deadline, MAX_PAYLOAD)
         if header.kind is not Kind.WELCOME:
@@ -85,7 +93,7 @@ def fetch_snapshot(
     return int(index["revision"]), arrays
 
 
-def _serve(sock: Any, snapshot: Snapshot) -> None:
+def _serve(sock: Any, snapshot: Snapshot, only: tuple[str, ...]) -> None:
     peer = "a reader of the snapshot"
     with sock:
         sock.settimeout(_STALLED_SECONDS)
@@ -94,17 +102,18 @@ def _serve(sock: Any, snapshot: Snapshot) -> None:
                 _refuse(sock, peer, f"{_MAX_READERS} others are reading; try again")
                 return
             try:
-                _stream(sock, peer, snapshot)
+                _stream(sock, peer, snapshot, only)
             finally:
                 snapshot.places.release()
         except RuntimeFault:
             pass  # the reader left: that is its affair
 
 
-def _stream(sock: Any, peer: str, snapshot: Snapshot) -> None:
+def _stream(sock: Any, peer: str, snapshot: Snapshot, only: tuple[str, ...]) -> None:
     try:
         revision, arrays = snapshot.provider()
-        arrays = {name: checked(a, f"snapshot {name}") for name, a in arrays.items()}
+        wanted = (n for n in arrays if not only or n.startswith(only))
+        arrays = {name: checked(arrays[name], f"snapshot {name}") for name in wanted}
     except Exception as error:  # whatever the provider met, the reader is told
         _refuse(sock, peer, f"the owner has no snapshot to give: {error}")
         return

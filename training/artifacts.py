@@ -18,7 +18,7 @@ from pcp.training import tensors
 from pcp.training.data import Corpus, check_vocabulary
 from pcp.training.experiment import Experiment
 from pcp.training.leases import LeasePool
-from pcp.training.trainer import batch_shape, check_bundle, trains_alone
+from pcp.training.trainer import batch_shape, check_bundle
 
 CompileFor = Callable[[str], bytes]
 
@@ -55,16 +55,18 @@ class Artifacts:
         return self._corpus
 
     @property
-    def parameters(self) -> str:
-        """A digest of what is trained: names, shapes, dtypes."""
-        manifest = next(iter(self._made.values())).manifest
-        found = [[p.name, list(p.shape), p.dtype] for p in manifest.parameters]
-        return sha256(json.dumps(found).encode())
+    def manifest(self) -> Manifest:
+        """Of the first bundle; all others have the same functions."""
+        if not self._made:
+            raise StateMismatch("no program was made yet")
+        return next(iter(self._made.values())).manifest
 
     @property
-    def alone(self) -> bool:
-        """Whether a round has one member, since nothing is exchanged."""
-        return any(trains_alone(made.manifest) for made in self._made.values())
+    def parameters(self) -> str:
+        """A digest of what is trained: names, shapes, dtypes."""
+        trained = self.manifest.parameters
+        found = [[p.name, list(p.shape), p.dtype] for p in trained]
+        return sha256(json.dumps(found).encode())
 
     def get(self, target: str) -> Artifact:
         """The bundle for `target`, compiled if nobody asked for it before."""

@@ -11,6 +11,7 @@ from typing import Self
 
 from pcp.training.leases import Range, size
 from pcp.training.protocol import Prepared
+from pcp.training.waits import Waits
 
 
 @dataclass
@@ -33,6 +34,8 @@ class Attempt:
     """When the first member reported that an exchange failed."""
     suspects: list[str] = field(default_factory=list)
     """Members that others could not reach."""
+    waits: Waits = field(default_factory=Waits)
+    """Who waits for whom, where members meet inside a round."""
     retries: int = 0
     """How often the round was tried again with the same members."""
 

@@ -78,12 +78,21 @@ class Trainer(Protocol):
         """One inner step; returns the loss, perhaps still on the device."""
         ...
 
-    def outer(self, tokens: int, communicator: Any) -> Arrays:
+    def outer(self, tokens: float, communicator: Any) -> Arrays:
         """The new state, shared and private, from all members' local parameters."""
         ...
 
     def adopt(self, new: Arrays) -> None:
         """Make this the state; what is private stays where `new` has none."""
+        ...
+
+    def catch_up(self, shared: Arrays) -> None:
+        """Go over to a newer shared state; what inner steps changed stays changed."""
+        ...
+
+    @property
+    def meeting(self) -> "tuple[int, float | None]":
+        """Exchanges in between that this round came to; seconds waited in the last."""
         ...
 
     def inner(self) -> Arrays:

@@ -164,6 +164,18 @@ class Experiment(BaseModel):
         description="a round goes on with whoever has done its inner steps by then, "
         "even below the quorum",
     )
+    late: Literal["drop", "next"] = Field(
+        "drop",
+        description="what becomes of the inner steps of a worker that was left out: "
+        "dropped, or taken into the next round that it can join",
+    )
+    late_discount: float = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description="what a token of late steps counts for each round that they are "
+        "late, against one in time",
+    )
     uneven_steps: bool = Field(
         False,
         description="give slower workers fewer inner steps, by their measured speed, "

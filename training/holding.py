@@ -131,6 +131,18 @@ class Holding:
             self.candidate, self.dirty = {}, False
             self._snapshot = (reached, self.trainer.shared | mine)
 
+    def catch_up(self, reached: int, shared: Arrays) -> None:
+        """Hold a newer committed state, and keep what the inner steps made.
+
+        Who starts from here begins with the inner state from before those steps.
+        """
+        self.trainer.catch_up(shared)
+        with self.lock:
+            own = {} if self._snapshot is None else self._snapshot[1]
+            mine = {k: a for k, a in own.items() if k.startswith((INNER, PRIVATE))}
+            self.committed, self.prepared, self.candidate = reached, None, {}
+            self._snapshot = (reached, self.trainer.shared | mine)
+
     def propose(self, candidate: Arrays, prepared: Prepared) -> None:
         """A round is prepared here; it waits for the commit."""
         with self.lock:

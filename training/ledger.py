@@ -8,6 +8,8 @@ last one; it is dropped. Anything else that is wrong is refused. The kinds:
     started     a shepherd goes on with the run under these settings
     joined      a worker holds the state of a round, and where it had it from
     round       a round's attempt: its epoch, members by rank, the lease of each
+    lease       a learner's, on its own clock: rounds consume some of these
+    late        a lease whose steps go into a later round than its own
     returned    a lease that was given up: its samples go back to the pool
     commit      a round is done: digest of the state, who consumed what
     checkpoint  the state of a committed round is on disk
@@ -101,7 +103,11 @@ class Progress:
     spent: list[Range] = field(default_factory=list)
     """All consumed ranges, joined."""
     outstanding: Leases = field(default_factory=dict)
-    """Leases of the round under way."""
+    """Leases of the round under way; on own clocks, of all learners."""
+    late: Leases = field(default_factory=dict)
+    """Leases of rounds that went on without their holders."""
+    own_clocks: bool = False
+    """Leases are given out one by one, not with a round."""
     digests: dict[int, str] = field(default_factory=dict)
     tokens: int = 0
     paused: bool = False
@@ -114,8 +120,8 @@ class Progress:
 
     def taken(self) -> list[Range]:
         """Every range that is consumed or held."""
-        held = [r for ranges in self.outstanding.values() for r in ranges]
-        return merged([*self.spent, *held])
+        leases = (*self.outstanding.values(), *self.late.values())
+        return merged([*self.spent, *(r for ranges in leases for r in ranges)])
 
     def used(self) -> list[Range]:
         """Every range that a committed round consumed, one by one."""
@@ -156,21 +162,41 @@ class Replay:
                 f"round {p.committed} of epoch {p.epoch}"
             )
         for name, ranges in granted.items():
-            if p.outstanding.get(name, ranges) != ranges:
+            known = p.outstanding.get(name) or p.late.get(name, ranges)
+            if known != ranges or (p.own_clocks and name not in p.outstanding):
                 raise StateMismatch(f"ledger: the lease of {name} changed in its round")
-        leases = {**p.outstanding, **granted}
-        held = sorted(r for ranges in leases.values() for r in ranges)
+        self._hold({**p.outstanding, **granted})
+        p.epoch = record["epoch"]
+
+    def _hold(self, leases: Leases) -> None:
+        """These are outstanding now; `StateMismatch` for a sample given out twice."""
+        p = self.progress
+        late = {name: held for name, held in p.late.items() if name not in leases}
+        everyones = (*leases.values(), *late.values())
+        held = sorted(r for ranges in everyones for r in ranges)
         twice = overlap(held, p.spent) or next(
             ((b[0], min(a[1], b[1])) for a, b in pairwise(held) if b[0] < a[1]), None
         )
         if twice:
             raise StateMismatch(f"ledger: samples {twice} were given out twice")
-        p.outstanding = leases
-        p.epoch = record["epoch"]
+        p.outstanding, p.late = leases, late
+
+    def _on_lease(self, record: Mapping[str, Any]) -> None:
+        p, name = self.progress, record["worker"]
+        if name in p.outstanding:
+            raise StateMismatch(f"ledger: {name} was given a second lease")
+        p.own_clocks = True
+        self._hold({**p.outstanding, **_leases({name: record["lease"]})})
+
+    def _on_late(self, record: Mapping[str, Any]) -> None:
+        p, name = self.progress, record["worker"]
+        if name not in p.outstanding:
+            raise StateMismatch(f"ledger: {name} is late with no lease")
+        p.late[name] = p.outstanding.pop(name)
 
     def _on_returned(self, record: Mapping[str, Any]) -> None:
-        ranges = self.progress.outstanding.pop(record["worker"], None)
-        if ranges is None:
+        p, name = self.progress, record["worker"]
+        if p.outstanding.pop(name, None) is None and p.late.pop(name, None) is None:
             raise StateMismatch(f"ledger: {record['worker']} returned no lease of its")
 
     def _on_commit(self, record: Mapping[str, Any]) -> None:
@@ -180,15 +206,16 @@ class Replay:
             raise StateMismatch(
                 f"ledger: commit of round {record['round']} after {p.committed}"
             )
-        if consumed != p.outstanding:
+        due = {n: held for n, held in p.outstanding.items() if n in consumed}
+        if consumed != (due if p.own_clocks else p.outstanding):
             lost = sorted(set(p.outstanding) ^ set(consumed)) or sorted(consumed)
             raise StateMismatch(
                 f"ledger: round {record['round']} consumed other samples than were "
                 f"given out (workers {', '.join(lost)})"
             )
         p.consumed[record["round"]] = consumed
-        p.spent = p.taken()
-        p.outstanding = {}
+        p.spent = merged([*p.spent, *(r for held in consumed.values() for r in held)])
+        p.outstanding = {n: h for n, h in p.outstanding.items() if n not in consumed}
         p.committed, p.digest = record["round"], record["digest"]
         p.digests[record["round"]] = record["digest"]
         p.tokens += record.get("tokens", 0)
@@ -204,7 +231,8 @@ class Replay:
 
     def _on_rewind(self, record: Mapping[str, Any]) -> None:
         p, to = self.progress, record["to"]
-        if not 0 <= to <= p.committed or p.outstanding:
+        held = p.outstanding and not p.own_clocks
+        if not 0 <= to <= p.committed or held or p.late:
             raise StateMismatch(f"ledger: a rewind to round {to} from {p.committed}")
         p.consumed = {r: leases for r, leases in p.consumed.items() if r <= to}
         p.spent = merged(p.used())
@@ -341,9 +369,9 @@ def check(path: str | Path) -> Report:
     replay, granted = Replay(), 0
     for record in records:
         replay.apply(record)
-        if record["kind"] == "round":
-            stops = [b for ranges in record["leases"].values() for _, b in ranges]
-            granted = max([granted, *stops])
+        leases = record.get("leases", {"": record.get("lease", ())})
+        stops = [b for ranges in leases.values() for _, b in ranges]
+        granted = max([granted, *stops])
     progress = replay.progress
     if not progress.begin:
         raise StateMismatch(f"{path}: no run has begun in this ledger")

@@ -47,8 +47,8 @@ class Link:
 
     `introduce()` makes a `Hello`; `welcomed(welcome, bundle)` and
     `received(message)` are called in the reading thread and must not block
-    for long. `failed(error)` is called once, when there is no shepherd to talk
-    to within the patience, or it refused.
+    for long. `beat()` makes a heartbeat. `failed(error)` is called once, when there
+    is no shepherd to talk to within the patience, or it refused.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Link:
         failed: Callable[[PcpError], None],
         log: Callable[[str], None],
         timing: Timing,
+        beat: Callable[[], Heartbeat] = Heartbeat,
         protection: Protection = OPEN,
     ) -> None:
         self._host, self._port = host, port
@@ -69,6 +70,7 @@ class Link:
         self._introduce, self._welcomed = introduce, welcomed
         self._received, self._failed, self._log = received, failed, log
         self._timing, self._heartbeat = timing, timing.heartbeat
+        self._make_beat = beat
         self._channel: Channel | None = None
         self._closing = threading.Event()
         self._threads = [
@@ -175,4 +177,4 @@ class Link:
 
     def _beat(self) -> None:
         while not self._closing.wait(self._heartbeat):
-            self.send(Heartbeat())
+            self.send(self._make_beat())

@@ -105,13 +105,19 @@ class Orders:
         self._release()
         return self.paused
 
+    def leaving(self, name: str) -> bool:
+        """Whether a worker is to leave, and gets nothing new to do."""
+        return name in self._draining
+
     def _release(self) -> None:
         for name in sorted(self._draining):
+            if self._shepherd.rounds.busy(name):
+                continue
+            self._draining.discard(name)
             if name in self._shepherd.roster:
                 member = self._shepherd.roster[name]
                 member.send(Shutdown(reason="drained by the operator"))
                 self._shepherd.drop(member, "drained by the operator")
-        self._draining.clear()
 
     def describe(self) -> dict[str, Any]:
         """For a status."""

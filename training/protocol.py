@@ -17,9 +17,17 @@
                                                 a member died: redo the outer step
       GroupFailed      ──────────────────────►  an exchange failed: ask for that
       Validated        ──────────────────────►
-      Heartbeat        ──────────────────────►  always, on a timer
+      Heartbeat        ──────────────────────►  always, on a timer; says who waits
                        ◄──────────────────────  Heartbeat
                        ◄──────────────────────  Shutdown
+
+Where learners have clocks of their own, a lease comes before the round:
+
+                       ◄──────────────────────  Learn(lease)
+      (inner steps)
+      Learned          ──────────────────────►
+                       ◄──────────────────────  RoundStart(round, source, ...)
+      (the newest state from its source, the outer step; Prepared, Commit)
 
 A message is a JSON object in one frame (`pcp.training.channel`). `kind` names
 it; an unknown kind, key or a value out of bounds is a `ProtocolError`. Rounds
@@ -32,7 +40,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from pcp.errors import ProtocolError
 
-VERSION = 2
+VERSION = 3
 """Of this protocol; a `Hello` with another one is refused."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -158,6 +166,34 @@ class RoundStart(Message, frozen=True):
     steps: Count
     longest: Count
     """Most steps of a member: where all meet in each, those with fewer wait on."""
+    carried: bool = False
+    """The steps on the lease were made from an older state: they are kept."""
+    weight: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """What each of their tokens counts."""
+    source: Name | None = None
+    """Who serves the state of the round before, if rank 0 may lack it."""
+    digest: Digest | None = None
+    """Of that state."""
+
+
+class Learn(Message, frozen=True):
+    """Make inner steps on a lease from the state you hold, on your own clock.
+
+    For a lease whose steps are made already, or under way, nothing begins again.
+    """
+
+    kind: Literal["learn"] = "learn"
+    turn: Count
+    lease: Lease
+    steps: Count
+
+
+class Learned(Message, frozen=True):
+    """The inner steps of a `Learn` are made; they can be merged."""
+
+    kind: Literal["learned"] = "learned"
+    turn: Count
+    seconds: Annotated[float, Field(ge=0)]
 
 
 class Computed(Message, frozen=True):
@@ -200,10 +236,26 @@ class GroupFailed(Message, frozen=True):
     lost: Count | None = None
 
 
+class Meeting(BaseModel, frozen=True):
+    """How far a member is in a round whose exchanges take place in between.
+
+    `entered` counts the exchanges that it came to; `waits` is for how many seconds it
+    has been waiting in the last of them, None while it makes inner steps.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    round: Count
+    epoch: Count
+    entered: Count
+    waits: Annotated[float, Field(ge=0)] | None = None
+
+
 class Heartbeat(Message, frozen=True):
-    """The sender lives."""
+    """The sender lives; a member of a round may say how far it is."""
 
     kind: Literal["heartbeat"] = "heartbeat"
+    meeting: Meeting | None = None
 
 
 class Failed(Message, frozen=True):
@@ -262,6 +314,8 @@ AnyMessage = Annotated[
     | Ready
     | Lacking
     | RoundStart
+    | Learn
+    | Learned
     | Computed
     | Prepared
     | Commit

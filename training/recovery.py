@@ -87,7 +87,9 @@ class Recovery:
         shepherd = self._shepherd
         round_ = shepherd.committed
         holders = shepherd.roster.holders(round_)
-        if member.committed == round_:
+        held = member.committed
+        older = shepherd.rounds.own_clocks and held is not None and held < round_
+        if held == round_ or older:
             member.state = READY
         elif self._saved is not None and self._saved.round == round_:
             # Before any holder: only here is what this worker had of its own.
@@ -100,13 +102,16 @@ class Recovery:
     def tick(self) -> None:
         """Judge those who wait; rewind when waiting is hopeless."""
         shepherd = self._shepherd
+        rounds, own = shepherd.rounds, shepherd.rounds.own_clocks
         headless = not shepherd.roster.holders(shepherd.committed)
         for member in shepherd.roster:
-            if member.state == READY and headless and not shepherd.rounds.attempt:
+            if member.state == READY and headless and not (rounds.attempt or own):
                 member.state = WAITING  # it was to be brought up to date by the rest
             if member.state == WAITING:
                 self.judge(member)
         stuck = any(member.state == WAITING for member in shepherd.roster)
+        if own and headless and not self._serves(shepherd.committed):
+            stuck = bool(shepherd.roster.ready() or stuck) and not rounds.attempt
         if not stuck:
             self._headless_since = None
         elif self._headless_since is None:
@@ -125,7 +130,8 @@ class Recovery:
         indices = [member.index for member in ready]
         if saved is None or saved.round != shepherd.committed or not saved.workers:
             return True
-        if indices == self._parts:
+        behind = any(member.committed != saved.round for member in ready)
+        if indices == self._parts or (shepherd.rounds.own_clocks and behind):
             return True
         shepherd.log(
             f"the checkpoint of {len(saved.workers)} workers is shared out among "
@@ -135,6 +141,19 @@ class Recovery:
         for member in ready:
             self._restore_saved(member)
         return False
+
+    def _serves(self, round_: int) -> bool:
+        """Whether this shepherd's own endpoint has the state of a round."""
+        return self._saved is not None and self._saved.round == round_
+
+    def source(self, member: Member) -> str | None:
+        """Where a member can fetch the committed state; None if nobody has it."""
+        shepherd = self._shepherd
+        for holder in shepherd.roster.holders(shepherd.committed):
+            return holder.address
+        if self._serves(shepherd.committed):
+            return _address_for(member, shepherd.endpoint.listening)
+        return None
 
     def all_back(self) -> bool:
         """Whether everybody who holds a lease is ready, or had time to come."""
@@ -146,6 +165,8 @@ class Recovery:
     def prepared_by_all(self) -> bool:
         """Commit a round that was prepared by all when the last shepherd died."""
         shepherd, progress = self._shepherd, self._shepherd.ledger.progress
+        if shepherd.rounds.own_clocks:
+            return False  # a push that was prepared is simply merged again
         prepared: dict[str, Prepared] = {}
         for name in progress.outstanding:
             member = shepherd.roster[name] if name in shepherd.roster else None
@@ -180,6 +201,7 @@ class Recovery:
 
     def _restore(self, member: Member, address: str | None, **said: Any) -> None:
         """`said` is what the ledger will say about where the state is from."""
+        self._shepherd.rounds.forget(member)
         member.state, member.committed, member.taking = RESTORING, None, said
         member.send(Restore(round=self._shepherd.committed, source=address))
 
@@ -196,8 +218,7 @@ class Recovery:
             best = saved.round
         elif best == 0:
             self._serve_initial_weights()
-        for name, lease in list(progress.outstanding.items()):
-            shepherd.rounds.give_back(name, lease)
+        shepherd.rounds.give_up()
         if best < progress.committed:
             shepherd.log(
                 f"nobody holds round {progress.committed} any more: back to {best}"

@@ -42,6 +42,13 @@ from pcp.training.saving import assembled
 Load = Callable[[Experiment, str], tuple[Trainer, str]]
 """A trainer for an experiment and a target, and the digest of its bundle."""
 _PATIENCE = 120.0
+_UNKNOWABLE = {
+    "lease": "its learners have clocks of their own, and in which order pushes come is "
+    "a matter of time",
+    "late": "some of its steps came late, and when they did is a matter of time; with "
+    "late = 'drop' it could be",
+}
+"""Records of what a ledger does not decide."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +177,10 @@ class Replay:
                 self._settle(record)
             elif record["kind"] == "round":
                 self._attempts.append(record)
+            elif record["kind"] in _UNKNOWABLE:
+                raise StateMismatch(
+                    f"this run cannot be replayed: {_UNKNOWABLE[record['kind']]}"
+                )
             elif record["kind"] == "rewind":
                 self._attempts.clear()
             elif record["kind"] == "commit":

@@ -75,7 +75,7 @@ class ReplicaTrainer(BundleTrainer):
         """Exchanges go to this group, or to our pair in it, from now on."""
         super().join(self._groups(communicator))
 
-    def outer(self, tokens: int, communicator: Any) -> Arrays:
+    def outer(self, tokens: float, communicator: Any) -> Arrays:
         """The new state: what all agree on, and what is our own."""
         new = super().outer(tokens, self._groups(communicator))
         return moved(new, PARAMETER, f"{PRIVATE}{REPLICA}")

@@ -1,5 +1,9 @@
 """One round of one worker: group, inner steps, outer step, report.
 
+Where learners have clocks of their own, the inner steps come before the order, which
+then says that the lease is carried: what was made of an older state is kept, and moves
+along with the newest one.
+
 An order names a round, an epoch, and a lease. What was done already is not
 done again: a later epoch of the same round and lease repeats only the exchange,
 a later round of the same epoch keeps the group. Where exchanges take place in
@@ -8,12 +12,15 @@ same exchanges complete; they had, unless something is wrong.
 """
 
 import time
+import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from pcp.errors import CollectiveAborted, RuntimeFault, StateMismatch
+from pcp.runtime import fetch_snapshot
 from pcp.training import tensors
 from pcp.training.data import Corpus
 from pcp.training.holding import Holding, Underway, Work
@@ -22,14 +29,29 @@ from pcp.training.protocol import (
     Commit,
     Computed,
     GroupFailed,
+    Learn,
+    Learned,
+    Meeting,
     Message,
     Prepared,
     RoundStart,
     Validated,
 )
-from pcp.training.state import shared_part
+from pcp.training.state import OUTER, PARAMETER, shared_part
+from pcp.training.tensors import Arrays
 from pcp.training.trainer import loss_value
 from pcp.training.usage import ProcessorTime, resident_bytes
+
+
+def let_go(error: BaseException) -> None:
+    """Drop what the frames of a failed exchange hold: arrays of the device.
+
+    The group that failed keeps the error, and so it may live longer than the device.
+    """
+    held: BaseException | None = error
+    while held is not None:
+        traceback.clear_frames(held.__traceback__)
+        held = held.__cause__ or held.__context__
 
 
 class RoundRunner:
@@ -47,14 +69,23 @@ class RoundRunner:
         log: Callable[[str], None],
         newest: Callable[[], RoundStart | None],
         called_off: Callable[[], bool],
+        wanted: Callable[[], Learn | None] = lambda: None,
     ) -> None:
+        """`newest()` is an order that waits, `wanted()` a lease that does."""
         self._holding, self._endpoint = holding, endpoint
         self._send, self._log = send, log
-        self._newest, self._called_off = newest, called_off
+        self._newest, self._wanted = newest, wanted
+        self._called_off = called_off
         self._corpus: Corpus | None = None
         self.patience = 60.0
         self._comm: Any = None
         self._counted = (0, 0)
+        self._fetched = 0
+        """Bytes of states that were fetched since the last report."""
+        self._order: RoundStart | None = None
+        """The order that is carried out."""
+        self._forming: float | None = None
+        """Since when its group is being formed."""
         self._processor = ProcessorTime()
 
     @property
@@ -85,15 +116,49 @@ class RoundRunner:
             self._send(prepared)
             return
         try:
+            self._order, self._forming = order, time.monotonic()
+            self._check_carried(order)
             comm = self._group(order)
+            self._forming = None
             holding.trainer.join(comm)
             work = self._inner(order, comm)
             self._send(Computed(round=order.round, epoch=order.epoch))
             if not self._superseded(order):
                 self._exchange(order, work, comm)
         except RuntimeFault as error:
+            let_go(error)
             if not self._superseded(order):
                 self._report(order, error)
+        finally:
+            self._order = self._forming = None
+
+    def learn(self, order: Learn) -> None:
+        """Make the inner steps of a lease on this worker's own clock; say so."""
+        holding = self._holding
+        if holding.committed is None:
+            return  # what it was for was taken away meanwhile
+        try:
+            done = holding.work
+            if done is None or done.lease != order.lease:
+                done = self._learned(order, holding.committed + 1)
+        except CollectiveAborted as error:
+            let_go(error)
+            return
+        self._send(Learned(turn=order.turn, seconds=done.seconds))
+
+    def meeting(self) -> Meeting | None:
+        """How far this worker is in a round with exchanges in between; any thread."""
+        order, forming = self._order, self._forming
+        if order is None:
+            return None
+        if forming is not None:
+            entered, waits = 0, time.monotonic() - forming
+        else:
+            entered, waits = self._holding.trainer.meeting
+            entered += 1
+        return Meeting(
+            round=order.round, epoch=order.epoch, entered=entered, waits=waits
+        )
 
     def validate(self, commit: Commit) -> None:
         """Evaluate this worker's share of the held-out batches, if it has one."""
@@ -139,16 +204,41 @@ class RoundRunner:
         comm.timeout = self.patience
         self._comm, self._counted = comm, (0, 0)
         holding, before = self._holding, order.round - 1
-        state = {k: np.array(v) for k, v in holding.trainer.shared.items()}
+        state = self._newest_state(order)
         report = comm.param_sync(state, revision=before, source=0)
-        if report.updated:
+        if report.updated and not order.carried:
             self._log(f"caught up with round {before} inside the group")
         if report.updated or holding.committed != before:
-            if holding.dirty:  # steps of a round that went on without this worker
-                holding.undo_inner_steps()
-            holding.trainer.adopt(state)
-            holding.hold(before)
+            self._take(order, state)
         return comm
+
+    def _take(self, order: RoundStart, state: Arrays) -> None:
+        """Hold the group's state from now on."""
+        holding, before = self._holding, order.round - 1
+        if order.carried:
+            holding.catch_up(before, state)
+            return
+        if holding.dirty:  # steps of a round that went on without this worker
+            holding.undo_inner_steps()
+        holding.trainer.adopt(state)
+        holding.hold(before)
+
+    def _newest_state(self, order: RoundStart) -> Arrays:
+        """What we hold; of rank 0 the state of the round before, wherever it is."""
+        holding, before = self._holding, order.round - 1
+        mine = {k: np.array(v) for k, v in holding.trainer.shared.items()}
+        if order.rank or order.source is None:
+            return mine
+        wanted = order.digest
+        if holding.committed == before and wanted in (None, tensors.digest(mine)):
+            return mine
+        parts = (PARAMETER, OUTER)
+        revision, state = fetch_snapshot(order.source, self.patience, only=parts)
+        if revision != before or (wanted and tensors.digest(state) != wanted):
+            raise RuntimeFault(f"{order.source} holds another state of round {before}")
+        self._fetched += sum(array.nbytes for array in state.values())
+        holding.catch_up(before, state)
+        return {k: np.array(v) for k, v in state.items()}
 
     def _inner(self, order: RoundStart, comm: Any) -> Work:
         """The inner steps of the order, unless they are done already."""
@@ -161,10 +251,42 @@ class RoundRunner:
         wanted = (order.round, order.lease, epoch)
         if done and (done.round, done.lease, done.epoch) == wanted:
             return done
-        underway = self._underway(order)
-        self._steps(order, underway)
+        if order.carried and done is not None:
+            return done
+        padding = order.longest - order.steps if trainer.every_step else 0
+        check = partial(self._check_order, order)
+        return self._make(order, order.round, check, padding, epoch)
+
+    def _check_carried(self, order: RoundStart) -> None:
+        """The steps on a lease that is carried must be there."""
+        done = self._holding.work
+        if order.carried and (done is None or done.lease != order.lease):
+            raise CollectiveAborted("the steps on this lease are gone")
+
+    def _learned(self, order: Learn, round_: int) -> Work:
+        """Inner steps outside of a round, until they are called off."""
+
+        def check() -> None:
+            newer = self._wanted()
+            if self._called_off() or (newer and newer.lease != order.lease):
+                raise CollectiveAborted("the lease was taken back")
+
+        return self._make(order, round_, check)
+
+    def _make(
+        self,
+        order: RoundStart | Learn,
+        round_: int,
+        check: Callable[[], None],
+        padding: int = 0,
+        epoch: int | None = None,
+    ) -> Work:
+        """Make inner steps that are not done, and note what they came to."""
+        holding, trainer = self._holding, self._holding.trainer
+        underway = self._underway(order, round_)
+        self._steps(order, underway, check, padding)
         holding.work = Work(
-            round=order.round,
+            round=round_,
             lease=order.lease,
             loss=loss_value(underway.losses),
             loss_first=loss_value(underway.losses[:1]),
@@ -190,35 +312,44 @@ class RoundRunner:
         self._log(f"round {order.round} begins again: exchanges {reached.tolist()}")
         return same
 
-    def _underway(self, order: RoundStart) -> Underway:
+    def _underway(self, order: RoundStart | Learn, round_: int) -> Underway:
         """The inner steps that can be gone on with, or none."""
         holding = self._holding
         trainer, underway = holding.trainer, holding.underway
-        wanted = (order.round, order.lease)
+        wanted = (round_, order.lease)
         if underway and (underway.round, underway.lease) == wanted:
             trainer.resume()
             return underway
         holding.undo_inner_steps()
         trainer.begin(order.steps, size(order.lease) * trainer.block)
-        underway = Underway(order.round, order.lease)
+        underway = Underway(round_, order.lease)
         holding.underway = underway if trainer.resumes else None
         return underway
 
-    def _steps(self, order: RoundStart, underway: Underway) -> None:
-        """All steps of the order that are not made yet, and exchanges in between."""
+    def _steps(
+        self,
+        order: RoundStart | Learn,
+        underway: Underway,
+        check: Callable[[], None],
+        padding: int,
+    ) -> None:
+        """All steps of the order that are not made yet, and exchanges in between.
+
+        `padding` are steps on the others' batches.
+        """
         trainer, began = self._holding.trainer, time.monotonic()
         positions = np.concatenate([np.arange(a, b) for a, b in order.lease])
         try:
             for mine in np.split(positions, order.steps)[underway.steps :]:
-                self._check_order(order)
+                check()
                 trainer.turn()
                 batches = mine.reshape(-1, trainer.batch)
                 losses = trainer.step([self.corpus.read(b) for b in batches])
                 underway.losses += losses
                 underway.steps += 1
             trainer.turn()
-            for _ in range(order.longest - order.steps if trainer.every_step else 0):
-                self._check_order(order)
+            for _ in range(padding):
+                check()
                 trainer.step([])
         finally:
             underway.seconds += time.monotonic() - began
@@ -231,12 +362,13 @@ class RoundRunner:
     def _exchange(self, order: RoundStart, work: Work, comm: Any) -> None:
         """The outer step, made bit-identical, then reported as prepared."""
         began = time.monotonic() - self._holding.trainer.waited
-        candidate = self._holding.trainer.outer(work.tokens, comm)
+        weight = work.tokens * order.weight
+        candidate = self._holding.trainer.outer(weight, comm)
         # Members of different hardware round differently: rank 0's bits count.
         shared = shared_part(candidate)
         comm.param_sync(shared, revision=order.round, source=0)
         candidate |= shared
-        sent, received = comm.bytes_sent, comm.bytes_received
+        sent, received = comm.bytes_sent, comm.bytes_received + self._fetched
         prepared = Prepared(
             round=order.round,
             epoch=order.epoch,
@@ -252,6 +384,6 @@ class RoundRunner:
             processor_seconds=self._processor.lap(),
             resident_bytes=resident_bytes(),
         )
-        self._counted = (sent, received)
+        self._counted, self._fetched = (sent, received - self._fetched), 0
         self._holding.propose(candidate, prepared)
         self._send(prepared)

@@ -4,21 +4,30 @@ Everything about one round is in its `Attempt`. A round that lost a member goes
 on with the others; one whose exchange failed although everybody lives is tried
 again with the same members, and if that keeps failing, without the member that
 the others cannot reach. A member slower than quorum, grace or deadline allow is left
-out: what it did in the round does not count, its lease goes back to the pool, and it
-takes part in the next round.
+out: its lease goes back to the pool, and it takes part in the next round; or what it
+did comes late, and counts in a later one (`pcp.training.lateness`).
 """
 
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pcp.errors import StateMismatch
 from pcp.training.attempt import Attempt
+from pcp.training.lateness import Lateness
 from pcp.training.leases import LeasePool, Range
 from pcp.training.members import Member
 from pcp.training.metrics import Round, summarise
-from pcp.training.protocol import Commit, Computed, GroupFailed, Prepared, RoundStart
+from pcp.training.protocol import (
+    Commit,
+    Computed,
+    GroupFailed,
+    Heartbeat,
+    Learned,
+    Prepared,
+    RoundStart,
+)
 
 if TYPE_CHECKING:
     from pcp.training.shepherd import Shepherd
@@ -28,6 +37,9 @@ _MAX_RETRIES = 3
 
 class Rounds:
     """Runs the rounds of a shepherd, one at a time."""
+
+    own_clocks = False
+    """Whether learners make inner steps outside of rounds."""
 
     def __init__(self, shepherd: "Shepherd") -> None:
         self._shepherd = shepherd
@@ -41,6 +53,10 @@ class Rounds:
         self._group: list[str] = []
         self.alone = False
         """A round has one member; other workers stand by."""
+        self.meets = False
+        """Members meet inside a round: who is slow shows in the others' waiting."""
+        # pyright reads this file under two names, one for each side of the link.
+        self._late = Lateness(self, self._experiment)  # pyright: ignore
 
     @property
     def begun(self) -> bool:
@@ -67,11 +83,14 @@ class Rounds:
         """Whether no further round can begin: all are done, or the data is used up."""
         progress = self._ledger.progress
         rounds = progress.committed >= self._experiment.outer_loop_steps
-        no_data = self.pool.available < self.pool.quantum
+        no_data = self.pool.available < self.pool.quantum and not self._late.members
         return not progress.outstanding and (rounds or no_data)
 
     def start(self, ready: list[Member]) -> None:
         """The first attempt of the next round."""
+        ready = [member for member in ready if not self._late.busy(member.name)]
+        if not ready:
+            return
         progress = self._ledger.progress
         rank = self._rank_by(self._group)
         if self.alone:
@@ -83,7 +102,7 @@ class Rounds:
                 self.give_back(name, lease)
         # Those who hold the state come first: rank 0 is whom others sync with.
         order = sorted(ready, key=rank)
-        leases = dict(progress.outstanding)
+        leases = progress.outstanding | self._late.leases()
         without = [m.name for m in order if m.name not in leases]
         steps = 0
         while without and not steps:
@@ -92,7 +111,11 @@ class Rounds:
         for name, share in self._steps(steps, without).items():
             leases[name] = self.pool.take(share)
         members = [m.name for m in order if m.name in leases]
-        again = bool(progress.outstanding) or members != self._group
+        if not members:
+            return
+        leases = {name: leases[name] for name in members}
+        again = bool(progress.outstanding or self._late.leases())
+        again = again or members != self._group
         attempt = Attempt(
             round=progress.committed + 1,
             epoch=progress.epoch + again,
@@ -129,9 +152,37 @@ class Rounds:
         # If it comes back it may be another process: that needs another group.
         self._group = []
         attempt = self.attempt
+        self.forget(member)
         if attempt is not None and member.name in attempt.members:
             self.give_back(member.name, attempt.leases[member.name])
             self._retry(attempt.again(self._ledger.progress.epoch + 1, [member.name]))
+
+    def give_up(self) -> None:
+        """No lease that is held will be used: the state they belong to is lost."""
+        for name in list(self._late.members):
+            self.forget(self._roster[name])
+        for name, lease in list(self._ledger.progress.outstanding.items()):
+            self.give_back(name, lease)
+
+    def forget(self, member: Member) -> None:
+        """What a member did late is gone with the state that it held."""
+        late = self._late.members.pop(member.name, None)
+        if late is not None and member.name in self._ledger.progress.late:
+            self.give_back(member.name, late.lease)
+
+    def busy(self, name: str) -> bool:
+        """Between two rounds: whether a worker still makes steps that will count."""
+        return self._late.busy(name)
+
+    def join(self, name: str, lease: list[Range]) -> None:
+        """A late member takes part in the round under way, if others still compute."""
+        attempt = self.attempt
+        if attempt is None or not attempt.slow:
+            return
+        joined = attempt.again(self._ledger.progress.epoch + 1)
+        joined.members.append(name)
+        joined.leases[name], joined.retries = lease, attempt.retries
+        self._retry(joined)
 
     def _launch(self, attempt: Attempt) -> None:
         self._ledger.append(
@@ -146,17 +197,23 @@ class Rounds:
         addresses = [self._roster[name].address for name in attempt.members]
         longest = attempt.longest(self.pool.quantum)
         for rank, name in enumerate(attempt.members):
-            self._roster[name].send(
-                RoundStart(
-                    round=attempt.round,
-                    epoch=attempt.epoch,
-                    members=addresses,
-                    rank=rank,
-                    lease=attempt.leases[name],
-                    steps=attempt.steps(name, self.pool.quantum),
-                    longest=longest,
-                )
+            order = RoundStart(
+                round=attempt.round,
+                epoch=attempt.epoch,
+                members=addresses,
+                rank=rank,
+                lease=attempt.leases[name],
+                steps=attempt.steps(name, self.pool.quantum),
+                longest=longest,
+                **self._particulars(attempt, name),
             )
+            self._roster[name].send(order)
+
+    def _particulars(self, attempt: Attempt, name: str) -> dict[str, Any]:
+        """What else is in a member's order."""
+        if name not in self._late.members:
+            return {}
+        return {"carried": True, "weight": self._late.weight(name, attempt.round)}
 
     def _retry(self, attempt: Attempt) -> None:
         """The next attempt of a round, if anybody is left who can make it."""
@@ -207,15 +264,51 @@ class Rounds:
     def on_computed(self, member: Member, message: Computed) -> None:
         """A member has done its inner steps."""
         attempt = self.attempt
-        if attempt and (attempt.round, attempt.epoch) == (message.round, message.epoch):
+        current = attempt and (attempt.round, attempt.epoch)
+        if attempt and current == (message.round, message.epoch):
             attempt.computed.setdefault(member.name, self._shepherd.now())
+        else:
+            self._late.computed(member, message)
+
+    def on_heartbeat(self, member: Member, message: Heartbeat) -> None:
+        """A member may say how far it is in a round with exchanges in between."""
+        attempt, said = self.attempt, message.meeting
+        if attempt is None or not self.meets:
+            return
+        here = said and (said.round, said.epoch) == (attempt.round, attempt.epoch)
+        attempt.waits.heard(member.name, said if here else None, self._shepherd.now())
+
+    def on_learned(self, member: Member, message: Learned) -> None:
+        """Steps outside of a round, which here nobody was asked for."""
 
     def check(self, now: float) -> None:
         """What time does to the round under way."""
         attempt = self.attempt
-        if attempt is not None and attempt.slow and now >= self._patience(attempt):
-            self._leave_out(attempt, attempt.slow, now)
+        if attempt is None:
+            return
+        if self.meets:
+            slow = self._holding_up(attempt)
+        else:
+            slow = attempt.slow if now >= self._patience(attempt) else []
+        if slow:
+            self._leave_out(attempt, slow, now)
         self._check_failed(now)
+
+    def _holding_up(self, attempt: Attempt) -> list[str]:
+        """Members that the others wait for in mid-round, for too long."""
+        experiment, began = self._experiment, attempt.launched
+        deadline = experiment.round_deadline_seconds or math.inf
+        return attempt.waits.holding_up(
+            attempt.members,
+            experiment.quorum,
+            experiment.grace_seconds,
+            earliest=began + self._pause(attempt),
+            deadline=began + deadline,
+        )
+
+    def _pause(self, attempt: Attempt) -> float:
+        """Another attempt may repeat no steps, but forming it takes a moment."""
+        return 0.0 if attempt.first else self._experiment.heartbeat_limit_seconds
 
     def _patience(self, attempt: Attempt) -> float:
         """When the slow members of an attempt are left out; never, if infinite."""
@@ -225,9 +318,7 @@ class Rounds:
         done = sorted(attempt.computed.values())
         if experiment.quorum and len(done) >= experiment.quorum:
             ends.append(done[experiment.quorum - 1] + experiment.grace_seconds)
-        # Another attempt repeats no steps, but forming the group takes a moment.
-        pause = 0.0 if attempt.first else experiment.heartbeat_limit_seconds
-        return max(min(ends), attempt.launched + pause)
+        return max(min(ends), attempt.launched + self._pause(attempt))
 
     def _leave_out(self, attempt: Attempt, names: list[str], now: float) -> None:
         """The round goes on without those who are too slow."""
@@ -236,7 +327,11 @@ class Rounds:
             steps = attempt.steps(name, self.pool.quantum)
             member.measured(steps, now - attempt.began)  # it is slower than this
             self._shepherd.log(f"worker {member.index} is left out: not done in time")
-            self.give_back(name, attempt.leases[name])
+            if self._late.counts:
+                self._ledger.append("late", round=attempt.round, worker=name)
+                self._late.keep(attempt, name)
+            else:
+                self.give_back(name, attempt.leases[name])
         self._retry(attempt.again(self._ledger.progress.epoch + 1, names))
 
     def _check_failed(self, now: float) -> None:
@@ -263,6 +358,10 @@ class Rounds:
             )
         self._retry(attempt.again(self._ledger.progress.epoch + 1))
 
+    def _seconds(self, attempt: Attempt, busy: float) -> float:
+        """How long a round took of which a member says it was busy that long."""
+        return max(self._shepherd.now() - attempt.began, busy)
+
     def commit(self, attempt: Attempt) -> None:
         """All members are prepared with one state: it counts from now on."""
         (digest,) = attempt.digests
@@ -275,7 +374,7 @@ class Rounds:
             prepared,
             workers=[self._roster[name].index for name in attempt.members],
             tokens_before=self._ledger.progress.tokens,
-            seconds=max(self._shepherd.now() - attempt.began, max(busy)),
+            seconds=self._seconds(attempt, max(busy)),
             learning_rate=self._experiment.learning_rate,
             now=time.time(),
         )
@@ -289,6 +388,7 @@ class Rounds:
             loss=record.loss,
         )
         self.attempt = None
+        self._late.settle(attempt.members)
         shares = self._shepherd.validation.shares(attempt, last=self.exhausted())
         for name in attempt.members:
             member = self._roster[name]

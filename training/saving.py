@@ -123,7 +123,7 @@ class Saver:
             "data": {
                 "digest": progress.begin["data"],
                 "samples_per_epoch": progress.begin["samples_per_epoch"],
-                "taken": progress.taken(),
+                "taken": progress.spent,
             },
             "tokenizer": shepherd.tokenizer,
             "ledger_offset": shepherd.ledger.offset,

@@ -20,10 +20,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pcp.manifest import Manifest
 from pcp.runtime import Endpoint
 from pcp.runtime.protection import Protection
 from pcp.runtime.transport import format_address
 from pcp.training import constants as constants_of_a_run
+from pcp.training import lateness
 from pcp.training.artifacts import Artifact, Artifacts, CompileFor, lease_pool
 from pcp.training.channel import OPEN
 from pcp.training.experiment import Experiment
@@ -32,6 +34,7 @@ from pcp.training.ledger import Ledger
 from pcp.training.members import READY, RESTORING, WAITING, Member, Roster
 from pcp.training.metrics import Observer
 from pcp.training.orders import WILDCARDS, Orders, write_control
+from pcp.training.own_clocks import OwnClocks, on_own_clocks
 from pcp.training.protocol import (
     VERSION,
     Computed,
@@ -40,6 +43,7 @@ from pcp.training.protocol import (
     Heartbeat,
     Hello,
     Lacking,
+    Learned,
     Message,
     Order,
     Prepared,
@@ -55,6 +59,7 @@ from pcp.training.rounds import Rounds
 from pcp.training.run_folder import SECRETS, RunFolder
 from pcp.training.saving import Saver
 from pcp.training.status import status_of
+from pcp.training.trainer import meets_inside, trains_alone
 from pcp.training.validation import Validation
 
 # How long the end of a run waits for shares of the last validation.
@@ -122,12 +127,13 @@ class Shepherd:
         self.ending = False
         self._outcome: Outcome | None = None
         self._handlers: dict[type[Message], Callable[[Member, Any], None]] = {
-            Heartbeat: lambda member, message: None,
+            Heartbeat: lambda m, h: self.rounds.on_heartbeat(m, h),
             Ready: self._on_ready,
             Lacking: self._on_lacking,
-            Computed: self.rounds.on_computed,
-            Prepared: self.rounds.on_prepared,
-            GroupFailed: self.rounds.on_group_failed,
+            Computed: lambda m, c: self.rounds.on_computed(m, c),
+            Learned: lambda m, c: self.rounds.on_learned(m, c),
+            Prepared: lambda m, p: self.rounds.on_prepared(m, p),
+            GroupFailed: lambda m, g: self.rounds.on_group_failed(m, g),
             Validated: lambda m, v: self.validation.report(m.name, v),
             Failed: lambda m, f: self.drop(m, f"gave up: {f.reason}"),
         }
@@ -272,8 +278,18 @@ class Shepherd:
         if progress.settings != settings:
             self.ledger.append("started", experiment=settings)
         self.folder.make_latest()
-        self.rounds.alone = self._artifacts.alone
+        self._choose_rounds(self._artifacts.manifest)
         self.renew_pool()
+
+    def _choose_rounds(self, manifest: Manifest) -> None:
+        """What rounds are like is known with the first bundle."""
+        if on_own_clocks(manifest):
+            # pyright reads this file under two names, one for each side of the link.
+            self.rounds = OwnClocks(self, manifest.algorithm)  # pyright: ignore
+            return
+        lateness.check(self.experiment, manifest)
+        self.rounds.alone = trains_alone(manifest)
+        self.rounds.meets = meets_inside(manifest)
 
     def _on_ready(self, member: Member, message: Ready) -> None:
         if member.state == RESTORING:
@@ -335,7 +351,8 @@ class Shepherd:
 
     def _enough(self, ready: list[Member]) -> bool:
         if not self.roster.holders(self.committed):
-            return False
+            known = any(self.source(member) for member in ready)
+            return self.rounds.own_clocks and known and self._started
         all_here = len(ready) >= self.wanted
         if not self._started or all_here:
             return all_here and self._recovery.all_back()
@@ -389,6 +406,10 @@ class Shepherd:
     def log(self, text: str) -> None:
         """Tell whoever watches."""
         self.observer.log(text)
+
+    def source(self, member: Member) -> str | None:
+        """Where a member can fetch the committed state; None if nobody has it."""
+        return self._recovery.source(member)
 
     @property
     def grace(self) -> float:

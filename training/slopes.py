@@ -9,7 +9,6 @@ member's rank, so it is another one on each member and in each step.
 """
 
 import hashlib
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,16 +72,15 @@ class SlopeTrainer(BundleTrainer):
         self, slope: np.ndarray, word: np.ndarray, tokens: int
     ) -> Sequence[Any]:
         """`@grad_sync` with the group: the gradient's estimate."""
-        began = time.monotonic()
         values = {
             "slope": [slope],
             "direction": [word],
             "tokens": [np.array(tokens, np.float32)],
             "outer": [self._kept[_STEPS]],
         }
-        *gradients, steps = self._call(
-            "grad_sync", *self._arguments("grad_sync", values)
-        )
-        self._kept[_STEPS] = np.asarray(steps)
-        self.waited += time.monotonic() - began
+        with self._meetings.one():
+            *gradients, steps = self._call(
+                "grad_sync", *self._arguments("grad_sync", values)
+            )
+            self._kept[_STEPS] = np.asarray(steps)
         return gradients

@@ -12,7 +12,6 @@ When a member dies, exchanges that were complete are so for everybody who is lef
 again in the next group; the inner steps go on from where they were.
 """
 
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Self
@@ -108,7 +107,7 @@ class StreamingTrainer(BundleTrainer):
             if p not in self._applied and not self._came(p):
                 self._exchange(p)
 
-    def outer(self, tokens: int, communicator: Any) -> Arrays:
+    def outer(self, tokens: float, communicator: Any) -> Arrays:
         """What the round made of the state: by now every fragment came back."""
         own = map(np.asarray, self._local)
         return self._new | dict(zip(map(LOCAL.__add__, self._names), own, strict=True))
@@ -135,9 +134,8 @@ class StreamingTrainer(BundleTrainer):
         )
 
     def _apply(self, fragment: int) -> None:
-        began = time.monotonic()
-        received = self._under_way[fragment].result()
-        self.waited += time.monotonic() - began
+        with self._meetings.one():
+            received = self._under_way[fragment].result()
         name = f"outer_apply_{fragment}"
         results = self._call(name, *self._fragment(fragment, name, received))
         for spec, value in zip(self._functions[name].results, results, strict=True):

@@ -17,7 +17,7 @@ alike, so they are shared state as well. Such a round begins and ends with it, a
 repeated from its beginning.
 """
 
-import time
+import gc
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -28,6 +28,7 @@ from pcp.manifest import Function, Manifest, TensorSpec
 from pcp.runtime.dtypes import numpy_dtype
 from pcp.training.beside import Beside
 from pcp.training.data import Batch
+from pcp.training.meetings import Meetings
 from pcp.training.state import (
     INNER,
     OUTER,
@@ -76,6 +77,12 @@ def trains_alone(manifest: Manifest) -> bool:
     return manifest.algorithm is not None and not manifest.collectives
 
 
+def meets_inside(manifest: Manifest) -> bool:
+    """Whether members exchange between inner steps, before a round ends."""
+    names = ("grad_sync", "outer_apply_0")
+    return any(name in manifest.functions for name in names)
+
+
 _PREFIX = {
     "param": PARAMETER,
     "anchor": PARAMETER,
@@ -107,7 +114,7 @@ class BundleTrainer:
         self._program = program
         self._functions = manifest.functions
         self.every_step = "grad_sync" in manifest.functions
-        self.waited = 0.0
+        self._meetings = Meetings()
         self._names = [p.name for p in manifest.parameters]
         self._states = [
             t.name for t in self._functions["init"].results if t.role == "state"
@@ -137,6 +144,16 @@ class BundleTrainer:
         if "outer_early" in bundle.manifest.functions:
             beside = Program.load(bundle, device=program.device, module=target)
         return cls(program, bundle.manifest, beside)
+
+    @property
+    def waited(self) -> float:
+        """Seconds that this round spent in exchanges between inner steps."""
+        return self._meetings.waited
+
+    @property
+    def meeting(self) -> tuple[int, float | None]:
+        """Exchanges in between that this round came to; seconds waited in the last."""
+        return self._meetings.now
 
     @property
     def shared(self) -> Arrays:
@@ -193,7 +210,7 @@ class BundleTrainer:
 
     def begin(self, steps: int = 1, tokens: int = 1) -> None:
         """Local parameters := the shared ones; the round has so many steps, tokens."""
-        self.waited = 0.0
+        self._meetings = Meetings()
         self._local = [self._device(self._shared[PARAMETER + n]) for n in self._names]
         if self.every_step:
             together = [self._shared[_TOGETHER + n] for n in self._states]
@@ -229,19 +246,19 @@ class BundleTrainer:
 
     def _synced(self, gradients: Sequence[Any], tokens: int) -> Sequence[Any]:
         """`@grad_sync` with the group."""
-        began = time.monotonic()
         values = {
             "grad": gradients,
             "tokens": [np.array(tokens, np.float32)],
             **self._kept_by_role(self._kept),
         }
-        results = self._call("grad_sync", *self._arguments("grad_sync", values))
-        count = len(gradients)
-        self._kept = dict(zip(self._kept, map(_host, results[count:]), strict=True))
-        self.waited += time.monotonic() - began
+        with self._meetings.one():
+            results = self._call("grad_sync", *self._arguments("grad_sync", values))
+            count = len(gradients)
+            kept = map(_host, results[count:])
+            self._kept = dict(zip(self._kept, kept, strict=True))
         return results[:count]
 
-    def outer(self, tokens: int, communicator: Any) -> Arrays:
+    def outer(self, tokens: float, communicator: Any) -> Arrays:
         """`@outer_step` with the members of `communicator`."""
         self._program.communicator = communicator
         if "outer_step" not in self._functions:
@@ -276,6 +293,22 @@ class BundleTrainer:
         self._shared = shared
         self._private |= {k: a for k, a in new.items() if k in self._private}
 
+    def catch_up(self, shared: Arrays) -> None:
+        """Go over to newer shared state: θ_m moves along, to θ' + (θ_m - θ).
+
+        So what `@outer_step` finds between its anchors and this worker's parameters is
+        how far the inner steps went from where they began.
+        """
+        for i, name in enumerate(self._names):
+            old, new = (s[PARAMETER + name] for s in (self._shared, shared))
+            if old.tobytes() == new.tobytes():
+                continue
+            own = _host(self._local[i])
+            moved = own.astype(np.float64) - old.astype(np.float64)
+            at = (new.astype(np.float64) + moved).astype(new.dtype)
+            self._local[i] = self._device(at)
+        self.adopt(shared)
+
     def inner(self) -> Arrays:
         """Copies of the inner optimizer's state, by name, where it is one's own."""
         if self.every_step:
@@ -296,6 +329,7 @@ class BundleTrainer:
         self._local, self._state, self._kept = [], [], {}
         if self._early is not None:
             self._early.close()
+        gc.collect()  # errors of failed exchanges hold arrays: see `Beside.close`
         self._program.close()
 
     def _call(self, name: str, *arguments: Any) -> Sequence[Any]:

@@ -37,8 +37,10 @@ from pcp.training.protocol import (
     VERSION,
     Commit,
     Failed,
+    Heartbeat,
     Hello,
     Lacking,
+    Learn,
     Message,
     Ready,
     Restore,
@@ -73,6 +75,7 @@ class Mailbox:
     """What the link's thread files for the worker's thread."""
 
     order: RoundStart | None = None
+    learn: Learn | None = None
     commit: Commit | None = None
     restore: Restore | None = None
     welcome: Welcome | None = None
@@ -83,7 +86,7 @@ class Mailbox:
 
     def any(self) -> bool:
         """Whether there is something to do."""
-        waiting = (self.order, self.commit, self.restore, self.welcome)
+        waiting = (self.order, self.learn, self.commit, self.restore, self.welcome)
         return self.calls_off() or any(entry is not None for entry in waiting)
 
     def calls_off(self) -> bool:
@@ -125,6 +128,7 @@ class Worker:
             failed=self._failed,
             log=log,
             timing=timing or Timing(),
+            beat=lambda: Heartbeat(meeting=self._runner.meeting()),
             protection=protection,
         )
         self._runner = RoundRunner(
@@ -133,6 +137,7 @@ class Worker:
             send=self._link.send,
             log=log,
             newest=lambda: self._mail.order,
+            wanted=lambda: self._mail.learn,
             called_off=self._mail.calls_off,
         )
         endpoint.serve_snapshot(self._holding.snapshot)
@@ -180,11 +185,13 @@ class Worker:
             if isinstance(message, RoundStart):
                 mail.order = message
                 self._runner.abandon(message.epoch)
+            elif isinstance(message, Learn):
+                mail.learn = message
             elif isinstance(message, Commit):
                 mail.commit = message
             elif isinstance(message, Restore):
                 mail.restore = message
-                mail.order = None
+                mail.order = mail.learn = None
             elif isinstance(message, Shutdown):
                 mail.shutdown = message.reason
             else:
@@ -205,7 +212,8 @@ class Worker:
             mail.changed.wait_for(mail.any)
             welcome, mail.welcome = mail.welcome, None
             restore, commit, order = mail.restore, mail.commit, mail.order
-            mail.restore = mail.commit = mail.order = None
+            learn = mail.learn
+            mail.restore = mail.commit = mail.order = mail.learn = None
             if mail.error is not None:
                 raise mail.error
         if welcome is not None:
@@ -218,6 +226,8 @@ class Worker:
             return mail.shutdown
         if order is not None:
             self._runner.attempt(order)
+        if learn is not None:
+            self._runner.learn(learn)
         return None
 
     def _settle(self, welcome: Welcome, bundle: bytes) -> None:

@@ -10,9 +10,10 @@ The length of a plain mean of M deltas that are nearly at right angles shrinks b
 cancel give 0, as in a plain mean.
 
 Who is waited for is the run's business: `quorum` and `grace_seconds` of an experiment.
-A learner that is left out begins with the merged state; the paper's learners go on
-with their own clocks and are merged when they come. The paper's further weight, tokens
-a step, is the same for all workers of a run here and cancels.
+With `own_clocks` learners go on as in the paper, and are merged when they come: Δ_m is
+then how far one went from the parameters it began with, and θ the newest ones. Without,
+one that is left out begins with the merged state. The paper's further weight, tokens a
+step, is the same for all workers of a run here and cancels.
 """
 
 from pcp.dialect import hlo

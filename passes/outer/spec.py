@@ -174,11 +174,33 @@ class NoLoCo(spec.Spec):
 class Decoupled(Momentum):
     """DiLoCo that averages directions and lengths apart (arXiv 2604.21428).
 
-    radial: do that, or take plain means.
+    radial: do that, or take plain means. own_clocks: learners do not meet; what some
+    of them have done is merged when a quorum has come, and the others go on.
     """
 
     kind: ClassVar[str] = "decoupled"
     radial: bool = True
+    own_clocks: bool = False
+
+
+@dataclass(frozen=True)
+class AsyncLocalSGD(spec.Spec):
+    """Learners on their own clocks, with delayed momentum (arXiv 2401.09135).
+
+    lr, momentum: of the outer step. period: pushes from one use of the momentum to the
+    next; the number of workers is a good one. dylu: inner steps by measured speed.
+    """
+
+    kind: ClassVar[str] = "async_local_sgd"
+    lr: float = 0.7
+    momentum: float = 0.9
+    period: int = 4
+    dylu: bool = True
+
+    def __post_init__(self) -> None:
+        self.require(self.lr > 0, "lr", "must be positive")
+        self.require(0 <= self.momentum < 1, "momentum", "must lie in [0, 1)")
+        self.require(self.period > 0, "period", "must be positive")
 
 
 @dataclass(frozen=True)
@@ -243,6 +265,7 @@ KINDS: dict[str, type[spec.Spec]] = {
         DiLoCo,
         StreamingDiLoCo,
         AsyncDiLoCo,
+        AsyncLocalSGD,
         Eager,
         Decoupled,
         NoLoCo,

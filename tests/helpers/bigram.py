@@ -57,7 +57,7 @@ class BigramTrainer:
     batch, block = BATCH, BLOCK
     parameter_shapes = ((VOCABULARY, VOCABULARY),)
     every_step, waited, private = False, 0.0, {}
-    resumes, progress = False, 0
+    resumes, progress, meeting = False, 0, (0, None)
 
     def __init__(self, pause: float = 0.0) -> None:
         self.pause = pause
@@ -125,6 +125,11 @@ class BigramTrainer:
         raise AssertionError
 
     def adopt(self, shared):
+        self.shared = shared
+
+    def catch_up(self, shared):
+        moved = self.local - self.shared["parameter/table"]
+        self.local = shared["parameter/table"] + moved
         self.shared = shared
 
     def inner(self):

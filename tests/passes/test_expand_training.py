@@ -72,6 +72,7 @@ def test_functions_of_each_algorithm(algorithm: str) -> None:
         "average": {"outer_init", "outer_step"},
         "streaming_diloco": {"outer_init", *FRAGMENTS},
         "async_diloco": {"outer_init", "outer_step", "outer_early"},
+        "async_local_sgd": {"outer_init", "outer_step"},
         "eager": {"outer_init", "outer_step", "outer_early"},
         "noloco": {"outer_init", "outer_step"},
         "decoupled": {"outer_init", "outer_step"},

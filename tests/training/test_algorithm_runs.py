@@ -1,63 +1,20 @@
 """Algorithms under a shepherd: members that die, private state in checkpoints."""
 
-import threading
-
 import numpy as np
 import pytest
+from helpers.crews import Crew, load_bundle
 from helpers.outer_models import bundle
-from helpers.training_runs import Background, Watcher, experiment
+from helpers.training_runs import experiment
 
-from pcp.bundle import Bundle
 from pcp.errors import RuntimeFault
-from pcp.runtime import Endpoint
 from pcp.training import checkpoint as checkpoints
 from pcp.training import tensors
 from pcp.training.ledger import check
-from pcp.training.loading import load
 from pcp.training.recovery import shared_of
 from pcp.training.run_folder import RunFolder
-from pcp.training.shepherd import Shepherd
-from pcp.training.worker import Identity, Worker
 
 SPARSE = "sparseloco{k=64}"
 OWN = ("delta", "momentum", "replica")
-
-
-def _load(content: bytes):
-    return load(Bundle.from_bytes(content), "local-sync", None)
-
-
-class Crew:
-    """A shepherd and workers in threads; worker i joins when i - 1 is there."""
-
-    def __init__(self, exp, folder, content, workers, loaders=()):
-        self.watcher = Watcher()
-        self.shepherd = Shepherd(
-            exp, folder, lambda target: content, self.watcher, workers=workers
-        )
-        self.run = Background(self.shepherd.run)
-        self.workers = []
-        for i in range(workers):
-            loader = loaders[i] if i < len(loaders) else _load
-            self.workers.append(
-                Background(lambda i=i, loader=loader: self._work(i, loader))
-            )
-            self._wait(
-                lambda i=i: len(list(self.shepherd.roster)) > i or self.run.result
-            )
-
-    def _work(self, i, loader):
-        identity = Identity(f"w{i}", "127.0.0.1", self.shepherd.port)
-        endpoint = Endpoint.listen("127.0.0.1:0")
-        return Worker(identity, endpoint, loader, lambda line: None).run()
-
-    def _wait(self, ready):
-        pause = threading.Event()
-        for _ in range(3000):
-            if ready():
-                return
-            pause.wait(0.01)
-        raise AssertionError("a worker did not join")
 
 
 def _keys(**keys):
@@ -104,7 +61,7 @@ def test_a_fault_between_two_steps_that_all_make_together(tmp_path, fault) -> No
     trainers = []
 
     def failing(code):
-        trainer, made = _load(code), []
+        trainer, made = load_bundle(code), []
         step = trainer.step
 
         def until_the_fifth(batches):
@@ -117,7 +74,9 @@ def test_a_fault_between_two_steps_that_all_make_together(tmp_path, fault) -> No
         trainers.append(made)
         return trainer
 
-    crew = Crew(exp, RunFolder.at(tmp_path / "run", exp), content, 3, [_load, failing])
+    crew = Crew(
+        exp, RunFolder.at(tmp_path / "run", exp), content, 3, [load_bundle, failing]
+    )
     outcome = crew.run.finish(60)
     check(crew.shepherd.folder.ledger)
     dies = isinstance(fault, SystemExit)
@@ -152,7 +111,7 @@ def test_a_member_that_dies_beside_an_exchange(tmp_path) -> None:
     exp = experiment(tmp_path, **_keys(outer_loop_steps=4, tau=3))
 
     def dying(code):
-        trainer, made = _load(code), []
+        trainer, made = load_bundle(code), []
         step = trainer.step
 
         def until_the_fifth(batches):
@@ -164,7 +123,9 @@ def test_a_member_that_dies_beside_an_exchange(tmp_path) -> None:
         trainer.step = until_the_fifth
         return trainer
 
-    crew = Crew(exp, RunFolder.at(tmp_path / "run", exp), content, 3, [_load, dying])
+    crew = Crew(
+        exp, RunFolder.at(tmp_path / "run", exp), content, 3, [load_bundle, dying]
+    )
     outcome = crew.run.finish(60)
     check(crew.shepherd.folder.ledger)
     assert [r.workers for r in crew.watcher.rounds] == [3, 2, 2, 2]

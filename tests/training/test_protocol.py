@@ -4,7 +4,7 @@ import socket
 import threading
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcp.errors import PeerLost, ProtocolError, Timeout
@@ -50,10 +50,14 @@ MESSAGES = [
         longest=3,
     ),
     protocol.Computed(round=1, epoch=1),
+    protocol.Learn(turn=7, lease=[(0, 4)], steps=2),
+    protocol.Learned(turn=7, seconds=0.5),
     protocol.Commit(round=1, epoch=1, digest="a" * 64, validate_share=(0, 2)),
     protocol.Validated(round=1, loss_sum=3.0, batches=2),
     protocol.GroupFailed(round=1, epoch=1, reason="lost", lost=2),
-    protocol.Heartbeat(),
+    protocol.Heartbeat(
+        meeting=protocol.Meeting(round=1, epoch=1, entered=2, waits=0.5)
+    ),
     protocol.Failed(reason="no data"),
     protocol.Shutdown(reason="done"),
     protocol.StatusQuery(),
@@ -144,12 +148,14 @@ def test_another_frame_version_says_what_to_do(ends):
         far.receive(5)
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(st.binary(max_size=200))
 def test_no_bytes_are_taken_for_a_message(raw):
     with pytest.raises(ProtocolError):
         protocol.decode(raw)
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(st.integers(0, 400), st.integers(1, 255))
 def test_a_flipped_byte_never_changes_a_message(at, mask):
     payload = protocol.encode(MESSAGES[0])

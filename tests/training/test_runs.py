@@ -400,7 +400,8 @@ def test_another_version_is_refused_with_a_reason(tmp_path):
     channel.send(_hello(version=99))
     answer = channel.receive(5)
     assert isinstance(answer, protocol.Refused)
-    assert "protocol version 2, the worker 99" in answer.reason
+    expected = f"protocol version {protocol.VERSION}, the worker 99"
+    assert expected in answer.reason
     channel.close()
     crew = [start_worker(shepherd.port, f"w{i}") for i in range(2)]
     thread.finish()

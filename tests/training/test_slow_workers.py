@@ -33,7 +33,9 @@ def _left_out(watcher):
     [
         {"quorum": 2, "grace_seconds": 0.05},
         {"round_deadline_seconds": 0.8},
-        {"round_deadline_seconds": 0.8, "quorum": 3},
+        pytest.param(
+            {"round_deadline_seconds": 0.8, "quorum": 3}, marks=pytest.mark.slow
+        ),
     ],
     ids=["quorum", "deadline", "deadline-below-quorum"],
 )

@@ -1,0 +1,49 @@
+"""A shepherd and workers in threads, which run real bundles."""
+
+import threading
+
+from helpers.training_runs import Background, Watcher
+
+from pcp.bundle import Bundle
+from pcp.runtime import Endpoint
+from pcp.training.loading import load
+from pcp.training.shepherd import Shepherd
+from pcp.training.worker import Identity, Worker
+
+
+def load_bundle(content: bytes):
+    """A trainer of a bundle, in a worker's own thread."""
+    return load(Bundle.from_bytes(content), "local-sync", None)
+
+
+class Crew:
+    """A shepherd and workers in threads; worker i joins when i - 1 is there."""
+
+    def __init__(self, exp, folder, content, workers, loaders=()):
+        self.watcher = Watcher()
+        self.shepherd = Shepherd(
+            exp, folder, lambda target: content, self.watcher, workers=workers
+        )
+        self.run = Background(self.shepherd.run)
+        self.workers = []
+        for i in range(workers):
+            loader = loaders[i] if i < len(loaders) else load_bundle
+            self.workers.append(
+                Background(lambda i=i, loader=loader: self._work(i, loader))
+            )
+            self._wait(
+                lambda i=i: len(list(self.shepherd.roster)) > i or self.run.result
+            )
+
+    def _work(self, i, loader):
+        identity = Identity(f"w{i}", "127.0.0.1", self.shepherd.port)
+        endpoint = Endpoint.listen("127.0.0.1:0")
+        return Worker(identity, endpoint, loader, lambda line: None).run()
+
+    def _wait(self, ready):
+        pause = threading.Event()
+        for _ in range(3000):
+            if ready():
+                return
+            pause.wait(0.01)
+        raise AssertionError("a worker did not join")

@@ -1,0 +1,232 @@
+"""Asynchronous local SGD under a shepherd: bundles, trainers, links on loopback.
+
+Where the loss is linear the ledger alone says where a run must have ended, whatever
+was stale, died or was done again (`helpers.ledger_oracle`).
+"""
+
+import signal
+import time
+
+import numpy as np
+import pytest
+from helpers.crews import Crew, load_bundle
+from helpers.ledger_oracle import (
+    delayed_nesterov,
+    parameters,
+    parts,
+    weighted_nesterov,
+)
+from helpers.outer_models import bundle
+from helpers.processes import Processes
+from helpers.training_runs import experiment, start_shepherd
+
+from pcp.errors import ConfigError
+from pcp.training import checkpoint as checkpoints
+from pcp.training import own_clocks, tensors
+from pcp.training.ledger import check, read
+from pcp.training.recovery import shared_of
+from pcp.training.run_folder import RunFolder
+
+PUSHES = "async_local_sgd{period=3,lr=0.5,momentum=0.5,dylu=false}"
+WORKER = "helpers.bundle_worker"
+
+
+def keys(**more):
+    return {"vocabulary_size": 128, "tau": 2, "checkpoint_every": 1} | more
+
+
+def finished(outcome):
+    saved = checkpoints.load(outcome.checkpoint)
+    assert tensors.digest(shared_of(saved)) == saved.info["digest"]
+    return saved
+
+
+def run(tmp_path, content, workers, name="run", loaders=(), **more):
+    """A finished run: its crew, its last checkpoint, and the ledger's report."""
+    exp = experiment(tmp_path, **keys(**more))
+    crew = Crew(exp, RunFolder.at(tmp_path / name, exp), content, workers, loaders)
+    outcome = crew.run.finish(60)
+    for worker in crew.workers:
+        worker.finish(20)
+    return crew, finished(outcome), check(crew.shepherd.folder.ledger)
+
+
+def slowly(pause):
+    """Loads a trainer whose inner steps take `pause` s more."""
+
+    def loaded(content):
+        trainer = load_bundle(content)
+        step = trainer.step
+
+        def later(batches):
+            time.sleep(pause)
+            return step(batches)
+
+        trainer.step = later
+        return trainer
+
+    return loaded
+
+
+def versions(ledger):
+    """Of each merge, how many versions had come since its push began."""
+    began, ages = {}, []
+    for record in read(ledger)[0]:
+        if record["kind"] == "lease":
+            began[record["worker"]] = record["version"]
+        elif record["kind"] == "commit":
+            ages += [record["round"] - 1 - began[n] for n in record["consumed"]]
+    return ages
+
+
+@pytest.mark.slow
+def test_one_learner_with_a_period_of_one_is_diloco_of_one(tmp_path) -> None:
+    """Nothing is stale: the same bits, through the whole of both runs."""
+    pushes = bundle("quadratic", "async_local_sgd{period=1,lr=0.5}").to_bytes()
+    rounds = bundle("quadratic", "diloco{lr=0.5}").to_bytes()
+    _, mine, report = run(tmp_path, pushes, 1, "a", outer_loop_steps=4)
+    _, theirs, _ = run(tmp_path, rounds, 1, "b", outer_loop_steps=4)
+    assert report.pending == 0
+    for name, value in theirs.parameters.items():
+        assert np.array_equal(mine.parameters[name], value), name
+
+
+def test_stale_pushes_count_once_each_and_move_as_if_they_were_not(tmp_path) -> None:
+    """Linear loss: the order of the ledger is all; N pushes are a Nesterov step."""
+    crew, saved, report = run(
+        tmp_path,
+        bundle("linear", PUSHES).to_bytes(),
+        3,
+        loaders=[slowly(0.01), slowly(0.02), slowly(0.05)],
+        outer_loop_steps=12,
+    )
+    ledger, exp = crew.shepherd.folder.ledger, crew.shepherd.experiment
+    rounds = parts(ledger, exp)
+    wanted = delayed_nesterov(rounds, 0.5, 0.5, 3)
+    np.testing.assert_allclose(parameters(saved), wanted, rtol=0, atol=2e-6)
+    pushes = [[p for pushed in rounds[i : i + 3] for p in pushed] for i in (0, 3, 6, 9)]
+    as_rounds = weighted_nesterov(pushes, 0.5, 0.5)
+    np.testing.assert_allclose(parameters(saved), as_rounds, rtol=0, atol=2e-6)
+    ages = versions(ledger)
+    assert len(ages) == 12
+    assert max(ages) >= 2, "nothing was stale: the test says nothing"
+    # Who is fast pushes more often; what was given out beyond the end was used too.
+    names = [p.worker for pushed in rounds for p in pushed]
+    assert names.count("w0") > names.count("w2") >= 1
+    assert report.pending == 0
+
+
+@pytest.mark.slow
+def test_a_merge_of_a_quorum_on_own_clocks(tmp_path) -> None:
+    """`decoupled`, K = M: rounds of DiLoCo; K < M: nobody waits for the slowest."""
+    code = bundle("linear", "decoupled{own_clocks=true,radial=false,lr=0.5}").to_bytes()
+    loaders = [slowly(0.01), slowly(0.01), slowly(0.15)]
+    for quorum, sizes in ((3, {3}), (2, {2, 3})):
+        crew, saved, _ = run(
+            tmp_path,
+            code,
+            3,
+            name=f"k{quorum}",
+            loaders=loaders,
+            outer_loop_steps=4,
+            quorum=quorum,
+        )
+        rounds = parts(crew.shepherd.folder.ledger, crew.shepherd.experiment)
+        wanted = weighted_nesterov(rounds, 0.5, 0.9)
+        np.testing.assert_allclose(parameters(saved), wanted, rtol=0, atol=2e-6)
+        assert {r.workers for r in crew.watcher.rounds} <= sizes
+        if quorum == 3:
+            assert set(versions(crew.shepherd.folder.ledger)) == {0}
+
+
+@pytest.mark.slow
+def test_steps_follow_the_measured_speed(tmp_path) -> None:
+    """DyLU: who is four times slower makes a fourth of the steps, as often."""
+    crew, _, _ = run(
+        tmp_path,
+        bundle("linear", PUSHES.replace("false", "true")).to_bytes(),
+        2,
+        loaders=[slowly(0.02), slowly(0.08)],
+        outer_loop_steps=10,
+        tau=8,
+    )
+    rounds = parts(crew.shepherd.folder.ledger, crew.shepherd.experiment)
+    steps: dict[str, list[int]] = {"w0": [], "w1": []}
+    for pushed in rounds:
+        for part in pushed:
+            steps[part.worker].append(part.steps)
+    assert steps["w0"][-1] == 8
+    assert 1 <= steps["w1"][-1] <= 4
+    assert len(steps["w1"]) >= 3
+
+
+def test_late_results_have_no_meaning_here(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="merged whenever it comes"):
+        own_clocks.check(experiment(tmp_path, **keys(late="next")))
+
+
+class TestProcesses:
+    """Learners as processes, which are killed."""
+
+    @pytest.fixture
+    def processes(self):
+        with Processes() as started:
+            yield started
+
+    def start(self, tmp_path, processes, pauses, **more):
+        content = bundle("linear", PUSHES).to_bytes()
+        exp = experiment(
+            tmp_path, **keys(heartbeat_limit_seconds=0.8, heartbeat_seconds=0.1, **more)
+        )
+        shepherd, watcher, thread = start_shepherd(
+            exp, compile_for=lambda target: content, workers=len(pauses)
+        )
+        crew = {
+            f"w{i}": processes.start(WORKER, f"w{i}", shepherd.port, pause)
+            for i, pause in enumerate(pauses)
+        }
+        return shepherd, watcher, thread, crew
+
+    def ended(self, shepherd, thread):
+        saved = finished(thread.finish(60))
+        ledger = shepherd.folder.ledger
+        report = check(ledger)
+        rounds = parts(ledger, shepherd.experiment)
+        wanted = delayed_nesterov(rounds, 0.5, 0.5, 3)
+        np.testing.assert_allclose(parameters(saved), wanted, rtol=0, atol=2e-6)
+        return rounds, report
+
+    @pytest.mark.slow
+    def test_a_learner_dies_in_its_steps(self, tmp_path, processes) -> None:
+        """Nothing waits for it; its samples are others'."""
+        shepherd, watcher, thread, crew = self.start(
+            tmp_path, processes, [0.02, 0.02, 0.6], outer_loop_steps=14
+        )
+        watcher.wait_for_round(4)
+        crew["w2"].signal(signal.SIGKILL)
+        rounds, _ = self.ended(shepherd, thread)
+        assert len(rounds) == 14
+        kinds = [record["kind"] for record in read(shepherd.folder.ledger)[0]]
+        assert kinds.count("returned") == 1
+        assert "rewind" not in kinds
+
+    def test_the_holder_of_the_newest_version_dies(self, tmp_path, processes) -> None:
+        """Its push is lost and made again by others; theirs stay, and count once."""
+        shepherd, watcher, thread, crew = self.start(
+            tmp_path,
+            processes,
+            [0.02, 0.9, 0.9],
+            outer_loop_steps=12,
+            checkpoint_every=100,
+        )
+        watcher.wait_for_round(3)
+        crew["w0"].signal(signal.SIGKILL)  # the fast one: it made all versions so far
+        rounds, _ = self.ended(shepherd, thread)
+        assert len(rounds) == 12
+        records = read(shepherd.folder.ledger)[0]
+        rewinds = [r for r in records if r["kind"] == "rewind"]
+        assert len(rewinds) == 1
+        # What the slow ones did before the death was not given back.
+        returned = {r["worker"] for r in records if r["kind"] == "returned"}
+        assert returned <= {"w0"}
+        assert crew["w1"].popen.poll() in (None, 0)
