@@ -4,12 +4,13 @@
     python benchmarks/faults.py restarts   50 workers killed, one after another
     python benchmarks/faults.py soak       5,000 rounds with churn: what grows?
 
-All run the demo's model as a user does: a supervised shepherd and a node manager
+Restarts are those of the demo's model, the others train a tiny one. All is run as a
+user does: a supervised shepherd and a node manager
 with its workers, processes of this machine, killed by SIGKILL. The injector goes for
 the states of the protocol in which it killed least, and says which it hit. At the end
 the ledger is checked, and the last checkpoint must be the state the ledger committed.
-During a storm the states that workers hold are compared with the ledger's too. Needs
-psutil.
+During a storm the states that workers hold are compared with the ledger's too. With
+`--keep` and `--limit` a storm is made in parts. Needs psutil.
 """
 
 import argparse
@@ -20,15 +21,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from itertools import pairwise
 from pathlib import Path
 
 import psutil
 from emulated_run import bundle
-from faults_run import Audit, Injector, Run, Slots, children, started
+from faults_run import Audit, Injector, Parts, Run, Slots, children, started
 
-DEADLINE = 15.0
-"""Of a round, in a storm: seconds."""
+DEADLINE = 10.0
+"""Of a round's inner steps, in a storm: seconds."""
 SETTLED = 10.0
 """Seconds a process lives before it is killed: a crash loop would be slowed down."""
 SLACK = 0.03
@@ -37,39 +37,49 @@ SLACK = 0.03
 
 def storm(flags: argparse.Namespace) -> None:
     """Kills in all states of the protocol."""
-    rng = random.Random(flags.seed)
     plan = ["worker"] * flags.kills + ["shepherd"] * flags.shepherds
-    rng.shuffle(plan)
+    random.Random(flags.seed).shuffle(plan)
+    keep = Path(flags.keep) if flags.keep else None
     changes = _endless(
-        tau=5,
-        validate_every=3,
+        tau=50,
+        validate_every=5,
         round_deadline_seconds=DEADLINE,
         heartbeat_limit_seconds=4.0,
     )
-    with started(flags.workers, **changes) as run:
-        injector, audit, began = Injector(run, flags.seed), Audit(run), time.time()
-        for number, kind in enumerate(plan, 1):
-            _pause(run, rng, flags.pause)
-            injector.strike(kind)
-            if number % 20 == 0:
-                reached = run.rounds()[-1].round
-                print(f"  {number} kills, round {reached}", flush=True)
-        run.wait(run.full)
-        seconds, rounds = time.time() - began, run.rounds()
-        for (kind, state), count in sorted(injector.fired.items()):
+    with ExitStack() as stack:
+        changes["model_path"] = _tiny(stack)
+        run = stack.enter_context(started(flags.workers, keep, **changes))
+        parts = Parts.read(run.log.parent / "parts.json")
+        done = _strike(run, plan, parts, flags)
+        for (kind, state), count in sorted(parts.fired.items()):
             print(f"  killed {count:4} times: {kind}, {state}")
-        kills, longest = injector.fired.total(), max(r.seconds for r in rounds)
-        print(f"{kills} kills in {seconds:.0f} s; longest round {longest:.1f} s")
-        times = [r.time for r in rounds if r.time > began]
-        gaps = [b - a for a, b in pairwise(times)]
-        print(f"longest time between two commits {max(gaps):.1f} s")
-        states, of = audit.close()
+        longest, gap = parts.stalls(run.rounds())
         print(
-            f"{states} states of {of} rounds, as workers held them, were the ledger's"
+            f"{parts.kills} kills in {parts.seconds:.0f} s in {len(parts.times)} parts"
         )
-        run.finish()
-        assert kills == len(plan)
-        assert max(longest, *gaps) <= DEADLINE, "a round was not done by its deadline"
+        print(f"longest round {longest:.1f} s, time between commits {gap:.1f} s")
+        print(f"{parts.audited} states that workers held were the ledger's", flush=True)
+        assert max(longest, gap) <= flags.deadline, "a round is late"
+        if done:
+            run.finish()
+
+
+def _strike(run: Run, plan: list[str], parts: Parts, flags: argparse.Namespace) -> bool:
+    """Kill by the plan from where it was left; whether all of it was done."""
+    rng = random.Random(f"{flags.seed} {parts.kills}")
+    injector, audit = Injector(run, rng, parts.fired), Audit(run)
+    began = time.time()
+    until = began + flags.limit
+    for number, kind in enumerate(plan[parts.kills :], parts.kills + 1):
+        if time.time() > until:
+            break
+        _pause(run, rng, flags.pause)
+        injector.strike(kind)
+        if number % 20 == 0:
+            print(f"  {number} kills, round {run.rounds()[-1].round}", flush=True)
+    run.wait(run.full)
+    parts.add(began, audit.close())
+    return parts.kills == len(plan)
 
 
 def _pause(run: Run, rng: random.Random, longest: float) -> None:
@@ -117,9 +127,7 @@ def soak(flags: argparse.Namespace) -> None:
     """Rounds of one step with churn; what the processes hold must not grow."""
     rng = random.Random(flags.seed)
     with ExitStack() as stack:
-        tiny = Path(stack.enter_context(tempfile.TemporaryDirectory()), "tiny.pcp")
-        bundle(width=16, layers=1, block=16, batch=2, algorithm="diloco").write(tiny)
-        changes = _endless(tau=1, model_path=str(tiny), checkpoint_every=100)
+        changes = _endless(tau=1, model_path=_tiny(stack), checkpoint_every=100)
         run = stack.enter_context(started(flags.workers, **changes))
         seen: dict[str, list[Usage]] = {"shepherd": [], "worker": []}
         slots, steady = Slots(run.node), children(run.node)[0]  # never killed
@@ -158,6 +166,13 @@ def _growth(name: str, usage: Sequence[Usage]) -> list[str]:
         if late > early * (1 + SLACK) + 1:
             grown.append(what)
     return grown
+
+
+def _tiny(stack: ExitStack) -> str:
+    """A model whose steps take a millisecond, compiled, in a folder for a while."""
+    path = Path(stack.enter_context(tempfile.TemporaryDirectory()), "tiny.pcp")
+    bundle(width=16, layers=1, block=16, batch=2, algorithm="diloco").write(path)
+    return str(path)
 
 
 def _endless(**changes: object) -> dict[str, object]:
@@ -203,7 +218,11 @@ def main() -> None:
         "--pause", type=float, default=10.0, help="longest, in the storm"
     )
     parser.add_argument(
-        "--limit", type=float, default=math.inf, help="seconds of restarts or a soak"
+        "--limit", type=float, default=math.inf, help="seconds of kills, or rounds"
+    )
+    parser.add_argument("--keep", metavar="DIR", help="a storm's run; go on with it")
+    parser.add_argument(
+        "--deadline", type=float, default=15.0, help="of any round of the storm"
     )
     parser.add_argument("--seed", type=int, default=0)
     flags = parser.parse_args()

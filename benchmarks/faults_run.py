@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,10 +12,12 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -133,9 +136,13 @@ class Run:
 
 
 @contextmanager
-def started(workers: int, **changes: object) -> Iterator[Run]:
-    """A run that trains, in a folder of its own, which stays if it failed."""
-    folder = Path(tempfile.mkdtemp(prefix="pcp-faults-"))
+def started(workers: int, keep: Path | None = None, **changes: object) -> Iterator[Run]:
+    """A run that trains, in a folder of its own, which stays if it failed.
+
+    With `keep` it is in that folder, where it goes on if it was there before.
+    """
+    folder = keep or Path(tempfile.mkdtemp(prefix="pcp-faults-"))
+    folder.mkdir(exist_ok=True)
     run = Run(folder, workers, **changes)
     try:
         run.wait(run.full, 300.0)
@@ -145,7 +152,8 @@ def started(workers: int, **changes: object) -> Iterator[Run]:
         raise
     else:
         run.close()
-        _remove(folder)
+        if keep is None:
+            shutil.rmtree(folder)
     finally:
         run.close()
 
@@ -193,10 +201,11 @@ class Injector:
     patience = 4.0
     """Seconds in which the wanted state must come; after that any will do."""
 
-    def __init__(self, run: Run, seed: int) -> None:
-        self._run, self._rng = run, random.Random(seed)
+    def __init__(
+        self, run: Run, rng: random.Random, fired: Counter[tuple[str, str]]
+    ) -> None:
+        self._run, self._rng, self.fired = run, rng, fired
         self._slots = {"worker": Slots(run.node), "shepherd": Slots(run.shepherd)}
-        self.fired: Counter[tuple[str, str]] = Counter()
         self._seen: dict[str, set[str]] = {"worker": set(), "shepherd": set()}
         self._names: dict[int, str] = {}
         self._heard = 0
@@ -267,6 +276,54 @@ def shepherd_state(status: dict[str, Any] | None) -> str:
     return f"round: all computing{aside}"
 
 
+@dataclass
+class Parts:
+    """What is kept of a storm that is made in several parts."""
+
+    path: Path
+    fired: Counter[tuple[str, str]] = field(default_factory=Counter)
+    times: list[tuple[float, float]] = field(default_factory=list)
+    """When parts began and ended."""
+    audited: int = 0
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Those that were made before, if any."""
+        if not path.exists():
+            return cls(path)
+        values = json.loads(path.read_text())
+        fired = Counter({(kind, state): n for kind, state, n in values["fired"]})
+        return cls(path, fired, list(map(tuple, values["times"])), values["audited"])
+
+    @property
+    def kills(self) -> int:
+        """How many there were."""
+        return self.fired.total()
+
+    @property
+    def seconds(self) -> float:
+        """Of all parts."""
+        return sum(end - began for began, end in self.times)
+
+    def add(self, began: float, audited: int) -> None:
+        """A part is over."""
+        self.times.append((began, time.time()))
+        self.audited += audited
+        fired = [[*place, count] for place, count in self.fired.items()]
+        values = {"fired": fired, "times": self.times, "audited": self.audited}
+        self.path.write_text(json.dumps(values))
+
+    def stalls(self, rounds: Sequence[metrics.Round]) -> tuple[float, float]:
+        """The longest round, and the longest time in a part without a commit."""
+        longest, gaps = 0.0, [0.0]
+        for began, end in self.times:
+            inside = [r for r in rounds if began <= r.time <= end]
+            longest = max([longest, *(r.seconds for r in inside)])
+            times = [began, *(r.time for r in inside), end]
+            gaps += [b - a for a, b in pairwise(times)]
+        return longest, max(gaps)
+
+
 class Audit:
     """Compares, time and again, what workers hold with what the ledger committed."""
 
@@ -279,14 +336,14 @@ class Audit:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
-    def close(self) -> tuple[int, int]:
-        """How many states of how many rounds were looked at; they must be right."""
+    def close(self) -> int:
+        """How many states were looked at; they must be right."""
         self._ending.set()
         self._thread.join(END_SECONDS)
         digests = self._run.digests()
         for reached, digest in self._held:
             assert digest in digests[reached], f"round {reached}: another state"
-        return len(self._held), len({reached for reached, _ in self._held})
+        return len(self._held)
 
     def _watch(self) -> None:
         while not self._ending.wait(self.pause):
@@ -318,12 +375,6 @@ def kill(process: psutil.Process) -> None:
         process.send_signal(signal.SIGKILL)
     except psutil.NoSuchProcess:
         pass
-
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder)
 
 
 def _free_port() -> int:
