@@ -6,7 +6,7 @@ from helpers.processes import Processes, free_port
 SECONDS = 150
 
 
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_rank_agrees_with_gloo(world):
     port = free_port()
     with Processes() as processes:
