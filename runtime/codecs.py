@@ -53,11 +53,18 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, values: F32, seed: int = 0) -> U8:
-        """The bytes of a flat array; `seed` is the one the receivers will use."""
+        """The bytes of a flat array, which stays as it is.
+
+        `seed` is the one the receivers will use.
+        """
 
     @abstractmethod
     def decode(self, wire: U8, count: int, seed: int = 0) -> F32:
         """The values that `encode` wrote; ProtocolError if they cannot be."""
+
+    def decode_into(self, out: F32, wire: U8, seed: int = 0) -> None:
+        """`decode` into a contiguous array."""
+        out[:] = self.decode(wire, out.size, seed)
 
     def check(self, wire: U8, count: int) -> None:
         """Refuse bytes that `encode` would not have made of `count` elements."""
@@ -131,13 +138,25 @@ class Scaled(Codec):
         return np.concatenate([scale.view(np.uint8), _pack(symbols, self._grid)])
 
     def decode(self, wire: U8, count: int, seed: int = 0) -> F32:
+        padded = np.empty(-(-count // BLOCK) * BLOCK, np.float32)
+        self._decode(wire, count, padded)
+        return padded[:count]
+
+    def decode_into(self, out: F32, wire: U8, seed: int = 0) -> None:
+        if out.size % BLOCK:
+            super().decode_into(out, wire, seed)
+        else:
+            self._decode(wire, out.size, out)
+
+    def _decode(self, wire: U8, count: int, padded: F32) -> None:
+        """`count` values into whole blocks."""
         self.check(wire, count)
-        blocks = -(-count // BLOCK)
+        blocks = padded.size // BLOCK
         scale = np.ascontiguousarray(wire[: 4 * blocks]).view(np.float32)
         symbols = _unpack(wire[4 * blocks :], count, self._grid)
+        values = _blocks(self._grid.value(symbols))
         with np.errstate(all="ignore"):
-            padded = _blocks(self._grid.value(symbols))
-            return (padded * scale[:, None]).reshape(-1)[:count]
+            np.multiply(values, scale[:, None], out=padded.reshape(-1, BLOCK))
 
 
 class Affine(Codec):

@@ -145,7 +145,7 @@ class CompressedReduce(Operation):
         self._next[stream] = index + 1
         if header.step == 1:
             part = self._ranges[peer].segments[index]
-            self._out[part] = self._decode(np.frombuffer(payload, np.uint8), part)
+            self._decode_into(part, np.frombuffer(payload, np.uint8))
         else:
             self._add_up()
 
@@ -199,8 +199,9 @@ class CompressedReduce(Operation):
         self.group.later(0.0, self._encode_next)
 
     def _contribution(self, part: slice) -> F32:
+        """What this member brings; codecs leave it as it is."""
         if self._memory is None:
-            return self._source[part].copy()
+            return self._source[part]
         return self._source[part] + self._memory.before[part]
 
     # Sums.
@@ -227,8 +228,8 @@ class CompressedReduce(Operation):
         if not self._gather:
             self._out[part] = total
             return
-        wire = self._codec.encode(total.copy(), self._seed(part))
-        self._out[part] = self._decode(wire, part)
+        wire = self._codec.encode(total, self._seed(part))
+        self._decode_into(part, wire)
         if self._memory is not None:
             with np.errstate(all="ignore"):
                 dropped = (total - self._out[part]) * self._divisor
@@ -242,6 +243,10 @@ class CompressedReduce(Operation):
 
     def _decode(self, wire: U8, part: slice) -> F32:
         return self._codec.decode(wire, part.stop - part.start, self._seed(part))
+
+    def _decode_into(self, part: slice, wire: U8) -> None:
+        """Into this part of the result."""
+        self._codec.decode_into(self._out[part], wire, self._seed(part))
 
     def _seed(self, part: slice) -> int:
         """The same on all members, another for every operation and segment."""

@@ -59,6 +59,8 @@ class Loop:
 
     def __init__(self, name: str = "pcp") -> None:
         self._selector = selectors.DefaultSelector()
+        self._handlers: dict[int, Callable[[int], None]] = {}
+        """By descriptor; the selector's own table is slow to ask."""
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
@@ -67,7 +69,7 @@ class Loop:
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
-        self._selector.register(self._wake_in, selectors.EVENT_READ, self._drain)
+        self.watch(self._wake_in, selectors.EVENT_READ, self._drain)
         self._turned = time.monotonic()
         self.stalled_until = 0.0
         """Until this monotonic time silence of peers proves nothing: we slept."""
@@ -121,14 +123,18 @@ class Loop:
         self, sock: Descriptor, events: int, handler: Callable[[int], None]
     ) -> None:
         """Call `handler(events)` when the socket is ready; 0 stops watching."""
-        known = sock.fileno() in self._selector.get_map()
+        number = sock.fileno()
+        known = number in self._handlers
         if not events:
             if known:
                 self._selector.unregister(sock)
-        elif known:
-            self._selector.modify(sock, events, handler)
+                del self._handlers[number]
+            return
+        if known:
+            self._selector.modify(sock, events)
         else:
-            self._selector.register(sock, events, handler)
+            self._selector.register(sock, events)
+        self._handlers[number] = handler
 
     def close(self, timeout: float = 5.0) -> None:
         """Stop the thread, and close the sockets it watches."""
@@ -177,9 +183,9 @@ class Loop:
         self._turned = now
         for key, events in ready:
             # A handler before this one may have closed or changed this socket.
-            current = self._selector.get_map().get(key.fd)
-            if current is not None:
-                self._guard(current.data, events)
+            handler = self._handlers.get(key.fd)
+            if handler is not None:
+                self._guard(handler, events)
         for _ in range(len(self._calls)):
             what, args = self._calls.popleft()
             self._guard(what, *args)

@@ -297,6 +297,13 @@ class TcpLink:
             except RuntimeFault as fault:
                 self.refuse(str(fault))
                 self._loop.call(self.sink.lost, self, fault)
+            if count < len(room) and self._announced and budget <= _TURN_BYTES:
+                return  # the kernel has no more, and says so when it has
+
+    @property
+    def _announced(self) -> bool:
+        """Whether all that is still to be read will be announced."""
+        return self._buffered is None and self._mute is None
 
     def _read_on(self) -> None:
         if self._open:
