@@ -198,7 +198,7 @@ class Injector:
     status says a moment before; what has no status yet is starting.
     """
 
-    patience = 4.0
+    patience = 1.5
     """Seconds in which the wanted state must come; after that any will do."""
 
     def __init__(
