@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "examples" / "models"))
 from wan import Network, address, namespace
 
 from pcp.bundle import Bundle
+from pcp.tools.cache_folder import cache_folder
 from pcp.training import metrics
 
 PORT = 8080
@@ -56,6 +57,7 @@ def bundle(width: int, layers: int, block: int, batch: int, algorithm: str) -> B
         mode="train",
         optimizer="adamw{lr=1e-3}",
         algorithm=algorithm,
+        cache=cache_folder(),
     )
 
 
