@@ -4,8 +4,10 @@
 
 A pattern is matched against a tensor's name (`fnmatch`); the first that fits
 decides. An entry lists the axes of each dimension, later ones left out are whole.
-State of the optimizer (`m.w`) lies as its parameter (`w`) unless a pattern names it,
-and so does a gradient. `auto` cuts the first dimension of data along the axis "dp".
+What the program says itself holds before a pattern; a name of the file that says
+otherwise than the program is an error. State of the optimizer (`m.w`) lies as its
+parameter (`w`) unless a pattern names it, and so does a gradient. `auto` cuts the
+first dimension of data along the axis "dp".
 """
 
 import json
@@ -16,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from pcp.dialect.bindings import ir
+from pcp.dialect.context import location_string
 from pcp.errors import ConfigError, nearest
 from pcp.layout import Layout
 from pcp.mesh import Mesh
-from pcp.passes.functions import NAME, ROLE
+from pcp.passes.functions import NAME, ROLE, symbol_name
 from pcp.passes.rewriting import functions
-from pcp.passes.sharding.layout import to_attribute
+from pcp.passes.sharding.layout import from_attribute, to_attribute
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
 
 BATCH_AXIS = "dp"
@@ -67,8 +70,8 @@ class Rules:
         return None
 
     def layout(self, name: str, role: str, shape: Sequence[int]) -> Layout | None:
-        """The layout of a tensor, or None where nothing is said."""
-        dims = self.find(name)
+        """The layout of a tensor, or None where nothing is said, or it has no name."""
+        dims = self.find(name) if name else None
         if dims is None and role == "state":
             dims = self.find(name.partition(".")[2])
         if dims is None:
@@ -174,9 +177,30 @@ def _ports(
         if layout is None and role in ("param", "state", "grad"):
             layout = Layout.replicated(len(shape))  # alike in every function
         wanted = None if layout is None else to_attribute(layout, mesh.name)
+        if old is not None and rules is not None and name in rules.tensors:
+            _check_agrees(rules, name, layout, old, function)
         new.append(old if old is not None else wanted)
     set_port_shardings(function, which, new)
     return sum(1 for attribute in new if attribute is not None)
+
+
+def _check_agrees(
+    rules: Rules,
+    name: str,
+    layout: Layout | None,
+    old: ir.Attribute,
+    function: ir.Operation,
+) -> None:
+    """What the file says of a tensor by its name, the program may not say otherwise.
+
+    A pattern that happens to fit gives way to the program.
+    """
+    if (said := from_attribute(old)) != layout:
+        raise ConfigError(
+            f"{rules.source}: {name} is to lie {layout}, and the program says {said} "
+            f"({location_string(function.location)}: @{symbol_name(function)}); take "
+            "one of them out"
+        )
 
 
 def _facts(function: ir.Operation, which: str, count: int) -> list[tuple[str, str]]:

@@ -139,13 +139,12 @@ def sharding_axes(sharding: Sharding) -> list[str]:
     return [axis for dim in sharding_dims(sharding) for axis in dim] + rest
 
 
-def check_sharding(attribute: ir.Attribute, type_: ir.Type) -> None:
-    """Raise `Invalid` unless `attribute` is a sharding that fits a tensor type."""
+def check_kind(attribute: ir.Attribute) -> None:
+    """Raise `Invalid` unless `attribute` is a sharding, of whatever tensor."""
     require(
         isinstance(attribute, Sharding),
         f"a sharding is written #pcp.sharding<@mesh, [dims], [], []>, not {attribute}",
     )
-    require(isinstance(type_, ir.RankedTensorType), f"{type_} cannot be sharded")
     for dim in ir.ArrayAttr(attribute.dims):
         if isinstance(dim, Dim):
             closed, priority = (
@@ -153,6 +152,13 @@ def check_sharding(attribute: ir.Attribute, type_: ir.Type) -> None:
             )
             require(closed in (0, 1), f"a dim's 'closed' is 0 or 1, not {closed}")
             require(priority >= 0, f"a dim's priority is at least 0, not {priority}")
+    sharding_axes(attribute)
+
+
+def check_sharding(attribute: ir.Attribute, type_: ir.Type) -> None:
+    """Raise `Invalid` unless `attribute` is a sharding that fits a tensor type."""
+    check_kind(attribute)
+    require(isinstance(type_, ir.RankedTensorType), f"{type_} cannot be sharded")
     dims = sharding_dims(attribute)
     rank = ir.RankedTensorType(type_).rank
     require(

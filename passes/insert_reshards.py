@@ -18,6 +18,7 @@ from pcp.mesh import Mesh
 from pcp.passes.base import Pass
 from pcp.passes.rewriting import functions
 from pcp.passes.sharding import resharding
+from pcp.passes.sharding.annotations import check_shardings
 from pcp.passes.sharding.factors import (
     Assignment,
     Rule,
@@ -41,7 +42,7 @@ from pcp.passes.sharding.layout import (
 )
 from pcp.passes.sharding.linear import linear_in
 from pcp.passes.sharding.mesh import only_mesh
-from pcp.passes.sharding.ports import port_shardings
+from pcp.passes.sharding.ports import op_shardings, port_shardings
 from pcp.passes.sharding.rules import rule_of
 from pcp.passes.sharding.ways import Tensor, Work
 
@@ -84,6 +85,7 @@ class InsertReshards(Pass):
             mesh = only_mesh(module)
             regather = self.regather or REGATHER in module.operation.attributes
             for function in functions(module):
+                check_shardings(function, mesh)
                 late = Late(mesh, parameters(function)) if regather else None
                 Resharder(mesh, late).function(function)
             if REGATHER in module.operation.attributes:
@@ -159,7 +161,7 @@ class Resharder:
             if all(isinstance(r.type, ir.RankedTensorType) for r in op.results):
                 self._read(None, op)
             return [Layout.replicated(_rank(r)) for r in op.results]
-        given = ir.ArrayAttr(op.attributes[SHARDING])
+        given = op_shardings(op)
         return [
             from_attribute(_behind_barrier(result) or sharding)
             for result, sharding in zip(op.results, given, strict=True)

@@ -9,6 +9,7 @@ from pcp.mesh import Mesh
 from pcp.passes.base import Pass
 from pcp.passes.functions import symbol_name
 from pcp.passes.rewriting import functions, refuse
+from pcp.passes.sharding.annotations import check_shardings
 from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.late import LATE
 from pcp.passes.sharding.layout import SHARDING, WHY, Layout
@@ -71,6 +72,8 @@ def partition(module: ir.Module) -> None:
     """See `Partition`."""
     mesh = only_mesh(module)
     whole = list(functions(module))
+    for function in whole:
+        check_shardings(function, mesh)
     plans = [Plan.read(function, mesh) for function in whole]
     for place, device in zip(mesh.members, mesh.devices, strict=True):
         block = home_of(module, device)

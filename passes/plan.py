@@ -17,11 +17,11 @@ from pcp.passes.functions import (
     string,
     symbol_name,
 )
+from pcp.passes.inlining import inline_calls
 from pcp.passes.planning import cluster, pipelined, tensor_groups
 from pcp.passes.planning.candidates import Candidate, Guess, Model, Space
 from pcp.passes.planning.choice import Choice, mib
 from pcp.passes.planning.evaluation import STEPS, Judge, Judged, add_mesh, annotate
-from pcp.passes.propagate_sharding import inline_calls
 from pcp.passes.rewriting import functions, refuse
 from pcp.passes.sharding.flow import block_of, walk
 

@@ -12,7 +12,8 @@ An axis that two factors of an op claim is settled last, as it costs least bytes
 from dataclasses import dataclass
 
 from pcp.dialect.bindings import ir
-from pcp.passes.base import CppPasses, Pass
+from pcp.passes.base import Pass
+from pcp.passes.inlining import inline_calls
 from pcp.passes.rewriting import functions
 from pcp.passes.sharding import expansions
 from pcp.passes.sharding.flow import block_of, walk
@@ -29,9 +30,9 @@ class PropagateSharding(Pass):
     Annotations are `pcp.sharding` on arguments and results of functions and
     `pcp.constraint` on values. A dimension written as a list of axes is closed: it
     stays as it is; `#pcp.dim<[..], 0, p>` is open, and speaks only from priority p
-    on. Calls are inlined, and constants are made for each op that reads them. Leaves
-    `pcp.sharding` on every argument, result and op;
-    annotated ones as they were. Idempotent. With `explain=true` each op says in
+    on. Calls are inlined, what a callee says of its arguments and results with them,
+    and constants are made for each op that reads them. Leaves `pcp.sharding` on every
+    argument, result and op; annotated ones as they were. Idempotent. With `explain=true` each op says in
     `pcp.why` from where every axis of its results came.
 
     Before:
@@ -59,17 +60,6 @@ class PropagateSharding(Pass):
                 found = Propagation(mesh, function)
                 found.run()
                 _write(found, self.explain)
-
-
-def inline_calls(module: ir.Module) -> None:
-    """Inline every call: layouts of a callee would differ from call to call."""
-    called = any(
-        op.name == "func.call"
-        for function in functions(module)
-        for op in walk(block_of(function, 0))
-    )
-    if called:
-        CppPasses("inline,symbol-dce").run(module)
 
 
 def _write(found: Propagation, explain: bool) -> None:

@@ -12,15 +12,16 @@ from pcp.mesh import Mesh
 from pcp.passes import functions as funcs
 from pcp.passes.base import Pass
 from pcp.passes.device_precision import PRECISION
+from pcp.passes.inlining import inline_calls
 from pcp.passes.pipeline.backward import assign_backward
 from pcp.passes.pipeline.flow import Flow
+from pcp.passes.pipeline.marks import MARK
 from pcp.passes.pipeline.microbatches import is_fed, separate
 from pcp.passes.pipeline.names import name_results
 from pcp.passes.pipeline.once import assign_once
-from pcp.passes.pipeline.stages import MARK, Homes, Wanted, assign
+from pcp.passes.pipeline.stages import Homes, Wanted, assign
 from pcp.passes.pipeline.tasks import build_schedule
 from pcp.passes.pipeline.work import size_bytes
-from pcp.passes.propagate_sharding import inline_calls
 from pcp.passes.rewriting import functions, refuse
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.mesh import read_meshes
@@ -46,8 +47,8 @@ class Stage(Pass):
     runs once; tensors in it lie on the stages that use their parameter. Those of one
     name lie alike in all functions. With `share-loss=true` all stages get the loss.
 
-    Forward ops are cut where the integer attribute `pcp.stage` says, an unmarked one
-    going with what it reads; without any, where the slowest stage is fastest
+    Forward ops are cut where the integer attribute `pcp.stage` of an op or a call
+    says, an unmarked one going with what it reads; without any, where the slowest stage is fastest
     (`balance=time`, by the devices' throughput) or the fullest one emptiest
     (`balance=memory`), within the devices' memory. Backward ops follow. A parameter
     belongs to one stage, unless `tied=true`.

@@ -131,3 +131,29 @@ func.func private @callee(%x: tensor<8xf32>) -> tensor<8xf32> {
   %0 = stablehlo.tanh %x : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
+
+// -----
+
+// A call is replaced by what it calls, with what is said there of its arguments, and
+// of what stands in it.
+// CHECK-LABEL: func.func @calls
+// CHECK-NOT: call
+// CHECK: "pcp.constraint"(%arg0) {sharding = #pcp.sharding<@m, [["dp"], []], [], []>}
+// CHECK-NEXT: stablehlo.tanh %{{.*}} {pcp.sharding = [#pcp.sharding<@m, [["dp"], []], [], []>]}
+// CHECK-NEXT: "pcp.constraint"(%{{.*}}) {sharding = #pcp.sharding<@m, {{\[}}[], ["dp"]], [], []>}
+// CHECK-NEXT: return
+// CHECK-NOT: func.func private
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func private @inner(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
+  %0 = "pcp.constraint"(%x) {sharding = #pcp.sharding<@m, [[], ["dp"]], [], []>} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+  return %0 : tensor<8x4xf32>
+}
+func.func private @outer(%x: tensor<8x4xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"], []], [], []>}) -> tensor<8x4xf32> {
+  %0 = stablehlo.tanh %x : tensor<8x4xf32>
+  %1 = call @inner(%0) : (tensor<8x4xf32>) -> tensor<8x4xf32>
+  return %1 : tensor<8x4xf32>
+}
+func.func @calls(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
+  %0 = call @outer(%x) : (tensor<8x4xf32>) -> tensor<8x4xf32>
+  return %0 : tensor<8x4xf32>
+}

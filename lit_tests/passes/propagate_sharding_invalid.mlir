@@ -63,3 +63,79 @@ func.func @nothing_left(%x: tensor<7x4xf32> {pcp.sharding = #pcp.sharding<@m, [[
 func.func @devices(%x: tensor<8xf32>) -> tensor<8xf32> {
   return %x : tensor<8xf32>
 }
+
+// -----
+
+// An op asks for one layout and says another of its result.
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @contradiction(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
+  // expected-error@+1 {{says of its result #pcp.sharding<@m, [[], ["dp"]], [], []>; keep one of them}}
+  %0 = "pcp.constraint"(%x) {sharding = #pcp.sharding<@m, [["dp"], []], [], []>, pcp.sharding = [#pcp.sharding<@m, [[], ["dp"]], [], []>]} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+  return %0 : tensor<8x4xf32>
+}
+
+// -----
+
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @one_for_all(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
+  // expected-error@+1 {{pcp.sharding is a list with an entry for each result, not "dp"}}
+  %0 = stablehlo.tanh %x {pcp.sharding = "dp"} : tensor<8x4xf32>
+  return %0 : tensor<8x4xf32>
+}
+
+// -----
+
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @too_many(%x: tensor<8xf32>) -> tensor<8xf32> {
+  // expected-error@+1 {{pcp.sharding has 2 entries for 1 results}}
+  %0 = stablehlo.tanh %x {pcp.sharding = [#pcp.sharding<@m, [["dp"]], [], []>, #pcp.sharding<@m, [["dp"]], [], []>]} : tensor<8xf32>
+  return %0 : tensor<8xf32>
+}
+
+// -----
+
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+// expected-error@+1 {{argument 0: pcp.sharding: a sharding is written #pcp.sharding<@mesh, [dims], [], []>, not [["dp"], []]}}
+func.func @bare(%x: tensor<8x4xf32> {pcp.sharding = [["dp"], []]}) -> tensor<8x4xf32> {
+  return %x : tensor<8x4xf32>
+}
+
+// -----
+
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+// expected-error@+1 {{argument 0: pcp.sharding: attribute 'dims' must hold strings, as in ["dp"]}}
+func.func @number(%x: tensor<8x4xf32> {pcp.sharding = #pcp.sharding<@m, [3, []], [], []>}) -> tensor<8x4xf32> {
+  return %x : tensor<8x4xf32>
+}
+
+// -----
+
+// An axis cuts, or is kept whole, or has partial sums: one of them.
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+// expected-error@+1 {{argument 0: the sharding [dp, .] +dp uses "dp" twice}}
+func.func @cut_and_partial(%x: tensor<8x4xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"], []], [], ["dp"]>}) -> tensor<8x4xf32> {
+  return %x : tensor<8x4xf32>
+}
+
+// -----
+
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func private @again(%x: tensor<8xf32>) -> tensor<8xf32> {
+  // expected-error@+1 {{@again calls itself, so there is no end to what a device would run; use stablehlo.while}}
+  %0 = call @again(%x) : (tensor<8xf32>) -> tensor<8xf32>
+  return %0 : tensor<8xf32>
+}
+func.func @recursive(%x: tensor<8xf32>) -> tensor<8xf32> {
+  %0 = call @again(%x) : (tensor<8xf32>) -> tensor<8xf32>
+  return %0 : tensor<8xf32>
+}
+
+// -----
+
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func private @elsewhere(tensor<8xf32>) -> tensor<8xf32>
+func.func @call_out(%x: tensor<8xf32>) -> tensor<8xf32> {
+  // expected-error@+1 {{@elsewhere has no blocks, and a program that is spread over devices is cut op by op; give it a body of one block}}
+  %0 = call @elsewhere(%x) : (tensor<8xf32>) -> tensor<8xf32>
+  return %0 : tensor<8xf32>
+}

@@ -83,3 +83,27 @@ func.func @grad(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %w: ten
   %6 = stablehlo.dot_general %x, %5, contracting_dims = [0] x [0] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
   return %2, %6, %4 : tensor<f32>, tensor<4x4xf32>, tensor<4x4xf32>
 }
+
+// -----
+
+// A call's mark is that of all that it stands for.
+// DEVICES-LABEL: module @mesh_0
+// DEVICES: stablehlo.tanh
+// DEVICES-NEXT: stablehlo.negate
+// DEVICES-NEXT: "pcp.send"
+// DEVICES-LABEL: module @mesh_1
+// DEVICES: "pcp.recv"
+// DEVICES-NEXT: stablehlo.tanh
+// DEVICES-NEXT: stablehlo.negate
+func.func private @layer(%h: tensor<4x4xf32>) -> tensor<4x4xf32> {
+  %0 = stablehlo.tanh %h : tensor<4x4xf32>
+  %1 = stablehlo.negate %0 : tensor<4x4xf32>
+  return %1 : tensor<4x4xf32>
+}
+func.func @calls(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = call @layer(%x) {pcp.stage = 0} : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %1 = call @layer(%0) {pcp.stage = 1} : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
+  return %2 : tensor<f32>
+}

@@ -101,3 +101,129 @@ func.func @few(%x: tensor<2x4xf32> {pcp.name = "x", pcp.role = "data", pcp.shard
   %2 = stablehlo.reduce(%0 init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<2x4xf32>, tensor<f32>) -> tensor<f32>
   return %2 : tensor<f32>
 }
+
+// -----
+
+func.func @inside_of_a_loop(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %w: tensor<4x4xf32> {pcp.name = "w", pcp.role = "param"}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %0:2 = stablehlo.while(%n = %zero, %h = %x) : tensor<i32>, tensor<4x4xf32>
+  cond {
+    %three = stablehlo.constant dense<3> : tensor<i32>
+    %c = stablehlo.compare LT, %n, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %c : tensor<i1>
+  } do {
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %m = stablehlo.add %n, %one : tensor<i32>
+    // expected-error@+1 {{has a mark pcp.stage inside of a stablehlo.while, which runs whole on one stage; mark the stablehlo.while at}}
+    %a = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] {pcp.stage = 0} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+    %g = stablehlo.tanh %a {pcp.stage = 1} : tensor<4x4xf32>
+    stablehlo.return %m, %g : tensor<i32>, tensor<4x4xf32>
+  }
+  %l = stablehlo.reduce(%0#1 init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
+  return %l : tensor<f32>
+}
+
+// -----
+
+func.func @around_a_loop(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %w: tensor<4x4xf32> {pcp.name = "w", pcp.role = "param"}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %q = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {pcp.stage = 1} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  // expected-error@+1 {{stage cycle: it is on stage 0 and reads a value of stage 1}}
+  %0:2 = "stablehlo.while"(%zero, %q) ({
+  ^bb0(%n: tensor<i32>, %h: tensor<4x4xf32>):
+    %three = stablehlo.constant dense<3> : tensor<i32>
+    %c = stablehlo.compare LT, %n, %three : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %c : tensor<i1>
+  }, {
+  ^bb0(%n: tensor<i32>, %h: tensor<4x4xf32>):
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %m = stablehlo.add %n, %one : tensor<i32>
+    %g = stablehlo.tanh %h : tensor<4x4xf32>
+    stablehlo.return %m, %g : tensor<i32>, tensor<4x4xf32>
+  }) {pcp.stage = 0} : (tensor<i32>, tensor<4x4xf32>) -> (tensor<i32>, tensor<4x4xf32>)
+  %l = stablehlo.reduce(%0#1 init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
+  return %l : tensor<f32>
+}
+
+// -----
+
+func.func private @layer(%h: tensor<4x4xf32>, %w: tensor<4x4xf32>) -> tensor<4x4xf32> {
+  %a = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] {pcp.stage = 1} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  // expected-error@+1 {{stage cycle: it is on stage 0 and reads a value of stage 1}}
+  %g = stablehlo.tanh %a {pcp.stage = 0} : tensor<4x4xf32>
+  return %g : tensor<4x4xf32>
+}
+func.func @in_a_call(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %w: tensor<4x4xf32> {pcp.name = "w", pcp.role = "param"}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = call @layer(%x, %w) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %l = stablehlo.reduce(%0 init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
+  return %l : tensor<f32>
+}
+
+// -----
+
+func.func private @layer(%h: tensor<4x4xf32>, %w: tensor<4x4xf32>) -> tensor<4x4xf32> {
+  // expected-error@+1 {{stage cycle: it is on stage 0 and reads a value of stage 1}}
+  %a = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] {pcp.stage = 0} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %g = stablehlo.tanh %a {pcp.stage = 1} : tensor<4x4xf32>
+  return %g : tensor<4x4xf32>
+}
+func.func @called_twice(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %w: tensor<4x4xf32> {pcp.name = "w", pcp.role = "param"}, %v: tensor<4x4xf32> {pcp.name = "v", pcp.role = "param"}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = call @layer(%x, %w) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %1 = call @layer(%0, %v) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %l = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
+  return %l : tensor<f32>
+}
+
+// -----
+
+func.func private @layer(%h: tensor<4x4xf32>, %w: tensor<4x4xf32>) -> tensor<4x4xf32> {
+  // expected-error@+1 {{stage cycle: it is on stage 0 and reads a value of stage 1}}
+  %a = stablehlo.dot_general %h, %w, contracting_dims = [1] x [0] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %g = stablehlo.tanh %a : tensor<4x4xf32>
+  return %g : tensor<4x4xf32>
+}
+func.func @marked_calls(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %w: tensor<4x4xf32> {pcp.name = "w", pcp.role = "param"}, %v: tensor<4x4xf32> {pcp.name = "v", pcp.role = "param"}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = call @layer(%x, %w) {pcp.stage = 1} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %1 = call @layer(%0, %v) {pcp.stage = 0} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %l = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
+  return %l : tensor<f32>
+}
+
+// -----
+
+func.func @mark_of_a_name(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %w: tensor<4x4xf32> {pcp.name = "w", pcp.role = "param"}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  // expected-error@+1 {{pcp.stage is the number of a stage, not "one"}}
+  %a = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {pcp.stage = "one"} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %l = stablehlo.reduce(%a init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
+  return %l : tensor<f32>
+}
+
+// -----
+
+// expected-error@+1 {{no op is on stage 1; mark one, or use fewer}}
+func.func @nobody(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %w: tensor<4x4xf32> {pcp.name = "w", pcp.role = "param"}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %a = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {pcp.stage = 0} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %l = stablehlo.reduce(%a init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
+  return %l : tensor<f32>
+}
+
+// -----
+
+func.func private @layer(%h: tensor<4x4xf32>) -> tensor<4x4xf32> {
+  // expected-error@+1 {{is marked pcp.stage = 1, in a function that is called with pcp.stage = 0 at}}
+  %g = stablehlo.tanh %h {pcp.stage = 1} : tensor<4x4xf32>
+  return %g : tensor<4x4xf32>
+}
+func.func @contradiction(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = call @layer(%x) {pcp.stage = 0} : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %l = stablehlo.reduce(%0 init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
+  return %l : tensor<f32>
+}

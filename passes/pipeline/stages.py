@@ -21,11 +21,11 @@ from pcp.passes.functions import (
 )
 from pcp.passes.pipeline.cuts import Chain, best_cuts
 from pcp.passes.pipeline.flow import Flow
+from pcp.passes.pipeline.marks import MARK, mark_of
 from pcp.passes.pipeline.microbatches import AXIS, Separated
 from pcp.passes.pipeline.work import size_bytes, work
 from pcp.passes.rewriting import refuse
-
-MARK = "pcp.stage"
+from pcp.passes.sharding.flow import walk
 
 #: How many times slower than with free cuts a stage may be before a parameter that
 #: is used all over the program is an error.
@@ -124,8 +124,7 @@ def assign(flow: Flow, separated: Separated, wanted: Wanted, homes: Homes) -> St
             f"has {len(forward)} ops between data and loss, too few for "
             f"{wanted.stages} stages; use fewer stages",
         )
-    marked = any(MARK in flow.ops[n].attributes for n in forward)
-    if marked:
+    if _is_marked([flow.ops[n] for n in forward]):
         _by_marks(stages, forward)
     else:
         _by_cuts(stages, forward, separated, wanted, homes)
@@ -138,6 +137,21 @@ def assign(flow: Flow, separated: Separated, wanted: Wanted, homes: Homes) -> St
 # --- forward, by the user's marks ---
 
 
+def _is_marked(ops: list[ir.Operation]) -> bool:
+    """Whether some op has a mark; one inside of another op cannot be a stage's own."""
+    for op in ops:
+        for region in op.regions:
+            for inner in walk(region.blocks[0]):
+                if MARK in inner.attributes:
+                    refuse(
+                        inner,
+                        f"has a mark {MARK} inside of a {op.name}, which runs whole on "
+                        f"one stage; mark the {op.name} at "
+                        f"{location_string(op.location)}",
+                    )
+    return any(MARK in op.attributes for op in ops)
+
+
 def _by_marks(stages: Stages, forward: list[int]) -> None:
     """An op without a mark is on the last stage that it reads from."""
     flow = stages.flow
@@ -145,9 +159,8 @@ def _by_marks(stages: Stages, forward: list[int]) -> None:
         op = flow.ops[number]
         sources = [stages.of_value(v) for v in flow.mains(number)]
         latest = max((s for s in sources if s is not None), default=0)
-        stage = latest
-        if MARK in op.attributes:
-            stage = ir.IntegerAttr(op.attributes[MARK]).value
+        mark = mark_of(op)
+        stage = latest if mark is None else mark
         if not 0 <= stage < stages.count:
             refuse(op, f"{MARK} = {stage}, and there are {stages.count} stages")
         if stage < latest:

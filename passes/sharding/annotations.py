@@ -7,9 +7,9 @@ from pcp.dialect.context import location_string
 from pcp.errors import PassError, nearest
 from pcp.mesh import Mesh
 from pcp.passes.rewriting import refuse
-from pcp.passes.sharding.flow import Graph, block_of, walk
-from pcp.passes.sharding.layout import SHARDING, Annotation
-from pcp.passes.sharding.ports import port_shardings
+from pcp.passes.sharding.flow import Graph, block_of, returned, walk
+from pcp.passes.sharding.layout import SHARDING, Annotation, from_attribute
+from pcp.passes.sharding.ports import op_shardings, port_shardings
 
 #: The number of a value in the graph, its annotation, the op that says it, and of a
 #: function at which port.
@@ -29,6 +29,40 @@ def annotations(
         yield number, annotation
 
 
+def check_shardings(function: ir.Operation, mesh: Mesh) -> None:
+    """Raise at a sharding in the function that no tensor can have.
+
+    For a pass that takes what propagation leaves, and may get what a user wrote.
+    """
+    block = block_of(function, 0)
+    results = returned(block).operands
+    for which, word, values in (
+        ("arg_attrs", "argument", list(block.arguments)),
+        ("res_attrs", "result", list(results)),
+    ):
+        given = port_shardings(function, which, len(values))
+        for i, (value, sharding) in enumerate(zip(values, given, strict=True)):
+            _check_value(value, sharding, mesh, function, f"{word} {i}: ")
+    for op in walk(block):
+        if op.name in ("pcp.constraint", "pcp.reshard"):
+            _check_value(op.results[0], op.attributes["sharding"], mesh, op, "")
+        if SHARDING in op.attributes:
+            for value, sharding in zip(op.results, op_shardings(op), strict=True):
+                _check_value(value, sharding, mesh, op, "")
+
+
+def _check_value(
+    value: ir.Value,
+    sharding: ir.Attribute | None,
+    mesh: Mesh,
+    op: ir.Operation,
+    port: str,
+) -> None:
+    if sharding is not None and isinstance(value.type, ir.RankedTensorType):
+        shape = tuple(ir.RankedTensorType(value.type).shape)
+        _check(Annotation.read(sharding), shape, mesh, op, port)
+
+
 def _ports(function: ir.Operation, graph: Graph) -> Iterator[Written]:
     arguments = block_of(function, 0).arguments
     for which, word, numbers in (
@@ -43,15 +77,31 @@ def _ports(function: ir.Operation, graph: Graph) -> Iterator[Written]:
 
 def _ops(function: ir.Operation, graph: Graph) -> Iterator[Written]:
     for op in walk(block_of(function, 0)):
+        given = op_shardings(op) if SHARDING in op.attributes else []
         if op.name in ("pcp.constraint", "pcp.reshard"):
-            yield graph.index[op.results[0]], op.attributes["sharding"], op, ""
-        elif SHARDING in op.attributes:
-            shardings = list(ir.ArrayAttr(op.attributes[SHARDING]))
-            if len(shardings) != len(op.results):
-                refuse(op, f"{SHARDING} has {len(shardings)} entries for its results")
-            for result, sharding in zip(op.results, shardings, strict=True):
-                if (number := graph.number(result)) is not None:
-                    yield number, sharding, op, ""
+            asked = op.attributes["sharding"]
+            if given and not _extends(given[0], asked):
+                refuse(
+                    op,
+                    f"it asks for {asked} and says of its result {given[0]}; keep one "
+                    "of them",
+                )
+            yield graph.index[op.results[0]], asked, op, ""
+            continue
+        for result, sharding in zip(op.results, given, strict=False):
+            if (number := graph.number(result)) is not None:
+                yield number, sharding, op, ""
+
+
+def _extends(found: ir.Attribute, asked: ir.Attribute) -> bool:
+    """Whether a layout is what is asked for, or that and more in open dimensions."""
+    wanted, layout = Annotation.read(asked), from_attribute(found)
+    return len(layout.dims) == len(wanted.layout.dims) and all(
+        own == said or (not closed and own[: len(said)] == said)
+        for own, said, closed in zip(
+            layout.dims, wanted.layout.dims, wanted.closed, strict=True
+        )
+    )
 
 
 def _check(

@@ -13,11 +13,11 @@ from pcp.passes.sharding.factors import (
     operand_layouts,
     project,
 )
-from pcp.passes.sharding.flow import CONTROL_FLOW, block_of
+from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.layout import SHARDING, Layout, from_attribute
 from pcp.passes.sharding.local import check_closed
 from pcp.passes.sharding.manual import FROM_PART, TO_PART
-from pcp.passes.sharding.ports import port_shardings
+from pcp.passes.sharding.ports import op_shardings, port_shardings
 from pcp.passes.sharding.rules import rule_of
 
 
@@ -40,7 +40,31 @@ class Plan:
                 refuse(function, "an argument has no pcp.sharding; propagate first")
             plan.layouts[argument] = from_attribute(sharding)
         plan._block(entry, mesh)
+        plan._check_returned(function)
         return plan
+
+    def _check_returned(self, function: ir.Operation) -> None:
+        """What the function returns lies as its border says."""
+        end = returned(block_of(function, 0))
+        given = port_shardings(function, "res_attrs", len(end.operands))
+        wanted = [None if said is None else from_attribute(said) for said in given]
+        self._check_handed(end, end.operands, wanted)
+
+    def _check_handed(
+        self,
+        op: ir.Operation,
+        values: Sequence[ir.Value],
+        wanted: Sequence[Layout | None],
+    ) -> None:
+        """Values that become others lie as these do."""
+        for i, (value, layout) in enumerate(zip(values, wanted, strict=True)):
+            own = self.layouts[value]
+            if layout is not None and _differ(own, layout):
+                refuse(
+                    op,
+                    f"operand {i} lies {own}, and what it becomes {layout}; run "
+                    "pcp-insert-reshards first",
+                )
 
     def _block(self, block: ir.Block, mesh: Mesh) -> None:
         for view in block.operations:
@@ -49,12 +73,7 @@ class Plan:
 
     def _op(self, op: ir.Operation, mesh: Mesh) -> None:
         if op.name in CONTROL_FLOW:
-            self._results(op)
-            for region in op.regions:
-                carried = [self.layouts[r] for r in op.results]
-                arguments = region.blocks[0].arguments
-                self.layouts.update(zip(arguments, carried, strict=False))
-                self._block(region.blocks[0], mesh)
+            self._control_flow(op, mesh)
         elif op.name == "pcp.reshard":
             self.layouts[op.results[0]] = from_attribute(op.attributes["sharding"])
         elif len(op.results):
@@ -62,13 +81,27 @@ class Plan:
             if op.name not in (TO_PART, FROM_PART):
                 self._rule(op, mesh)
 
+    def _control_flow(self, op: ir.Operation, mesh: Mesh) -> None:
+        self._results(op)
+        carried = [self.layouts[r] for r in op.results]
+        is_loop = op.name == "stablehlo.while"
+        if is_loop:
+            self._check_handed(op, op.operands, carried)
+        for number, region in enumerate(op.regions):
+            block = region.blocks[0]
+            self.layouts.update(zip(block.arguments, carried, strict=False))
+            self._block(block, mesh)
+            if not (is_loop and number == 0):  # the condition gives a truth
+                end = returned(block)
+                self._check_handed(end, end.operands, carried)
+
     def _results(self, op: ir.Operation) -> None:
         if SHARDING not in op.attributes:
             if not all(isinstance(r.type, ir.RankedTensorType) for r in op.results):
                 self.layouts.update((r, Layout(())) for r in op.results)
                 return
             refuse(op, f"it has no {SHARDING}; run pcp-propagate-sharding first")
-        shardings = ir.ArrayAttr(op.attributes[SHARDING])
+        shardings = op_shardings(op)
         for result, sharding in zip(op.results, shardings, strict=True):
             self.layouts[result] = from_attribute(sharding)
 
@@ -91,6 +124,11 @@ class Plan:
                 refuse(op, "its tensors do not fit; run pcp-insert-reshards first")
         self.rules[op] = rule, assignment
         check_closed(op)
+
+
+def _differ(one: Layout, other: Layout) -> bool:
+    """The order of axes counts in dimensions, not in pending sums."""
+    return one.dims != other.dims or set(one.unreduced) != set(other.unreduced)
 
 
 def _possible(

@@ -1,9 +1,14 @@
-"""`pcp.sharding` on the arguments and results of a function."""
+"""`pcp.sharding` on the arguments and results of a function, and on ops."""
 
 from collections.abc import Sequence
 
+from pcp.dialect.attributes import check_kind
+from pcp.dialect.base import Invalid
 from pcp.dialect.bindings import ir
+from pcp.passes.rewriting import refuse
 from pcp.passes.sharding.layout import SHARDING
+
+_PORTS = {"arg_attrs": "argument", "res_attrs": "result"}
 
 
 def port_shardings(
@@ -13,7 +18,31 @@ def port_shardings(
     if which not in function.attributes:
         return [None] * count
     entries = [ir.DictAttr(entry) for entry in ir.ArrayAttr(function.attributes[which])]
-    return [entry[SHARDING] if SHARDING in entry else None for entry in entries]
+    given = [entry[SHARDING] if SHARDING in entry else None for entry in entries]
+    for i, attribute in enumerate(given):
+        if attribute is not None:
+            _check_kind(function, f"{_PORTS[which]} {i}: {SHARDING}", attribute)
+    return given
+
+
+def op_shardings(op: ir.Operation) -> list[ir.Attribute]:
+    """`pcp.sharding` of each result of an op that has it."""
+    said = op.attributes[SHARDING]
+    if not isinstance(said, ir.ArrayAttr):
+        refuse(op, f"{SHARDING} is a list with an entry for each result, not {said}")
+    given = list(said)
+    if len(given) != len(op.results):
+        refuse(op, f"{SHARDING} has {len(given)} entries for {len(op.results)} results")
+    for attribute in given:
+        _check_kind(op, f"an entry of {SHARDING}", attribute)
+    return given
+
+
+def _check_kind(op: ir.Operation, what: str, attribute: ir.Attribute) -> None:
+    try:
+        check_kind(attribute)
+    except Invalid as error:
+        refuse(op, f"{what}: {error}")
 
 
 def set_port_shardings(

@@ -21,10 +21,10 @@ func.func @main(%x: tensor<8x4xf32> {pcp.name = "x", pcp.role = "data"},
 MESH = Mesh("m", {"dp": 2, "tp": 2})
 
 
-def _annotated(folder: Path, tensors: object) -> str:
+def _annotated(folder: Path, tensors: object, model: str = MODEL) -> str:
     path = folder / "rules.json"
     path.write_text(json.dumps({"tensors": tensors}))
-    module = parse(MODEL)
+    module = parse(model)
     with module.context:
         annotate(module, MESH, str(path))
     return str(module)
@@ -63,3 +63,33 @@ def test_a_tensor_that_is_said_twice(tmp_path: Path) -> None:
     path.write_text('{"tensors": {"w": [["dp"]], "w": [[]]}}')
     with pytest.raises(ConfigError, match=r"s\.json: w: said twice"):
         Rules.read(path)
+
+
+SAID = MODEL.replace(
+    'pcp.name = "x"',
+    'pcp.name = "x", pcp.sharding = #pcp.sharding<@m, [["tp"], []], [], []>',
+)
+
+
+def test_the_program_holds_before_a_pattern(tmp_path: Path) -> None:
+    for tensors in ({"*": [["dp"]]}, {"x": [["tp"]], "*": [["dp"]]}):
+        text = _annotated(tmp_path, tensors, SAID)
+        assert 'pcp.sharding<@m, [["tp"], []], [], []>' in text  # x
+        assert 'pcp.sharding<@m, [["dp"], []], [], []>' in text  # up.weight
+
+
+def test_a_name_may_not_contradict_the_program(tmp_path: Path) -> None:
+    says = (
+        r"rules\.json: x is to lie \[dp, \.\], and the program says \[tp, \.\] \(-:2:1"
+    )
+    with pytest.raises(ConfigError, match=says):
+        _annotated(tmp_path, {"x": [["dp"]]}, SAID)
+
+
+def test_what_has_no_name_fits_no_pattern(tmp_path: Path) -> None:
+    """A function that others call has arguments without names."""
+    called = "func.func private @g(%y: tensor<8xf32>) -> tensor<8xf32> {\n" + (
+        "  return %y : tensor<8xf32>\n}\n"
+    )
+    text = _annotated(tmp_path, {"*": [["dp"]]}, MODEL + called)
+    assert "func.func private @g(%arg0: tensor<8xf32>) -> tensor<8xf32>" in text

@@ -1,0 +1,16 @@
+"""The user's marks: `pcp.stage` on an op or a call says its pipeline stage."""
+
+from pcp.dialect.bindings import ir
+from pcp.passes.rewriting import refuse
+
+MARK = "pcp.stage"
+
+
+def mark_of(op: ir.Operation) -> int | None:
+    """The stage that an op is marked with; None without a mark."""
+    if MARK not in op.attributes:
+        return None
+    said = op.attributes[MARK]
+    if not isinstance(said, ir.IntegerAttr):
+        refuse(op, f"{MARK} is the number of a stage, not {said}")
+    return ir.IntegerAttr(said).value
