@@ -2,12 +2,13 @@
 
     python benchmarks/wan.py [--world 2] [--rate 1e9] [--rtt 0.1] [--loss 0]
                              [--sizes 16 64] [--rounds 3] [--only pcp gloo ...]
-                             [--without-root] [--undisturbed]
+                             [--without-root] [--undisturbed] [--slow 0:1:20]
 
 Needs root (network namespaces and /dev/net/tun) and, for gloo, torch. Every
 member lives in a namespace of its own; one loop of this process carries the
 packets between them: a member's packets leave at `--rate` bits per second, wait
-in a queue of 16 MB, are lost at random, and arrive half a round trip later.
+in a queue of 16 MB, are lost at random, and arrive half a round trip later. From
+rank 0 to rank 1 `--slow 0:1:20` makes the network 20 times slower.
 With `--undisturbed` other programs get the processors only when these leave them:
 what a machine for itself would measure, on one that is shared.
 Prints the median seconds of a float32 all-reduce, and 2(N-1)/N times the array's
@@ -15,6 +16,7 @@ bits over that time. The contestants:
 
     pcp        as it comes: as many connections as the distance asks for
     pcp/N      with streams=N
+    ring       pcp along the ring that it finds best
     int8       pcp, compressed; int8/N with streams=N
     gloo       torch.distributed
 """
@@ -31,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -52,6 +54,8 @@ _PORT = 29500
 CONTESTANTS = ("pcp", "pcp/1", "int8", "gloo")
 _WITHOUT_ROOT = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"]
 Reduce = Callable[[np.ndarray], object]
+Slow = tuple[int, int, float]
+"""From a member, to a member, how many times slower."""
 
 
 # --- The network ---
@@ -95,14 +99,22 @@ def namespace(rank: int, offload: bool) -> Iterator[tuple[str, int]]:
 class Network:
     """Carries packets between the members' devices, late and at a limited rate."""
 
-    def __init__(self, tuns: list[int], rate: float, rtt: float, loss: float) -> None:
+    def __init__(
+        self,
+        tuns: list[int],
+        rate: float,
+        rtt: float,
+        loss: float,
+        slow: Sequence[Slow] = (),
+    ) -> None:
         self._ports = {
             bytes(map(int, address(rank).split("."))): tun
             for rank, tun in enumerate(tuns)
         }
         self._tuns = tuns
         self._rate, self._delay, self._loss = rate / 8, rtt / 2, loss
-        self._free = dict.fromkeys(tuns, 0.0)
+        self._slow = {(tuns[a], tuns[b]): factor for a, b, factor in slow}
+        self._free: dict[Any, float] = dict.fromkeys([*tuns, *self._slow], 0.0)
         self._under_way: list[tuple[float, int, int, bytes]] = []
         self._order = 0
         self._random = random.Random(0)
@@ -138,16 +150,19 @@ class Network:
         target = self._ports.get(packet[_HEAD + 16 : _HEAD + 20])
         if packet[_HEAD] >> 4 != 4 or target is None:
             return
-        start = max(now, self._free[tun])
-        if (start - now) * self._rate > _QUEUE_BYTES:
+        factor = self._slow.get((tun, target))
+        line = tun if factor is None else (tun, target)
+        rate = self._rate / (factor or 1.0)
+        start = max(now, self._free[line])
+        if (start - now) * rate > _QUEUE_BYTES:
             self.dropped["full"] += 1
             return
-        self._free[tun] = start + _on_the_line(packet) / self._rate
+        self._free[line] = start + _on_the_line(packet) / rate
         if self._random.random() < self._loss:
             self.dropped["loss"] += 1
             return
         self._order += 1
-        arrival = self._free[tun] + self._delay
+        arrival = self._free[line] + self._delay
         heapq.heappush(self._under_way, (arrival, self._order, target, packet))
 
     def _deliver(self) -> None:
@@ -171,7 +186,15 @@ def _on_the_line(packet: bytes) -> int:
 # --- The members ---
 
 
-def pcp(rank: int, world: int, port: int, streams: Any = 1, **options: Any) -> Reduce:
+def pcp(
+    rank: int,
+    world: int,
+    port: int,
+    streams: Any = 1,
+    *,
+    arranged: bool = False,
+    **options: Any,
+) -> Reduce:
     """pcp's all_reduce; `compression=` and the like are handed on."""
     from pcp.runtime.communicator import Communicator
 
@@ -182,6 +205,10 @@ def pcp(rank: int, world: int, port: int, streams: Any = 1, **options: Any) -> R
         silence=60.0,
         streams=streams,
     )
+    if arranged:
+        topology = comm.optimize_topology()
+        if rank == 0:
+            print(f"ring {' > '.join(map(str, topology.order))}", flush=True)
     return lambda array: comm.all_reduce(array, timeout=300, **options)
 
 
@@ -206,7 +233,8 @@ def contestant(name: str, rank: int, world: int, port: int) -> Reduce:
     kind, _, streams = name.partition("/")
     if kind == "gloo":
         return gloo(rank, world, port)
-    options = {"compression": "int8"} if kind == "int8" else {}
+    options: dict[str, Any] = {"compression": "int8"} if kind == "int8" else {}
+    options |= {"arranged": True} if kind == "ring" else {}
     return pcp(rank, world, port, int(streams) if streams else "auto", **options)
 
 
@@ -270,6 +298,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=1e9, help="bits per second")
     parser.add_argument("--rtt", type=float, default=0.1, help="seconds")
     parser.add_argument("--loss", type=float, default=0.0, help="probability")
+    parser.add_argument("--slow", type=_slow, nargs="*", default=[])
     parser.add_argument("--sizes", type=float, nargs="+", default=[16, 64])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=CONTESTANTS)
@@ -283,6 +312,11 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rank", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--line", help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def _slow(text: str) -> Slow:
+    source, target, factor = text.split(":")
+    return int(source), int(target), float(factor)
 
 
 def main() -> int:
@@ -302,7 +336,11 @@ def main() -> int:
             stack.enter_context(namespace(r, offload)) for r in range(options.world)
         ]
         network = Network(
-            [tun for _, tun in spaces], options.rate, options.rtt, options.loss
+            [tun for _, tun in spaces],
+            options.rate,
+            options.rtt,
+            options.loss,
+            options.slow,
         )
         line = stack.enter_context(tempfile.NamedTemporaryFile())
         line.write(bytes(8 * options.world))
