@@ -2,6 +2,7 @@
 
     python benchmarks/collectives.py [--world 2] [--sizes 1 8 64] [--rounds 15]
                                      [--undisturbed] [--mpi tcp|memory]
+                                     [--plot rates.svg]
 
 Needs torch (the `torch` extra). Prints medians in milliseconds for float32
 arrays, on the clock and of CPU time (which other load disturbs less), and the
@@ -13,6 +14,8 @@ once before anything is timed. The contestants:
     int8     the same, compressed
     gloo     torch.distributed
     mpi      with --mpi tcp or --mpi memory: mpi4py's Allreduce over that of Open MPI
+    copy     what the machine does alone: the array copied once by every process
+    wire     the bytes of a ring each way over bare loopback connections, no sums
 
 With `--undisturbed` (root) other programs get the processors only when these leave
 them: what a machine for itself would measure, on one that is shared.
@@ -25,9 +28,11 @@ import argparse
 import os
 import platform
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -39,6 +44,8 @@ from pcp.runtime.communicator import Communicator
 from pcp.runtime.rendezvous import Rendezvous
 
 Call = Callable[[np.ndarray], object]
+ALONE = ("copy", "wire")
+PIECE = 512 << 10
 
 
 def timed(what: Callable[[], object]) -> tuple[float, float]:
@@ -68,6 +75,43 @@ def contestants(memory: Communicator, tcp: Communicator, mpi: bool) -> dict[str,
     return calls
 
 
+class Alone:
+    """What reduces nothing: how fast memory and loopback TCP are by themselves."""
+
+    def __init__(self, comm: Communicator) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        ports = comm.all_gather(np.array([listener.getsockname()[1]]))
+        after = int(ports[(comm.rank + 1) % comm.world_size])
+        self._out = socket.create_connection(("127.0.0.1", after))
+        self._in, _ = listener.accept()
+        listener.close()
+        self._share = 2 * (comm.world_size - 1) / comm.world_size
+        self._room = memoryview(bytearray(PIECE))
+        self._spare = np.empty(0, np.float32)
+
+    def copy(self, array: np.ndarray) -> None:
+        """Once through memory."""
+        if self._spare.size != array.size:
+            self._spare = np.zeros_like(array)
+        np.copyto(self._spare, array)
+
+    def wire(self, array: np.ndarray) -> None:
+        """As many bytes as a ring sends and receives."""
+        nbytes = int(array.nbytes * self._share)
+        sender = threading.Thread(target=self._send, args=(array, nbytes))
+        sender.start()
+        while nbytes:
+            nbytes -= self._in.recv_into(self._room[: min(nbytes, PIECE)])
+        sender.join()
+
+    def _send(self, array: np.ndarray, nbytes: int) -> None:
+        octets = array.view(np.uint8).data
+        while nbytes:
+            part = octets[: min(nbytes, len(octets))]
+            self._out.sendall(part)
+            nbytes -= len(part)
+
+
 def measure(
     calls: dict[str, Call], comm: Communicator, size: int, rounds: int
 ) -> dict[str, tuple[float, float]]:
@@ -76,6 +120,8 @@ def measure(
     expected = comm.world_size * (comm.world_size + 1) / 2
     for name, call in calls.items():
         call(arrays[name])
+        if name in ALONE:
+            continue
         if not np.allclose(arrays[name], expected, rtol=0.02):
             raise SystemExit(f"{name} does not add up")
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
@@ -112,13 +158,18 @@ def member(rank: int, world: int, addresses: list[str], options) -> None:
         "gloo", init_method=f"tcp://{addresses[2]}", rank=rank, world_size=world
     )
     calls = contestants(*comms, bool(options.mpi))
+    alone = Alone(comms[0])
+    calls |= {name: getattr(alone, name) for name in ALONE}
     if rank == 0:
         print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores")
         print(f"{world} processes, {options.rounds} rounds, medians: ms (Gloo / it)")
         for kind in ("clock", "CPU"):
             print(f"{'MiB':>8} " + "".join(f"{f'{n}, {kind}':>18}" for n in calls))
+    rows = {}
     for mib in options.sizes:
-        times = measure(calls, comms[0], int(mib * (1 << 18)), options.rounds)
+        times = rows[mib] = measure(
+            calls, comms[0], int(mib * (1 << 18)), options.rounds
+        )
         if rank == 0:
             for kind in (0, 1):
                 gloo = times["gloo"][kind]
@@ -127,9 +178,29 @@ def member(rank: int, world: int, addresses: list[str], options) -> None:
                 )
                 print(f"{mib:>8.4g} " + "".join(f"{cell:>18}" for cell in row))
             sys.stdout.flush()
+    if rank == 0 and options.plot:
+        plot(rows, options.plot)
     dist.destroy_process_group()
     for comm in comms:
         comm.close()
+
+
+def plot(rows: dict[float, dict[str, tuple[float, float]]], path: str) -> None:
+    """Algorithmic bandwidth, the array's bytes over the time, by size."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    for name in next(iter(rows.values())):
+        rates = [mib * 1.048576 / times[name][0] for mib, times in rows.items()]
+        axes.plot(list(rows), rates, "--" if name in ALONE else "o-", label=name)
+    axes.set(xscale="log", yscale="log", xlabel="MiB", ylabel="GB/s")
+    axes.legend()
+    axes.grid(alpha=0.3)
+    figure.savefig(path)
+    pyplot.close(figure)
 
 
 MPI = {
@@ -152,8 +223,6 @@ def mpirun(options: argparse.Namespace) -> list[str]:
 
 def free_ports(count: int) -> list[int]:
     """Ports that were free a moment ago; two programs need to know them."""
-    import socket
-
     socks = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [sock.getsockname()[1] for sock in socks]
     for sock in socks:
@@ -172,6 +241,7 @@ def main() -> int:
     parser.add_argument(
         "--undisturbed", action="store_true", help="before all other programs; root"
     )
+    parser.add_argument("--plot", help="draw the rates into this file")
     parser.add_argument("--mpi", choices=tuple(MPI), help="also Open MPI, over this")
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--at", nargs=3, default=[], help=argparse.SUPPRESS)
