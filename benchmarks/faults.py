@@ -47,7 +47,7 @@ def storm(flags: argparse.Namespace) -> None:
         heartbeat_limit_seconds=4.0,
     )
     with ExitStack() as stack:
-        changes["model_path"] = _tiny(stack)
+        changes["model_path"] = _tiny(stack, keep)
         run = stack.enter_context(started(flags.workers, keep, **changes))
         parts = Parts.read(run.log.parent / "parts.json")
         done = _strike(run, plan, parts, flags)
@@ -127,7 +127,7 @@ def soak(flags: argparse.Namespace) -> None:
     """Rounds of one step with churn; what the processes hold must not grow."""
     rng = random.Random(flags.seed)
     with ExitStack() as stack:
-        changes = _endless(tau=1, model_path=_tiny(stack), checkpoint_every=100)
+        changes = _endless(tau=1, model_path=_tiny(stack, None), checkpoint_every=100)
         run = stack.enter_context(started(flags.workers, **changes))
         seen: dict[str, list[Usage]] = {"shepherd": [], "worker": []}
         slots, steady = Slots(run.node), children(run.node)[0]  # never killed
@@ -168,10 +168,13 @@ def _growth(name: str, usage: Sequence[Usage]) -> list[str]:
     return grown
 
 
-def _tiny(stack: ExitStack) -> str:
-    """A model whose steps take a millisecond, compiled, in a folder for a while."""
-    path = Path(stack.enter_context(tempfile.TemporaryDirectory()), "tiny.pcp")
-    bundle(width=16, layers=1, block=16, batch=2, algorithm="diloco").write(path)
+def _tiny(stack: ExitStack, keep: Path | None) -> str:
+    """A model whose steps take a millisecond, compiled; kept, or there for a while."""
+    folder = keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    folder.mkdir(exist_ok=True)
+    path = folder / "tiny.pcp"
+    if not path.exists():
+        bundle(width=16, layers=1, block=16, batch=2, algorithm="diloco").write(path)
     return str(path)
 
 
