@@ -176,6 +176,13 @@ class Experiment(BaseModel):
         description="what a token of late steps counts for each round that they are "
         "late, against one in time",
     )
+    rejoin_rounds: int = Field(
+        10,
+        ge=0,
+        description="rounds after which a worker that lost touch and comes back still "
+        "keeps its inner optimizer's state and what it had not sent; later it takes a "
+        "veteran's, as a newcomer does",
+    )
     uneven_steps: bool = Field(
         False,
         description="give slower workers fewer inner steps, by their measured speed, "

@@ -128,12 +128,14 @@ class Welcome(Message, frozen=True):
 class Restore(Message, frozen=True):
     """Take the state of `round` from `source`, then say `Ready`.
 
-    Without a source the state is made from the seed.
+    Without a source the state is made from the seed. A worker that comes back may
+    `keep` its inner optimizer's state, and what it has not sent yet.
     """
 
     kind: Literal["restore"] = "restore"
     round: Count
     source: Name | None
+    keep: bool = False
 
 
 class Ready(Message, frozen=True):

@@ -95,7 +95,8 @@ class Recovery:
             # Before any holder: only here is what this worker had of its own.
             self._restore_saved(member)
         elif holders:
-            self._restore(member, holders[0].address, source=holders[0].name)
+            keep = {"keep": True} if self._fresh(member) else {}
+            self._restore(member, holders[0].address, source=holders[0].name, **keep)
         elif round_ == 0:
             self._restore(member, None, source=SEED)
 
@@ -203,7 +204,18 @@ class Recovery:
         """`said` is what the ledger will say about where the state is from."""
         self._shepherd.rounds.forget(member)
         member.state, member.committed, member.taking = RESTORING, None, said
-        member.send(Restore(round=self._shepherd.committed, source=address))
+        keep, round_ = bool(said.get("keep")), self._shepherd.committed
+        member.send(Restore(round=round_, source=address, keep=keep))
+
+    def _fresh(self, member: Member) -> bool:
+        """Whether a worker that comes back may go on with what is its own.
+
+        It holds a round of this history, not long ago, under the same program.
+        """
+        held, limit = member.committed, self._shepherd.experiment.rejoin_rounds
+        if held is None or member.hello.bundle != member.bundle:
+            return False
+        return 0 < self._shepherd.committed - held <= limit
 
     def _rewind(self) -> None:
         shepherd, progress = self._shepherd, self._shepherd.ledger.progress

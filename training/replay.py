@@ -35,7 +35,7 @@ from pcp.training.holding import Holding
 from pcp.training.leases import Range, size
 from pcp.training.protocol import Commit, GroupFailed, Message, Prepared, RoundStart
 from pcp.training.recovery import snapshot_of
-from pcp.training.resharding import reshard
+from pcp.training.resharding import rejoining, reshard
 from pcp.training.round_runner import RoundRunner
 from pcp.training.saving import assembled
 
@@ -239,6 +239,8 @@ class Replay:
         name, index, round_ = (record[key] for key in ("worker", "index", "round"))
         actor = self._stand_in(record)
         state = self._source(record)
+        if state is not None and record.get("keep"):
+            state = rejoining(state, actor.holding.snapshot()[1], index)
         actor.holding.forget()
         if state is None:
             actor.trainer.fresh(self.experiment.seed)

@@ -22,6 +22,7 @@ import numpy as np
 
 from pcp.errors import StateMismatch
 from pcp.training.checkpoint import Checkpoint
+from pcp.training.state import INNER, OWN, PRIVATE, under
 from pcp.training.tensors import Arrays
 
 WEIGHT = "weight"
@@ -88,6 +89,23 @@ def _alike(array: Any, group: _Group, workers: int) -> _Group:
 
 def _wide(group: _Group) -> _Group:
     return [np.asarray(array, np.float64) for array in group]
+
+
+def rejoining(fetched: Arrays, held: Arrays, index: int) -> Arrays:
+    """What a worker restores that comes back: a veteran's state with its own in it.
+
+    `held` is its snapshot of the round it knows. It keeps the inner optimizer's state
+    and what it has not sent; what is in flight, and parameters of its own, were of a
+    round that is over.
+    """
+    inner = {k: a for k, a in held.items() if k.startswith(INNER)}
+    others = [k for k in fetched if not (inner and k.startswith(INNER))]
+    unsent = {
+        f"{PRIVATE}{index}/{name}": array
+        for name, array in under(f"{PRIVATE}{OWN}/", held).items()
+        if RULES.get(name.partition(".")[0]) is _kept
+    }
+    return {k: fetched[k] for k in others} | inner | unsent
 
 
 RULES: dict[str, Callable[[_Group, _Group, int], _Group]] = {

@@ -274,7 +274,8 @@ class Shepherd:
         if not progress.begin:
             self.ledger.append("begin", run=self.folder.name, **constants)
         constants_of_a_run.check(progress.begin, constants, str(self.folder.path))
-        settings = self.experiment.model_dump(exclude=SECRETS)
+        # What was not given stays so: an algorithm may have its own for it.
+        settings = self.experiment.model_dump(exclude=SECRETS, exclude_unset=True)
         if progress.settings != settings:
             self.ledger.append("started", experiment=settings)
         self.folder.make_latest()

@@ -48,6 +48,7 @@ from pcp.training.protocol import (
     Shutdown,
     Welcome,
 )
+from pcp.training.resharding import rejoining
 from pcp.training.round_runner import RoundRunner
 from pcp.training.tensors import Arrays
 
@@ -278,6 +279,7 @@ class Worker:
     def _restore(self, restore: Restore) -> None:
         """Take the state of a round: from the seed, a veteran or a checkpoint."""
         began = time.monotonic()
+        held = self._holding.snapshot()[1] if restore.keep else None
         self._holding.forget()
         reached = restore.round
         if restore.source is None:
@@ -288,6 +290,8 @@ class Worker:
                 self._link.send(Lacking(round=restore.round))
                 return
             reached, arrays = fetched
+            if held is not None:
+                arrays = rejoining(arrays, held, self._index)
             self._holding.trainer.restore(arrays, self._index)
         self._holding.hold(reached)
         seconds = time.monotonic() - began

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from contextlib import closing
 
 import pytest
@@ -34,26 +35,47 @@ def processes():
         yield started
 
 
+def _order(shepherd, action, **values):
+    give(shepherd.folder.path, {"action": action, **values}, None, 10.0)
+
+
+def _rounds(watcher, number):
+    """Wait for so many more."""
+    watcher.wait_for_round(watcher.rounds[-1].round + number)
+
+
+def _ready(shepherd, count):
+    """Wait until so many workers hold the state; no round begins meanwhile."""
+    until = time.monotonic() + 30
+    while len(shepherd.roster.holders(shepherd.committed)) != count:
+        assert time.monotonic() < until, shepherd.status()
+        time.sleep(0.01)
+    _order(shepherd, "resume")
+
+
 def test_a_run_with_deaths_newcomers_and_orders_is_made_again(tmp_path, processes):
-    exp = experiment(tmp_path, outer_loop_steps=14)
+    exp = experiment(tmp_path, outer_loop_steps=1000, max_epochs=1000)
     shepherd, watcher, thread = start_shepherd(exp, workers=3)
-    crew = [processes.start(WORKER, name, shepherd.port, 0.02) for name in "abc"]
+    crew = [processes.start(WORKER, name, shepherd.port, 0.01) for name in "abc"]
     watcher.wait_for_round(2)
     crew[0].signal(signal.SIGKILL)
-    watcher.wait_for_round(watcher.rounds[-1].round + 1)
-    give(shepherd.folder.path, {"action": "steps", "steps": 6}, None, 5.0)
-    crew[0] = processes.start(WORKER, "d", shepherd.port, 0.02)
-    crew[0].wait_for("joined with the state of round")
-    watcher.wait_for_round(watcher.rounds[-1].round + 2)
+    _rounds(watcher, 1)
+    _order(shepherd, "steps", steps=6)
+    _order(shepherd, "pause")
+    crew[0] = processes.start(WORKER, "d", shepherd.port, 0.01)
+    _ready(shepherd, 3)
+    _rounds(watcher, 2)
     crew[1].signal(signal.SIGKILL)
+    _rounds(watcher, 2)
+    _order(shepherd, "cancel")
     thread.finish()
     made, notes = replay(shepherd.folder.ledger)
     assert notes == []
-    assert [m.round for m in made] == list(range(1, 15))
-    assert all(m.same for m in made)
+    assert [m.round for m in made] == [r.round for r in watcher.rounds]
+    assert [m.difference() for m in made if not m.same] == []
+    assert [m.workers for m in made] == [r.workers for r in watcher.rounds]
     assert {m.workers for m in made} == {2, 3}
-    recorded = {m.round: m.loss_recorded for m in made}
-    assert all(m.loss_found == recorded[m.round] for m in made)
+    assert all(m.loss_found == m.loss_recorded for m in made)
     assert {m.steps for r in watcher.rounds for m in r.members} == {4, 6}
     _says_what_differs_first(shepherd.folder.ledger, tmp_path)
 
@@ -93,6 +115,45 @@ def _changed(path, new, change, kind=None):
         lines.append(ledgers._line(record | (change(record) if chosen else {})))
     new.write_bytes(b"".join(lines))
     return new
+
+
+@SLOW
+@pytest.mark.parametrize(("limit", "kept"), [(1000, True), (0, False)])
+def test_a_worker_that_lost_touch_keeps_its_inner_state(
+    tmp_path, processes, limit, kept
+):
+    """Frozen, dropped, back: what it kept decides the digests that follow."""
+    keys = {"heartbeat_limit_seconds": 0.6, "rejoin_rounds": limit}
+    exp = experiment(tmp_path, outer_loop_steps=1000, max_epochs=1000, **keys)
+    shepherd, watcher, thread = start_shepherd(exp, workers=2)
+    crew = [processes.start(WORKER, name, shepherd.port, 0.02) for name in "ab"]
+    watcher.wait_for_round(3)
+    crew[0].signal(signal.SIGSTOP)
+    try:
+        _rounds(watcher, 3)
+        assert watcher.rounds[-1].workers == 1
+        _order(shepherd, "pause")
+    finally:
+        crew[0].signal(signal.SIGCONT)
+    _ready(shepherd, 2)
+    _rounds(watcher, 2)
+    _order(shepherd, "cancel")
+    thread.finish()
+    assert watcher.rounds[-1].workers == 2
+    path = shepherd.folder.ledger
+    joined = [r for r in read(path)[0] if r["kind"] == "joined"]
+    assert [r["worker"] for r in joined if r["round"]] == ["a"]
+    assert bool(joined[-1].get("keep")) is kept
+    made, _ = replay(path)
+    assert [m.difference() for m in made if not m.same] == []
+
+    def otherwise(record):
+        return (
+            {"keep": not kept} if record["kind"] == "joined" and record["round"] else {}
+        )
+
+    made, _ = replay(_changed(path, tmp_path / "otherwise.jsonl", otherwise))
+    assert not made[-1].same, "a veteran's inner state is another one"
 
 
 @SLOW

@@ -13,7 +13,8 @@ from pcp.runtime.communicator import Communicator
 from pcp.training.checkpoint import Checkpoint
 from pcp.training.loading import load
 from pcp.training.recovery import snapshot_of
-from pcp.training.resharding import RULES, reshard
+from pcp.training.resharding import RULES, rejoining, reshard
+from pcp.training.state import prefixed
 
 CHANGES = [(1, 2), (3, 2), (2, 3), (4, 1)]
 OWN = ("error", "residue", "delta", "replica", "local", "momentum", "velocity")
@@ -112,6 +113,22 @@ def test_every_algorithm_has_rules_for_what_is_a_workers_own():
         kinds |= {slot.name for slot in slots if slot.private}
     assert {"error", "residue", "delta", "weight", "momentum", "velocity"} == kinds
     assert kinds <= set(RULES)
+
+
+def test_who_comes_back_keeps_its_inner_state_and_what_it_has_not_sent():
+    held, fetched = saved(2), saved(3)
+    mine = prefixed("inner/0/", [*held.workers[1]], held.workers[1].values())
+    mine |= prefixed("private/own/", [*held.private[1]], held.private[1].values())
+    theirs = {"parameter/w": fetched.parameters["w"]}
+    inner = fetched.workers[0]
+    theirs |= prefixed("inner/0/", [*inner], inner.values())
+    found = rejoining(theirs, mine, 5)
+    unsent = {"private/5/error.w", "private/5/residue.w"}
+    assert set(found) == {"parameter/w", "inner/0/m.w", "inner/0/step", *unsent}
+    assert found["inner/0/m.w"] is held.workers[1]["m.w"]
+    assert found["private/5/error.w"] is held.private[1]["error.w"]
+    alone = rejoining(theirs, {}, 5)  # where it has no state of its own
+    assert alone == theirs
 
 
 def flying(number: int) -> dict[str, np.ndarray]:

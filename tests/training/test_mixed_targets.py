@@ -1,0 +1,107 @@
+"""One run on two kinds of processor: code for any x86-64, and for exactly this one."""
+
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.bigram_model import write_experiment
+from helpers.processes import Processes
+from helpers.training_runs import start_shepherd
+
+from pcp.bundle import Bundle
+from pcp.runtime import Communicator
+from pcp.tools import training_job as jobs
+from pcp.tools.ledger import loader
+from pcp.training import checkpoint as checkpoints
+from pcp.training.data import Batch
+from pcp.training.ledger import check, read
+from pcp.training.loading import load
+from pcp.training.replay import Replay
+
+TARGETS = ("cpu", "cpu:host", "cpu", "cpu:host")
+ROUNDS = 6
+
+
+def _fused() -> bool:
+    """Whether this processor multiplies and adds in one rounding."""
+    about = Path("/proc/cpuinfo")
+    return about.exists() and " fma " in about.read_text()
+
+
+def _gradient(content: bytes) -> np.ndarray:
+    trainer = load(Bundle.from_bytes(content), "local-sync", None)
+    draw = np.random.default_rng(0)
+    ids = draw.integers(0, 64, (2, trainer.batch, trainer.block))
+    trainer.fresh(3)
+    (alone,) = Communicator.in_process(1)
+    trainer.join(alone)
+    trainer.begin()
+    for _ in range(20):
+        trainer.step([Batch(*ids)])
+    state = np.array(trainer._local[0])
+    alone.close()
+    trainer.close()
+    return state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "algorithm", ["diloco", "ddp", "streaming_diloco{fragments=1}"]
+)
+def test_replicas_agree_to_the_bit_on_two_kinds_of_processor(
+    tmp_path, monkeypatch, algorithm
+):
+    """Digests are compared in each commit, and with what all members hold behind it.
+
+    Each target is compiled once for the run, and not again for the next one.
+    """
+    monkeypatch.setenv("PCP_CACHE", str(tmp_path / "cache"))
+    write_experiment(
+        tmp_path,
+        outer_loop_steps=ROUNDS,
+        checkpoint_every=1,
+        algorithm=algorithm,
+        checkpoint_dir=str(tmp_path / "runs"),
+    )
+    exp = jobs.read_experiment(str(tmp_path / "x.json"))
+    asked: dict[str, bytes] = {}
+    compile_for = jobs.compiler_for(exp, lambda text: None)
+
+    def once(target: str) -> bytes:
+        assert target not in asked, f"{target} is compiled twice"
+        asked[target] = compile_for(target)
+        return asked[target]
+
+    shepherd, watcher, thread = start_shepherd(exp, None, once, workers=len(TARGETS))
+    with Processes() as started:
+        for number, target in enumerate(TARGETS):
+            line = f"worker --connect 127.0.0.1:{shepherd.port} --target {target}"
+            more = f"--device local-sync --name w{number}"
+            started.start("pcp.tools.cli", *line.split(), *more.split())
+        outcome = thread.finish(120)
+    assert set(asked) == set(TARGETS)
+    assert [r.workers for r in watcher.rounds] == [len(TARGETS)] * ROUNDS
+    refused = [line for line in watcher.lines if "no checkpoint this time" in line]
+    assert refused == [], "a member held another state behind a commit"
+    assert checkpoints.load(outcome.checkpoint).round == ROUNDS
+    check(shepherd.folder.ledger)
+    if _fused():
+        states = [_gradient(asked[target]) for target in ("cpu", "cpu:host")]
+        assert not np.array_equal(*states), "two kinds that round alike show nothing"
+    _is_made_again(shepherd.folder.ledger)
+    kept = sorted((tmp_path / "cache").rglob("*"))
+    assert [compile_for(target) for target in asked] == [*asked.values()]
+    assert sorted((tmp_path / "cache").rglob("*")) == kept
+
+
+def _is_made_again(path) -> None:
+    """By a program of each kind, as recorded."""
+    records = read(path)[0]
+    bundles = {r["target"]: r["bundle"] for r in records if r["kind"] == "joined"}
+    assert len(set(bundles.values())) == 2
+    with closing(Replay(records, loader("local-sync"))) as again:
+        made = list(again.rounds())
+    assert [m.difference() for m in made if not m.same] == []
+    assert len(made) == ROUNDS
+    assert again.notes == []
