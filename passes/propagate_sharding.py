@@ -32,8 +32,8 @@ class PropagateSharding(Pass):
     stays as it is; `#pcp.dim<[..], 0, p>` is open, and speaks only from priority p
     on. Calls are inlined, what a callee says of its arguments and results with them,
     and constants are made for each op that reads them. Leaves `pcp.sharding` on every
-    argument, result and op; annotated ones as they were. Idempotent. With `explain=true` each op says in
-    `pcp.why` from where every axis of its results came.
+    argument, result and op; annotated ones as they were. Idempotent. With
+    `explain=true` each op says in `pcp.why` from where every axis of its results came.
 
     Before:
 

@@ -48,10 +48,10 @@ class Stage(Pass):
     name lie alike in all functions. With `share-loss=true` all stages get the loss.
 
     Forward ops are cut where the integer attribute `pcp.stage` of an op or a call
-    says, an unmarked one going with what it reads; without any, where the slowest stage is fastest
-    (`balance=time`, by the devices' throughput) or the fullest one emptiest
-    (`balance=memory`), within the devices' memory. Backward ops follow. A parameter
-    belongs to one stage, unless `tied=true`.
+    says, an unmarked one going with what it reads; without any, where the slowest
+    stage is fastest (`balance=time`, by the devices' throughput) or the fullest one
+    emptiest (`balance=memory`), within the devices' memory. Backward ops follow. A
+    parameter belongs to one stage, unless `tied=true`.
 
     Leaves a `pcp.schedule` in each function: tasks fwd, bwd, wgrad (what no other
     stage waits for) for each stage and microbatch, opt for what needs the sum over
