@@ -69,7 +69,7 @@ class Commons:
         """Whether all members are here, as far as is known."""
         links = self._group.links
         return (
-            not self._hopeless
+            not (self._hopeless or self._group.shaped)
             and len(links) == self._group.world_size - 1
             and all(isinstance(link, SharedLink) for link in links.values())
         )

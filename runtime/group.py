@@ -140,6 +140,11 @@ class Group:
         self.arbiter(key)
         return True
 
+    @property
+    def shaped(self) -> bool:
+        """Whether a way to a peer is slowed on purpose: memory would go around it."""
+        return self._faults is not None and bool(self._faults.shapes)
+
     # What an arbiter asks and says (`membership`).
 
     @property

@@ -36,6 +36,8 @@ SMALLEST = 64 << 10
 """Payloads below this are cheaper as they are."""
 _SIZE = SLOTS * SLOT_BYTES
 _PLACE = struct.Struct(">II")
+_OWN = frozenset({Kind.SHARE, Kind.GRANT, Kind.SHARED})
+"""What the two ends of this link say to each other."""
 
 
 class Slots:
@@ -137,9 +139,11 @@ class SharedLink:
         """Queue a frame; large payloads wait for a slot."""
         if self._waiting:
             self._waiting.append(frame)
-            return
-        self._waiting.append(frame)
-        self._advance()
+        elif frame.kind is not Kind.DATA:
+            self._tcp.send(frame)
+        else:
+            self._waiting.append(frame)
+            self._advance()
 
     def recall(self, tag: int, seq: int) -> None:
         """Drop an operation's data that is in no slot yet."""
@@ -226,16 +230,19 @@ class SharedLink:
 
     def place(self, link: Link, header: Header) -> memoryview:
         """Room for a payload."""
+        if header.kind not in _OWN:
+            return self.sink.place(self, header)
         if header.kind is Kind.SHARED and header.length == _PLACE.size:
             return memoryview(bytearray(_PLACE.size))
         if header.kind is Kind.SHARE and header.length <= 1024:
             return memoryview(bytearray(header.length))
-        if header.kind in (Kind.SHARE, Kind.SHARED):
-            raise ProtocolError(f"{self.label} sent a {header.kind.name} too long")
-        return self.sink.place(self, header)
+        raise ProtocolError(f"{self.label} sent a {header.kind.name} too long")
 
     def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
         """A frame; those about memory end here."""
+        if header.kind not in _OWN:
+            self.sink.deliver(self, header, payload)
+            return
         match header.kind:
             case Kind.SHARE:
                 self._map(parse_json(payload))
@@ -245,8 +252,6 @@ class SharedLink:
                 raise ProtocolError(f"{self.label} sent a SHARED that names no slot")
             case Kind.SHARED:
                 self._take(header, *_PLACE.unpack(payload))
-            case _:
-                self.sink.deliver(self, header, payload)
 
     def lost(self, link: Link, error: RuntimeFault) -> None:
         """The connection is gone."""

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pcp.errors import ProtocolError, RuntimeFault
+from pcp.errors import CollectiveAborted, ProtocolError
 from pcp.runtime.collectives import Ring, pieces
 from pcp.runtime.commons import Commons
 from pcp.runtime.framing import Header
@@ -36,7 +36,7 @@ from pcp.runtime.segments import Segment
 
 PIECE_BYTES = 2 << 20
 """Copied, and then told to who reduces it, at a time."""
-BLOCK_BYTES = 256 << 10
+BLOCK_BYTES = 512 << 10
 """Reduced at a time: the sum stays in the cache until all have been added."""
 AT_ONCE_BYTES = 1 << 20
 """Arrays up to this are copied before the operation is opened: no word of it then."""
@@ -46,6 +46,8 @@ _REDUCED = _COPIED + 1
 """The step of a frame that says that the sender's own chunk is reduced."""
 _WORD = memoryview(b"\1")
 
+DEATH_SECONDS = 0.5
+"""The kernel has closed a dead member's connections by then."""
 SMALL_BYTES = 2 << 20
 """Up to this much, over all members but one, every member reduces everything itself."""
 
@@ -123,18 +125,22 @@ class SharedReduce(Ring):
             super().begin()
 
     def _go_through_memory(self) -> None:
-        missing = set(self.peers) - set(self._theirs)
-        if missing:
-            self.give_up(
-                RuntimeFault(
-                    f"{self.name}: rank {self._rank} can no longer map the memory of "
-                    f"rank {min(missing)}; are descriptors or memory used up? Later "
-                    f"operations go over the connections"
-                )
-            )
+        if set(self.peers) - set(self._theirs):
+            # Most likely somebody died after it had opened: that news is on its way.
+            self.group.later(DEATH_SECONDS, self._unreached)
             return
         self._through = "memory"
         self._proceed()
+
+    def _unreached(self) -> None:
+        who = min(set(self.peers) - set(self._theirs))
+        self.give_up(
+            CollectiveAborted(
+                f"{self.name}: rank {self._rank} can no longer map the memory of rank "
+                f"{who}; are descriptors or memory used up? Operations go over the "
+                f"connections from now on"
+            )
+        )
 
     def _proceed(self) -> None:
         """All members go through memory."""

@@ -22,7 +22,9 @@ class Near(SharedLink):
 
 def group(world_size: int = 3, rank: int = 0):
     links = {peer: Near() for peer in range(world_size) if peer != rank}
-    return SimpleNamespace(links=links, world_size=world_size, at_close=[])
+    return SimpleNamespace(
+        links=links, world_size=world_size, at_close=[], shaped=False
+    )
 
 
 def said(commons: Commons, key: tuple[int, int], nbytes: int = SIZE) -> dict:
@@ -41,6 +43,9 @@ def test_it_is_possible_while_all_are_near_and_nobody_refused() -> None:
     assert not commons.possible
     del far.links[2]
     assert not commons.possible, "somebody is missing"
+    slowed = group()
+    slowed.shaped = True
+    assert not Commons(slowed).possible
 
 
 def test_members_that_mapped_everybody_say_so() -> None:

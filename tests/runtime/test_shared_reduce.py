@@ -10,7 +10,7 @@ import pytest
 from helpers.member_process import SIZE, contribution
 from helpers.worlds import endpoints, eventually, member, outcome, together, world
 
-from pcp.errors import PeerLost, RuntimeFault
+from pcp.errors import CollectiveAborted, PeerLost, RuntimeFault
 from pcp.runtime import shared_reduce
 from pcp.runtime.framing import Frame, Kind
 from pcp.runtime.reduction import bounds, reference
@@ -162,13 +162,34 @@ def test_memory_that_is_suddenly_out_of_reach_aborts_on_all(monkeypatch) -> None
         faults = together(
             comms, lambda c: outcome(lambda: c.all_reduce(arrays[c.rank], timeout=10))
         )
-        assert all(isinstance(fault, RuntimeFault) for fault in faults), faults
+        assert all(isinstance(fault, CollectiveAborted) for fault in faults), faults
         assert any("can no longer map" in str(fault) for fault in faults)
         for rank in range(2):
             np.testing.assert_array_equal(arrays[rank], draw(rank, 2 * LARGE))
         outs = together(comms, lambda c: c.all_reduce(arrays[c.rank]))
         wanted = reference([draw(r, 2 * LARGE) for r in range(2)]).tobytes()
         assert [out.tobytes() == wanted for out in outs] == [True] * 2
+
+
+def test_a_member_that_dies_after_it_opened_is_lost_not_unreached(monkeypatch) -> None:
+    """Its memory is out of reach before the news of its death have come."""
+    with warmed(3) as comms:
+        plain = commons(comms[0]).meet
+
+        def meet(peer, said, nbytes):
+            if peer == 2:
+                comms[2]._group.loop.call(lambda: comms[2]._group.close(crash=True))
+                return None
+            return plain(peer, said, nbytes)
+
+        monkeypatch.setattr(commons(comms[0]), "meet", meet)
+        arrays = [draw(r, LARGE) for r in range(3)]
+        faults = together(
+            comms, lambda c: outcome(lambda: c.all_reduce(arrays[c.rank], timeout=10))
+        )
+        assert [type(fault) for fault in faults[:2]] == [PeerLost] * 2
+        for rank in range(2):
+            np.testing.assert_array_equal(arrays[rank], draw(rank, LARGE))
 
 
 @pytest.mark.parametrize(
