@@ -381,10 +381,12 @@ class BundleTrainer:
             self._private[key] = value
 
     def _restore_inner(self, snapshot: Mapping[str, np.ndarray], index: int) -> None:
-        count = len({n.split("/")[1] for n in snapshot if n.startswith(INNER)})
-        if not count:
+        # Of whom there is state: not of every index, if some of them are away.
+        places = sorted({int(n.split("/")[1]) for n in snapshot if n.startswith(INNER)})
+        if not places:
             return
-        prefix = f"{INNER}{index % count}/"
+        place = index if index in places else places[index % len(places)]
+        prefix = f"{INNER}{place}/"
         old = self.inner()
         new = {name: snapshot.get(prefix + name) for name in old}
         check_like(old, new)

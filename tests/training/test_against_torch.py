@@ -196,6 +196,23 @@ def test_diloco_with_adamw_is_what_torch_computes(tmp_path, model, adamw_bundle)
         )
 
 
+@pytest.mark.parametrize(("index", "place"), [(1, 1), (4, 4), (0, 1), (3, 4)])
+def test_inner_state_comes_from_whom_there_is_some(adamw_bundle, index, place):
+    """Of the workers 1 and 4 alone: the others were away when it was shared out."""
+    trainer = _load(adamw_bundle)
+    trainer.fresh(0)
+    states = {k: {n: a + k for n, a in trainer.inner().items()} for k in (1, 4)}
+    inner = {
+        f"inner/{k}/{n}": a for k, state in states.items() for n, a in state.items()
+    }
+    trainer.restore(trainer.shared | inner, index)
+    found = trainer.inner()
+    trainer.close()
+    assert found
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, states[place][name])
+
+
 def test_a_restored_trainer_goes_on_as_if_nothing_had_happened(adamw_bundle, tmp_path):
     corpus = Corpus(experiment(tmp_path), BATCH, BLOCK)
     batches = [corpus.read(np.arange(i * BATCH, (i + 1) * BATCH)) for i in range(6)]
