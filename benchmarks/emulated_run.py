@@ -90,7 +90,9 @@ def train(
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        spaces = [stack.enter_context(namespace(rank)) for rank in range(workers)]
+        spaces = [
+            stack.enter_context(namespace(rank, False)) for rank in range(workers)
+        ]
         names = [name for name, _ in spaces]
         network = Network([tun for _, tun in spaces], net.rate, net.rtt, net.loss)
         config, run = folder / "x.json", folder / "run"

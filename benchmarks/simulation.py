@@ -38,9 +38,9 @@ from pcp.training.loading import load
 from pcp.training.simulation import Figures, simulate
 from pcp.training.world import World
 
-WIDTH, LAYERS, BLOCK, BATCH = 64, 2, 64, 8
-STEPS, ROUNDS, SKIPPED = 30, 14, 2
-NET = Net(rate=20e6, rtt=0.02)
+WIDTH, LAYERS, BLOCK, BATCH = 64, 2, 64, 4
+STEPS, ROUNDS, SKIPPED = 20, 14, 2
+NET = Net(rate=4e6, rtt=0.04)
 ALGORITHM = "diloco"
 TOLERANCE = 0.15
 
