@@ -1,13 +1,17 @@
-"""`pcp coordinator` killed in the middle of an operation, and started again."""
+"""`pcp coordinator` killed in the middle of an operation, or frozen."""
 
 import signal
+import time
 
 import numpy as np
+import pytest
 from helpers.elastic_worlds import join
 from helpers.processes import Processes, free_port
-from helpers.worlds import outcome, together
+from helpers.worlds import eventually, outcome, together
 
 from pcp.errors import PeerLost
+from pcp.runtime.faults import Fault, FaultPlan
+from pcp.runtime.framing import Kind
 
 SIZE = 200_000
 
@@ -46,6 +50,40 @@ def test_operations_go_on_and_deaths_are_settled_by_its_successor(tmp_path) -> N
             sums = together(rest, lambda r: r[0].retry(lambda c: c.all_reduce(r[1])))
             assert [s[0] for s in sums] == [3, 3]
             assert comms[0].epoch == comms[1].epoch > before
+        finally:
+            for comm in comms:
+                comm.close()
+
+
+def test_a_frozen_coordinator_is_found_out_though_its_kernel_answers(tmp_path) -> None:
+    """What it would have to decide ends with an error, and not never."""
+    with Processes() as processes:
+        where = processes.start("pcp.tools.cli", "coordinator", "--port", 0,
+                                "--members", 3)  # fmt: skip
+        address = where.wait_for("listening").rpartition(" ")[2]
+        plan = FaultPlan([Fault("drop", kind=Kind.DONE, peer=0, times=9)])
+        options = {"silence": 1.0, "heartbeat": 0.1, "patience": 2.0}
+        comms = together("abc", lambda n: join(address, n, **options))
+        comms.sort(key=lambda comm: comm.rank)
+        try:
+            together(comms, lambda c: c.update_membership())
+            where.signal(signal.SIGSTOP)
+            comms[2]._group._faults = plan
+            arrays = [np.ones(SIZE) for _ in comms]
+            pending = [
+                c.all_reduce_async(array, timeout=20)
+                for c, array in zip(comms, arrays, strict=True)
+            ]
+            assert pending[1].result(20)[0] == 3  # has all votes
+            eventually(lambda: plan.fired > 0)
+            began = time.monotonic()
+            comms[2].crash()
+            fault = outcome(lambda: pending[0].result(15))
+            assert time.monotonic() - began < 10
+            assert isinstance(fault, PeerLost)
+            assert (arrays[0] == 1).all()
+            with pytest.raises(PeerLost, match="no coordinator"):
+                comms[0].update_membership(timeout=10)
         finally:
             for comm in comms:
                 comm.close()
