@@ -8,6 +8,7 @@ out the same orders with the same code, and the digests are compared round by ro
 
     joined      take the state of that round, from where the record says
     commit      make the round, with the last attempt's members, leases and epoch
+    late, lease a member makes its steps from the state it holds, for a later round
     rewind      go back: those who join next take the state of a checkpoint
 
 A state that a worker took while the next round was already under way is that of the
@@ -23,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from pcp.errors import RuntimeFault, StateMismatch
+from pcp.errors import StateMismatch
 from pcp.runtime import Endpoint
 from pcp.training import ledger, tensors
 from pcp.training.artifacts import quantum
@@ -31,24 +32,15 @@ from pcp.training.checkpoint import Checkpoint
 from pcp.training.contract import Trainer
 from pcp.training.data import Corpus
 from pcp.training.experiment import Experiment, parse
-from pcp.training.holding import Holding
 from pcp.training.leases import Range, size
-from pcp.training.protocol import Commit, GroupFailed, Message, Prepared, RoundStart
+from pcp.training.protocol import Commit, RoundStart
 from pcp.training.recovery import snapshot_of
 from pcp.training.resharding import rejoining, reshard
-from pcp.training.round_runner import RoundRunner
 from pcp.training.saving import assembled
+from pcp.training.stand_in import StandIn
 
 Load = Callable[[Experiment, str], tuple[Trainer, str]]
 """A trainer for an experiment and a target, and the digest of its bundle."""
-_PATIENCE = 120.0
-_UNKNOWABLE = {
-    "lease": "its learners have clocks of their own, and in which order pushes come is "
-    "a matter of time",
-    "late": "some of its steps came late, and when they did is a matter of time; with "
-    "late = 'drop' it could be",
-}
-"""Records of what a ledger does not decide."""
 
 
 @dataclass(frozen=True)
@@ -90,58 +82,6 @@ class Made:
         )
 
 
-class StandIn:
-    """One worker of the record."""
-
-    def __init__(self, trainer: Trainer, corpus: Corpus) -> None:
-        self.trainer = trainer
-        self.holding = Holding()
-        self.holding.load(trainer)
-        self._endpoint = Endpoint.listen("127.0.0.1:0")
-        self._said: list[Message] = []
-        self._runner = RoundRunner(
-            self.holding,
-            self._endpoint,
-            send=self._said.append,
-            log=lambda text: None,
-            newest=lambda: None,
-            called_off=lambda: False,
-        )
-        self._runner.corpus, self._runner.patience = corpus, _PATIENCE
-
-    @property
-    def address(self) -> str:
-        """Where the others reach it."""
-        return self._endpoint.address
-
-    def replace(self, trainer: Trainer, corpus: Corpus) -> None:
-        """Go on with another program, from the state that is held."""
-        self.holding.exchange(trainer)
-        self.trainer, self._runner.corpus = trainer, corpus
-
-    def make(self, order: RoundStart) -> Prepared:
-        """Carry out an order."""
-        self._said.clear()
-        self._runner.attempt(order)
-        for said in self._said:
-            if isinstance(said, GroupFailed):
-                raise RuntimeFault(
-                    f"round {order.round} cannot be made again: {said.reason}"
-                )
-            if isinstance(said, Prepared):
-                return said
-        raise RuntimeFault(
-            f"round {order.round} cannot be made again: this worker holds round "
-            f"{self.holding.committed}"
-        )
-
-    def close(self) -> None:
-        """Release the device and the endpoint."""
-        self._runner.close()
-        self._endpoint.close()
-        self.trainer.close()
-
-
 class Replay:
     """Makes the rounds of a ledger's `records` again. Close it when done.
 
@@ -164,6 +104,10 @@ class Replay:
         self._saved: dict[int, Checkpoint] = {}
         self._attempts: list[Mapping[str, Any]] = []
         """Of the round under way."""
+        self._late: dict[str, int] = {}
+        """Whose steps are to count later, and of which round they are."""
+        self._endpoint: Endpoint | None = None
+        """Serves a state that no stand-in holds."""
         self._experiment: Experiment | None = None
         self._corpus: Corpus | None = None
         self.notes: list[str] = []
@@ -177,10 +121,10 @@ class Replay:
                 self._settle(record)
             elif record["kind"] == "round":
                 self._attempts.append(record)
-            elif record["kind"] in _UNKNOWABLE:
-                raise StateMismatch(
-                    f"this run cannot be replayed: {_UNKNOWABLE[record['kind']]}"
-                )
+            elif record["kind"] == "late":
+                self._late[record["worker"]] = record["round"]
+            elif record["kind"] == "returned":
+                self._late.pop(record["worker"], None)
             elif record["kind"] == "rewind":
                 self._attempts.clear()
             elif record["kind"] == "commit":
@@ -198,6 +142,8 @@ class Replay:
         for actor in self._cast.values():
             actor.close()
         self._cast.clear()
+        if self._endpoint is not None:
+            self._endpoint.close()
 
     @property
     def experiment(self) -> Experiment:
@@ -295,37 +241,28 @@ class Replay:
 
     def _save(self, record: Mapping[str, Any]) -> None:
         """Keep what a checkpoint holds, if somebody takes it later."""
-        wanted = any(
-            event["kind"] == "joined"
-            and event["source"] == ledger.CHECKPOINT
-            and event["round"] == record["round"]
-            for events in self._later.values()
-            for event in events
-        )
-        if wanted:
+        if any(self._takes(event, record["round"]) for event in self._records):
             held = [self._cast[name].holding.snapshot() for name in record["members"]]
             self._saved[record["round"]] = assembled(record["round"], held)
+
+    def _takes(self, event: Mapping[str, Any], round_: int) -> bool:
+        """Whether somebody may take a checkpoint of this round after a line."""
+        if event["kind"] == "rewind":
+            return event["to"] == round_
+        return event["kind"] == "joined" and (event["source"], event["round"]) == (
+            ledger.CHECKPOINT,
+            round_,
+        )
 
     def _make(self, record: Mapping[str, Any]) -> Made:
         """A committed round once more, with the members of its last attempt."""
         attempt, *others = reversed(self._attempts)
         names = attempt["members"]
-        addresses = [self._cast[name].address for name in names]
-        leases = [[(a, b) for a, b in attempt["leases"][name]] for name in names]
-        steps = [self._steps(lease) for lease in leases]
-        orders = [
-            RoundStart(
-                round=attempt["round"],
-                epoch=attempt["epoch"],
-                members=addresses,
-                rank=rank,
-                lease=lease,
-                steps=count,
-                longest=max(steps),
-            )
-            for rank, (lease, count) in enumerate(zip(leases, steps, strict=True))
-        ]
+        orders = self._orders(attempt)
         cast = [self._cast[name] for name in names]
+        for actor, order in zip(cast, orders, strict=True):
+            if order.carried:
+                actor.learn(order.lease, order.steps)
         with ThreadPoolExecutor(len(cast)) as pool:
             prepared = list(pool.map(StandIn.make, cast, orders))
         self._attempts.clear()
@@ -333,6 +270,8 @@ class Replay:
             actor.holding.adopt(
                 Commit(round=report.round, epoch=report.epoch, digest=report.digest)
             )
+        for name in names:
+            self._late.pop(name, None)
         tokens = sum(report.tokens for report in prepared)
         return Made(
             round=record["round"],
@@ -344,6 +283,50 @@ class Replay:
             loss_found=sum(p.loss * p.tokens for p in prepared) / tokens,
             cut=bool(others) and cast[0].trainer.resumes,
         )
+
+    def _orders(self, attempt: Mapping[str, Any]) -> list[RoundStart]:
+        """What the shepherd told the members of an attempt, by rank."""
+        names = attempt["members"]
+        leases = [[(a, b) for a, b in attempt["leases"][name]] for name in names]
+        steps = [self._steps(lease) for lease in leases]
+        return [
+            RoundStart(
+                round=attempt["round"],
+                epoch=attempt["epoch"],
+                members=[self._cast[name].address for name in names],
+                rank=rank,
+                lease=leases[rank],
+                steps=steps[rank],
+                longest=max(steps),
+                **self._particulars(name, attempt["round"]),
+            )
+            for rank, name in enumerate(names)
+        ]
+
+    def _particulars(self, name: str, round_: int) -> dict[str, Any]:
+        """What is said to members whose steps were made from an older state."""
+        progress = self._state.progress
+        if progress.own_clocks:
+            before = progress.digests.get(round_ - 1)
+            source = self._holder(round_ - 1, before)
+            return {"carried": True, "source": source, "digest": before}
+        if name not in self._late:
+            return {}
+        age = round_ - self._late[name]
+        return {"carried": True, "weight": self.experiment.late_discount**age}
+
+    def _holder(self, round_: int, digest: str | None) -> str:
+        """Where the state of a round can be fetched."""
+        for actor in self._cast.values():
+            if actor.holds(round_, digest):
+                return actor.address
+        if round_ not in self._saved:
+            raise StateMismatch(f"nobody holds round {round_} of this ledger")
+        if self._endpoint is None:
+            self._endpoint = Endpoint.listen("127.0.0.1:0")
+        saved = self._saved[round_]
+        self._endpoint.serve_snapshot(lambda: (round_, snapshot_of(saved)))
+        return self._endpoint.address
 
     def _steps(self, lease: Sequence[Range]) -> int:
         assert self._corpus is not None

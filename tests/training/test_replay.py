@@ -6,8 +6,10 @@ import time
 from contextlib import closing
 
 import pytest
+from helpers import crews, outer_models
 from helpers.bigram import BigramTrainer
 from helpers.bigram import bundle as bigram
+from helpers.crews import load_bundle
 from helpers.processes import Processes, free_port
 from helpers.resumed_runs import Crew, bundle, keys, trainer_of
 from helpers.training_runs import experiment, start_shepherd
@@ -18,6 +20,7 @@ from pcp.tools.control import give
 from pcp.training import ledger as ledgers
 from pcp.training.ledger import read
 from pcp.training.replay import Replay
+from pcp.training.run_folder import RunFolder
 
 WORKER, SHEPHERD = "helpers.bigram", "helpers.shepherd_process"
 SLOW = pytest.mark.slow
@@ -219,3 +222,47 @@ def test_what_was_a_workers_own_is_made_again(tmp_path, algorithm, optimizer, af
     assert [m.difference() for m in made if not m.same] == []
     assert made[-1].round == 5
     assert made[-1].workers == after
+
+
+def _slowly(pause):
+    """Loads a trainer whose inner steps take `pause` s more."""
+
+    def loaded(content):
+        trainer = load_bundle(content)
+        step = trainer.step
+
+        def later(batches):
+            time.sleep(pause)
+            return step(batches)
+
+        trainer.step = later
+        return trainer
+
+    return loaded
+
+
+LATE = {"late": "next", "quorum": 2, "grace_seconds": 0.02}
+PUSHES = "async_local_sgd{period=3,lr=0.5,momentum=0.5}"
+
+
+@SLOW
+@pytest.mark.parametrize(("algorithm", "more"), [("diloco", LATE), (PUSHES, {})])
+def test_what_came_late_is_made_again(tmp_path, algorithm, more):
+    """Steps from an older state, merged later: at a discount, or on own clocks."""
+    content = outer_models.bundle("quadratic", algorithm).to_bytes()
+    given = {"vocabulary_size": 128, "tau": 2, "checkpoint_every": 4}
+    exp = experiment(tmp_path, outer_loop_steps=12, max_epochs=100, **given, **more)
+    pauses = [_slowly(pause) for pause in (0.02, 0.03, 0.12)]
+    folder = RunFolder.at(tmp_path / "run", exp)
+    crew = crews.Crew(exp, folder, content, 3, pauses)
+    crew.run.finish(60)
+    for worker in crew.workers:
+        worker.finish(20)
+    kinds = {record["kind"] for record in read(folder.ledger)[0]}
+    assert kinds & {"late", "lease"}
+    made, notes = replay(
+        folder.ledger, lambda exp, target: (load_bundle(content), sha256(content))
+    )
+    assert notes == []
+    assert [m.difference() for m in made if not m.same] == []
+    assert made[-1].round == 12

@@ -1,0 +1,78 @@
+"""One worker of a run that is made again: the worker's own code, without a shepherd."""
+
+from collections.abc import Sequence
+
+from pcp.errors import RuntimeFault
+from pcp.runtime import Endpoint
+from pcp.training import tensors
+from pcp.training.contract import Trainer
+from pcp.training.data import Corpus
+from pcp.training.holding import Holding
+from pcp.training.leases import Range
+from pcp.training.protocol import GroupFailed, Learn, Message, Prepared, RoundStart
+from pcp.training.round_runner import RoundRunner
+
+_PATIENCE = 120.0
+
+
+class StandIn:
+    """One worker of the record."""
+
+    def __init__(self, trainer: Trainer, corpus: Corpus) -> None:
+        self.trainer = trainer
+        self.holding = Holding()
+        self.holding.load(trainer)
+        self._endpoint = Endpoint.listen("127.0.0.1:0")
+        self._endpoint.serve_snapshot(self.holding.snapshot)
+        self._said: list[Message] = []
+        self._runner = RoundRunner(
+            self.holding,
+            self._endpoint,
+            send=self._said.append,
+            log=lambda text: None,
+            newest=lambda: None,
+            called_off=lambda: False,
+        )
+        self._runner.corpus, self._runner.patience = corpus, _PATIENCE
+
+    @property
+    def address(self) -> str:
+        """Where the others reach it."""
+        return self._endpoint.address
+
+    def learn(self, lease: Sequence[Range], steps: int) -> None:
+        """Make inner steps from the state that is held, unless they are made."""
+        self._runner.learn(Learn(turn=0, lease=list(lease), steps=steps))
+
+    def holds(self, round_: int, digest: str | None) -> bool:
+        """Whether it has the state that a round was committed with."""
+        if self.holding.committed != round_:
+            return False
+        return digest is None or tensors.digest(self.trainer.shared) == digest
+
+    def replace(self, trainer: Trainer, corpus: Corpus) -> None:
+        """Go on with another program, from the state that is held."""
+        self.holding.exchange(trainer)
+        self.trainer, self._runner.corpus = trainer, corpus
+
+    def make(self, order: RoundStart) -> Prepared:
+        """Carry out an order."""
+        self._said.clear()
+        self._runner.attempt(order)
+        for said in self._said:
+            if isinstance(said, GroupFailed):
+                raise RuntimeFault(
+                    f"round {order.round} cannot be made again: {said.reason}"
+                )
+            if isinstance(said, Prepared):
+                return said
+        raise RuntimeFault(
+            f"round {order.round} cannot be made again: this worker holds round "
+            f"{self.holding.committed}"
+        )
+
+    def close(self) -> None:
+        """Release the device and the endpoint."""
+        self._runner.close()
+        self._endpoint.close()
+        self.trainer.close()
