@@ -8,15 +8,15 @@ listens at its address next, and tell it which group there is.
 """
 
 import logging
-import os
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pcp.errors import ConfigError, ProtocolError, RuntimeFault
+from pcp.errors import ProtocolError, RuntimeFault
 from pcp.runtime.endpoint import Endpoint
 from pcp.runtime.framing import Frame, Header, Kind, json_payload, parse_json
+from pcp.runtime.generation import Generation
 from pcp.runtime.membership import Membership, Past, Phase, Send
 from pcp.runtime.tcp import TcpLink
 from pcp.runtime.telemetry import Metric, gauge
@@ -50,10 +50,10 @@ class Coordinator:
         self.silence = silence
         self._heartbeat = heartbeat
         self._owns = owns
-        generation = _generation(state)
-        grace = _grace(state, generation, silence)
+        self._generation = Generation(state)
+        grace = _grace(self._generation, silence)
         self._state = Membership(
-            first=first, generation=generation, settled=grace == 0.0
+            first=first, generation=self._generation.number, settled=grace == 0.0
         )
         self._links: dict[str, TcpLink] = {}
         self._names: dict[Link, str] = {}
@@ -81,11 +81,11 @@ class Coordinator:
         The first group is formed as soon as `first` members have joined. A
         member that is not heard of for `silence` seconds is dead; one whose
         connection breaks has as long to come back. `state` is a file that counts
-        how often this group's coordinator was started, so that epochs grow;
-        without one the clock serves. Newcomers do not form a group before the
-        members of one, if there is one, had the time to come back: `silence` when
-        `state` says that this coordinator is not the first, half a second when
-        nothing does. `key` and `tls` are as in
+        how often this group's coordinator was started, so that epochs grow, and
+        which one coordinator at a time holds; without one the clock serves.
+        Newcomers do not form a group before the members of one, if there is one,
+        had the time to come back: `silence` when `state` says that this coordinator
+        is not the first, half a second when nothing does. `key` and `tls` are as in
         `Endpoint.listen`.
         """
         # Members were given an address that reaches it: it need not tell them one.
@@ -145,6 +145,7 @@ class Coordinator:
         self.endpoint.loop.ask(self._shut)
         if self._owns:
             self.endpoint.close()
+        self._generation.close()
 
     def __enter__(self) -> "Coordinator":
         return self
@@ -286,25 +287,11 @@ class Coordinator:
         self._names.clear()
 
 
-def _generation(state: Path | None) -> int:
-    """How many coordinators this group has had before: any number that grows."""
-    if state is None:
-        return int(time.time())
-    try:
-        count = int(state.read_text()) + 1 if state.exists() else 0
-        scratch = state.with_name(state.name + ".new")
-        scratch.write_text(f"{count}\n")
-        os.replace(scratch, state)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the coordinator's state {state}: {error}") from error
-    return count
-
-
-def _grace(state: Path | None, generation: int, silence: float) -> float:
+def _grace(generation: Generation, silence: float) -> float:
     """How long (s) a group that was there before may take to come back."""
-    if state is None:
+    if not generation.known:
         return min(_UNKNOWN_SECONDS, silence)
-    return silence if generation else 0.0
+    return silence if generation.number else 0.0
 
 
 def _past(said: dict[str, Any]) -> Past:
