@@ -81,7 +81,7 @@ class RoundRunner:
         self._comm: Any = None
         self._counted = (0, 0)
         self._fetched = 0
-        """Bytes of states that were fetched since the last report."""
+        """Bytes of states that were fetched, and others sent, since the last report."""
         self._order: RoundStart | None = None
         """The order that is carried out."""
         self._forming: float | None = None
@@ -368,7 +368,7 @@ class RoundRunner:
         shared = shared_part(candidate)
         comm.param_sync(shared, revision=order.round, source=0)
         candidate |= shared
-        sent, received = comm.bytes_sent, comm.bytes_received + self._fetched
+        sent, received = comm.bytes_sent, comm.bytes_received
         prepared = Prepared(
             round=order.round,
             epoch=order.epoch,
@@ -377,13 +377,14 @@ class RoundRunner:
             loss_first=work.loss_first,
             steps=work.steps,
             tokens=work.tokens,
-            bytes_sent=sent - self._counted[0],
-            bytes_received=received - self._counted[1],
+            # What was fetched was sent too, in this round, if by somebody else.
+            bytes_sent=sent - self._counted[0] + self._fetched,
+            bytes_received=received - self._counted[1] + self._fetched,
             compute_seconds=work.seconds,
             exchange_seconds=time.monotonic() - began,
             processor_seconds=self._processor.lap(),
             resident_bytes=resident_bytes(),
         )
-        self._counted, self._fetched = (sent, received - self._fetched), 0
+        self._counted, self._fetched = (sent, received), 0
         self._holding.propose(candidate, prepared)
         self._send(prepared)

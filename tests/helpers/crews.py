@@ -1,6 +1,7 @@
 """A shepherd and workers in threads, which run real bundles."""
 
 import threading
+from functools import partial
 
 from helpers.training_runs import Background, Watcher
 
@@ -16,6 +17,13 @@ def load_bundle(content: bytes):
     return load(Bundle.from_bytes(content), "local-sync", None)
 
 
+def crew_member(name, port, loader=load_bundle):
+    """Work for the shepherd on `port`; why the run ended."""
+    endpoint = Endpoint.listen("127.0.0.1:0")
+    identity = Identity(name, "127.0.0.1", port)
+    return Worker(identity, endpoint, loader, lambda line: None).run()
+
+
 class Crew:
     """A shepherd and workers in threads; worker i joins when i - 1 is there."""
 
@@ -28,17 +36,11 @@ class Crew:
         self.workers = []
         for i in range(workers):
             loader = loaders[i] if i < len(loaders) else load_bundle
-            self.workers.append(
-                Background(lambda i=i, loader=loader: self._work(i, loader))
-            )
+            work = partial(crew_member, f"w{i}", self.shepherd.port, loader)
+            self.workers.append(Background(work))
             self._wait(
                 lambda i=i: len(list(self.shepherd.roster)) > i or self.run.result
             )
-
-    def _work(self, i, loader):
-        identity = Identity(f"w{i}", "127.0.0.1", self.shepherd.port)
-        endpoint = Endpoint.listen("127.0.0.1:0")
-        return Worker(identity, endpoint, loader, lambda line: None).run()
 
     def _wait(self, ready):
         pause = threading.Event()

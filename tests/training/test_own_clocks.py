@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from helpers.crews import Crew, load_bundle
+from helpers.crews import Crew, crew_member, load_bundle
 from helpers.ledger_oracle import (
     delayed_nesterov,
     parameters,
@@ -17,8 +17,8 @@ from helpers.ledger_oracle import (
     weighted_nesterov,
 )
 from helpers.outer_models import bundle
-from helpers.processes import Processes
-from helpers.training_runs import experiment, start_shepherd
+from helpers.processes import Processes, free_port
+from helpers.training_runs import Background, experiment, start_shepherd
 
 from pcp.errors import ConfigError
 from pcp.training import checkpoint as checkpoints
@@ -114,6 +114,11 @@ def test_stale_pushes_count_once_each_and_move_as_if_they_were_not(tmp_path) -> 
     names = [p.worker for pushed in rounds for p in pushed]
     assert names.count("w0") > names.count("w2") >= 1
     assert report.pending == 0
+    # A learner that fetches takes parameters, momentum, buffer and the count.
+    state = 3 * 4 * len(wanted) + 4
+    fetched = {r.bytes_sent for r in crew.watcher.rounds}
+    assert state in fetched
+    assert fetched <= {0, state}
 
 
 @pytest.mark.slow
@@ -158,6 +163,39 @@ def test_steps_follow_the_measured_speed(tmp_path) -> None:
     assert steps["w0"][-1] == 8
     assert 1 <= steps["w1"][-1] <= 4
     assert len(steps["w1"]) >= 3
+
+
+@pytest.mark.slow
+def test_another_shepherd_goes_on_with_the_leases_that_are_out(tmp_path) -> None:
+    """Learners keep on; what they push counts once, in the run that is continued."""
+    content = bundle("linear", PUSHES).to_bytes()
+    exp = experiment(tmp_path, **keys(outer_loop_steps=16, checkpoint_every=100))
+    folder, port = RunFolder.at(tmp_path / "run", exp), free_port()
+    compiled = {"compile_for": lambda target: content, "workers": 2, "port": port}
+    first, watcher, thread = start_shepherd(exp, folder, **compiled)
+    crew = [
+        Background(lambda i=i: crew_member(f"w{i}", port, slowly(0.05 * (i + 1))))
+        for i in range(2)
+    ]
+    watcher.wait_for_round(4)
+
+    def dies():
+        raise OSError("the machine is gone")
+
+    first.turn = dies
+    with pytest.raises(OSError, match="gone"):
+        thread.finish(20)
+    before = len(read(folder.ledger)[0])
+    _, _, thread = start_shepherd(exp, folder, **compiled)
+    saved = finished(thread.finish(60))
+    assert [worker.finish(20) for worker in crew] == ["the run is complete"] * 2
+    rounds = parts(folder.ledger, exp)
+    assert len(rounds) == check(folder.ledger).rounds == 16
+    wanted = delayed_nesterov(rounds, 0.5, 0.5, 3)
+    np.testing.assert_allclose(parameters(saved), wanted, rtol=0, atol=2e-6)
+    kinds = [record["kind"] for record in read(folder.ledger)[0][before:]]
+    assert "rewind" not in kinds
+    assert "returned" not in kinds
 
 
 def test_late_results_have_no_meaning_here(tmp_path) -> None:
