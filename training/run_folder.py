@@ -3,7 +3,7 @@
 <checkpoint_dir>/
   latest                 a link to the newest run
   run_20261121-031500/
-    experiment.json      as it was read, without the API key
+    experiment.json      as the run goes by it, without the API key
     ledger.jsonl         what is committed (`pcp.training.ledger`)
     metrics.jsonl        a line a round (`pcp.training.metrics`)
     loss.png             the plot
@@ -42,6 +42,11 @@ class RunFolder:
         return self.path / ledger.FILE_NAME
 
     @property
+    def experiment(self) -> Path:
+        """The file of the experiment that the run goes by."""
+        return self.path / "experiment.json"
+
+    @property
     def metrics(self) -> Path:
         """The metrics' file."""
         return self.path / metrics.FILE_NAME
@@ -76,9 +81,14 @@ class RunFolder:
         """The run in `path`, new or not."""
         folder = cls(Path(path))
         folder.path.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(experiment.model_dump(exclude=SECRETS), indent=1)
-        _replace(folder.path / "experiment.json", text)
+        if not folder.experiment.exists():
+            folder.note(experiment)
         return folder
+
+    def note(self, experiment: Experiment) -> None:
+        """Keep an experiment as the run's; the API key is left out."""
+        text = json.dumps(experiment.model_dump(exclude=SECRETS), indent=1)
+        _replace(self.experiment, text)
 
     def make_latest(self) -> None:
         """From now on `--resume` means this run."""

@@ -94,13 +94,22 @@ class Saver:
         """The last round that is on disk."""
         self.path: str | None = None
         """Where."""
+        self._damaged: set[str] = set()
+        """Checkpoints that were looked at, and are none."""
 
     def on_disk(self, round_: int) -> bool:
-        """Whether an earlier process saved this round."""
+        """Whether an earlier process saved this round, and it is whole."""
         for folder in checkpoints.folders(self._shepherd.folder.path):
-            if folder.name == f"round_{round_:08d}":
-                self.saved, self.path = round_, str(folder)
-                return True
+            if folder.name != f"round_{round_:08d}" or folder.name in self._damaged:
+                continue
+            try:
+                checkpoints.load(folder)
+            except StateMismatch as error:
+                self._damaged.add(folder.name)
+                self._shepherd.log(f"{error}; it is made again")
+                continue
+            self.saved, self.path = round_, str(folder)
+            return True
         return False
 
     def save(self, names: Sequence[str]) -> None:

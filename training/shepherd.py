@@ -278,6 +278,7 @@ class Shepherd:
         settings = self.experiment.model_dump(exclude=SECRETS, exclude_unset=True)
         if progress.settings != settings:
             self.ledger.append("started", experiment=settings)
+            self.folder.note(self.experiment)
         self.folder.make_latest()
         self._choose_rounds(self._artifacts.manifest)
         self.renew_pool()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import json
 import os
 import socket
 import threading
@@ -125,6 +126,19 @@ def test_a_finished_run_ends_at_once_when_resumed(tmp_path):
     assert watcher.rounds == []
 
 
+def test_a_finished_run_whose_last_checkpoint_is_damaged_makes_it_again(tmp_path):
+    exp = experiment(tmp_path, heartbeat_limit_seconds=0.6)
+    outcome, folder, watcher = _run(exp, 1)
+    digest = checkpoints.load(outcome.checkpoint).info["digest"]
+    newest, before, *_ = checkpoints.folders(folder.path)
+    (newest / "outer.safetensors").write_bytes(b"damaged")
+    reached = checkpoints.load(before).round
+    again, _, watcher = _run(exp, 1, folder)
+    assert [r.round for r in watcher.rounds] == list(range(reached + 1, 6))
+    saved = checkpoints.load(again.checkpoint)
+    assert (saved.round, saved.info["digest"]) == (5, digest)
+
+
 def test_more_rounds_continue_where_the_run_ended(tmp_path):
     exp = experiment(tmp_path)
     _, folder, _ = _run(exp)
@@ -190,8 +204,10 @@ def test_resuming_with_other_settings_is_refused(tmp_path, changed, said):
     other = exp.model_copy(update={"outer_loop_steps": 9} | changed)
     shepherd, _, thread = start_shepherd(other, folder)
     worker = start_worker(shepherd.port, "w")
+    before = (folder.path / "experiment.json").read_bytes()
     with pytest.raises(StateMismatch, match=said):
         thread.finish()
+    assert (folder.path / "experiment.json").read_bytes() == before
     del worker
 
 
@@ -204,6 +220,7 @@ def test_another_learning_rate_may_resume_a_run(tmp_path):
     records = read(folder.ledger)[0]
     given = [r["experiment"] for r in records if r["kind"] == "started"]
     assert [settings["learning_rate"] for settings in given] == [0.1, 0.5]
+    assert json.loads(folder.experiment.read_text())["learning_rate"] == 0.5
     assert "outer_learning_rate" not in given[0]  # the algorithm may have its own
 
 
