@@ -12,6 +12,7 @@ raises on all of them and leaves their arrays as they were.
 
 import hashlib
 import itertools
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from pcp.errors import CollectiveAborted, ConfigError, RuntimeFault
+from pcp.errors import CollectiveAborted, ConfigError, RuntimeFault, UsageError
 from pcp.runtime import engines, keys
 from pcp.runtime.arranged import Arranged, Arrangement
 from pcp.runtime.calls import Seat
@@ -43,8 +44,11 @@ if TYPE_CHECKING:
 
 
 def seconds(value: float | timedelta) -> float:
-    """A duration in seconds."""
-    return value.total_seconds() if isinstance(value, timedelta) else float(value)
+    """A duration in seconds; UsageError for what no clock ever reaches."""
+    given = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if math.isnan(given):
+        raise UsageError("a timeout of nan seconds would never be over")
+    return given
 
 
 class Communicator(Reductions, Uneven, Observed, Arranged):

@@ -461,6 +461,8 @@ def test_eager_and_ring_meet_at_the_limit(three):
 def test_a_closed_communicator_says_so():
     (alone,) = Communicator.in_process(1, timeout=timedelta(seconds=3))
     assert alone.timeout == 3
+    with pytest.raises(UsageError, match="would never be over"):
+        alone.barrier(timeout=float("nan"))
     with alone as comm:
         assert comm.all_reduce(np.ones(3)).tolist() == [1, 1, 1]
     for call in (alone.barrier, lambda: alone.all_reduce(np.ones(3))):
