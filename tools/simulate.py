@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from pcp.bundle import Bundle
-from pcp.errors import UsageError
+from pcp.errors import ConfigError, UsageError
 from pcp.manifest import Manifest
 from pcp.runtime.dtypes import numpy_dtype
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
+from pcp.training.own_clocks import on_own_clocks
 from pcp.training.simulation import Figures, simulate
 from pcp.training.world import World
 
@@ -55,6 +56,12 @@ def _main(argv: Sequence[str]) -> None:
     experiment = jobs.read_experiment(flags.config)
     content = jobs.compiler_for(experiment, jobs.stamped("compiler"))("cpu")
     manifest = Bundle.from_bytes(content, source=experiment.model_path).manifest
+    if on_own_clocks(manifest) or experiment.late != "drop":
+        raise ConfigError(
+            "learners on clocks of their own, and late results that count, are not "
+            "modelled: simulate an algorithm of rounds, such as diloco, with late = "
+            "'drop', or run this one"
+        )
     size, state = parameter_bytes(manifest), state_bytes(manifest)
     shown: list[Figures] = []
     for workers in _numbers(flags.workers):

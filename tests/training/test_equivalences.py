@@ -3,8 +3,10 @@
 The other tests of the table in docs/algorithms.md are beside the algorithms.
 """
 
+import re
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,8 +31,18 @@ from pcp.training.data import Batch
 from pcp.training.ledger import check
 from pcp.training.state import PARAMETER
 
+TESTS = Path(__file__).parents[1]
 NAMES = ("h.0.w", "h.1.v")
 STEPS, ROUNDS = 3, 4
+
+
+def test_the_table_of_equivalences_names_tests_that_are_there() -> None:
+    text = (TESTS.parent / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([a-z_/]+)::(test_\w+)`", text)
+    assert len(named) > 40
+    for path, name in named:
+        source = (TESTS / f"{path}.py").read_text(encoding="utf-8")
+        assert f"def {name}(" in source, f"{path}::{name}"
 
 
 def replica(trainer, number: int) -> np.ndarray:
