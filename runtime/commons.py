@@ -137,9 +137,9 @@ class Commons:
                 link.count_moved(sent.get(peer, 0), received.get(peer, 0))
 
     def close(self) -> None:
-        """Keep nothing."""
+        """Keep nothing. What an operation still uses goes with the operation."""
         self._hopeless = True
-        for own in (*self._free, *self._lent.values()):
+        for own in self._free:
             own.segment.close()
         self._free.clear()
         self._lent.clear()

@@ -125,6 +125,20 @@ def test_what_is_kept_is_bounded_and_fits() -> None:
     assert not commons.possible
 
 
+def test_an_operation_in_doubt_keeps_its_memory_beyond_the_group() -> None:
+    """The coordinator may still decide that it happened."""
+    commons = Commons(group())
+    segment, facts = commons.lend((0, 0), SIZE)
+    assert segment is not None
+    segment.octets[:3] = 7
+    commons.close()
+    assert segment.octets[:3].tolist() == [7, 7, 7]
+    commons.back((0, 0), used=True)
+    assert not commons._lent
+    del segment
+    assert Segment.map(facts, 1, 1 << 30) is None, "then it is gone"
+
+
 def test_memory_that_cannot_be_had_or_reached_ends_it(monkeypatch) -> None:
     commons = Commons(group(2))
     theirs = Commons(group(2, 1))
