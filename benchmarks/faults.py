@@ -75,10 +75,11 @@ def _strike(run: Run, plan: list[str], parts: Parts, flags: argparse.Namespace) 
             break
         _pause(run, rng, flags.pause)
         injector.strike(kind)
+        parts.save(began)
         if number % 20 == 0:
             print(f"  {number} kills, round {run.rounds()[-1].round}", flush=True)
     run.wait(run.full)
-    parts.add(began, audit.close())
+    parts.save(began, audit.close())
     return parts.kills == len(plan)
 
 

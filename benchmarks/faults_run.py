@@ -162,33 +162,41 @@ def started(workers: int, keep: Path | None = None, **changes: object) -> Iterat
 
 
 class Slots:
-    """The supervised children of one process, and how often each was killed."""
+    """The supervised children of one process, and when each slot's were killed."""
 
     def __init__(self, parent: psutil.Process) -> None:
         self._parent = parent
-        self._killed: dict[int, list[float]] = {}
-        """Times at which a process and its forerunners were killed, by its id."""
-        self._bereft: list[list[float]] = []
-        """Those of slots whose process is dead and was not started again yet."""
+        self._killed: dict[str, list[float]] = {}
 
     def spared(self) -> list[psutil.Process]:
         """The processes whose supervisors would survive another crash."""
-        alive = {p.pid: p for p in children(self._parent)}
-        for pid in alive.keys() - self._killed.keys():
-            self._killed[pid] = self._bereft.pop(0) if self._bereft else []
         now = time.monotonic()
         return [
             process
-            for pid, process in alive.items()
-            if sum(now - at < 60 for at in self._killed[pid]) < KILLS_A_MINUTE
+            for process in children(self._parent)
+            if (slot := _slot(process)) is not None
+            and sum(now - at < 60 for at in self._killed.get(slot, ())) < KILLS_A_MINUTE
         ]
 
     def kill(self, process: psutil.Process) -> None:
         """Kill one of them."""
+        slot = _slot(process)
         kill(process)
         process.wait(END_SECONDS)
-        times = self._killed.pop(process.pid)
-        self._bereft.append([*times, time.monotonic()])
+        if slot is not None:
+            self._killed.setdefault(slot, []).append(time.monotonic())
+
+
+def _slot(process: psutil.Process) -> str | None:
+    """Which of its parent's supervisors has a process; None if it is gone."""
+    try:
+        words = process.cmdline()
+    except psutil.Error:
+        return None
+    if not words:
+        return None
+    flag = "--supervisor-id"
+    return words[words.index(flag) + 1] if flag in words else "only"
 
 
 class Injector:
@@ -293,7 +301,8 @@ class Parts:
             return cls(path)
         values = json.loads(path.read_text())
         fired = Counter({(kind, state): n for kind, state, n in values["fired"]})
-        return cls(path, fired, list(map(tuple, values["times"])), values["audited"])
+        times = [(began, end) for began, end in values["times"]]
+        return cls(path, fired, times, values["audited"])
 
     @property
     def kills(self) -> int:
@@ -305,9 +314,9 @@ class Parts:
         """Of all parts."""
         return sum(end - began for began, end in self.times)
 
-    def add(self, began: float, audited: int) -> None:
-        """A part is over."""
-        self.times.append((began, time.time()))
+    def save(self, began: float, audited: int = 0) -> None:
+        """The part that began then has come this far."""
+        self.times = [t for t in self.times if t[0] != began] + [(began, time.time())]
         self.audited += audited
         fired = [[*place, count] for place, count in self.fired.items()]
         values = {"fired": fired, "times": self.times, "audited": self.audited}
