@@ -23,6 +23,8 @@ from pcp.runtime.framing import Frame, Header
 
 FAR_SECONDS = 0.005
 """Peers with a longer round trip are far: a connection's window limits it."""
+_NEAR_BUFFER = 512 << 10
+"""A send buffer to the same machine, in bytes."""
 _FAR_BUFFER = 32 << 20
 _FAR_UNSENT = 512 << 10
 """What a far connection may have under way, and besides that in the kernel."""
@@ -359,8 +361,10 @@ def _unpace(sock: socket.socket) -> None:
     """Inside one machine a congestion control that paces only costs time.
 
     BBR holds a loopback connection to about half of what memory allows. Which
-    others there are, and whether we may choose them, is the system's affair.
+    others there are, and whether we may choose them, is the system's affair. What
+    waits in the kernel is to be in the cache still when it is read: megabytes are not.
     """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _NEAR_BUFFER)
     if not hasattr(socket, "TCP_CONGESTION"):
         return
     for name in (b"cubic", b"reno"):
