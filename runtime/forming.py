@@ -23,7 +23,13 @@ from pcp.runtime import keys, transport
 from pcp.runtime.framing import MAX_TEXT, Frame, Header, Kind, json_payload, text
 from pcp.runtime.group import Group
 from pcp.runtime.shared_memory import shared
-from pcp.runtime.striping import MAX_STREAMS, Streams, StripedLink, streams_over
+from pcp.runtime.striping import (
+    MAX_STREAMS,
+    Streams,
+    StripedLink,
+    streams_over,
+    with_reserve,
+)
 from pcp.runtime.tcp import TcpLink
 from pcp.runtime.transport import Link
 
@@ -53,6 +59,7 @@ class Forming:
         self._streams: Streams = streams
         self._lanes: dict[int, dict[int, TcpLink]] = {}
         self._counts: dict[int, int] = {}
+        self._used: dict[int, int] = {}
         self._share = share
         self._key = key
         self._tls = tls
@@ -105,6 +112,9 @@ class Forming:
                 f"{group.rank} streams={self._streams}; give all members the same"
             )
         else:
+            used = hello.get("used")
+            if type(used) is int and 1 <= used < self._counts[rank]:
+                self._used[rank] = used
             self._greet_lane(rank, link, hello.get("lane", 0))
 
     def _agrees(self, rank: int, streams: object) -> bool:
@@ -163,7 +173,8 @@ class Forming:
         first.read_ahead()
         if len(lanes) > 1:
             links = [lanes[lane] for lane in range(len(lanes))]
-            self.group.admit(rank, StripedLink(self.group.loop, links))
+            used = self._used.get(rank) or None
+            self.group.admit(rank, StripedLink(self.group.loop, links, used))
         else:
             self.group.admit(rank, shared(first) if self._share else first)
         if len(self.group.links) == self.group.world_size - 1 and not self._done.done():
@@ -174,7 +185,9 @@ class Forming:
         sock = self._reach(peer, deadline)
         count = self._streams
         if count == "auto":
-            count = streams_over(sock)
+            at_first = streams_over(sock)
+            count = with_reserve(at_first)
+            self._used[peer] = at_first - 1
         self._counts[peer] = count
         if count > 1:
             # Each handshake takes round trips; all of them together take as long.
@@ -205,6 +218,7 @@ class Forming:
             "rank": self.group.rank,
             "members": self._digest,
             "streams": self._counts[peer],
+            "used": self._used.get(peer, 0),
             "lane": lane,
         }
 

@@ -27,6 +27,7 @@ from typing import Literal
 from pcp.errors import ProtocolError, RuntimeFault
 from pcp.runtime import transport
 from pcp.runtime.framing import Frame, Header, Kind
+from pcp.runtime.lanes import Lanes
 from pcp.runtime.loop import Loop
 from pcp.runtime.tcp import TcpLink
 from pcp.runtime.transport import FAR_SECONDS, Link, Wire
@@ -38,7 +39,7 @@ WINDOW_BYTES = 32 << 20
 AHEAD_BYTES = 1 << 20
 """What waits for one lane's socket: it has chosen its way, however slow that is."""
 _FILLED = 1e9 / 8
-"""The network that the connections to a peer are to fill, in bytes per second."""
+"""The network that the connections to a peer fill to begin with, bytes per second."""
 MAX_STREAMS = 16
 Streams = int | Literal["auto"]
 """How many connections to each peer; auto asks the kernel how far it is."""
@@ -69,15 +70,27 @@ def streams_over(sock: Wire) -> int:
     return streams_for(far, window, transport.endures_loss(sock))
 
 
-class StripedLink:
-    """A link over the `lanes`, at least two; see `transport.Link`."""
+def with_reserve(streams: int) -> int:
+    """How many are opened where so many are used at first: `lanes` uses the others."""
+    return 1 if streams == 1 else min(MAX_STREAMS, 2 * streams - 1)
 
-    def __init__(self, loop: Loop, lanes: Sequence[TcpLink]) -> None:
+
+class StripedLink:
+    """A link over the `lanes`, at least two; see `transport.Link`.
+
+    Besides the first, `used` of them are used to begin with; all if it is None.
+    """
+
+    def __init__(
+        self, loop: Loop, lanes: Sequence[TcpLink], used: int | None = None
+    ) -> None:
         self.sink = lanes[0].sink
         self._loop = loop
         self._first, *self._lanes = lanes
         self._queue: deque[Frame] = deque()
-        self._sent: dict[int, int] = {}
+        self._sent: dict[int, tuple[int, float]] = {}
+        count = len(self._lanes)
+        self._use = Lanes(count if used is None else used, count)
         self._load = dict.fromkeys(self._lanes, 0)
         self._next = 0
         self._turn: deque[_Waiting] = deque()
@@ -193,14 +206,17 @@ class StripedLink:
             else:
                 lane = self._free_lane()
                 if lane is None or self._under_way + size > WINDOW_BYTES:
+                    self._use.full()
                     return
                 self._queue.popleft()
                 self._stripe(frame, size, lane)
+        self._use.rest()
 
     def _free_lane(self) -> TcpLink | None:
         """The first with nothing to do, or the first that can take a little more."""
-        idle = (lane for lane, load in self._load.items() if not load)
-        ready = (lane for lane, load in self._load.items() if load < AHEAD_BYTES)
+        used = self._lanes[: self._use.used]
+        idle = (lane for lane in used if not self._load[lane])
+        ready = (lane for lane in used if self._load[lane] < AHEAD_BYTES)
         return next(idle, None) or next(ready, None)
 
     def _striped(self, frame: Frame, size: int) -> bool:
@@ -210,7 +226,7 @@ class StripedLink:
     def _stripe(self, frame: Frame, size: int, lane: TcpLink) -> None:
         """Announce a payload and send a copy: the caller's memory is free at once."""
         number, self._next = self._next, (self._next + 1) % _NUMBERS
-        self._sent[number] = size
+        self._sent[number] = size, self._use.now()
         self._under_way += size
         self._load[lane] += size
         place = _PLACE.pack(number, size)
@@ -234,7 +250,9 @@ class StripedLink:
         sent = self._sent.pop(number, None)
         if sent is None:
             raise ProtocolError(f"{self.label} grants {number}, which was not sent")
-        self._under_way -= sent
+        size, when = sent
+        self._under_way -= size
+        self._use.acknowledged(size, when)
         self._advance()
 
     def _taken(self, lane: TcpLink, size: int) -> None:

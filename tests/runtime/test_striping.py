@@ -16,6 +16,7 @@ from pcp.runtime.communicator import Communicator
 from pcp.runtime.coordinator import Coordinator
 from pcp.runtime.endpoint import Endpoint
 from pcp.runtime.framing import Frame, Header, Kind
+from pcp.runtime.lanes import Lanes
 from pcp.runtime.reduction import reference
 from pcp.runtime.striping import (
     AHEAD_BYTES,
@@ -347,3 +348,30 @@ def test_a_peer_cannot_make_us_keep_more_than_the_window(ends) -> None:
         b.place(into[1], Header(Kind.DATA, 0, 0, 8, 0, 0, 1, 0))
     with pytest.raises(ProtocolError, match="twice"):
         b.place(into[1], numbered)
+
+
+def test_lanes_in_reserve_are_used_when_they_make_it_faster() -> None:
+    """Lanes that carry 2 MB a second each, two of six to begin with."""
+    clock = SimpleNamespace(now=0.0)
+    lanes = [Lane() for _ in range(7)]
+    loop: Any = SimpleNamespace(call=lambda what: what())
+    link = StripedLink(loop, lanes, 2)  # type: ignore[arg-type]
+    link._use = Lanes(2, 6, clock=lambda: clock.now)
+    size, granted = 64 << 10, 0
+    for _ in range(800):
+        while len(link._queue) < 200:
+            link.send(data(0, size))
+        clock.now += size / 2e6
+        for lane in lanes[1:]:
+            if lane.queue:
+                lane.drain(1)  # which makes room, so that more is taken
+        for _ in range(sum(bool(lane.frames) for lane in lanes[1:])):
+            link._granted(granted)
+            granted += 1
+    assert link._use.used == 6
+    assert all(lane.frames for lane in lanes)
+
+
+@pytest.mark.parametrize(("first", "opened"), [(1, 1), (3, 5), (8, 15), (16, 16)])
+def test_as_many_again_are_in_reserve(first: int, opened: int) -> None:
+    assert striping.with_reserve(first) == opened
