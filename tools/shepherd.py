@@ -11,11 +11,12 @@ from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
 from pcp.tools.protection import add_protection_flags, protection
 from pcp.training.dashboard import Dashboard, PlainLog
+from pcp.training.ending import Outcome
 from pcp.training.experiment import Experiment
 from pcp.training.metrics import Fanout, MetricsFile, Observer, read
 from pcp.training.prometheus import Prometheus
 from pcp.training.run_folder import RunFolder
-from pcp.training.shepherd import Outcome, Shepherd
+from pcp.training.shepherd import Shepherd
 from pcp.training.web import WebPage
 
 PROG = "pcp shepherd"

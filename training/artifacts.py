@@ -15,10 +15,10 @@ from pcp.errors import BundleError, ConfigError, StateMismatch, nearest
 from pcp.manifest import Manifest
 from pcp.runtime.dtypes import numpy_dtype
 from pcp.training import tensors
+from pcp.training.bundles import batch_shape, check_bundle
 from pcp.training.data import Corpus, check_vocabulary
 from pcp.training.experiment import Experiment
 from pcp.training.leases import LeasePool
-from pcp.training.trainer import batch_shape, check_bundle
 
 CompileFor = Callable[[str], bytes]
 

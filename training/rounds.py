@@ -8,7 +8,6 @@ out: its lease goes back to the pool, and it takes part in the next round; or wh
 did comes late, and counts in a later one (`pcp.training.lateness`).
 """
 
-import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from pcp.training.lateness import Lateness
 from pcp.training.leases import LeasePool, Range
 from pcp.training.members import Member
 from pcp.training.metrics import Round, summarise
+from pcp.training.patience import slow_members
 from pcp.training.protocol import (
     Commit,
     Computed,
@@ -286,39 +286,9 @@ class Rounds:
         attempt = self.attempt
         if attempt is None:
             return
-        if self.meets:
-            slow = self._holding_up(attempt)
-        else:
-            slow = attempt.slow if now >= self._patience(attempt) else []
-        if slow:
+        if slow := slow_members(attempt, self._experiment, self.meets, now):
             self._leave_out(attempt, slow, now)
         self._check_failed(now)
-
-    def _holding_up(self, attempt: Attempt) -> list[str]:
-        """Members that the others wait for in mid-round, for too long."""
-        experiment, began = self._experiment, attempt.launched
-        deadline = experiment.round_deadline_seconds or math.inf
-        return attempt.waits.holding_up(
-            attempt.members,
-            experiment.quorum,
-            experiment.grace_seconds,
-            earliest=began + self._pause(attempt),
-            deadline=began + deadline,
-        )
-
-    def _pause(self, attempt: Attempt) -> float:
-        """Another attempt may repeat no steps, but forming it takes a moment."""
-        return 0.0 if attempt.first else self._experiment.heartbeat_limit_seconds
-
-    def _patience(self, attempt: Attempt) -> float:
-        """When the slow members of an attempt are left out; never, if infinite."""
-        experiment, ends = self._experiment, [math.inf]
-        if experiment.round_deadline_seconds and attempt.computed:
-            ends.append(attempt.began + experiment.round_deadline_seconds)
-        done = sorted(attempt.computed.values())
-        if experiment.quorum and len(done) >= experiment.quorum:
-            ends.append(done[experiment.quorum - 1] + experiment.grace_seconds)
-        return max(min(ends), attempt.launched + self._pause(attempt))
 
     def _leave_out(self, attempt: Attempt, names: list[str], now: float) -> None:
         """The round goes on without those who are too slow."""

@@ -17,7 +17,6 @@ starts again reads the ledger and asks the workers that return what they hold.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from pcp.manifest import Manifest
@@ -27,7 +26,9 @@ from pcp.runtime.transport import format_address
 from pcp.training import constants as constants_of_a_run
 from pcp.training import lateness
 from pcp.training.artifacts import Artifact, Artifacts, CompileFor, lease_pool
+from pcp.training.bundles import meets_inside, trains_alone
 from pcp.training.channel import OPEN
+from pcp.training.ending import Ending, Outcome
 from pcp.training.experiment import Experiment
 from pcp.training.hub import Connection, Done, Event, Hub, Lost, Received
 from pcp.training.ledger import Ledger
@@ -48,7 +49,6 @@ from pcp.training.protocol import (
     Order,
     Prepared,
     Ready,
-    Shutdown,
     Status,
     StatusQuery,
     Validated,
@@ -59,22 +59,7 @@ from pcp.training.rounds import Rounds
 from pcp.training.run_folder import SECRETS, RunFolder
 from pcp.training.saving import Saver
 from pcp.training.status import status_of
-from pcp.training.trainer import meets_inside, trains_alone
 from pcp.training.validation import Validation
-
-# How long the end of a run waits for shares of the last validation.
-_DONE_SECONDS = 30.0
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended; the rest is in its metrics."""
-
-    rounds: int
-    validation_loss: float | None
-    checkpoint: str | None
-    cancelled: bool = False
-    """An operator ended it early; `--resume` goes on."""
 
 
 class Shepherd:
@@ -114,7 +99,6 @@ class Shepherd:
         self.wanted = workers or experiment.workers
         self._started = self.ledger.progress.committed > 0
         self._born = self._beat = clock()
-        self._ended_at = 0.0
         self._held_since: float | None = None
         # pyright reads this file under two names, one for each side of the link.
         self.rounds = Rounds(self)  # pyright: ignore[reportArgumentType]
@@ -124,8 +108,7 @@ class Shepherd:
         key = write_control(folder.path, host, self.hub.port)
         self.orders = Orders(self, key)  # pyright: ignore[reportArgumentType]
         self._check: Callable[[], None] = lambda: None
-        self.ending = False
-        self._outcome: Outcome | None = None
+        self.end = Ending(self)  # pyright: ignore[reportArgumentType]
         self._handlers: dict[type[Message], Callable[[Member, Any], None]] = {
             Heartbeat: lambda m, h: self.rounds.on_heartbeat(m, h),
             Ready: self._on_ready,
@@ -164,9 +147,9 @@ class Shepherd:
     def run(self) -> Outcome:
         """Serve until the last round is committed and saved."""
         try:
-            while self._outcome is None:
+            while self.end.outcome is None:
                 self.turn()
-            return self._outcome
+            return self.end.outcome
         finally:
             self.close()
 
@@ -340,8 +323,8 @@ class Shepherd:
     def _advance(self) -> None:
         """Between two rounds: end the run, or start the next one if it can."""
         held = self.orders.hold()
-        if self.ending or self.orders.cancelled or self.rounds.exhausted():
-            self._end()
+        if self.end.begun or self.orders.cancelled or self.rounds.exhausted():
+            self.end.go_on()
         elif held:
             return
         elif self._recovery.prepared_by_all():
@@ -363,43 +346,6 @@ class Shepherd:
         # After a restart the others get a moment to come back too.
         late = self.now() - self._held_since > self.grace
         return self._recovery.all_back() and (late or self.rounds.newest is not None)
-
-    # The end ------------------------------------------------------------------
-
-    def _end(self) -> None:
-        """Everything is computed: wait for the checkpoint and the validation."""
-        if not self.ending:
-            self.ending, self._ended_at = True, self.now()
-        if self.saver.saved != self.committed and self.committed:
-            if not self.saver.busy:
-                self._save_last()
-            return
-        late = self.now() - self._ended_at > _DONE_SECONDS
-        if self.saver.busy or (self.validation.open and not late):
-            return
-        if not (self.ledger.progress.ended or self.orders.cancelled):
-            self.ledger.append("end", round=self.committed)
-        how = "cancelled by the operator" if self.orders.cancelled else "complete"
-        for member in self.roster:
-            member.send(Shutdown(reason=f"the run is {how}"))
-        self._outcome = self._describe_outcome()
-
-    def _save_last(self) -> None:
-        """The last state is on no disk yet, or only in the workers' memory."""
-        if self.saver.on_disk(self.committed):
-            return
-        if holders := self.roster.holders(self.committed):
-            self.saver.save([member.name for member in holders])
-        else:
-            self.ending = False  # nobody has it any more: recovery decides
-
-    def _describe_outcome(self) -> Outcome:
-        return Outcome(
-            rounds=self.committed,
-            validation_loss=self.validation.last,
-            checkpoint=self.saver.path,
-            cancelled=self.orders.cancelled,
-        )
 
     def status(self) -> dict[str, Any]:
         """What the run is doing, for a dashboard or `pcp status`."""

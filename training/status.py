@@ -48,6 +48,6 @@ def phase(shepherd: "Shepherd") -> str:
     """`round`, or what the shepherd does between two of them."""
     if shepherd.rounds.attempt:
         return "round"
-    if shepherd.ending:
+    if shepherd.end.begun:
         return "ending"
     return "paused" if shepherd.orders.paused else "gathering"
