@@ -62,7 +62,7 @@ def test_a_frozen_coordinator_is_found_out_though_its_kernel_answers(tmp_path) -
                                 "--members", 3)  # fmt: skip
         address = where.wait_for("listening").rpartition(" ")[2]
         plan = FaultPlan([Fault("drop", kind=Kind.DONE, peer=0, times=9)])
-        options = {"silence": 1.0, "heartbeat": 0.1, "patience": 2.0}
+        options = {"silence": 1.0, "heartbeat": 0.1, "patience": 0.5}
         comms = together("abc", lambda n: join(address, n, **options))
         comms.sort(key=lambda comm: comm.rank)
         try:
