@@ -128,8 +128,9 @@ def soak(flags: argparse.Namespace) -> None:
     """Rounds of one step with churn; what the processes hold must not grow."""
     rng = random.Random(flags.seed)
     with ExitStack() as stack:
-        changes = _endless(tau=1, model_path=_tiny(stack, None), checkpoint_every=100)
-        run = stack.enter_context(started(flags.workers, **changes))
+        keep = Path(flags.keep) if flags.keep else None
+        changes = _endless(tau=1, model_path=_tiny(stack, keep), checkpoint_every=100)
+        run = stack.enter_context(started(flags.workers, keep, **changes))
         seen: dict[str, list[Usage]] = {"shepherd": [], "worker": []}
         slots, steady = Slots(run.node), children(run.node)[0]  # never killed
         kills, reached, mark = 0, 0, 0
@@ -224,7 +225,7 @@ def main() -> None:
     parser.add_argument(
         "--limit", type=float, default=math.inf, help="seconds of kills, or rounds"
     )
-    parser.add_argument("--keep", metavar="DIR", help="a storm's run; go on with it")
+    parser.add_argument("--keep", metavar="DIR", help="the run's folder; go on with it")
     parser.add_argument("--seed", type=int, default=0)
     flags = parser.parse_args()
     flags.kills = flags.kills or (50 if flags.what == "restarts" else 200)
