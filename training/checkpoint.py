@@ -79,7 +79,8 @@ def save(run: str | Path, checkpoint: Checkpoint, keep: int = 3) -> Path:
     parent.mkdir(parents=True, exist_ok=True)
     _bring_back(parent)
     final = parent / f"round_{checkpoint.round:08d}"
-    for abandoned in parent.glob(f"{_HIDDEN}*"):
+    surplus = [f for f in folders(run) if f < final][max(1, keep) :]
+    for abandoned in [*parent.glob(f"{_HIDDEN}*"), *surplus]:
         shutil.rmtree(abandoned, ignore_errors=True)
     hidden = parent / f"{_HIDDEN}{checkpoint.round}"
     try:
@@ -191,10 +192,13 @@ def newest(
 
 
 def _write(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(path, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:  # a full disk does not say where
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -41,7 +41,7 @@ class Ending:
         if not self.begun:
             self.begun, self._since = True, shepherd.now()
         if saver.saved != shepherd.committed and shepherd.committed:
-            if not saver.busy:
+            if not (saver.busy or saver.resting):
                 self._save_last()
             return
         late = shepherd.now() - self._since > _DONE_SECONDS

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
+from pcp.errors import RuntimeFault
 from pcp.training.protocol import Prepared
 
 FILE_NAME = "metrics.jsonl"
@@ -114,7 +115,8 @@ class MetricsFile(Quiet):
 
     def __init__(self, path: str | Path) -> None:
         _cut_torn_line(Path(path))
-        self._file = open(path, "a", encoding="utf-8")
+        # Without a buffer: what a full disk did not take is not tried again at the end.
+        self._path, self._file = Path(path), open(path, "ab", buffering=0)
 
     def round(self, record: Round) -> None:
         """Append a round."""
@@ -130,8 +132,15 @@ class MetricsFile(Quiet):
         self._file.close()
 
     def _append(self, values: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(values) + "\n")
-        self._file.flush()
+        line = f"{json.dumps(values)}\n".encode()
+        try:
+            while line:
+                line = line[self._file.write(line) or 0 :]
+        except OSError as error:
+            raise RuntimeFault(
+                f"{self._path}: cannot write the metrics: {error.strerror}; what was "
+                "committed is safe: make room, then go on with --resume"
+            ) from error
 
 
 class Fanout:

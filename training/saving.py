@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _FETCH_SECONDS = 120.0
 _ADOPT_SECONDS = 10.0
+_RETRY_SECONDS = 5.0
 
 
 def gather(
@@ -90,12 +91,18 @@ class Saver:
         """A state is being fetched: no round may begin."""
         self.busy = False
         """A checkpoint is being fetched or written."""
+        self._rests_until = 0.0
         self.saved: int | None = None
         """The last round that is on disk."""
         self.path: str | None = None
         """Where."""
         self._damaged: set[str] = set()
         """Checkpoints that were looked at, and are none."""
+
+    @property
+    def resting(self) -> bool:
+        """Whether a checkpoint failed just now: the disk is given a moment."""
+        return self._shepherd.now() < self._rests_until
 
     def on_disk(self, round_: int) -> bool:
         """Whether an earlier process saved this round, and it is whole."""
@@ -171,4 +178,5 @@ class Saver:
         if not isinstance(error, RuntimeFault | OSError):
             raise error
         # A member died, or the disk is full: the next checkpoint may work.
+        self._rests_until = self._shepherd.now() + _RETRY_SECONDS
         self._shepherd.log(f"no checkpoint this time: {error}")

@@ -165,6 +165,19 @@ def test_a_kill_at_any_step_leaves_the_last_good_one(keep):
     assert len(outcomes) == 4, "kills on both sides of the rename, both times"
 
 
+def test_more_than_are_kept_make_room_for_the_new_one(tmp_path, monkeypatch):
+    for number in range(1, 6):
+        checkpoints.save(tmp_path, _checkpoint(number), keep=9)
+
+    def full(path, content):
+        raise OSError("no room")
+
+    monkeypatch.setattr(checkpoints, "_write", full)
+    with pytest.raises(OSError, match="no room"):
+        checkpoints.save(tmp_path, _checkpoint(6), keep=2)
+    assert [f.name[-1] for f in checkpoints.folders(tmp_path)] == ["5", "4"]
+
+
 def test_what_a_rewind_left_behind_is_not_kept_for_what_is_new(tmp_path):
     """A damaged later round does not push the new one out."""
     damaged = checkpoints.save(tmp_path, _checkpoint(8), keep=1)

@@ -20,7 +20,7 @@ from helpers.training_runs import (
     start_worker,
 )
 
-from pcp.errors import ConfigError, ProtocolError, StateMismatch
+from pcp.errors import ConfigError, ProtocolError, RuntimeFault, StateMismatch
 from pcp.runtime import Communicator
 from pcp.training import checkpoint as checkpoints
 from pcp.training import metrics, protocol, tensors
@@ -284,6 +284,25 @@ def test_a_full_disk_costs_a_checkpoint_and_no_round(tmp_path, monkeypatch):
     assert checkpoints.load(outcome.checkpoint).round == 20
 
 
+def test_the_last_checkpoint_waits_for_room(tmp_path, monkeypatch):
+    tries, write = [], checkpoints._write
+
+    def refuse(path, content):
+        tries.append(path)
+        if len(tries) < 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write(path, content)
+
+    monkeypatch.setattr(checkpoints, "_write", refuse)
+    monkeypatch.setattr("pcp.training.saving._RETRY_SECONDS", 0.3)
+    exp = experiment(tmp_path, outer_loop_steps=1)
+    began = time.monotonic()
+    outcome, _, watcher = _run(exp, 1)
+    assert time.monotonic() - began > 0.6
+    assert sum("no checkpoint this time" in line for line in watcher.lines) == 2
+    assert checkpoints.load(outcome.checkpoint).round == 1
+
+
 @pytest.mark.parametrize(
     ("tensor", "said"),
     [
@@ -517,6 +536,12 @@ def test_metrics_survive_a_torn_line_and_a_rewind(tmp_path):
     log.close()
     with open(path, "a") as file:
         file.write('{"kind": "rou')
+    full = MetricsFile(tmp_path / "full.jsonl")
+    full.close()
+    full._file = open("/dev/full", "ab", buffering=0)  # where nothing has room
+    with pytest.raises(RuntimeFault, match="cannot write the metrics: No space left"):
+        full.round(watcher.rounds[0])
+    full.close()
     log = MetricsFile(path)
     redone = dataclasses.replace(watcher.rounds[1], loss=9.0)
     log.round(redone)
