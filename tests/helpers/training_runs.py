@@ -99,3 +99,12 @@ def start_worker(port, name, pause=0.0, log=lambda text: None, **identity):
         log,
     )
     return Background(worker.run)
+
+
+def run(exp, workers=2, folder=None, pause=0.0):
+    """A complete run: its outcome, its folder, its watcher."""
+    shepherd, watcher, thread = start_shepherd(exp, folder, workers=workers)
+    crew = [start_worker(shepherd.port, f"w{i}", pause) for i in range(workers)]
+    outcome = thread.finish()
+    assert [w.finish(10) for w in crew] == ["the run is complete"] * workers
+    return outcome, shepherd.folder, watcher

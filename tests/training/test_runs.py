@@ -1,11 +1,7 @@
 """Whole runs in one process: shepherd and workers in threads, sockets between."""
 
 import dataclasses
-import errno
-import json
-import os
 import socket
-import threading
 import time
 from datetime import datetime
 from functools import partial
@@ -16,6 +12,7 @@ from helpers.bigram import BigramTrainer, bundle
 from helpers.training_runs import (
     Background,
     experiment,
+    run,
     start_shepherd,
     start_worker,
 )
@@ -26,19 +23,11 @@ from pcp.training import checkpoint as checkpoints
 from pcp.training import metrics, protocol, tensors
 from pcp.training.channel import connect
 from pcp.training.data import Corpus
-from pcp.training.ledger import Ledger, check, read
+from pcp.training.ledger import Ledger, check
 from pcp.training.metrics import MetricsFile
 from pcp.training.recovery import shared_of
 from pcp.training.run_folder import RunFolder
 from pcp.training.trainer import loss_value
-
-
-def _run(exp, workers=2, folder=None, pause=0.0):
-    shepherd, watcher, thread = start_shepherd(exp, folder, workers=workers)
-    crew = [start_worker(shepherd.port, f"w{i}", pause) for i in range(workers)]
-    outcome = thread.finish()
-    assert [w.finish(10) for w in crew] == ["the run is complete"] * workers
-    return outcome, shepherd.folder, watcher
 
 
 def _by_hand(exp, workers, rounds):
@@ -74,7 +63,7 @@ def _by_hand(exp, workers, rounds):
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_a_run_is_diloco(tmp_path, workers):
     exp = experiment(tmp_path)
-    outcome, folder, watcher = _run(exp, workers)
+    outcome, folder, watcher = run(exp, workers)
     expected, losses = _by_hand(exp, workers, 5)
     saved = checkpoints.load(outcome.checkpoint)
     # Which worker is rank 0 is decided by who connects first: the sum's order.
@@ -91,7 +80,7 @@ def test_a_run_is_diloco(tmp_path, workers):
 
 def test_the_validation_loss_covers_every_held_out_batch_once(tmp_path):
     exp = experiment(tmp_path, outer_loop_steps=2, validate_every=1)
-    outcome, _, watcher = _run(exp, 3)
+    outcome, _, watcher = run(exp, 3)
     corpus = Corpus(exp, BigramTrainer.batch, BigramTrainer.block)
     trainer = BigramTrainer()
     trainer.adopt(shared_of(checkpoints.load(outcome.checkpoint)))
@@ -105,14 +94,14 @@ def test_the_validation_loss_covers_every_held_out_batch_once(tmp_path):
 
 def test_accumulated_batches_count_as_one_step(tmp_path):
     exp = experiment(tmp_path, effective_batch_size=12, outer_loop_steps=2, tau=2)
-    _, folder, watcher = _run(exp)
+    _, folder, watcher = run(exp)
     assert [r.tokens for r in watcher.rounds] == [2 * 2 * 12 * 8] * 2
     assert check(folder.ledger).consumed == 2 * 2 * 2 * 12
 
 
 def test_the_run_ends_when_the_data_is_used_up(tmp_path):
     exp = experiment(tmp_path, max_epochs=1, outer_loop_steps=1000, tau=40)
-    outcome, folder, _ = _run(exp)
+    outcome, folder, _ = run(exp)
     report = check(folder.ledger)
     assert outcome.rounds < 1000
     assert report.epochs == (report.samples_per_epoch,)
@@ -120,33 +109,20 @@ def test_the_run_ends_when_the_data_is_used_up(tmp_path):
 
 def test_a_finished_run_ends_at_once_when_resumed(tmp_path):
     exp = experiment(tmp_path)
-    outcome, folder, _ = _run(exp)
-    again, _, watcher = _run(exp, folder=folder)
+    outcome, folder, _ = run(exp)
+    again, _, watcher = run(exp, folder=folder)
     assert again.rounds == outcome.rounds
     assert watcher.rounds == []
 
 
-def test_a_finished_run_whose_last_checkpoint_is_damaged_makes_it_again(tmp_path):
-    exp = experiment(tmp_path, heartbeat_limit_seconds=0.6)
-    outcome, folder, watcher = _run(exp, 1)
-    digest = checkpoints.load(outcome.checkpoint).info["digest"]
-    newest, before, *_ = checkpoints.folders(folder.path)
-    (newest / "outer.safetensors").write_bytes(b"damaged")
-    reached = checkpoints.load(before).round
-    again, _, watcher = _run(exp, 1, folder)
-    assert [r.round for r in watcher.rounds] == list(range(reached + 1, 6))
-    saved = checkpoints.load(again.checkpoint)
-    assert (saved.round, saved.info["digest"]) == (5, digest)
-
-
 def test_more_rounds_continue_where_the_run_ended(tmp_path):
     exp = experiment(tmp_path)
-    _, folder, _ = _run(exp)
+    _, folder, _ = run(exp)
     longer = exp.model_copy(update={"outer_loop_steps": 8})
-    outcome, _, watcher = _run(longer, folder=folder)
+    outcome, _, watcher = run(longer, folder=folder)
     assert [r.round for r in watcher.rounds] == [6, 7, 8]
     assert outcome.rounds == 8
-    whole, _, _ = _run(exp.model_copy(update={"outer_loop_steps": 8}))
+    whole, _, _ = run(exp.model_copy(update={"outer_loop_steps": 8}))
     first, second = (checkpoints.load(o.checkpoint) for o in (outcome, whole))
     for name, array in shared_of(first).items():
         np.testing.assert_allclose(array, shared_of(second)[name], atol=1e-5)
@@ -155,186 +131,20 @@ def test_more_rounds_continue_where_the_run_ended(tmp_path):
 def test_a_lost_tail_of_rounds_is_rewound_and_done_again(tmp_path):
     """Everything died; the newest checkpoint is older than the ledger."""
     exp = experiment(tmp_path, checkpoint_every=2, heartbeat_limit_seconds=1.0)
-    _, folder, _ = _run(exp)
+    _, folder, _ = run(exp)
     newest, before, *_ = checkpoints.folders(folder.path)
     (newest / "parameters.safetensors").write_bytes(b"damaged")
     reached = checkpoints.load(before).round  # 4, unless the disk was slow
     longer = exp.model_copy(update={"outer_loop_steps": 7})
-    outcome, _, watcher = _run(longer, folder=folder)
+    outcome, _, watcher = run(longer, folder=folder)
     assert any(f"back to {reached}" in line for line in watcher.lines), watcher.lines
     assert any("trying the checkpoint before" in line for line in watcher.lines)
     assert [r.round for r in watcher.rounds] == list(range(reached + 1, 8))
     assert check(folder.ledger).consumed == 7 * 2 * 16
-    whole, _, _ = _run(longer.model_copy(update={"checkpoint_every": 10}))
+    whole, _, _ = run(longer.model_copy(update={"checkpoint_every": 10}))
     first, second = (checkpoints.load(o.checkpoint) for o in (outcome, whole))
     for name, array in shared_of(first).items():
         np.testing.assert_allclose(array, shared_of(second)[name], atol=1e-5)
-
-
-def test_initial_weights_are_where_a_run_starts(tmp_path):
-    table = np.full((128, 128), 0.25, np.float32)
-    path = tmp_path / "start.safetensors"
-    path.write_bytes(tensors.to_bytes({"table": table}))
-    exp = experiment(tmp_path, initial_weights=str(path), outer_loop_steps=1)
-    _, _, watcher = _run(exp)
-    assert watcher.rounds[0].loss == pytest.approx(np.log(128), abs=0.3)
-    trainer = BigramTrainer()
-    trainer.restore({"parameter/table": table}, 0)
-    assert (trainer.shared["parameter/table"] == 0.25).all()
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"tau": 3}, "tau was 4, is 3"),
-        ({"optimizer": "sgd{momentum=0.5}"}, "optimizer was 'adamw', is 'sgd'"),
-        (
-            {"parameter_groups": [{"match": "*", "optimizer": "lion"}]},
-            r"parameter_groups was \[\], is \[\['\*', 'lion'\]\]",
-        ),
-        ({"data_path": "other"}, "data_path: what it names is another one: data was"),
-    ],
-)
-def test_resuming_with_other_settings_is_refused(tmp_path, changed, said):
-    exp = experiment(tmp_path, outer_loop_steps=1)
-    _, folder, _ = _run(exp, 1)
-    if "data_path" in changed:
-        (tmp_path / "other").write_bytes(b"something else entirely " * 300)
-        changed = {"data_path": str(tmp_path / "other")}
-    other = exp.model_copy(update={"outer_loop_steps": 9} | changed)
-    shepherd, _, thread = start_shepherd(other, folder)
-    worker = start_worker(shepherd.port, "w")
-    before = (folder.path / "experiment.json").read_bytes()
-    with pytest.raises(StateMismatch, match=said):
-        thread.finish()
-    assert (folder.path / "experiment.json").read_bytes() == before
-    del worker
-
-
-def test_another_learning_rate_may_resume_a_run(tmp_path):
-    exp = experiment(tmp_path, outer_loop_steps=2)
-    _, folder, _ = _run(exp, 1)
-    changed = {"learning_rate": 0.5, "outer_loop_steps": 4, "optimizer": "adamw{}"}
-    outcome, _, _ = _run(exp.model_copy(update=changed), 1, folder)
-    assert outcome.rounds == 4
-    records = read(folder.ledger)[0]
-    given = [r["experiment"] for r in records if r["kind"] == "started"]
-    assert [settings["learning_rate"] for settings in given] == [0.1, 0.5]
-    assert json.loads(folder.experiment.read_text())["learning_rate"] == 0.5
-    assert "outer_learning_rate" not in given[0]  # the algorithm may have its own
-
-
-def test_a_run_has_one_shepherd(tmp_path):
-    """The second one is told, and disturbs nothing."""
-    exp = experiment(tmp_path)
-    shepherd, watcher, thread = start_shepherd(exp, workers=1)
-    worker = start_worker(shepherd.port, "w", 0.01)
-    watcher.wait_for_round(1)
-    with pytest.raises(ConfigError, match="another shepherd goes on with this run"):
-        start_shepherd(exp, shepherd.folder)
-    assert thread.finish().rounds == 5
-    assert worker.finish(10)
-    check(shepherd.folder.ledger)
-
-
-def test_a_disk_that_stands_still_holds_up_no_round(tmp_path, monkeypatch):
-    """Ten rounds are made while a checkpoint's first file is being written."""
-    moving, write = threading.Event(), checkpoints._write
-
-    def when_it_moves(path, content):
-        assert moving.wait(30)
-        write(path, content)
-
-    monkeypatch.setattr(checkpoints, "_write", when_it_moves)
-    exp = experiment(tmp_path, outer_loop_steps=20)
-    shepherd, watcher, thread = start_shepherd(exp, workers=2)
-    crew = [start_worker(shepherd.port, f"w{i}") for i in range(2)]
-    try:
-        watcher.wait_for_round(12)
-        assert checkpoints.folders(shepherd.folder.path) == []
-    finally:
-        moving.set()
-    outcome = thread.finish()
-    assert [w.finish(10) for w in crew]
-    assert any("the disk is slower than the rounds" in line for line in watcher.lines)
-    assert any(line.startswith("checkpoint of round 2 in") for line in watcher.lines)
-    saved = checkpoints.load(outcome.checkpoint)
-    assert (saved.round, saved.info["digest"]) == (20, tensors.digest(shared_of(saved)))
-
-
-def test_a_full_disk_costs_a_checkpoint_and_no_round(tmp_path, monkeypatch):
-    full, write = [True], checkpoints._write
-
-    def refuse(path, content):
-        if full[0]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        write(path, content)
-
-    monkeypatch.setattr(checkpoints, "_write", refuse)
-    exp = experiment(tmp_path, outer_loop_steps=20)
-    shepherd, watcher, thread = start_shepherd(exp, workers=1)
-    worker = start_worker(shepherd.port, "w", 0.005)
-    watcher.wait_for_round(8)
-    full[0] = False
-    outcome = thread.finish()
-    assert worker.finish(10)
-    refused = [line for line in watcher.lines if "no checkpoint this time" in line]
-    assert refused
-    assert all("No space left on device" in line for line in refused)
-    assert checkpoints.load(outcome.checkpoint).round == 20
-
-
-def test_the_last_checkpoint_waits_for_room(tmp_path, monkeypatch):
-    tries, write = [], checkpoints._write
-
-    def refuse(path, content):
-        tries.append(path)
-        if len(tries) < 3:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        write(path, content)
-
-    monkeypatch.setattr(checkpoints, "_write", refuse)
-    monkeypatch.setattr("pcp.training.saving._RETRY_SECONDS", 0.3)
-    exp = experiment(tmp_path, outer_loop_steps=1)
-    began = time.monotonic()
-    outcome, _, watcher = _run(exp, 1)
-    assert time.monotonic() - began > 0.6
-    assert sum("no checkpoint this time" in line for line in watcher.lines) == 2
-    assert checkpoints.load(outcome.checkpoint).round == 1
-
-
-@pytest.mark.parametrize(
-    ("tensor", "said"),
-    [
-        ({"tabel": np.ones((128, 128), np.float32)}, r"'table'. Did you mean 'tabel'"),
-        ({"table": np.ones((128, 64), np.float32)}, r"is float32 \[128, 64\] in"),
-        ({"table": np.ones((128, 128))}, r"is float64 .* the model's is float32"),
-    ],
-)
-def test_initial_weights_of_another_model_are_refused(tmp_path, tensor, said):
-    path = tmp_path / "start.safetensors"
-    path.write_bytes(tensors.to_bytes(tensor))
-    exp = experiment(tmp_path, initial_weights=str(path))
-    shepherd, _, thread = start_shepherd(exp)
-    start_worker(shepherd.port, "w")
-    with pytest.raises(ConfigError, match=f"initial_weights: .*{said}"):
-        thread.finish()
-
-
-def test_a_checkpoints_parameters_are_initial_weights(tmp_path):
-    """Exported by name, and imported by another run, which begins with their loss."""
-    exp = experiment(tmp_path, outer_loop_steps=5, validate_every=5)
-    first, _, _ = _run(exp, 1)
-    path = f"{first.checkpoint}/parameters.safetensors"
-    assert list(tensors.read(path)) == ["table"]
-    other = exp.model_copy(update={"initial_weights": path, "outer_loop_steps": 1})
-    _, _, watcher = _run(other.model_copy(update={"learning_rate": 1e-9}), 1)
-    saved = checkpoints.load(first.checkpoint)
-    trainer = BigramTrainer()
-    trainer.adopt(shared_of(saved))
-    corpus = Corpus(exp, trainer.batch, trainer.block)
-    loss = trainer.evaluate(corpus.read(np.arange(trainer.batch)))
-    assert watcher.rounds[0].loss_first == pytest.approx(loss, rel=1e-6)
 
 
 def test_a_newcomer_gets_the_current_state_and_joins_the_next_round(tmp_path):
@@ -527,7 +337,7 @@ def test_the_status_is_there_for_the_asking(tmp_path):
 
 def test_metrics_survive_a_torn_line_and_a_rewind(tmp_path):
     exp = experiment(tmp_path, outer_loop_steps=3)
-    _, _, watcher = _run(exp)
+    _, _, watcher = run(exp)
     path = tmp_path / "metrics.jsonl"
     log = MetricsFile(path)
     for record in watcher.rounds:

@@ -1,0 +1,58 @@
+"""Initial weights: taken by name, or refused."""
+
+import numpy as np
+import pytest
+from helpers.bigram import BigramTrainer
+from helpers.training_runs import experiment, run, start_shepherd, start_worker
+
+from pcp.errors import ConfigError
+from pcp.training import checkpoint as checkpoints
+from pcp.training import tensors
+from pcp.training.data import Corpus
+from pcp.training.recovery import shared_of
+
+
+def test_initial_weights_are_where_a_run_starts(tmp_path):
+    table = np.full((128, 128), 0.25, np.float32)
+    path = tmp_path / "start.safetensors"
+    path.write_bytes(tensors.to_bytes({"table": table}))
+    exp = experiment(tmp_path, initial_weights=str(path), outer_loop_steps=1)
+    _, _, watcher = run(exp)
+    assert watcher.rounds[0].loss == pytest.approx(np.log(128), abs=0.3)
+    trainer = BigramTrainer()
+    trainer.restore({"parameter/table": table}, 0)
+    assert (trainer.shared["parameter/table"] == 0.25).all()
+
+
+@pytest.mark.parametrize(
+    ("tensor", "said"),
+    [
+        ({"tabel": np.ones((128, 128), np.float32)}, r"'table'. Did you mean 'tabel'"),
+        ({"table": np.ones((128, 64), np.float32)}, r"is float32 \[128, 64\] in"),
+        ({"table": np.ones((128, 128))}, r"is float64 .* the model's is float32"),
+    ],
+)
+def test_initial_weights_of_another_model_are_refused(tmp_path, tensor, said):
+    path = tmp_path / "start.safetensors"
+    path.write_bytes(tensors.to_bytes(tensor))
+    exp = experiment(tmp_path, initial_weights=str(path))
+    shepherd, _, thread = start_shepherd(exp)
+    start_worker(shepherd.port, "w")
+    with pytest.raises(ConfigError, match=f"initial_weights: .*{said}"):
+        thread.finish()
+
+
+def test_a_checkpoints_parameters_are_initial_weights(tmp_path):
+    """Exported by name, and imported by another run, which begins with their loss."""
+    exp = experiment(tmp_path, outer_loop_steps=5, validate_every=5)
+    first, _, _ = run(exp, 1)
+    path = f"{first.checkpoint}/parameters.safetensors"
+    assert list(tensors.read(path)) == ["table"]
+    other = exp.model_copy(update={"initial_weights": path, "outer_loop_steps": 1})
+    _, _, watcher = run(other.model_copy(update={"learning_rate": 1e-9}), 1)
+    saved = checkpoints.load(first.checkpoint)
+    trainer = BigramTrainer()
+    trainer.adopt(shared_of(saved))
+    corpus = Corpus(exp, trainer.batch, trainer.block)
+    loss = trainer.evaluate(corpus.read(np.arange(trainer.batch)))
+    assert watcher.rounds[0].loss_first == pytest.approx(loss, rel=1e-6)

@@ -1,0 +1,63 @@
+"""What a resumed run may change, and who may resume it."""
+
+import json
+
+import pytest
+from helpers.training_runs import experiment, run, start_shepherd, start_worker
+
+from pcp.errors import ConfigError, StateMismatch
+from pcp.training.ledger import check, read
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"tau": 3}, "tau was 4, is 3"),
+        ({"optimizer": "sgd{momentum=0.5}"}, "optimizer was 'adamw', is 'sgd'"),
+        (
+            {"parameter_groups": [{"match": "*", "optimizer": "lion"}]},
+            r"parameter_groups was \[\], is \[\['\*', 'lion'\]\]",
+        ),
+        ({"data_path": "other"}, "data_path: what it names is another one: data was"),
+    ],
+)
+def test_resuming_with_other_settings_is_refused(tmp_path, changed, said):
+    exp = experiment(tmp_path, outer_loop_steps=1)
+    _, folder, _ = run(exp, 1)
+    if "data_path" in changed:
+        (tmp_path / "other").write_bytes(b"something else entirely " * 300)
+        changed = {"data_path": str(tmp_path / "other")}
+    other = exp.model_copy(update={"outer_loop_steps": 9} | changed)
+    shepherd, _, thread = start_shepherd(other, folder)
+    worker = start_worker(shepherd.port, "w")
+    before = (folder.path / "experiment.json").read_bytes()
+    with pytest.raises(StateMismatch, match=said):
+        thread.finish()
+    assert (folder.path / "experiment.json").read_bytes() == before
+    del worker
+
+
+def test_another_learning_rate_may_resume_a_run(tmp_path):
+    exp = experiment(tmp_path, outer_loop_steps=2)
+    _, folder, _ = run(exp, 1)
+    changed = {"learning_rate": 0.5, "outer_loop_steps": 4, "optimizer": "adamw{}"}
+    outcome, _, _ = run(exp.model_copy(update=changed), 1, folder)
+    assert outcome.rounds == 4
+    records = read(folder.ledger)[0]
+    given = [r["experiment"] for r in records if r["kind"] == "started"]
+    assert [settings["learning_rate"] for settings in given] == [0.1, 0.5]
+    assert json.loads(folder.experiment.read_text())["learning_rate"] == 0.5
+    assert "outer_learning_rate" not in given[0]  # the algorithm may have its own
+
+
+def test_a_run_has_one_shepherd(tmp_path):
+    """The second one is told, and disturbs nothing."""
+    exp = experiment(tmp_path)
+    shepherd, watcher, thread = start_shepherd(exp, workers=1)
+    worker = start_worker(shepherd.port, "w", 0.01)
+    watcher.wait_for_round(1)
+    with pytest.raises(ConfigError, match="another shepherd goes on with this run"):
+        start_shepherd(exp, shepherd.folder)
+    assert thread.finish().rounds == 5
+    assert worker.finish(10)
+    check(shepherd.folder.ledger)

@@ -1,0 +1,91 @@
+"""Checkpoints of a run under way: a disk that is slow, full, or wrong."""
+
+import errno
+import os
+import threading
+import time
+
+from helpers.training_runs import experiment, run, start_shepherd, start_worker
+
+from pcp.training import checkpoint as checkpoints
+from pcp.training import tensors
+from pcp.training.recovery import shared_of
+
+
+def test_a_finished_run_whose_last_checkpoint_is_damaged_makes_it_again(tmp_path):
+    exp = experiment(tmp_path, heartbeat_limit_seconds=0.6)
+    outcome, folder, watcher = run(exp, 1)
+    digest = checkpoints.load(outcome.checkpoint).info["digest"]
+    newest, before, *_ = checkpoints.folders(folder.path)
+    (newest / "outer.safetensors").write_bytes(b"damaged")
+    reached = checkpoints.load(before).round
+    again, _, watcher = run(exp, 1, folder)
+    assert [r.round for r in watcher.rounds] == list(range(reached + 1, 6))
+    saved = checkpoints.load(again.checkpoint)
+    assert (saved.round, saved.info["digest"]) == (5, digest)
+
+
+def test_a_disk_that_stands_still_holds_up_no_round(tmp_path, monkeypatch):
+    """Ten rounds are made while a checkpoint's first file is being written."""
+    moving, write = threading.Event(), checkpoints._write
+
+    def when_it_moves(path, content):
+        assert moving.wait(30)
+        write(path, content)
+
+    monkeypatch.setattr(checkpoints, "_write", when_it_moves)
+    exp = experiment(tmp_path, outer_loop_steps=20)
+    shepherd, watcher, thread = start_shepherd(exp, workers=2)
+    crew = [start_worker(shepherd.port, f"w{i}") for i in range(2)]
+    try:
+        watcher.wait_for_round(12)
+        assert checkpoints.folders(shepherd.folder.path) == []
+    finally:
+        moving.set()
+    outcome = thread.finish()
+    assert [w.finish(10) for w in crew]
+    assert any("the disk is slower than the rounds" in line for line in watcher.lines)
+    assert any(line.startswith("checkpoint of round 2 in") for line in watcher.lines)
+    saved = checkpoints.load(outcome.checkpoint)
+    assert (saved.round, saved.info["digest"]) == (20, tensors.digest(shared_of(saved)))
+
+
+def test_a_full_disk_costs_a_checkpoint_and_no_round(tmp_path, monkeypatch):
+    full, write = [True], checkpoints._write
+
+    def refuse(path, content):
+        if full[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write(path, content)
+
+    monkeypatch.setattr(checkpoints, "_write", refuse)
+    exp = experiment(tmp_path, outer_loop_steps=20)
+    shepherd, watcher, thread = start_shepherd(exp, workers=1)
+    worker = start_worker(shepherd.port, "w", 0.005)
+    watcher.wait_for_round(8)
+    full[0] = False
+    outcome = thread.finish()
+    assert worker.finish(10)
+    refused = [line for line in watcher.lines if "no checkpoint this time" in line]
+    assert refused
+    assert all("No space left on device" in line for line in refused)
+    assert checkpoints.load(outcome.checkpoint).round == 20
+
+
+def test_the_last_checkpoint_waits_for_room(tmp_path, monkeypatch):
+    tries, write = [], checkpoints._write
+
+    def refuse(path, content):
+        tries.append(path)
+        if len(tries) < 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write(path, content)
+
+    monkeypatch.setattr(checkpoints, "_write", refuse)
+    monkeypatch.setattr("pcp.training.saving._RETRY_SECONDS", 0.3)
+    exp = experiment(tmp_path, outer_loop_steps=1)
+    began = time.monotonic()
+    outcome, _, watcher = run(exp, 1)
+    assert time.monotonic() - began > 0.6
+    assert sum("no checkpoint this time" in line for line in watcher.lines) == 2
+    assert checkpoints.load(outcome.checkpoint).round == 1
