@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 HANDSHAKE_SECONDS = 5.0
 PARK_SECONDS = 60.0
 _MAX_WAITING = 256
+_AT_ONCE = 32
+"""Connections accepted in a turn: the next ones can wait in the kernel's queue."""
 Greeter = Callable[[TcpLink, dict[str, Any]], None]
 
 
@@ -286,11 +288,15 @@ class Endpoint:
     # Greeting whoever connects. All of it in the loop's thread.
 
     def _accept(self, _events: int) -> None:
-        while (arrival := transport.accept(self._listener)) is not None:
+        for _ in range(_AT_ONCE):
+            if (arrival := transport.accept(self._listener)) is None:
+                return
             sock, peer = arrival
             if len(self._waiting) >= _MAX_WAITING:
-                sock.close()
-                continue
+                # Whoever means it greets at once: silent ones keep nobody out.
+                silent = next(iter(self._waiting))
+                del self._waiting[silent]
+                silent.close()
             wire = sock if self.tls is None else self.tls.serve(sock)
             link = TcpLink(self.loop, wire, self, peer)
             self._waiting[link] = time.monotonic() + HANDSHAKE_SECONDS

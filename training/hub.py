@@ -23,6 +23,7 @@ from pcp.training.protocol import Message, Refused
 
 HANDSHAKE_SECONDS = 10.0
 MAX_CONNECTIONS = 1024
+MAX_STRANGERS = 128  # connections that have not said anything yet
 _BACKLOG = 512  # messages a peer may leave unread before it counts as stuck
 _SILENCE = 3600.0  # the shepherd judges silence by heartbeats, not by this
 
@@ -63,6 +64,8 @@ class Connection:
         self._outgoing: queue.Queue[Message | bytes | None] = queue.Queue(_BACKLOG)
         self._over = threading.Event()
         self.peer, self.here = channel.peer, channel.here
+        self.heard = False
+        """Whether it was let in and has said something."""
         for work in (self._read, self._write):
             threading.Thread(target=work, daemon=True, name=f"hub-{self.peer}").start()
 
@@ -103,7 +106,7 @@ class Connection:
             except (PeerLost, Timeout) as error:
                 self._end(str(error))
                 return
-            limit = _SILENCE
+            limit, self.heard = _SILENCE, True
             self._events.put(Received(self, message))
 
     def _write(self) -> None:
@@ -190,12 +193,19 @@ class Hub:
                 sock, _ = self._listener.accept()
             except OSError:
                 return  # closed
-            self._connections = [c for c in self._connections if not c._over.is_set()]
-            if len(self._connections) >= MAX_CONNECTIONS:
+            if not self._has_room():
                 sock.close()
                 continue
             channel = Channel(self._wire(sock), Gate(checked(self._protection.key)))
             self._connections.append(Connection(channel, self.events))
+
+    def _has_room(self) -> bool:
+        """Whether one more may come; strangers that say nothing keep nobody out."""
+        self._connections = [c for c in self._connections if not c._over.is_set()]
+        silent = [c for c in self._connections if not c.heard]
+        if len(silent) >= MAX_STRANGERS:
+            silent[0]._end("said nothing while others came")
+        return len(self._connections) < MAX_CONNECTIONS
 
     def _wire(self, sock: socket.socket) -> Wire:
         """The socket, or what encrypts over it; the reader's thread shakes hands."""

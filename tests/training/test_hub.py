@@ -1,0 +1,43 @@
+"""The shepherd's door under strangers that come in and say nothing."""
+
+import socket
+
+from helpers.worlds import eventually
+
+from pcp.training import hub as hubs
+from pcp.training.channel import connect
+from pcp.training.hub import Hub, Received
+from pcp.training.protocol import StatusQuery
+
+
+def test_silent_strangers_keep_nobody_out(monkeypatch) -> None:
+    monkeypatch.setattr(hubs, "MAX_STRANGERS", 8)
+    monkeypatch.setattr(hubs, "MAX_CONNECTIONS", 12)
+    hub, strangers = Hub("127.0.0.1", 0), []
+    try:
+        first = connect("127.0.0.1", hub.port, 5)
+        strangers.append(first)
+        first.send(StatusQuery())
+        event = hub.next(10)
+        assert isinstance(event, Received)
+        for _ in range(40):
+            strangers.append(socket.create_connection(("127.0.0.1", hub.port)))
+        late = connect("127.0.0.1", hub.port, 5)
+        strangers.append(late)
+        late.send(StatusQuery())
+        answered = []
+
+        def heard() -> bool:
+            found = hub.next(0.05)
+            if isinstance(found, Received):
+                answered.append(found.connection)
+            return bool(answered)
+
+        eventually(heard, 8)
+        # Who had said something is still there.
+        event.connection.refuse("the end of the test")
+        assert first.receive(10).kind == "refused"
+    finally:
+        hub.close()
+        for stranger in strangers:
+            stranger.close()
