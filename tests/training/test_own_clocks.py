@@ -4,6 +4,7 @@ Where the loss is linear the ledger alone says where a run must have ended, what
 was stale, died or was done again (`helpers.ledger_oracle`).
 """
 
+import random
 import signal
 import time
 
@@ -233,6 +234,39 @@ class TestProcesses:
         wanted = delayed_nesterov(rounds, 0.5, 0.5, 3)
         np.testing.assert_allclose(parameters(saved), wanted, rtol=0, atol=2e-6)
         return rounds, report
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("seed", [0, 1])
+    def test_a_storm(self, tmp_path, processes, seed) -> None:
+        """Anybody is killed or stopped at any time; others come: it all adds up."""
+        draw, rounds = random.Random(seed), 80
+        shepherd, watcher, thread, crew = self.start(
+            tmp_path,
+            processes,
+            [0.06, 0.09, 0.12],
+            outer_loop_steps=rounds,
+            checkpoint_every=5,
+            max_epochs=20,
+        )
+        fired = {signal.SIGKILL: 0, signal.SIGSTOP: 0}
+        watcher.wait_for_round(2)
+        until = time.monotonic() + 100
+        while thread.is_alive() and time.monotonic() < until:
+            time.sleep(draw.uniform(0.3, 1.5))
+            name = draw.choice(sorted(crew))
+            how = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
+            crew[name].signal(how)
+            fired[how] += 1
+            if how == signal.SIGSTOP:
+                time.sleep(1.2)  # longer than heartbeats may be missing
+                crew[name].signal(signal.SIGCONT)
+                continue
+            crew.pop(name)
+            new = f"n{sum(fired.values())}"
+            crew[new] = processes.start(WORKER, new, shepherd.port, 0.08)
+        done, _ = self.ended(shepherd, thread)
+        assert len(done) == rounds
+        assert fired[signal.SIGKILL] >= 3, fired
 
     @pytest.mark.slow
     def test_a_learner_dies_in_its_steps(self, tmp_path, processes) -> None:
