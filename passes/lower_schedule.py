@@ -30,6 +30,10 @@ from pcp.passes.sharding.mesh import only_mesh
 
 Value = ir.Value
 
+#: Tasks whose results are not all sent: most are summands of gradients.
+BACKWARD = ("bwd", "wgrad")
+HOLD = "stablehlo.optimization_barrier"
+
 
 @dataclass(frozen=True)
 class LowerSchedule(Pass):
@@ -40,7 +44,8 @@ class LowerSchedule(Pass):
     its tasks read and the results they give, with their attributes. Its tasks stand in
     the order of the schedule; what another device reads is sent right behind the task
     that makes it and received right before the first that reads it, on a channel of
-    its own.
+    its own. A barrier in front of a message holds what backward tasks made since the
+    last one: a compiler goes by values, and would put all of them off to the end.
     Leaves no task, transfer or schedule.
 
     Before:
@@ -185,6 +190,8 @@ class _Device:
     plan: _Plan
     device: str
     values: dict[Source, Value] = field(default_factory=dict)
+    #: What was made backwards since the last message, for nobody else.
+    waiting: list[Source] = field(default_factory=list)
 
     @property
     def wiring(self) -> Wiring:
@@ -250,14 +257,23 @@ class _Device:
             if task.device != self.device:
                 continue
             with task.op.location:
-                given = [self._read(source) for source in task.reads]
+                for source in task.reads:
+                    self._read(source)  # which may hold others behind a barrier
+                given = [self.values[source] for source in task.reads]
                 found = inlined(task.op, given)
                 for k, value in enumerate(found):
                     self.values[number, k] = value
                     self._send((number, k))
+                made = [(number, k) for k in range(len(found))]
+                self.waiting = [s for s in self.waiting if s not in task.reads]
+                if task.direction in BACKWARD:
+                    self.waiting += [s for s in made if not self.plan.receivers(s)]
 
     def _send(self, source: Source) -> None:
-        for to, channel in self.plan.receivers(source):
+        receivers = self.plan.receivers(source)
+        if receivers and self.waiting:
+            self._settle([source])
+        for to, channel in receivers:
             ir.Operation.create(
                 "pcp.send",
                 operands=[self.values[source]],
@@ -267,11 +283,23 @@ class _Device:
                 },
             )
 
+    def _settle(self, sources: Sequence[Source] = ()) -> None:
+        """Have done what waits, before these are sent or something is received."""
+        together = list(dict.fromkeys([*sources, *self.waiting]))
+        values = [self.values[s] for s in together]
+        held = ir.Operation.create(
+            HOLD, operands=values, results=[v.type for v in values]
+        )
+        self.values.update(zip(together, held.results, strict=True))
+        self.waiting.clear()
+
     def _read(self, source: Source) -> Value:
         """A value of the device's, or one that it receives now."""
         if source not in self.values:
             key = source, self.device
             home = self.wiring.device(source)
+            if self.waiting:
+                self._settle()
             self.values[source] = ir.Operation.create(
                 "pcp.recv",
                 results=[self._type(source)],

@@ -32,7 +32,7 @@ from pcp.dialect.base import integers, strings, symbol, symbols, text
 from pcp.dialect.bindings import ir
 from pcp.dialect.bundles import CAST, pack, unpack
 from pcp.passes.base import Pass
-from pcp.passes.import_order import keep_import_order
+from pcp.passes.import_order import HOLD, keep_import_order
 from pcp.passes.rewriting import (
     before,
     defining,
@@ -222,12 +222,31 @@ def _send(op: ir.Operation, imports: Imports) -> None:
 
 
 def _recv(op: ir.Operation, imports: Imports) -> None:
-    """The import is given zeros, to have a tensor that says what is expected."""
+    """The import is given zeros, to have a tensor that says what is expected.
+
+    What a barrier right in front holds is to be done by then: an element of it goes
+    along.
+    """
     facts = _point(op) | {"source": _rank(op, "source", imports)}
     type_, after = op.results[0].type, imports.sent.get(op.block)
     with before(op):
-        zeros = hlo.zeros(type_)
-        replace(op, [imports.call(op, zeros, type_, facts, pure=False, after=after)])
+        more, zeros = _held(op), hlo.zeros(type_)
+        made = imports.call(op, zeros, type_, facts, pure=False, more=more, after=after)
+        replace(op, [made])
+
+
+def _held(op: ir.Operation) -> list[ir.Value]:
+    """An element of what the op right in front holds, if that is a barrier."""
+    found = None
+    for view in op.block.operations:
+        if view.operation == op:
+            break
+        found = view.operation
+    if found is None or found.name != HOLD:
+        return []
+    value = found.results[0]
+    ones = [1] * len(hlo.shape_of(value))
+    return [hlo.slice_(value, [0] * len(ones), ones)]
 
 
 def _sync(op: ir.Operation, imports: Imports) -> None:

@@ -14,3 +14,15 @@ func.func @step(%x: tensor<4xf32>) -> tensor<4xf32> {
   "pcp.send"(%0) {channel = 3, to = @d1} : (tensor<4xf32>) -> ()
   return %0 : tensor<4xf32>
 }
+
+// What a barrier in front of a receive holds is done by then: an element goes along.
+// CHECK-LABEL: func.func @later
+// CHECK: %[[B:.*]]:2 = stablehlo.optimization_barrier
+// CHECK: %[[E:.*]] = stablehlo.slice %[[B]]#0 [0:1, 0:1]
+// CHECK: "util.call"(%{{.*}}, %[[E]], %{{.*}}) {callee = @pcp_rt.recv_
+func.func @later(%a: tensor<2x4xf32>, %b: tensor<4xf32>) -> (tensor<4xf32>, tensor<2x4xf32>, tensor<4xf32>) {
+  "pcp.send"(%b) {channel = 4, to = @d1} : (tensor<4xf32>) -> ()
+  %0:2 = stablehlo.optimization_barrier %a, %b : tensor<2x4xf32>, tensor<4xf32>
+  %1 = "pcp.recv"() {channel = 5, source = @d1} : () -> tensor<4xf32>
+  return %1, %0#0, %0#1 : tensor<4xf32>, tensor<2x4xf32>, tensor<4xf32>
+}

@@ -18,7 +18,7 @@ from pcp.mesh import Mesh
 from pcp.passes import constants
 from pcp.passes.pipeline.work import flops, size_bytes
 from pcp.passes.planning.cluster import Cluster, Device, Link
-from pcp.passes.planning.storage import Storage
+from pcp.passes.planning.storage import HOLD, Storage
 from pcp.passes.sharding.flow import CONTROL_FLOW
 
 #: Sums up to here go to every member at once, without a ring.
@@ -213,7 +213,7 @@ class Walk:
             clock.wait(self._ends[op.operands[0]])
         elif is_collective(op):
             clock.wait(self._exchange(op))
-        elif op.name not in TERMINATORS:
+        elif op.name not in (*TERMINATORS, HOLD):
             clock.compute(op_seconds(op, self.storage, self.member.device))
 
     def _exchange(self, op: ir.Operation) -> float:

@@ -17,7 +17,8 @@ from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
 Value = ir.Value
 
 #: Another look at what is stored already.
-VIEWS = frozenset({"stablehlo.reshape", "pcp.wait", "stablehlo.optimization_barrier"})
+HOLD = "stablehlo.optimization_barrier"
+VIEWS = frozenset({"stablehlo.reshape", "pcp.wait", HOLD})
 #: Made where they are read.
 FREE = frozenset({"stablehlo.constant", "stablehlo.iota", "arith.constant"})
 #: Computed where they are read, whoever reads them.
@@ -47,19 +48,25 @@ class Storage:
         storage = cls(block, set(block.arguments))
         for view in block.operations:
             op = view.operation
-            for result in op.results:
+            for i, result in enumerate(op.results):
                 if _is_stored(op, result):
                     storage.stored.add(result)
+                elif op.name == HOLD:
+                    storage.sources[result] = storage.behind([op.operands[i]])
                 else:
                     storage.sources[result] = storage.read_by(op)
         return storage
 
     def read_by(self, op: ir.Operation) -> tuple[Value, ...]:
         """The stored values that an op reads, directly or through maps."""
-        found: dict[Value, None] = {}
         operands = [*_operands(op)]
         if op.name == "pcp.wait":  # what is under way is read until it is over
             operands += op.operands[0].owner.operands
+        return self.behind(operands)
+
+    def behind(self, operands: Iterable[Value]) -> tuple[Value, ...]:
+        """The stored values that some values are, or are computed from."""
+        found: dict[Value, None] = {}
         for operand in operands:
             if operand in self.stored:
                 found[operand] = None
