@@ -1,12 +1,13 @@
 """Checkpoints of a running group: fetched from the members, written aside.
 
 While the state is fetched no new round begins, so that all members still hold
-the same one; that takes as long as moving it once. Writing to disk happens
-beside the next round.
+the same one; that takes as long as moving it once, from all of them together.
+Writing to disk happens beside the next round.
 """
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from pcp.errors import RuntimeFault, StateMismatch
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _FETCH_SECONDS = 120.0
 _ADOPT_SECONDS = 10.0
 _RETRY_SECONDS = 5.0
+_AT_ONCE = 16
 
 
 def gather(
@@ -46,15 +48,17 @@ def gather(
 
     `StateMismatch` if a member holds another round, or another state.
     """
-    held = []
-    for address in addresses:
+
+    def fetch(address: str) -> tuple[int, tensors.Arrays]:
         revision, arrays = _fetch(address, round_, protection)
         if revision != round_ or tensors.digest(shared_part(arrays)) != digest:
             raise StateMismatch(
                 f"{address} holds round {revision}, or another state of round {round_}"
             )
-        held.append((revision, arrays))
-    return assembled(round_, held)
+        return revision, arrays
+
+    with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(addresses)))) as pool:
+        return assembled(round_, list(pool.map(fetch, addresses)))
 
 
 def assembled(round_: int, held: Sequence[tuple[int, tensors.Arrays]]) -> Checkpoint:

@@ -1,12 +1,15 @@
 """What a resumed run may change, and who may resume it."""
 
 import json
+from contextlib import closing
 
 import pytest
+from helpers.bigram import BigramTrainer
 from helpers.training_runs import experiment, run, start_shepherd, start_worker
 
 from pcp.errors import ConfigError, StateMismatch
 from pcp.training.ledger import check, read
+from pcp.training.replay import Replay
 
 
 @pytest.mark.parametrize(
@@ -47,6 +50,15 @@ def test_another_learning_rate_may_resume_a_run(tmp_path):
     given = [r["experiment"] for r in records if r["kind"] == "started"]
     assert [settings["learning_rate"] for settings in given] == [0.1, 0.5]
     assert json.loads(folder.experiment.read_text())["learning_rate"] == 0.5
+    asked = []
+
+    def load(experiment, target):
+        asked.append(experiment.learning_rate)
+        return BigramTrainer(), f"{experiment.learning_rate}".ljust(64, "0")
+
+    with closing(Replay(records, load)) as again:  # under both settings
+        assert [made.same for made in again.rounds()] == [True] * 4
+    assert sorted(set(asked)) == [0.1, 0.5]
     assert "outer_learning_rate" not in given[0]  # the algorithm may have its own
 
 
