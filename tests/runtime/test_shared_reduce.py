@@ -234,7 +234,7 @@ def test_a_word_about_more_than_there_is_loses_its_sender(offset, count) -> None
     [
         slow("thrice", {"kind": "OPEN", "skip": 2}, False),
         slow("thrice", {"kind": "OPEN", "skip": 5}, False),
-        ("thrice", {"kind": "DONE", "skip": 3}, False),
+        slow("thrice", {"kind": "DONE", "skip": 3}, False),
         slow("thrice_larger", {"kind": "OPEN", "skip": 3}, False),
         slow("thrice_larger", {"kind": "DATA", "step": 1 << 31, "skip": 1}, False),
         slow("thrice_larger", {"kind": "DATA", "step": (1 << 31) + 1}, False),
