@@ -22,6 +22,7 @@ from helpers.processes import Processes, free_port
 from helpers.training_runs import Background, experiment, start_shepherd
 
 from pcp.errors import ConfigError
+from pcp.tools.control import give
 from pcp.training import checkpoint as checkpoints
 from pcp.training import own_clocks, tensors
 from pcp.training.ledger import check, read
@@ -197,6 +198,50 @@ def test_another_shepherd_goes_on_with_the_leases_that_are_out(tmp_path) -> None
     kinds = [record["kind"] for record in read(folder.ledger)[0][before:]]
     assert "rewind" not in kinds
     assert "returned" not in kinds
+
+
+@pytest.mark.slow
+def test_a_run_is_resumed_from_its_checkpoint(tmp_path) -> None:
+    """All are gone; more learners come than there were; it adds up as one run."""
+    content = bundle("linear", PUSHES).to_bytes()
+    run(tmp_path, content, 2, outer_loop_steps=5, loaders=[slowly(0.02)] * 2)
+    crew, saved, _ = run(
+        tmp_path, content, 3, outer_loop_steps=12, loaders=[slowly(0.02)] * 3
+    )
+    assert crew.watcher.rounds[0].round == 6
+    rounds = parts(crew.shepherd.folder.ledger, crew.shepherd.experiment)
+    wanted = delayed_nesterov(rounds, 0.5, 0.5, 3)
+    np.testing.assert_allclose(parameters(saved), wanted, rtol=0, atol=2e-6)
+
+
+def ordered(folder, **order):
+    """What the shepherd says to an operator's order."""
+    return give(folder.path, order, None, 5.0)
+
+
+@pytest.mark.slow
+def test_who_is_drained_pushes_what_it_has_begun(tmp_path) -> None:
+    """And a pause lets nobody begin; both through the operator's line."""
+    content = bundle("linear", PUSHES).to_bytes()
+    exp = experiment(tmp_path, **keys(outer_loop_steps=14))
+    folder = RunFolder.at(tmp_path / "run", exp)
+    loaders = [slowly(0.05), slowly(0.2)]
+    crew = Crew(exp, folder, content, 2, loaders)
+    crew.watcher.wait_for_round(3)
+    assert "leaves" in ordered(folder, action="drain", worker=1)
+    assert crew.workers[1].finish(20) == "drained by the operator"
+    assert "no round begins" in ordered(folder, action="pause")
+    time.sleep(0.6)  # what is under way ends
+    before = crew.shepherd.committed
+    time.sleep(0.5)
+    assert crew.shepherd.committed == before < 14
+    ordered(folder, action="resume")
+    crew.run.finish(60)
+    assert crew.workers[0].finish(20) == "the run is complete"
+    records = read(folder.ledger)[0]
+    # All samples of the drained learner were merged: none was given back.
+    assert not [r for r in records if r["kind"] == "returned"]
+    assert check(folder.ledger).rounds == 14
 
 
 def test_late_results_have_no_meaning_here(tmp_path) -> None:
