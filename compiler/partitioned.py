@@ -20,13 +20,13 @@ from pcp.compiler.emission import copy, emit_all
 from pcp.compiler.options import CompileOptions
 from pcp.compiler.targets import Target, find
 from pcp.dialect.bindings import ir
-from pcp.errors import ConfigError
+from pcp.errors import ConfigError, nearest
 from pcp.mesh import Mesh
 from pcp.passes import plan
 from pcp.passes.base import Pipeline
 from pcp.passes.functions import symbol_name
 from pcp.passes.pipeline.names import name_results
-from pcp.passes.rewriting import functions
+from pcp.passes.rewriting import functions, refuse
 from pcp.passes.sharding.mesh import read_meshes
 
 MESH = "mesh"
@@ -236,6 +236,13 @@ def targets_of(module: ir.Module, mesh: Mesh, options: CompileOptions) -> list[T
 
 def _target_of(described: dict[str, ir.Operation], device: str) -> Target:
     name = ir.FlatSymbolRefAttr(described[device].attributes["target"]).value
+    if name not in described or described[name].name != "pcp.target":
+        known = [n for n, op in described.items() if op.name == "pcp.target"]
+        refuse(
+            described[device],
+            f"@{device} is to be compiled for @{name}, and there is no such pcp.target "
+            f"(there is {', '.join(known) or 'none'}).{nearest(name, known)}",
+        )
     arch = ir.StringAttr(described[name].attributes["arch"]).value
     return find("cpu" if arch in ("x86_64", "aarch64", "arm64") else arch)
 

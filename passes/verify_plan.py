@@ -20,6 +20,7 @@ from pcp.errors import PassError, nearest
 from pcp.passes.base import Pass
 from pcp.passes.group_sizes import GROUPS, SIZED
 from pcp.passes.member_order import check_member_order
+from pcp.passes.memory_fit import check_memory
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class VerifyPlan(Pass):
     * a channel has not exactly one sender and one receiver of one type;
     * a future is not waited for exactly once;
     * two members of a group meet different collectives, or in another order;
-    * devices wait for each other in a round, when their programs are replayed.
+    * devices wait for each other in a round, when their programs are replayed;
+    * a device has less memory than the arguments, or results, of one of its functions.
 
     Before, refused with `'pcp.all_reduce' op names axis "tp", which mesh @m has
     not (axes: dp)`; after `axes = ["dp"]`, the module as it was:
@@ -60,6 +62,7 @@ def verify_plan(module: ir.Module) -> None:
         except Invalid as problem:
             fail(op, str(problem))
     _check_channels(plan.ops)
+    check_memory(module, fail)
     check_member_order(module, plan.mesh_devices(), fail)
 
 

@@ -396,3 +396,32 @@ module @d3 {
     return
   }
 }
+
+// -----
+
+// A device that cannot hold what a call takes; 4x8 and 8 numbers of four bytes.
+"pcp.target"() {arch = "x86_64", caps = {}, driver = "local", sym_name = "cpu"} : () -> ()
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [@small, @large], sym_name = "m"} : () -> ()
+module @small attributes {pcp.device = {memory = 159 : i64, target = @cpu}} {
+  // expected-error@below {{does not fit on @small: the arguments of @f need 160 bytes, and it has 159; cut more of them (--zero, --sharding, a larger mesh), or use a device with more memory}}
+  func.func @f(%x: tensor<4x8xf32>, %y: tensor<8xf32>) {
+    return
+  }
+}
+module @large attributes {pcp.device = {memory = 160 : i64, target = @cpu}} {
+  func.func @f(%x: tensor<4x8xf32>, %y: tensor<8xf32>) {
+    return
+  }
+}
+
+// -----
+
+"pcp.target"() {arch = "x86_64", caps = {}, driver = "local", sym_name = "cpu"} : () -> ()
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 1>], devices = [@only], sym_name = "m"} : () -> ()
+module @only attributes {pcp.device = {memory = 100 : i64, target = @cpu}} {
+  // expected-error@below {{does not fit on @only: the results of @f need 128 bytes, and it has 100}}
+  func.func @f() -> tensor<4x8xf32> {
+    %0 = stablehlo.constant dense<0.0> : tensor<4x8xf32>
+    return %0 : tensor<4x8xf32>
+  }
+}

@@ -12,7 +12,11 @@ FLOPS_PER_BYTE = 8.0
 
 def size_bytes(value: ir.Value) -> int:
     """Bytes of a tensor; 0 for what is none."""
-    type_ = value.type
+    return type_bytes(value.type)
+
+
+def type_bytes(type_: ir.Type) -> int:
+    """Bytes of a tensor of this type; 0 for another type."""
     if not isinstance(type_, ir.RankedTensorType):
         return 0
     element = type_.element_type

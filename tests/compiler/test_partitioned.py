@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import spmd_models, staged_training
+from helpers import small_models, spmd_models, staged_training
+
+from pcp.compiler import driver
+from pcp.compiler.options import CompileOptions
+from pcp.dialect.context import parse
+from pcp.errors import PcpError
 
 CLIPPED = "adamw{lr=1e-2,clip_norm=0.1}"
 #: Without Adam's division, which makes much of small differences.
@@ -92,3 +97,27 @@ def test_a_stage_holds_what_it_uses() -> None:
     assert loss == {"loss": [*rows[0], *rows[1]]}
     grads = staged_training.holders(program, "grad", "grad")
     assert grads == params
+
+
+DEVICES = """
+"pcp.device"() {sym_name = "a", target = @cqu} : () -> ()
+"pcp.device"() {sym_name = "b", target = @cpu} : () -> ()
+"pcp.target"() {arch = "x86_64", caps = {}, driver = "local", sym_name = "cpu"} : () -> ()
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("devices", "says"),
+    [
+        (DEVICES, r"@a is to be .* for @cqu, and there is no .* Did you mean 'cpu'"),
+        (
+            DEVICES.replace("@cqu", "@cpu, memory = 99"),
+            "does not fit on @a: the arguments of @main need 160 bytes, and it has 99",
+        ),
+    ],
+)
+def test_what_a_device_cannot_be(devices: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "c.mlir").write_text(devices)
+    options = CompileOptions(mode="grad", mesh="dp=2", cluster=str(tmp_path / "c.mlir"))
+    with pytest.raises(PcpError, match=says):
+        driver.compile(parse(small_models.TANH_SUM), options)
