@@ -1,13 +1,15 @@
-"""pcp-bucket-collectives: many small reductions travel as few large ones."""
+"""pcp-bucket-collectives: many small collectives travel as few large ones."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from pcp.dialect import hlo
+from pcp.dialect.base import integer, integers
 from pcp.dialect.bindings import ir
 from pcp.passes.base import Pass
 from pcp.passes.rewriting import attributes, functions
+from pcp.passes.sharding.late import LATE
 
 Value = ir.Value
 
@@ -19,7 +21,7 @@ POINTS = ("pcp.send", "pcp.recv", "pcp.sync", "pcp.start", "pcp.wait", "func.cal
 
 @dataclass(frozen=True)
 class BucketCollectives(Pass):
-    """Join all_reduces of one kind into buckets of at most `bytes`.
+    """Join collectives of one kind into buckets of at most `bytes`.
 
     Assumes what pcp-partition leaves; does the same to every device's program. Into a
     bucket go all_reduces over the same axes, of the same kind, element and wire type,
@@ -27,6 +29,10 @@ class BucketCollectives(Pass):
     needs another's result. The bucket stands where its last member stood; what reads
     an earlier member moves behind it. Sums are of the same numbers; in a ring of more
     than two their order may depend on where they lie, alike on all members.
+
+    So go reduce_scatters and all_gathers of equal shares, of at most `bytes` / 64
+    together: what waits in them is held as a whole meanwhile, which ZeRO is to spare,
+    and larger ones gain nothing. Gathers that are made again (`late`) stay alone.
 
     Before:
 
@@ -50,7 +56,7 @@ class BucketCollectives(Pass):
     bytes: int = 4 * MIB
 
     def run(self, module: ir.Module) -> None:
-        """Bucket the reductions of every function."""
+        """Bucket the collectives of every function."""
         with module.context:
             for function in _functions(module):
                 block = function.regions[0].blocks[0]
@@ -71,7 +77,7 @@ def _functions(module: ir.Module) -> Iterator[ir.Operation]:
 
 @dataclass(eq=False)
 class _Bucket:
-    """All_reduces that may travel together, and what reads them so far."""
+    """Collectives that may travel together, and what reads them so far."""
 
     members: list[ir.Operation] = field(default_factory=list)
     size: int = 0
@@ -93,7 +99,8 @@ def _buckets(block: ir.Block, limit: int) -> Iterator[_Bucket]:
             open_.clear()
         key = _key(op)
         bucket = open_.get(key) if key else None
-        if key and bucket and (bucket.reads(op) or bucket.size + _bytes(op) > limit):
+        most = limit // FORMS[op.name].share if key else 0
+        if key and bucket and (bucket.reads(op) or bucket.size + _bytes(op) > most):
             yield open_.pop(key)
             bucket = None
         for name, other in list(open_.items()):
@@ -114,18 +121,32 @@ def _buckets(block: ir.Block, limit: int) -> Iterator[_Bucket]:
 
 def _key(op: ir.Operation) -> tuple | None:
     """What all members of a bucket share; None for what goes into none."""
-    if op.name != "pcp.all_reduce":
+    if op.name not in FORMS or LATE in op.attributes:
         return None
     own = {name: str(op.attributes[name]) for name in op.attributes}
+    if op.name != "pcp.all_reduce":
+        if integers(op, "sizes"):
+            return None
+        own = {n: said for n, said in own.items() if n not in ("dim", "sizes")}
+        own["members"] = str(_members(op))
     own.pop("channel", None)
-    return str(hlo.element_type(op.results[0])), *sorted(own.items())
+    return op.name, str(hlo.element_type(op.results[0])), *sorted(own.items())
 
 
 def _bytes(op: ir.Operation) -> int:
-    type_ = ir.RankedTensorType(op.results[0].type)
+    """Bytes of the whole, which is alike on all members."""
+    whole = max((op.operands[0], op.results[0]), key=hlo.size)
+    type_ = ir.RankedTensorType(whole.type)
     element = type_.element_type
     width = 64 if isinstance(element, ir.ComplexType) else element.width
     return prod(type_.shape) * max(8, width) // 8
+
+
+def _members(op: ir.Operation) -> int:
+    """How many equal shares a scatter makes, or a gather joins."""
+    dim = integer(op, "dim")
+    sizes = hlo.shape_of(op.operands[0])[dim], hlo.shape_of(op.results[0])[dim]
+    return max(sizes) // min(sizes) if min(sizes) else 1
 
 
 def _used(op: ir.Operation) -> Iterator[Value]:
@@ -138,21 +159,19 @@ def _used(op: ir.Operation) -> Iterator[Value]:
 
 
 def _join(bucket: _Bucket) -> None:
-    """One all_reduce at the last member's place; readers of earlier ones follow."""
+    """One collective at the last member's place; readers of earlier ones follow."""
     *_, last = bucket.members
+    form = FORMS[last.name]
     with ir.InsertionPoint(last), last.location:
-        flat = [
-            hlo.reshape(op.operands[0], [hlo.size(op.results[0])])
-            for op in bucket.members
-        ]
-        joined = hlo.concatenate(flat, 0)
-        reduced = ir.Operation.create(
-            "pcp.all_reduce",
-            operands=[joined],
-            results=[joined.type],
-            attributes=attributes(last),
+        rows = [form.pack(op) for op in bucket.members]
+        whole = hlo.concatenate(rows, form.dim)
+        joined = ir.Operation.create(
+            last.name,
+            operands=[whole],
+            results=[hlo.tensor(form.shape(last, whole), hlo.element_type(whole))],
+            attributes=attributes(last) | form.attributes(),
         ).results[0]
-        parts = _cut(reduced, bucket.members)
+        parts = _cut(form, joined, bucket.members, rows)
     readers = [op for op in bucket.readers if op.is_before_in_block(last)]
     for op, part in zip(bucket.members, parts, strict=True):
         op.results[0].replace_all_uses_with(part)
@@ -164,12 +183,83 @@ def _join(bucket: _Bucket) -> None:
         op.erase()
 
 
-def _cut(whole: Value, members: Sequence[ir.Operation]) -> list[Value]:
+def _cut(
+    form: "Form", whole: Value, members: Sequence[ir.Operation], rows: Sequence[Value]
+) -> list[Value]:
     """Each member's part of the joined result."""
     parts, start = [], 0
-    for op in members:
-        shape = hlo.shape_of(op.results[0])
-        part = hlo.slice_(whole, [start], [start + prod(shape)])
-        parts.append(hlo.reshape(part, shape))
-        start += prod(shape)
+    for op, row in zip(members, rows, strict=True):
+        end = start + hlo.shape_of(row)[form.dim]
+        first, limit = [0] * (form.dim + 1), list(hlo.shape_of(whole))
+        first[form.dim], limit[form.dim] = start, end
+        parts.append(form.unpack(op, hlo.slice_(whole, first, limit)))
+        start = end
     return parts
+
+
+# --- how a collective's tensors are laid side by side ---
+
+
+@dataclass(frozen=True)
+class Form:
+    """`pack` gives what is joined along `dim`, `unpack` a result of its part.
+
+    `shape` is that of the joined collective's result. Buckets are of at most the
+    pass's bytes by `share`.
+    """
+
+    pack: Callable[[ir.Operation], Value]
+    shape: Callable[[ir.Operation, Value], Sequence[int]]
+    unpack: Callable[[ir.Operation, Value], Value]
+    dim: int = 1
+    share: int = 64
+
+    def attributes(self) -> dict[str, ir.Attribute]:
+        """Those that differ from a member's."""
+        if not self.dim:
+            return {}
+        return {"dim": hlo.i64(0), "sizes": ir.ArrayAttr.get([])}
+
+
+def _flat(op: ir.Operation) -> Value:
+    return hlo.reshape(op.operands[0], [hlo.size(op.operands[0])])
+
+
+def _own_shape(op: ir.Operation, part: Value) -> Value:
+    return hlo.reshape(part, hlo.shape_of(op.results[0]))
+
+
+def _row(op: ir.Operation) -> Value:
+    """`[1, elements]`: a member's share."""
+    return hlo.reshape(op.operands[0], [1, hlo.size(op.operands[0])])
+
+
+def _row_each(op: ir.Operation) -> Value:
+    """`[members, elements]`: a row for each member's share."""
+    n, d = _members(op), integer(op, "dim")
+    shape = list(hlo.shape_of(op.operands[0]))
+    apart = hlo.reshape(op.operands[0], [*shape[:d], n, shape[d] // n, *shape[d + 1 :]])
+    order = [d, *(i for i in range(len(shape) + 1) if i != d)]
+    return hlo.reshape(hlo.transpose(apart, order), [n, hlo.size(apart) // n])
+
+
+def _from_rows(op: ir.Operation, rows: Value) -> Value:
+    """A gathered tensor, of a row for each member's share."""
+    n, d = _members(op), integer(op, "dim")
+    share = list(hlo.shape_of(op.operands[0]))
+    apart = hlo.reshape(rows, [n, *share])
+    order = [*range(1, d + 1), 0, *range(d + 1, len(share) + 1)]
+    return hlo.reshape(hlo.transpose(apart, order), hlo.shape_of(op.results[0]))
+
+
+FORMS: dict[str, Form] = {
+    "pcp.all_reduce": Form(
+        _flat, lambda op, whole: hlo.shape_of(whole), _own_shape, dim=0, share=1
+    ),
+    "pcp.reduce_scatter": Form(
+        _row_each, lambda op, whole: (1, hlo.shape_of(whole)[1]), _own_shape
+    ),
+    "pcp.all_gather": Form(
+        _row, lambda op, whole: (_members(op), hlo.shape_of(whole)[1]), _from_rows
+    ),
+}
