@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -322,6 +323,36 @@ def test_what_came_before_a_reset_is_read_though_sending_fails_first(ahead) -> N
         assert isinstance(ear.ends[0], PeerLost)
         assert len(ear.ends) == 1
         assert not link.alive
+    finally:
+        near.close()
+        loop.close()
+
+
+def test_what_follows_a_refusal_is_read_in_large_pieces() -> None:
+    """A peer that goes on talking must not keep the loop busy with it."""
+
+    class Counting:
+        def __init__(self, sock: socket.socket) -> None:
+            self.sock, self.calls, self.bytes = sock, 0, 0
+
+        def recv_into(self, room: memoryview) -> int:
+            count = self.sock.recv_into(room)
+            self.calls, self.bytes = self.calls + 1, self.bytes + count
+            return count
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.sock, name)
+
+    loop, ear, (near, far) = Loop(), Ear(), connected("127.0.0.1:0")
+    wire = Counting(far)
+    try:
+        ear.refuses = Kind.LOST
+        TcpLink(loop, wire, ear, "peer", EPOCH)
+        near.settimeout(5)
+        near.sendall(pack_header(Frame(Kind.LOST), EPOCH) + bytes(1 << 20))
+        eventually(lambda: wire.bytes > 1 << 20, 5)
+        assert wire.calls < 200
+        assert isinstance(ear.ends[0], ProtocolError)
     finally:
         near.close()
         loop.close()
