@@ -139,12 +139,21 @@ class Members:
     processes: list["subprocess.Popen[str]"]
 
     @classmethod
-    def start(cls, bundle: Path, count: int) -> "Members":
-        """Start them and make the first step."""
+    def start(
+        cls,
+        bundle: Path,
+        count: int,
+        address: str = "127.0.0.1:0",
+        inside: Sequence[Sequence[str]] = (),
+    ) -> "Members":
+        """Start them and make the first step; `inside` are commands in front of each's.
+
+        The first one listens at `address`.
+        """
         members = cls([])
-        address = "127.0.0.1:0"
         for rank in range(count):
-            command = [sys.executable, str(HERE / "planner_member.py"), str(bundle)]
+            command = [*inside[rank]] if inside else []
+            command += [sys.executable, str(HERE / "planner_member.py"), str(bundle)]
             process = subprocess.Popen(
                 [*command, str(rank), address],
                 stdin=subprocess.PIPE,
