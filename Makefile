@@ -32,7 +32,7 @@ demo: $(VENV)/.train ## train a small GPT with two workers (about three minutes)
 test: $(VENV)/.dev ## lint, lit and unit tests (under 25 minutes on 2 cores)
 	$(BIN)/ruff check .
 	$(BIN)/lit -q lit_tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-full: $(VENV)/.dev ## the same with the slow, exhaustive suites
 	$(BIN)/ruff check .
