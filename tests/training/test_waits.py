@@ -87,7 +87,10 @@ SLOPES = "mezo{eps=0.0625,noise=signs}"
     [
         ("ddp", {"quorum": 2, "grace_seconds": 0.3}),
         pytest.param(
-            "ddp", {"round_deadline_seconds": 0.8}, marks=pytest.mark.slow, id="limit"
+            "ddp",
+            {"round_deadline_seconds": 0.8, "outer_loop_steps": 60},
+            marks=pytest.mark.slow,
+            id="limit",
         ),
         pytest.param(
             STREAMING, {"quorum": 2, "grace_seconds": 0.3}, marks=pytest.mark.slow
@@ -102,21 +105,24 @@ def test_a_member_that_holds_the_others_up_is_left_out(tmp_path, algorithm, keys
     content = bundle("quadratic", algorithm).to_bytes()
     more = {"vocabulary_size": 128, "tau": 3, "checkpoint_every": 1}
     beats = {"heartbeat_seconds": 0.1, "heartbeat_limit_seconds": 6.0}
-    exp = experiment(tmp_path, outer_loop_steps=8, **more, **beats, **keys)
+    keys = {"outer_loop_steps": 8, "max_epochs": 50} | keys
+    exp = experiment(tmp_path, **more, **beats, **keys)
     pauses = [paced(0.03)] * 2 + [once_slow(5, 3.0)]
     crew = Crew(exp, RunFolder.at(tmp_path / "run", exp), content, 3, pauses)
     began = time.monotonic()
     outcome = crew.run.finish(60)
     for worker in crew.workers:
         worker.finish(20)
-    assert outcome.rounds == 8
+    assert outcome.rounds == exp.outer_loop_steps
     check(crew.shepherd.folder.ledger)
     sizes = [record.workers for record in crew.watcher.rounds]
     assert sizes[0] == 3
     assert 2 in sizes
+    if len(sizes) > 8:
+        assert sizes[-1] == 3, "it takes part again"
     assert any("is left out" in line for line in crew.watcher.lines)
     assert max(record.seconds for record in crew.watcher.rounds) < 2.5, "they waited"
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 60
     saved = checkpoints.load(outcome.checkpoint)
     assert tensors.digest(shared_of(saved)) == saved.info["digest"]
     assert all(np.isfinite(x).all() for x in saved.parameters.values())
