@@ -98,8 +98,8 @@ class Progress:
     """Of the state after the committed round."""
     epoch: int = 0
     """The highest epoch any group was formed for."""
-    consumed: dict[int, Leases] = field(default_factory=dict)
-    """By committed round: the ranges that each worker consumed."""
+    consumed: dict[int, list[Range]] = field(default_factory=dict)
+    """By committed round: what was consumed, joined; all that a rewind has to know."""
     spent: list[Range] = field(default_factory=list)
     """All consumed ranges, joined."""
     outstanding: Leases = field(default_factory=dict)
@@ -124,11 +124,8 @@ class Progress:
         return merged([*self.spent, *(r for ranges in leases for r in ranges)])
 
     def used(self) -> list[Range]:
-        """Every range that a committed round consumed, one by one."""
-        leases = [
-            lease for round_ in self.consumed.values() for lease in round_.items()
-        ]
-        return [r for _, ranges in leases for r in ranges]
+        """Every range that a committed round consumed, by round."""
+        return [r for ranges in self.consumed.values() for r in ranges]
 
 
 def _leases(raw: Mapping[str, Sequence[Sequence[int]]]) -> Leases:
@@ -213,8 +210,9 @@ class Replay:
                 f"ledger: round {record['round']} consumed other samples than were "
                 f"given out (workers {', '.join(lost)})"
             )
-        p.consumed[record["round"]] = consumed
-        p.spent = merged([*p.spent, *(r for held in consumed.values() for r in held)])
+        joined = merged(r for held in consumed.values() for r in held)
+        p.consumed[record["round"]] = joined
+        p.spent = merged([*p.spent, *joined])
         p.outstanding = {n: h for n, h in p.outstanding.items() if n not in consumed}
         p.committed, p.digest = record["round"], record["digest"]
         p.digests[record["round"]] = record["digest"]
@@ -234,7 +232,7 @@ class Replay:
         held = p.outstanding and not p.own_clocks
         if not 0 <= to <= p.committed or held or p.late:
             raise StateMismatch(f"ledger: a rewind to round {to} from {p.committed}")
-        p.consumed = {r: leases for r, leases in p.consumed.items() if r <= to}
+        p.consumed = {r: ranges for r, ranges in p.consumed.items() if r <= to}
         p.spent = merged(p.used())
         p.committed, p.digest = to, p.digests.get(to)
 

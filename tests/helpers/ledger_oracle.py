@@ -32,13 +32,17 @@ def parts(path, exp) -> list[list[Part]]:
     corpus, replay = Corpus(exp, BATCH, BLOCK, None), Replay()
     late: dict[str, int] = {}
     ages: dict[tuple[int, str], int] = {}
+    consumed: dict[int, dict[str, list[tuple[int, int]]]] = {}
     for record in read(path)[0]:
         replay.apply(record)
         if record["kind"] == "late":
             late[record["worker"]] = record["round"]
         elif record["kind"] == "returned":
             late.pop(record["worker"], None)
+        elif record["kind"] == "rewind":
+            consumed = {r: held for r, held in consumed.items() if r <= record["to"]}
         elif record["kind"] == "commit":
+            consumed[record["round"]] = record["consumed"]
             for name in record["consumed"]:
                 began = late.pop(name, record["round"])
                 ages[record["round"], name] = record["round"] - began
@@ -47,7 +51,7 @@ def parts(path, exp) -> list[list[Part]]:
             Part(name, size(lease) // BATCH, ages[number, name], _delta(corpus, lease))
             for name, lease in leases.items()
         ]
-        for number, leases in sorted(replay.progress.consumed.items())
+        for number, leases in sorted(consumed.items())
     ]
 
 
