@@ -9,7 +9,6 @@ from pcp.dialect.base import integer, integers
 from pcp.dialect.bindings import ir
 from pcp.passes.base import Pass
 from pcp.passes.rewriting import attributes, functions
-from pcp.passes.sharding.late import LATE
 
 Value = ir.Value
 
@@ -30,9 +29,10 @@ class BucketCollectives(Pass):
     an earlier member moves behind it. Sums are of the same numbers; in a ring of more
     than two their order may depend on where they lie, alike on all members.
 
-    So go reduce_scatters and all_gathers of equal shares, of at most `bytes` / 64
-    together: what waits in them is held as a whole meanwhile, which ZeRO is to spare,
-    and larger ones gain nothing. Gathers that are made again (`late`) stay alone.
+    So go reduce_scatters and all_gathers of equal shares that are only returned (the
+    gradients and the new parameters of ZeRO), of at most `bytes` / 64 together: what
+    waits in them is held as a whole meanwhile, which ZeRO is to spare. What is
+    computed with stays where it is, so that no parameter is gathered before its turn.
 
     Before:
 
@@ -121,16 +121,22 @@ def _buckets(block: ir.Block, limit: int) -> Iterator[_Bucket]:
 
 def _key(op: ir.Operation) -> tuple | None:
     """What all members of a bucket share; None for what goes into none."""
-    if op.name not in FORMS or LATE in op.attributes:
+    if op.name not in FORMS:
         return None
     own = {name: str(op.attributes[name]) for name in op.attributes}
     if op.name != "pcp.all_reduce":
-        if integers(op, "sizes"):
+        if integers(op, "sizes") or not _is_returned(op):
             return None
         own = {n: said for n, said in own.items() if n not in ("dim", "sizes")}
         own["members"] = str(_members(op))
     own.pop("channel", None)
     return op.name, str(hlo.element_type(op.results[0])), *sorted(own.items())
+
+
+def _is_returned(op: ir.Operation) -> bool:
+    """Whether nothing is computed with the result in the function."""
+    users = [use.owner.operation.name for use in op.results[0].uses]
+    return bool(users) and set(users) == {"func.return"}
 
 
 def _bytes(op: ir.Operation) -> int:

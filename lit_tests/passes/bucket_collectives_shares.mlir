@@ -19,10 +19,11 @@ func.func @scatters(%a: tensor<4xf32>, %b: tensor<3x2xf32>) -> (tensor<2xf32>, t
 
 // -----
 
-// Gathers of equal shares; not one of unequal shares, nor one that waits for its turn.
+// Gathers of equal shares; not one of unequal shares, nor one that is computed with.
 // CHECK-LABEL: func.func @gathers
 // CHECK: "pcp.all_gather"(%arg2) {{.*}}sizes = [2, 1]}
-// CHECK: "pcp.all_gather"(%arg0) {{.*}}late
+// CHECK: "pcp.all_gather"(%arg0) {{.*}} -> tensor<4xf32>
+// CHECK-NEXT: stablehlo.tanh
 // CHECK: %[[C:.*]] = stablehlo.concatenate %{{.*}}, dim = 1 : {{.*}} -> tensor<1x5xf32>
 // CHECK: %[[R:.*]] = "pcp.all_gather"(%[[C]]) {{.*}}dim = 0 {{.*}} : (tensor<1x5xf32>) -> tensor<2x5xf32>
 // CHECK-NOT: pcp.all_gather
@@ -33,9 +34,10 @@ func.func @scatters(%a: tensor<4xf32>, %b: tensor<3x2xf32>) -> (tensor<2xf32>, t
 func.func @gathers(%a: tensor<2xf32>, %b: tensor<3x1xf32>, %c: tensor<2xf32>) -> (tensor<4xf32>, tensor<3x2xf32>, tensor<3xf32>, tensor<4xf32>) {
   %0 = "pcp.all_gather"(%a) {axes = ["dp"], dim = 0, mesh = @m, sizes = []} : (tensor<2xf32>) -> tensor<4xf32>
   %2 = "pcp.all_gather"(%c) {axes = ["dp"], dim = 0, mesh = @m, sizes = [2, 1]} : (tensor<2xf32>) -> tensor<3xf32>
-  %3 = "pcp.all_gather"(%a) {axes = ["dp"], dim = 0, late, mesh = @m, sizes = []} : (tensor<2xf32>) -> tensor<4xf32>
+  %3 = "pcp.all_gather"(%a) {axes = ["dp"], dim = 0, mesh = @m, sizes = []} : (tensor<2xf32>) -> tensor<4xf32>
+  %4 = stablehlo.tanh %3 : tensor<4xf32>
   %1 = "pcp.all_gather"(%b) {axes = ["dp"], dim = 1, mesh = @m, sizes = []} : (tensor<3x1xf32>) -> tensor<3x2xf32>
-  return %0, %1, %2, %3 : tensor<4xf32>, tensor<3x2xf32>, tensor<3xf32>, tensor<4xf32>
+  return %0, %1, %2, %4 : tensor<4xf32>, tensor<3x2xf32>, tensor<3xf32>, tensor<4xf32>
 }
 
 // -----

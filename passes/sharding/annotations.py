@@ -9,7 +9,7 @@ from pcp.mesh import Mesh
 from pcp.passes.rewriting import refuse
 from pcp.passes.sharding.flow import Graph, block_of, returned, walk
 from pcp.passes.sharding.layout import SHARDING, Annotation, from_attribute
-from pcp.passes.sharding.ports import op_shardings, port_shardings
+from pcp.passes.sharding.ports import check_written, op_shardings, port_shardings
 
 #: The number of a value in the graph, its annotation, the op that says it, and of a
 #: function at which port.
@@ -24,6 +24,7 @@ def annotations(
         *_ports(function, graph),
         *_ops(function, graph),
     ):
+        check_written(op, f"{port}{SHARDING}", sharding)
         annotation = Annotation.read(sharding)
         _check(annotation, graph.shapes[number], mesh, op, port)
         yield number, annotation
@@ -34,33 +35,36 @@ def check_shardings(function: ir.Operation, mesh: Mesh) -> None:
 
     For a pass that takes what propagation leaves, and may get what a user wrote.
     """
+    good: set[tuple[ir.Attribute, ir.Type]] = set()
+    for value, sharding, op, port in _written(function):
+        pair = sharding, value.type
+        if pair in good or not isinstance(value.type, ir.RankedTensorType):
+            continue
+        shape = tuple(ir.RankedTensorType(value.type).shape)
+        check_written(op, f"{port}{SHARDING}", sharding)
+        _check(Annotation.read(sharding), shape, mesh, op, port)
+        good.add(pair)
+
+
+def _written(
+    function: ir.Operation,
+) -> Iterator[tuple[ir.Value, ir.Attribute, ir.Operation, str]]:
+    """Every value of which something is said, who says it, and at which port."""
     block = block_of(function, 0)
-    results = returned(block).operands
     for which, word, values in (
         ("arg_attrs", "argument", list(block.arguments)),
-        ("res_attrs", "result", list(results)),
+        ("res_attrs", "result", list(returned(block).operands)),
     ):
         given = port_shardings(function, which, len(values))
         for i, (value, sharding) in enumerate(zip(values, given, strict=True)):
-            _check_value(value, sharding, mesh, function, f"{word} {i}: ")
+            if sharding is not None:
+                yield value, sharding, function, f"{word} {i}: "
     for op in walk(block):
         if op.name in ("pcp.constraint", "pcp.reshard"):
-            _check_value(op.results[0], op.attributes["sharding"], mesh, op, "")
+            yield op.results[0], op.attributes["sharding"], op, ""
         if SHARDING in op.attributes:
             for value, sharding in zip(op.results, op_shardings(op), strict=True):
-                _check_value(value, sharding, mesh, op, "")
-
-
-def _check_value(
-    value: ir.Value,
-    sharding: ir.Attribute | None,
-    mesh: Mesh,
-    op: ir.Operation,
-    port: str,
-) -> None:
-    if sharding is not None and isinstance(value.type, ir.RankedTensorType):
-        shape = tuple(ir.RankedTensorType(value.type).shape)
-        _check(Annotation.read(sharding), shape, mesh, op, port)
+                yield value, sharding, op, ""
 
 
 def _ports(function: ir.Operation, graph: Graph) -> Iterator[Written]:
@@ -112,38 +116,44 @@ def _check(
     port: str,
 ) -> None:
     """Raise at an annotation that no tensor can have."""
+    if (problem := _problem(annotation, shape, mesh)) is not None:
+        where = f"{location_string(op.location)}: {op.name}: {port}".removesuffix(": ")
+        raise PassError(f"{where}: {problem}")
+
+
+def _problem(annotation: Annotation, shape: tuple[int, ...], mesh: Mesh) -> str | None:
+    """What is wrong with an annotation of a tensor."""
     layout = annotation.layout
-    where = f"{location_string(op.location)}: {op.name}: {port}".removesuffix(": ")
-    axes = [*layout.axes, *layout.unreduced, *annotation.replicated]
     if annotation.mesh != mesh.name:
-        known = f"the program's mesh is @{mesh.name}"
-        raise PassError(f"{where}: a sharding names @{annotation.mesh}; {known}")
-    if len(layout.dims) != len(shape):
-        raise PassError(
-            f"{where}: the sharding {layout} has {len(layout.dims)} dims for a "
-            f"tensor of rank {len(shape)}"
+        return (
+            f"a sharding names @{annotation.mesh}; the program's mesh is @{mesh.name}"
         )
+    if len(layout.dims) != len(shape):
+        return (
+            f"the sharding {layout} has {len(layout.dims)} dims for a tensor of rank "
+            f"{len(shape)}"
+        )
+    axes = [*layout.axes, *layout.unreduced, *annotation.replicated]
     for axis in axes:
         if axis not in mesh.axes:
-            known = ", ".join(mesh.axes)
-            raise PassError(
-                f'{where}: the sharding {layout} names axis "{axis}", which mesh '
-                f"@{mesh.name} has not (axes: {known})." + nearest(axis, mesh.axes)
+            return (
+                f'the sharding {layout} names axis "{axis}", which mesh @{mesh.name} '
+                f"has not (axes: {', '.join(mesh.axes)})." + nearest(axis, mesh.axes)
             )
         if axes.count(axis) > 1:
-            raise PassError(f'{where}: the sharding {layout} uses "{axis}" twice')
+            return f'the sharding {layout} uses "{axis}" twice'
     for d, (n, cut) in enumerate(zip(shape, layout.dims, strict=True)):
         if cut and mesh.count(cut) > n:
-            raise PassError(
-                f"{where}: dimension {d} of {n} cannot be cut into "
-                f"{mesh.count(cut)} parts along {', '.join(cut)}; leave it "
-                "whole or use a smaller axis"
+            return (
+                f"dimension {d} of {n} cannot be cut into {mesh.count(cut)} parts "
+                f"along {', '.join(cut)}; leave it whole or use a smaller axis"
             )
         if cut and not mesh.fills(n, cut):
             parts = mesh.parts(n, cut)
-            raise PassError(
-                f"{where}: dimension {d} of {n} is cut along {', '.join(cut)} into "
+            return (
+                f"dimension {d} of {n} is cut along {', '.join(cut)} into "
                 f"{', '.join(map(str, parts))}, which leaves part {parts.index(0)} "
                 "empty; leave its device out of the mesh, give it a larger share, or "
                 "make the dimension larger"
             )
+    return None

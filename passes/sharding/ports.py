@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pcp.dialect.attributes import check_kind
+from pcp.dialect.attributes import Sharding, check_kind
 from pcp.dialect.base import Invalid
 from pcp.dialect.bindings import ir
 from pcp.passes.rewriting import refuse
@@ -21,7 +21,7 @@ def port_shardings(
     given = [entry[SHARDING] if SHARDING in entry else None for entry in entries]
     for i, attribute in enumerate(given):
         if attribute is not None:
-            _check_kind(function, f"{_PORTS[which]} {i}: {SHARDING}", attribute)
+            check_written(function, f"{_PORTS[which]} {i}: {SHARDING}", attribute)
     return given
 
 
@@ -34,11 +34,13 @@ def op_shardings(op: ir.Operation) -> list[ir.Attribute]:
     if len(given) != len(op.results):
         refuse(op, f"{SHARDING} has {len(given)} entries for {len(op.results)} results")
     for attribute in given:
-        _check_kind(op, f"an entry of {SHARDING}", attribute)
+        if not isinstance(attribute, Sharding):
+            check_written(op, f"an entry of {SHARDING}", attribute)
     return given
 
 
-def _check_kind(op: ir.Operation, what: str, attribute: ir.Attribute) -> None:
+def check_written(op: ir.Operation, what: str, attribute: ir.Attribute) -> None:
+    """Raise at what is no sharding, of whatever tensor."""
     try:
         check_kind(attribute)
     except Invalid as error:
