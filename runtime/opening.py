@@ -14,6 +14,7 @@ from pcp.runtime.framing import MAX_TEXT, Header, Kind, text, text_payload
 from pcp.runtime.reduction import EAGER_BYTES
 
 _LENGTH_BYTES = 4
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 MAX_DESCRIPTOR = 4 << 10
 """Bytes of JSON; more is refused."""
 LIMITS = {
@@ -27,7 +28,7 @@ LIMITS = {
 
 def opening(descriptor: dict[str, Any], eager: memoryview | bytes) -> bytes:
     """An OPEN frame's payload."""
-    content = json.dumps(descriptor, separators=(",", ":")).encode()
+    content = _ENCODER.encode(descriptor).encode()
     return b"".join((len(content).to_bytes(_LENGTH_BYTES, "big"), content, eager))
 
 
@@ -37,7 +38,8 @@ def split_opening(payload: memoryview) -> tuple[dict[str, Any], memoryview]:
     if size > MAX_DESCRIPTOR or _LENGTH_BYTES + size > len(payload):
         raise ProtocolError("an OPEN frame whose descriptor does not fit in it")
     try:
-        descriptor = json.loads(bytes(payload[_LENGTH_BYTES : _LENGTH_BYTES + size]))
+        content = str(payload[_LENGTH_BYTES : _LENGTH_BYTES + size], "utf-8")
+        descriptor = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"an OPEN frame that is not JSON: {error}") from None
     if not isinstance(descriptor, dict):
