@@ -276,8 +276,11 @@ class Ledger:
         """Bytes written so far."""
         return self._bytes
 
-    def append(self, kind: str, **fields: Any) -> None:
+    def append(self, kind: str, *, sync: bool = True, **fields: Any) -> None:
         """Write a record and wait until the disk has it.
+
+        Without `sync` the next one that waits takes it along: no line is ever on the
+        disk without those before it.
 
         `StateMismatch` for a record that cannot follow the ones before, `RuntimeFault`
         where the disk takes no more: then nothing may be appended any longer.
@@ -287,7 +290,8 @@ class Ledger:
         line = _line(record)
         try:
             _write(self._file, line)
-            os.fsync(self._file.fileno())
+            if sync:
+                os.fsync(self._file.fileno())
         except OSError as error:
             self._cut_back()
             raise RuntimeFault(

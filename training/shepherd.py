@@ -281,6 +281,7 @@ class Shepherd:
             member.state, member.committed = READY, message.round
             self.ledger.append(
                 "joined",
+                sync=False,  # it counts with the round that the worker takes part in
                 worker=member.name,
                 index=member.index,
                 round=message.round,
