@@ -121,7 +121,7 @@ def _pipeline_cluster(path: Path) -> None:
     """Nobody holds the whole model, and sums of gradients take long."""
     content = json.loads(path.read_text())
     for device in content["devices"].values():
-        device["memory"] = 900_000
+        device["memory"] = 450_000
     content["links"][0]["bandwidth"] = 2e6
     path.write_text(json.dumps(content))
 
