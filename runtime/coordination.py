@@ -164,6 +164,10 @@ class Coordination:
         link.send(Frame(Kind.HELLO, payload=json_payload(hello)))
 
     def _say(self, what: str, facts: dict[str, Any]) -> None:
+        if self.fault is not None and what == "ask":
+            # Not within the asking operation, which is in the middle of something.
+            self._loop.call(self._abandon, self.fault)
+            return
         # Without a connection nothing is lost: `past` and `ask_again` say it later.
         if self._link is not None:
             payload = json_payload({"what": what, **facts})
@@ -187,7 +191,11 @@ class Coordination:
             self._loop.call(self._abandon, fault)
 
     def _abandon(self, fault: RuntimeFault) -> None:
-        """Nobody will decide: what is in doubt ends with an error."""
+        """Nobody will decide: what is in doubt ends with an error.
+
+        Also what is found to be in doubt after that: when the vote of a peer is
+        missing that lived on, while we were taken for dead.
+        """
         group = self.agent.group
         for key in group.doubtful if group is not None else ():
             assert group is not None

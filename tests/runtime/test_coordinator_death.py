@@ -10,6 +10,7 @@ from helpers.processes import Processes, free_port
 from helpers.worlds import eventually, outcome, together
 
 from pcp.errors import PeerLost
+from pcp.runtime.coordinator import Coordinator
 from pcp.runtime.faults import Fault, FaultPlan
 from pcp.runtime.framing import Kind
 
@@ -84,6 +85,32 @@ def test_a_frozen_coordinator_is_found_out_though_its_kernel_answers(tmp_path) -
             assert (arrays[0] == 1).all()
             with pytest.raises(PeerLost, match="no coordinator"):
                 comms[0].update_membership(timeout=10)
+        finally:
+            for comm in comms:
+                comm.close()
+
+
+def test_a_doubt_after_the_coordinator_was_given_up_ends_with_an_error() -> None:
+    """Nobody can be asked any more when the last vote fails to come."""
+    plan = FaultPlan([Fault("drop", kind=Kind.DONE, peer=0, times=9)])
+    with Coordinator.listen("127.0.0.1:0", first=2) as where:
+        comms = together("ab", lambda n: join(where.address, n, patience=0.3))
+        comms.sort(key=lambda comm: comm.rank)
+        try:
+            together(comms, lambda c: c.update_membership())
+            comms[1]._group._faults = plan
+            arrays = [np.ones(SIZE) for _ in comms]
+            pending = [
+                c.all_reduce_async(array, timeout=60)
+                for c, array in zip(comms, arrays, strict=True)
+            ]
+            assert pending[1].result(20)[0] == 2  # has all votes
+            where.close()
+            eventually(lambda: comms[0]._coordination.fault is not None, 20)
+            assert not pending[0].done()  # the other lives: no doubt so far
+            comms[1].crash()
+            assert isinstance(outcome(lambda: pending[0].result(15)), PeerLost)
+            assert (arrays[0] == 1).all()
         finally:
             for comm in comms:
                 comm.close()
