@@ -9,9 +9,10 @@ dead) or cut off (its connections are shut in the kernel); sometimes the coordin
 is killed and started again. Newcomers replace the dead.
 
 Prints what was done and what was found. It ends with an error when an operation had
-two outcomes or another sum than its members' inputs, changed an input although it
-was aborted, took longer than the limit; when a survivor of many epochs holds more
-descriptors, threads or memory than a newcomer; or when a process is left behind.
+two outcomes among survivors (`churn_parts.Ledger`) or another sum than its members'
+inputs, changed an input although it was aborted, took longer than the limit; when one
+member hangs; when a survivor of many epochs holds more descriptors, threads or memory
+than a newcomer; or when a process is left behind.
 """
 
 import argparse
@@ -24,7 +25,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -32,7 +32,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from churn_member import Job
-from churn_parts import Child, Member, Report, footprint, left_behind
+from churn_parts import (
+    Child,
+    Ledger,
+    Member,
+    Report,
+    complaints,
+    footprint,
+    left_behind,
+)
 
 FAULTS = {"kill": 40, "stop": 27, "cut one": 12, "cut all": 15, "coordinator": 6}
 """How often each happens, of a hundred."""
@@ -59,8 +67,7 @@ class Injector:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._armed: set[int] = set()
-        self._done: dict[int, tuple] = {}
-        self._epochs: dict[int, list[str]] = {}
+        self.ledger = Ledger()
         self._began: dict[int, float] = {}
         self._usual = 0.05
         self._elders = 0
@@ -89,7 +96,7 @@ class Injector:
                 self.coordinator.end()
                 for process in left_behind(self.run):
                     self._wrong(f"process {process} is left behind")
-                self._look_at_errors()
+                self.report.violations += complaints(self._folder)
 
     def _coordinate(self, port: str) -> None:
         said: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -135,9 +142,10 @@ class Injector:
     def churn(self) -> Report:
         """Faults until all operations are done, then quiet; the report."""
         with self.processes():
-            while len(self._done) < self.report.operations and self._sound():
+            while len(self.ledger.done) < self.report.operations and self._sound():
                 self._turn()
             self.report.seconds = time.monotonic() - self._start
+            self.report.judge(self.ledger)
             self._timers = [t for t in self._timers if t[2].__name__ == "wake"]
             if self._sound():
                 self._quieten()
@@ -157,15 +165,23 @@ class Injector:
             member, facts = self._events.get(timeout=min(wait, 1.0))
         except queue.Empty:
             if now - self._last > self.limit + 10:
-                self._hang()
+                self._hang(f"nothing was done for {self.limit + 10:.0f} s")
             return
         self._note(member, **facts)
+        member.heard = time.monotonic()
+        self._look_for_silent()
         if member.alive:
             self.report.said[facts["what"]] += 1
             getattr(self, f"_hear_{facts['what']}")(member, facts)
 
-    def _hang(self) -> None:
-        self._wrong(f"nothing was done for {self.limit + 10:.0f} s")
+    def _look_for_silent(self) -> None:
+        """Each for itself: the others go on without one that hangs."""
+        limit = 2 * self.limit + 10
+        if hung := [m.name for m in self.living if m.quiet > limit]:
+            self._hang(f"{', '.join(hung)} said nothing for {limit:.0f} s")
+
+    def _hang(self, why: str) -> None:
+        self._wrong(why)
         for member in self.living:
             member.child.popen.send_signal(signal.SIGCONT)
             member.child.popen.send_signal(signal.SIGUSR1)
@@ -181,8 +197,9 @@ class Injector:
         when = time.monotonic() + delay
         heapq.heappush(self._timers, (when, next(self._order), what))
 
-    def _wrong(self, why: str) -> None:
-        self.report.violations.append(why)
+    def _wrong(self, why: str | None) -> None:
+        if why is not None:
+            self.report.violations.append(why)
 
     # What members say.
 
@@ -194,10 +211,8 @@ class Injector:
         member.busy = True
         member.rounds += not facts["counts"]
         epoch, names = facts["epoch"], facts["names"]
-        if epoch not in self._epochs:
-            self.report.sizes[len(names)] += 1
-        if self._epochs.setdefault(epoch, names) != names:
-            self._wrong(f"epoch {epoch} has members {names} and {self._epochs[epoch]}")
+        self.report.sizes[len(names)] += epoch not in self.ledger.epochs
+        self._wrong(self.ledger.begin(epoch, names))
         for number in facts["ops"] if facts["counts"] else ():
             self._began.setdefault(number, time.monotonic())
             if number % 2 and number not in self._armed:
@@ -209,26 +224,24 @@ class Injector:
 
     def _hear_done(self, member: Member, facts: dict) -> None:
         member.busy = False
-        number, outcome = facts["op"], (facts["epoch"], facts["digest"])
-        if number not in self._done:
+        number, epoch = facts["op"], facts["epoch"]
+        if number not in self.ledger.done:
             now = time.monotonic()
             self.report.longest = max(self.report.longest, now - self._last)
             took = now - self._began[number]
             self._usual += 0.2 * (min(took, 1.0) - self._usual)
             self._last = now
-        if self._done.setdefault(number, outcome) != outcome:
-            self._wrong(
-                f"operation {number} on {member.name}: {outcome}, and elsewhere "
-                f"{self._done[number]}"
-            )
+        self._wrong(self.ledger.finish(number, member.name, epoch, facts["digest"]))
 
     def _hear_aborted(self, member: Member, facts: dict) -> None:
         member.busy = False
+        self.ledger.abort(facts["op"], member.name, facts["epoch"])
 
     def _hear_cut(self, member: Member, facts: dict) -> None:
         pass
 
-    _hear_agreed = _hear_cut
+    def _hear_agreed(self, member: Member, facts: dict) -> None:
+        self.ledger.agree(facts["epoch"], member.name)
 
     def _hear_expelled(self, member: Member, facts: dict) -> None:
         member.busy = False
@@ -286,7 +299,7 @@ class Injector:
         victim.child.popen.send_signal(signal.SIGSTOP)
 
         def wake() -> None:
-            victim.stopped = False
+            victim.stopped, victim.heard = False, time.monotonic()
             self._note(victim, what="continued")
             if victim.alive:
                 victim.child.popen.send_signal(signal.SIGCONT)
@@ -339,31 +352,18 @@ class Injector:
         while self._sound() and not condition():
             self._last = time.monotonic()
             if time.monotonic() > until:
-                self._hang()
-                return
+                late = ", ".join(f"{m.name}: {m.rounds}" for m in self.living)
+                self._hang(f"no end in {2 * self.limit:.0f} s; rounds: {late}")
             self._turn()
 
     def _compare_footprints(self, fresh: Member) -> None:
         prints = self.report.footprints
         for member in self.living:
             prints[member.name] = member.print
-            for what, spare in {"fds": 6, "threads": 2, "mib": 96}.items():
-                if member.print[what] > fresh.print[what] + spare:
-                    self._wrong(
-                        f"{member.name} has {member.print[what]} {what}, a newcomer "
-                        f"{fresh.print[what]}"
-                    )
+            self.report.violations += member.outgrown(fresh)
         prints["coordinator"] = mine = footprint(self.coordinator.popen.pid)
         if mine["fds"] > len(self.living) + 16 or mine["threads"] > 4:
             self._wrong(f"the coordinator of {len(self.living)} has {mine}")
-
-    def _look_at_errors(self) -> None:
-        told = defaultdict(list)
-        for path in self._folder.iterdir():
-            if path.name != "state" and (text := path.read_text().strip()):
-                told[text].append(path.name)
-        for text, names in told.items():
-            self._wrong(f"{', '.join(names)} said on standard error: {text[-3000:]}")
 
 
 def churn(

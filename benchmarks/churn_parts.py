@@ -5,7 +5,8 @@ import os
 import signal
 import subprocess
 import threading
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,84 @@ from typing import Any
 
 MARK = "PCP_CHURN_RUN"
 """In the environment of every process of a run: its number."""
+SPARE = {"fds": 6, "threads": 2, "mib": 96}
+"""What a member may use more of than a newcomer."""
+
+
+class Ledger:
+    """Which operations were done in which epochs, and who must know of it.
+
+    An operation happens on all survivors of its epoch or on none. So it is done
+    once, for as long as somebody survives: who was taken for dead may not know
+    that it was done, and when all others are dead it is done again.
+    """
+
+    def __init__(self) -> None:
+        self.done: dict[int, dict[int, str]] = {}
+        """The result's digest by epoch, for every operation."""
+        self.epochs: dict[int, list[str]] = {}
+        """Their members."""
+        self._agreed: defaultdict[int, set[str]] = defaultdict(set)
+        self._aborted: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
+
+    @property
+    def anew(self) -> int:
+        """How often an operation was done again."""
+        return sum(len(outcomes) - 1 for outcomes in self.done.values())
+
+    def begin(self, epoch: int, names: list[str]) -> str | None:
+        """Somebody is in an epoch with these; what is wrong with that."""
+        if self.epochs.setdefault(epoch, names) != names:
+            return f"epoch {epoch} has members {names} and {self.epochs[epoch]}"
+        return None
+
+    def agree(self, epoch: int, name: str) -> None:
+        """This member has the state of its epoch."""
+        self._agreed[epoch].add(name)
+
+    def finish(self, number: int, name: str, epoch: int, digest: str) -> str | None:
+        """Somebody has done an operation; what is wrong with that."""
+        outcomes = self.done.setdefault(number, {})
+        if outcomes.setdefault(epoch, digest) != digest:
+            return (
+                f"operation {number} on {name} in epoch {epoch}: {digest}, and "
+                f"elsewhere {outcomes[epoch]}"
+            )
+        for other in outcomes.keys() - {epoch}:
+            first, last = sorted((epoch, other))
+            if heirs := self.heirs(first, last):
+                return (
+                    f"operation {number} was done in epoch {first} and again in "
+                    f"epoch {last}, where {', '.join(heirs)} had to know of it"
+                )
+        return None
+
+    def abort(self, number: int, name: str, epoch: int) -> None:
+        """An operation did not happen on this member."""
+        self._aborted[number, epoch].add(name)
+
+    def split(self) -> list[str]:
+        """Operations done on some of an epoch's survivors and aborted on others."""
+        last = {n: epoch for epoch in sorted(self.epochs) for n in self.epochs[epoch]}
+        return [
+            f"operation {number} was done in epoch {epoch}, but not on {name}, which "
+            f"survived it"
+            for (number, epoch), names in self._aborted.items()
+            for name in sorted(names)
+            if epoch in self.done.get(number, {}) and last.get(name, 0) > epoch
+        ]
+
+    def heirs(self, first: int, last: int) -> list[str]:
+        """Who of the last epoch must know what was done in the first.
+
+        A name is taken once: who is still there under it never was taken for dead.
+        Who agreed with such a one on the state knows as much.
+        """
+        knowing = set(self.epochs[first])
+        for epoch in sorted(self.epochs):
+            if first < epoch < last and knowing.intersection(self.epochs[epoch]):
+                knowing |= self._agreed[epoch]
+        return [name for name in self.epochs[last] if name in knowing]
 
 
 @dataclass
@@ -30,10 +109,17 @@ class Report:
     processes: int = 0
     said: Counter = field(default_factory=Counter)
     """What members said, by kind."""
+    anew: int = 0
+    """Operations done again, when nobody was left of the group that had done them."""
     longest: float = 0.0
     """The most seconds between two operations that were done."""
     footprints: dict[str, dict[str, int]] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
+
+    def judge(self, ledger: Ledger) -> None:
+        """Take over what can be said in the end."""
+        self.anew = ledger.anew
+        self.violations += ledger.split()
 
     def __str__(self) -> str:
         fired = ", ".join(f"{n} {kind}" for kind, n in sorted(self.fired.items()))
@@ -46,6 +132,7 @@ class Report:
             f"epochs (members): {sizes}\n"
             f"members said: {dict(self.said)}\n"
             f"longest time without a result: {self.longest:.1f} s\n"
+            f"done again after the loss of a whole group: {self.anew}\n"
             f"{prints}\nviolations: {self.violations or 'none'}"
         )
 
@@ -102,10 +189,25 @@ class Member:
     """It was stopped or cut since it joined: it may be taken for dead."""
     busy: bool = False
     """Inside an operation, as far as it said."""
+    heard: float = field(default_factory=time.monotonic)
+    """When it said something last, or went on after a stop."""
     rounds: int = 0
     """Since the faults ended."""
     print: dict[str, int] = field(default_factory=dict)
     total: dict[str, str] | None = None
+
+    @property
+    def quiet(self) -> float:
+        """For how long (s) it has said nothing, though it could."""
+        return 0.0 if self.stopped else time.monotonic() - self.heard
+
+    def outgrown(self, fresh: "Member") -> list[str]:
+        """What it uses much more of than a newcomer."""
+        return [
+            f"{self.name} has {self.print[what]} {what}, a newcomer {fresh.print[what]}"
+            for what, spare in SPARE.items()
+            if self.print[what] > fresh.print[what] + spare
+        ]
 
 
 def footprint(pid: int) -> dict[str, int]:
@@ -129,3 +231,15 @@ def left_behind(run: int) -> list[str]:
                 found.append(process.name)
                 os.kill(int(process.name), signal.SIGKILL)
     return found
+
+
+def complaints(folder: Path) -> list[str]:
+    """What processes said on standard error, in files of their names."""
+    told = defaultdict(list)
+    for path in folder.iterdir():
+        if path.name != "state" and (text := path.read_text().strip()):
+            told[text].append(path.name)
+    return [
+        f"{', '.join(names)} said on standard error: {text[-3000:]}"
+        for text, names in told.items()
+    ]

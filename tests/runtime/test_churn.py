@@ -31,19 +31,83 @@ def test_members_come_and_go_during_two_hundred_operations(churn, seed: int) -> 
     assert report.said["aborted"] > 50, report
 
 
-def test_a_wrong_member_does_not_go_unnoticed(churn, tmp_path) -> None:
+def test_a_wrong_member_does_not_go_unnoticed(churn) -> None:
     """The checks of a run, on what it must never hear."""
     injector = churn.Injector(10, 1, 60.0, 1.0, 2)
     member = churn.Member("m0", None, "m0.0")
+    for epoch in (1, 2):
+        injector.ledger.begin(epoch, ["m0.0", "m1.0"])
     injector._began[4] = 0.0
     injector._hear_done(member, {"op": 4, "epoch": 1, "digest": "aa"})
     injector._hear_done(member, {"op": 4, "epoch": 1, "digest": "aa"})
     assert not injector.report.violations
     for other in ({"epoch": 2, "digest": "aa"}, {"epoch": 1, "digest": "bb"}):
         injector._hear_done(member, {"op": 4, **other})
-        assert "operation 4" in injector.report.violations.pop()
+        assert "operation 4" in injector.report.violations[0]
+        injector.report.violations.clear()
     injector._hear_wrong(member, {"why": "another sum"})
     assert injector.report.violations == ["m0.0: another sum"]
+
+
+def test_an_operation_is_done_again_only_if_nobody_survived_who_must_know(
+    churn,
+) -> None:
+    ledger = churn.Ledger()
+    for epoch, names in enumerate((["a.0", "b.0"], ["b.0", "c.0", "d.0"], ["c.0"]), 1):
+        assert ledger.begin(epoch, names) is None
+    assert "epoch 3 has members" in str(ledger.begin(3, ["d.0"]))
+    assert ledger.finish(7, "a.0", 1, "aa") is None
+    # b came into epoch 2, but was lost before anybody there had its state.
+    assert ledger.heirs(1, 3) == []
+    assert ledger.finish(7, "c.0", 3, "cc") is None
+    # Who joins anew may have been taken for dead before it knew.
+    ledger.begin(4, ["b.1", "a.1"])
+    assert ledger.finish(7, "b.1", 4, "bb") is None
+    # In epoch 2 c got the state of b, who was never taken for dead.
+    ledger.agree(2, "c.0")
+    assert ledger.heirs(1, 3) == ["c.0"]
+    assert "again in epoch 3, where c.0" in str(ledger.finish(7, "a.0", 1, "aa"))
+    assert ledger.anew == 2
+    assert ledger.heirs(1, 2) == ["b.0"]
+    assert "again in epoch 2, where b.0" in str(ledger.finish(7, "d.0", 2, "dd"))
+
+
+def test_an_operation_is_done_on_all_survivors_of_its_epoch_or_on_none(churn) -> None:
+    ledger = churn.Ledger()
+    ledger.begin(1, ["a.0", "b.0", "c.0"])
+    ledger.finish(7, "a.0", 1, "aa")
+    ledger.abort(7, "b.0", 1)
+    ledger.abort(7, "c.0", 1)
+    ledger.abort(8, "b.0", 1)
+    ledger.begin(2, ["b.1"])  # both were taken for dead
+    assert ledger.split() == []
+    ledger.begin(3, ["b.1", "c.0"])
+    report = churn.Report(10)
+    report.judge(ledger)
+    assert report.violations == [
+        "operation 7 was done in epoch 1, but not on c.0, which survived it"
+    ]
+
+
+def test_who_hangs_alone_is_found_while_the_others_go_on(churn, monkeypatch) -> None:
+    injector = churn.Injector(10, 1, 60.0, 1.0, 2)
+    monkeypatch.setattr(churn.time, "sleep", lambda _: None)
+
+    class Child:
+        class popen:
+            send_signal = staticmethod(lambda _: None)
+
+    quiet, stopped, busy = (
+        churn.Member(f"m{i}", Child, f"m{i}.0", heard=heard)
+        for i, heard in enumerate((-1e9, -1e9, float("inf")))
+    )
+    stopped.stopped = True
+    injector.members = [stopped, busy]
+    injector._look_for_silent()
+    assert not injector.report.violations
+    injector.members.append(quiet)
+    injector._look_for_silent()
+    assert injector.report.violations == ["m0.0 said nothing for 130 s"]
 
 
 def test_operands_tell_who_is_in_a_sum(churn) -> None:
