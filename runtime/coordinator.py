@@ -48,7 +48,8 @@ class Coordinator:
     ) -> None:
         self.endpoint = endpoint
         self.silence = silence
-        self._heartbeat = heartbeat
+        # Members answer a beat: one that is late must not make all of them silent.
+        self._heartbeat = min(heartbeat, silence / 4)
         self._owns = owns
         self._generation = Generation(state)
         grace = _grace(self._generation, silence)

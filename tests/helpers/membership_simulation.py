@@ -259,6 +259,7 @@ class Simulation:
     def _restart(self) -> None:
         """The coordinator dies and another takes its place."""
         self._generation += 1
+        generation = self._generation
         self._state = None
         for channel, queue in self._queues.items():
             if COORDINATOR in channel:
@@ -269,7 +270,8 @@ class Simulation:
                 self.later(node.name, 1 + self.random.random(), node.connect)
 
         def back() -> None:
-            generation = self._generation
+            if generation != self._generation:
+                return  # that one was killed before it came
             self._state = state = Membership(
                 first=self.first, generation=generation, settled=False
             )
@@ -386,9 +388,11 @@ class Simulation:
             whole = sum(bits[name] for name in self.epochs[epoch])
             values = set(by_name.values()) - {None}
             assert values <= {whole}, f"seed {self.seed}: {epoch} {key}: {by_name}"
-            alive = {n for n in by_name if self.nodes[n].alive}
-            split = {by_name[n] is None for n in alive}
+            # Also who dies later takes its outcome into the next epoch.
+            on = {n for n in self.epochs[epoch] if self.nodes[n].entered > epoch}
+            alive = {n for n in by_name if self.nodes[n].alive} | on
+            split = {by_name.get(n) is None for n in alive}
             assert len(split) < 2, f"seed {self.seed}: {epoch} {key}: {by_name}"
             if values:
-                aborted = [n for n in alive if by_name[n] is None]
+                aborted = [n for n in alive if by_name.get(n) is None]
                 assert not aborted, f"seed {self.seed}: {epoch} {key}: {by_name}"

@@ -126,7 +126,8 @@ class Node:
         self.forming: Group | None = None
         self._facts: dict[str, Any] = {}
         self._seq = itertools.count()
-        self._entered = 0
+        self.entered = 0
+        """The last epoch in which its program went on."""
         self._asked = (-1, -1)
 
     @property
@@ -155,8 +156,8 @@ class Node:
             self.world.end(self)
         elif what == "prepare":
             self._prepare(facts)
-        elif facts["epoch"] == self.agent.epoch != self._entered:
-            self._entered = self.agent.epoch
+        elif facts["epoch"] == self.agent.epoch != self.entered:
+            self.entered = self.agent.epoch
             self._seq = itertools.count()
             self._agree()
         elif facts["epoch"] == self.agent.epoch:

@@ -185,6 +185,15 @@ def test_a_death_while_the_coordinator_is_away() -> None:
             thread.join()
 
 
+def test_members_that_do_nothing_are_heard_of_however_short_the_silence() -> None:
+    """They only answer: a coordinator asks several times before they are dead."""
+    with Coordinator.listen("127.0.0.1:0", silence=1.0, heartbeat=5.0) as where:
+        with join(where.address, "a") as comm:
+            time.sleep(2.5)
+            assert where.status()["members"] == ["a"]
+            assert comm._coordination.fault is None
+
+
 def test_without_a_coordinator_joining_and_renewing_end_with_an_error() -> None:
     with pytest.raises(PeerLost, match="no coordinator"):
         join("127.0.0.1:9", "a", timeout=0.5)
