@@ -31,20 +31,17 @@ from planner import OPTIMIZER, Members
 from planner_models import gpt
 
 from pcp.compiler import driver
-from pcp.compiler.options import (
-    DEFAULT_BUCKET_BYTES,
-    DEFAULT_INFLIGHT,
-    CompileOptions,
-)
+from pcp.compiler.options import DEFAULT_BUCKET_BYTES, CompileOptions
 from pcp.dialect.context import parse
+from pcp.passes.overlap_collectives import usual_inflight
 
 MEMBERS = 2
 
 #: Way -> bytes of a bucket, collectives under way at most.
 WAYS = {
-    "both": (DEFAULT_BUCKET_BYTES, DEFAULT_INFLIGHT),
+    "both": (DEFAULT_BUCKET_BYTES, usual_inflight(0)),
     "buckets": (DEFAULT_BUCKET_BYTES, 0),
-    "overlap": (0, DEFAULT_INFLIGHT),
+    "overlap": (0, usual_inflight(0)),
     "neither": (0, 0),
 }
 

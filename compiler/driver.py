@@ -83,7 +83,7 @@ def _compile_partitioned(module: ir.Module, options: CompileOptions) -> Bundle:
     try:
         return partitioned.emit(program, targets, mode, options)
     except CompileError as error:
-        overlaps = options.bucket_bytes or options.inflight
+        overlaps = options.bucket_bytes or partitioned.under_way(options)
         if not overlaps or not isinstance(error.__cause__, iree.LateImport):
             raise
         options.report(f"{error}; again with --bucket-bytes 0 --inflight 0")

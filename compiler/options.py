@@ -10,7 +10,6 @@ MODES = ("train", "grad", "forward")
 SCHEDULES = ("1f1b", "gpipe", "zb-h1")
 WIRES = ("bf16", "f16")
 DEFAULT_BUCKET_BYTES = 4 << 20
-DEFAULT_INFLIGHT = 4
 DEFAULT_OPTIMIZER = "adamw{lr=1e-3}"
 DEFAULT_ALGORITHM = "diloco"
 TIMEOUT_S = 1800.0
@@ -41,7 +40,8 @@ class CompileOptions:
     and goes through them in the model's batches (0: as the model is).
     Between devices, reductions travel in buckets of `bucket_bytes` (0: each alone),
     at most `inflight` collectives are under way while the program goes on (0: it waits
-    for each), and large floats travel as `wire`, bf16 or f16, where that is given.
+    for each; None: 4, and 2 under ZeRO 3), and large floats travel as `wire`, bf16 or
+    f16, where that is given.
     `cache` is a folder, or None for none. `keep_ir` is a folder that gets the IR
     after each pass. `jobs` compilers run at once (None: one per processor).
     `timeout` is for one of IREE's runs, in seconds. `source` names the model in
@@ -70,7 +70,7 @@ class CompileOptions:
     batch: int = 0
     tied: bool = False
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
-    inflight: int = DEFAULT_INFLIGHT
+    inflight: int | None = None
     wire: str | None = None
     report: Callable[[str], None] = _silent
 
@@ -95,7 +95,7 @@ class CompileOptions:
                 f"wire {self.wire!r} is not one of {', '.join(WIRES)}."
                 + nearest(self.wire, WIRES)
             )
-        if min(self.bucket_bytes, self.inflight) < 0:
+        if min(self.bucket_bytes, self.inflight or 0) < 0:
             raise ConfigError(
                 f"bucket_bytes={self.bucket_bytes}, inflight={self.inflight}: at least "
                 "0, which is none"

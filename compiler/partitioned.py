@@ -25,6 +25,7 @@ from pcp.mesh import Mesh
 from pcp.passes import plan
 from pcp.passes.base import Pipeline
 from pcp.passes.functions import symbol_name
+from pcp.passes.overlap_collectives import usual_inflight
 from pcp.passes.pipeline.names import name_results
 from pcp.passes.rewriting import functions, refuse
 from pcp.passes.sharding.mesh import read_meshes
@@ -322,10 +323,17 @@ def _annotate(
     pipelines.split().steps[0].run(module)
 
 
+def under_way(options: CompileOptions) -> int:
+    """How many collectives may be under way: what was said, or what is usual."""
+    if options.inflight is None:
+        return usual_inflight(options.zero)
+    return options.inflight
+
+
 def _communication(options: CompileOptions) -> list[str]:
     return pipelines.communication(
         bucket_bytes=options.bucket_bytes,
-        inflight=options.inflight,
+        inflight=under_way(options),
         wire=options.wire,
     )
 

@@ -31,6 +31,14 @@ CHEAP = frozenset(
 )
 
 
+def usual_inflight(zero: int) -> int:
+    """How many collectives may be under way where nobody says it.
+
+    What is under way holds its operand: whoever asks for ZeRO 3 asks for memory.
+    """
+    return 2 if zero == 3 else 4
+
+
 @dataclass(frozen=True)
 class OverlapCollectives(Pass):
     """Split collectives into pcp.start and pcp.wait, with work in between.

@@ -15,7 +15,6 @@ from pcp.compiler import driver, emission, partitioned
 from pcp.compiler.options import (
     DEFAULT_ALGORITHM,
     DEFAULT_BUCKET_BYTES,
-    DEFAULT_INFLIGHT,
     DEFAULT_OPT_LEVEL,
     DEFAULT_OPTIMIZER,
     MODES,
@@ -110,11 +109,11 @@ def _parser() -> Parser:
     add("--microbatches", type=int, metavar="N", help="over pp=S: default S")
     add("--schedule", choices=SCHEDULES, default="1f1b", help="of a mesh pp=S")
     add("--tied", action="store_true", help="two stages may use one parameter")
-    limit, most = DEFAULT_BUCKET_BYTES, DEFAULT_INFLIGHT
+    limit = DEFAULT_BUCKET_BYTES
     help_ = f"reductions travel together up to N bytes, 0 each alone; default {limit}"
     add("--bucket-bytes", type=int, metavar="N", default=limit, help=help_)
-    help_ = f"collectives under way behind the work, 0 none; default {most}"
-    add("--inflight", type=int, metavar="N", default=most, help=help_)
+    help_ = "collectives under way behind the work, 0 none; default 4, 2 with --zero 3"
+    add("--inflight", type=int, metavar="N", help=help_)
     add("--wire", choices=WIRES, help="large floats travel between devices as this")
     add("--emit", choices=tuple(SUFFIXES), default="bundle")
     add("--entry", default="main", help="the function to compile; default main")

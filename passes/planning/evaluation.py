@@ -19,7 +19,7 @@ from pcp.passes.functions import (
     symbol_name,
 )
 from pcp.passes.insert_reshards import InsertReshards
-from pcp.passes.overlap_collectives import OverlapCollectives
+from pcp.passes.overlap_collectives import OverlapCollectives, usual_inflight
 from pcp.passes.partition import Member as Part
 from pcp.passes.pipeline.names import name_results
 from pcp.passes.pipeline.work import size_bytes
@@ -174,7 +174,6 @@ class Judge:
     cluster: Cluster
     groups: dict[int, list[Group]]
     bucket_bytes: int = 4 << 20
-    inflight: int = 4
     tied: bool = False
 
     def spread(self, candidate: Candidate) -> ir.Module:
@@ -204,12 +203,14 @@ class Judge:
             for place in _places(working, mesh, candidate):
                 device = mesh.devices[mesh.members.index(place)]
                 member = cost.Member(working, mesh, place)
-                found, held[device] = self._member(plans, member)
+                found, held[device] = self._member(plans, member, candidate.zero)
                 costs.append(found)
         slowest = max(costs, key=lambda found: found.seconds)
         return fullest(candidate, slowest, held, self.cluster)
 
-    def _member(self, plans: list[Plan], member: cost.Member) -> tuple[Cost, float]:
+    def _member(
+        self, plans: list[Plan], member: cost.Member, zero: int
+    ) -> tuple[Cost, float]:
         """Cost and bytes held of one member's program."""
         with ir.Location.unknown():
             home = ir.Module.create()
@@ -218,7 +219,7 @@ class Judge:
                 Part(member.mesh, member.place, plan).build()
         if member.mesh.size > 1:
             BucketCollectives(bytes=self.bucket_bytes).run(home)
-            OverlapCollectives(inflight=self.inflight).run(home)
+            OverlapCollectives(inflight=usual_inflight(zero)).run(home)
         if not member.device.overlaps:
             SplitContractions().run(home)  # as a processor's targets do
         made = list(functions(home))

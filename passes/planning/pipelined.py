@@ -15,7 +15,7 @@ from pcp.dialect.bindings import ir
 from pcp.passes.bucket_collectives import BucketCollectives
 from pcp.passes.functions import symbol_name
 from pcp.passes.lower_schedule import LowerSchedule
-from pcp.passes.overlap_collectives import OverlapCollectives
+from pcp.passes.overlap_collectives import OverlapCollectives, usual_inflight
 from pcp.passes.pipeline.wiring import Wiring, schedules
 from pcp.passes.pipeline.work import size_bytes
 from pcp.passes.planning import cost
@@ -74,7 +74,7 @@ def _cut(module: ir.Module, candidate: Candidate, by: Judge) -> tuple[int, ...]:
         held = _alive(module, candidate.pp)
     LowerSchedule().run(module)
     BucketCollectives(bytes=by.bucket_bytes).run(module)
-    OverlapCollectives(inflight=by.inflight).run(module)
+    OverlapCollectives(inflight=usual_inflight(candidate.zero)).run(module)
     if not any(by.cluster.devices[d].overlaps for d in candidate.devices):
         SplitContractions().run(module)  # as a processor's targets do
     return held

@@ -6,7 +6,7 @@ import pytest
 from helpers.random_spmd import random_program
 
 from pcp.bundle import Bundle
-from pcp.compiler import driver, fences, iree
+from pcp.compiler import driver, fences, iree, partitioned
 from pcp.compiler.options import CompileOptions
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import make_context, parse
@@ -180,7 +180,7 @@ def test_random_programs_are_compiled_as_asked() -> None:
     lines: list[str] = []
     asked = CompileOptions(mode="forward", cache=None, report=lines.append)
     assert asked.bucket_bytes
-    assert asked.inflight
+    assert partitioned.under_way(asked)
     exchanging = 0
     for seed in range(7000, 7006):
         text, _ = random_program(seed, 12)
