@@ -104,6 +104,7 @@ class Link:
 
     def _run(self) -> None:
         pause, since = FIRST_PAUSE, time.monotonic()
+        draw = random.Random()  # the process's own belongs to the main thread
         while not self._closing.is_set():
             try:
                 self._session()
@@ -124,7 +125,7 @@ class Link:
                     self._failed(error)
                     return
             # A little randomness, so that workers do not dial all at once.
-            self._closing.wait(pause * random.uniform(0.7, 1.0))
+            self._closing.wait(pause * draw.uniform(0.7, 1.0))
             pause = min(LONGEST_PAUSE, pause * 2)
 
     def _session(self) -> None:
