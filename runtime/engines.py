@@ -57,7 +57,12 @@ def connect(
 def _opener(scheme: str) -> Callable[..., Any]:
     if scheme in BUILT_IN:
         module, _, name = BUILT_IN[scheme].partition(":")
-        return getattr(importlib.import_module(module), name)
+        try:
+            return getattr(importlib.import_module(module), name)
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"{scheme}:// needs the package {error.name}, which is not installed"
+            ) from error
     others = {point.name: point for point in entry_points(group=GROUP)}
     if scheme in others:
         return others[scheme].load()

@@ -130,6 +130,10 @@ def test_engines_that_are_not_there(monkeypatch) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="needs a GPU"):
             connect(["nccl://127.0.0.1:1"])
+    monkeypatch.delitem(sys.modules, "pcp.engines.torch_engine", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ConfigError, match="gloo:// needs the package torch"):
+        connect(["gloo://127.0.0.1:1"])
 
 
 def test_another_package_brings_its_own(monkeypatch) -> None:
