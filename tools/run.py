@@ -29,6 +29,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -137,10 +138,13 @@ def _load(path: str, function: Function) -> list[np.ndarray]:
 def _read(path: str | Path) -> dict[str, np.ndarray]:
     """The tensors of a file by name."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: {error}") from error
+    except (OSError, ValueError, EOFError, TypeError, BadZipFile) as error:
+        why = getattr(error, "strerror", None) or "it is no .npz file that numpy reads"
+        raise UsageError(
+            f"{path}: cannot read the tensors: {why}; give one, or random:0"
+        ) from error
 
 
 def _random(text: str, specs: Sequence[TensorSpec]) -> list[np.ndarray]:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from helpers import chrome_trace, small_models, spmd_models
 
-from pcp.tools import cli, compile
+from pcp.errors import UsageError
+from pcp.tools import cli, compile, run
 
 #: The models' gradients under these plans, compiled by IREE: thirty of them, and
 #: images cut along rows and columns.
@@ -114,6 +115,18 @@ def test_a_trace_of_all_processes(trained: Path, tmp_path: Path) -> None:
             if e["pid"] == m) for m in members]  # fmt: skip
     for step in range(3):
         assert max(b[step] for b in begins) < min(e[step] for e in ends)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04?", b"text", "array"])
+def test_a_file_without_tensors_is_said(content, tmp_path: Path) -> None:
+    path = tmp_path / "inputs.npz"
+    if content == "array":
+        np.save(tmp_path / "inputs.npy", np.zeros(3))
+        path = tmp_path / "inputs.npy"
+    elif content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"cannot read the tensors: .* or random:0"):
+        run._read(path)
 
 
 def test_a_trace_of_one_process(tmp_path: Path) -> None:
