@@ -392,6 +392,6 @@ def _check_separate(function: ir.Operation, plan: Plan, mesh: Mesh) -> set[ir.Va
 
 def _inseparable(why: str) -> str:
     return (
-        f"microbatches do not separate here: it {why}; use one microbatch, or a "
-        "model that treats examples one by one"
+        f"microbatches do not separate here: it {why}; leave pp out of the mesh, or "
+        "treat examples one by one (for cross entropy a one-hot sum, not an index)"
     )
