@@ -13,7 +13,8 @@
 // CHECK: device = @m_3, dir = "opt"
 // CHECK: builtin.unrealized_conversion_cast %{{.*}}, %{{.*}} : !pcp.on<tensor<4x4xf32>, @m_0>, !pcp.on<tensor<4x4xf32>, @m_1> to tensor<4x4xf32>
 
-// Behind the last microbatch the sum is made over dp; then it goes to its parameter.
+// Behind the last microbatch the sum is made over dp; then it goes to its parameter. A
+// barrier keeps the work in front of the message.
 // DEVICES-LABEL: module @m_0
 // DEVICES: func.func @grad(%{{.*}}: tensor<4x4xf32> {pcp.name = "x"{{.*}}, %{{.*}}: tensor<4x4xf32> {pcp.name = "w"
 // DEVICES: "pcp.send"(%{{.*}}) {channel = 1 : i64, to = @m_2} : (tensor<2x4xf32>)
@@ -30,7 +31,8 @@
 // DEVICES: %[[A:.*]] = stablehlo.add %{{.*}}, %{{.*}} : tensor<4x4xf32>
 // DEVICES-NEXT: %[[L:.*]] = "pcp.all_reduce"(%{{.*}}) {axes = ["dp"], {{.*}} : (tensor<f32>)
 // DEVICES-NEXT: %[[S:.*]] = "pcp.all_reduce"(%[[A]]) {axes = ["dp"], {{.*}} : (tensor<4x4xf32>)
-// DEVICES-NEXT: "pcp.send"(%[[S]]) {channel = 3 : i64, to = @m_0}
+// DEVICES-NEXT: %[[H:.*]]:2 = stablehlo.optimization_barrier %[[S]], %[[A]]
+// DEVICES-NEXT: "pcp.send"(%[[H]]#0) {channel = 3 : i64, to = @m_0}
 // DEVICES-NEXT: return %[[L]] : tensor<f32>
 // DEVICES: func.func @apply(%{{[^:]*}}: tensor<i32> {pcp.name = "step", pcp.role = "state"}) -> (tensor<i32>
 // DEVICES-LABEL: module @m_3
