@@ -19,6 +19,7 @@ from typing import Any
 import pcp
 from pcp.bundle import Bundle, Manifest, Method, Module
 from pcp.compiler import iree, partitioned, pipelines, signature
+from pcp.compiler.asked import check_whole
 from pcp.compiler.attributes import plain
 from pcp.compiler.emission import copy, emit
 from pcp.compiler.options import (
@@ -138,6 +139,7 @@ def _prepared(
 
 def lower(module: ir.Module, options: CompileOptions) -> Program:
     """Run the passes of the chosen mode on a copy of `module`."""
+    check_whole(options)
     with _sourced(options):
         return _lower(copy(module), options)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from pcp.bundle import Bundle, DeviceProgram, Manifest, Module
 from pcp.compiler import cluster as cluster_file
 from pcp.compiler import pipelines, sharding_file, signature
+from pcp.compiler.asked import check_planned
 from pcp.compiler.emission import copy, emit_all
 from pcp.compiler.options import CompileOptions
 from pcp.compiler.targets import Target, find
@@ -91,7 +92,7 @@ def describe(module: ir.Module, options: CompileOptions) -> Mesh | None:
     if options.mesh:
         _add_mesh(module, parse_mesh(options.mesh), options)
     elif options.cluster and not read_meshes(module):
-        _check_planned(options)
+        check_planned(options)
         return None
     meshes = read_meshes(module)
     if len(meshes) != 1:
@@ -102,21 +103,6 @@ def describe(module: ir.Module, options: CompileOptions) -> Mesh | None:
         )
     mesh = next(iter(meshes.values()))
     return _add_split(module, mesh, options.split) if options.split else mesh
-
-
-def _check_planned(options: CompileOptions) -> None:
-    """What a plan decides is not to be asked for as well: `ConfigError`."""
-    for flag, asked in (
-        ("--sharding", options.sharding not in (None, "auto")),
-        ("--zero", bool(options.zero)),
-        ("--split", bool(options.split)),
-        ("--microbatches", options.microbatches is not None),
-    ):
-        if asked:
-            raise ConfigError(
-                f"{options.source}: {flag} goes with --mesh; without a mesh the plan "
-                "for the cluster decides this"
-            )
 
 
 def choices(
