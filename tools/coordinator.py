@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pcp.errors import UsageError
 from pcp.runtime import transport
 from pcp.runtime.coordinator import Coordinator
 from pcp.tools import training_job as jobs
@@ -41,6 +42,8 @@ def parser() -> Parser:
 
 def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
+    if flags.members < 1 or not flags.silence > 0:
+        raise UsageError("at least --members 1, and a --silence above 0 seconds")
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

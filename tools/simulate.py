@@ -1,5 +1,6 @@
 """`pcp simulate`: how a run would go with more workers, slower links, more failures."""
 
+import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -53,6 +54,8 @@ def parser() -> Parser:
 
 def _main(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
+    _check(flags)
+    sizes = _numbers(flags.workers)
     experiment = jobs.read_experiment(flags.config)
     content = jobs.compiler_for(experiment, jobs.stamped("compiler"))("cpu")
     manifest = Bundle.from_bytes(content, source=experiment.model_path).manifest
@@ -64,7 +67,7 @@ def _main(argv: Sequence[str]) -> None:
         )
     size, state = parameter_bytes(manifest), state_bytes(manifest)
     shown: list[Figures] = []
-    for workers in _numbers(flags.workers):
+    for workers in sizes:
         world = World(
             workers=workers,
             step_seconds=flags.step_seconds,
@@ -86,6 +89,15 @@ def _main(argv: Sequence[str]) -> None:
             _show(shown)
     if flags.json:
         jobs.say(jobs.to_json([asdict(figures) for figures in shown]))
+
+
+def _check(flags: argparse.Namespace) -> None:
+    """What no world is like: `UsageError`."""
+    for name in ("step_seconds", "bandwidth", "rounds"):
+        if not getattr(flags, name) > 0:
+            raise UsageError(f"--{name.replace('_', '-')}: above 0")
+    if flags.lifetime is not None and not flags.lifetime > 0:
+        raise UsageError("--lifetime: above 0, or left out for workers that never die")
 
 
 def parameter_bytes(manifest: Manifest) -> int:

@@ -93,6 +93,12 @@ def test_a_taken_port_is_said(tmp_path: Path) -> None:
         stop(child, signal.SIGTERM)
 
 
+@pytest.mark.parametrize("flag", ["--members", "--silence"])
+def test_nobody_and_no_time_are_refused(flag: str, capsys) -> None:
+    assert main([flag, "0"]) == 2
+    assert "--members 1" in capsys.readouterr().err
+
+
 def test_prometheus_can_look_at_it() -> None:
     child, address = start("--port", "0", "--metrics-port", "0")
     comm = None

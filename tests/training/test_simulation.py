@@ -94,6 +94,20 @@ def test_a_run_that_cannot_move_says_so(tmp_path):
         _figures(tmp_path, world)
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--step-seconds", "-1"],
+        ["--step-seconds", "1", "--rounds", "0"],
+        ["--step-seconds", "1", "--lifetime", "-2"],
+        ["--step-seconds", "1", "--workers", "ten"],
+    ],
+)
+def test_what_no_world_is_like_is_refused_before_compiling(flags, capsys):
+    assert main(["simulate", "no.json", *flags]) == 2
+    assert f"{flags[-2]}" in capsys.readouterr().err
+
+
 def test_the_command_prints_a_table(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_experiment(tmp_path)
