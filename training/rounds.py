@@ -132,7 +132,8 @@ class Rounds:
         if not (self._experiment.uneven_steps and fastest):
             return dict.fromkeys(names, at_most)
         return {
-            name: max(1, int(at_most * (speed or fastest) / fastest))
+            # the quotient first: v / v is 1, n * v / v may be less than n
+            name: max(1, int(at_most * ((speed or fastest) / fastest)))
             for name, speed in speeds.items()
         }
 
