@@ -152,7 +152,7 @@ class OwnClocks(Rounds):
         speeds = [m.speed for m in self._roster.ready() if m.speed]
         if not speeds or not member.speed:
             return self.steps
-        return max(1, int(self.steps * member.speed / max(speeds)))
+        return max(1, int(self.steps * (member.speed / max(speeds))))
 
     def on_learned(self, member: Member, message: Learned) -> None:
         """A push has come."""
