@@ -1,6 +1,7 @@
 """A shepherd and workers in threads, which run real bundles."""
 
 import threading
+import time
 from functools import partial
 
 from helpers.training_runs import Background, Watcher
@@ -15,6 +16,23 @@ from pcp.training.worker import Identity, Worker
 def load_bundle(content: bytes):
     """A trainer of a bundle, in a worker's own thread."""
     return load(Bundle.from_bytes(content), "local-sync", None)
+
+
+def slowly(pause):
+    """Loads a trainer whose inner steps take `pause` s more."""
+
+    def loaded(content):
+        trainer = load_bundle(content)
+        step = trainer.step
+
+        def later(batches):
+            time.sleep(pause)
+            return step(batches)
+
+        trainer.step = later
+        return trainer
+
+    return loaded
 
 
 def crew_member(name, port, loader=load_bundle):

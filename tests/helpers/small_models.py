@@ -92,16 +92,22 @@ def train_loss_and_gradients(
     return (difference**2).mean(), embed_gradient, hidden.T @ upstream
 
 
-#: The sum of tanh(x w), of a batch of 8.
-TANH_SUM = """
-func.func @main(%x: tensor<8x4xf32> {pcp.name = "x", pcp.role = "data"},
-    %w: tensor<4x6xf32> {pcp.name = "w", pcp.role = "param"}) -> tensor<f32> {
+def tanh_sum(batch: int, width: int, out: int) -> str:
+    """The sum of tanh(x w) over a batch."""
+    made = f"tensor<{batch}x{out}xf32>"
+    return f"""
+func.func @main(%x: tensor<{batch}x{width}xf32> {{pcp.name = "x", pcp.role = "data"}},
+    %w: tensor<{width}x{out}xf32> {{pcp.name = "w", pcp.role = "param"}})
+    -> tensor<f32> {{
   %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
-    : (tensor<8x4xf32>, tensor<4x6xf32>) -> tensor<8x6xf32>
-  %1 = stablehlo.tanh %0 : tensor<8x6xf32>
+    : (tensor<{batch}x{width}xf32>, tensor<{width}x{out}xf32>) -> {made}
+  %1 = stablehlo.tanh %0 : {made}
   %z = stablehlo.constant dense<0.0> : tensor<f32>
   %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0, 1]
-    : (tensor<8x6xf32>, tensor<f32>) -> tensor<f32>
+    : ({made}, tensor<f32>) -> tensor<f32>
   return %2 : tensor<f32>
-}
+}}
 """
+
+
+TANH_SUM = tanh_sum(8, 4, 6)

@@ -5,22 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import pipelines
+from helpers import pipelines, small_models
 
 from pcp.tools import cli, compile
 
-MODEL = """
-func.func @main(%x: tensor<8x16xf32> {pcp.name = "x", pcp.role = "data"},
-    %w: tensor<16x6xf32> {pcp.name = "w", pcp.role = "param"}) -> tensor<f32> {
-  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
-    : (tensor<8x16xf32>, tensor<16x6xf32>) -> tensor<8x6xf32>
-  %1 = stablehlo.tanh %0 : tensor<8x6xf32>
-  %z = stablehlo.constant dense<0.0> : tensor<f32>
-  %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0, 1]
-    : (tensor<8x6xf32>, tensor<f32>) -> tensor<f32>
-  return %2 : tensor<f32>
-}
-"""
+MODEL = small_models.tanh_sum(8, 16, 6)
 
 
 def _cluster() -> str:

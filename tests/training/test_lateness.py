@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from helpers.crews import Crew, load_bundle
+from helpers.crews import Crew, load_bundle, slowly
 from helpers.ledger_oracle import parameters, parts, weighted_nesterov
 from helpers.outer_models import bundle
 from helpers.training_runs import experiment
@@ -17,23 +17,6 @@ from pcp.training.recovery import shared_of
 from pcp.training.run_folder import RunFolder
 
 KEYS = {"vocabulary_size": 128, "tau": 2, "checkpoint_every": 4, "late": "next"}
-
-
-def slowly(pause):
-    """Loads a trainer whose inner steps take `pause` s more."""
-
-    def loaded(content):
-        trainer = load_bundle(content)
-        step = trainer.step
-
-        def later(batches):
-            time.sleep(pause)
-            return step(batches)
-
-        trainer.step = later
-        return trainer
-
-    return loaded
 
 
 def run(tmp_path, algorithm, loaders, **more):

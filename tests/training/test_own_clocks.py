@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from helpers.crews import Crew, crew_member, load_bundle
+from helpers.crews import Crew, crew_member, slowly
 from helpers.ledger_oracle import (
     delayed_nesterov,
     parameters,
@@ -51,23 +51,6 @@ def run(tmp_path, content, workers, name="run", loaders=(), **more):
     for worker in crew.workers:
         worker.finish(20)
     return crew, finished(outcome), check(crew.shepherd.folder.ledger)
-
-
-def slowly(pause):
-    """Loads a trainer whose inner steps take `pause` s more."""
-
-    def loaded(content):
-        trainer = load_bundle(content)
-        step = trainer.step
-
-        def later(batches):
-            time.sleep(pause)
-            return step(batches)
-
-        trainer.step = later
-        return trainer
-
-    return loaded
 
 
 def versions(ledger):

@@ -9,7 +9,7 @@ import pytest
 from helpers import crews, outer_models
 from helpers.bigram import BigramTrainer
 from helpers.bigram import bundle as bigram
-from helpers.crews import load_bundle
+from helpers.crews import load_bundle, slowly
 from helpers.processes import Processes, free_port
 from helpers.resumed_runs import Crew, bundle, keys, trainer_of
 from helpers.training_runs import experiment, start_shepherd
@@ -224,23 +224,6 @@ def test_what_was_a_workers_own_is_made_again(tmp_path, algorithm, optimizer, af
     assert made[-1].workers == after
 
 
-def _slowly(pause):
-    """Loads a trainer whose inner steps take `pause` s more."""
-
-    def loaded(content):
-        trainer = load_bundle(content)
-        step = trainer.step
-
-        def later(batches):
-            time.sleep(pause)
-            return step(batches)
-
-        trainer.step = later
-        return trainer
-
-    return loaded
-
-
 LATE = {"late": "next", "quorum": 2, "grace_seconds": 0.02}
 PUSHES = "async_local_sgd{period=3,lr=0.5,momentum=0.5}"
 
@@ -252,7 +235,7 @@ def test_what_came_late_is_made_again(tmp_path, algorithm, more):
     content = outer_models.bundle("quadratic", algorithm).to_bytes()
     given = {"vocabulary_size": 128, "tau": 2, "checkpoint_every": 4}
     exp = experiment(tmp_path, outer_loop_steps=12, max_epochs=100, **given, **more)
-    pauses = [_slowly(pause) for pause in (0.02, 0.03, 0.12)]
+    pauses = [slowly(pause) for pause in (0.02, 0.03, 0.12)]
     folder = RunFolder.at(tmp_path / "run", exp)
     crew = crews.Crew(exp, folder, content, 3, pauses)
     crew.run.finish(60)
