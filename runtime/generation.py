@@ -5,13 +5,13 @@ at once for one group could decide one operation differently. Without a file the
 clock has to do.
 """
 
-import fcntl
 import os
 import time
 from pathlib import Path
 from typing import IO
 
 from pcp.errors import ConfigError
+from pcp.runtime.file_lock import hold
 
 
 class Generation:
@@ -45,14 +45,11 @@ def _held(path: Path) -> IO[str]:
         lock = open(beside, "a")
     except OSError as error:
         raise ConfigError(f"the coordinator's state {path}: {error}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.close()
-        raise ConfigError(
-            f"the coordinator's state {path}: another coordinator runs with it; stop "
-            "that one first, or give this one a state of its own"
-        ) from error
+    hold(
+        lock,
+        f"the coordinator's state {path}: another coordinator runs with it; stop "
+        "that one first, or give this one a state of its own",
+    )
     return lock
 
 

@@ -23,7 +23,6 @@ epoch was consumed twice and none was lost; `pcp.training.replay` makes the roun
 again and compares their digests. One process at a time has a ledger open.
 """
 
-import fcntl
 import json
 import os
 import zlib
@@ -35,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from pcp.errors import ConfigError, RuntimeFault, StateMismatch
+from pcp.runtime.file_lock import hold
 from pcp.training.leases import Range, complement, merged, overlap, size
 
 FILE_NAME = "ledger.jsonl"
@@ -323,14 +323,11 @@ def _locked(path: Path) -> FileIO:
             f"{path}: cannot open the ledger: {error.strerror}; the run's folder must "
             "be writable"
         ) from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        raise ConfigError(
-            f"{path.parent}: another shepherd goes on with this run; wait until it has "
-            "ended, or name another folder with --run"
-        ) from error
+    hold(
+        file,
+        f"{path.parent}: another shepherd goes on with this run; wait until it has "
+        "ended, or name another folder with --run",
+    )
     return file
 
 
