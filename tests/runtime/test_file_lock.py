@@ -14,7 +14,7 @@ def test_the_second_is_told_and_comes_after_the_first(tmp_path) -> None:
     path = tmp_path / "state"
     first, second = open(path, "a"), open(path, "a")
     hold(first, "taken")
-    with pytest.raises(ConfigError, match="^taken$"):
+    with pytest.raises(ConfigError, match=r"^taken$"):
         hold(second, "taken")
     assert second.closed
     first.close()
