@@ -14,8 +14,7 @@ class SplitContractions(Pass):
 
     The gradient of a weight is `xᵀg` over all tokens. Walking down columns of both
     operands misses the cache at each step; a chunk of `chunk` rows fits it, and
-    the chunks are independent. Measured on a CPU with `x` [2048, 1024] and `g`
-    [2048, 256]: 19 ms become 13 ms.
+    the chunks are independent.
 
     Assumes static shapes. Changes the order of the sum, which StableHLO leaves to
     the implementation; costs the memory of `K / chunk` results. Only products
