@@ -1,7 +1,8 @@
 """Saves a checkpoint in a child that is killed at its n-th step on the disk, for all n.
 
-A step is a call that changes the disk. Prints one JSON line for each kill: what was
-found afterwards, what the next save leaves, and how many checkpoints are left then.
+A step is a call that changes the disk, or half of what is written to a file. Prints
+one JSON line for each kill: what was found afterwards, what the next save leaves, and
+how many checkpoints are left then.
 """
 
 import json
@@ -28,24 +29,31 @@ def state(number: int, value: int) -> Checkpoint:
     return Checkpoint(number, array, array, [array])
 
 
-def count_down(steps: int) -> list[int]:
-    """Die at the n-th step from now on; the list holds what is left."""
-    left = [steps]
+def count_down(steps: int) -> None:
+    """Die at the n-th step from now on."""
+    left = iter(range(steps))
 
-    def dying(name: str):
-        call = getattr(os, name)
+    def step() -> None:
+        if next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-        def step(*arguments, **named):
-            left[0] -= 1
-            if left[0] < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+    def dying(call):
+        def counted(*arguments, **named):
+            step()
             return call(*arguments, **named)
 
-        return step
+        return counted
+
+    write = checkpoints._write
+
+    def write_half_first(path: Path, content: bytes) -> None:
+        path.write_bytes(content[: len(content) // 2])
+        step()
+        write(path, content)
 
     for name in STEPS:
-        setattr(os, name, dying(name))
-    return left
+        setattr(os, name, dying(getattr(os, name)))
+    checkpoints._write = write_half_first
 
 
 def killed_at(run: Path, steps: int, keep: int, value: int) -> bool:
