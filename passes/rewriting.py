@@ -14,6 +14,10 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import PassError
 
+#: Hands its operands on, each as its own result, and lets no compiler move or merge
+#: across it.
+HOLD = "stablehlo.optimization_barrier"
+
 
 def operations(module: ir.Module) -> list[ir.Operation]:
     """Every op inside `module`, outer before inner, as a list safe to rewrite by.

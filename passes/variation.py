@@ -14,6 +14,7 @@ from pcp.dialect.base import integer, strings, symbol
 from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
 from pcp.passes.functions import NAME, argument_attributes, entry, string
+from pcp.passes.rewriting import HOLD
 from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned, walk
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.ports import port_shardings
@@ -25,7 +26,7 @@ _AGREE = ("pcp.all_reduce", "pcp.all_gather", "pcp.broadcast")
 #: Collectives after which each member along their axes holds a part of its own.
 _CUT = ("pcp.reduce_scatter", "pcp.all_to_all")
 #: What may give members the same along axes that nothing here says.
-_OPAQUE = ("pcp.permute", "pcp.recv", "func.call")
+_OPAQUE = ("pcp.permute", "func.call")
 
 #: Of a value that nothing is known of, and of all that is made of it.
 UNKNOWN: Axes = frozenset({"?"})
@@ -133,6 +134,8 @@ class Variation:
             for region in op.regions:
                 branches.append((yield from self.follow(region.blocks[0])))
             return [_common(each) for each in zip(*branches, strict=True)]
+        if op.name == HOLD:  # each result is its operand, and of no other one
+            return [self.axes([value]) for value in op.operands]
         own = self.axes(op.operands)
         if op.name == "pcp.recv":
             own = self.mail[self._message(op)]

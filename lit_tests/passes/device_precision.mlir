@@ -72,3 +72,24 @@ func.func @loop(%x: tensor<8x4xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"], [
   %1 = stablehlo.convolution(%i, %k) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {} {batch_group_count = 1 : i64, feature_group_count = 1 : i64} : (tensor<2x4x4x1xf32>, tensor<1x1x1x2xf32>) -> tensor<2x4x4x2xf32>
   return %0#1, %0#2, %1 : tensor<8x4xf32>, tensor<4x4xf32>, tensor<2x4x4x2xf32>
 }
+
+// -----
+
+// A barrier holds a part of the batch and a copy: its results are these two. What the
+// copy is multiplied to is the same on all members, and stays f32.
+// CHECK-LABEL: module @half
+// CHECK: %[[H:[0-9]+]]:2 = stablehlo.optimization_barrier
+// CHECK: stablehlo.dot_general %[[H]]#1, %[[H]]#1, {{.*}}(tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+// CHECK: stablehlo.dot_general {{.*}}(tensor<4x4xbf16>, tensor<4x4xbf16>) -> tensor<4x4xf32>
+// CHECK-LABEL: module @full
+// CHECK-NOT: bf16
+"pcp.target"() {arch = "x86_64", caps = {}, driver = "local", sym_name = "cpu"} : () -> ()
+"pcp.device"() {sym_name = "half", target = @cpu, precision = #pcp.precision<bf16, f32, f32>} : () -> ()
+"pcp.device"() {sym_name = "full", target = @cpu} : () -> ()
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [@half, @full], sym_name = "m"} : () -> ()
+func.func @held(%x: tensor<8x4xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"], []], [], []>}, %w: tensor<4x4xf32>) -> (tensor<8x4xf32>, tensor<4x4xf32>) {
+  %h:2 = stablehlo.optimization_barrier %x, %w : tensor<8x4xf32>, tensor<4x4xf32>
+  %0 = stablehlo.dot_general %h#1, %h#1, contracting_dims = [1] x [0] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %1 = stablehlo.dot_general %h#0, %w, contracting_dims = [1] x [0] : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+  return %1, %0 : tensor<8x4xf32>, tensor<4x4xf32>
+}
