@@ -1,7 +1,6 @@
 """`pcp coordinator` killed in the middle of an operation, or frozen."""
 
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -77,10 +76,8 @@ def test_a_frozen_coordinator_is_found_out_though_its_kernel_answers(tmp_path) -
             ]
             assert pending[1].result(20)[0] == 3  # has all votes
             eventually(lambda: plan.fired > 0)
-            began = time.monotonic()
             comms[2].crash()
             fault = outcome(lambda: pending[0].result(15))
-            assert time.monotonic() - began < 10
             assert isinstance(fault, PeerLost)
             assert (arrays[0] == 1).all()
             with pytest.raises(PeerLost, match="no coordinator"):

@@ -246,16 +246,15 @@ def test_a_group_frame_of_another_epoch_ends_that_connection():
         assert "epoch 2" in str(results[0])
 
 
-def test_silent_strangers_keep_nobody_out():
-    """More than may wait hold their connections, and a group is formed at once."""
+def test_silent_strangers_keep_nobody_out(monkeypatch):
+    """More than may wait hold their connections, and are not told to leave."""
+    monkeypatch.setattr("pcp.runtime.endpoint.HANDSHAKE_SECONDS", 60.0)
     with endpoints(2) as made:
         host, port = parse_address(made[0].address)
         strangers = [socket.create_connection((host, port)) for _ in range(300)]
         try:
-            began = time.monotonic()
-            comms = form(made)
+            comms = form(made, timeout=30)
             assert together(comms, lambda c: c.all_reduce(np.ones(1))[0]) == [2, 2]
-            assert time.monotonic() - began < 4  # before they are told to leave
         finally:
             for stranger in strangers:
                 stranger.close()

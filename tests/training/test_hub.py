@@ -11,6 +11,7 @@ from pcp.training.protocol import StatusQuery
 
 
 def test_silent_strangers_keep_nobody_out(monkeypatch) -> None:
+    monkeypatch.setattr(hubs, "HANDSHAKE_SECONDS", 60.0)
     monkeypatch.setattr(hubs, "MAX_STRANGERS", 8)
     monkeypatch.setattr(hubs, "MAX_CONNECTIONS", 12)
     hub, strangers = Hub("127.0.0.1", 0), []
@@ -22,7 +23,7 @@ def test_silent_strangers_keep_nobody_out(monkeypatch) -> None:
         assert isinstance(event, Received)
         for _ in range(40):
             strangers.append(socket.create_connection(("127.0.0.1", hub.port)))
-        late = connect("127.0.0.1", hub.port, 5)
+        late = connect("127.0.0.1", hub.port, 30)
         strangers.append(late)
         late.send(StatusQuery())
         answered = []
@@ -33,7 +34,7 @@ def test_silent_strangers_keep_nobody_out(monkeypatch) -> None:
                 answered.append(found.connection)
             return bool(answered)
 
-        eventually(heard, 8)
+        eventually(heard, 30)
         # Who had said something is still there.
         event.connection.refuse("the end of the test")
         assert first.receive(10).kind == "refused"
