@@ -24,10 +24,9 @@ After:
 from collections.abc import Iterator
 
 from pcp.dialect.bindings import ir
-from pcp.passes.rewriting import before, functions
+from pcp.passes.rewriting import HOLD, before, functions
 
 CALL = "util.call"
-HOLD = "stablehlo.optimization_barrier"
 
 #: Imports as the bits of an integer: those that a value needs, directly or not.
 Needs = dict[ir.Value, int]

@@ -24,7 +24,7 @@ from pcp.passes.pipeline.wiring import (
     plain,
     schedules,
 )
-from pcp.passes.rewriting import attributes, functions, refuse
+from pcp.passes.rewriting import HOLD, attributes, functions, refuse
 from pcp.passes.sharding.flow import returned
 from pcp.passes.sharding.mesh import only_mesh
 
@@ -32,7 +32,6 @@ Value = ir.Value
 
 #: Tasks whose results are not all sent: most are summands of gradients.
 BACKWARD = ("bwd", "wgrad")
-HOLD = "stablehlo.optimization_barrier"
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,9 @@ from pcp.dialect.base import integers, strings, symbol, symbols, text
 from pcp.dialect.bindings import ir
 from pcp.dialect.bundles import CAST, pack, unpack
 from pcp.passes.base import Pass
-from pcp.passes.import_order import HOLD, keep_import_order
+from pcp.passes.import_order import keep_import_order
 from pcp.passes.rewriting import (
+    HOLD,
     before,
     defining,
     integer,

@@ -18,7 +18,8 @@ from pcp.mesh import Mesh
 from pcp.passes import constants
 from pcp.passes.pipeline.work import flops, size_bytes
 from pcp.passes.planning.cluster import Cluster, Device, Link
-from pcp.passes.planning.storage import HOLD, Storage
+from pcp.passes.planning.storage import Storage, exchanges
+from pcp.passes.rewriting import HOLD
 from pcp.passes.sharding.flow import CONTROL_FLOW
 
 #: Sums up to here go to every member at once, without a ring.
@@ -186,11 +187,6 @@ class Walk:
     sent: float = 0.0
     _ends: dict[ir.Value, float] = field(default_factory=dict)
 
-    @classmethod
-    def through(cls, block: ir.Block, member: Member) -> "Walk":
-        """At the block's first op."""
-        return cls(member, Storage.read(block))
-
     @property
     def cost(self) -> Cost:
         """What all ops so far take."""
@@ -225,7 +221,7 @@ class Walk:
 
 def block_cost(block: ir.Block, member: Member) -> Cost:
     """What a block's ops take in their order."""
-    walk = Walk.through(block, member)
+    walk = Walk(member, Storage.read(block))
     for view in block.operations:
         walk.op(view.operation)
     return walk.cost
@@ -254,9 +250,7 @@ def trips(op: ir.Operation) -> int:
 
 def is_collective(op: ir.Operation) -> bool:
     """Whether it goes over the wire."""
-    return op.name in ("pcp.send", "pcp.recv") or (
-        op.name.startswith("pcp.") and "axes" in op.attributes
-    )
+    return op.name in ("pcp.send", "pcp.recv") or exchanges(op)
 
 
 def collective(op: ir.Operation, member: Member) -> tuple[float, float]:

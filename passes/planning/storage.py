@@ -12,12 +12,12 @@ from pcp.dialect.attributes import Future
 from pcp.dialect.bindings import ir
 from pcp.passes.elementwise import ELEMENTWISE
 from pcp.passes.pipeline.work import size_bytes
+from pcp.passes.rewriting import HOLD
 from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
 
 Value = ir.Value
 
 #: Another look at what is stored already.
-HOLD = "stablehlo.optimization_barrier"
 VIEWS = frozenset({"stablehlo.reshape", "pcp.wait", HOLD})
 #: Made where they are read.
 FREE = frozenset({"stablehlo.constant", "stablehlo.iota", "arith.constant"})
@@ -148,9 +148,12 @@ def temporary_bytes(
 
 def _sends(op: ir.Operation) -> bool:
     """Whether its operands go to other devices, at once or while work goes on."""
-    return op.name in ("pcp.start", "pcp.send") or (
-        op.name.startswith("pcp.") and "axes" in op.attributes
-    )
+    return op.name in ("pcp.start", "pcp.send") or exchanges(op)
+
+
+def exchanges(op: ir.Operation) -> bool:
+    """Whether members along axes of a mesh do it together."""
+    return op.name.startswith("pcp.") and "axes" in op.attributes
 
 
 def _bodies(op: ir.Operation) -> Iterator[ir.Block]:
