@@ -1,8 +1,6 @@
 """pcp-device-precision: members of different types meet in f32, and stay alike."""
 
-import multiprocessing
 import re
-from concurrent.futures import ProcessPoolExecutor
 
 import ml_dtypes
 import numpy as np
@@ -15,7 +13,6 @@ from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse
 from pcp.layout import shard
 from pcp.passes.sharding.mesh import read_meshes
-from pcp.passes.variation import UNKNOWN, _common, _union
 
 #: Relative rounding of bf16 (8 bits of mantissa) and f16 (11 bits).
 ROUNDING = {"bf16": 2.0**-8, "f16": 2.0**-11}
@@ -75,10 +72,11 @@ def _gradients(name: str, types: tuple[str, ...]):
         pytest.param("cnn", ("f16", "f32"), marks=pytest.mark.slow),
     ],
 )
-def test_members_of_different_types_get_the_same_gradients(name, types) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        members, expected, narrow = pool.submit(_gradients, name, types).result(200)
+def test_members_of_different_types_get_the_same_gradients(
+    name, types, elsewhere
+) -> None:
+    job = elsewhere.submit(_gradients, name, types)
+    members, expected, narrow = job.result(200)
     for member, compute in zip(("m_0", "m_1"), types, strict=True):
         # What the partition gathers and all members compute alike stays f32.
         assert set(narrow[member]) <= {compute, "f32"}
@@ -155,10 +153,8 @@ def _emulated(types: tuple[str, ...]) -> dict[tuple[str, str], np.ndarray]:
 @pytest.mark.parametrize(
     "types", [("bf16", "bf16", "f16", "f16"), ("bf16", "f32", "f32", "f16")]
 )
-def test_a_stage_multiplies_in_its_devices_type(types) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        found = pool.submit(_run_chain, types).result(200)
+def test_a_stage_multiplies_in_its_devices_type(types, elsewhere) -> None:
+    found = elsewhere.submit(_run_chain, types).result(200)
     emulated, exact = _emulated(types), _emulated(("f32",) * 4)
     assert found.keys() == exact.keys()
     for key, value in found.items():
@@ -166,9 +162,3 @@ def test_a_stage_multiplies_in_its_devices_type(types) -> None:
         rounding = np.linalg.norm(emulated[key] - exact[key])
         assert rounding > 1e-4 * np.linalg.norm(exact[key])
         assert np.linalg.norm(value - emulated[key]) < 0.1 * rounding, key
-
-
-def test_what_is_known_of_one_value_only_is_not_known_of_both() -> None:
-    a, b = frozenset({"dp", "tp"}), frozenset({"dp"})
-    assert (_union([a, b]), _common([a, b])) == (a, b)
-    assert _union([a, UNKNOWN]) == _common([a, UNKNOWN]) == UNKNOWN
