@@ -232,8 +232,13 @@ class RoundRunner:
         wanted = order.digest
         if holding.committed == before and wanted in (None, tensors.digest(mine)):
             return mine
-        parts = (PARAMETER, OUTER)
-        revision, state = fetch_snapshot(order.source, self.patience, only=parts)
+        revision, state = fetch_snapshot(
+            order.source,
+            self.patience,
+            only=(PARAMETER, OUTER),
+            key=self._endpoint.key,
+            tls=self._endpoint.tls,
+        )
         if revision != before or (wanted and tensors.digest(state) != wanted):
             raise RuntimeFault(f"{order.source} holds another state of round {before}")
         self._fetched += sum(array.nbytes for array in state.values())

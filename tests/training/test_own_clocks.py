@@ -7,6 +7,7 @@ was stale, died or was done again (`helpers.ledger_oracle`).
 import random
 import signal
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,12 +23,15 @@ from helpers.processes import Processes, free_port
 from helpers.training_runs import Background, experiment, start_shepherd
 
 from pcp.errors import ConfigError
+from pcp.runtime import Endpoint
+from pcp.runtime.protection import Protection
 from pcp.tools.control import give
 from pcp.training import checkpoint as checkpoints
 from pcp.training import own_clocks, tensors
 from pcp.training.ledger import check, read
 from pcp.training.recovery import shared_of
 from pcp.training.run_folder import RunFolder
+from pcp.training.worker import Identity, Worker
 
 PUSHES = "async_local_sgd{period=3,lr=0.5,momentum=0.5,dylu=false}"
 WORKER = "helpers.bundle_worker"
@@ -104,6 +108,31 @@ def test_stale_pushes_count_once_each_and_move_as_if_they_were_not(tmp_path) -> 
     fetched = {r.bytes_sent for r in crew.watcher.rounds}
     assert state in fetched
     assert fetched <= {0, state}
+
+
+def test_learners_with_a_key_fetch_from_each_other(tmp_path) -> None:
+    """Who holds the newest version lets nobody in who has no key."""
+    content, key = bundle("linear", PUSHES).to_bytes(), b"a secret of eight or more"
+    exp = experiment(tmp_path, **keys(outer_loop_steps=6, heartbeat_limit_seconds=0.4))
+    shepherd, watcher, thread = start_shepherd(
+        exp,
+        compile_for=lambda target: content,
+        workers=2,
+        protection=Protection(key=key),
+    )
+
+    def work(name):
+        end = Endpoint.listen("127.0.0.1:0", key=key)
+        who = Identity(name, "127.0.0.1", shepherd.port)
+        quiet, protection = (lambda line: None), Protection(key=key)
+        return Worker(who, end, slowly(0.02), quiet, protection=protection).run()
+
+    crew = [Background(partial(work, f"w{i}")) for i in range(2)]
+    finished(thread.finish(60))
+    for worker in crew:
+        worker.finish(20)
+    assert len(watcher.rounds) == 6
+    assert any(r.bytes_sent for r in watcher.rounds), "nobody fetched anything"
 
 
 @pytest.mark.slow
