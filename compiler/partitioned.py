@@ -28,6 +28,7 @@ from pcp.passes.base import Pipeline
 from pcp.passes.functions import symbol_name
 from pcp.passes.overlap_collectives import usual_inflight
 from pcp.passes.pipeline.names import name_results
+from pcp.passes.planning.candidates import Candidate
 from pcp.passes.rewriting import functions, refuse
 from pcp.passes.sharding.mesh import read_meshes
 
@@ -128,21 +129,29 @@ def choices(
 
 
 def _choose(module: ir.Module, options: CompileOptions) -> tuple[Mesh, CompileOptions]:
-    """Have the mesh and all layouts chosen for the cluster; says what was weighed.
-
-    Of a plan with stages the options say then how they run.
-    """
+    """Have the mesh and all layouts chosen for the cluster; says what was weighed."""
     with module.context:
         search = plan.Search.of(module, options.entry, tied=options.tied)
         choice = _sourced(search.run(), options)
         plan.write(module, choice)
     for line in choice.lines():
         options.report(line)
-    taken = choice.best.candidate
+    planned = as_planned(options, choice.best.candidate)
+    return next(iter(read_meshes(module).values())), planned
+
+
+def as_planned(options: CompileOptions, taken: Candidate) -> CompileOptions:
+    """The options with what the plan taken says; it is compiled as it was judged.
+
+    Nothing else tells how many collectives are under way: the layouts say which ZeRO
+    stage it is, and `options.zero` is not asked for beside a plan.
+    """
+    if options.inflight is None:
+        options = replace(options, inflight=usual_inflight(taken.zero))
     if taken.pp > 1:
         flow = {"microbatches": taken.microbatches, "schedule": taken.schedule}
         options = replace(options, **flow)
-    return next(iter(read_meshes(module).values())), options
+    return options
 
 
 def _sourced(choice: plan.Choice, options: CompileOptions) -> plan.Choice:

@@ -1,30 +1,22 @@
 """Training programs in pipeline stages: they train as the whole program does."""
 
 import json
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers import small_models, spmd_models, staged_training
 
-from pcp.compiler import driver
+from pcp.compiler import driver, partitioned
 from pcp.compiler.options import CompileOptions
 from pcp.dialect.context import parse
 from pcp.errors import PcpError
+from pcp.passes.overlap_collectives import usual_inflight
+from pcp.passes.planning.candidates import Candidate
 
 CLIPPED = "adamw{lr=1e-2,clip_norm=0.1}"
 #: Without Adam's division, which makes much of small differences.
 SGD = "sgd{lr=0.1,momentum=0.9,clip_norm=0.1}"
-
-
-@pytest.fixture(scope="module")
-def elsewhere():
-    """A process of its own: the interpreter ends the one it fails in."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        yield pool
 
 
 def _check(elsewhere, model: str, options: dict[str, Any]) -> None:
@@ -118,6 +110,18 @@ DEVICES = """
 )
 def test_what_a_device_cannot_be(devices: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "c.mlir").write_text(devices)
-    options = CompileOptions(mode="grad", mesh="dp=2", cluster=str(tmp_path / "c.mlir"))
+    options = CompileOptions(mode="grad", mesh="dp=2", cluster=tmp_path / "c.mlir")
     with pytest.raises(PcpError, match=says):
         driver.compile(parse(small_models.TANH_SUM), options)
+
+
+@pytest.mark.parametrize(("pp", "zero"), [(1, 0), (1, 3), (2, 3), (2, 1)])
+def test_a_plan_is_compiled_as_it_was_judged(pp: int, zero: int) -> None:
+    stages = {"pp": pp, "microbatches": 4, "schedule": "zb-h1"} if pp > 1 else {}
+    taken = Candidate(("a", "b", "c", "d"), 4 // pp, 1, zero, **stages)
+    found = partitioned.as_planned(CompileOptions(), taken)
+    assert partitioned.under_way(found) == usual_inflight(zero)
+    if pp > 1:
+        assert (found.microbatches, found.schedule) == (4, "zb-h1")
+    asked = partitioned.as_planned(CompileOptions(inflight=1), taken)
+    assert partitioned.under_way(asked) == 1
