@@ -2,10 +2,8 @@
 
 import hashlib
 import logging
-import multiprocessing
 import struct
-from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from logging.handlers import QueueHandler
 from queue import SimpleQueue
 
@@ -49,14 +47,6 @@ def run_text(text: str) -> list[list[np.ndarray]]:
 def run(*bodies: str) -> list[list[np.ndarray]]:
     """`run_text` of these bodies."""
     return run_text(program(*bodies))
-
-
-@pytest.fixture(scope="module")
-def elsewhere() -> Iterator[Executor]:
-    """A process of its own: the interpreter may end it."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        yield pool
 
 
 def evaluate(elsewhere: Executor, *bodies: str) -> list[list[float]]:

@@ -1,8 +1,5 @@
 """pcp-split-batch: sizes by rate and memory; uneven shares train alike."""
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
-
 import numpy as np
 import pytest
 from helpers import spmd_models
@@ -77,11 +74,9 @@ def _uneven(name: str) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
 
 
 @pytest.mark.parametrize(("name", "rtol"), [("mlp", 1e-6), ("gpt8", 1e-5)])
-def test_five_two_one_trains_alike(name: str, rtol: float) -> None:
+def test_five_two_one_trains_alike(name: str, rtol: float, elsewhere) -> None:
     """GPT's attention has batch and heads in one dimension: its parts follow."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        members, expected = pool.submit(_uneven, name).result(120)
+    members, expected = elsewhere.submit(_uneven, name).result(120)
     for member in members[1:]:
         for a, b in zip(member, members[0], strict=True):
             assert a.tobytes() == b.tobytes()
