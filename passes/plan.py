@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import NoReturn
 
@@ -134,8 +134,8 @@ class Found:
 
     judge: Judge
     judged: dict[Candidate, Judged] = field(default_factory=dict)
-    impossible: dict[str, str] = field(default_factory=dict)
-    _refused: set[tuple] = field(default_factory=set)
+    impossible: list[tuple[str, str]] = field(default_factory=list)
+    _refused: set[Candidate] = field(default_factory=set)
     _said: set[tuple[str, str]] = field(default_factory=set)
 
     def add(self, some: Iterable[Candidate]) -> None:
@@ -147,19 +147,27 @@ class Found:
     def _judge(self, c: Candidate) -> Judged | None:
         if c.pp == 1:
             return self.judge.judge(c)
-        kind = (c.devices, c.pp, c.dp, c.tp, c.groups, c.microbatches)
-        if kind in self._refused:
+        any_order = replace(c, schedule="")
+        if not self._refused.isdisjoint((c, any_order)):
             return None
         try:
             return pipelined.judge(self.judge, c)
+        except pipelined.Uncut as error:
+            self._refuse(any_order, str(error))
         except PassError as error:
-            self._refused.add(kind)
-            axes = ",".join(f"{axis}={n}" for axis, n in c.axes.items())
-            if (kind := (axes, NUMBER.sub("", str(error)))) not in self._said:
-                self._said.add(kind)
-                plan = f"{axes} microbatches={c.microbatches}"
-                self.impossible[plan] = str(error)
-            return None
+            self._refuse(c, str(error))
+        return None
+
+    def _refuse(self, c: Candidate, reason: str) -> None:
+        """Not to be tried again; without a schedule in any order."""
+        self._refused.add(c)
+        axes = ",".join(f"{axis}={n}" for axis, n in c.axes.items())
+        said = axes, NUMBER.sub("", reason)
+        if said not in self._said:
+            self._said.add(said)
+            order = f" schedule={c.schedule}" if c.schedule else ""
+            plan = f"{axes} microbatches={c.microbatches}{order}"
+            self.impossible.append((plan, reason))
 
 
 @dataclass(frozen=True)
@@ -214,7 +222,7 @@ class Search:
         if not any(j.fits for j in judged):
             self._refuse(judged, found.impossible)
         devices = tuple(self.space.cluster.devices)
-        groups, why = self.space.groups, tuple(found.impossible.items())
+        groups, why = self.space.groups, tuple(found.impossible)
         data = self.space.model.data
         return Choice(judged, groups, len(guesses), devices, why, data)
 
@@ -236,10 +244,10 @@ class Search:
         return list(dict.fromkeys([*first.values(), *orders.values(), *ordered]))
 
     def _refuse(
-        self, judged: tuple[Judged, ...], impossible: dict[str, str]
+        self, judged: tuple[Judged, ...], impossible: Iterable[tuple[str, str]]
     ) -> NoReturn:
         if not judged:
-            why = "".join(f"\n{plan}: {reason}" for plan, reason in impossible.items())
+            why = "".join(f"\n{plan}: {reason}" for plan, reason in impossible)
             refuse(self.module, f"no layout of these plans is possible{why}")
         least = min(judged, key=lambda j: j.memory / j.room)
         refuse(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from pcp.dialect.base import integer, symbol
 from pcp.dialect.bindings import ir
+from pcp.errors import PassError
 from pcp.passes.bucket_collectives import BucketCollectives
 from pcp.passes.functions import symbol_name
 from pcp.passes.lower_schedule import LowerSchedule
@@ -31,6 +32,10 @@ from pcp.passes.sharding.flow import block_of
 from pcp.passes.sharding.mesh import read_meshes
 from pcp.passes.split_contractions import SplitContractions
 from pcp.passes.stage import AXIS, Stage
+
+
+class Uncut(PassError):
+    """pcp-stage finds no stages, in whichever order they were to run."""
 
 
 def judge(by: Judge, candidate: Candidate) -> Judged:
@@ -64,11 +69,15 @@ def _cut(module: ir.Module, candidate: Candidate, by: Judge) -> tuple[int, ...]:
     """A module for each device; the microbatches alive at once, by stage."""
     if set(candidate.axes) != {AXIS}:
         PropagateSharding().run(module)
-    Stage(
+    stage = Stage(
         microbatches=candidate.microbatches,
         tied=by.tied,
         share_loss=by.mode == "train",
-    ).run(module)
+    )
+    try:
+        stage.run(module)
+    except PassError as error:
+        raise Uncut(str(error)) from error
     SchedulePass(kind=candidate.schedule).run(module)
     with by.context:
         held = _alive(module, candidate.pp)

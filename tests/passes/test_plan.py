@@ -9,8 +9,9 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
 from pcp.errors import PassError
 from pcp.passes.functions import find
-from pcp.passes.plan import Plan, Search, parse_axes
-from pcp.passes.planning import tensor_groups
+from pcp.passes.plan import Found, Plan, Search, parse_axes
+from pcp.passes.planning import pipelined, tensor_groups
+from pcp.passes.planning.candidates import Candidate
 from pcp.passes.sharding.mesh import read_meshes
 
 SQUARE, FOUR = "tensor<8x8xf32>", range(4)
@@ -156,3 +157,34 @@ def test_axes_that_no_plan_has(text: str) -> None:
 def test_a_mesh_larger_than_the_cluster() -> None:
     with pytest.raises(PassError, match="a mesh of 4 for 2 devices"):
         _search("mlp", devices(FAST, FAST), axes={"dp": 4})
+
+
+def _stages(devices: str, schedule: str) -> Candidate:
+    return Candidate(tuple(devices), pp=2, microbatches=4, schedule=schedule)
+
+
+def test_an_order_that_is_refused_leaves_the_others(monkeypatch) -> None:
+    """What no stages were found for is not tried in another order; each reason stays."""
+    reasons = {
+        ("ab", "zb-h1"): PassError("a deadlock"),
+        ("ba", "1f1b"): pipelined.Uncut("op 3 mixes the batch"),
+        ("cd", "1f1b"): pipelined.Uncut("op 7 mixes the batch"),
+    }
+    tried = []
+
+    def judge(_, c: Candidate):
+        tried.append(("".join(c.devices), c.schedule))
+        if tried[-1] in reasons:
+            raise reasons[tried[-1]]
+        return c
+
+    monkeypatch.setattr(pipelined, "judge", judge)
+    found = Found(None)  # type: ignore[arg-type]
+    asked = [(d, s) for d in ("ab", "ba", "cd") for s in ("zb-h1", "1f1b", "gpipe")]
+    found.add(_stages(*each) for each in asked[:2])
+    found.add(_stages(*each) for each in [*asked[4:], *asked])
+    assert tried == [*asked[:2], asked[4], asked[6], asked[7], asked[2]]
+    assert found.impossible == [
+        ("pp=2 microbatches=4 schedule=zb-h1", "a deadlock"),
+        ("pp=2 microbatches=4", "op 3 mixes the batch"),
+    ]
