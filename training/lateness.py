@@ -24,6 +24,7 @@ from pcp.manifest import Manifest
 from pcp.training.attempt import Attempt
 from pcp.training.experiment import Experiment
 from pcp.training.leases import Range
+from pcp.training.ledger import Progress
 from pcp.training.members import Member
 from pcp.training.protocol import Computed
 
@@ -54,19 +55,24 @@ def check(experiment: Experiment, manifest: Manifest) -> None:
 
 @dataclass
 class Late:
-    """A lease whose steps were not made in time."""
+    """A member whose steps were not made in time; the ledger has its lease."""
 
     round: int
     """The round it was given out in."""
-    lease: list[Range]
     done: bool = False
 
 
 class Lateness:
-    """The late members of a shepherd's rounds, by name."""
+    """The late members of a shepherd's rounds, by name.
 
-    def __init__(self, rounds: "Rounds", experiment: Experiment) -> None:
+    They end with the shepherd: the one after it gives back what it finds to be late.
+    """
+
+    def __init__(
+        self, rounds: "Rounds", experiment: Experiment, progress: Progress
+    ) -> None:
         self._rounds, self._experiment = rounds, experiment
+        self._progress = progress
         self.members: dict[str, Late] = {}
 
     @property
@@ -80,11 +86,11 @@ class Lateness:
 
     def leases(self) -> dict[str, list[Range]]:
         """Those whose steps are made by now."""
-        return {n: late.lease for n, late in self.members.items() if late.done}
+        return {n: held for n, held in self._progress.late.items() if not self.busy(n)}
 
     def keep(self, attempt: Attempt, name: str) -> None:
         """The round goes on without this member; its steps are to count later."""
-        self.members[name] = Late(attempt.round, attempt.leases[name])
+        self.members[name] = Late(attempt.round)
 
     def weight(self, name: str, round_: int) -> float:
         """What each of a member's tokens counts in a round: λ^a."""
@@ -98,7 +104,7 @@ class Lateness:
         if late is None or late.done or message.round != late.round:
             return False
         late.done = True
-        self._rounds.join(member.name, late.lease)
+        self._rounds.join(member.name, self._progress.late[member.name])
         return True
 
     def settle(self, names: list[str]) -> None:

@@ -56,7 +56,7 @@ class Rounds:
         self.meets = False
         """Members meet inside a round: who is slow shows in the others' waiting."""
         # pyright reads this file under two names, one for each side of the link.
-        self._late = Lateness(self, self._experiment)  # pyright: ignore
+        self._late = Lateness(self, self._experiment, self._ledger.progress)  # pyright: ignore
 
     @property
     def begun(self) -> bool:
@@ -168,8 +168,9 @@ class Rounds:
     def forget(self, member: Member) -> None:
         """What a member did late is gone with the state that it held."""
         late = self._late.members.pop(member.name, None)
-        if late is not None and member.name in self._ledger.progress.late:
-            self.give_back(member.name, late.lease)
+        lease = self._ledger.progress.late.get(member.name)
+        if late is not None and lease is not None:
+            self.give_back(member.name, lease)
 
     def busy(self, name: str) -> bool:
         """Between two rounds: whether a worker still makes steps that will count."""

@@ -265,6 +265,9 @@ class Shepherd:
         self.folder.make_latest()
         self._choose_rounds(self._artifacts.manifest)
         self.renew_pool()
+        # Who was late for the shepherd before us: nobody knows how far they are.
+        for name, lease in list(progress.late.items()):
+            self.rounds.give_back(name, lease)
 
     def _choose_rounds(self, manifest: Manifest) -> None:
         """What rounds are like is known with the first bundle."""

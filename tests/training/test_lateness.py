@@ -4,10 +4,11 @@ import time
 
 import numpy as np
 import pytest
-from helpers.crews import Crew, load_bundle, slowly
+from helpers.crews import Crew, crew_member, load_bundle, slowly
 from helpers.ledger_oracle import parameters, parts, weighted_nesterov
 from helpers.outer_models import bundle
-from helpers.training_runs import experiment
+from helpers.processes import free_port
+from helpers.training_runs import Background, experiment, start_shepherd
 
 from pcp.errors import ConfigError
 from pcp.training import checkpoint as checkpoints
@@ -85,6 +86,42 @@ def test_who_dies_while_it_is_late_gives_its_samples_back(tmp_path) -> None:
     np.testing.assert_allclose(parameters(saved), wanted, rtol=0, atol=2e-6)
     for worker in crew.workers[:2]:
         worker.finish(20)
+
+
+def test_another_shepherd_gives_back_what_was_late(tmp_path) -> None:
+    """It does not know how far they are; who was late is in the next rounds again."""
+    content = bundle("linear", "diloco{lr=0.5,momentum=0.5}").to_bytes()
+    keys = KEYS | {"outer_loop_steps": 6, "quorum": 2, "grace_seconds": 0.02}
+    exp = experiment(tmp_path, **keys)
+    folder, port = RunFolder.at(tmp_path / "run", exp), free_port()
+    given = {"compile_for": lambda target: content, "workers": 3, "port": port}
+    first, _, thread = start_shepherd(exp, folder, **given)
+    turn = first.turn
+
+    def dies():
+        turn()
+        if first.ledger.progress.late and first.committed:
+            raise OSError("the machine is gone")
+
+    first.turn = dies
+    crew = [
+        Background(lambda i=i: crew_member(f"w{i}", port, slowly((0.01, 0.01, 0.3)[i])))
+        for i in range(3)
+    ]
+    with pytest.raises(OSError, match="gone"):
+        thread.finish(20)
+    assert list(first.ledger.progress.late) == ["w2"]
+    before = len(read(folder.ledger)[0])
+    _, _, thread = start_shepherd(exp, folder, **given)
+    saved = checkpoints.load(thread.finish(30).checkpoint)
+    assert [worker.finish(20) for worker in crew] == ["the run is complete"] * 3
+    returned, *_ = (
+        r for r in read(folder.ledger)[0][before:] if r["kind"] != "started"
+    )
+    assert (returned["kind"], returned["worker"]) == ("returned", "w2")
+    assert check(folder.ledger).rounds == 6
+    wanted = weighted_nesterov(parts(folder.ledger, exp), 0.5, 0.5)
+    np.testing.assert_allclose(parameters(saved), wanted, rtol=0, atol=2e-6)
 
 
 SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in ("async_diloco", "snoo")]
