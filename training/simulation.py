@@ -379,8 +379,9 @@ def _until(
 ) -> float:
     """Turn the shepherd until the rounds are done; when the first one began."""
     began, moved, reached = None, 0.0, 0
+    exchanged = world.waited_seconds(world.workers, run.tau, 0.0)
     patience = 100 * (run.tau * world.step_seconds + world.restart)
-    patience += 100 * (world.exchange_seconds(world.workers) + world.joining_seconds())
+    patience += 100 * (exchanged + world.joining_seconds())
     while len(seen.records) < rounds:
         shepherd.turn()
         if began is None and shepherd.rounds.attempt is not None:

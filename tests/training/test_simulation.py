@@ -94,6 +94,15 @@ def test_a_run_that_cannot_move_says_so(tmp_path):
         _figures(tmp_path, world)
 
 
+def test_a_round_of_many_exchanges_is_waited_for(tmp_path):
+    """Hundreds of them take longer than hundreds of inner steps, and it moves."""
+    world = replace(STILL, step_seconds=1e-3, bandwidth=1e7, restart=0.5)
+    exp = experiment(tmp_path, tau=500, heartbeat_limit_seconds=4.0)
+    found = simulate(exp, bundle(), replace(world, every_step=True), rounds=1)
+    ring = 500 * (0.9 + 3 * 0.1)
+    assert found.round_seconds == pytest.approx(0.5 + ring + 0.1, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     "flags",
     [
