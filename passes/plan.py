@@ -223,8 +223,8 @@ class Search:
             self._refuse(judged, found.impossible)
         devices = tuple(self.space.cluster.devices)
         groups, why = self.space.groups, tuple(found.impossible)
-        data = self.space.model.data
-        return Choice(judged, groups, len(guesses), devices, why, data)
+        data, tied = self.space.model.data, self.judge.tied
+        return Choice(judged, groups, len(guesses), devices, why, data, tied)
 
     def _promising(self, guesses: dict[Candidate, Guess]) -> list[Candidate]:
         """By guessed time, those that may fit; a variety of meshes before all."""

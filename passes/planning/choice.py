@@ -14,7 +14,8 @@ WIDTH = 28
 class Choice:
     """What was judged, the fastest first, and the one to take.
 
-    `impossible` says of meshes with stages why there is no plan.
+    `impossible` says of meshes with stages why there is no plan. `tied` stages may use
+    one parameter.
     """
 
     judged: tuple[Judged, ...]
@@ -23,6 +24,7 @@ class Choice:
     devices: tuple[str, ...]
     impossible: tuple[tuple[str, str], ...] = ()
     data: tuple[str, ...] = ()
+    tied: bool = False
 
     @property
     def best(self) -> Judged:
@@ -117,6 +119,7 @@ class Choice:
             flags += ["--split", f"{BATCH}={_list(c.split)}"]
         if c.pp > 1:
             flags += ["--microbatches", str(c.microbatches), "--schedule", c.schedule]
+            flags += ["--tied"] if self.tied else []
         return flags
 
     def sharding(self, candidate: Candidate) -> dict[str, list[list[str]]]:

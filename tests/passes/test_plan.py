@@ -164,7 +164,7 @@ def _stages(devices: str, schedule: str) -> Candidate:
 
 
 def test_an_order_that_is_refused_leaves_the_others(monkeypatch) -> None:
-    """What no stages were found for is not tried in another order; each reason stays."""
+    """What no stages were found for is not tried in another order."""
     reasons = {
         ("ab", "zb-h1"): PassError("a deadlock"),
         ("ba", "1f1b"): pipelined.Uncut("op 3 mixes the batch"),
