@@ -27,6 +27,7 @@ from pcp.compiler.options import (
     DEFAULT_OPTIMIZER,
     CompileOptions,
 )
+from pcp.compiler.sources import with_source
 from pcp.compiler.targets import find
 from pcp.dialect.bindings import ir
 from pcp.errors import CompileError, IRError
@@ -150,12 +151,12 @@ def _sourced(options: CompileOptions) -> Iterator[None]:
     try:
         yield
     except IRError as error:
-        message = _with_source(str(error), options.source)
+        message = with_source(str(error), options.source)
         if message == str(error):
             raise
         raise type(error)(message) from error
     except CompileError as error:
-        raise CompileError(_with_source(str(error), options.source)) from error
+        raise CompileError(with_source(str(error), options.source)) from error
 
 
 def _observers(options: CompileOptions) -> list[Observer]:
@@ -249,11 +250,6 @@ def _producer() -> dict[str, str]:
     except PackageNotFoundError:  # the bindings came from elsewhere
         pass
     return versions
-
-
-def _with_source(message: str, source: str) -> str:
-    """Locations in text that was parsed from memory say `-`; name the file."""
-    return f"{source}{message[1:]}" if message.startswith("-:") else message
 
 
 class _Keep:

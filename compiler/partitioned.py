@@ -19,6 +19,7 @@ from pcp.compiler import pipelines, sharding_file, signature
 from pcp.compiler.asked import check_planned
 from pcp.compiler.emission import copy, emit_all
 from pcp.compiler.options import CompileOptions
+from pcp.compiler.sources import with_source
 from pcp.compiler.targets import Target, find
 from pcp.dialect.bindings import ir
 from pcp.errors import ConfigError, nearest
@@ -157,8 +158,7 @@ def as_planned(options: CompileOptions, taken: Candidate) -> CompileOptions:
 def _sourced(choice: plan.Choice, options: CompileOptions) -> plan.Choice:
     """Where stages are impossible names the model's file, not text in memory."""
     why = [
-        (name, f"{options.source}{text[1:]}" if text.startswith("-:") else text)
-        for name, text in choice.impossible
+        (name, with_source(text, options.source)) for name, text in choice.impossible
     ]
     return replace(choice, impossible=tuple(why))
 

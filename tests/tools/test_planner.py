@@ -114,7 +114,9 @@ def test_why_stages_are_impossible(model: Path, cluster: Path, capsys) -> None:
         assert f": impossible: {where}" in why
         assert "microbatches do not separate here: it takes an extremum" in why
     assert main([*argv, "--mesh", "pp=2"]) == 1
-    assert "no layout of these plans is possible\npp=2 " in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "no layout of these plans is possible\npp=2 " in error
+    assert f": {where}" in error
 
 
 def _pipeline_cluster(path: Path) -> None:
