@@ -31,7 +31,6 @@ from emulated_run import Net, bundle, can_emulate, experiment, train
 
 from pcp.bundle import Bundle
 from pcp.errors import StateMismatch
-from pcp.tools.simulate import meetings, parameter_bytes, state_bytes
 from pcp.training.data import Corpus
 from pcp.training.experiment import Experiment, parse
 from pcp.training.loading import load
@@ -179,16 +178,14 @@ def compare(values: dict[str, Any], code: Bundle, workers: int, net: Net) -> Com
 
 def world_of(code: Bundle, workers: int, net: Net, measured: Pace) -> World:
     """The world of a bundle's run, as `pcp simulate` makes it."""
-    return World(
+    return World.of(
+        code.manifest,
         workers=workers,
         step_seconds=measured.seconds,
-        payload_bytes=parameter_bytes(code.manifest),
-        state_bytes=state_bytes(code.manifest),
         bandwidth=net.rate / 8,
         round_trip=net.rtt,
         spread=measured.spread,
         jitter=measured.jitter,
-        meetings=meetings(code.manifest),
     )
 
 

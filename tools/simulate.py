@@ -2,13 +2,13 @@
 
 import argparse
 import math
+import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import Any
 
 from pcp.bundle import Bundle
 from pcp.errors import ConfigError, UsageError
-from pcp.manifest import Manifest
-from pcp.runtime.dtypes import numpy_dtype
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
 from pcp.training.own_clocks import on_own_clocks
@@ -45,7 +45,7 @@ def parser() -> Parser:
     add("--silent", type=float, default=0.0, help="share of deaths without a word")
     add("--spread", type=float, default=0.05, help="of workers' speeds, relative")
     add("--overhead", type=float, default=0.0, help="seconds an exchange takes besides")
-    add("--payload", type=int, metavar="BYTES", help="of a contribution; the model's")
+    add("--payload", type=int, metavar="BYTES", help="of a contribution; the bundle's")
     add("--rounds", type=int, default=20, help="default 20")
     add("--seed", type=int, default=0, help="of speeds and deaths")
     add("--json", action="store_true", help="all figures")
@@ -57,7 +57,8 @@ def _main(argv: Sequence[str]) -> None:
     _check(flags)
     sizes = _numbers(flags.workers)
     experiment = jobs.read_experiment(flags.config)
-    content = jobs.compiler_for(experiment, jobs.stamped("compiler"))("cpu")
+    report = jobs.stamped("compiler", sys.stderr)  # stdout may have to be JSON
+    content = jobs.compiler_for(experiment, report)("cpu")
     manifest = Bundle.from_bytes(content, source=experiment.model_path).manifest
     if on_own_clocks(manifest) or experiment.late != "drop":
         raise ConfigError(
@@ -65,25 +66,10 @@ def _main(argv: Sequence[str]) -> None:
             "modelled: simulate an algorithm of rounds, such as diloco, with late = "
             "'drop', or run this one"
         )
-    size, state = parameter_bytes(manifest), state_bytes(manifest)
     shown: list[Figures] = []
+    modelled = World.of(manifest, workers=sizes[0], **_changes(flags))
     for workers in sizes:
-        world = World(
-            workers=workers,
-            step_seconds=flags.step_seconds,
-            payload_bytes=size if flags.payload is None else flags.payload,
-            state_bytes=state,
-            bandwidth=flags.bandwidth * 1e6 / 8,
-            round_trip=flags.round_trip / 1e3,
-            spread=flags.spread,
-            overhead=flags.overhead,
-            lifetime=flags.lifetime or math.inf,
-            restart=flags.restart,
-            silent=flags.silent,
-            meetings=meetings(manifest),
-            every_step="grad_sync" in manifest.functions,
-            beside=_beside(manifest),
-        )
+        world = replace(modelled, workers=workers)
         shown.append(simulate(experiment, content, world, flags.rounds, flags.seed))
         if not flags.json:
             _show(shown)
@@ -96,37 +82,28 @@ def _check(flags: argparse.Namespace) -> None:
     for name in ("step_seconds", "bandwidth", "rounds"):
         if not getattr(flags, name) > 0:
             raise UsageError(f"--{name.replace('_', '-')}: above 0")
+    for name in ("round_trip", "restart", "spread", "overhead", "payload"):
+        if not (getattr(flags, name) or 0) >= 0:
+            raise UsageError(f"--{name.replace('_', '-')}: at least 0")
+    if not 0 <= flags.silent <= 1:
+        raise UsageError("--silent: a share of deaths, from 0 to 1")
     if flags.lifetime is not None and not flags.lifetime > 0:
         raise UsageError("--lifetime: above 0, or left out for workers that never die")
 
 
-def parameter_bytes(manifest: Manifest) -> int:
-    """Of all parameters."""
-    return sum(
-        math.prod(p.shape) * numpy_dtype(p.dtype).itemsize for p in manifest.parameters
-    )
-
-
-def state_bytes(manifest: Manifest) -> int:
-    """What a newcomer fetches: parameters, outer and inner state."""
-    roles = {"state", "outer", "private"}
-    specs = [
-        *manifest.function("init").results,
-        *manifest.function("outer_step").inputs,
-    ]
-    others = {(s.name, s.role): s for s in specs if s.role in roles}.values()
-    sizes = (math.prod(s.shape) * numpy_dtype(s.dtype).itemsize for s in others)
-    return parameter_bytes(manifest) + sum(sizes)
-
-
-def meetings(manifest: Manifest) -> int:
-    """Collectives of an exchange, with the comparison of states at its end."""
-    return len(manifest.collectives) + ("grad_sync" not in manifest.functions)
-
-
-def _beside(manifest: Manifest) -> bool:
-    """Whether exchanges take place beside the inner steps."""
-    return any(name.startswith("outer_exchange") for name in manifest.functions)
+def _changes(flags: argparse.Namespace) -> dict[str, Any]:
+    """What the flags say of a world."""
+    payload = {} if flags.payload is None else {"payload_bytes": flags.payload}
+    return payload | {
+        "step_seconds": flags.step_seconds,
+        "bandwidth": flags.bandwidth * 1e6 / 8,
+        "round_trip": flags.round_trip / 1e3,
+        "spread": flags.spread,
+        "overhead": flags.overhead,
+        "lifetime": flags.lifetime or math.inf,
+        "restart": flags.restart,
+        "silent": flags.silent,
+    }
 
 
 def _numbers(text: str) -> list[int]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import TextIO
 
 from pcp.errors import ConfigError, UsageError, nearest
 from pcp.passes import spec as specs
@@ -209,11 +210,11 @@ def wandb_observer(experiment: Experiment, run: str) -> list[Observer]:
     return [WandbRun(experiment, key, run)]
 
 
-def stamped(prefix: str) -> Callable[[str], None]:
-    """Prints lines with the time and a name."""
+def stamped(prefix: str, file: TextIO | None = None) -> Callable[[str], None]:
+    """Prints lines with the time and a name; into `file` in place of stdout."""
 
     def write(text: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {prefix}: {text}", flush=True)
+        print(f"{time.strftime('%H:%M:%S')} {prefix}: {text}", file=file, flush=True)
 
     return write
 
