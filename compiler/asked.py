@@ -11,6 +11,7 @@ def check_planned(options: CompileOptions) -> None:
         ("--zero", bool(options.zero)),
         ("--split", bool(options.split)),
         ("--microbatches", options.microbatches is not None),
+        ("--schedule", options.schedule is not None),
     ):
         if asked:
             raise ConfigError(
@@ -25,6 +26,7 @@ def check_whole(options: CompileOptions) -> None:
         ("--sharding", options.sharding not in (None, "auto", "none")),
         ("--zero", bool(options.zero)),
         ("--microbatches", options.microbatches is not None),
+        ("--schedule", options.schedule is not None),
         ("--tied", options.tied),
         ("--wire", options.wire is not None),
     ):

@@ -8,6 +8,7 @@ from pcp.errors import ConfigError, nearest
 
 MODES = ("train", "grad", "forward")
 SCHEDULES = ("1f1b", "gpipe", "zb-h1")
+DEFAULT_SCHEDULE = "1f1b"
 WIRES = ("bf16", "f16")
 DEFAULT_BUCKET_BYTES = 4 << 20
 DEFAULT_OPTIMIZER = "adamw{lr=1e-3}"
@@ -34,8 +35,8 @@ class CompileOptions:
     describes devices; `sharding` is `auto`, `none` or a file that says how named
     tensors lie (`sharding_file`); `zero` is the ZeRO stage along its axis "dp".
     Over a mesh `pp=4` the program runs in stages: a batch in `microbatches` pieces
-    (None: as many as stages), in the order of `schedule`; `tied` lets two stages use
-    one parameter.
+    (None: as many as stages), in the order of `schedule` (None: 1f1b); `tied` lets two
+    stages use one parameter.
     With `batch` a training step takes so many samples, a multiple of the model's own,
     and goes through them in the model's batches (0: as the model is).
     Between devices, reductions travel in buckets of `bucket_bytes` (0: each alone),
@@ -66,7 +67,7 @@ class CompileOptions:
     sharding: str | None = None
     zero: int = 0
     microbatches: int | None = None
-    schedule: str = "1f1b"
+    schedule: str | None = None
     batch: int = 0
     tied: bool = False
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
@@ -85,7 +86,7 @@ class CompileOptions:
         if self.opt_level not in OPT_LEVELS:
             known = ", ".join(OPT_LEVELS)
             raise ConfigError(f"optimization level {self.opt_level!r} (known: {known})")
-        if self.schedule not in SCHEDULES:
+        if self.schedule is not None and self.schedule not in SCHEDULES:
             raise ConfigError(
                 f"schedule {self.schedule!r} is not one of {', '.join(SCHEDULES)}."
                 + nearest(self.schedule, SCHEDULES)

@@ -18,7 +18,7 @@ from pcp.compiler import cluster as cluster_file
 from pcp.compiler import pipelines, sharding_file, signature
 from pcp.compiler.asked import check_planned
 from pcp.compiler.emission import copy, emit_all
-from pcp.compiler.options import CompileOptions
+from pcp.compiler.options import DEFAULT_SCHEDULE, CompileOptions
 from pcp.compiler.sources import with_source
 from pcp.compiler.targets import Target, find
 from pcp.dialect.bindings import ir
@@ -295,7 +295,7 @@ def _split(
     if PIPELINE in mesh.axes:
         return pipelines.stages(
             microbatches=options.microbatches or mesh.axes[PIPELINE],
-            schedule=options.schedule,
+            schedule=options.schedule or DEFAULT_SCHEDULE,
             tied=options.tied,
             shared_loss=mode == "train",
             communication=_communication(options),

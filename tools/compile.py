@@ -17,6 +17,7 @@ from pcp.compiler.options import (
     DEFAULT_BUCKET_BYTES,
     DEFAULT_OPT_LEVEL,
     DEFAULT_OPTIMIZER,
+    DEFAULT_SCHEDULE,
     MODES,
     OPT_LEVELS,
     SCHEDULES,
@@ -107,7 +108,8 @@ def _parser() -> Parser:
     add("--sharding", metavar="auto|none|FILE", help="how tensors lie; default auto")
     add("--zero", type=int, choices=(1, 2, 3), default=0, help="ZeRO stage along dp")
     add("--microbatches", type=int, metavar="N", help="over pp=S: default S")
-    add("--schedule", choices=SCHEDULES, default="1f1b", help="of a mesh pp=S")
+    help_ = f"over pp=S: default {DEFAULT_SCHEDULE}"
+    add("--schedule", choices=SCHEDULES, help=help_)
     add("--tied", action="store_true", help="two stages may use one parameter")
     limit = DEFAULT_BUCKET_BYTES
     help_ = f"reductions travel together up to N bytes, 0 each alone; default {limit}"

@@ -23,6 +23,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
         ("--zero", {"zero": 3}),
         ("--sharding", {"sharding": "megatron.json"}),
         ("--microbatches", {"microbatches": 8}),
+        ("--schedule", {"schedule": "1f1b"}),
         ("--tied", {"tied": True}),
         ("--wire", {"wire": "bf16"}),
     ],

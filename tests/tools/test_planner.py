@@ -177,6 +177,7 @@ def test_stages_are_taken_compiled_and_run(
         (["--microbatches", "2"], "--microbatches goes with --mesh"),
         (["--sharding", "none"], "--sharding goes with --mesh"),
         (["--zero", "1"], "--zero goes with --mesh"),
+        (["--schedule", "1f1b"], "--schedule goes with --mesh"),
     ],
 )
 def test_a_plan_decides_alone(
