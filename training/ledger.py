@@ -24,9 +24,9 @@ again and compares their digests. One process at a time has a ledger open.
 """
 
 import json
-import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from io import FileIO
 from itertools import pairwise
@@ -35,6 +35,7 @@ from typing import Any
 
 from pcp.errors import ConfigError, RuntimeFault, StateMismatch
 from pcp.runtime.file_lock import hold
+from pcp.training.appending import append
 from pcp.training.leases import Range, complement, merged, overlap, size
 
 FILE_NAME = "ledger.jsonl"
@@ -285,19 +286,16 @@ class Ledger:
         `StateMismatch` for a record that cannot follow the ones before, `RuntimeFault`
         where the disk takes no more: then nothing may be appended any longer.
         """
+        if self._file.closed:
+            raise RuntimeFault(f"{self.path}: the ledger is closed")
         record = {"n": self._count, "kind": kind, **fields}
         self._replay.apply(record)
         line = _line(record)
         try:
-            _write(self._file, line)
-            if sync:
-                os.fsync(self._file.fileno())
-        except OSError as error:
-            self._cut_back()
-            raise RuntimeFault(
-                f"{self.path}: cannot write the ledger: {error.strerror}; what was "
-                "committed is safe: make room, then go on with --resume"
-            ) from error
+            append(self._file, line, path=self.path, what="ledger", sync=sync)
+        except RuntimeFault:
+            self._give_up()
+            raise
         self._bytes += len(line)
         self._count += 1
 
@@ -305,12 +303,12 @@ class Ledger:
         """Close the file; another process may open it."""
         self._file.close()
 
-    def _cut_back(self) -> None:
-        """Half a line would be dropped by the next reader; spare it the trouble."""
-        try:
+    def _give_up(self) -> None:
+        """The file lacks what `progress` has: no line may follow."""
+        with suppress(OSError):  # else the next reader drops half a line
             self._file.truncate(self._bytes)
-        except OSError:
-            pass
+        with suppress(OSError):
+            self._file.close()
 
 
 def _locked(path: Path) -> FileIO:
@@ -329,12 +327,6 @@ def _locked(path: Path) -> FileIO:
         "ended, or name another folder with --run",
     )
     return file
-
-
-def _write(file: FileIO, content: bytes) -> None:
-    done = 0
-    while done < len(content):
-        done += file.write(content[done:]) or 0
 
 
 @dataclass(frozen=True)

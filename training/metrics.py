@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
-from pcp.errors import RuntimeFault
+from pcp.training.appending import append
 from pcp.training.protocol import Prepared
 
 FILE_NAME = "metrics.jsonl"
@@ -133,14 +133,7 @@ class MetricsFile(Quiet):
 
     def _append(self, values: Mapping[str, Any]) -> None:
         line = f"{json.dumps(values)}\n".encode()
-        try:
-            while line:
-                line = line[self._file.write(line) or 0 :]
-        except OSError as error:
-            raise RuntimeFault(
-                f"{self._path}: cannot write the metrics: {error.strerror}; what was "
-                "committed is safe: make room, then go on with --resume"
-            ) from error
+        append(self._file, line, path=self._path, what="metrics")
 
 
 class Fanout:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcp.errors import ConfigError, RuntimeFault, StateMismatch
+from pcp.training import appending
 from pcp.training import ledger as ledgers
 from pcp.training.leases import LeasePool, size
 from pcp.training.ledger import Ledger, check, read
@@ -154,12 +155,16 @@ def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
         _round(ledger, pool, ["a", "b"])
         before = path.read_bytes()
         with monkeypatch.context() as patch:
-            patch.setattr(ledgers, "_write", half)
+            patch.setattr(appending, "_write", half)
             with pytest.raises(RuntimeFault, match=r"No space left .* make room"):
-                ledger.append("checkpoint", round=1, path="x", members=["a"])
+                ledger.append("order", action="pause")
+        # What was refused is in the memory alone: no line may build on it.
+        with pytest.raises(RuntimeFault, match="the ledger is closed"):
+            ledger.append("checkpoint", round=1, path="x", members=["a"])
     assert path.read_bytes() == before
     with closing(Ledger(path)) as again:
         assert again.progress.committed == 1
+        assert not again.progress.paused
         _round(again, LeasePool(1000, 10, again.progress.taken()), ["a"])
 
 
