@@ -30,6 +30,9 @@ from pcp.training.tensors import Arrays
 if TYPE_CHECKING:
     from pcp.training.shepherd import Shepherd
 
+_OURS = (CHECKPOINT, WEIGHTS)
+"""What the ledger says of a state that this shepherd's own endpoint served."""
+
 
 def snapshot_of(checkpoint: Checkpoint, indices: Sequence[int] | None = None) -> Arrays:
     """A checkpoint as the snapshot that workers restore from.
@@ -91,7 +94,7 @@ class Recovery:
         older = shepherd.rounds.own_clocks and held is not None and held < round_
         if held == round_ or older:
             member.state = READY
-        elif self._saved is not None and self._saved.round == round_:
+        elif self._served(round_) is not None:
             # Before any holder: only here is what this worker had of its own.
             self._restore_saved(member)
         elif holders:
@@ -103,6 +106,7 @@ class Recovery:
     def tick(self) -> None:
         """Judge those who wait; rewind when waiting is hopeless."""
         shepherd = self._shepherd
+        self._let_go()
         rounds, own = shepherd.rounds, shepherd.rounds.own_clocks
         headless = not shepherd.roster.holders(shepherd.committed)
         for member in shepherd.roster:
@@ -111,7 +115,7 @@ class Recovery:
             if member.state == WAITING:
                 self.judge(member)
         stuck = any(member.state == WAITING for member in shepherd.roster)
-        if own and headless and not self._serves(shepherd.committed):
+        if own and headless and self._served(shepherd.committed) is None:
             stuck = bool(shepherd.roster.ready() or stuck) and not rounds.attempt
         if not stuck:
             self._headless_since = None
@@ -121,15 +125,27 @@ class Recovery:
             self._headless_since = None
             self._rewind()
 
+    def _let_go(self) -> None:
+        """Hold no state that the run has left behind, once nobody takes it."""
+        saved, shepherd = self._saved, self._shepherd
+        if saved is None or saved.round == shepherd.committed:
+            return
+        for member in shepherd.roster:
+            if member.state == RESTORING and member.taking["source"] in _OURS:
+                return
+        self._saved = None
+        shepherd.endpoint.serve_snapshot(_nothing)
+
     def settled(self, ready: Sequence[Member]) -> bool:
         """Whether what was the workers' own in a checkpoint is with somebody.
 
         If others came than it was served for, they all restore it once more, shared
         out among them.
         """
-        shepherd, saved = self._shepherd, self._saved
+        shepherd = self._shepherd
+        saved = self._served(shepherd.committed)
         indices = [member.index for member in ready]
-        if saved is None or saved.round != shepherd.committed or not saved.workers:
+        if saved is None or not saved.workers:
             return True
         behind = any(member.committed != saved.round for member in ready)
         if indices == self._parts or (shepherd.rounds.own_clocks and behind):
@@ -143,16 +159,17 @@ class Recovery:
             self._restore_saved(member)
         return False
 
-    def _serves(self, round_: int) -> bool:
-        """Whether this shepherd's own endpoint has the state of a round."""
-        return self._saved is not None and self._saved.round == round_
+    def _served(self, round_: int) -> Checkpoint | None:
+        """The state of a round, if this shepherd's own endpoint has it."""
+        saved = self._saved
+        return saved if saved is not None and saved.round == round_ else None
 
     def source(self, member: Member) -> str | None:
         """Where a member can fetch the committed state; None if nobody has it."""
         shepherd = self._shepherd
         for holder in shepherd.roster.holders(shepherd.committed):
             return holder.address
-        if self._serves(shepherd.committed):
+        if self._served(shepherd.committed) is not None:
             return _address_for(member, shepherd.endpoint.listening)
         return None
 
@@ -263,6 +280,10 @@ class Recovery:
     def _serve_initial_weights(self) -> None:
         if weights := self._shepherd.experiment.initial_weights:
             self._serve(Checkpoint(0, tensors.read(weights), {}))
+
+
+def _nothing() -> tuple[int, Arrays]:
+    raise StateMismatch("the shepherd holds no state any more: the workers have it")
 
 
 def _address_for(member: Member, listening: str) -> str:
