@@ -126,8 +126,14 @@ class VirtualHub:
         return None
 
     def work(self, what: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Done at once: what a shepherd does beside itself is not modelled."""
-        result = what()
+        """Done at once: what a shepherd does beside itself is not modelled.
+
+        What `what` raises is the result.
+        """
+        try:
+            result = what()
+        except Exception as error:
+            result = error
         self.after(0.0, lambda: Done(then, result))
 
     def close(self) -> None:
@@ -263,10 +269,9 @@ class Modelled:
 
     def _hello(self) -> Event:
         self.alive = True
-        world, life = self._hub.world, self.life
+        world = self._hub.world
         if math.isfinite(world.lifetime):
             self._later(self._hub.rng.expovariate(1 / world.lifetime), self._die)
-        assert life == self.life
         hello = Hello(
             version=VERSION,
             worker=self.name,

@@ -1,16 +1,14 @@
 """The simulator: closed forms where there are any, and what failures do."""
 
-import json
 from dataclasses import replace
 
 import pytest
 from helpers.bigram import bundle
-from helpers.bigram_model import write_experiment
 from helpers.training_runs import experiment
 
 from pcp.errors import StateMismatch
-from pcp.tools.cli import main
-from pcp.training.simulation import simulate
+from pcp.training.hub import Done
+from pcp.training.simulation import VirtualHub, simulate
 from pcp.training.world import World
 
 TAU, ROUNDS = 4, 6
@@ -94,6 +92,16 @@ def test_a_run_that_cannot_move_says_so(tmp_path):
         _figures(tmp_path, world)
 
 
+def test_work_that_fails_gives_what_it_raised():
+    """As with the hub that listens: the shepherd decides what becomes of it."""
+    hub, seen = VirtualHub(replace(STILL, workers=1), seed=0, idle=1.0), []
+    hub.work(lambda: 1 / 0, seen.append)
+    _, event = hub.next(0.0), hub.next(0.0)  # behind the worker's hello
+    assert isinstance(event, Done)
+    event.then(event.result)
+    assert isinstance(seen[0], ZeroDivisionError)
+
+
 def test_a_round_of_many_exchanges_is_waited_for(tmp_path):
     """Hundreds of them take longer than hundreds of inner steps, and it moves."""
     world = replace(STILL, step_seconds=1e-3, bandwidth=1e7, restart=0.5)
@@ -101,32 +109,3 @@ def test_a_round_of_many_exchanges_is_waited_for(tmp_path):
     found = simulate(exp, bundle(), replace(world, every_step=True), rounds=1)
     ring = 500 * (0.9 + 3 * 0.1)
     assert found.round_seconds == pytest.approx(0.5 + ring + 0.1, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["--step-seconds", "-1"],
-        ["--step-seconds", "1", "--rounds", "0"],
-        ["--step-seconds", "1", "--lifetime", "-2"],
-        ["--step-seconds", "1", "--workers", "ten"],
-    ],
-)
-def test_what_no_world_is_like_is_refused_before_compiling(flags, capsys):
-    assert main(["simulate", "no.json", *flags]) == 2
-    assert f"{flags[-2]}" in capsys.readouterr().err
-
-
-def test_the_command_prints_a_table(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_experiment(tmp_path)
-    flags = "--step-seconds 0.1 --workers 2,300 --bandwidth 10 --round-trip 50"
-    assert main(["simulate", "x.json", *flags.split(), "--rounds", "3"]) == 0
-    *_, head, few, many = capsys.readouterr().out.splitlines()
-    assert "s a round" in head
-    assert [line.split()[0] for line in (few, many)] == ["2", "300"]
-    assert main(["simulate", "x.json", *flags.split(), "--json"]) == 0
-    text = capsys.readouterr().out
-    figures = json.loads(text[text.index("[") :])
-    assert [f["workers"] for f in figures] == [2, 300]
-    assert all(0 < f["goodput"] <= 1 for f in figures)
