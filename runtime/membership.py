@@ -71,6 +71,8 @@ class Membership:
         self.group: list[str] = []
         """The epoch's members, dead ones included, by rank."""
         self._settled = settled
+        self._dead: set[str] = set()
+        """Those of them that died: whoever has such a name now is somebody else."""
         self._missing: set[str] = set()
         self._decisions: dict[Key, Decision] = {}
 
@@ -79,12 +81,12 @@ class Membership:
     @property
     def survivors(self) -> list[str]:
         """Live members of the epoch, by rank."""
-        return [name for name in self.group if name in self.members]
+        return [name for name in self.group if self._survived(name)]
 
     @property
     def waiting(self) -> list[str]:
         """Those who live and are in no epoch yet."""
-        return [name for name in self.members if name not in self.group]
+        return [name for name in self.members if not self._survived(name)]
 
     # What happens.
 
@@ -111,6 +113,9 @@ class Membership:
             sends = self._adopt(past)
         if max(past.epoch, past.formed) == self.epoch:
             sends += self._bury(past.gone)
+        if not known and self.phase is not Phase.FORMING and self._survived(name):
+            # It remembers nothing: the one that voted under this name has died.
+            sends += self.died(name)
         if name not in self.members:
             if known == past.prepared and not past.epoch and not past.formed:
                 return sends + self.join(name, address)
@@ -119,7 +124,7 @@ class Membership:
         member = self.members[name]
         member.address, member.at, member.formed = address, past.epoch, past.formed
         if self.phase is Phase.FORMING:
-            return sends + (self._form() if name in self.group else [])
+            return sends + (self._form() if self._survived(name) else [])
         sends += [
             self._query(name, key)
             for key, decision in self._decisions.items()
@@ -147,6 +152,8 @@ class Membership:
         self.epoch, self.phase = max(past.epoch, past.formed), Phase.STABLE
         self.group = list(past.group)
         self._decisions.clear()
+        newcomers = (m.name for m in self.members.values() if not m.at | m.formed)
+        self._dead = set(newcomers).intersection(self.group)
         for name, address in past.group.items():
             member = self.members.setdefault(name, Member(name, address, at=-1))
             if member.at not in (-1, self.epoch):
@@ -166,7 +173,7 @@ class Membership:
         sends: list[Send] = []
         for name in names if self.phase is not Phase.FORMING else ():
             member = self.members.get(name)
-            if name in self.group and member and member.at in (-1, self.epoch):
+            if member and self._survived(name) and member.at in (-1, self.epoch):
                 sends += self.died(name)
                 why = f"{name} was taken for dead in epoch {self.epoch}: join anew"
                 sends += [Send(name, "refused", {"reason": why})] * (member.at > 0)
@@ -242,8 +249,11 @@ class Membership:
 
     def died(self, name: str) -> list[Send]:
         """A member left, its connection broke, or it was silent for too long."""
-        if self.members.pop(name, None) is None or name not in self.group:
+        survived = self._survived(name)
+        self.members.pop(name, None)
+        if not survived:
             return []
+        self._dead.add(name)
         if self.phase is Phase.FORMING:
             return self._form()
         sends = [
@@ -255,7 +265,7 @@ class Membership:
 
     def ask(self, name: str, epoch: int, key: Key) -> list[Send]:
         """A member that voted for an operation lost somebody: did it happen?"""
-        if epoch != self.epoch or name not in self.group:
+        if epoch != self.epoch or not self._survived(name):
             return [_decided(name, epoch, key, False)]
         decision = self._decisions.setdefault(key, Decision())
         if decision.outcome is not None:
@@ -278,6 +288,9 @@ class Membership:
         return self._decide(key)
 
     # Inside.
+
+    def _survived(self, name: str) -> bool:
+        return name in self.members and name in self.group and name not in self._dead
 
     def _live(self) -> list[Member]:
         return [self.members[name] for name in self.survivors]
@@ -308,6 +321,7 @@ class Membership:
     def _form(self) -> list[Send]:
         """Prepare the next epoch: who survived, in order, then who waits."""
         self.group = [*self.survivors, *self.waiting]
+        self._dead.clear()
         self._decisions.clear()
         if not self.group:
             self.phase = Phase.IDLE

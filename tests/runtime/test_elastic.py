@@ -208,6 +208,19 @@ def test_a_name_is_taken_once() -> None:
         join(where.address, "a", timeout=5)
 
 
+def test_a_name_is_free_again_when_its_member_is_dead() -> None:
+    with group("a", "b") as (where, comms):
+        comms[1].crash()
+        eventually(lambda: where.status()["members"] == ["a"])
+        with ThreadPoolExecutor(1) as pool:
+            again = pool.submit(join, where.address, "b")
+            eventually(lambda: where.status()["waiting"] == ["b"])
+            assert comms[0].update_membership(timeout=10)
+            with again.result(10) as comm:
+                comm.update_membership()
+                assert summed([comms[0], comm]) == [3, 3]
+
+
 def test_renewing_waits_for_all_and_gives_up_in_time() -> None:
     with group("a", "b") as (_, comms):
         with pytest.raises(Timeout, match="not all members"):

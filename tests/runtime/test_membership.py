@@ -169,9 +169,37 @@ def test_who_was_taken_for_dead_joins_anew() -> None:
     past = Past(epoch=1, group={"a": "A", "b": "B"})
     assert messages(state.resume("b", "B", past)) == [("b", "refused")]
     assert state.resume("b", "B", Past()) == []
-    assert state.waiting == []  # its old name is still one of the epoch's
-    state.vote("a")
-    assert state.phase is Phase.VOTING or state.phase is Phase.FORMING
+    assert (state.survivors, state.waiting) == (["a"], ["b"])
+    assert messages(state.vote("a")) == [("a", "prepare"), ("b", "prepare")]
+
+
+def test_who_comes_back_without_a_memory_is_somebody_new() -> None:
+    """It did not vote for what is in doubt; who had its name before it may have."""
+    state = group_of("a", "b", "c")
+    assert messages(state.ask("b", 1, (0, 5))) == [("a", "query"), ("c", "query")]
+    sends = state.resume("c", "C", Past())
+    assert messages(sends) == [("a", "dead"), ("b", "dead")]
+    assert state.answer("c", 1, (0, 5), False) == []
+    decided = state.answer("a", 1, (0, 5), True)
+    assert [(send.to, send.facts["commit"]) for send in decided] == [("b", True)]
+    assert (state.survivors, state.waiting) == (["a", "b"], ["c"])
+    state.vote("a", broken=True)
+    prepared = state.vote("b", broken=True)
+    assert prepared[0].facts["names"] == ["a", "b", "c"]
+    assert state.died("c") != []  # it is a candidate now
+
+
+def test_a_newcomer_under_the_name_of_a_dead_member_has_no_vote() -> None:
+    """Nor has it one when a group comes back that knew the dead one."""
+    state = Membership(generation=1, settled=False)
+    assert state.resume("c", "C", Past()) == []
+    group = {"a": "A", "b": "B", "c": "C"}
+    past = Past(epoch=5, group=group, prepared=5)
+    for name in "ab":
+        state.resume(name, name, past)
+    assert (state.survivors, state.waiting) == (["a", "b"], ["c"])
+    assert messages(state.ask("b", 5, (0, 5))) == [("a", "query")]
+    assert state.died("c") == []
 
 
 def test_who_missed_epochs_does_not_hold_up_who_was_in_them() -> None:
