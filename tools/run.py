@@ -25,6 +25,7 @@ https://ui.perfetto.dev opens.
 import signal
 import subprocess
 import tempfile
+import zlib
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -45,6 +46,7 @@ from pcp.training import steps
 EXAMPLE = "pcp run model.pcp --function grad --inputs batch.npz --out grads.npz"
 ADDRESS = "pcp run: meeting at "
 LOSSES = "losses"
+_BROKEN = (BadZipFile, zlib.error)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -140,7 +142,7 @@ def _read(path: str | Path) -> dict[str, np.ndarray]:
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, TypeError, BadZipFile) as error:
+    except (OSError, ValueError, EOFError, TypeError, *_BROKEN) as error:
         why = getattr(error, "strerror", None) or "it is no .npz file that numpy reads"
         raise UsageError(
             f"{path}: cannot read the tensors: {why}; give one, or random:0"

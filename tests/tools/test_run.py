@@ -1,5 +1,6 @@
 """`pcp run`: partitioned programs as one real process for each device, over TCP."""
 
+import io
 import json
 import subprocess
 import sys
@@ -117,7 +118,18 @@ def test_a_trace_of_all_processes(trained: Path, tmp_path: Path) -> None:
         assert max(b[step] for b in begins) < min(e[step] for e in ends)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04?", b"text", "array"])
+def _damaged() -> bytes:
+    """A compressed file in the middle of which bytes are lost."""
+    written = io.BytesIO()
+    np.savez_compressed(written, x=np.arange(4096.0))
+    content = bytearray(written.getvalue())
+    content[100:200] = 100 * b"\xff"
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"PK\x03\x04?", b"text", "array", _damaged()]
+)
 def test_a_file_without_tensors_is_said(content, tmp_path: Path) -> None:
     path = tmp_path / "inputs.npz"
     if content == "array":
