@@ -29,6 +29,7 @@ from pcp.compiler.targets import Target, find
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import read
 from pcp.errors import UsageError
+from pcp.passes.overlap_collectives import usual_inflight
 from pcp.tools.cache_folder import cache_folder
 from pcp.tools.command import Parser, run
 
@@ -114,7 +115,8 @@ def _parser() -> Parser:
     limit = DEFAULT_BUCKET_BYTES
     help_ = f"reductions travel together up to N bytes, 0 each alone; default {limit}"
     add("--bucket-bytes", type=int, metavar="N", default=limit, help=help_)
-    help_ = "collectives under way behind the work, 0 none; default 4, 2 with --zero 3"
+    usual = f"default {usual_inflight(0)}, {usual_inflight(3)} with --zero 3"
+    help_ = f"collectives under way behind the work, 0 none; {usual}"
     add("--inflight", type=int, metavar="N", help=help_)
     add("--wire", choices=WIRES, help="large floats travel between devices as this")
     add("--emit", choices=tuple(SUFFIXES), default="bundle")

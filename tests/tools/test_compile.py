@@ -11,6 +11,7 @@ import pytest
 from helpers.small_models import FORWARD, TRAIN
 
 from pcp.bundle import Bundle
+from pcp.passes.overlap_collectives import usual_inflight
 from pcp.tools.cache_folder import cache_folder
 from pcp.tools.compile import main, output_name
 
@@ -46,6 +47,13 @@ def test_several_targets_make_one_bundle(folder: Path, capsys: Captured) -> None
     assert main([*flags, "--jobs", "1"]) == 0
     assert Bundle.read("forward.pcp").targets == ("cpu", "vulkan")
     assert capsys.readouterr().out.startswith("wrote forward.pcp")
+
+
+def test_the_help_says_what_is_usual(capsys: Captured) -> None:
+    assert main(["--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    usual, zero = usual_inflight(0), usual_inflight(3)
+    assert f"0 none; default {usual}, {zero} with --zero 3" in said
 
 
 def test_optimizer_and_algorithm(folder: Path) -> None:
