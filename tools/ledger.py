@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from pcp.bundle import Bundle, sha256
-from pcp.errors import ConfigError, StateMismatch
+from pcp.bundle import sha256
+from pcp.errors import ConfigError, StateMismatch, UsageError
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
 from pcp.training.experiment import Experiment
-from pcp.training.ledger import FILE_NAME, check, read
-from pcp.training.loading import load
+from pcp.training.ledger import FILE_NAME, prove, read
+from pcp.training.loading import load_made
 from pcp.training.replay import Load, Replay
 from pcp.training.trainer import BundleTrainer
 
@@ -45,15 +45,18 @@ def parser() -> Parser:
 
 def _main(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
+    if flags.rounds is not None and flags.rounds < 1:
+        raise UsageError(f"--rounds {flags.rounds}: at least one")
     path = Path(flags.run)
     path = path / FILE_NAME if path.is_dir() else path
     if not path.exists():
         raise ConfigError(f"{path}: no ledger there")
-    for line in check(path).lines():
+    records, _ = read(path)
+    for line in prove(records, path).lines():
         jobs.say(line)
     jobs.say("ledger ok")
     if flags.action == "replay":
-        with closing(Replay(read(path)[0], loader(flags.device), flags.data)) as again:
+        with closing(Replay(records, loader(flags.device), flags.data)) as again:
             follow(again, flags.rounds)
 
 
@@ -65,9 +68,8 @@ def loader(device: str) -> Load:
         key = (experiment.model_dump_json(), target)
         if key not in made:
             made[key] = jobs.compiler_for(experiment, jobs.say)(target)
-        bundle = Bundle.from_bytes(made[key], source=f"bundle for {target}")
-        module = target if target in bundle.targets else None
-        return load(bundle, device, module), sha256(made[key])
+        source = f"bundle for {target}"
+        return load_made(made[key], source, device, target), sha256(made[key])
 
     return loaded
 

@@ -5,7 +5,6 @@ import secrets
 import socket
 from collections.abc import Sequence
 
-from pcp.bundle import Bundle
 from pcp.errors import PeerLost, UsageError
 from pcp.runtime import Endpoint
 from pcp.tools import training_job as jobs
@@ -14,7 +13,7 @@ from pcp.tools.metrics_port import add_metrics_flags, serving
 from pcp.tools.protection import add_protection_flags, protection
 from pcp.training.channel import split_address
 from pcp.training.link import Timing
-from pcp.training.loading import load as load_trainer
+from pcp.training.loading import load_made
 from pcp.training.trainer import BundleTrainer
 from pcp.training.worker import Identity, Worker
 
@@ -79,9 +78,7 @@ def _main(argv: Sequence[str]) -> None:
     )
 
     def load(content: bytes) -> BundleTrainer:
-        bundle = Bundle.from_bytes(content, source="the shepherd's bundle")
-        module = target if target in bundle.targets else None
-        return load_trainer(bundle, device, module)
+        return load_made(content, "the shepherd's bundle", device, target)
 
     log(f"process {os.getpid()} started for {host}:{port}")
     timing = Timing(patience=flags.patience)

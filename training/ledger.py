@@ -25,7 +25,7 @@ again and compares their digests. One process at a time has a ledger open.
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import FileIO
@@ -356,7 +356,11 @@ def check(path: str | Path) -> Report:
 
     `StateMismatch` says which rule a line breaks.
     """
-    records, _ = read(path)
+    return prove(read(path)[0], path)
+
+
+def prove(records: Iterable[Mapping[str, Any]], path: str | Path) -> Report:
+    """`check` of the records of a ledger that was read from `path`."""
     replay, granted = Replay(), 0
     for record in records:
         replay.apply(record)

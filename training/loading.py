@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from pcp.bundle import Bundle
 from pcp.manifest import Manifest
 from pcp.training.replicas import ReplicaTrainer, has_replicas
 from pcp.training.slopes import SlopeTrainer, by_slopes
@@ -17,6 +18,15 @@ def load(bundle: Any, device: str, target: str | None) -> BundleTrainer:
     """
     kind = next(kind for says, kind in _KINDS if says(bundle.manifest))
     return kind.load(bundle, device, target)
+
+
+def load_made(content: bytes, source: str, device: str, target: str) -> BundleTrainer:
+    """A trainer for a bundle that was made for `target`; `source` is for errors.
+
+    Of a bundle that has code for all such devices only, that is loaded.
+    """
+    bundle = Bundle.from_bytes(content, source=source)
+    return load(bundle, device, target if target in bundle.targets else None)
 
 
 _KINDS: list[tuple[Callable[[Manifest], bool], type[BundleTrainer]]] = [

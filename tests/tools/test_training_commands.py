@@ -99,6 +99,7 @@ def test_a_bundle_without_training_functions_is_refused(folder, capsys):
         ("node --scale 0", "--scale: at least one", 2),
         ("supervise", "nothing to run", 2),
         ("ledger check none", "no ledger there", 1),
+        ("ledger replay none --rounds 0", "--rounds 0: at least one", 2),
         ("control pause", "runs/latest/control.json: No such file", 1),
         ("control drain", "drain needs a number", 1),
         ("control pause 3", "pause takes no number", 1),
