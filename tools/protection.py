@@ -1,7 +1,8 @@
 """The flags that say what everybody in a run or a group must have."""
 
 from argparse import Namespace
-from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path, PurePath
 
 from pcp.errors import ConfigError, UsageError
 from pcp.runtime.protection import Protection
@@ -31,14 +32,23 @@ def protection(flags: Namespace) -> Protection:
     return made
 
 
-def protection_arguments(flags: Namespace) -> list[str]:
-    """The same flags for a command that this one starts, with absolute paths."""
-    return [
-        word
+def protection_files(flags: Namespace) -> dict[str, Path]:
+    """The flags that were given, with absolute paths."""
+    return {
+        f"--{name.replace('_', '-')}": path.absolute()
         for name in _FLAGS
         if (path := getattr(flags, name, None)) is not None
-        for word in (f"--{name.replace('_', '-')}", str(path.absolute()))
-    ]
+    }
+
+
+def arguments_of(files: Mapping[str, PurePath]) -> list[str]:
+    """Flags and their paths as words of a command line."""
+    return [word for flag, path in files.items() for word in (flag, str(path))]
+
+
+def protection_arguments(flags: Namespace) -> list[str]:
+    """The same flags for a command that this one starts, with absolute paths."""
+    return arguments_of(protection_files(flags))
 
 
 def _key(path: Path | None) -> bytes | None:

@@ -102,6 +102,19 @@ def test_in_a_cluster_a_secret_says_who_may_take_part(folder):
     assert "the key of this run" not in text
 
 
+def test_the_command_that_makes_a_secret_takes_any_path(folder):
+    keys = folder / "our keys"
+    keys.mkdir()
+    (keys / "run").write_text("the key of this run")
+    pytest.importorskip("yaml")
+    path = folder / "out"
+    line = "launch x.json --on kubernetes --name big -o out --key-file"
+    assert main([*line.split(), str(keys / "run")]) == 0
+    (told,) = [row for row in path.read_text().splitlines() if "--from-file" in row]
+    words = split(told.removeprefix("#"))
+    assert words[-2:] == ["big-protection", f"--from-file={keys}/run"]
+
+
 def test_the_slurm_script_trains(folder, tmp_path):
     """Under stand-ins for Slurm's commands that run everything on this machine."""
     script = _slurm(folder, f"--port {free_port()} --name batch")

@@ -10,6 +10,7 @@ from argparse import Namespace
 from dataclasses import replace
 from importlib import import_module
 from pathlib import PurePosixPath
+from shlex import join
 from typing import Any
 
 from pcp.errors import ConfigError
@@ -55,10 +56,10 @@ def text(plan: Plan, flags: Namespace) -> str:
         raise ConfigError("manifests need PyYAML: pip install 'pcp[launch]'") from error
     needed = [f"#   {path}" for path in _files(plan)] or ["#   (none)"]
     if plan.protected:
-        files = " ".join(f"--from-file={path}" for path in plan.protected[1::2])
-        secret = f"kubectl -n {flags.namespace} create secret generic"
+        made = ["kubectl", "-n", flags.namespace, "create", "secret", "generic"]
+        files = [f"--from-file={path}" for path in plan.protected.values()]
         needed += ["# Who may take part is decided by a secret; make it first:"]
-        needed += [f"#   {secret} {plan.name}-protection {files}"]
+        needed += [f"#   {join([*made, f'{plan.name}-protection', *files])}"]
     head = [
         f"# {plan.name}: a shepherd and {plan.workers} workers.",
         f"# The claim {flags.claim!r} is mounted at {VOLUME}. Copy there first:",
@@ -71,12 +72,14 @@ def text(plan: Plan, flags: Namespace) -> str:
 
 def manifests(plan: Plan, flags: Namespace) -> list[Manifest]:
     """The objects, in the order in which they are made."""
-    names = [PurePosixPath(path).name for path in plan.protected[1::2]]
+    names = [path.name for path in plan.protected.values()]
     if len(set(names)) < len(names):
         raise ConfigError(f"a secret's files need names of their own: {names}")
-    inside = [f"{PROTECTION}/{name}" for name in names]
-    both = zip(plan.protected[::2], inside, strict=True)
-    plan = replace(plan, protected=tuple(word for pair in both for word in pair))
+    inside = {
+        flag: PurePosixPath(PROTECTION, path.name)
+        for flag, path in plan.protected.items()
+    }
+    plan = replace(plan, protected=inside)
     return [
         _experiment(plan, flags),
         _service(plan, flags),

@@ -2,13 +2,14 @@
 
 import re
 from argparse import Namespace
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
 from typing import Self
 
 from pcp.errors import UsageError
 from pcp.tools import training_job as jobs
-from pcp.tools.protection import protection_arguments
+from pcp.tools.protection import arguments_of, protection_files
 from pcp.training.experiment import Experiment
 
 #: Backends whose devices schedulers count as GPUs.
@@ -28,8 +29,8 @@ class Plan:
     target: str | None
     run: Path
     """The run's folder; a launch that finds a run there continues it."""
-    protected: tuple[str, ...] = ()
-    """The flags of all its commands that say who may take part."""
+    protected: Mapping[str, PurePath] = field(default_factory=dict)
+    """Flag -> file, for all its commands: who may take part."""
 
     @classmethod
     def of(cls, flags: Namespace) -> Self:
@@ -54,7 +55,7 @@ class Plan:
             backend=flags.backend,
             target=flags.target,
             run=Path(run).absolute(),
-            protected=tuple(protection_arguments(flags)),
+            protected=protection_files(flags),
         )
 
     @property
@@ -68,13 +69,14 @@ class Plan:
             *("shepherd", "--config", config, "--run", run, "--resume"),
             *("--host", "0.0.0.0", "--port", str(port)),
             *("--workers", str(self.workers), "--no-dashboard"),
-            *self.protected,
+            *arguments_of(self.protected),
         ]
 
     def device_arguments(self) -> list[str]:
         """The flags that workers and node managers share."""
         target = ["--target", self.target] if self.target else []
-        return ["--backend", self.backend, *target, *self.protected]
+        protected = arguments_of(self.protected)
+        return ["--backend", self.backend, *target, *protected]
 
 
 def job_name(text: str) -> str:

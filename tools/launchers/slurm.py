@@ -13,6 +13,7 @@ from pcp.errors import UsageError
 from pcp.tools.command import Parser
 from pcp.tools.launchers.output import write
 from pcp.tools.launchers.plan import Plan
+from pcp.tools.protection import arguments_of
 
 #: Seconds before the end of its time at which a job is told.
 NOTICE_SECONDS = 180
@@ -80,7 +81,8 @@ def script(plan: Plan, flags: Namespace) -> str:
     port = flags.port or 8080
     shepherd = plan.shepherd_arguments(str(plan.config), str(plan.run), port)
     node = [*("pcp", "node", "--scale", str(flags.per_node)), *plan.device_arguments()]
-    cancel = ["pcp", "control", "cancel", "--run", str(plan.run), *plan.protected]
+    cancel = ["pcp", "control", "cancel", "--run", str(plan.run)]
+    cancel += arguments_of(plan.protected)
     return SCRIPT.format(
         headers=_headers(plan, flags),
         setup=f"{flags.setup}\n" if flags.setup else "",
