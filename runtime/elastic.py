@@ -53,6 +53,8 @@ class ElasticCommunicator(Communicator):
         self._endpoint = endpoint
         self._coordination = coordination
         self._join_timeout = timeout
+        self._formed: Communicator | None = None
+        """Of a newer epoch, and complete; it waits for the coordinator's go."""
         first = self._renew(time.monotonic() + timeout)
         super().__init__(first._group, timeout=timeout, owned=[coordination, endpoint])
         self._counters = first._counters  # forming used some up
@@ -82,7 +84,8 @@ class ElasticCommunicator(Communicator):
         self._drain(deadline)
         epoch = self.epoch
         self._coordination.forget_old_news()
-        loop.ask(agent.vote)
+        if self._formed is None:  # else this member's last vote still counts
+            loop.ask(agent.vote)
         try:
             renewed = self._renew(deadline)
         except RuntimeFault:
@@ -143,18 +146,19 @@ class ElasticCommunicator(Communicator):
     def _renew(self, deadline: float) -> Any:
         """Form what the coordinator prepares, until it says go.
 
-        The new communicator, or None when the group stays as it is.
+        The new communicator, or None when the group stays as it is. What was formed
+        when time was up is kept: the others may have been told to go on with it.
         """
-        formed: Communicator | None = None
         while True:
+            formed = self._formed
+            if formed is not None and formed.epoch == self._agreed():
+                self._formed = None
+                return formed
             what, facts = self._next(deadline)
-            if what == "go":
-                if formed is not None and formed.epoch == facts["epoch"]:
-                    return formed
-                if formed is None and facts["epoch"] == self._agreed():
-                    return None
-            elif what == "prepare":
-                formed = self._form(facts, deadline) or formed
+            if what == "go" and formed is None and facts["epoch"] == self._agreed():
+                return None
+            if what == "prepare":
+                self._formed = self._form(facts, deadline) or formed
 
     def _agreed(self) -> int:
         return self._coordination.agent.epoch

@@ -210,11 +210,12 @@ def test_a_name_is_taken_once() -> None:
 
 def test_a_name_is_free_again_when_its_member_is_dead() -> None:
     with group("a", "b") as (where, comms):
+        first, second = map(name, comms)
         comms[1].crash()
-        eventually(lambda: where.status()["members"] == ["a"])
+        eventually(lambda: where.status()["members"] == [first])
         with ThreadPoolExecutor(1) as pool:
-            again = pool.submit(join, where.address, "b")
-            eventually(lambda: where.status()["waiting"] == ["b"])
+            again = pool.submit(join, where.address, second)
+            eventually(lambda: where.status()["waiting"] == [second])
             assert comms[0].update_membership(timeout=10)
             with again.result(10) as comm:
                 comm.update_membership()
@@ -227,6 +228,33 @@ def test_renewing_waits_for_all_and_gives_up_in_time() -> None:
             comms[0].update_membership(timeout=0.3)
         assert together(comms, lambda c: c.update_membership()) == [False, False]
         assert summed(comms) == [3, 3]
+
+
+def test_a_go_that_comes_too_late_is_followed_by_the_next_call() -> None:
+    with group("a", "b") as (where, comms), ThreadPoolExecutor(2) as pool:
+        coordination = comms[0]._coordination
+        agent, late = coordination.agent, threading.Event()
+
+        def hear(what: str, facts: dict) -> None:
+            if what == "go" and not late.is_set():
+                news.append((what, facts))
+            else:
+                plain(what, facts)
+
+        news: list[tuple[str, dict]] = []
+        plain, agent.hear = agent.hear, hear
+        third = pool.submit(join, where.address, "c")
+        eventually(lambda: where.status()["waiting"] == ["c"])
+        second = pool.submit(comms[1].update_membership)
+        with pytest.raises(Timeout):
+            comms[0].update_membership(timeout=1)
+        with third.result(10) as newcomer:
+            assert second.result(10)
+            late.set()
+            coordination._loop.ask(lambda: [plain(*said) for said in news])
+            assert comms[0].update_membership(timeout=5)
+            newcomer.update_membership()
+            assert summed([*comms, newcomer]) == [7, 7, 7]
 
 
 def test_renewing_under_way_is_refused() -> None:
