@@ -136,6 +136,15 @@ def measure(
     }
 
 
+def before_others() -> None:
+    """Have a processor before every program without such a priority."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except (OSError, AttributeError) as error:
+        needed = "--undisturbed needs Linux, and root or CAP_SYS_NICE"
+        raise SystemExit(f"{needed}: {error}") from error
+
+
 def member(rank: int, world: int, addresses: list[str], options) -> None:
     """One process of the benchmark; rank 0 prints."""
     import torch
@@ -143,8 +152,9 @@ def member(rank: int, world: int, addresses: list[str], options) -> None:
 
     torch.set_num_threads(1)
     if options.undisturbed:
-        os.sched_setaffinity(0, {rank % (os.cpu_count() or 1)})
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        before_others()
+        cpus = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cpus[rank % len(cpus)]})
     comms = []
     for address, shared in zip(addresses, (True, False), strict=False):
         where = Rendezvous.listen(address) if rank == 0 else address
@@ -250,6 +260,8 @@ def main() -> int:
     if options.at:
         member(rank, options.world, options.at, options)
         return 0
+    if options.undisturbed:
+        before_others()  # or say why not, before the others start
     at = [f"127.0.0.1:{port}" for port in free_ports(3)]
     if options.mpi:
         started = [*mpirun(options), sys.executable, *sys.argv, "--at", *at]

@@ -11,14 +11,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples" / "models"))
 
-from wan import Network, address, namespace
+from wan import Network, address, before_others, end, namespace
 
 from pcp.bundle import Bundle
 from pcp.tools.cache_folder import cache_folder
@@ -34,11 +35,6 @@ class Net:
     rate: float
     rtt: float
     loss: float = 0.0
-
-
-def can_emulate() -> bool:
-    """Whether this process may lay namespaces and their devices."""
-    return os.geteuid() == 0 and os.path.exists("/dev/net/tun")
 
 
 def bundle(width: int, layers: int, block: int, batch: int, algorithm: str) -> Bundle:
@@ -103,7 +99,7 @@ def train(
             command = ["ip", "netns", "exec", space, sys.executable]
             command += ["-m", "pcp.tools.cli", *arguments]
             process = subprocess.Popen(command, stdout=log, stderr=log)
-            stack.callback(_end, process)
+            stack.callback(end, process)
             return process
 
         shepherd = ["shepherd", "--config", str(config), "--host", address(0)]
@@ -129,20 +125,11 @@ def train(
         return metrics.read(run / metrics.FILE_NAME)[0]
 
 
-class hurried:
+@contextmanager
+def hurried() -> Iterator[None]:
     """In this block the scheduler prefers this process, which is the network."""
-
-    def __enter__(self) -> None:
-        try:
-            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(5))
-        except OSError:
-            print("the network shares the processors with everything else")
-
-    def __exit__(self, *raised: object) -> None:
+    before_others(5)
+    try:
+        yield
+    finally:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.kill()
-    process.wait()

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,14 +21,12 @@ from typing import Any, Self
 import psutil
 
 from pcp.errors import PcpError
-from pcp.runtime import fetch_snapshot
 from pcp.tools.control import give
 from pcp.tools.status import ask
 from pcp.training import checkpoint as checkpoints
 from pcp.training import metrics, tensors
 from pcp.training.ledger import check, read
 from pcp.training.recovery import shared_of
-from pcp.training.state import shared_part
 
 DEMO = Path(__file__).parents[1] / "examples" / "demo.json"
 END_SECONDS = 120.0
@@ -96,10 +93,14 @@ class Run:
         """Until `done(status)`, for a status that there is."""
         until = time.monotonic() + seconds
         while not ((status := self.status()) and done(status)):
-            if time.monotonic() > until:
-                lines = self.log.read_text().splitlines()[-20:]
-                raise SystemExit("\n".join([*lines, f"nothing for {seconds:.0f} s"]))
+            self.check_time(until)
             time.sleep(0.01)
+
+    def check_time(self, until: float) -> None:
+        """End the command, with the processes' last words, when it is too late."""
+        if time.monotonic() > until:
+            lines = self.log.read_text().splitlines()[-20:]
+            raise SystemExit("\n".join([*lines, "nothing for too long: given up"]))
 
     def full(self, status: dict[str, Any]) -> bool:
         """Whether all workers train."""
@@ -150,12 +151,10 @@ def started(workers: int, keep: Path | None = None, **changes: object) -> Iterat
     except BaseException:
         print(f"the run is in {folder}", flush=True)
         raise
-    else:
-        run.close()
-        if keep is None:
-            shutil.rmtree(folder)
     finally:
         run.close()
+    if keep is None:
+        shutil.rmtree(folder)
 
 
 # --- who is killed, and when ---
@@ -220,14 +219,15 @@ class Injector:
 
     def strike(self, kind: str) -> None:
         """Kill a process of this kind, and count the state it was in."""
-        until = time.monotonic() + self.patience
+        began = time.monotonic()
         while True:
+            self._run.check_time(began + END_SECONDS)
             states = self._states(kind)
             self._seen[kind] |= set(states.values())
             fewest = min(
                 (self.fired[kind, state] for state in self._seen[kind]), default=0
             )
-            late = time.monotonic() > until
+            late = time.monotonic() > began + self.patience
             wanted = [
                 process
                 for process, state in states.items()
@@ -331,40 +331,6 @@ class Parts:
             times = [began, *(r.time for r in inside), end]
             gaps += [b - a for a, b in pairwise(times)]
         return longest, max(gaps)
-
-
-class Audit:
-    """Compares, time and again, what workers hold with what the ledger committed."""
-
-    pause = 0.25
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._held: list[tuple[int, str]] = []
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def close(self) -> int:
-        """How many states were looked at; they must be right."""
-        self._ending.set()
-        self._thread.join(END_SECONDS)
-        digests = self._run.digests()
-        for reached, digest in self._held:
-            assert digest in digests[reached], f"round {reached}: another state"
-        return len(self._held)
-
-    def _watch(self) -> None:
-        while not self._ending.wait(self.pause):
-            status = self._run.status()
-            for worker in status["workers"] if status else ():
-                try:
-                    reached, arrays = fetch_snapshot(worker["address"], 1.0)
-                except PcpError:
-                    continue  # it is dead, or holds nothing yet
-                if reached:  # round 0 is in no ledger
-                    digest = tensors.digest(shared_part(arrays))
-                    self._held.append((reached, digest))
 
 
 # --- processes ---

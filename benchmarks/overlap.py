@@ -60,7 +60,7 @@ def network(rate: float | None, rtt: float) -> Iterator[Where]:
     if rate is None:
         yield Where()
         return
-    if os.geteuid() != 0 or not os.path.exists("/dev/net/tun"):
+    if not wan.can_emulate():
         raise SystemExit("--rate needs root, ip(8) and /dev/net/tun")
     with ExitStack() as stack:
         spaces = [
@@ -81,10 +81,7 @@ def network(rate: float | None, rtt: float) -> Iterator[Where]:
 
 def _carry(carried: wan.Network, over: threading.Event) -> None:
     """A network is not slowed by what else its computers do."""
-    try:
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(5))
-    except OSError:
-        print("the network shares the processors with everything else")
+    wan.before_others(5)
     carried.run(over.is_set)
 
 

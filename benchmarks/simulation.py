@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from emulated_run import Net, bundle, can_emulate, experiment, train
+from emulated_run import Net, bundle, experiment, train
+from wan import can_emulate
 
 from pcp.bundle import Bundle
 from pcp.errors import StateMismatch

@@ -61,6 +61,19 @@ Slow = tuple[int, int, float]
 # --- The network ---
 
 
+def can_emulate() -> bool:
+    """Whether this process may lay namespaces and their devices."""
+    return os.geteuid() == 0 and os.path.exists("/dev/net/tun")
+
+
+def before_others(priority: int) -> None:
+    """Have a processor before every program without such a priority."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(priority))
+    except (OSError, AttributeError):
+        print("the processors are shared with everything else")
+
+
 def address(rank: int) -> str:
     """A member's address in the emulated network."""
     return f"10.99.0.{rank + 1}"
@@ -254,7 +267,7 @@ def member(options: argparse.Namespace) -> None:
     """One member: every contestant in turn, so that they share the weather."""
     rank, world = options.rank, options.world
     if options.undisturbed:
-        _before_others(1)
+        before_others(1)
     together = starting_line(options)
     calls = {
         name: contestant(name, rank, world, _PORT + place)
@@ -325,7 +338,7 @@ def main() -> int:
     if options.rank >= 0:
         member(options)
         return 0
-    if os.geteuid() != 0 or not os.path.exists("/dev/net/tun"):
+    if not can_emulate():
         print("skipped: needs root, ip(8) and /dev/net/tun")
         return 0
     deadline = time.monotonic() + options.limit
@@ -353,9 +366,9 @@ def main() -> int:
             inside += ["--line", line.name, "--rank", str(rank)]
             process = subprocess.Popen(inside)
             members.append(process)
-            stack.callback(_end, process)
+            stack.callback(end, process)
         # A network is not slowed by what else its computers do.
-        _before_others(5)
+        before_others(5)
         network.run(
             lambda: (
                 time.monotonic() > deadline
@@ -370,15 +383,8 @@ def main() -> int:
         return int(any(end != 0 for end in ends))
 
 
-def _before_others(priority: int) -> None:
-    """Have a processor before every program without such a priority."""
-    try:
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(priority))
-    except (OSError, AttributeError):
-        print("the processors are shared with everything else")
-
-
-def _end(process: subprocess.Popen) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Leave no process behind."""
     if process.poll() is None:
         process.kill()
     process.wait()

@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulated_run import Net, bundle, can_emulate, experiment, train
+from emulated_run import Net, bundle, experiment, train
+from wan import can_emulate
 
 from pcp.training.metrics import Round
 

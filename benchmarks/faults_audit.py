@@ -1,0 +1,58 @@
+"""What workers hold, against what the ledger committed, while `faults` kills them."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Self
+
+from faults_run import END_SECONDS, Run
+
+from pcp.errors import PcpError
+from pcp.runtime import fetch_snapshot
+from pcp.training import tensors
+from pcp.training.state import shared_part
+
+
+class Audit:
+    """Compares, time and again, what workers hold with what the ledger committed."""
+
+    pause = 0.25
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._held: list[tuple[int, str]] = []
+        self._ending = threading.Event()
+        self._thread = ThreadPoolExecutor(1)
+        self._watching = self._thread.submit(self._watch)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._ending.set()
+        self._thread.shutdown()
+
+    def close(self) -> int:
+        """How many states were looked at, one at least; they must be right."""
+        self._ending.set()
+        self._watching.result(END_SECONDS)
+        digests = self._run.digests()
+        for reached, digest in self._held:
+            assert digest in digests.get(reached, ()), f"round {reached}: another state"
+        assert self._held, "no state was looked at"
+        return len(self._held)
+
+    def _watch(self) -> None:
+        while not self._ending.wait(self.pause):
+            self._look()
+        self._look()  # once at least, when all that were killed are back
+
+    def _look(self) -> None:
+        status = self._run.status()
+        for worker in status["workers"] if status else ():
+            try:
+                reached, arrays = fetch_snapshot(worker["address"], 1.0)
+            except PcpError:
+                continue  # it is dead, or holds nothing yet
+            if reached:  # round 0 is in no ledger
+                digest = tensors.digest(shared_part(arrays))
+                self._held.append((reached, digest))

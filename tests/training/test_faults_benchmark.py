@@ -1,0 +1,131 @@
+"""What `benchmarks/faults` says of a run is looked at, and its waits end."""
+
+import random
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+from helpers.repository import ROOT
+
+pytest.importorskip("psutil")
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+
+
+class Still:
+    """A run of one worker that holds a round, as a `faults_run.Run`."""
+
+    def __init__(self, committed):
+        self.digests = lambda: committed
+
+    def status(self):
+        return {"workers": [{"address": "here"}]}
+
+
+def _audit(monkeypatch, committed, snapshot):
+    import faults_audit
+
+    monkeypatch.setattr(faults_audit, "fetch_snapshot", snapshot)
+    monkeypatch.setattr(faults_audit.tensors, "digest", lambda arrays: arrays["x"])
+    monkeypatch.setattr(faults_audit, "shared_part", lambda arrays: arrays)
+    with faults_audit.Audit(Still(committed)) as audit:
+        return audit.close()
+
+
+def test_an_audit_compares_at_least_once(monkeypatch):
+    assert _audit(monkeypatch, {3: {"d"}}, lambda *_: (3, {"x": "d"})) == 1
+
+
+@pytest.mark.parametrize("committed", [{3: {"other"}}, {}])
+def test_an_audit_refuses_what_was_not_committed(monkeypatch, committed):
+    with pytest.raises(AssertionError, match="round 3: another state"):
+        _audit(monkeypatch, committed, lambda *_: (3, {"x": "d"}))
+
+
+def test_an_audit_that_saw_nothing_proves_nothing(monkeypatch):
+    with pytest.raises(AssertionError, match="no state was looked at"):
+        _audit(monkeypatch, {}, lambda *_: (0, {}))
+
+
+def test_an_audit_that_fails_says_so(monkeypatch):
+    def broken(*_):
+        raise ValueError("of no tensor")
+
+    with pytest.raises(ValueError, match="of no tensor"):
+        _audit(monkeypatch, {}, broken)
+
+
+@pytest.fixture
+def dead(tmp_path, monkeypatch):
+    """A run whose processes are gone, and little patience."""
+    import faults
+    import faults_run
+
+    for module in (faults, faults_run):
+        monkeypatch.setattr(module, "END_SECONDS", 0.05)
+    run = faults_run.Run.__new__(faults_run.Run)
+    run.log = tmp_path / "log"
+    run.log.write_text("the last words\n")
+    run.node = run.shepherd = SimpleNamespace(children=list)
+    run.status = lambda: None
+    return run
+
+
+def test_nobody_left_to_kill_ends_a_storm_and_restarts(dead):
+    import faults
+    import faults_run
+
+    injector = faults_run.Injector(dead, random.Random(0), Counter())
+    with pytest.raises(SystemExit, match="the last words"):
+        injector.strike("worker")
+    with pytest.raises(SystemExit, match="the last words"):
+        faults._settled(dead, faults_run.Slots(dead.node))
+
+
+@pytest.mark.parametrize(
+    ("late", "grown"),
+    [
+        ((102.9, 40, 10, 8), []),
+        ((103.1, 40, 10, 8), ["RSS, MB"]),
+        ((100.0, 41, 11, 9), ["files", "sockets", "threads"]),
+        ((90.0, 39, 9, 7), []),
+    ],
+)
+def test_bytes_may_vary_and_nothing_else(late, grown):
+    import faults
+
+    early = (100.0, 40, 10, 8)
+    assert faults._growth("worker", [early] * 6 + [late] * 2) == grown
+
+
+def test_a_folder_is_gone_after_its_processes(tmp_path, monkeypatch):
+    """And kept where the run failed; the processes are ended once."""
+    import faults_run
+
+    closed = []
+
+    class Started:
+        def __init__(self, folder, workers):
+            self.folder = folder
+
+        def wait(self, *_):
+            """It trains."""
+
+        def full(self, _):
+            """Never asked."""
+
+        def close(self):
+            closed.append(self.folder.exists())
+
+    monkeypatch.setattr(faults_run, "Run", Started)
+    monkeypatch.setattr(faults_run.tempfile, "mkdtemp", lambda **_: str(tmp_path / "x"))
+    with faults_run.started(1) as run:
+        pass
+    assert (closed, run.folder.exists()) == ([True], False)
+    with pytest.raises(ValueError, match="what went wrong"):
+        with faults_run.started(1) as run:
+            raise ValueError("what went wrong")
+    assert (closed, run.folder.exists()) == ([True, True], True)
