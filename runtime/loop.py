@@ -13,13 +13,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from typing import Any, Protocol
 
-from pcp.errors import RuntimeFault, Timeout
+from pcp.errors import CollectiveAborted, RuntimeFault, Timeout
 
 _log = logging.getLogger("pcp.runtime")
 _MAX_SLEEP = 1.0
+_FEW_TIMERS = 256
+"""Up to so many, cancelled ones among them, none is looked for."""
 
 
 class Descriptor(Protocol):
@@ -43,6 +46,11 @@ class Timer:
         self.when = when
         self._what: Callable[[], None] | None = what
 
+    @property
+    def waits(self) -> bool:
+        """Whether it has neither happened nor been cancelled."""
+        return self._what is not None
+
     def cancel(self) -> None:
         """Do not call; harmless if it already happened."""
         self._what = None
@@ -63,9 +71,11 @@ class Loop:
         """By descriptor; the selector's own table is slow to ask."""
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
+        self._crowded = _FEW_TIMERS
         self._order = itertools.count()
         self._awake = False
-        self._closing = False
+        self._closing = self._over = False
+        self._asked: set[Future[Any]] = set()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -94,12 +104,20 @@ class Loop:
 
     def later(self, delay: float, what: Callable[[], None]) -> Timer:
         """Run `what` in `delay` seconds. Only from the loop's thread."""
+        if len(self._timers) > self._crowded:
+            # Deadlines of operations: most are cancelled long before they come.
+            self._timers = [entry for entry in self._timers if entry[2].waits]
+            heapq.heapify(self._timers)
+            self._crowded = max(_FEW_TIMERS, 2 * len(self._timers))
         timer = Timer(time.monotonic() + delay, what)
         heapq.heappush(self._timers, (timer.when, next(self._order), timer))
         return timer
 
     def ask(self, what: Callable[[], Any], timeout: float = 10.0) -> Any:
-        """The value of `what()`, computed in the loop's thread."""
+        """The value of `what()`, computed in the loop's thread.
+
+        CollectiveAborted when that has ended.
+        """
         if self.inside:
             return what()
         answer: Future[Any] = Future()
@@ -110,7 +128,10 @@ class Loop:
             except BaseException as error:
                 answer.set_exception(error)
 
+        self._asked.add(answer)
         self.call(run)
+        if self._over:
+            _unheard(answer)
         try:
             return answer.result(timeout)
         except TimeoutError:
@@ -118,6 +139,8 @@ class Loop:
                 raise
             message = f"the communication thread did not answer in {timeout} s"
             raise Timeout(message) from None
+        finally:
+            self._asked.discard(answer)
 
     def watch(
         self, sock: Descriptor, events: int, handler: Callable[[int], None]
@@ -172,6 +195,9 @@ class Loop:
             self._selector.close()
             self._wake_in.close()
             self._wake_out.close()
+            self._over = True
+            for answer in list(self._asked):
+                _unheard(answer)
 
     def _turn(self) -> None:
         before = time.monotonic()
@@ -207,3 +233,9 @@ class Loop:
             _log.warning("%s", fault)
         except Exception:
             _log.exception("the communication thread met an unexpected error")
+
+
+def _unheard(answer: Future[Any]) -> None:
+    """Nobody is left to answer, unless it was done before."""
+    with suppress(InvalidStateError):
+        answer.set_exception(CollectiveAborted("the communication thread has ended"))

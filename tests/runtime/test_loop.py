@@ -4,11 +4,12 @@ import logging
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from helpers.worlds import eventually
 
-from pcp.errors import ProtocolError, Timeout
+from pcp.errors import CollectiveAborted, ProtocolError, Timeout
 from pcp.runtime.loop import Loop
 
 
@@ -62,6 +63,35 @@ def test_timers_fire_in_time_order_and_can_be_cancelled(loop):
     loop.ask(arm)
     eventually(lambda: len(seen) == 2)
     assert seen == ["first", "second"]
+
+
+def test_cancelled_timers_are_not_kept(loop):
+    """An operation has one for its whole patience, and is over much earlier."""
+
+    def arm():
+        for _ in range(20_000):
+            loop.later(float("inf"), pytest.fail).cancel()
+        loop.later(0.01, seen.set)
+
+    seen = threading.Event()
+    loop.ask(arm)
+    assert loop.ask(lambda: len(loop._timers)) < 1000
+    assert seen.wait(5)
+
+
+def test_who_asks_a_loop_that_has_ended_is_told():
+    loop = Loop("ended")
+    began, busy = threading.Event(), threading.Event()
+    loop.call(lambda: (began.set(), busy.wait(5)))
+    assert began.wait(5)
+    with ThreadPoolExecutor(1) as pool:
+        early = pool.submit(loop.ask, lambda: None)
+        eventually(lambda: bool(loop._asked))
+        loop.close(timeout=0)
+        busy.set()
+        assert isinstance(early.exception(5), CollectiveAborted)
+    with pytest.raises(CollectiveAborted, match="has ended"):
+        loop.ask(lambda: None, timeout=3)
 
 
 def test_a_fault_in_one_handler_stops_nothing(loop, caplog):
