@@ -22,8 +22,8 @@ from collections.abc import Sequence
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.passes.optimizers.numbers import scale, widen
-from pcp.passes.outer.diloco import MOMENTUM, moved
+from pcp.passes.optimizers.numbers import scale
+from pcp.passes.outer.diloco import MOMENTUM, less, moved
 from pcp.passes.outer.group import in_buckets, sum_over_workers
 from pcp.passes.outer.replicas import counter
 from pcp.passes.outer.rule import OuterRule, Round, Slot, Tensors, Values
@@ -48,9 +48,7 @@ def step(spec: AsyncLocalSGD, now: Round) -> tuple[list[Value], Tensors]:
     if spec.momentum:
         directions, state = _delayed(spec, now.state, pushed, directions)
     pairs = zip(now.anchors, directions, strict=True)
-    new = [hlo.subtract(widen(anchor), scale(d, spec.lr)) for anchor, d in pairs]
-    anchors = zip(new, now.anchors, strict=True)
-    return [hlo.convert(x, hlo.element_type(old)) for x, old in anchors], state
+    return [less(anchor, scale(d, spec.lr)) for anchor, d in pairs], state
 
 
 def _delayed(

@@ -43,10 +43,11 @@ def descend(
         buffers = [hlo.add(scale(b, spec.momentum), d) for b, d in pairs]
         directions, state = _ahead(spec, deltas, buffers), {MOMENTUM: buffers}
     pairs = zip(now.anchors, directions, strict=True)
-    return [_less(anchor, scale(d, spec.lr)) for anchor, d in pairs], state
+    return [less(anchor, scale(d, spec.lr)) for anchor, d in pairs], state
 
 
-def _less(anchor: Value, move: Value) -> Value:
+def less(anchor: Value, move: Value) -> Value:
+    """anchor - move, in the math type and back in the anchor's."""
     return hlo.convert(hlo.subtract(widen(anchor), move), hlo.element_type(anchor))
 
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.passes.optimizers.numbers import scale, widen
+from pcp.passes.optimizers.numbers import scale
 from pcp.passes.outer import feedback
 from pcp.passes.outer.codes import Plain, TopK, TwoBits
-from pcp.passes.outer.diloco import moved
+from pcp.passes.outer.diloco import less, moved
 from pcp.passes.outer.rule import OuterRule, Round, Slot, Tensors
 from pcp.passes.outer.spec import SparseLoCo
 from pcp.passes.outer.tiles import Tiles, squares
@@ -34,10 +34,8 @@ def step(spec: SparseLoCo, now: Round) -> tuple[list[ir.Value], Tensors]:
     ways = [(t, _code(spec, t)) for t in tiles]
     errors = now.state[feedback.ERROR.name]
     means, left = feedback.mean(deltas, errors, now.tokens, spec.beta, ways)
-    new = [
-        hlo.convert(hlo.subtract(widen(p), scale(d, spec.lr)), hlo.element_type(p))
-        for p, d in zip(now.anchors, means, strict=True)
-    ]
+    pairs = zip(now.anchors, means, strict=True)
+    new = [less(p, scale(d, spec.lr)) for p, d in pairs]
     return new, {feedback.ERROR.name: left}
 
 
