@@ -11,7 +11,7 @@ are made. So θ_m and b_m are each worker's own, and differ by what is in flight
 
 Where the inner steps nearly reach the bottom, Δ = θ_m / M + θ'_m (M - 1) / M of the
 rounds t and t - 1, and the largest eigenvalue of the three lines says what is stable:
-for γ = 0.7 and β = 0.9 it is 0.98 with 2 workers, 1.14 with 4 and 1.27 with 32; for
+for γ = 0.7 and β = 0.9 it is 0.97 with 2 workers, 1.14 with 4 and 1.27 with 32; for
 γ = 0.4 and β = 0.6, the defaults, it stays below 0.98.
 
 In flight are a worker's own delta and its tokens, as in `async_diloco`. A newcomer
