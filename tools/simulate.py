@@ -11,7 +11,7 @@ from pcp.bundle import Bundle
 from pcp.errors import ConfigError, UsageError
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
-from pcp.training.own_clocks import on_own_clocks
+from pcp.training.bundles import on_own_clocks
 from pcp.training.simulation import Figures, simulate
 from pcp.training.world import World
 

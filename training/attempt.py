@@ -5,8 +5,9 @@ of the round has the survivors, a higher epoch and the same leases. A round is
 committed when all members of its newest attempt have prepared the same state.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Self
 
 from pcp.training.leases import Range, size
@@ -70,15 +71,24 @@ class Attempt:
         """Inner steps of the member that makes most."""
         return max(self.steps(name, quantum) for name in self.members)
 
-    def again(self, epoch: int, without: Sequence[str] = ()) -> Self:
-        """The next attempt of the round; the members `without` are out of it."""
-        members = [name for name in self.members if name not in without]
+    def again(
+        self,
+        epoch: int,
+        without: Sequence[str] = (),
+        joining: Mapping[str, list[Range]] = MappingProxyType({}),
+    ) -> Self:
+        """The next attempt of the round.
+
+        The members `without` are out of it; those `joining`, with a lease, in it.
+        """
+        stay = [name for name in self.members if name not in without]
+        members = [*stay, *joining]
         return type(self)(
             round=self.round,
             epoch=epoch,
             members=members,
-            leases={name: self.leases[name] for name in members},
+            leases={name: self.leases[name] for name in stay} | dict(joining),
             began=self.began,
             first=False,
-            retries=self.retries + (not without),
+            retries=self.retries + (members == self.members),
         )

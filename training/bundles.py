@@ -33,6 +33,14 @@ def trains_alone(manifest: Manifest) -> bool:
     return manifest.algorithm is not None and not manifest.collectives
 
 
+def on_own_clocks(manifest: Manifest) -> bool:
+    """Whether a bundle's algorithm is for learners that do not meet."""
+    method = manifest.algorithm
+    if method is None:
+        return False
+    return method.kind == "async_local_sgd" or bool(method.hyper.get("own_clocks"))
+
+
 def meets_inside(manifest: Manifest) -> bool:
     """Whether members exchange between inner steps, before a round ends."""
     names = ("grad_sync", "outer_apply_0")

@@ -13,7 +13,8 @@ of its tokens counts λ^a, with λ = `late_discount`:
 
 in every algorithm that averages deltas by tokens when a round ends. Where members meet
 inside a round, have parameters of their own, or exchange a round late, there is no
-delta that could wait: `next` is an error there.
+delta that could wait; on clocks of their own what a learner did is merged whenever it
+comes: `next` is an error there.
 """
 
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 from pcp.errors import ConfigError
 from pcp.manifest import Manifest
 from pcp.training.attempt import Attempt
+from pcp.training.bundles import on_own_clocks
 from pcp.training.experiment import Experiment
 from pcp.training.leases import Range
 from pcp.training.ledger import Progress
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 def can_wait(manifest: Manifest) -> bool:
     """Whether a member's delta may enter a later round than its own."""
     function = manifest.functions.get("outer_step")
-    if function is None or not manifest.collectives:
+    if function is None or not manifest.collectives or on_own_clocks(manifest):
         return False
     own = function.inputs_of("replica") or "outer_early" in manifest.functions
     return not own
@@ -47,10 +49,15 @@ def check(experiment: Experiment, manifest: Manifest) -> None:
         return
     raise ConfigError(
         f"late: 'next' does not go with {experiment.algorithm.partition('{')[0]}: its "
-        "workers meet inside a round, have parameters of their own or exchange a round "
-        "late, so no delta can wait; say 'drop', or take diloco or another algorithm "
-        "that averages deltas when a round ends"
+        "workers meet inside a round, have parameters or clocks of their own, or "
+        "exchange a round late, so no delta can wait; say 'drop', or take diloco or "
+        "another algorithm that averages deltas when a round ends"
     )
+
+
+def discount(experiment: Experiment, age: int) -> float:
+    """What each token counts of steps that are `age` rounds late: λ^a."""
+    return experiment.late_discount**age
 
 
 @dataclass
@@ -95,8 +102,7 @@ class Lateness:
     def weight(self, name: str, round_: int) -> float:
         """What each of a member's tokens counts in a round: λ^a."""
         late = self.members.get(name)
-        age = 0 if late is None else round_ - late.round
-        return self._experiment.late_discount**age
+        return discount(self._experiment, 0 if late is None else round_ - late.round)
 
     def computed(self, member: Member, message: Computed) -> bool:
         """A late member's steps are made; False if it is not late."""

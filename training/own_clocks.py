@@ -25,37 +25,16 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from pcp.errors import ConfigError
-from pcp.manifest import Manifest
 from pcp.training.attempt import Attempt
-from pcp.training.experiment import Experiment
 from pcp.training.leases import Range, size
 from pcp.training.members import READY, Member
 from pcp.training.protocol import GroupFailed, Learn, Learned
-from pcp.training.rounds import Rounds
+from pcp.training.rounds import Rounds, share
 
 if TYPE_CHECKING:
     from pcp.training.shepherd import Shepherd
 
-_KIND = "async_local_sgd"
 _FETCHES = 2
-
-
-def on_own_clocks(manifest: Manifest) -> bool:
-    """Whether a bundle's algorithm is for learners that do not meet."""
-    method = manifest.algorithm
-    if method is None:
-        return False
-    return method.kind == _KIND or bool(method.hyper.get("own_clocks", False))
-
-
-def check(experiment: Experiment) -> None:
-    """`ConfigError` for keys that mean nothing where nobody is late."""
-    if experiment.late != "drop":
-        raise ConfigError(
-            "late: 'next' is for workers that meet at the end of a round; on clocks of "
-            "their own what a learner did is merged whenever it comes: leave it out"
-        )
 
 
 @dataclass
@@ -76,7 +55,6 @@ class OwnClocks(Rounds):
     def __init__(self, shepherd: "Shepherd", method: Any) -> None:
         """`method` is the manifest's algorithm."""
         super().__init__(shepherd)
-        check(self._experiment)
         self._dylu = bool(method.hyper.get("dylu", False))
         self._learning: dict[str, Learning] = {}
         self._turns = count(1)
@@ -106,9 +84,7 @@ class OwnClocks(Rounds):
     def start(self, ready: list[Member]) -> None:
         """Give leases to those who have none; merge what has come."""
         self._return_abandoned()
-        for member in ready:
-            if member.name not in self._learning:
-                self._give_out(member)
+        self._give_out(ready)
         self._merge()
 
     def _return_abandoned(self) -> None:
@@ -119,14 +95,18 @@ class OwnClocks(Rounds):
             if name not in self._roster and name not in self._learning:
                 self.give_back(name, lease)
 
-    def _give_out(self, member: Member) -> None:
+    def _give_out(self, ready: list[Member]) -> None:
+        for member in ready:
+            if not self.busy(member.name):
+                self._occupy(member)
+
+    def _occupy(self, member: Member) -> None:
         progress, name = self._ledger.progress, member.name
         lease = progress.outstanding.get(name)
         if lease is None:
             if self._shepherd.orders.leaving(name) or not self._wanted():
                 return
-            at_most = self._at_most(member)
-            steps = min(at_most, self.pool.steps_for(1, at_most))
+            steps = self.pool.steps_for(1, self._at_most(member))
             if not steps:
                 return
             lease = self.pool.take(steps)
@@ -152,7 +132,7 @@ class OwnClocks(Rounds):
         speeds = [m.speed for m in self._roster.ready() if m.speed]
         if not speeds or not member.speed:
             return self.steps
-        return max(1, int(self.steps * (member.speed / max(speeds))))
+        return share(self.steps, member.speed, max(speeds))
 
     def on_learned(self, member: Member, message: Learned) -> None:
         """A push has come."""
@@ -186,9 +166,7 @@ class OwnClocks(Rounds):
         """What time does to the merge under way; others get on meanwhile."""
         orders = self._shepherd.orders
         if not (orders.paused or orders.cancelled):
-            for member in self._roster.ready():
-                if member.name not in self._learning:
-                    self._give_out(member)
+            self._give_out(self._roster.ready())
         self._check_failed(now)
 
     def _merge(self) -> None:
@@ -220,18 +198,18 @@ class OwnClocks(Rounds):
             for name, learning in self._learning.items()
             if learning.arrived is not None and self._roster[name].state == READY
         }
-        order = sorted(arrived, key=lambda name: arrived[name] or 0.0)
+        order = sorted(arrived, key=arrived.__getitem__)
         if not order:
             return []
         experiment, quorum = self._experiment, self._quorum
         limit = experiment.round_deadline_seconds
-        late = limit is not None and now >= (arrived[order[0]] or 0.0) + limit
+        late = limit is not None and now >= arrived[order[0]] + limit
         if len(order) < quorum:
             return order if late else []
-        closes = (arrived[order[quorum - 1]] or 0.0) + experiment.grace_seconds
+        closes = arrived[order[quorum - 1]] + experiment.grace_seconds
         if now < closes and not late and len(order) < len(self._learning):
             return []
-        return [n for n in order if (arrived[n] or 0.0) <= max(closes, 0.0)] or order
+        return [name for name in order if arrived[name] <= closes]
 
     def _particulars(self, attempt: Attempt, name: str) -> dict[str, Any]:
         """Where the newest state is, and that a member's steps began before it."""

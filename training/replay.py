@@ -32,6 +32,7 @@ from pcp.training.checkpoint import Checkpoint
 from pcp.training.contract import Trainer
 from pcp.training.data import Corpus
 from pcp.training.experiment import Experiment, parse
+from pcp.training.lateness import discount
 from pcp.training.leases import Range, size
 from pcp.training.protocol import Commit, RoundStart
 from pcp.training.recovery import snapshot_of
@@ -241,18 +242,10 @@ class Replay:
 
     def _save(self, record: Mapping[str, Any]) -> None:
         """Keep what a checkpoint holds, if somebody takes it later."""
-        if any(self._takes(event, record["round"]) for event in self._records):
+        after = self._records[record["n"] + 1 :]
+        if any(_takes(event, record["round"]) for event in after):
             held = [self._cast[name].holding.snapshot() for name in record["members"]]
             self._saved[record["round"]] = assembled(record["round"], held)
-
-    def _takes(self, event: Mapping[str, Any], round_: int) -> bool:
-        """Whether somebody may take a checkpoint of this round after a line."""
-        if event["kind"] == "rewind":
-            return event["to"] == round_
-        return event["kind"] == "joined" and (event["source"], event["round"]) == (
-            ledger.CHECKPOINT,
-            round_,
-        )
 
     def _make(self, record: Mapping[str, Any]) -> Made:
         """A committed round once more, with the members of its last attempt."""
@@ -312,8 +305,8 @@ class Replay:
             return {"carried": True, "source": source, "digest": before}
         if name not in self._late:
             return {}
-        age = round_ - self._late[name]
-        return {"carried": True, "weight": self.experiment.late_discount**age}
+        weight = discount(self.experiment, round_ - self._late[name])
+        return {"carried": True, "weight": weight}
 
     def _holder(self, round_: int, digest: str | None) -> str:
         """Where the state of a round can be fetched."""
@@ -331,6 +324,14 @@ class Replay:
     def _steps(self, lease: Sequence[Range]) -> int:
         assert self._corpus is not None
         return size(lease) // quantum(self.experiment, self._corpus.batch)
+
+
+def _takes(event: Mapping[str, Any], round_: int) -> bool:
+    """Whether by this line somebody may take a checkpoint of a round."""
+    if event["kind"] == "rewind":
+        return event["to"] == round_
+    taken = event["kind"] == "joined" and event["source"] == ledger.CHECKPOINT
+    return taken and event["round"] == round_
 
 
 def _events(

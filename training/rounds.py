@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 _MAX_RETRIES = 3
 
 
+def share(at_most: int, speed: float, fastest: float) -> int:
+    """Inner steps of a member while the fastest makes `at_most` (DyLU)."""
+    # The quotient first: v / v is 1, n * v / v may be less than n.
+    return max(1, int(at_most * (speed / fastest)))
+
+
 class Rounds:
     """Runs the rounds of a shepherd, one at a time."""
 
@@ -132,8 +138,7 @@ class Rounds:
         if not (self._experiment.uneven_steps and fastest):
             return dict.fromkeys(names, at_most)
         return {
-            # the quotient first: v / v is 1, n * v / v may be less than n
-            name: max(1, int(at_most * ((speed or fastest) / fastest)))
+            name: share(at_most, speed or fastest, fastest)
             for name, speed in speeds.items()
         }
 
@@ -181,10 +186,8 @@ class Rounds:
         attempt = self.attempt
         if attempt is None or not attempt.slow:
             return
-        joined = attempt.again(self._ledger.progress.epoch + 1)
-        joined.members.append(name)
-        joined.leases[name], joined.retries = lease, attempt.retries
-        self._retry(joined)
+        epoch = self._ledger.progress.epoch + 1
+        self._retry(attempt.again(epoch, joining={name: lease}))
 
     def _launch(self, attempt: Attempt) -> None:
         self._ledger.append(

@@ -26,7 +26,7 @@ from pcp.runtime.transport import format_address
 from pcp.training import constants as constants_of_a_run
 from pcp.training import lateness
 from pcp.training.artifacts import Artifact, Artifacts, CompileFor, lease_pool
-from pcp.training.bundles import meets_inside, trains_alone
+from pcp.training.bundles import meets_inside, on_own_clocks, trains_alone
 from pcp.training.channel import OPEN
 from pcp.training.ending import Ending, Outcome
 from pcp.training.experiment import Experiment
@@ -35,7 +35,7 @@ from pcp.training.ledger import Ledger
 from pcp.training.members import READY, RESTORING, WAITING, Member, Roster
 from pcp.training.metrics import Observer
 from pcp.training.orders import WILDCARDS, Orders, write_control
-from pcp.training.own_clocks import OwnClocks, on_own_clocks
+from pcp.training.own_clocks import OwnClocks
 from pcp.training.protocol import (
     VERSION,
     Computed,
@@ -271,11 +271,11 @@ class Shepherd:
 
     def _choose_rounds(self, manifest: Manifest) -> None:
         """What rounds are like is known with the first bundle."""
+        lateness.check(self.experiment, manifest)
         if on_own_clocks(manifest):
             # pyright reads this file under two names, one for each side of the link.
             self.rounds = OwnClocks(self, manifest.algorithm)  # pyright: ignore
             return
-        lateness.check(self.experiment, manifest)
         self.rounds.alone = trains_alone(manifest)
         self.rounds.meets = meets_inside(manifest)
 

@@ -27,7 +27,7 @@ from pcp.runtime import Endpoint
 from pcp.runtime.protection import Protection
 from pcp.tools.control import give
 from pcp.training import checkpoint as checkpoints
-from pcp.training import own_clocks, tensors
+from pcp.training import lateness, tensors
 from pcp.training.ledger import check, read
 from pcp.training.recovery import shared_of
 from pcp.training.run_folder import RunFolder
@@ -257,8 +257,9 @@ def test_who_is_drained_pushes_what_it_has_begun(tmp_path) -> None:
 
 
 def test_late_results_have_no_meaning_here(tmp_path) -> None:
-    with pytest.raises(ConfigError, match="merged whenever it comes"):
-        own_clocks.check(experiment(tmp_path, **keys(late="next")))
+    exp = experiment(tmp_path, **keys(late="next", algorithm=PUSHES))
+    with pytest.raises(ConfigError, match="'next' does not go with async_local_sgd"):
+        lateness.check(exp, bundle("linear", PUSHES).manifest)
 
 
 class TestProcesses:

@@ -224,6 +224,22 @@ def test_what_was_a_workers_own_is_made_again(tmp_path, algorithm, optimizer, af
     assert made[-1].workers == after
 
 
+def test_a_checkpoint_is_kept_for_who_comes_after_it() -> None:
+    commit = {"kind": "commit", "round": 2}
+    joined = {"kind": "joined", "round": 2, "source": ledgers.CHECKPOINT}
+    saved = {"kind": "checkpoint", "round": 2, "members": []}
+    for lines, kept in (
+        ([commit, joined, saved], []),
+        ([commit, saved, joined], [2]),
+        ([commit, saved, {"kind": "rewind", "to": 2}], [2]),
+        ([commit, saved, joined | {"source": "a"}], []),
+    ):
+        records = [{"n": n} | line for n, line in enumerate(lines)]
+        with closing(Replay(records, lambda exp, target: (BigramTrainer(), ""))) as it:
+            it._save(next(r for r in records if r["kind"] == "checkpoint"))
+            assert list(it._saved) == kept
+
+
 LATE = {"late": "next", "quorum": 2, "grace_seconds": 0.02}
 PUSHES = "async_local_sgd{period=3,lr=0.5,momentum=0.5}"
 
