@@ -93,8 +93,7 @@ class Connection:
         limit = HANDSHAKE_SECONDS
         while not self._over.is_set():
             try:
-                if limit == HANDSHAKE_SECONDS:
-                    self._channel.admit(limit)
+                self._channel.admit(limit)
                 message = self._channel.receive(limit)
             except NotAdmitted as error:
                 self._end(str(error))
