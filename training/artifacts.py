@@ -10,15 +10,18 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from pcp.bundle import Bundle, sha256
 from pcp.errors import BundleError, ConfigError, StateMismatch, nearest
-from pcp.manifest import Manifest
+from pcp.manifest import Manifest, Parameter
 from pcp.runtime.dtypes import numpy_dtype
 from pcp.training import tensors
 from pcp.training.bundles import batch_shape, check_bundle
 from pcp.training.data import Corpus, check_vocabulary
 from pcp.training.experiment import Experiment
 from pcp.training.leases import LeasePool
+from pcp.training.state import unlike
 
 CompileFor = Callable[[str], bytes]
 
@@ -107,21 +110,25 @@ class Artifacts:
 
 def _check_weights(path: str | None, manifest: Manifest) -> None:
     """Refuse initial weights that lack a parameter, or have it in another shape."""
-    arrays = tensors.read(path) if path else {}
-    for parameter in manifest.parameters if path else ():
-        array = arrays.get(parameter.name)
-        if array is None:
+    if not path:
+        return
+    arrays = tensors.read(path)
+    ours = {p.name: _like(p) for p in manifest.parameters}
+    for name, found in unlike(ours, arrays):
+        if found is None:
             raise ConfigError(
-                f"initial_weights: {path} has no tensor {parameter.name!r}."
-                f"{nearest(parameter.name, arrays)}"
+                f"initial_weights: {path} has no tensor {name!r}."
+                f"{nearest(name, arrays)}"
             )
-        kind = numpy_dtype(parameter.dtype)
-        if array.shape != tuple(parameter.shape) or array.dtype != kind:
-            raise ConfigError(
-                f"initial_weights: {parameter.name} is {array.dtype} "
-                f"{list(array.shape)} in {path}, the model's is {kind} "
-                f"{list(parameter.shape)}"
-            )
+        raise ConfigError(
+            f"initial_weights: {name} is {found.dtype} {list(found.shape)} in {path}, "
+            f"the model's is {ours[name].dtype} {list(ours[name].shape)}"
+        )
+
+
+def _like(parameter: Parameter) -> np.ndarray:
+    """An array of its kind, in the room of one element."""
+    return np.broadcast_to(np.zeros((), numpy_dtype(parameter.dtype)), parameter.shape)
 
 
 def _check_same(first: Manifest, second: Manifest, target: str) -> None:

@@ -12,7 +12,7 @@ is that of rank 0, for newcomers to start with, and its private state is `own`, 
 nobody else may take.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pcp.errors import StateMismatch
@@ -49,13 +49,20 @@ def shared_part(arrays: Mapping[str, Any]) -> Arrays:
     return {k: a for k, a in arrays.items() if k.startswith((PARAMETER, OUTER))}
 
 
-def check_like(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """`StateMismatch` unless `new` has all arrays of `old`, of their kind."""
+def unlike(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names of `old` for which `new` has another kind of array, and that, or None."""
     for name, array in old.items():
         other = new.get(name)
         if other is None or other.shape != array.shape or other.dtype != array.dtype:
-            found = "nothing" if other is None else f"{other.dtype} {other.shape}"
-            raise StateMismatch(
-                f"{name}: {found} for a tensor of {array.dtype} {array.shape}; is this "
-                "the state of another model?"
-            )
+            yield name, other
+
+
+def check_like(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """`StateMismatch` unless `new` has all arrays of `old`, of their kind."""
+    for name, other in unlike(old, new):
+        array = old[name]
+        found = "nothing" if other is None else f"{other.dtype} {other.shape}"
+        raise StateMismatch(
+            f"{name}: {found} for a tensor of {array.dtype} {array.shape}; is this "
+            "the state of another model?"
+        )
