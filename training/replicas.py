@@ -24,7 +24,7 @@ from pcp.training.state import (
     REPLICA,
     moved,
 )
-from pcp.training.tensors import Arrays
+from pcp.training.tensors import Arrays, mean
 from pcp.training.trainer import BundleTrainer
 
 _PAIR = ("pair",)
@@ -95,9 +95,5 @@ class ReplicaTrainer(BundleTrainer):
 
 def mean_of(replicas: Sequence[Mapping[str, np.ndarray]]) -> Arrays:
     """The mean of members' replicas, added up in float64 in their order."""
-    means = {}
-    for name in replicas[0]:
-        arrays = [replica[name] for replica in replicas]
-        total = np.sum([a.astype(np.float64) for a in arrays], axis=0)
-        means[name] = (total / len(arrays)).astype(arrays[0].dtype)
-    return means
+    names = replicas[0]
+    return {name: mean([replica[name] for replica in replicas]) for name in names}

@@ -23,7 +23,7 @@ import numpy as np
 from pcp.errors import StateMismatch
 from pcp.training.checkpoint import Checkpoint
 from pcp.training.state import INNER, OWN, PRIVATE, under
-from pcp.training.tensors import Arrays
+from pcp.training.tensors import Arrays, mean, summed
 
 WEIGHT = "weight"
 _Group = list[np.ndarray]
@@ -69,26 +69,23 @@ def _kept(group: _Group, weights: _Group, workers: int) -> _Group:
 
 
 def _mean(group: _Group, weights: _Group, workers: int) -> _Group:
-    return _alike(np.mean(_wide(group), axis=0), group, workers)
+    return _alike(mean(group), group, workers)
 
 
 def _in_flight(group: _Group, weights: _Group, workers: int) -> _Group:
     """The mean by weights, which is what the next exchange makes of it."""
     total = sum(map(float, weights))
-    parts = [float(w) * a for w, a in zip(weights, _wide(group), strict=True)]
-    return _alike(np.sum(parts, axis=0) / (total or 1.0), group, workers)
+    pairs = zip(weights, group, strict=True)
+    sent = summed(float(w) * np.asarray(a, np.float64) for w, a in pairs)
+    return _alike(sent / (total or 1.0), group, workers)
 
 
 def _share(group: _Group, weights: _Group, workers: int) -> _Group:
-    return _alike(np.sum(_wide(group), axis=0) / workers, group, workers)
+    return _alike(summed(group) / workers, group, workers)
 
 
 def _alike(array: Any, group: _Group, workers: int) -> _Group:
     return [np.array(array, group[0].dtype) for _ in range(workers)]
-
-
-def _wide(group: _Group) -> _Group:
-    return [np.asarray(array, np.float64) for array in group]
 
 
 def rejoining(fetched: Arrays, held: Arrays, index: int) -> Arrays:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,20 @@ def digest(arrays: Mapping[str, np.ndarray]) -> str:
         result.update(f"{name}\0{array.dtype}\0{array.shape}\0".encode())
         result.update(array.reshape(-1).view(np.uint8).data)
     return result.hexdigest()
+
+
+def summed(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    """The sum of arrays of one shape, in float64, one after another."""
+    rest = iter(arrays)
+    total = np.array(next(rest), np.float64)
+    for array in rest:
+        total += np.asarray(array, np.float64)
+    return total
+
+
+def mean(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Their mean, added up in float64 in their order, in the dtype of the first."""
+    return np.array(summed(arrays) / len(arrays), arrays[0].dtype)
 
 
 def to_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
