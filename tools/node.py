@@ -72,6 +72,7 @@ def _main(argv: Sequence[str]) -> None:
         raise UsageError("--scale: at least one worker")
     jobs.check_backend(flags.backend)
     protection(flags)  # what is wrong with it is told once, and not by each worker
+    log = jobs.stamped("node")
     manager = NodeManager(
         flags.scale,
         worker_command(
@@ -83,10 +84,12 @@ def _main(argv: Sequence[str]) -> None:
             data=flags.data,
             protected=protection_arguments(flags),
         ),
-        log=jobs.stamped("node"),
+        log=log,
         spawn=spawner(),
     )
     jobs.stop_on_signals(lambda number: manager.stop(number))
+    many = "worker" if flags.scale == 1 else "workers"
+    log(f"{flags.scale} {many} for the shepherd at {flags.host}:{flags.port}")
     manager.start()
     manager.wait()
     manager.result()

@@ -103,7 +103,7 @@ class Link:
                 thread.join(5.0)
 
     def _run(self) -> None:
-        pause, since = FIRST_PAUSE, time.monotonic()
+        pause, since, told = FIRST_PAUSE, time.monotonic(), False
         draw = random.Random()  # the process's own belongs to the main thread
         while not self._closing.is_set():
             try:
@@ -119,11 +119,14 @@ class Link:
                     return
                 if self._channel is not None:  # it was up: count from now
                     self._log(f"lost the shepherd: {error}; dialling again")
-                    pause, since = FIRST_PAUSE, time.monotonic()
+                    pause, since, told = FIRST_PAUSE, time.monotonic(), True
                     self._channel = None
                 if time.monotonic() - since > self._timing.patience:
                     self._failed(error)
                     return
+                if not told:
+                    told, patience = True, self._timing.patience
+                    self._log(f"{error}; trying again, for {patience:g} s")
             # A little randomness, so that workers do not dial all at once.
             self._closing.wait(pause * draw.uniform(0.7, 1.0))
             pause = min(LONGEST_PAUSE, pause * 2)

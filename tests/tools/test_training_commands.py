@@ -126,6 +126,16 @@ def test_a_worker_without_a_shepherd_gives_up(folder, capsys):
     assert "no shepherd at 127.0.0.1" in _one_line(capsys)
 
 
+def test_a_node_says_whom_it_tries_to_reach():
+    port = free_port()
+    with Processes() as processes:
+        line = ["--node-manager", "--port", port, "--device", "local-sync"]
+        node = processes.start("pcp.tools.cli", *line)
+        node.wait_for(f"1 worker for the shepherd at 127.0.0.1:{port}", 30)
+        said = node.wait_for("trying again, for 300 s", 30)
+        assert f"no shepherd at 127.0.0.1:{port}" in said
+
+
 def test_the_schema_is_json(capsys):
     assert main(["schema"]) == 0
     assert json.loads(capsys.readouterr().out)["properties"]["tau"]
