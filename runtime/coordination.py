@@ -10,7 +10,13 @@ import threading
 import time
 from typing import Any
 
-from pcp.errors import PeerLost, ProtocolError, RuntimeFault, Timeout
+from pcp.errors import (
+    CollectiveAborted,
+    PeerLost,
+    ProtocolError,
+    RuntimeFault,
+    Timeout,
+)
 from pcp.runtime import keys, transport
 from pcp.runtime.agent import Agent
 from pcp.runtime.coordinator import MAX_CONTROL, greeting
@@ -52,10 +58,13 @@ class Coordination:
         self._loop.call(self._listen)
 
     def close(self) -> None:
-        """Leave: the others go on."""
+        """Leave: the others go on, and who waits for a renewal here does not."""
         if self._closed.is_set():
             return
         self._closed.set()
+        if self.fault is None:
+            self.fault = CollectiveAborted("this member closed its communicator")
+            self.renewals.put(("fault", {}))
 
         def leave() -> None:
             if self._link is not None:
@@ -107,13 +116,16 @@ class Coordination:
         self._link = None
         if self._closed.is_set() or self.fault is not None:
             return
+        # Who took the connection and said nothing is not to be asked without pause.
+        pause = 0.0 if self._until is None else _REDIAL_SECONDS
         if self._until is None:
             self._until = time.monotonic() + self._patience
         if time.monotonic() > self._until:
             self._give_up(PeerLost(f"no coordinator at {self.address}: {error}"))
             return
+        again = (self._until, pause)
         threading.Thread(
-            target=self._redial, args=(self._until,), daemon=True, name="pcp-redial"
+            target=self._redial, args=again, daemon=True, name="pcp-redial"
         ).start()
 
     # Inside.
@@ -134,9 +146,10 @@ class Coordination:
                 self.lost(link, PeerLost(f"it was silent for {quiet:.1f} s"))
         self._loop.later(min(1.0, self._silence / 4), self._listen)
 
-    def _redial(self, deadline: float) -> None:
+    def _redial(self, deadline: float, pause: float = 0.0) -> None:
         """Try until somebody listens there. In a thread of its own."""
-        while not self._closed.is_set():
+        while not self._closed.wait(pause):
+            pause = _REDIAL_SECONDS
             left = deadline - time.monotonic()
             try:
                 wait = max(0.05, min(left, 5.0))
@@ -152,12 +165,14 @@ class Coordination:
                         PeerLost(f"no coordinator at {self.address}: {error}")
                     )
                     return
-                self._closed.wait(_REDIAL_SECONDS)
                 continue
-            self._loop.ask(lambda sock=sock: self._adopt(sock))
+            self._loop.call(self._adopt, sock)
             return
 
     def _adopt(self, sock: transport.Wire) -> None:
+        if self._closed.is_set():
+            sock.close()
+            return
         link = TcpLink(self._loop, sock, self, f"the coordinator at {self.address}")
         self._link = link
         hello = greeting(self.agent.name, self._endpoint.address, self.agent.past())
@@ -166,7 +181,7 @@ class Coordination:
     def _say(self, what: str, facts: dict[str, Any]) -> None:
         if self.fault is not None and what == "ask":
             # Not within the asking operation, which is in the middle of something.
-            self._loop.call(self._abandon, self.fault)
+            self._loop.call(self._abandon)
             return
         # Without a connection nothing is lost: `past` and `ask_again` say it later.
         if self._link is not None:
@@ -188,9 +203,9 @@ class Coordination:
         self._endpoint.cancel(str(fault))
         self.renewals.put(("fault", {}))
         if self.agent.group is not None:
-            self._loop.call(self._abandon, fault)
+            self._loop.call(self._abandon)
 
-    def _abandon(self, fault: RuntimeFault) -> None:
+    def _abandon(self) -> None:
         """Nobody will decide: what is in doubt ends with an error.
 
         Also what is found to be in doubt after that: when the vote of a peer is
