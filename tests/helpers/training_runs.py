@@ -7,6 +7,7 @@ from datetime import datetime
 from helpers.bigram import BigramTrainer, bundle
 
 from pcp.runtime import Endpoint
+from pcp.tools.control import give
 from pcp.training.experiment import parse
 from pcp.training.metrics import Quiet
 from pcp.training.run_folder import RunFolder
@@ -99,6 +100,11 @@ def start_worker(port, name, pause=0.0, log=lambda text: None, **identity):
         log,
     )
     return Background(worker.run)
+
+
+def order(shepherd, action, **values):
+    """Give it an operator's order; what it says."""
+    return give(shepherd.folder.path, {"action": action, **values}, None, 10.0)
 
 
 def run(exp, workers=2, folder=None, pause=0.0):

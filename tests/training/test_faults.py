@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from helpers.processes import Processes, free_port
+from helpers.processes import free_port
 from helpers.training_runs import Background, experiment, start_shepherd
 
 from pcp.training import checkpoint as checkpoints
@@ -14,12 +14,6 @@ from pcp.training import metrics
 from pcp.training.ledger import check, read
 
 WORKER, SHEPHERD = "helpers.bigram", "helpers.shepherd_process"
-
-
-@pytest.fixture
-def processes():
-    with Processes() as started:
-        yield started
 
 
 def _finish(shepherd, watcher, thread, crew, rounds):

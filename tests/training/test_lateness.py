@@ -1,36 +1,31 @@
 """Late results: what a member did after the round went on without it."""
 
-import time
-
 import numpy as np
 import pytest
-from helpers.crews import Crew, crew_member, load_bundle, slowly
+from helpers.crews import Crew, checkpoint_of, crew_member, slowly, stepping
 from helpers.ledger_oracle import parameters, parts, weighted_nesterov
 from helpers.outer_models import bundle
 from helpers.processes import free_port
 from helpers.training_runs import Background, experiment, start_shepherd
+from helpers.worlds import eventually
 
 from pcp.errors import ConfigError
-from pcp.training import checkpoint as checkpoints
-from pcp.training import lateness, tensors
+from pcp.training import lateness
 from pcp.training.ledger import check, read
-from pcp.training.recovery import shared_of
 from pcp.training.run_folder import RunFolder
 
 KEYS = {"vocabulary_size": 128, "tau": 2, "checkpoint_every": 4, "late": "next"}
 
 
-def run(tmp_path, algorithm, loaders, **more):
+def run(tmp_path, algorithm, loaders, dead=(), **more):
     content = bundle("linear", algorithm).to_bytes()
     exp = experiment(tmp_path, **(KEYS | more))
-    crew = Crew(exp, RunFolder.at(tmp_path / "run", exp), content, 3, loaders)
-    outcome = crew.run.finish(60)
-    for worker in crew.workers:
-        worker.finish(20)
-    saved = checkpoints.load(outcome.checkpoint)
-    assert tensors.digest(shared_of(saved)) == saved.info["digest"]
-    check(crew.shepherd.folder.ledger)
-    return crew, saved
+    crew = Crew(exp, tmp_path / "run", content, 3, loaders)
+    return crew, crew.finish(dead)
+
+
+def kinds(ledger):
+    return [record["kind"] for record in read(ledger)[0]]
 
 
 def test_late_deltas_count_in_the_next_round_at_a_discount(tmp_path) -> None:
@@ -44,8 +39,7 @@ def test_late_deltas_count_in_the_next_round_at_a_discount(tmp_path) -> None:
         grace_seconds=0.02,
         late_discount=0.5,
     )
-    ledger = crew.shepherd.folder.ledger
-    rounds = parts(ledger, crew.shepherd.experiment)
+    rounds = parts(crew.ledger, crew.shepherd.experiment)
     ages = [part.age for members in rounds for part in members]
     assert sum(age > 0 for age in ages) >= 2, "nothing was late"
     found = parameters(saved)
@@ -54,38 +48,31 @@ def test_late_deltas_count_in_the_next_round_at_a_discount(tmp_path) -> None:
     other = weighted_nesterov(rounds, 0.5, 0.5)
     assert np.abs(other - found).max() > 1e-4, "the discount makes no difference"
     # Nobody's samples went back to the pool: the slow one's were used.
-    kinds = [record["kind"] for record in read(ledger)[0]]
-    assert "returned" not in kinds
+    assert "returned" not in kinds(crew.ledger)
 
 
 @pytest.mark.slow
 def test_who_dies_while_it_is_late_gives_its_samples_back(tmp_path) -> None:
-    def dying(content):
-        trainer, made = load_bundle(content), []
+    ledger = tmp_path / "run" / "ledger.jsonl"
 
-        def step(batches):
-            made.append(1)
-            time.sleep(0.25)
-            raise SystemExit("killed")
+    def dies(number):
+        eventually(lambda: "late" in kinds(ledger), 30)
+        raise SystemExit("killed")
 
-        trainer.step = step
-        return trainer
-
-    content = bundle("linear", "diloco{lr=0.5,momentum=0.5}").to_bytes()
-    keys = KEYS | {"outer_loop_steps": 12, "quorum": 2, "grace_seconds": 0.02}
-    exp = experiment(tmp_path, **keys)
-    loaders = [slowly(0.02), slowly(0.02), dying]
-    crew = Crew(exp, RunFolder.at(tmp_path / "run", exp), content, 3, loaders)
-    outcome = crew.run.finish(60)
-    ledger = crew.shepherd.folder.ledger
-    kinds = [record["kind"] for record in read(ledger)[0]]
-    assert kinds.count("late") == kinds.count("returned") == 1
-    assert check(ledger).rounds == 12
-    saved = checkpoints.load(outcome.checkpoint)
-    wanted = weighted_nesterov(parts(ledger, exp), 0.5, 0.5)
+    crew, saved = run(
+        tmp_path,
+        "diloco{lr=0.5,momentum=0.5}",
+        [slowly(0.02), slowly(0.02), stepping(dies)],
+        dead=[2],
+        outer_loop_steps=12,
+        quorum=2,
+        grace_seconds=0.02,
+    )
+    assert kinds(ledger).count("late") == kinds(ledger).count("returned") == 1
+    rounds = parts(ledger, crew.shepherd.experiment)
+    assert len(rounds) == 12
+    wanted = weighted_nesterov(rounds, 0.5, 0.5)
     np.testing.assert_allclose(parameters(saved), wanted, rtol=0, atol=2e-6)
-    for worker in crew.workers[:2]:
-        worker.finish(20)
 
 
 def test_another_shepherd_gives_back_what_was_late(tmp_path) -> None:
@@ -113,7 +100,7 @@ def test_another_shepherd_gives_back_what_was_late(tmp_path) -> None:
     assert list(first.ledger.progress.late) == ["w2"]
     before = len(read(folder.ledger)[0])
     _, _, thread = start_shepherd(exp, folder, **given)
-    saved = checkpoints.load(thread.finish(30).checkpoint)
+    saved = checkpoint_of(thread.finish(30))
     assert [worker.finish(20) for worker in crew] == ["the run is complete"] * 3
     returned, *_ = (
         r for r in read(folder.ledger)[0][before:] if r["kind"] != "started"

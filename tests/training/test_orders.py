@@ -5,7 +5,7 @@ import stat
 import time
 
 import pytest
-from helpers.training_runs import experiment, start_shepherd, start_worker
+from helpers.training_runs import experiment, order, start_shepherd, start_worker
 
 from pcp.errors import ConfigError
 from pcp.tools.control import give
@@ -23,13 +23,9 @@ def _start(folder, workers=2, rounds=12, **keys):
     return shepherd, watcher, thread, crew
 
 
-def _order(shepherd, action, **values):
-    return give(shepherd.folder.path, {"action": action, **values}, None, 5.0)
-
-
 def test_no_round_begins_while_a_run_is_paused(tmp_path):
     shepherd, _watcher, thread, crew = _start(tmp_path)
-    _order(shepherd, "pause")
+    order(shepherd, "pause")
     until = time.monotonic() + 10
     while shepherd.status()["phase"] != "paused":
         assert time.monotonic() < until
@@ -37,7 +33,7 @@ def test_no_round_begins_while_a_run_is_paused(tmp_path):
     reached = shepherd.committed
     time.sleep(0.3)
     assert shepherd.committed == reached < 12
-    _order(shepherd, "resume")
+    order(shepherd, "resume")
     assert thread.finish().rounds == 12
     for worker in crew:
         worker.finish(10)
@@ -46,7 +42,7 @@ def test_no_round_begins_while_a_run_is_paused(tmp_path):
 
 def test_steps_change_from_the_next_round_on(tmp_path):
     shepherd, watcher, thread, crew = _start(tmp_path)
-    assert "7 inner steps" in _order(shepherd, "steps", steps=7)
+    assert "7 inner steps" in order(shepherd, "steps", steps=7)
     thread.finish()
     for worker in crew:
         worker.finish(10)
@@ -60,12 +56,12 @@ def test_steps_change_from_the_next_round_on(tmp_path):
 def test_a_drained_worker_leaves_and_the_others_go_on(tmp_path):
     shepherd, watcher, thread, crew = _start(tmp_path, validate_every=1)
     leaving = next(m.name for m in shepherd.roster if m.index == 1)
-    assert "worker 1 leaves" in _order(shepherd, "drain", worker=1)
+    assert "worker 1 leaves" in order(shepherd, "drain", worker=1)
     assert crew[int(leaving[1])].finish(10) == "drained by the operator"
     with pytest.raises(ConfigError, match="worker 0 is the last one"):
-        _order(shepherd, "drain", worker=0)
+        order(shepherd, "drain", worker=0)
     with pytest.raises(ConfigError, match="there is no worker 5; there is 0"):
-        _order(shepherd, "drain", worker=5)
+        order(shepherd, "drain", worker=5)
     assert thread.finish().rounds == 12
     assert watcher.rounds[-1].workers == 1
     assert not any("lacks a share" in line for line in watcher.lines)
@@ -75,7 +71,7 @@ def test_a_drained_worker_leaves_and_the_others_go_on(tmp_path):
 
 def test_a_cancelled_run_is_saved_and_can_go_on(tmp_path):
     shepherd, _watcher, thread, crew = _start(tmp_path)
-    _order(shepherd, "cancel")
+    order(shepherd, "cancel")
     outcome = thread.finish()
     assert outcome.cancelled
     assert outcome.rounds < 12
@@ -115,7 +111,7 @@ def test_only_who_can_read_the_folder_gives_orders(tmp_path):
     with pytest.raises(ConfigError, match="the key is not this run's"):
         give(other, {"action": "cancel"}, None, 5.0)
     with pytest.raises(ConfigError, match="at least 1"):
-        _order(shepherd, "steps", steps=0)
+        order(shepherd, "steps", steps=0)
     assert thread.finish().rounds == 12
     for worker in crew:
         worker.finish(10)

@@ -6,21 +6,19 @@ import time
 from contextlib import closing
 
 import pytest
-from helpers import crews, outer_models
+from helpers import outer_models
 from helpers.bigram import BigramTrainer
 from helpers.bigram import bundle as bigram
-from helpers.crews import load_bundle, slowly
+from helpers.crews import Crew, Hasty, load_bundle, slowly
 from helpers.processes import Processes, free_port
-from helpers.resumed_runs import Crew, bundle, keys, trainer_of
-from helpers.training_runs import experiment, start_shepherd
+from helpers.resumed_runs import bundle, keys
+from helpers.training_runs import experiment, order, start_shepherd
 
 from pcp.bundle import sha256
 from pcp.errors import StateMismatch
-from pcp.tools.control import give
 from pcp.training import ledger as ledgers
 from pcp.training.ledger import read
 from pcp.training.replay import Replay
-from pcp.training.run_folder import RunFolder
 
 WORKER, SHEPHERD = "helpers.bigram", "helpers.shepherd_process"
 SLOW = pytest.mark.slow
@@ -30,16 +28,6 @@ def replay(path, load=lambda exp, target: (BigramTrainer(), sha256(bigram()))):
     """All rounds of a ledger made again, and the notes."""
     with closing(Replay(read(path)[0], load)) as again:
         return list(again.rounds()), again.notes
-
-
-@pytest.fixture
-def processes():
-    with Processes() as started:
-        yield started
-
-
-def _order(shepherd, action, **values):
-    give(shepherd.folder.path, {"action": action, **values}, None, 10.0)
 
 
 def _rounds(watcher, number):
@@ -53,7 +41,7 @@ def _ready(shepherd, count):
     while len(shepherd.roster.holders(shepherd.committed)) != count:
         assert time.monotonic() < until, shepherd.status()
         time.sleep(0.01)
-    _order(shepherd, "resume")
+    order(shepherd, "resume")
 
 
 def test_a_run_with_deaths_newcomers_and_orders_is_made_again(tmp_path, processes):
@@ -63,14 +51,14 @@ def test_a_run_with_deaths_newcomers_and_orders_is_made_again(tmp_path, processe
     watcher.wait_for_round(2)
     crew[0].signal(signal.SIGKILL)
     _rounds(watcher, 1)
-    _order(shepherd, "steps", steps=6)
-    _order(shepherd, "pause")
+    order(shepherd, "steps", steps=6)
+    order(shepherd, "pause")
     crew[0] = processes.start(WORKER, "d", shepherd.port, 0.01)
     _ready(shepherd, 3)
     _rounds(watcher, 2)
     crew[1].signal(signal.SIGKILL)
     _rounds(watcher, 2)
-    _order(shepherd, "cancel")
+    order(shepherd, "cancel")
     thread.finish()
     made, notes = replay(shepherd.folder.ledger)
     assert notes == []
@@ -135,12 +123,12 @@ def test_a_worker_that_lost_touch_keeps_its_inner_state(
     try:
         _rounds(watcher, 3)
         assert watcher.rounds[-1].workers == 1
-        _order(shepherd, "pause")
+        order(shepherd, "pause")
     finally:
         crew[0].signal(signal.SIGCONT)
     _ready(shepherd, 2)
     _rounds(watcher, 2)
-    _order(shepherd, "cancel")
+    order(shepherd, "cancel")
     thread.finish()
     assert watcher.rounds[-1].workers == 2
     path = shepherd.folder.ledger
@@ -212,11 +200,13 @@ def test_what_was_a_workers_own_is_made_again(tmp_path, algorithm, optimizer, af
         arguments = (tmp_path, tmp_path / "code", 3, 2, json.dumps(given))
         doomed = started.start("helpers.resumed_runs", *arguments)
         assert doomed.wait(60) == -signal.SIGKILL, doomed.text
-    crew = Crew(tmp_path / "run", content, after, experiment(tmp_path, **given))
+    if after < 3:  # who does not come back is waited for, but not for long
+        given |= {"heartbeat_limit_seconds": 0.6}
+    exp = experiment(tmp_path, **given)
+    crew = Crew(exp, tmp_path / "run", content, after, shepherd=Hasty)
     assert crew.finish().round == 5
     made, notes = replay(
-        tmp_path / "run" / "ledger.jsonl",
-        lambda exp, target: (trainer_of(content), sha256(content)),
+        crew.ledger, lambda exp, target: (load_bundle(content), sha256(content))
     )
     assert notes == []
     assert [m.difference() for m in made if not m.same] == []
@@ -252,15 +242,12 @@ def test_what_came_late_is_made_again(tmp_path, algorithm, more):
     given = {"vocabulary_size": 128, "tau": 2, "checkpoint_every": 4}
     exp = experiment(tmp_path, outer_loop_steps=12, max_epochs=100, **given, **more)
     pauses = [slowly(pause) for pause in (0.02, 0.03, 0.12)]
-    folder = RunFolder.at(tmp_path / "run", exp)
-    crew = crews.Crew(exp, folder, content, 3, pauses)
-    crew.run.finish(60)
-    for worker in crew.workers:
-        worker.finish(20)
-    kinds = {record["kind"] for record in read(folder.ledger)[0]}
+    crew = Crew(exp, tmp_path / "run", content, 3, pauses)
+    crew.finish()
+    kinds = {record["kind"] for record in read(crew.ledger)[0]}
     assert kinds & {"late", "lease"}
     made, notes = replay(
-        folder.ledger, lambda exp, target: (load_bundle(content), sha256(content))
+        crew.ledger, lambda exp, target: (load_bundle(content), sha256(content))
     )
     assert notes == []
     assert [m.difference() for m in made if not m.same] == []

@@ -4,17 +4,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from helpers.crews import Crew, load_bundle
 from helpers.outer_models import BLOCK, batches, bundle, gradients, play
-from helpers.training_runs import Background, experiment, start_shepherd
+from helpers.training_runs import experiment
 
-from pcp.bundle import Bundle
 from pcp.passes.outer.spec import Eager
-from pcp.runtime import Endpoint
 from pcp.runtime.pairing import partners
-from pcp.training import checkpoint as checkpoints
-from pcp.training.loading import load
 from pcp.training.recovery import snapshot_of
-from pcp.training.worker import Identity, Worker
 
 RATE, H, ROUNDS = 0.125, 3, 4
 NAMES = ("h.0.w", "h.1.v")
@@ -143,14 +139,14 @@ def test_a_run_keeps_every_replica_and_shows_their_mean(tmp_path) -> None:
     keys = {"tau": H, "vocabulary_size": 128, "checkpoint_every": 2}
     exp = experiment(tmp_path, outer_loop_steps=2, **keys)
     code = bundle("quadratic", "noloco").to_bytes()
-    shepherd, saved = run(exp, code, None)
+    saved = Crew(exp, tmp_path / "run", code, 3).finish()
     assert len(saved.private) == 3
     for name in NAMES:
         mine = [own[f"replica.{name}"] for own in saved.private]
         assert np.abs(mine[0] - mine[1]).max() > 0
         mean = np.mean(np.array(mine, np.float64), axis=0).astype(np.float32)
         np.testing.assert_array_equal(saved.parameters[name], mean)
-    trainer = load(Bundle.from_bytes(code), "local-sync", None)
+    trainer = load_bundle(code)
     for index, wanted in ((1, saved.private[1]["replica.h.0.w"]), (7, None)):
         trainer.restore(snapshot_of(saved), index)
         mean = saved.parameters["h.0.w"]
@@ -158,24 +154,6 @@ def test_a_run_keeps_every_replica_and_shows_their_mean(tmp_path) -> None:
         np.testing.assert_array_equal(found, mean if wanted is None else wanted)
     trainer.close()
     longer = exp.model_copy(update={"outer_loop_steps": 4})
-    _, again = run(longer, code, shepherd.folder)
+    again = Crew(longer, tmp_path / "run", code, 3).finish()
     assert again.round == 4
     assert again.outer["rounds"] == 4
-
-
-def run(exp, code: bytes, folder):
-    """A run of three workers in threads, and its last checkpoint."""
-    shepherd, _, thread = start_shepherd(exp, folder, lambda target: code, workers=3)
-
-    def work(name: str) -> str:
-        def loaded(content: bytes):
-            return load(Bundle.from_bytes(content), "local-sync", None)
-
-        identity = Identity(name, "127.0.0.1", shepherd.port)
-        endpoint = Endpoint.listen("127.0.0.1:0")
-        return Worker(identity, endpoint, loaded, lambda line: None).run()
-
-    crew = [Background(lambda i=i: work(f"w{i}")) for i in range(3)]
-    outcome = thread.finish(60)
-    assert [worker.finish(20) for worker in crew] == ["the run is complete"] * 3
-    return shepherd, checkpoints.load(outcome.checkpoint)

@@ -5,8 +5,9 @@ import signal
 
 import numpy as np
 import pytest
+from helpers.crews import Crew, Hasty, load_bundle
 from helpers.processes import Processes
-from helpers.resumed_runs import Crew, bundle, keys, trainer_of
+from helpers.resumed_runs import bundle, keys
 from helpers.training_runs import experiment
 
 from pcp.training import tensors
@@ -59,6 +60,17 @@ def _same(mine, theirs) -> None:
                 assert tensors.digest(one) == tensors.digest(two), (what, rank, name)
 
 
+def _finished(exp, folder, content, workers, *, alone=False, **more):
+    """The last checkpoint of a run in which all took part in each round.
+
+    Or the first one, `alone`.
+    """
+    crew = Crew(exp, folder, content, workers, shepherd=Hasty, **more)
+    saved = crew.finish()
+    assert set(crew.sizes()) == {1 if alone else workers}
+    return saved
+
+
 @pytest.mark.parametrize(("algorithm", "optimizer"), list(_cases()))
 def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, algorithm, optimizer):
     """Everything dies behind the checkpoint of round 2, with round 3 under way."""
@@ -72,8 +84,9 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, algorithm, optimi
         assert doomed.wait(60) == -signal.SIGKILL, doomed.text
     before = [r["kind"] for r in read(tmp_path / "run" / "ledger.jsonl")[0]]
     assert "end" not in before
-    resumed = Crew(tmp_path / "run", content, 3, exp).finish()
-    unbroken = Crew(tmp_path / "unbroken", content, 3, exp).finish()
+    alone = algorithm == "snoo"
+    resumed = _finished(exp, tmp_path / "run", content, 3, alone=alone)
+    unbroken = _finished(exp, tmp_path / "unbroken", content, 3, alone=alone)
     assert resumed.round == 5
     _same(resumed, unbroken)
     assert check(tmp_path / "run" / "ledger.jsonl").pending == 0
@@ -86,7 +99,7 @@ def _stopped(tmp_path, workers):
     """A run of two rounds, complete; the code, and an experiment of five rounds."""
     content = bundle(*RESIDUAL)
     short = experiment(tmp_path, **keys(outer_loop_steps=2))
-    saved = Crew(tmp_path / "run", content, workers, short).finish()
+    saved = _finished(short, tmp_path / "run", content, workers)
     assert len(saved.private) == workers
     return content, experiment(tmp_path, **keys()), saved
 
@@ -98,9 +111,26 @@ def test_a_worker_that_comes_late_finds_what_was_its_own(tmp_path):
     def between(crew):
         crew.wait(lambda: crew.shepherd.roster.holders(2))
 
-    resumed = Crew(tmp_path / "run", content, 2, exp, between=between).finish()
-    unbroken = Crew(tmp_path / "unbroken", content, 2, exp).finish()
+    resumed = _finished(exp, tmp_path / "run", content, 2, between=between)
+    unbroken = _finished(exp, tmp_path / "unbroken", content, 2)
     _same(resumed, unbroken)
+
+
+def _noting(states: list):
+    """Loads a trainer that notes what is its own each time that it took a state."""
+
+    def loaded(content):
+        trainer = load_bundle(content)
+        restore = trainer.restore
+
+        def noted(snapshot, index):
+            restore(snapshot, index)
+            states.append(dict(trainer.private))
+
+        trainer.restore = noted
+        return trainer
+
+    return loaded
 
 
 @pytest.mark.parametrize(
@@ -109,12 +139,14 @@ def test_a_worker_that_comes_late_finds_what_was_its_own(tmp_path):
 def test_other_numbers_of_workers_share_out_what_was_not_sent(tmp_path, before, after):
     """Through the shepherd: what the workers begin with adds up to what was saved."""
     content, exp, saved = _stopped(tmp_path, before)
-    crew = Crew(tmp_path / "run", content, after, exp)
+    restored: list[list] = [[] for _ in range(after)]
+    loaders = [_noting(states) for states in restored]
+    crew = Crew(exp, tmp_path / "run", content, after, loaders, shepherd=Hasty)
     found = crew.finish()
     assert found.round == 5
     assert len(found.private) == after
     assert any(f"shared out among {after}" in line for line in crew.watcher.lines)
-    begun = [states[-1] for states in crew.restored]
+    begun = [states[-1] for states in restored]
     for name in saved.private[0]:
         sums = [
             np.sum([own[name].astype(np.float64) for own in group], axis=0)
@@ -128,7 +160,7 @@ def test_other_numbers_of_workers_share_out_what_was_not_sent(tmp_path, before, 
 def test_a_worker_takes_another_program_with_all_that_it_holds(tmp_path):
     """As when a shepherd comes back with another learning rate."""
     content, _, saved = _stopped(tmp_path, 2)
-    first, second = trainer_of(content), trainer_of(content)
+    first, second = load_bundle(content), load_bundle(content)
     holding = Holding()
     holding.load(first)
     first.restore(snapshot_of(saved), 1)
