@@ -3,8 +3,9 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from pcp.errors import PcpError
 
@@ -12,6 +13,9 @@ Process = subprocess.Popen[str]
 
 #: Starts the process of a rank, which is to meet the others at an address.
 Start = Callable[[int, str], Process]
+
+#: Gets a line that a process printed.
+Hear = Callable[[str], None]
 
 
 def start(command: Sequence[str], rank: int, address: str) -> Process:
@@ -23,19 +27,32 @@ def start(command: Sequence[str], rank: int, address: str) -> Process:
 
 
 @contextmanager
-def ranks(count: int, start: Start, prefix: str) -> Iterator[Sequence[Process]]:
+def ranks(
+    count: int, start: Start, prefix: str, hear: Hear | None = None
+) -> Iterator[Sequence[Process]]:
     """Processes that met where rank 0 listens; all have ended behind the block.
 
     Rank 0 prints its address behind `prefix`. Raises `PcpError` if it ends before.
+    What it prints after that `hear` gets, line by line and in a thread, or who reads
+    its output inside the block.
     """
     running: list[Process] = []
+    listening = None
     try:
         running.append(start(0, "127.0.0.1:0"))
         address = _meeting(running[0], prefix)
+        if hear is not None:
+            listening = threading.Thread(target=_listen, args=(running[0], hear))
+            listening.start()
         running += (start(rank, address) for rank in range(1, count))
         yield running
     finally:
         _end(running)
+        if listening is not None:
+            listening.join()
+        for process in running:
+            if process.stdout:
+                process.stdout.close()
 
 
 def _meeting(first: Process, prefix: str) -> str:
@@ -45,6 +62,14 @@ def _meeting(first: Process, prefix: str) -> str:
         if line.startswith(prefix):
             return line.removeprefix(prefix).strip()
     raise PcpError("rank 0 ended before it listened; its error stands above")
+
+
+def _listen(process: Process, hear: Hear) -> None:
+    """Read on where nobody wants to hear it: a full pipe would hold the process up."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        with suppress(BrokenPipeError):
+            hear(line)
 
 
 def _end(running: Sequence[Process]) -> None:
@@ -58,5 +83,3 @@ def _end(running: Sequence[Process]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        if process.stdout:
-            process.stdout.close()

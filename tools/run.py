@@ -9,9 +9,9 @@ two devices hold the same part. A training bundle is trained for some steps by
 
     pcp run model.pcp --steps 100 --inputs batches.npz --out trained.npz
 
-from the values of `@init`: what a step leaves of parameters and state the next one
-takes. A data tensor may hold several batches, along one more dimension in front. The
-result holds `losses`, the parameters and the optimizer's state.
+from the values of `@init`, saying the loss of each: what a step leaves of parameters
+and state the next one takes. A data tensor may hold several batches, along one more
+dimension in front. The result holds `losses`, the parameters and the optimizer's state.
 
 To start the processes on machines of their own, say on each
 
@@ -29,6 +29,7 @@ import zlib
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -221,12 +222,20 @@ def _train(
     else:
         given = _read(flags.inputs)
     batches = [steps.batch_of(manifest, given, i) for i in range(flags.steps)]
+    losses = []
     try:
         training.start(flags.seed, given)
-        losses = [training.step(batch) for batch in batches]
+        for number, batch in enumerate(batches, 1):
+            losses.append(training.step(batch))
+            if not flags.rank:  # all members have the same loss
+                _say_loss(number, flags.steps, losses[-1])
         return [np.stack(losses), *training.values()]
     finally:
         training.close()
+
+
+def _say_loss(number: int, count: int, loss: np.ndarray) -> None:
+    print(f"step {number}/{count}: loss {float(loss):.6g}", flush=True)
 
 
 def _report(flags: Namespace, results: Sequence[np.ndarray], how: str = "") -> None:
@@ -344,7 +353,8 @@ def _processes(flags: Namespace, name: str, outs: Sequence[Path]) -> None:
     def start(rank: int, address: str) -> processes.Process:
         return processes.start(_command(flags, name, outs[rank]), rank, address)
 
-    with processes.ranks(len(outs), start, ADDRESS) as running:
+    hear = partial(print, end="", flush=True)
+    with processes.ranks(len(outs), start, ADDRESS, hear) as running:
         _wait(running)
 
 

@@ -38,3 +38,21 @@ def test_rank_0_that_ends_first() -> None:
         processes.ranks(2, start, MEETING),
     ):
         pass
+
+
+def test_what_rank_0_says_is_heard_and_does_not_fill_the_pipe() -> None:
+    line = "x" * 100
+    code = f"print('{MEETING}here')\nfor _ in range(2000): print({line!r})"
+    heard = []
+    with processes.ranks(1, lambda *_: _python(code), MEETING, heard.append) as running:
+        assert running[0].wait(30) == 0
+    assert heard == 2000 * [f"{line}\n"]
+
+
+def test_who_does_not_listen_holds_nobody_up() -> None:
+    def hear(_: str) -> None:
+        raise BrokenPipeError
+
+    code = f"print('{MEETING}here'); print('more')"
+    with processes.ranks(1, lambda *_: _python(code), MEETING, hear) as running:
+        assert running[0].wait(30) == 0

@@ -88,10 +88,14 @@ def trained(tmp_path_factory) -> Path:
     return folder / "m.pcp"
 
 
-def test_a_trace_of_all_processes(trained: Path, tmp_path: Path) -> None:
+def test_a_trace_of_all_processes(trained: Path, tmp_path: Path, capsys) -> None:
     trace = tmp_path / "trace.json"
     flags = ["--inputs", "random:1", "--out", str(tmp_path / "o.npz"), "--steps", "3"]
     assert cli.main(["run", str(trained), *flags, "--trace", str(trace)]) == 0
+    *said, summary, _ = capsys.readouterr().out.splitlines()
+    losses = np.load(tmp_path / "o.npz")["losses"]
+    assert said == [f"step {i}/3: loss {x:.6g}" for i, x in enumerate(losses, 1)]
+    assert summary.endswith("in 3 steps")
     found = json.loads(trace.read_text())
     chrome_trace.check(found)
     members = {e["pid"] for e in found["traceEvents"]}
