@@ -16,6 +16,7 @@ from pcp.passes.functions import (
     set_result_attributes,
 )
 from pcp.passes.partition import home_of
+from pcp.passes.pipeline.marks import SETTLED
 from pcp.passes.pipeline.wiring import (
     ARGUMENT,
     Source,
@@ -287,7 +288,10 @@ class _Device:
         together = list(dict.fromkeys([*sources, *self.waiting]))
         values = [self.values[s] for s in together]
         held = ir.Operation.create(
-            HOLD, operands=values, results=[v.type for v in values]
+            HOLD,
+            operands=values,
+            results=[v.type for v in values],
+            attributes={} if sources else {SETTLED: ir.UnitAttr.get()},
         )
         self.values.update(zip(together, held.results, strict=True))
         self.waiting.clear()

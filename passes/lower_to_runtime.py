@@ -33,6 +33,7 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.bundles import CAST, pack, unpack
 from pcp.passes.base import Pass
 from pcp.passes.import_order import keep_import_order
+from pcp.passes.pipeline.marks import SETTLED
 from pcp.passes.rewriting import (
     HOLD,
     before,
@@ -46,6 +47,7 @@ from pcp.passes.sharding.late import LATE
 from pcp.passes.synchronize import drop_tuples, synchronize
 
 PREFIX = "pcp_rt."
+CONTRACTIONS = ("stablehlo.dot_general", "stablehlo.dot", "stablehlo.convolution")
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,10 @@ class Imports:
     table: dict[str, Facts]
     #: What the last send in each block gave back.
     sent: dict[ir.Block, ir.Value] = field(default_factory=dict)
+    #: What the last contraction in each block computes.
+    computed: dict[ir.Block, ir.Value] = field(default_factory=dict)
+    #: What is to be done before the next receive in each block.
+    settled: dict[ir.Block, list[ir.Value]] = field(default_factory=dict)
 
     def call(
         self,
@@ -154,7 +160,12 @@ class Imports:
 
 
 def _collective(op: ir.Operation, imports: Imports) -> None:
-    """One tensor in, one tensor out."""
+    """One tensor in, one tensor out.
+
+    A gather of a parameter depends on nothing, and IREE would start all of them at
+    once, with room for all of their results: one that is late waits for the nearest
+    contraction in front of it.
+    """
     operand, result = op.operands[0], op.results[0]
     facts = _group(op) | {
         key: read(op, key) for key, read in _STATIC.items() if key in op.attributes
@@ -164,28 +175,22 @@ def _collective(op: ir.Operation, imports: Imports) -> None:
     if result.type != operand.type and result.type.has_static_shape:
         facts["result_shape"] = list(hlo.shape_of(result))
     pure = "ordered" not in op.attributes
-    after = computed_before(op) if LATE in op.attributes else None
+    after = imports.computed.get(op.block) if LATE in op.attributes else None
     with before(op):
         made = imports.call(op, operand, result.type, facts, pure=pure, after=after)
         replace(op, [made])
 
 
-def computed_before(op: ir.Operation) -> ir.Value | None:
-    """What the nearest contraction in front of `op` in its block computes.
-
-    A gather of a parameter depends on nothing, and IREE would start all of them at
-    once, with room for all of their results.
-    """
-    found = None
-    for view in op.block.operations:
-        if view.operation == op:
-            return found
-        if view.operation.name in CONTRACTIONS:
-            found = view.operation.results[0]
-    return found
+def _contraction(op: ir.Operation, imports: Imports) -> None:
+    """It stays; see `_collective`."""
+    imports.computed[op.block] = op.results[0]
 
 
-CONTRACTIONS = ("stablehlo.dot_general", "stablehlo.dot", "stablehlo.convolution")
+def _barrier(op: ir.Operation, imports: Imports) -> None:
+    """It stays; see `_recv`."""
+    if SETTLED in op.attributes:
+        del op.attributes[SETTLED]
+        imports.settled[op.block] = list(op.results)
 
 
 def _param_sync(op: ir.Operation, imports: Imports) -> None:
@@ -225,29 +230,22 @@ def _send(op: ir.Operation, imports: Imports) -> None:
 def _recv(op: ir.Operation, imports: Imports) -> None:
     """The import is given zeros, to have a tensor that says what is expected.
 
-    What a barrier right in front holds is to be done by then: an element of it goes
-    along.
+    An element of all that is to be done by then goes along: to IREE a barrier of
+    several values is one of each.
     """
     facts = _point(op) | {"source": _rank(op, "source", imports)}
     type_, after = op.results[0].type, imports.sent.get(op.block)
     with before(op):
-        more, zeros = _held(op), hlo.zeros(type_)
+        more = [_element(v) for v in imports.settled.pop(op.block, [])]
+        zeros = hlo.zeros(type_)
         made = imports.call(op, zeros, type_, facts, pure=False, more=more, after=after)
         replace(op, [made])
 
 
-def _held(op: ir.Operation) -> list[ir.Value]:
-    """An element of what the op right in front holds, if that is a barrier."""
-    found = None
-    for view in op.block.operations:
-        if view.operation == op:
-            break
-        found = view.operation
-    if found is None or found.name != HOLD:
-        return []
-    value = found.results[0]
-    ones = [1] * len(hlo.shape_of(value))
-    return [hlo.slice_(value, [0] * len(ones), ones)]
+def _element(value: ir.Value) -> ir.Value:
+    """The first element; nothing of what has none."""
+    ends = [min(1, n) for n in hlo.shape_of(value)]
+    return hlo.slice_(value, [0] * len(ends), ends)
 
 
 def _sync(op: ir.Operation, imports: Imports) -> None:
@@ -376,6 +374,8 @@ LOWERINGS: dict[str, Callable[[ir.Operation, Imports], None]] = {
             "permute",
         )
     },
+    **dict.fromkeys(CONTRACTIONS, _contraction),
+    HOLD: _barrier,
     "pcp.param_sync": _param_sync,
     "pcp.send": _send,
     "pcp.recv": _recv,

@@ -14,7 +14,7 @@
 // CHECK-NEXT: "pcp.send"(%[[T]]) {channel = 1 : i64, to = @full} : (tensor<2x4xf32>) -> ()
 // CHECK: "pcp.recv"() {{.*}} -> tensor<2x4xf32>
 // CHECK: %[[A:.*]] = stablehlo.dot_general {{.*}} : (tensor<2x4xbf16>, tensor<2x4xbf16>) -> tensor<4x4xf32>
-// CHECK-NEXT: %[[H:.*]] = stablehlo.optimization_barrier %[[A]] : tensor<4x4xf32>
+// CHECK-NEXT: %[[H:.*]] = stablehlo.optimization_barrier {pcp.settled} %[[A]] : tensor<4x4xf32>
 // CHECK: %[[B:.*]] = stablehlo.dot_general {{.*}} : (tensor<2x4xbf16>, tensor<2x4xbf16>) -> tensor<4x4xf32>
 // CHECK-NEXT: %[[W:.*]] = stablehlo.add %[[H]], %[[B]] : tensor<4x4xf32>
 // CHECK-NEXT: return %[[W]] : tensor<4x4xf32>

@@ -10,7 +10,7 @@
 // CHECK-NEXT: %[[B:.*]]:2 = stablehlo.optimization_barrier %[[F]], %[[G]]
 // CHECK-NEXT: "pcp.send"(%[[B]]#0) {channel = 2
 // CHECK-NEXT: %[[S:.*]] = stablehlo.add %[[B]]#1,
-// CHECK-NEXT: %[[C:.*]] = stablehlo.optimization_barrier %[[S]]
+// CHECK-NEXT: %[[C:.*]] = stablehlo.optimization_barrier {pcp.settled} %[[S]]
 // CHECK-NEXT: %[[R:.*]] = "pcp.recv"() {channel = 3
 // CHECK-NEXT: %[[Y:.*]] = stablehlo.multiply %[[C]], %[[R]]
 // CHECK-NEXT: return %[[Y]]

@@ -15,14 +15,25 @@ func.func @step(%x: tensor<4xf32>) -> tensor<4xf32> {
   return %0 : tensor<4xf32>
 }
 
-// What a barrier in front of a receive holds is done by then: an element goes along.
+// What a barrier that settles holds is done before the next receive, wherever that
+// stands: an element of each goes along. Not of another barrier, and not twice.
 // CHECK-LABEL: func.func @later
-// CHECK: %[[B:.*]]:2 = stablehlo.optimization_barrier
+// CHECK: %[[B:.*]]:3 = stablehlo.optimization_barrier %arg0, %arg1, %arg2 : tensor
+// CHECK-NEXT: %[[T:.*]] = stablehlo.tanh %[[B]]#1
 // CHECK: %[[E:.*]] = stablehlo.slice %[[B]]#0 [0:1, 0:1]
-// CHECK: "util.call"(%{{.*}}, %[[E]], %{{.*}}) {callee = @pcp_rt.recv_
-func.func @later(%a: tensor<2x4xf32>, %b: tensor<4xf32>) -> (tensor<4xf32>, tensor<2x4xf32>, tensor<4xf32>) {
+// CHECK-NEXT: %[[F:.*]] = stablehlo.slice %[[B]]#1 [0:1]
+// CHECK-NEXT: %[[G:.*]] = stablehlo.slice %[[B]]#2 [0:0, 0:1] : (tensor<0x4xf32>) -> tensor<0x1xf32>
+// CHECK: "util.call"(%{{.*}}, %[[E]], %[[F]], %[[G]], %{{.*}}) {callee = @pcp_rt.recv_4_f32_4}
+// CHECK: "util.call"(%{{.*}}, %{{.*}}) {callee = @pcp_rt.recv_5_f32_4}
+// CHECK: stablehlo.optimization_barrier
+// CHECK: "util.call"(%{{.*}}, %{{.*}}) {callee = @pcp_rt.recv_6_f32_4}
+func.func @later(%a: tensor<2x4xf32>, %b: tensor<4xf32>, %c: tensor<0x4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<2x4xf32>, tensor<4xf32>, tensor<0x4xf32>) {
   "pcp.send"(%b) {channel = 4, to = @d1} : (tensor<4xf32>) -> ()
-  %0:2 = stablehlo.optimization_barrier %a, %b : tensor<2x4xf32>, tensor<4xf32>
+  %0:3 = stablehlo.optimization_barrier {pcp.settled} %a, %b, %c : tensor<2x4xf32>, tensor<4xf32>, tensor<0x4xf32>
+  %t = stablehlo.tanh %0#1 : tensor<4xf32>
   %1 = "pcp.recv"() {channel = 5, source = @d1} : () -> tensor<4xf32>
-  return %1, %0#0, %0#1 : tensor<4xf32>, tensor<2x4xf32>, tensor<4xf32>
+  %2 = "pcp.recv"() {channel = 6, source = @d1} : () -> tensor<4xf32>
+  %h = stablehlo.optimization_barrier %2 : tensor<4xf32>
+  %3 = "pcp.recv"() {channel = 7, source = @d1} : () -> tensor<4xf32>
+  return %1, %h, %3, %0#0, %t, %0#2 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<2x4xf32>, tensor<4xf32>, tensor<0x4xf32>
 }

@@ -1,9 +1,14 @@
-"""The user's marks: `pcp.stage` on an op or a call says its pipeline stage."""
+"""What is said on ops of programs in stages.
+
+The user's `pcp.stage`, on an op or a call, is its pipeline stage. `pcp.settled` stands
+on a barrier: what it holds is to be done before the next message comes.
+"""
 
 from pcp.dialect.bindings import ir
 from pcp.passes.rewriting import refuse
 
 MARK = "pcp.stage"
+SETTLED = "pcp.settled"
 
 
 def mark_of(op: ir.Operation) -> int | None:
