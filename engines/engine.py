@@ -9,6 +9,7 @@ told, and after a failure neither arrays nor the engine can be used any more.
 What an engine cannot do raises UsageError.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from pcp.engines.member import Member
 from pcp.errors import UsageError
+from pcp.runtime.arguments import check_peer, check_root, ranges_of, routes_of
 from pcp.runtime.arrays import foreign
 from pcp.runtime.buffers import checked, octets
 from pcp.runtime.communicator import Communicator, Seconds
@@ -117,8 +119,7 @@ class Engine(Member):
         checked(array, "reduce_scatter")
         reduction = Reduction.of(op, array.dtype)
         rows = self._rows(array, sizes)
-        row = array.nbytes // max(1, len(array))
-        source = array.copy()
+        row, source = _row_bytes(array), array.copy()
 
         def run(patience: float) -> NDArray:
             own = (self.world_size, rows[self.rank], *array.shape[1:])
@@ -144,7 +145,7 @@ class Engine(Member):
 
         def run(patience: float) -> NDArray:
             counts = self._counts(len(source), patience)
-            row = source.nbytes // max(1, len(source))
+            row = _row_bytes(source)
             longest = max(counts) * row
             padded = np.zeros(longest, np.uint8)
             padded[: source.nbytes] = _bytes(source)
@@ -167,13 +168,13 @@ class Engine(Member):
     ) -> Pending:
         """As `gather`, at once."""
         checked(array, "gather")
-        self._member(root, "gather")
+        check_root(self.world_size, root, "gather at")
         source = np.atleast_1d(array).copy()
         here = self.rank == root
 
         def run(patience: float) -> NDArray | None:
             counts = self._counts(len(source), patience)
-            row = source.nbytes // max(1, len(source))
+            row = _row_bytes(source)
             shape = (sum(counts) if here else 0, *source.shape[1:])
             out = np.empty(shape, source.dtype)
             sent = [source.nbytes if r == root else 0 for r in range(self.world_size)]
@@ -224,15 +225,11 @@ class Engine(Member):
     ) -> Pending:
         """As `permute`, at once."""
         checked(array, "permute")
-        for side in zip(*pairs, strict=True):
-            for member in side:
-                self._member(member, "permute")
-            if len(set(side)) != len(side):
-                raise UsageError(f"permute: a member sends or receives twice: {pairs}")
+        routes = routes_of(pairs, self.world_size)
         source, size = array.copy(), array.nbytes
         ranks = range(self.world_size)
-        sent = [size if (self.rank, r) in pairs else 0 for r in ranks]
-        theirs = [size if (r, self.rank) in pairs else 0 for r in ranks]
+        sent = [size if (self.rank, r) in routes else 0 for r in ranks]
+        theirs = [size if (r, self.rank) in routes else 0 for r in ranks]
 
         def run(patience: float) -> NDArray:
             out = np.zeros_like(source)
@@ -252,7 +249,7 @@ class Engine(Member):
     ) -> Pending:
         """As `broadcast`, at once."""
         checked(array, "broadcast", writable=True)
-        self._member(root, "broadcast")
+        check_root(self.world_size, root, "broadcast from")
 
         def run(patience: float) -> NDArray:
             if array.nbytes:
@@ -273,7 +270,7 @@ class Engine(Member):
     ) -> Pending:
         """As `send`, at once."""
         checked(array, "send")
-        self._member(dst, "send", other=True)
+        check_peer(self.rank, self.world_size, dst, "send to")
         source = array.copy()
         return self._do(lambda p: self._send(_bytes(source), dst, tag, p), timeout)
 
@@ -289,7 +286,7 @@ class Engine(Member):
     ) -> Pending:
         """As `recv`, at once."""
         checked(out, "recv", writable=True)
-        self._member(src, "recv", other=True)
+        check_peer(self.rank, self.world_size, src, "receive from")
 
         def run(patience: float) -> NDArray:
             self._recv(_bytes(out), src, tag, patience)
@@ -325,23 +322,17 @@ class Engine(Member):
     def _rows(self, array: NDArray, sizes: Sequence[int] | None) -> list[int]:
         if array.ndim == 0:
             raise UsageError("reduce_scatter needs a first dimension to split")
-        if sizes is None:
-            return [b - a for a, b in bounds(len(array), self.world_size)]
-        if len(sizes) != self.world_size or sum(sizes) != len(array) or min(sizes) < 0:
-            raise UsageError(
-                f"sizes={list(sizes)} do not divide {len(array)} rows among "
-                f"{self.world_size} members"
-            )
-        return list(sizes)
-
-    def _member(self, rank: int, what: str, *, other: bool = False) -> None:
-        if not 0 <= rank < self.world_size or (other and rank == self.rank):
-            raise UsageError(
-                f"{what}: rank {rank} is no{' other' if other else ''} member of a "
-                f"world of {self.world_size}"
-            )
+        rows = bounds(len(array), self.world_size)
+        if sizes is not None:
+            rows = ranges_of(sizes, len(array), self.world_size)
+        return [b - a for a, b in rows]
 
 
 def _bytes(array: NDArray) -> NDArray:
     """The memory of a contiguous array, as bytes."""
     return np.frombuffer(octets(array), np.uint8)
+
+
+def _row_bytes(array: NDArray) -> int:
+    """The size of one row, also of an array that has none."""
+    return math.prod(array.shape[1:]) * array.itemsize

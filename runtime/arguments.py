@@ -7,7 +7,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pcp.errors import ProtocolError, UsageError
-from pcp.runtime.seat import Seat
 
 
 def facts_of(kind: str, array: NDArray, **more: Any) -> dict[str, Any]:
@@ -16,20 +15,28 @@ def facts_of(kind: str, array: NDArray, **more: Any) -> dict[str, Any]:
     return {"kind": kind, "dtype": dtype, "shape": shape, **more}
 
 
-def check_peer(seat: Seat, peer: int, what: str) -> None:
+def check_peer(rank: int, world_size: int, peer: int, what: str) -> None:
     """UsageError when there is no such other member."""
-    if not 0 <= peer < seat.world_size or peer == seat.rank:
-        raise UsageError(
-            f"rank {seat.rank} of {seat.world_size} cannot {what} rank {peer}"
-        )
+    if not 0 <= peer < world_size or peer == rank:
+        raise UsageError(f"rank {rank} of {world_size} cannot {what} rank {peer}")
+
+
+def check_root(world_size: int, root: int, what: str) -> None:
+    """UsageError when there is no such member."""
+    if not 0 <= root < world_size:
+        raise UsageError(f"there is no rank {root} to {what}: {world_size} members")
 
 
 def rows_of(theirs: dict[str, Any]) -> int:
     """How many rows a member says that it gathers; ProtocolError."""
-    rows = theirs.get("rows")
-    if not isinstance(rows, int) or rows < 0:
-        raise ProtocolError(f"a member gathers {rows!r} rows")
-    return rows
+    return count_of(theirs.get("rows"))
+
+
+def count_of(number: object) -> int:
+    """A number of rows that a member gave; ProtocolError."""
+    if type(number) is not int or number < 0:
+        raise ProtocolError(f"a member has {number!r} rows")
+    return number
 
 
 def ranges_of(sizes: Sequence[int], rows: int, members: int) -> list[tuple[int, int]]:

@@ -306,7 +306,7 @@ def permute(
 def send(seat: Seat, array: NDArray, dst: int, timeout: float) -> Operation:
     """The sending end of a pair."""
     checked(array, "send")
-    check_peer(seat, dst, "send to")
+    check_peer(seat.rank, seat.world_size, dst, "send to")
     return Exchange(
         [dst],
         facts_of("send/recv", array),
@@ -321,7 +321,7 @@ def send(seat: Seat, array: NDArray, dst: int, timeout: float) -> Operation:
 def recv(seat: Seat, out: NDArray, src: int, timeout: float) -> Operation:
     """The receiving end of a pair."""
     checked(out, "recv", writable=True)
-    check_peer(seat, src, "receive from")
+    check_peer(seat.rank, seat.world_size, src, "receive from")
     scratch = np.empty_like(out)
 
     def write() -> NDArray:

@@ -85,6 +85,12 @@ def gathers(comm: Any) -> None:
             assert np.array_equal(at_root, np.concatenate(rows))
         else:
             assert at_root is None
+    # Who has no rows has them of the same size.
+    rows = [np.full((rank, 3), rank, np.int32) for rank in range(size)]
+    assert np.array_equal(comm.all_gather(rows[rank]), np.concatenate(rows))
+    at_root = comm.gather(rows[rank])
+    if rank == 0:
+        assert np.array_equal(at_root, np.concatenate(rows))
     every = comm.all_gather(np.array(rank, np.float32))
     assert every.tolist() == list(range(size))
     none = comm.all_gather(np.zeros((0, 3), np.float32))
@@ -100,9 +106,10 @@ def moves(comm: Any) -> None:
     big = np.full(300_000, float(rank))
     assert comm.broadcast(big, root=size - 1) is big
     assert (big == size - 1).all()
-    shifted = comm.permute(arrays[rank], [(r, r + 1) for r in range(size - 1)])
     want = arrays[rank - 1] if rank else np.zeros_like(arrays[0])
-    assert np.array_equal(shifted, want)
+    for pair in (tuple, list):  # a list is what a manifest has
+        pairs = [pair((r, r + 1)) for r in range(size - 1)]
+        assert np.array_equal(comm.permute(arrays[rank], pairs), want)
 
 
 def messages(comm: Any) -> None:
