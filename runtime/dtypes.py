@@ -1,4 +1,4 @@
-"""MLIR's element types as numpy's.
+"""Element types by name, MLIR's and those that members send, as numpy's.
 
 Types that numpy does not have come from the optional package `ml_dtypes`;
 without it, their bits are handled as unsigned integers of the same width.
@@ -6,7 +6,7 @@ without it, their bits are handled as unsigned integers of the same width.
 
 import numpy as np
 
-from pcp.errors import BundleError
+from pcp.errors import BundleError, ProtocolError
 
 _NUMPY = {
     "f16": "float16",
@@ -46,3 +46,29 @@ def bits_dtype(name: str) -> np.dtype:
     if name in _ML_DTYPES:
         return np.dtype(_ML_DTYPES[name][1])
     return numpy_dtype(name)
+
+
+def sent_dtype(name: object) -> np.dtype:
+    """The numpy type of this name, which a peer gave; ProtocolError if it is none.
+
+    Nothing that a peer says makes an array of objects.
+    """
+    try:
+        found = np.dtype(name) if isinstance(name, str) else None
+    except TypeError:
+        found = _ml_dtype(str(name))
+    if found is None or found.hasobject:
+        raise ProtocolError(f"a peer has arrays of {name!r}, which are none here")
+    return found
+
+
+def _ml_dtype(name: str) -> np.dtype | None:
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise ProtocolError(
+            f"arrays of {name} need the package ml_dtypes on this machine"
+        ) from None
+    kind = getattr(ml_dtypes, name, None)
+    is_type = isinstance(kind, type) and issubclass(kind, np.generic)
+    return np.dtype(kind) if is_type else None

@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import ProtocolError, UsageError
+from pcp.runtime.arguments import check_root, count_of, facts_of, ranges_of, rows_of
 from pcp.runtime.arrays import foreign
 from pcp.runtime.buffers import checked, octets
 from pcp.runtime.calls import Seat
 from pcp.runtime.collectives import EagerReduce, Exchange, Ring
+from pcp.runtime.dtypes import sent_dtype
 from pcp.runtime.framing import Header
 from pcp.runtime.operation import Operation, Pending
 from pcp.runtime.posting import Posting, Seconds
@@ -173,13 +175,7 @@ def reduce(seat: Seat, array: NDArray, op: str, root: int, timeout: float) -> Op
         "reduction": Reduction.of(op, array.dtype),
         "commit": write,
     }
-    facts = {
-        "kind": "reduce",
-        "dtype": array.dtype.name,
-        "shape": list(array.shape),
-        "op": op,
-        "root": root,
-    }
+    facts = facts_of("reduce", array, op=op, root=root)
     if array.nbytes <= EAGER_BYTES or seat.world_size == 1:
         return EagerReduce(seat.peers, facts, timeout, **shared)
     chunks = bounds(array.size, seat.world_size)
@@ -205,9 +201,7 @@ def gather(seat: Seat, array: NDArray, root: int, timeout: float) -> Operation:
     def room(peer: int, theirs: dict[str, Any]) -> memoryview:
         if not at_root:
             return _NOTHING
-        parts[peer] = np.empty(
-            (_count(theirs.get("rows")), *mine.shape[1:]), mine.dtype
-        )
+        parts[peer] = np.empty((rows_of(theirs), *mine.shape[1:]), mine.dtype)
         return octets(parts[peer])
 
     def join() -> NDArray | None:
@@ -250,18 +244,15 @@ def scatter(
     checked(array, "scatter")
     if array.ndim == 0:
         raise UsageError("scatter needs a first dimension to split")
-    counts = list(sizes or ())
-    if sizes is None:
-        counts = [b - a for a, b in bounds(array.shape[0], seat.world_size)]
-    legal = len(counts) == seat.world_size and sum(counts) == array.shape[0]
-    if not legal or min(counts) < 0:
-        raise UsageError(f"sizes {counts} do not split {array.shape[0]} rows")
-    parts = np.split(array, np.cumsum(counts)[:-1])
+    ranges = bounds(array.shape[0], seat.world_size)
+    if sizes is not None:
+        ranges = ranges_of(sizes, array.shape[0], seat.world_size)
+    parts = [array[a:b] for a, b in ranges]
     facts = {
         "kind": "scatter",
         "root": root,
         "dtype": array.dtype.name,
-        "sizes": counts,
+        "sizes": [b - a for a, b in ranges],
         "row shape": list(array.shape[1:]),
     }
     return Exchange(
@@ -289,8 +280,8 @@ def _receiving(seat: Seat, root: int, timeout: float) -> Operation:
             raise ProtocolError(f"rank {root} scatters in {sizes!r}")
         if not isinstance(rest, list):
             raise ProtocolError(f"rank {root} scatters rows of {rest!r}")
-        shape = [_count(sizes[seat.rank]), *map(_count, rest)]
-        result.append(np.empty(shape, _dtype(theirs.get("dtype"))))
+        shape = [count_of(sizes[seat.rank]), *map(count_of, rest)]
+        result.append(np.empty(shape, sent_dtype(theirs.get("dtype"))))
         return octets(result[0])
 
     return Exchange(
@@ -305,34 +296,5 @@ def _receiving(seat: Seat, root: int, timeout: float) -> Operation:
 
 
 def _is_root(seat: Seat, root: int, what: str) -> bool:
-    if not 0 <= root < seat.world_size:
-        raise UsageError(
-            f"there is no rank {root} to {what}: {seat.world_size} members"
-        )
+    check_root(seat.world_size, root, what)
     return seat.rank == root
-
-
-def _count(number: object) -> int:
-    if not isinstance(number, int) or number < 0:
-        raise ProtocolError(f"a member sends {number!r} rows")
-    return number
-
-
-def _dtype(name: object) -> np.dtype:
-    """A type by the name a member gave it."""
-    if not isinstance(name, str):
-        raise ProtocolError(f"a member sends elements of type {name!r}")
-    try:
-        return np.dtype(name)
-    except TypeError:
-        return _foreign(name)
-
-
-def _foreign(name: str) -> np.dtype:
-    try:
-        import ml_dtypes
-    except ImportError:
-        raise ProtocolError(f"{name} arrives: install ml_dtypes") from None
-    if not hasattr(ml_dtypes, name):
-        raise ProtocolError(f"a member sends elements of type {name!r}")
-    return np.dtype(getattr(ml_dtypes, name))

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pcp.errors import PcpError, ProtocolError, RuntimeFault
 from pcp.runtime import keys, transport
 from pcp.runtime.buffers import checked, octets
+from pcp.runtime.dtypes import sent_dtype
 from pcp.runtime.framing import (
     MAX_PAYLOAD,
     Frame,
@@ -37,8 +38,6 @@ Provider = Callable[[], tuple[int, Mapping[str, NDArray]]]
 _SEGMENT = 1 << 20
 _STALLED_SECONDS = 30.0
 _MAX_READERS = 16
-_PLAIN = frozenset(np.dtype(code).name for code in "?bBhHiIlLqQefdFD")
-"""Names of numpy's own types without objects, strings or times."""
 
 
 class Snapshot:
@@ -142,7 +141,7 @@ def _allocate(index: dict[str, Any], max_bytes: int) -> dict[str, NDArray]:
     """Empty arrays as the index describes them, within the bound."""
     try:
         described = [
-            (str(e["name"]), dtype_named(e["dtype"]), tuple(map(int, e["shape"])))
+            (str(e["name"]), sent_dtype(e["dtype"]), tuple(map(int, e["shape"])))
             for e in index["tensors"]
         ]
         int(index["revision"])
@@ -175,17 +174,3 @@ def _finish(sock: Any, address: str, deadline: float) -> None:
     header = read_header(sock, address, deadline)
     if header.kind is not Kind.DONE or header.length:
         raise ProtocolError(f"{address} did not end its snapshot")
-
-
-def dtype_named(name: str) -> np.dtype:
-    """The numpy type of this name; bfloat16 where ml_dtypes is installed."""
-    if name in _PLAIN:
-        return np.dtype(name)
-    try:
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, str(name)))
-    except (ImportError, AttributeError, TypeError):
-        raise ProtocolError(
-            f"arrays of {name} need the package ml_dtypes on this machine"
-        ) from None

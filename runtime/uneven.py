@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import ProtocolError, UsageError
+from pcp.runtime.arguments import count_of
 from pcp.runtime.arrays import foreign
 from pcp.runtime.buffers import checked, octets
 from pcp.runtime.calls import Seat
@@ -57,10 +58,7 @@ def exchange(seat: Seat, parts: Sequence[NDArray], timeout: float) -> Operation:
         rows = theirs.get("rows")
         if not isinstance(rows, list) or len(rows) != seat.world_size:
             raise ProtocolError(f"rank {peer} exchanges {rows!r} rows")
-        count = rows[seat.rank]
-        if not isinstance(count, int) or count < 0:
-            raise ProtocolError(f"rank {peer} sends {count!r} rows")
-        found[peer] = np.empty((count, *rest), dtype)
+        found[peer] = np.empty((count_of(rows[seat.rank]), *rest), dtype)
         return octets(found[peer])
 
     def finish() -> list[NDArray]:

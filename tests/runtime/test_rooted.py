@@ -5,8 +5,11 @@ import numpy as np
 import pytest
 from helpers.worlds import outcome, together, world
 
-from pcp.errors import CollectiveAborted, UsageError
+from pcp.errors import CollectiveAborted, ProtocolError, UsageError
+from pcp.runtime.collectives import Exchange
 from pcp.runtime.reduction import reference
+from pcp.runtime.rooted import scatter
+from pcp.runtime.seat import Seat
 
 DTYPES = ["float32", "float64", "int32", "bool", ml_dtypes.bfloat16, "complex64"]
 SMALL, LARGE = 17, 80_011
@@ -110,3 +113,11 @@ def test_roots_that_differ_are_an_error_and_change_nothing(size):
 def test_wrong_use_is_refused(call, word):
     with world("in_process", 2) as members, pytest.raises(UsageError, match=word):
         call(members[0])
+
+
+def test_a_root_that_scatters_objects_is_refused():
+    operation = scatter(Seat(1, 2), None, 0, None, timeout=1.0)
+    assert isinstance(operation, Exchange)
+    theirs = {"kind": "scatter", "root": 0, "sizes": [0, 1], "row shape": []}
+    with pytest.raises(ProtocolError, match="none here"):
+        operation._room(0, theirs | {"dtype": "object"})
