@@ -10,7 +10,6 @@ With NCCL arrays are copied to the GPU `rank % device_count` and back.
 # Torch's stubs do not export what its documentation does.
 # pyright: reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 
-import socket
 from datetime import timedelta
 from typing import Any
 
@@ -137,7 +136,8 @@ def gloo(place: str, *, rank: int, world_size: int, timeout: float) -> TorchEngi
     if place.startswith("/"):
         options._devices = [devices.create_default_device()]
     else:
-        options._devices = [devices.create_device(hostname=_own_address(place))]
+        own = transport.own_address(place)
+        options._devices = [devices.create_device(hostname=own)]
     facts = {"rank": rank, "world_size": world_size, "timeout": timeout}
     store = _store(place, **facts)
     with translated((RuntimeError,), _not_met(place)):
@@ -185,13 +185,3 @@ def _not_met(place: str) -> Any:
         return Timeout(f"the members did not meet at {place}: {told}")
 
     return tell
-
-
-def _own_address(place: str) -> str:
-    """The address of this machine on the way to the store."""
-    host, port = transport.parse_address(place)
-    with transport.os_errors(place, "looking for the way there"):
-        found = socket.getaddrinfo(host, port or 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(found[0], socket.SOCK_DGRAM) as probe:
-            probe.connect(found[4])
-            return probe.getsockname()[0]

@@ -218,7 +218,7 @@ def join(
     deadline = time.monotonic() + limit
     name = name or f"{socket.gethostname()}-{secrets.token_hex(4)}"
     if listen is None:
-        listen = transport.format_address(_own_address(address, limit), 0)
+        listen = transport.format_address(transport.own_address(address), 0)
     endpoint = Endpoint.listen(
         listen,
         advertise=advertise,
@@ -238,13 +238,3 @@ def join(
         coordination.close()
         endpoint.close()
         raise
-
-
-def _own_address(coordinator: str, timeout: float) -> str:
-    """The address of this machine on the way to the coordinator."""
-    host, port = transport.parse_address(coordinator)
-    with transport.os_errors(coordinator, "looking for the way there"):
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(found[0], socket.SOCK_DGRAM) as probe:
-            probe.connect(found[4])
-            return probe.getsockname()[0]

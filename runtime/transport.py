@@ -234,6 +234,17 @@ def dial(address: str, timeout: float) -> socket.socket:
         return sock
 
 
+def own_address(peer: str) -> str:
+    """The address of this machine on the way to `peer`, without a port."""
+    host, port = parse_address(peer)
+    with os_errors(peer, "looking for the way there"):
+        # No packet is sent; any port will do.
+        found = socket.getaddrinfo(host, port or 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(found[0], socket.SOCK_DGRAM) as probe:
+            probe.connect(found[4])
+            return probe.getsockname()[0]
+
+
 def listen(address: str, backlog: int = 128) -> socket.socket:
     """A non-blocking listening socket; ConfigError when the port is taken."""
     host, port = parse_address(address)
