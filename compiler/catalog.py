@@ -20,6 +20,7 @@ PASSES: dict[str, str] = {
     "pcp-expand-training": "pcp.passes.expand_training:ExpandTraining",
     "pcp-strip-metadata": "pcp.passes.strip_metadata:StripMetadata",
     "pcp-assign-target": "pcp.passes.assign_target:AssignTarget",
+    "pcp-batch-lookups": "pcp.passes.batch_lookups:BatchLookups",
     "pcp-checkpoint-loops": "pcp.autodiff.checkpoint_loops:CheckpointLoops",
     "pcp-demote-indices": "pcp.passes.demote_indices:DemoteIndices",
     "pcp-import": "pcp.passes.import_:Import",

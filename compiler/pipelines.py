@@ -51,10 +51,11 @@ PIPELINES: dict[str, tuple[str, ...]] = {
 #: For a program that is spread over a mesh: what runs on the whole program, in place
 #: of the mode's pipeline, and after the partition on each device's.
 WHOLE: dict[str, tuple[str, ...]] = {
-    "forward": (*_SIMPLIFY, *_CLEAN),
-    "grad": ("pcp-grad{func=$entry name=grad}", *_SIMPLIFY, *_CLEAN),
+    "forward": ("pcp-batch-lookups", *_SIMPLIFY, *_CLEAN),
+    "grad": ("pcp-batch-lookups", REVERSE, *_SIMPLIFY, *_CLEAN),
     "train": (
-        "pcp-grad{func=$entry name=grad}",
+        "pcp-batch-lookups",
+        REVERSE,
         *_SIMPLIFY,
         "pcp-expand-training{optimizer=$optimizer algorithm=none}",
         "inline",

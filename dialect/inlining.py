@@ -84,14 +84,15 @@ def _inline(call: ir.Operation, function: ir.Operation) -> None:
     with ir.InsertionPoint(call):
         for op in body:
             copy = op.clone()
-            copy.walk(lambda inner: _remap(inner, moved))
+            copy.walk(lambda inner: remap(inner, moved))
             moved.update(zip(op.results, copy.results, strict=True))
     for result, value in zip(call.results, end.operands, strict=True):
         result.replace_all_uses_with(moved[value])
     call.erase()
 
 
-def _remap(op: ir.Operation, moved: dict[ir.Value, ir.Value]) -> ir.WalkResult:
+def remap(op: ir.Operation, moved: dict[ir.Value, ir.Value]) -> ir.WalkResult:
+    """Let one op read other values; to `walk` a copy with."""
     for i, operand in enumerate(op.operands):
         if operand in moved:
             op.operation.operands[i] = moved[operand]

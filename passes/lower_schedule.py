@@ -7,6 +7,7 @@ from pcp.dialect import hlo
 from pcp.dialect.attributes import On, unwrap
 from pcp.dialect.bindings import ir
 from pcp.dialect.bundles import CAST
+from pcp.dialect.inlining import remap
 from pcp.passes.base import Pass
 from pcp.passes.functions import (
     argument_attributes,
@@ -344,13 +345,6 @@ def inlined(task: ir.Operation, given: Sequence[Value]) -> list[Value]:
         if op == end or op in packs:
             continue
         copy = op.clone()
-        copy.operation.walk(lambda inner: _remap(inner, values))
+        copy.operation.walk(lambda inner: remap(inner, values))
         values.update(zip(op.results, copy.operation.results, strict=True))
     return [values[v] for v in outputs]
-
-
-def _remap(op: ir.Operation, values: dict[Value, Value]) -> ir.WalkResult:
-    for i, operand in enumerate(op.operands):
-        if operand in values:
-            op.operation.operands[i] = values[operand]
-    return ir.WalkResult.ADVANCE

@@ -14,7 +14,6 @@ from pcp.passes.base import Pass
 from pcp.passes.device_precision import PRECISION
 from pcp.passes.inlining import inline_calls
 from pcp.passes.pipeline.backward import assign_backward
-from pcp.passes.pipeline.flow import Flow
 from pcp.passes.pipeline.marks import MARK
 from pcp.passes.pipeline.microbatches import is_fed, separate
 from pcp.passes.pipeline.names import name_results
@@ -191,15 +190,13 @@ def _stage(function: ir.Operation, wanted: Wanted, mesh: Mesh, homes: Homes) -> 
     if is_fed(function):
         name_results(function)
         separated = separate(function, wanted.microbatches, within)
-        flow = Flow.read(separated.function, separated.partial)
-        stages = assign(flow, separated, wanted, homes)
+        stages = assign(separated, wanted, homes)
         assign_backward(stages)
     elif not homes:
         refuse(function, "no argument has the role data and a batch to cut")
     else:
         separated = separate(function, 1, within)
-        flow = Flow.read(separated.function, separated.partial)
-        stages = assign_once(flow, wanted.stages, homes)
+        stages = assign_once(separated.flow, wanted.stages, homes)
     made = build_schedule(function, separated, stages, mesh, AXIS)
     made.walk(_unmark)
 

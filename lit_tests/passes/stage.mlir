@@ -107,3 +107,38 @@ func.func @calls(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}) -> ten
   %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
   return %2 : tensor<f32>
 }
+
+// -----
+
+// A mean over what counts: the count is made of data alone, all of it, in every task that
+// reads it, and nothing waits for the last microbatch.
+// DEVICES-LABEL: module @mesh_0
+// DEVICES: func.func @counted(%{{.*}}: tensor<4x4xf32> {{.*}}, [[K:%.*]]: tensor<4xf32> {{.*}}, %{{.*}}: tensor<4x4xf32>
+// DEVICES: "pcp.send"(%{{.*}}) {channel = 2 : i64, to = @mesh_1}
+// DEVICES: stablehlo.slice [[K]] [0:2]
+// DEVICES: [[N:%.*]] = stablehlo.reduce([[K]] init: %{{.*}}) applies stablehlo.add across dimensions = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+// DEVICES-NEXT: stablehlo.broadcast_in_dim [[N]], dims = [] : (tensor<f32>) -> tensor<2xf32>
+// DEVICES: stablehlo.slice [[K]] [2:4]
+// DEVICES: stablehlo.reduce([[K]] init: %{{.*}})
+// DEVICES: stablehlo.add %{{.*}}, %{{.*}} : tensor<4x4xf32>
+// DEVICES-NEXT: return
+// DEVICES-LABEL: module @mesh_1
+// DEVICES: [[S:%.*]] = stablehlo.add %{{.*}}, %{{.*}} : tensor<f32>
+// DEVICES: [[N:%.*]] = stablehlo.reduce(%arg0 init: %{{.*}}) applies stablehlo.add across dimensions = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+// DEVICES-NEXT: stablehlo.divide [[S]], [[N]]
+// CHECK-LABEL: func.func @counted
+// CHECK: dir = "bwd", microbatch = 1 : i64, stage = 0 : i64
+func.func @counted(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %k: tensor<4xf32> {pcp.name = "k", pcp.role = "data"}, %w: tensor<4x4xf32> {pcp.name = "w", pcp.role = "param"}) -> (tensor<f32>, tensor<4x4xf32>) {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %h = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {pcp.stage = 0} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %r = stablehlo.reduce(%h init: %z) applies stablehlo.add across dimensions = [1] {pcp.stage = 1} : (tensor<4x4xf32>, tensor<f32>) -> tensor<4xf32>
+  %m = stablehlo.multiply %r, %k : tensor<4xf32>
+  %s = stablehlo.reduce(%m init: %z) applies stablehlo.add across dimensions = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+  %n = stablehlo.reduce(%k init: %z) applies stablehlo.add across dimensions = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+  %l = stablehlo.divide %s, %n : tensor<f32>
+  %e = stablehlo.broadcast_in_dim %n, dims = [] : (tensor<f32>) -> tensor<4xf32>
+  %d = stablehlo.divide %k, %e : tensor<4xf32>
+  %b = stablehlo.broadcast_in_dim %d, dims = [0] : (tensor<4xf32>) -> tensor<4x4xf32>
+  %g = stablehlo.dot_general %x, %b, contracting_dims = [0] x [0] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  return %l, %g : tensor<f32>, tensor<4x4xf32>
+}

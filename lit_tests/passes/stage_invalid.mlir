@@ -227,3 +227,19 @@ func.func @contradiction(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}
   %l = stablehlo.reduce(%0 init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
   return %l : tensor<f32>
 }
+
+// -----
+
+// What is taken from each example is the mean of what all of them give: no microbatch
+// knows it. A sum over the batch at the end is none of these.
+func.func @centred(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %w: tensor<4x4xf32> {pcp.name = "w", pcp.role = "param"}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %1 = stablehlo.reduce(%0 init: %z) applies stablehlo.add across dimensions = [0] : (tensor<4x4xf32>, tensor<f32>) -> tensor<4xf32>
+  // expected-error@+1 {{microbatches do not separate here: it joins examples with a sum over the batch, of more than data; leave pp out of the mesh, or treat examples one by one}}
+  %2 = stablehlo.broadcast_in_dim %1, dims = [1] : (tensor<4xf32>) -> tensor<4x4xf32>
+  %3 = stablehlo.subtract %0, %2 : tensor<4x4xf32>
+  %4 = stablehlo.multiply %3, %3 : tensor<4x4xf32>
+  %5 = stablehlo.reduce(%4 init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
+  return %5 : tensor<f32>
+}

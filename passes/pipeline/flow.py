@@ -6,7 +6,7 @@ the `pcp.reshard` that makes this sum. All others are *main*: they run once for 
 microbatch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,6 +16,15 @@ from pcp.passes.rewriting import is_pure
 from pcp.passes.sharding.flow import block_of, returned
 
 Value = ir.Value
+
+#: The axis of the mesh whose members are microbatches.
+AXIS = "microbatch"
+
+#: The role of an argument that has the data of all microbatches.
+WHOLE = "whole"
+
+#: Roles of what is given to every stage that reads it; all others are parameters.
+GIVEN = ("data", WHOLE)
 
 FIXED, MAIN, SETTLE, TAIL = "fixed", "main", "settle", "tail"
 
@@ -75,12 +84,20 @@ class Flow:
 
     @cached_property
     def data(self) -> set[Value]:
+        """The arguments of which each microbatch has a part, or its own."""
+        return self._of_roles("data")
+
+    @cached_property
+    def given(self) -> set[Value]:
         """The arguments that are no parameters."""
+        return self._of_roles(*GIVEN)
+
+    def _of_roles(self, *roles: str) -> set[Value]:
         attributes = argument_attributes(self.function)
         return {
             argument
             for argument, said in zip(self.arguments, attributes, strict=True)
-            if string(said, ROLE) == "data"
+            if string(said, ROLE) in roles
         }
 
     def _add(self, op: ir.Operation, data: set[Value]) -> None:
@@ -118,10 +135,30 @@ class Flow:
             self._roots[value] = frozenset().union(*found)
         return self._roots[value]
 
+    def shared(self, values: Iterable[Value]) -> list[Value]:
+        """Sums between devices of data alone, in what these fixed values are made of.
+
+        A stage makes each once and not in every task: it is what devices exchange.
+        """
+        found, seen, waiting = [], set(values), list(values)
+        while waiting:
+            value = waiting.pop()
+            if self.kind(value) != FIXED:
+                continue
+            number = self.makers[value]
+            if self.ops[number].name == "pcp.reshard" and self._is_given(value):
+                found.append(value)
+            waiting += set(self.reads[number]) - seen
+            seen.update(self.reads[number])
+        return sorted(found, key=self.makers.__getitem__)
+
+    def _is_given(self, value: Value) -> bool:
+        return bool(roots := self.roots(value)) and roots <= self.given
+
     def parameters_of(self, number: int) -> set[Value]:
         """The parameters that an op reads, directly or through fixed ops."""
         found = {root for v in self.reads[number] for root in self.roots(v)}
-        return {root for root in found if root not in self.makers} - self.data
+        return {root for root in found if root not in self.makers} - self.given
 
     def mains(self, number: int) -> list[Value]:
         """The values of main ops that an op reads, through fixed ops too."""

@@ -8,12 +8,15 @@ both is made over the microbatches first and between devices once, behind the la
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
 from pcp.passes.functions import ROLE, argument_attributes, entry, function_type, string
 from pcp.passes.insert_reshards import Resharder
+from pcp.passes.pipeline.flow import AXIS, GIVEN, Flow
+from pcp.passes.pipeline.separation import check_tail, summed
+from pcp.passes.pipeline.whole import HINTS, joins_of_data, take_whole
 from pcp.passes.propagate_sharding import PropagateSharding
 from pcp.passes.rewriting import functions, refuse
 from pcp.passes.sharding import expansions
@@ -30,11 +33,6 @@ from pcp.passes.sharding.plan import Plan
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
 from pcp.passes.sharding.resharding import Step, steps
 
-AXIS = "microbatch"
-
-#: Ops that say how tensors are to lie, and compute nothing.
-HINTS = ("pcp.constraint", "pcp.barrier_prop")
-
 _NEVER = 1e30
 
 
@@ -42,15 +40,16 @@ _NEVER = 1e30
 class Separated:
     """A function whose data is cut along the virtual axis.
 
-    `mesh` has the axes that a stage is cut along, and the virtual one last. `partial`
-    are the values of which each microbatch has a summand.
+    `mesh` has the axes that a stage is cut along, and the virtual one last. `whole` are
+    the arguments that the copy has once more, behind the others, as data of all
+    microbatches.
     """
 
     module: ir.Module
-    function: ir.Operation
+    flow: Flow
     mesh: Mesh
     plan: Plan
-    partial: set[ir.Value]
+    whole: Sequence[int]
 
     @property
     def count(self) -> int:
@@ -123,23 +122,37 @@ def separate(function: ir.Operation, count: int, mesh: Mesh) -> Separated:
     """
     _check_free(function, mesh)
     virtual = Mesh(mesh.name, {AXIS: count})
-    cuts = [_propagated(function, m, mesh) for m in (mesh, virtual) if m.axes]
+    alone = _propagated(function, virtual, mesh)
+    if joins := joins_of_data(alone.function, AXIS):
+        alone = _propagated(function, virtual, mesh, joins)
+    cuts = [_propagated(function, mesh, mesh, joins), alone] if mesh.axes else [alone]
     joint = Mesh(mesh.name, {**mesh.axes, AXIS: count}, (), mesh.weights)
-    module, copy = _alone(function, joint)
+    made = _alone(function, joint, joins)
+    copy = made.function
     if not mesh.axes:
         _without_hints(copy)
-    _combine(copy, [found for _, found in cuts], joint)
-    (joint,) = read_meshes(module).values()
+    _combine(copy, [cut.function for cut in cuts], joint)
+    (joint,) = read_meshes(made.module).values()
     resharder = _OneByOne(joint)
     resharder.function(copy)
     resharder.split_sums(block_of(copy, 0))
     plan = Plan.read(copy, joint)
-    partial = _check_separate(copy, plan, joint)
-    return Separated(module, copy, joint, plan, partial)
+    flow = Flow.read(copy, summed(copy, plan, joint))
+    check_tail(flow, plan)
+    return Separated(made.module, flow, joint, plan, made.whole)
 
 
-def _alone(function: ir.Operation, mesh: Mesh) -> tuple[ir.Module, ir.Operation]:
-    """A copy of the function in a module of its own, with the mesh.
+@dataclass(frozen=True)
+class _Copy:
+    """A copy of a function in a module of its own; `whole`: see `Separated`."""
+
+    module: ir.Module
+    function: ir.Operation
+    whole: Sequence[int]
+
+
+def _alone(function: ir.Operation, mesh: Mesh, joins: Sequence[int] = ()) -> _Copy:
+    """A copy with the mesh, in which the ops at `joins` read data as a whole.
 
     All copies have the ops that propagation leaves, so that they can be compared.
     """
@@ -149,24 +162,24 @@ def _alone(function: ir.Operation, mesh: Mesh) -> tuple[ir.Module, ir.Operation]
     with ir.InsertionPoint(module.body):
         copy = function.clone().operation
     expansions.split(copy)
-    return module, copy
+    return _Copy(module, copy, take_whole(copy, joins) if joins else ())
 
 
 def _propagated(
-    function: ir.Operation, mesh: Mesh, whole: Mesh
-) -> tuple[ir.Module, ir.Operation]:
-    """A copy with shardings along these axes alone, on every op, and its module.
+    function: ir.Operation, mesh: Mesh, whole: Mesh, joins: Sequence[int] = ()
+) -> _Copy:
+    """A copy with shardings along these axes alone, on every op.
 
     Microbatches are asked for without the other axes, which may well want to cut what
     is a batch another way (a parameter along its rows): who adds in turn does not.
     """
-    module, copy = _alone(function, mesh)
+    made = _alone(function, mesh, joins)
     if AXIS in mesh.axes:
-        _without_hints(copy)
-    _annotate(copy, mesh, whole)
-    PropagateSharding().run(module)
-    (copy,) = functions(module)
-    return module, copy
+        _without_hints(made.function)
+    _annotate(made.function, mesh, whole)
+    PropagateSharding().run(made.module)
+    (copy,) = functions(made.module)
+    return replace(made, function=copy)
 
 
 def _combine(function: ir.Operation, cuts: Sequence[ir.Operation], mesh: Mesh) -> None:
@@ -315,8 +328,8 @@ def _annotate(function: ir.Operation, mesh: Mesh, whole: Mesh) -> None:
         results = [Layout.replicated(len(layout.dims)) for layout in results]
     else:
         pairs = list(zip(roles, inputs, strict=True))
-        busy = {a for role, x in pairs if role == "data" for a in x.axes}
-        inputs = [x if role == "data" else x.without(busy) for role, x in pairs]
+        busy = {a for role, x in pairs if role in GIVEN for a in x.axes}
+        inputs = [x if role in GIVEN else x.without(busy) for role, x in pairs]
         results = [layout.without(busy) for layout in results]
     _set_ports(function, inputs, results, mesh)
 
@@ -364,34 +377,3 @@ def _check_even(function: ir.Operation, parts: Sequence[int], mesh: Mesh) -> Non
             f"a batch of {uneven} cannot be cut into {count} equal microbatches; "
             f"choose a number that divides {uneven}",
         )
-
-
-def _check_separate(function: ir.Operation, plan: Plan, mesh: Mesh) -> set[ir.Value]:
-    """The partial sums; `PassError` where members would have to talk otherwise."""
-    body = block_of(function, 0)
-    partial = set()
-    for op in walk(body):
-        if op in plan.rules:
-            rule, assignment = plan.rules[op]
-            joined = rule.reductions(assignment).items()
-            if any(kind != "sum" and AXIS in axes for kind, axes in joined):
-                refuse(op, _inseparable("takes an extremum over the batch"))
-        if op.name != "pcp.reshard":
-            continue
-        source = op.operands[0]
-        old, new = plan.layouts[source], plan.layouts[op.results[0]]
-        shape = tuple(ir.RankedTensorType(source.type).shape)
-        found = [step for step in steps(old, new, shape, mesh) if AXIS in step.axes]
-        if [step.kind for step in found] == ["all_reduce"] and op.block == body:
-            partial.add(source)
-        elif any(step.kind != "slice" for step in found):
-            user = next((u.owner.operation for u in op.results[0].uses), op)
-            refuse(user, _inseparable("needs the whole batch"))
-    return partial
-
-
-def _inseparable(why: str) -> str:
-    return (
-        f"microbatches do not separate here: it {why}; leave pp out of the mesh, or "
-        "treat examples one by one (for cross entropy a one-hot sum, not an index)"
-    )

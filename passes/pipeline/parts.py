@@ -21,13 +21,17 @@ Key = tuple[int, str, int]
 
 @dataclass
 class Part:
-    """Ops by number; what they read, what others read of them, what is summed."""
+    """Ops by number; what they read, what others read of them, what is summed.
+
+    `shared`: fixed values in front of the ops that a stage makes only once.
+    """
 
     key: Key
     ops: list[int] = field(default_factory=list)
     inputs: list[Value] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
     sums: list[int] = field(default_factory=list)
+    shared: list[Value] = field(default_factory=list)
 
     @property
     def stage(self) -> int:
@@ -150,9 +154,10 @@ class _Cut:
     def borders(self) -> None:
         """What crosses the borders of the parts."""
         for part in list(self.parts.values()):
-            read = (v for n in part.ops for v in self.flow.reads[n])
+            read = [v for n in part.ops for v in self.flow.reads[n]]
             for value in behind(self.flow, read):
                 self._input(part, value)
+            part.shared = self.flow.shared(read)
         deliveries = self.stages.deliveries()
         for value, stages in zip(self.flow.results, deliveries, strict=True):
             maker = self.flow.makers.get(value)

@@ -20,9 +20,9 @@ from pcp.passes.functions import (
     symbol_name,
 )
 from pcp.passes.pipeline.cuts import Chain, best_cuts
-from pcp.passes.pipeline.flow import Flow
+from pcp.passes.pipeline.flow import AXIS, Flow
 from pcp.passes.pipeline.marks import MARK, mark_of
-from pcp.passes.pipeline.microbatches import AXIS, Separated
+from pcp.passes.pipeline.microbatches import Separated
 from pcp.passes.pipeline.work import size_bytes, work
 from pcp.passes.rewriting import refuse
 from pcp.passes.sharding.flow import walk
@@ -110,12 +110,13 @@ class Stages:
         return owners
 
 
-def assign(flow: Flow, separated: Separated, wanted: Wanted, homes: Homes) -> Stages:
+def assign(separated: Separated, wanted: Wanted, homes: Homes) -> Stages:
     """Stages for all ops but fixed ones; `PassError` where that cannot be.
 
     `homes` are those of a function that was cut before, and hold here too; what
     parameters this one adds to them is added.
     """
+    flow = separated.flow
     forward = flow.forward()
     stages = Stages(flow, wanted.stages, forward=set(forward))
     if len(forward) < wanted.stages:
@@ -212,7 +213,7 @@ def _chain(
     flow: Flow, forward: list[int], separated: Separated, wanted: Wanted, homes: Homes
 ) -> Chain:
     """The forward ops' costs, and what crosses each cut."""
-    sizes = _Sizes(flow, separated)
+    sizes = _Sizes(separated)
     spans = _parameter_spans(flow, forward)
     kept = [_kept(flow, n, sizes, wanted) for n in forward]
     for parameter, (first, _) in spans.items():
@@ -253,7 +254,6 @@ def _bound(
 class _Sizes:
     """What the devices of a stage have of the program, each."""
 
-    flow: Flow
     separated: Separated
 
     def of(self, value: Value) -> float:
@@ -262,7 +262,7 @@ class _Sizes:
 
     def share(self, number: int) -> float:
         """The part of an op's work that a device does."""
-        op = self.flow.ops[number]
+        op = self.separated.flow.ops[number]
         if op not in self.separated.plan.rules:
             return 1.0
         _, assignment = self.separated.plan.rules[op]
@@ -348,7 +348,7 @@ def _find_homes(stages: Stages, forward: list[int], tied: bool, known: Homes) ->
     first: dict[Value, ir.Operation] = {}
     for argument in flow.arguments:
         name = name_of(flow, argument)
-        if argument not in flow.data and name in known:
+        if argument not in flow.given and name in known:
             stages.homes[argument] = known[name]
     for number in forward:
         for parameter in flow.parameters_of(number):
@@ -367,6 +367,6 @@ def _find_homes(stages: Stages, forward: list[int], tied: bool, known: Homes) ->
             if len(homes) > 1 and not tied:
                 _refuse_shared(flow, parameter, first[parameter], flow.ops[number])
     for argument in flow.arguments:
-        if argument not in flow.data:
+        if argument not in flow.given:
             homes = stages.homes.setdefault(argument, [0])  # one that nobody reads
             known[name_of(flow, argument)] = homes

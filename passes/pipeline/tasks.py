@@ -11,8 +11,8 @@ from pcp.layout import Layout
 from pcp.mesh import Mesh
 from pcp.passes.functions import entry
 from pcp.passes.partition import Member
-from pcp.passes.pipeline.flow import FIXED, Flow
-from pcp.passes.pipeline.microbatches import AXIS, Separated
+from pcp.passes.pipeline.flow import AXIS, FIXED, Flow
+from pcp.passes.pipeline.microbatches import Separated
 from pcp.passes.pipeline.parts import OPT, Key, Part, parts_of
 from pcp.passes.pipeline.stages import Stages
 from pcp.passes.rewriting import attributes
@@ -47,7 +47,9 @@ def build_schedule(
                 _Builder(separated, stages, parts, row, devices_of(mesh, axis, row))
                 for row in separated.rows
             ]
-            placed = [c.build(list(block.arguments)) for c in columns]
+            own = list(block.arguments)
+            own += [own[k] for k in separated.whole]
+            placed = [c.build(own) for c in columns]
             results = [
                 cast([v for values in copies for v in values], value.type)
                 for value, copies in zip(
@@ -92,10 +94,11 @@ class _Builder:
     row: dict[str, int]
     devices: list[str]
     #: By argument and stage; by value and microbatch, as (placed, stage); by value
-    #: and stage what is made for a result only.
+    #: and stage what is made for a result only, and what a stage makes only once.
     arguments: dict[tuple[Value, int], Value] = field(default_factory=dict)
     placed: dict[tuple[Value, int], tuple[Value, int]] = field(default_factory=dict)
     given: dict[tuple[Value, int], Value] = field(default_factory=dict)
+    once: dict[tuple[Value, int], Value] = field(default_factory=dict)
     moved: dict[tuple[Value, int], Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -210,11 +213,15 @@ class _Builder:
         """One task; its sums go on from those of the microbatch before."""
         stage, direction, _ = part.key
         member = self._member(microbatch)
+        had = [v for v in part.shared if (v, stage) in self.once]
+        new = [v for v in part.shared if (v, stage) not in self.once]
         inputs = [self._at(v, stage, direction, microbatch) for v in part.inputs]
+        inputs += [self.once[v, stage] for v in had]
         settled = [self.flow.ops[n].results[0] for n in part.sums]
         before = [self.placed[v, self.last][0] for v in settled if microbatch]
         device = self.devices[stage]
-        types = [member.type_of(v) for v in (*part.outputs, *settled)]
+        outputs = [*part.outputs, *new]
+        types = [member.type_of(v) for v in (*outputs, *settled)]
         task = ir.Operation.create(
             "pcp.task",
             operands=pack([*inputs, *before]),
@@ -222,34 +229,45 @@ class _Builder:
             regions=1,
             attributes=_facts(device, part.key, microbatch),
         )
-        self._body(task, part, member, [*inputs, *before])
-        found = unpack(list(task.results))
+        plain = [_plain(v) for v in (*inputs, *before)]
+        with ir.InsertionPoint(task.regions[0].blocks.append(*plain)) as point:
+            given = list(point.block.arguments)
+            self._bind(member, [*part.inputs, *had], given)
+            self._body(member, part, outputs, given[len(inputs) :])
+        found = iter(unpack(list(task.results)))
         which = self.last if direction == OPT else microbatch
         for value, result in zip(part.outputs, found, strict=False):
             if self.flow.kind(value) in (None, FIXED):
                 self.given[value, stage] = result
             else:
                 self.placed[value, which] = result, stage
-        for value, result in zip(settled, found[len(part.outputs) :], strict=True):
+        for value, result in zip(new, found, strict=False):
+            self.once[value, stage] = result
+        for value, result in zip(settled, found, strict=True):
             self.placed[value, self.last] = result, stage
 
-    def _body(
-        self, task: ir.Operation, part: Part, member: Member, given: Sequence[Value]
+    def _bind(
+        self, member: Member, values: Sequence[Value], given: Sequence[Value]
     ) -> None:
-        plain = [_plain(v) for v in given]
-        block = task.regions[0].blocks.append(*plain)
-        count = len(part.inputs)
-        with ir.InsertionPoint(block):
-            for value, argument in zip(part.inputs, block.arguments, strict=False):
-                member.values[value] = _own_part(member, value, argument)
-            for number in part.ops:
-                self._op(member, number)
-            outputs = [self._read(member, v) for v in part.outputs]
-            before = list(block.arguments)[count:] or [None] * len(part.sums)
-            for number, total in zip(part.sums, before, strict=True):
-                summand = member.values[self.flow.ops[number].operands[0]]
-                outputs.append(summand if total is None else hlo.add(total, summand))
-            yield_(outputs)
+        for value, argument in zip(values, given, strict=False):
+            member.values[value] = _own_part(member, value, argument)
+
+    def _body(
+        self,
+        member: Member,
+        part: Part,
+        outputs: Sequence[Value],
+        before: Sequence[Value],
+    ) -> None:
+        """The ops; yields `outputs`, then the sums so far, `before` with one more."""
+        for number in part.ops:
+            self._op(member, number)
+        made = [self._read(member, v) for v in outputs]
+        totals = before or [None] * len(part.sums)
+        for number, total in zip(part.sums, totals, strict=True):
+            summand = member.values[self.flow.ops[number].operands[0]]
+            made.append(summand if total is None else hlo.add(total, summand))
+        yield_(made)
 
     def _op(self, member: Member, number: int) -> None:
         op = self.flow.ops[number]

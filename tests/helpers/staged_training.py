@@ -12,7 +12,7 @@ from pcp.compiler.options import CompileOptions
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
 from pcp.passes.functions import NAME, ROLE, result_attributes, string, symbol_name
-from pcp.passes.pipeline.microbatches import HINTS
+from pcp.passes.pipeline.whole import HINTS
 
 Tensors = dict[tuple[str, str], np.ndarray]
 

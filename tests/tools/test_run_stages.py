@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from helpers import pipelines, spmd_models
 
+from pcp.bundle import Bundle
 from pcp.tools import cli, compile
 
 STAGES = 4
+NANOGPT = Path(__file__).parents[2] / "examples" / "models" / "nanogpt_small.mlir"
 
 
 def _whole(model: str) -> list[np.ndarray]:
@@ -180,3 +182,30 @@ def test_what_stages_cannot_be_is_said(
     code = compile.main([str(tmp_path / "m.mlir"), "--target", "cpu", *flags])
     assert code == 1
     assert says in capfd.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["pp=2", "pp=2,dp=2"])
+def test_a_cross_entropy_of_pytorch_with_labels_left_out(
+    mesh: str, tmp_path: Path
+) -> None:
+    """It picks logits by (row, label), and divides by how many labels count."""
+    text = NANOGPT.read_text()
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    (whole / "m.mlir").write_text(text)
+    command = [str(whole / "m.mlir"), "--target", "cpu:host", "--mode", "grad", "-q"]
+    assert compile.main([*command, "-o", str(whole / "m.pcp")]) == 0
+    bundle = _compiled(text, tmp_path, "grad", "--microbatches", "4", mesh=mesh)
+    random = np.random.default_rng(0)
+    inputs = {}
+    for spec in Bundle.read(bundle).manifest.functions["grad"].inputs:
+        draw = random.normal(0, 0.05, spec.shape).astype(np.float32)
+        inputs[spec.name] = draw
+    ids = random.integers(0, 256, (2, 64, 32))
+    inputs |= {"ids": ids[0], "targets": np.where(ids[1] < 80, -100, ids[1])}
+    expected = _run(whole / "m.pcp", "grad", inputs)
+    found = _run(bundle, "grad", inputs)
+    assert len(expected) == len(found) == 26
+    for a, b in zip(expected.values(), found.values(), strict=True):
+        assert np.abs(a - b).max() <= 1e-5 * np.abs(a).max()

@@ -1,0 +1,66 @@
+"""pcp-batch-lookups: the same rows, whatever is looked up in them."""
+
+import numpy as np
+from helpers.interpreter import Interpreter
+
+from pcp.dialect.context import parse
+from pcp.passes.batch_lookups import BatchLookups
+
+GATHER = """
+func.func @main(%x: tensor<4x6x3xf32>, %labels: tensor<6x2x1xi32>) -> tensor<6x2x3xf32> {
+  %rows = stablehlo.iota dim = 0 : tensor<6x2x1xi32>
+  %i = stablehlo.concatenate %labels, %rows, dim = 2
+    : (tensor<6x2x1xi32>, tensor<6x2x1xi32>) -> tensor<6x2x2xi32>
+  %y = "stablehlo.gather"(%x, %i) <{
+    dimension_numbers = #stablehlo.gather<offset_dims = [2],
+      collapsed_slice_dims = [0, 1], start_index_map = [0, 1], index_vector_dim = 2>,
+    slice_sizes = array<i64: 1, 1, 3>}>
+    : (tensor<4x6x3xf32>, tensor<6x2x2xi32>) -> tensor<6x2x3xf32>
+  return %y : tensor<6x2x3xf32>
+}"""
+
+SCATTER = """
+func.func @main(%x: tensor<6x4xf32>, %labels: tensor<6x1xi32>, %u: tensor<6xf32>)
+    -> tensor<6x4xf32> {
+  %rows = stablehlo.iota dim = 0 : tensor<6x1xi32>
+  %i = stablehlo.concatenate %rows, %labels, dim = 1
+    : (tensor<6x1xi32>, tensor<6x1xi32>) -> tensor<6x2xi32>
+  %y = "stablehlo.scatter"(%x, %i, %u) <{scatter_dimension_numbers =
+    #stablehlo.scatter<inserted_window_dims = [0, 1],
+      scatter_dims_to_operand_dims = [0, 1], index_vector_dim = 1>}> ({
+  ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+    %s = stablehlo.add %p, %q : tensor<f32>
+    stablehlo.return %s : tensor<f32>
+  }) : (tensor<6x4xf32>, tensor<6x2xi32>, tensor<6xf32>) -> tensor<6x4xf32>
+  return %y : tensor<6x4xf32>
+}"""
+
+
+def _rewritten(text: str) -> str:
+    module = parse(text)
+    BatchLookups().run(module)
+    assert module.operation.verify()
+    assert "batching_dims = [" in str(module)
+    return str(module)
+
+
+def test_the_same_rows_with_labels_out_of_range() -> None:
+    """A gather's are clamped, a scatter's updates are left out."""
+    random = np.random.default_rng(0)
+    labels = random.integers(-2, 7, (6, 2, 1)).astype(np.int32)
+    x, u = (random.normal(size=s).astype(np.float32) for s in ((4, 6, 3), 6))
+    table = random.normal(size=(6, 4)).astype(np.float32)
+    with Interpreter() as interpreter:
+        for text, inputs in (
+            (GATHER, [x, labels]),
+            (SCATTER, [table, labels[:, 0], u]),
+        ):
+            (expected,) = interpreter.run(text, inputs)
+            (found,) = interpreter.run(_rewritten(text), inputs)
+            np.testing.assert_array_equal(found, expected)
+    # What was asked for, of the gather, in numpy.
+    clamped = labels[..., 0].clip(0, 3)
+    want = x[clamped, np.arange(6)[:, None]]
+    with Interpreter() as interpreter:
+        (found,) = interpreter.run(_rewritten(GATHER), [x, labels])
+    np.testing.assert_array_equal(found, want)
