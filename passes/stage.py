@@ -3,15 +3,12 @@
 from dataclasses import dataclass, replace
 from math import inf
 
-from pcp.dialect.attributes import unwrap
-from pcp.dialect.base import as_number
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import PassError, nearest
 from pcp.mesh import Mesh
 from pcp.passes import functions as funcs
 from pcp.passes.base import Pass
-from pcp.passes.device_precision import PRECISION
 from pcp.passes.inlining import inline_calls
 from pcp.passes.pipeline.backward import assign_backward
 from pcp.passes.pipeline.marks import MARK
@@ -21,6 +18,7 @@ from pcp.passes.pipeline.once import assign_once
 from pcp.passes.pipeline.stages import Homes, Wanted, assign
 from pcp.passes.pipeline.tasks import build_schedule
 from pcp.passes.pipeline.work import size_bytes
+from pcp.passes.planning.cluster import rate_of
 from pcp.passes.rewriting import functions, refuse
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.mesh import read_meshes
@@ -231,13 +229,8 @@ def _speeds(rows: list[list[ir.Operation | None]], mesh: Mesh) -> list[float]:
 
 def _speed(device: ir.Operation | None) -> float | None:
     """Operations a second in the type that the device multiplies in, if it says so."""
-    if device is None or "throughput" not in device.attributes:
-        return None
-    said = {e.name: e.attr for e in ir.DictAttr(device.attributes["throughput"])}
-    dtype = "f32"
-    if PRECISION in device.attributes:
-        dtype = str(unwrap(device.attributes[PRECISION].compute))
-    return as_number(said[dtype], "throughput") if dtype in said else None
+    said = device is not None and "throughput" in device.attributes
+    return rate_of(device) if said else None
 
 
 def _room(device: ir.Operation | None) -> float:

@@ -60,13 +60,7 @@ class Device:
         What is f32 is multiplied in the device's `compute` type.
         """
         dtype = self.compute if dtype == "f32" else dtype
-        if dtype not in self.throughput:
-            known = ", ".join(self.throughput) or "none"
-            raise PassError(
-                f"device @{self.name} has no throughput of {dtype} (it has: {known}); "
-                "measure it with pcp probe, or write it into the cluster file"
-            )
-        return self.throughput[dtype]
+        return _measured(self.name, self.throughput, dtype)
 
     def beside(self, busy: float) -> "Device":
         """The same while this share of the host's other devices is busy, 0 to 1.
@@ -185,13 +179,34 @@ def _device(op: ir.Operation, drivers: dict[str, str]) -> Device:
         memory=float(integer(op, "memory")) if "memory" in said else inf,
         membw=number(op, "membw") if "membw" in said else inf,
         overhead=number(op, "overhead_ns") * 1e-9 if "overhead_ns" in said else 0.0,
-        compute=str(unwrap(said["precision"].compute))
-        if "precision" in said
-        else "f32",
+        compute=_compute(op),
         exchange=number(op, "exchange_ns") * 1e-9 if "exchange_ns" in said else 0.0,
         exchange_bw=number(op, "exchange_bw") if "exchange_bw" in said else inf,
         alone=_alone(ir.DictAttr(said["alone"])) if "alone" in said else None,
     )
+
+
+def rate_of(op: ir.Operation) -> float:
+    """Operations a second of a `pcp.device` in the type it multiplies f32 in."""
+    throughput = _speeds(op.attributes["throughput"])
+    return _measured(symbol_name(op), throughput, _compute(op))
+
+
+def _measured(name: str, throughput: dict[str, float], dtype: str) -> float:
+    if dtype not in throughput:
+        known = ", ".join(throughput) or "none"
+        raise PassError(
+            f"device @{name} has no throughput of {dtype} (it has: {known}); measure "
+            "it with pcp probe, or write it into the cluster file"
+        )
+    return throughput[dtype]
+
+
+def _compute(op: ir.Operation) -> str:
+    """The type that a device multiplies f32 in."""
+    if "precision" not in op.attributes:
+        return "f32"
+    return str(unwrap(op.attributes["precision"].compute))
 
 
 def _alone(said: ir.DictAttr) -> Rates:

@@ -136,6 +136,16 @@ def test_a_stage_is_as_fast_as_its_slowest_device() -> None:
     assert _layers("\n".join(devices), "pp=2,dp=2") == [2, 6]
 
 
+def test_stages_are_as_fast_as_in_the_type_that_they_multiply_in() -> None:
+    """One that nobody measured is refused, as pcp-plan refuses it."""
+    slow, fast = (_device(f"d{i}", speed=speed) for i, speed in enumerate((1e9, 7e9)))
+    narrow = "precision = #pcp.precision<bf16, f32, f32>, "
+    slow = slow.replace("{throughput = {", f"{{{narrow}throughput = {{bf16 = 2.1e10, ")
+    assert _layers(f"{slow}\n{fast}") == [6, 2]
+    with pytest.raises(PassError, match=r"@d0 has no throughput of bf16 \(it has: f32"):
+        _layers(f"{slow.replace('bf16 = 2.1e10, ', '')}\n{fast}")
+
+
 def test_a_device_gets_no_more_than_it_holds() -> None:
     """A layer keeps its weight and gradient and two activations: 128 + 512 bytes."""
     fast = _device("d0", speed=3e9, memory=4 * 640 + 10)
