@@ -7,7 +7,8 @@ from pcp.dialect.context import parse
 from pcp.passes.batch_lookups import BatchLookups
 
 GATHER = """
-func.func @main(%x: tensor<4x6x3xf32>, %labels: tensor<6x2x1xi32>) -> tensor<6x2x3xf32> {
+func.func @main(%x: tensor<4x6x3xf32>, %labels: tensor<6x2x1xi32>)
+    -> tensor<6x2x3xf32> {
   %rows = stablehlo.iota dim = 0 : tensor<6x2x1xi32>
   %i = stablehlo.concatenate %labels, %rows, dim = 2
     : (tensor<6x2x1xi32>, tensor<6x2x1xi32>) -> tensor<6x2x2xi32>
