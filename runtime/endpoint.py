@@ -7,6 +7,7 @@ until `form` is called for that epoch or its patience ends. What speaks another
 protocol, version or epoch is refused with a reason, and the endpoint lives on.
 """
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,10 +19,12 @@ import numpy as np
 from pcp.errors import (
     CollectiveAborted,
     ConfigError,
+    PcpError,
     ProtocolError,
     RuntimeFault,
 )
 from pcp.runtime import keys, transport
+from pcp.runtime.door import Door
 from pcp.runtime.faults import FaultPlan
 from pcp.runtime.forming import EPOCH_OVER, Forming
 from pcp.runtime.framing import MAX_TEXT, Header, Kind, parse_json
@@ -40,8 +43,6 @@ if TYPE_CHECKING:
 HANDSHAKE_SECONDS = 5.0
 PARK_SECONDS = 60.0
 _MAX_WAITING = 256
-_AT_ONCE = 32
-"""Connections accepted in a turn: the next ones can wait in the kernel's queue."""
 Greeter = Callable[[TcpLink, dict[str, Any]], None]
 
 
@@ -62,13 +63,12 @@ class Endpoint:
     ) -> None:
         if tls is not None:
             tls.check()
-        self._listener = transport.listen(address)
-        host, port = self._listener.getsockname()[:2]
-        self.listening = transport.format_address(host, port)
+        self._door = Door(address)
+        self.listening = self._door.address
         """Where it listens."""
         self.address = advertise or self.listening
         """Where peers reach this endpoint."""
-        self.loop = Loop(f"pcp-{port}")
+        self.loop = Loop(f"pcp-{self._door.port}")
         self.telemetry = Telemetry()
         self.pulse = pulse
         self.faults = faults
@@ -87,7 +87,7 @@ class Endpoint:
         self._groups: list[Group] = []
         self._closed = False
         self._lock = threading.Lock()
-        self.loop.call(self.loop.watch, self._listener, 1, self._accept)
+        self.loop.call(self._door.attend, self.loop, self._arrived)
         self.loop.call(self._sweep)
 
     @classmethod
@@ -126,6 +126,8 @@ class Endpoint:
                 f"listening on {address} needs advertise='host:port': peers cannot "
                 f"reach a wildcard address"
             )
+        if advertise is not None:
+            transport.parse_address(advertise)
         pulse = Pulse(heartbeat, silence)
         checked = keys.checked(key)
         return cls(
@@ -161,7 +163,7 @@ class Endpoint:
         comm = Communicator(group, timeout=timeout)
         try:
             comm.barrier(timeout=max(0.05, deadline - time.monotonic()))
-        except RuntimeFault:
+        except BaseException:
             comm.close()
             raise
         comm.timeout = 60.0
@@ -210,8 +212,7 @@ class Endpoint:
             self._closed = True
         self.loop.ask(self._shut)
         self._linger()
-        self.loop.ask(lambda: self.loop.watch(self._listener, 0, self._accept))
-        self._listener.close()
+        self._door.close(self.loop)
         self.loop.close()
 
     def __enter__(self) -> "Endpoint":
@@ -247,7 +248,11 @@ class Endpoint:
             streams=self.streams,
             tls=self.tls,
         )
-        self.loop.ask(lambda: self._begin(forming))
+        try:
+            self.loop.ask(lambda: self._begin(forming))
+        except PcpError:
+            self.loop.call(group.close)
+            raise
         try:
             forming.wait(deadline)
         finally:
@@ -287,20 +292,16 @@ class Endpoint:
 
     # Greeting whoever connects. All of it in the loop's thread.
 
-    def _accept(self, _events: int) -> None:
-        for _ in range(_AT_ONCE):
-            if (arrival := transport.accept(self._listener)) is None:
-                return
-            sock, peer = arrival
-            if len(self._waiting) >= _MAX_WAITING:
-                # Whoever means it greets at once: silent ones keep nobody out.
-                silent = next(iter(self._waiting))
-                del self._waiting[silent]
-                silent.close()
-            wire = sock if self.tls is None else self.tls.serve(sock)
-            link = TcpLink(self.loop, wire, self, peer)
-            self._waiting[link] = time.monotonic() + HANDSHAKE_SECONDS
-            self._gates[link] = keys.Gate(self.key)
+    def _arrived(self, sock: socket.socket, peer: str) -> None:
+        if len(self._waiting) >= _MAX_WAITING:
+            # Whoever means it greets at once: silent ones keep nobody out.
+            silent = next(iter(self._waiting))
+            del self._waiting[silent]
+            silent.close()
+        wire = sock if self.tls is None else self.tls.serve(sock)
+        link = TcpLink(self.loop, wire, self, peer)
+        self._waiting[link] = time.monotonic() + HANDSHAKE_SECONDS
+        self._gates[link] = keys.Gate(self.key)
 
     def place(self, link: Link, header: Header) -> memoryview:
         """Room for a greeting, and the proof of a key before it."""

@@ -79,7 +79,7 @@ class Forming:
             while not self._settled(_PROBE_SECONDS):
                 self._look_around(deadline)
             self._done.result()
-        except RuntimeFault:
+        except BaseException:
             self.group.loop.call(self._abandon)
             raise
 

@@ -261,11 +261,19 @@ def listen(address: str, backlog: int = 128) -> socket.socket:
 
 
 def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
-    """The next waiting connection and its address, or None when there is none."""
+    """The next waiting connection and its address, or None when there is none.
+
+    RuntimeFault when it cannot be taken: to try again at once would not help.
+    """
     try:
         sock, peer = listener.accept()
-    except OSError:
-        return None  # nobody waits any more, or no descriptor is left: try later
+    except (BlockingIOError, ConnectionAbortedError):
+        return None  # nobody waits any more
+    except OSError as error:
+        raise RuntimeFault(
+            f"a connection waits and cannot be taken: {error.strerror}; if there are "
+            f"too many open files, raise their limit (ulimit -n)"
+        ) from error
     try:
         tune(sock)
     except OSError:

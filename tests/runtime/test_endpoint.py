@@ -211,8 +211,23 @@ def test_ports_and_addresses_that_cannot_be():
     for bad in ("localhost", "127.0.0.1:", ":80", "::1:80", "h:99999", "h:x"):
         with pytest.raises(ConfigError):
             Endpoint.listen(bad)
+        with pytest.raises(ConfigError):
+            Endpoint.listen("127.0.0.1:0", advertise=bad)
     with pytest.raises(ConfigError, match="advertise"):
         Endpoint.listen("0.0.0.0:0")
+
+
+@pytest.mark.parametrize(
+    ("epoch", "peer"), [(0, "127.0.0.1:9"), (2, "127.0.0.1:9"), (2, "no address")]
+)
+def test_a_group_that_was_not_formed_leaves_nothing_behind(epoch, peer):
+    with endpoints(1) as (endpoint,):
+        endpoint.form(1, [endpoint.address], 0)
+        # A newer epoch ends the one before.
+        sources = len(endpoint.telemetry.sources) - bool(epoch)
+        fault = outcome(lambda: endpoint.form(epoch, [peer, endpoint.address], 1, 5))
+        assert isinstance(fault, ConfigError | PeerLost)
+        eventually(lambda: len(endpoint.telemetry.sources) == sources)
 
 
 def test_ipv6():
