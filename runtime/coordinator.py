@@ -13,14 +13,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pcp.errors import ProtocolError, RuntimeFault
+from pcp.errors import ConfigError, ProtocolError, RuntimeFault
 from pcp.runtime.endpoint import Endpoint
 from pcp.runtime.framing import Frame, Header, Kind, json_payload, parse_json
 from pcp.runtime.generation import Generation
 from pcp.runtime.membership import Membership, Past, Phase, Send
 from pcp.runtime.tcp import TcpLink
 from pcp.runtime.telemetry import Metric, gauge
-from pcp.runtime.transport import Link
+from pcp.runtime.transport import Link, parse_address
 
 if TYPE_CHECKING:
     from pcp.runtime.tls import Tls
@@ -143,10 +143,13 @@ class Coordinator:
         if self._closed:
             return
         self._closed = True
-        self.endpoint.loop.ask(self._shut)
-        if self._owns:
-            self.endpoint.close()
-        self._generation.close()
+        try:
+            if not self.endpoint.loop.closed:
+                self.endpoint.loop.ask(self._shut)
+            if self._owns:
+                self.endpoint.close()
+        finally:
+            self._generation.close()
 
     def __enter__(self) -> "Coordinator":
         return self
@@ -165,18 +168,19 @@ class Coordinator:
         ):
             link.refuse("a member says its name, its address and its past")
             return
-        if (old := self._links.pop(name, None)) is not None:
-            if old.alive and not past.get("epoch") and not past.get("formed"):
-                self._links[name] = old
-                link.refuse(f"a member named {name} is here already")
-                return
-            self._names.pop(old, None)
-            old.sever()
         try:
             what = _past(past)
-        except (TypeError, ValueError) as error:
-            link.refuse(f"a past that is none: {error}")
+            parse_address(address)
+        except (TypeError, ValueError, ConfigError) as error:
+            link.refuse(f"a past or an address that is none: {error}")
             return
+        if (old := self._links.get(name)) is not None:
+            if old.alive and not what.epoch and not what.formed:
+                link.refuse(f"a member named {name} is here already")
+                return
+            del self._links[name]
+            self._names.pop(old, None)
+            old.sever()
         link.sink = self
         link.send(Frame(Kind.WELCOME))
         self._links[name], self._names[link] = link, name
