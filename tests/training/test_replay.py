@@ -2,7 +2,6 @@
 
 import json
 import signal
-import time
 from contextlib import closing
 
 import pytest
@@ -13,6 +12,7 @@ from helpers.crews import Crew, Hasty, load_bundle, slowly
 from helpers.processes import Processes, free_port
 from helpers.resumed_runs import bundle, keys
 from helpers.training_runs import experiment, order, start_shepherd
+from helpers.worlds import eventually
 
 from pcp.bundle import sha256
 from pcp.errors import StateMismatch
@@ -35,12 +35,15 @@ def _rounds(watcher, number):
     watcher.wait_for_round(watcher.rounds[-1].round + number)
 
 
+def _pause(shepherd):
+    """Behind the round under way: who joins beside it would be one behind."""
+    order(shepherd, "pause")
+    eventually(lambda: shepherd.status()["phase"] == "paused", 30)
+
+
 def _ready(shepherd, count):
     """Wait until so many workers hold the state; no round begins meanwhile."""
-    until = time.monotonic() + 30
-    while len(shepherd.roster.holders(shepherd.committed)) != count:
-        assert time.monotonic() < until, shepherd.status()
-        time.sleep(0.01)
+    eventually(lambda: len(shepherd.roster.holders(shepherd.committed)) == count, 30)
     order(shepherd, "resume")
 
 
@@ -52,7 +55,7 @@ def test_a_run_with_deaths_newcomers_and_orders_is_made_again(tmp_path, processe
     crew[0].signal(signal.SIGKILL)
     _rounds(watcher, 1)
     order(shepherd, "steps", steps=6)
-    order(shepherd, "pause")
+    _pause(shepherd)
     crew[0] = processes.start(WORKER, "d", shepherd.port, 0.01)
     _ready(shepherd, 3)
     _rounds(watcher, 2)
@@ -123,7 +126,7 @@ def test_a_worker_that_lost_touch_keeps_its_inner_state(
     try:
         _rounds(watcher, 3)
         assert watcher.rounds[-1].workers == 1
-        order(shepherd, "pause")
+        _pause(shepherd)
     finally:
         crew[0].signal(signal.SIGCONT)
     _ready(shepherd, 2)
