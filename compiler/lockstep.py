@@ -32,6 +32,7 @@ from pcp.dialect.context import location_string
 from pcp.errors import PassError
 from pcp.mesh import Mesh
 from pcp.passes.functions import symbol_name
+from pcp.passes.rewriting import device_modules
 from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.mesh import read_meshes
 
@@ -48,7 +49,7 @@ def run(
     `PassError` when members of a group meet different collectives, or wait in a ring.
     """
     meshes = read_meshes(module)
-    homes = _homes(module)
+    homes = device_modules(module)
     (mesh,) = meshes.values() if len(meshes) == 1 else (_largest(meshes),)
     members = [
         _Member(homes[device], entry).run(list(given))
@@ -59,15 +60,6 @@ def run(
 
 def _largest(meshes: dict[str, Mesh]) -> Mesh:
     return max(meshes.values(), key=lambda mesh: mesh.size)
-
-
-def _homes(module: ir.Module) -> dict[str, ir.Operation]:
-    """Each device's module."""
-    return {
-        symbol_name(op): op.operation
-        for op in module.body.operations
-        if op.operation.name == "builtin.module"
-    }
 
 
 # --- one member ---

@@ -30,7 +30,7 @@ from pcp.passes.functions import symbol_name
 from pcp.passes.overlap_collectives import usual_inflight
 from pcp.passes.pipeline.names import name_results
 from pcp.passes.planning.candidates import Candidate
-from pcp.passes.rewriting import functions, refuse
+from pcp.passes.rewriting import device_modules, functions, refuse
 from pcp.passes.sharding.mesh import read_meshes
 
 MESH = "mesh"
@@ -389,11 +389,9 @@ def emit(
 def _standalone(module: ir.Module, device: str) -> ir.Module:
     """One device's program as a module of its own, with the mesh."""
     alone = copy(module)
-    for view in list(alone.body.operations):
-        op = view.operation
-        if op.name == "builtin.module":
-            if symbol_name(op) == device:
-                for inner in list(op.regions[0].blocks[0].operations):
-                    inner.operation.move_before(op)
-            op.erase()
+    homes = device_modules(alone)
+    for inner in list(homes[device].regions[0].blocks[0].operations):
+        inner.operation.move_before(homes[device])
+    for home in homes.values():
+        home.erase()
     return alone

@@ -8,7 +8,7 @@ from pcp.dialect import hlo
 from pcp.dialect.base import integer, integers
 from pcp.dialect.bindings import ir
 from pcp.passes.base import Pass
-from pcp.passes.rewriting import attributes, functions
+from pcp.passes.rewriting import all_functions, attributes
 
 Value = ir.Value
 
@@ -58,21 +58,11 @@ class BucketCollectives(Pass):
     def run(self, module: ir.Module) -> None:
         """Bucket the collectives of every function."""
         with module.context:
-            for function in _functions(module):
+            for function in all_functions(module):
                 block = function.regions[0].blocks[0]
                 for bucket in list(_buckets(block, self.bytes)):
                     if len(bucket.members) > 1:
                         _join(bucket)
-
-
-def _functions(module: ir.Module) -> Iterator[ir.Operation]:
-    """The functions of a module, or of each device's."""
-    yield from functions(module)
-    for view in module.body.operations:
-        if view.operation.name == "builtin.module":
-            for inner in view.operation.regions[0].blocks[0].operations:
-                if inner.operation.name == "func.func" and inner.regions[0].blocks:
-                    yield inner.operation
 
 
 @dataclass(eq=False)

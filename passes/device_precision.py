@@ -1,6 +1,6 @@
 """pcp-device-precision: a device contracts in the type that it is fast in."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pcp.dialect import hlo
@@ -10,7 +10,7 @@ from pcp.mesh import Mesh
 from pcp.passes.base import Pass
 from pcp.passes.functions import symbol_name
 from pcp.passes.partition import DEVICE
-from pcp.passes.rewriting import before, refuse
+from pcp.passes.rewriting import before, device_modules, functions, refuse
 from pcp.passes.sharding.flow import block_of, walk
 from pcp.passes.sharding.mesh import read_meshes
 from pcp.passes.variation import UNKNOWN, Axes, variations
@@ -53,7 +53,7 @@ class DevicePrecision(Pass):
         """Rewrite the contractions of each device's module."""
         with module.context:
             _check_placed(module)
-            homes = {symbol_name(op): op for op in _homes(module)}
+            homes = device_modules(module)
             types = {name: compute_type(home) for name, home in homes.items()}
             if not any(types.values()):
                 return
@@ -75,12 +75,6 @@ def compute_type(op: ir.Operation) -> ir.Type | None:
         return None
     compute = unwrap(facts[PRECISION].compute)
     return None if isinstance(compute, ir.F32Type) else compute
-
-
-def _homes(module: ir.Module) -> Iterator[ir.Operation]:
-    for view in module.body.operations:
-        if view.operation.name == "builtin.module":
-            yield view.operation
 
 
 def _check_placed(module: ir.Module) -> None:
@@ -148,11 +142,7 @@ def _lower(
 
 def _functions(home: ir.Operation) -> dict[str, ir.Operation]:
     """A device's functions with a body, by name."""
-    return {
-        symbol_name(view.operation): view.operation
-        for view in home.regions[0].blocks[0].operations
-        if view.operation.name == "func.func" and view.operation.regions[0].blocks
-    }
+    return {symbol_name(function): function for function in functions(home)}
 
 
 def _is_free(op: ir.Operation) -> bool:

@@ -13,6 +13,8 @@ from math import prod
 from pcp.dialect.base import integers, strings, text
 from pcp.dialect.bindings import ir
 from pcp.passes.deadlock import check_deadlock
+from pcp.passes.functions import symbol_name
+from pcp.passes.rewriting import device_modules, functions
 
 Fail = Callable[[ir.Operation, str], None]
 Meshes = dict[str, tuple[dict[str, int], list[str]]]
@@ -54,18 +56,11 @@ def _programs(
     module: ir.Module, devices: set[str]
 ) -> dict[str, dict[str, list[ir.Operation]]]:
     """The collectives of each function of each device's module, in order."""
-    found = {}
-    for op in module.body.operations:
-        inner = op.operation
-        if inner.name != "builtin.module" or "sym_name" not in inner.attributes:
-            continue
-        if (name := text(inner, "sym_name")) in devices:
-            found[name] = {
-                text(function.operation, "sym_name"): _collectives(function.operation)
-                for function in inner.regions[0].blocks[0].operations
-                if function.operation.name == "func.func"
-            }
-    return found
+    return {
+        name: {symbol_name(f): _collectives(f) for f in functions(home)}
+        for name, home in device_modules(module).items()
+        if name in devices
+    }
 
 
 def _collectives(function: ir.Operation) -> list[ir.Operation]:

@@ -6,6 +6,7 @@ from pcp.dialect.bindings import ir
 from pcp.passes.functions import function_type, symbol_name
 from pcp.passes.partition import DEVICE
 from pcp.passes.pipeline.work import type_bytes
+from pcp.passes.rewriting import device_modules
 
 Fail = Callable[[ir.Operation, str], None]
 
@@ -15,14 +16,13 @@ def check_memory(module: ir.Module, fail: Fail) -> None:
 
     What a call takes is held at once, and so is what it gives, whatever else it needs.
     """
-    for view in module.body.operations:
-        home = view.operation
-        if home.name != "builtin.module" or (room := _memory(home)) is None:
+    for name, home in device_modules(module).items():
+        if (room := _memory(home)) is None:
             continue
         for inner in home.regions[0].blocks[0].operations:
             function = inner.operation
             if function.name == "func.func":
-                _check_fits(function, symbol_name(home), room, fail)
+                _check_fits(function, name, room, fail)
 
 
 def _memory(home: ir.Operation) -> int | None:

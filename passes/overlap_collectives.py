@@ -8,7 +8,7 @@ from pcp.dialect import asynchronous
 from pcp.dialect.bindings import ir
 from pcp.errors import PassError
 from pcp.passes.base import Pass
-from pcp.passes.rewriting import is_pure, replace
+from pcp.passes.rewriting import all_functions, is_pure, replace
 from pcp.passes.sharding.flow import CONTROL_FLOW
 
 #: What can be on its way while the program goes on.
@@ -82,22 +82,12 @@ class OverlapCollectives(Pass):
                 f"{self.name}: inflight={self.inflight}: at least one is under way"
             )
         with module.context:
-            for function in _functions(module.operation):
+            for function in all_functions(module):
                 channels = itertools.count()
                 for block in list(_blocks(function)):
                     order = _Order(self.inflight)
                     order.fill(block)
                     _rewrite(block, order.items, channels)
-
-
-def _functions(op: ir.Operation) -> Iterator[ir.Operation]:
-    """The functions of a module, or of each device's."""
-    for view in op.regions[0].blocks[0].operations:
-        inner = view.operation
-        if inner.name == "builtin.module":
-            yield from _functions(inner)
-        elif inner.name == "func.func":
-            yield inner
 
 
 def _blocks(op: ir.Operation) -> Iterator[ir.Block]:

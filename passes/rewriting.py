@@ -35,11 +35,31 @@ def operations(module: ir.Module) -> list[ir.Operation]:
     return found[1:]
 
 
-def functions(module: ir.Module) -> Iterator[ir.Operation]:
+def functions(module: ir.Module | ir.Operation) -> Iterator[ir.Operation]:
     """The functions with a body, in order."""
-    for op in list(module.body.operations):
+    for op in list(module.operation.regions[0].blocks[0].operations):
         if op.operation.name == "func.func" and op.regions[0].blocks:
             yield op.operation
+
+
+def device_modules(module: ir.Module) -> dict[str, ir.Operation]:
+    """Each device's program, a module inside of `module`, by the device's name."""
+    return {
+        ir.StringAttr(op.attributes["sym_name"]).value: op
+        for op in _modules(module)
+        if "sym_name" in op.attributes
+    }
+
+
+def all_functions(module: ir.Module) -> Iterator[ir.Operation]:
+    """The functions of a module, and of those in it."""
+    for each in (module, *_modules(module)):
+        yield from functions(each)
+
+
+def _modules(module: ir.Module) -> list[ir.Operation]:
+    inner = [view.operation for view in module.body.operations]
+    return [op for op in inner if op.name == "builtin.module"]
 
 
 @contextmanager

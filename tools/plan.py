@@ -15,7 +15,7 @@ from pcp.manifest import tensor_bytes
 from pcp.mesh import Mesh
 from pcp.passes.functions import symbol_name
 from pcp.passes.pipeline.wiring import Task, Wiring, schedules
-from pcp.passes.rewriting import functions
+from pcp.passes.rewriting import device_modules, functions
 from pcp.passes.schedule import timeline
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.mesh import read_meshes
@@ -172,11 +172,7 @@ def of_module(module: ir.Module, title: str) -> Plan:
     if len(meshes) != 1:
         raise ConfigError(f"{title}: a plan has exactly one pcp.mesh")
     mesh = next(iter(meshes.values()))
-    homes = {
-        symbol_name(op): op.operation
-        for op in module.body.operations
-        if op.operation.name == "builtin.module"
-    }
+    homes = device_modules(module)
     if all(device in homes for device in mesh.devices):
         devices = tuple(
             _device(homes[name], name, mesh, place)

@@ -14,7 +14,6 @@ from pcp.dialect.base import integer, symbol
 from pcp.dialect.bindings import ir
 from pcp.errors import PassError
 from pcp.passes.bucket_collectives import BucketCollectives
-from pcp.passes.functions import symbol_name
 from pcp.passes.lower_schedule import LowerSchedule
 from pcp.passes.overlap_collectives import OverlapCollectives, usual_inflight
 from pcp.passes.pipeline.wiring import Wiring, schedules
@@ -25,7 +24,7 @@ from pcp.passes.planning.cost import Cost, Member, Walk
 from pcp.passes.planning.evaluation import Judge, Judged, fullest, step_bytes
 from pcp.passes.planning.storage import Storage
 from pcp.passes.propagate_sharding import PropagateSharding
-from pcp.passes.rewriting import functions
+from pcp.passes.rewriting import device_modules, functions
 from pcp.passes.schedule import SchedulePass, alive
 from pcp.passes.schedule_simulation import Timeline, Work, simulate
 from pcp.passes.sharding.flow import block_of
@@ -44,7 +43,7 @@ def judge(by: Judge, candidate: Candidate) -> Judged:
     held_at_once = _cut(module, candidate, by)
     with by.context:
         (mesh,) = read_meshes(module).values()
-        homes = _homes(module)
+        homes = device_modules(module)
         every = [Program.read(homes[device]) for device in mesh.devices]
 
         def run(busy: float) -> Run:
@@ -101,14 +100,6 @@ def _alive(module: ir.Module, stages: int) -> tuple[int, ...]:
     return tuple(most)
 
 
-def _homes(module: ir.Module) -> dict[str, ir.Operation]:
-    return {
-        symbol_name(view.operation): view.operation
-        for view in module.body.operations
-        if view.operation.name == "builtin.module"
-    }
-
-
 # --- a device's program between its messages ---
 
 
@@ -121,11 +112,7 @@ class Program:
 
     @classmethod
     def read(cls, home: ir.Operation) -> "Program":
-        found = [
-            view.operation
-            for view in home.regions[0].blocks[0].operations
-            if view.operation.name == "func.func" and view.operation.regions[0].blocks
-        ]
+        found = list(functions(home))
         return cls(found, [Storage.read(block_of(f, 0)) for f in found])
 
 

@@ -24,7 +24,7 @@ def annotations(
         *_ports(function, graph),
         *_ops(function, graph),
     ):
-        check_written(op, f"{port}{SHARDING}", sharding)
+        _check_op(op, sharding, port)
         annotation = Annotation.read(sharding)
         _check(annotation, graph.shapes[number], mesh, op, port)
         yield number, annotation
@@ -41,7 +41,7 @@ def check_shardings(function: ir.Operation, mesh: Mesh) -> None:
         if pair in good or not isinstance(value.type, ir.RankedTensorType):
             continue
         shape = tuple(ir.RankedTensorType(value.type).shape)
-        check_written(op, f"{port}{SHARDING}", sharding)
+        _check_op(op, sharding, port)
         _check(Annotation.read(sharding), shape, mesh, op, port)
         good.add(pair)
 
@@ -65,6 +65,12 @@ def _written(
         if SHARDING in op.attributes:
             for value, sharding in zip(op.results, op_shardings(op), strict=True):
                 yield value, sharding, op, ""
+
+
+def _check_op(op: ir.Operation, sharding: ir.Attribute, port: str) -> None:
+    """What is written on ops; ports are checked where they are read."""
+    if not port:
+        check_written(op, SHARDING, sharding)
 
 
 def _ports(function: ir.Operation, graph: Graph) -> Iterator[Written]:
