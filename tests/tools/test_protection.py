@@ -6,6 +6,7 @@ import pytest
 from helpers.bigram_model import write_experiment
 from helpers.certificates import member_tls
 from helpers.processes import Processes, free_port
+from helpers.worlds import eventually
 
 from pcp.errors import ConfigError, ProtocolError, UsageError
 from pcp.runtime import fetch_snapshot
@@ -58,7 +59,7 @@ def test_a_run_is_for_those_who_have_the_key_and_a_certificate(
 ) -> None:
     """Real processes; strangers are told why, and the run goes on without them."""
     monkeypatch.chdir(tmp_path)
-    write_experiment(tmp_path, outer_loop_steps=30, checkpoint_every=1)
+    write_experiment(tmp_path, outer_loop_steps=6, checkpoint_every=1)
     key = key_file(tmp_path, "key", "the key of this run\n")
     wrong = key_file(tmp_path, "wrong", "the key of another run\n")
     good = flags(key_file=key, **of(member_tls()))
@@ -81,21 +82,29 @@ def test_a_run_is_for_those_who_have_the_key_and_a_certificate(
             assert why in capsys.readouterr().err
         assert main(["status", "--port", str(port)]) == 1
         assert "this group speaks TLS" in capsys.readouterr().err
-        assert not ask("127.0.0.1", port, 10, protection(good))["workers"]
-        workers = [
-            children.start("pcp.tools.cli", *worker, "--name", name, *words)
-            for name in "ab"
-        ]
-        shepherd.wait_for("round 2", 90)
+
+        def members():
+            return ask("127.0.0.1", port, 10, protection(good))["workers"]
+
+        def join(name):
+            args = ("pcp.tools.cli", *worker, "--name", name, *words)
+            workers.append(children.start(*args))
+            ready = ["ready"] * len(workers)
+            eventually(lambda: [m["state"] for m in members()] == ready, 90)
+
+        workers = []
+        assert not members()
+        join("a")  # no round begins without the other
         assert main(["control", "pause", "--run", "run", *words]) == 0
-        for member in ask("127.0.0.1", port, 10, protection(good))["workers"]:
+        join("b")
+        for member in members():
             with pytest.raises(ProtocolError, match="speaks TLS"):
                 fetch_snapshot(member["address"], 10)
         assert main(["control", "resume", "--run", "run", *words]) == 0
         assert shepherd.wait(90) == 0, shepherd.text
         assert [child.wait(30) for child in workers] == [0, 0]
     assert shepherd.text.count(" connected") == 2
-    assert check(tmp_path / "run" / "ledger.jsonl").rounds == 30
+    assert check(tmp_path / "run" / "ledger.jsonl").rounds == 6
     assert "checkpoint      none" not in shepherd.text
 
 

@@ -65,11 +65,10 @@ def test_another_learning_rate_may_resume_a_run(tmp_path):
 def test_a_run_has_one_shepherd(tmp_path):
     """The second one is told, and disturbs nothing."""
     exp = experiment(tmp_path)
-    shepherd, watcher, thread = start_shepherd(exp, workers=1)
-    worker = start_worker(shepherd.port, "w", 0.01)
-    watcher.wait_for_round(1)
+    shepherd, _, thread = start_shepherd(exp, workers=1)
     with pytest.raises(ConfigError, match="another shepherd goes on with this run"):
         start_shepherd(exp, shepherd.folder)
+    worker = start_worker(shepherd.port, "w")
     assert thread.finish().rounds == 5
     assert worker.finish(10)
     check(shepherd.folder.ledger)
