@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.crews import load_bundle
+from helpers.crews import checkpoint_of, load_bundle
 from helpers.ledger_oracle import parameters as saved_parameters
 from helpers.ledger_oracle import parts, weighted_nesterov
 from helpers.outer_models import (
@@ -23,10 +23,10 @@ from helpers.outer_models import (
     same_bits,
 )
 from helpers.processes import Processes
-from helpers.training_runs import experiment, start_shepherd
+from helpers.training_runs import experiment, order, start_shepherd
+from helpers.worlds import eventually
 
 from pcp.runtime.communicator import Communicator
-from pcp.training import checkpoint as checkpoints
 from pcp.training.data import Batch
 from pcp.training.ledger import check
 from pcp.training.state import PARAMETER
@@ -145,8 +145,8 @@ def test_noloco_replicas_come_together_when_nothing_moves() -> None:
 def test_a_killed_worker_leaves_a_run_of_the_others(tmp_path) -> None:
     """θ is that of the rounds with whoever the ledger says was in them; kill -9."""
     content = bundle("linear", "diloco{lr=0.5,momentum=0.5}").to_bytes()
-    keys = {"vocabulary_size": 128, "tau": 2, "outer_loop_steps": 10}
-    exp = experiment(tmp_path, **keys)
+    keys = {"vocabulary_size": 128, "tau": 2}
+    exp = experiment(tmp_path, outer_loop_steps=1000, max_epochs=1000, **keys)
     shepherd, watcher, thread = start_shepherd(
         exp, compile_for=lambda target: content, workers=3
     )
@@ -158,13 +158,15 @@ def test_a_killed_worker_leaves_a_run_of_the_others(tmp_path) -> None:
         watcher.wait_for_round(3)
         time.sleep(0.06)
         crew[1].signal(signal.SIGKILL)
-        outcome = thread.finish(60)
+        eventually(lambda: watcher.rounds[-1].workers == 2, 30)
+        watcher.wait_for_round(watcher.rounds[-1].round + 2)
+        order(shepherd, "cancel")
+        saved = checkpoint_of(thread.finish(60))
     ledger = shepherd.folder.ledger
-    assert check(ledger).rounds == 10
     rounds = parts(ledger, exp)
+    assert check(ledger).rounds == len(rounds)
     assert {len(members) for members in rounds} == {2, 3}
     wanted = weighted_nesterov(rounds, 0.5, 0.5)
-    saved = checkpoints.load(outcome.checkpoint)
     np.testing.assert_allclose(saved_parameters(saved), wanted, rtol=0, atol=2e-6)
 
 
