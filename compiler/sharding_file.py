@@ -177,7 +177,7 @@ def _ports(
         if layout is None and role in ("param", "state", "grad"):
             layout = Layout.replicated(len(shape))  # alike in every function
         wanted = None if layout is None else to_attribute(layout, mesh.name)
-        if old is not None and rules is not None and name in rules.tensors:
+        if old is not None and layout and rules is not None and name in rules.tensors:
             _check_agrees(rules, name, layout, old, function)
         new.append(old if old is not None else wanted)
     set_port_shardings(function, which, new)
@@ -187,7 +187,7 @@ def _ports(
 def _check_agrees(
     rules: Rules,
     name: str,
-    layout: Layout | None,
+    layout: Layout,
     old: ir.Attribute,
     function: ir.Operation,
 ) -> None:

@@ -19,7 +19,7 @@ from pcp.errors import PassError
 HOLD = "stablehlo.optimization_barrier"
 
 
-def operations(module: ir.Module) -> list[ir.Operation]:
+def operations(module: ir.Module | ir.Operation) -> list[ir.Operation]:
     """Every op inside `module`, outer before inner, as a list safe to rewrite by.
 
     Erase an op of it only together with nothing else of the list: an op whose

@@ -36,7 +36,11 @@ class SplitContractions(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Rewrite in place."""
-        for op in operations(module):
+        self.split(module.operation)
+
+    def split(self, within: ir.Operation) -> None:
+        """The same with one of a module's modules."""
+        for op in operations(within):
             if op.name == "stablehlo.dot_general" and self._gains(op):
                 with before(op):
                     replace(op, [self._split(op)])

@@ -20,6 +20,7 @@ from pcp.passes.pipeline.wiring import Wiring, schedules
 from pcp.passes.pipeline.work import size_bytes
 from pcp.passes.planning import cost
 from pcp.passes.planning.candidates import Candidate
+from pcp.passes.planning.cluster import Cluster
 from pcp.passes.planning.cost import Cost, Member, Walk
 from pcp.passes.planning.evaluation import Judge, Judged, fullest, step_bytes
 from pcp.passes.planning.storage import Storage
@@ -83,9 +84,15 @@ def _cut(module: ir.Module, candidate: Candidate, by: Judge) -> tuple[int, ...]:
     LowerSchedule().run(module)
     BucketCollectives(bytes=by.bucket_bytes).run(module)
     OverlapCollectives(inflight=usual_inflight(candidate.zero)).run(module)
-    if not any(by.cluster.devices[d].overlaps for d in candidate.devices):
-        SplitContractions().run(module)  # as a processor's targets do
+    split_contractions(module, by.cluster)
     return held
+
+
+def split_contractions(module: ir.Module, cluster: Cluster) -> None:
+    """Of every processor's program, as its target does."""
+    for name, home in device_modules(module).items():
+        if not cluster.devices[name].overlaps:
+            SplitContractions().split(home)
 
 
 def _alive(module: ir.Module, stages: int) -> tuple[int, ...]:

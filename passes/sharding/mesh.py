@@ -8,6 +8,7 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import PassError, nearest
 from pcp.mesh import Mesh
+from pcp.passes.functions import symbol_name
 from pcp.passes.rewriting import refuse
 
 __all__ = ["Mesh", "only_mesh", "read_mesh", "read_meshes", "weights"]
@@ -25,7 +26,7 @@ def read_mesh(op: ir.Operation) -> Mesh:
             f'axis "{elastic[0]}" is elastic; a program can only be partitioned '
             "over axes of a known size",
         )
-    name = ir.StringAttr(op.attributes["sym_name"]).value
+    name = symbol_name(op)
     devices = symbols(op, "devices")
     named = [f"{name}_{i}" for i in range(prod(axes.values()))]
     return Mesh(name, axes, tuple(devices or named), weights(op))
@@ -68,18 +69,14 @@ def only_mesh(module: ir.Module) -> Mesh:
 
 
 def _check_devices(module: ir.Module) -> None:
+    """All that the only mesh lists are described."""
     ops = [view.operation for view in module.body.operations]
-    known = [
-        ir.StringAttr(op.attributes["sym_name"]).value
-        for op in ops
-        if op.name == "pcp.device"
-    ]
-    for op in ops:
-        for name in symbols(op, "devices") if op.name == "pcp.mesh" else ():
-            if name not in known:
-                there = ", ".join(f"@{k}" for k in known) or "none"
-                refuse(
-                    op,
-                    f"there is no pcp.device @{name} (there is {there})."
-                    f"{nearest(name, known)}",
-                )
+    (mesh,) = (op for op in ops if op.name == "pcp.mesh")
+    known = [symbol_name(op) for op in ops if op.name == "pcp.device"]
+    if missing := [name for name in symbols(mesh, "devices") if name not in known]:
+        there = ", ".join(f"@{name}" for name in known) or "none"
+        refuse(
+            mesh,
+            f"there is no pcp.device @{missing[0]} (there is {there})."
+            f"{nearest(missing[0], known)}",
+        )

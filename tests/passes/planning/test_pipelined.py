@@ -9,7 +9,8 @@ from pcp.passes.functions import symbol_name
 from pcp.passes.plan import Search
 from pcp.passes.planning.cluster import Cluster, Device, Link
 from pcp.passes.planning.cost import Member
-from pcp.passes.planning.pipelined import Program, Run
+from pcp.passes.planning.pipelined import Program, Run, split_contractions
+from pcp.passes.rewriting import device_modules
 
 N, COUNT = 512, 3
 T = f"tensor<{N}x{N}xf32>"
@@ -85,3 +86,25 @@ def test_every_order_holds_what_it_may() -> None:
     assert held["pp=2 microbatches=8 1f1b"] <= held["pp=2 microbatches=8 gpipe"]
     waits = {str(j.candidate): j.bubble for j in choice.judged}
     assert waits["pp=2 microbatches=8 1f1b"] < waits["pp=2 microbatches=1 1f1b"]
+
+
+def test_contractions_are_split_as_each_target_does() -> None:
+    """A processor's of rows, in chunks; not those of the device beside it."""
+    x, y = "tensor<1024x128xf32>", "tensor<128x128xf32>"
+    module = parse(
+        "\n".join(
+            f"""module @{name} {{ func.func @f(%x: {x}) -> {y} {{
+  %y = stablehlo.dot_general %x, %x, contracting_dims = [0] x [0] : ({x}, {x}) -> {y}
+  return %y : {y} }} }}"""
+            for name in "ab"
+        )
+    )
+    cluster = Cluster(
+        {"a": Device("a", "cuda"), "b": Device("b", "cpu", overlaps=False)}, {}
+    )
+    with module.context:
+        split_contractions(module, cluster)
+        split = {
+            n: "batching" in str(home) for n, home in device_modules(module).items()
+        }
+    assert split == {"a": False, "b": True}
