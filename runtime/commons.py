@@ -7,7 +7,8 @@ has ever reached the memory of everybody, and they go by what everybody said:
 
     "memory": {"id": 3, "pid": ..., "fd": ..., "nonce": ...,   where this one is
                "maps": true,              I have reached a segment of every member
-               "done": [[tag, seq], ...], operations whose segments I read no more
+               "done": [[tag, seq], ...], operations whose segments I read no more;
+                                          said again if the operation fails
                "live": [1, 3]}            what I may offer again; forget the others
 
 A segment is lent again when its operation has ended here and everybody is done
@@ -61,6 +62,8 @@ class Commons:
         self._lent: dict[Key, _Own] = {}
         self._mapped: dict[int, dict[int, Segment]] = {}
         self._done: list[Key] = []
+        self._told: dict[Key, list[Key]] = {}
+        """What was done, by the operation whose opening says so."""
         self._hopeless = False
         group.at_close.append(self.close)
 
@@ -83,6 +86,7 @@ class Commons:
         """A segment for an operation, if there is one, and what to say about it."""
         own = self._take(nbytes) or self._make(nbytes)
         done, self._done = self._done, []
+        self._told[key] = done
         facts: dict[str, Any] = {"maps": False, "done": done, "live": []}
         if own is not None:
             own.readers, own.ended = set(self._group.links), False
@@ -92,7 +96,11 @@ class Commons:
         return (None if own is None else own.segment), facts
 
     def meet(self, peer: int, said: Any, nbytes: int) -> Segment | None:
-        """What a peer said: its segment, or None where there is none for us."""
+        """What a peer said: its segment, or None where there is none for us.
+
+        One that is out of reach may have gone with its operation, or its owner; if
+        neither ends, the operation calls it `refused`.
+        """
         number, live, done = _parsed(said)
         for key in done:
             self._released(peer, key)
@@ -103,13 +111,13 @@ class Commons:
         if segment is None or segment.nonce != said.get("nonce"):
             segment = Segment.map(said, nbytes, _largest(nbytes))
         if segment is None or segment.nbytes < nbytes:
-            self._hopeless = True
             return None
         self._mapped[peer] = known | {number: segment}
         return segment
 
     def back(self, key: Key, *, used: bool) -> None:
         """An operation succeeded; `used`: its members read each other's segments."""
+        self._told.pop(key, None)
         own = self._lent.get(key)
         if own is None:
             return
@@ -121,11 +129,12 @@ class Commons:
         self._settle(key, own)
 
     def refused(self) -> None:
-        """A member opened without memory: what was offered it is of no use to it."""
+        """A member opened without memory, or what one offered cannot be reached."""
         self._hopeless = True
 
     def drop(self, key: Key) -> None:
-        """An operation failed: who knows who reads its segment."""
+        """An operation failed: who knows who reads its segment, or its opening."""
+        self._done += self._told.pop(key, [])
         own = self._lent.pop(key, None)
         if own is not None:
             own.segment.close()
@@ -143,6 +152,7 @@ class Commons:
             own.segment.close()
         self._free.clear()
         self._lent.clear()
+        self._told.clear()
         self._mapped.clear()
 
     def _take(self, nbytes: int) -> _Own | None:

@@ -73,6 +73,8 @@ class SharedReduce(Ring):
         self._reduced = 0
         self._summed: set[int] = set()
         self._ready = False
+        self._unreachable = False
+        """Whether memory that was offered could not be mapped."""
         self._to_copy: Iterator[tuple[int, int, int]] = iter(())
 
     @property
@@ -114,6 +116,8 @@ class SharedReduce(Ring):
         segment = self._commons.meet(peer, said, self._plain.nbytes)
         if segment is not None:
             self._theirs[peer] = segment
+        elif said.get("id") is not None:
+            self._unreachable = True
         if said.get("maps") is not True:
             self._go_along_the_ring()
         elif len(self.opened) == len(self.peers) and self._through is None:
@@ -133,6 +137,9 @@ class SharedReduce(Ring):
         self._proceed()
 
     def _unreached(self) -> None:
+        if self.over:
+            return
+        self._commons.refused()
         who = min(set(self.peers) - set(self._theirs))
         self.give_up(
             CollectiveAborted(
@@ -289,12 +296,14 @@ class SharedReduce(Ring):
 
     def release(self) -> None:
         super().release()
-        if self._mine is None:
+        if "memory" not in self.descriptor:
             return
         key, through = (self.tag, self.seq), self._through == "memory"
         if through:
             self._count()
         if self.committed:
+            if self._unreachable:
+                self._commons.refused()
             self._commons.back(key, used=through)
         else:
             self._commons.drop(key)

@@ -139,14 +139,28 @@ def test_an_operation_in_doubt_keeps_its_memory_beyond_the_group() -> None:
     assert Segment.map(facts, 1, 1 << 30) is None, "then it is gone"
 
 
-def test_memory_that_cannot_be_had_or_reached_ends_it(monkeypatch) -> None:
+def test_memory_that_is_gone_with_its_operation_ends_nothing() -> None:
     commons = Commons(group(2))
     theirs = Commons(group(2, 1))
     offer = said(theirs, (0, 0))
-    theirs.close()
+    theirs.drop((0, 0))
     assert commons.meet(1, offer, SIZE) is None
-    assert not commons.possible
+    assert commons.possible
 
+
+def test_what_a_failed_opening_said_is_said_again() -> None:
+    """Whether anybody read it is not known."""
+    commons = Commons(group(2))
+    said(commons, (0, 0))
+    commons.back((0, 0), used=True)
+    assert said(commons, (0, 1))["done"] == [(0, 0)]
+    commons.drop((0, 1))
+    assert said(commons, (0, 2))["done"] == [(0, 0)]
+    commons.back((0, 2), used=True)
+    assert said(commons, (0, 3))["done"] == [(0, 2)]
+
+
+def test_memory_that_cannot_be_had(monkeypatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError("no such call")
 

@@ -148,6 +148,28 @@ def _nothing(own):
     return meet
 
 
+def test_calls_that_disagree_cost_no_memory(ways) -> None:
+    """Their openings may be read by nobody, or when their segments are gone."""
+    ops = ("sum", "sum", "max")
+    with warmed(3, 70_000) as comms:
+        for _ in range(4):
+            together(comms, lambda c: c.all_reduce(draw(c.rank, 70_000)))
+            faults = together(
+                comms,
+                lambda c: outcome(
+                    lambda: c.all_reduce(draw(c.rank, 70_000), ops[c.rank])
+                ),
+            )
+            assert [type(fault) for fault in faults] == [CollectiveAborted] * 3
+        ways.clear()
+        for _ in range(2):
+            together(comms, lambda c: c.all_reduce(draw(c.rank, 70_000)))
+        assert ways == ["memory"] * 6
+        for comm in comms:
+            own = commons(comm)
+            assert comm._group.loop.ask(lambda o=own: len(o._lent)) <= 1
+
+
 def test_memory_that_is_suddenly_out_of_reach_aborts_on_all(monkeypatch) -> None:
     with warmed(2) as comms:
         # A larger array needs a segment that nobody has mapped.
