@@ -117,13 +117,15 @@ class Coordination:
         if self._closed.is_set() or self.fault is not None:
             return
         # Who took the connection and said nothing is not to be asked without pause.
-        pause = 0.0 if self._until is None else _REDIAL_SECONDS
+        welcomed = self._until is None
         if self._until is None:
             self._until = time.monotonic() + self._patience
         if time.monotonic() > self._until:
-            self._give_up(PeerLost(f"no coordinator at {self.address}: {error}"))
+            told = PeerLost(f"no coordinator at {self.address}: {error}")
+            silent = isinstance(error, PeerLost) and not welcomed
+            self._give_up(transport.unanswered(told) if silent else told)
             return
-        again = (self._until, pause)
+        again = (self._until, 0.0 if welcomed else _REDIAL_SECONDS)
         threading.Thread(
             target=self._redial, args=again, daemon=True, name="pcp-redial"
         ).start()

@@ -161,9 +161,10 @@ class Forming:
         """A dialled peer went away before it answered."""
         rank = self._dialled[link]
         if isinstance(error, ProtocolError):
-            self.fail(error)
-        else:
-            self.fail(PeerLost(f"rank {rank} is lost: {error}", peer=rank))
+            self.fail(ProtocolError(f"rank {rank} at {link.label}: {error}"))
+            return
+        told = PeerLost(f"rank {rank} is lost: {error}", peer=rank)
+        self.fail(transport.unanswered(told))
 
     def _admit(self, rank: int) -> None:
         lanes = self._lanes.pop(rank)

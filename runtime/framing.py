@@ -150,8 +150,8 @@ def unpack_header(raw: bytes | bytearray | memoryview) -> Header:
     magic, version, kind, _, *rest = _LAYOUT.unpack(head)
     if magic != MAGIC:
         raise ProtocolError(
-            f"the bytes {head[:8]!r} are not a pcp frame; is another program "
-            f"talking to this port?"
+            f"the bytes {head[:8]!r} are not a pcp frame; is the other end of this "
+            f"connection another program?"
         )
     if version != VERSION:
         raise ProtocolError(

@@ -27,7 +27,7 @@ from pcp.runtime.framing import (
 from pcp.runtime.striping import Streams
 from pcp.runtime.tcp import TcpLink
 from pcp.runtime.transport import Link
-from pcp.runtime.wire import read_frame, write_frame
+from pcp.runtime.wire import read_answer, write_frame
 
 if TYPE_CHECKING:
     from pcp.runtime.tls import Tls
@@ -233,7 +233,7 @@ def _register(
         write_frame(sock, address, Frame(Kind.HELLO, payload=json_payload(hello)))
         try:
             patience = deadline + _VERDICT_SECONDS
-            header, payload = read_frame(sock, address, patience, MAX_TEXT)
+            header, payload = read_answer(sock, address, patience, MAX_TEXT)
         except Timeout as error:
             raise Timeout(f"{late}; rank 0 can tell who is missing") from error
     if header.kind is Kind.REFUSE and header.step == _MISSING:

@@ -29,7 +29,7 @@ from pcp.runtime.framing import (
     text,
     text_payload,
 )
-from pcp.runtime.wire import read_frame, read_header, read_payload, write_frame
+from pcp.runtime.wire import read_answer, read_header, read_payload, write_frame
 
 if TYPE_CHECKING:
     from pcp.runtime.tls import Tls
@@ -81,7 +81,7 @@ def fetch_snapshot(
     with keys.dial(address, patience, keys.checked(key), tls) as sock:
         hello = json_payload({"purpose": "snapshot", "only": list(only)})
         write_frame(sock, address, Frame(Kind.HELLO, payload=hello))
-        header, payload = read_frame(sock, address, deadline, MAX_PAYLOAD)
+        header, payload = read_answer(sock, address, deadline, MAX_PAYLOAD)
         if header.kind is not Kind.WELCOME:
             raise ProtocolError(f"{address} gives no snapshot: {text(payload)}")
         index = parse_json(payload)

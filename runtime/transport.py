@@ -213,6 +213,15 @@ def translate(error: OSError, peer: str, during: str) -> RuntimeFault:
     return PeerLost(f"the connection to {peer} failed: {reason} ({during})")
 
 
+def unanswered(error: PeerLost) -> PeerLost:
+    """The same of a peer that took a connection and has not yet said a word on it."""
+    return PeerLost(
+        f"{error} before it answered: it died, or its port belongs to another "
+        f"program; look what listens there, or give pcp another port",
+        peer=error.peer,
+    )
+
+
 @contextmanager
 def os_errors(peer: str, during: str) -> Iterator[None]:
     """Inside, an OSError becomes PeerLost or Timeout that names the peer."""

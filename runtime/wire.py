@@ -14,7 +14,7 @@ from pcp.runtime.framing import (
     unpack_header,
     verify_payload,
 )
-from pcp.runtime.transport import Wire, os_errors
+from pcp.runtime.transport import Wire, os_errors, unanswered
 
 
 def write_frame(sock: Wire, peer: str, frame: Frame) -> None:
@@ -35,6 +35,16 @@ def read_frame(
     payload = memoryview(bytearray(header.length))
     read_payload(sock, peer, deadline, header, payload)
     return header, payload
+
+
+def read_answer(
+    sock: Wire, peer: str, deadline: float, limit: int
+) -> tuple[Header, memoryview]:
+    """`read_frame`, the first of a peer; who closes before may be no pcp at all."""
+    try:
+        return read_frame(sock, peer, deadline, limit)
+    except PeerLost as error:
+        raise unanswered(error) from error
 
 
 def read_header(sock: Wire, peer: str, deadline: float) -> Header:

@@ -5,6 +5,7 @@ import socket
 import struct
 import threading
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from pcp.errors import (
     ProtocolError,
     Timeout,
 )
+from pcp.runtime.communicator import Communicator
 from pcp.runtime.endpoint import Endpoint
 from pcp.runtime.framing import (
     HEADER_BYTES,
@@ -25,6 +27,7 @@ from pcp.runtime.framing import (
     json_payload,
     pack_header,
 )
+from pcp.runtime.snapshot import fetch_snapshot
 from pcp.runtime.transport import parse_address
 
 
@@ -189,6 +192,44 @@ def test_forming_with_a_dead_member_fails_soon_and_names_it(dead):
         assert time.monotonic() - start < 3
         assert any(isinstance(r, PeerLost) and r.peer == dead for r in results)
         assert all(isinstance(r, PeerLost) for r in results)
+
+
+@contextmanager
+def another_program(says: bytes):
+    """Where something listens that is not pcp's: it says this and hangs up."""
+
+    def serve():
+        for _ in range(2):
+            sock, _ = listener.accept()
+            with sock:
+                sock.sendall(says)
+                sock.shutdown(socket.SHUT_WR)
+                sock.recv(1 << 16)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=lambda: outcome(serve), daemon=True)
+        thread.start()
+        yield "{}:{}".format(*listener.getsockname())
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+
+
+@pytest.mark.parametrize(
+    ("says", "kind"), [(b"", PeerLost), (b"220 welcome\r\n" * 9, ProtocolError)]
+)
+@pytest.mark.parametrize("call", ["form", "connect", "snapshot", "key"])
+def test_a_port_of_another_program_is_recognised(call, says, kind):
+    calls = {
+        "form": lambda at: made[0].form(1, [at, made[0].address], 1, 5),
+        "connect": lambda at: Communicator.connect(at, rank=1, world_size=2, timeout=5),
+        "snapshot": lambda at: fetch_snapshot(at, 5),
+        "key": lambda at: fetch_snapshot(at, 5, key="a key of many letters"),
+    }
+    with endpoints(1) as made, another_program(says) as place:
+        with pytest.raises(kind, match="another program") as caught:
+            calls[call](place)
+        if call == "form":
+            assert f"rank 0 at {place}" in str(caught.value) or caught.value.peer == 0
 
 
 def test_a_silent_peer_is_lost():
