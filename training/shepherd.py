@@ -89,10 +89,9 @@ class Shepherd:
         self.protection = protection
         self.hub = hub or Hub(host, port, protection)
         # On all interfaces it has no one address: `Recovery` tells each worker its own.
-        everywhere = host if host in WILDCARDS else None
-        self.endpoint = Endpoint.listen(
-            format_address(host, 0), advertise=everywhere, **protection.options
-        )
+        own = format_address(host, 0)
+        everywhere = own if host in WILDCARDS else None
+        self.endpoint = Endpoint.listen(own, advertise=everywhere, **protection.options)
         self.ledger = Ledger(folder.ledger)
         self.roster = Roster()
         self._artifacts = Artifacts(compile_for, experiment)

@@ -1,0 +1,23 @@
+"""A shepherd that listens on all addresses of its machine."""
+
+from datetime import datetime
+
+import pytest
+from helpers.bigram import bundle
+from helpers.training_runs import experiment
+
+from pcp.training.metrics import Quiet
+from pcp.training.run_folder import RunFolder
+from pcp.training.shepherd import Shepherd
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
+def test_a_shepherd_takes_a_host(tmp_path, host):
+    exp = experiment(tmp_path)
+    folder = RunFolder.create(exp, datetime.now())
+    shepherd = Shepherd(exp, folder, lambda _: bundle(), Quiet(), host=host)
+    try:
+        assert shepherd.port
+        assert shepherd.endpoint.address.startswith(f"{host}:")
+    finally:
+        shepherd.close()
