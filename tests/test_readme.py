@@ -1,11 +1,11 @@
 """The README's Python, run as it stands."""
 
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
+from helpers.processes import free_port
 from helpers.repository import ROOT
 
 
@@ -24,10 +24,8 @@ def test_a_model_of_jax_is_compiled_and_differentiated(tmp_path: Path) -> None:
 
 def test_four_processes_sum(tmp_path: Path) -> None:
     (block,) = (b for b in _blocks() if "Communicator.connect" in b)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     assert "29500" in block
-    block = block.replace("29500", str(port)).replace(
+    block = block.replace("29500", str(free_port())).replace(
         "comm.barrier()", "assert (future.result(30) == 6).all()\ncomm.barrier()"
     )
     members = [

@@ -8,13 +8,11 @@ ledger says which leases count, in which order; the outer algorithm's lines do t
 from dataclasses import dataclass
 
 import numpy as np
-from helpers.outer_models import BATCH, BLOCK, gradients
+from helpers.outer_models import BATCH, BLOCK, NAMES, RATE, gradients
 
 from pcp.training.data import Corpus
 from pcp.training.leases import size
-from pcp.training.ledger import Replay, read
-
-RATE = 0.125  # of the inner optimizer of the bundles
+from pcp.training.ledger import read
 
 
 @dataclass
@@ -29,12 +27,11 @@ class Part:
 
 def parts(path, exp) -> list[list[Part]]:
     """By committed round, in its order: what its members brought."""
-    corpus, replay = Corpus(exp, BATCH, BLOCK, None), Replay()
+    corpus = Corpus(exp, BATCH, BLOCK, None)
     late: dict[str, int] = {}
     ages: dict[tuple[int, str], int] = {}
     consumed: dict[int, dict[str, list[tuple[int, int]]]] = {}
     for record in read(path)[0]:
-        replay.apply(record)
         if record["kind"] == "late":
             late[record["worker"]] = record["round"]
         elif record["kind"] == "returned":
@@ -60,7 +57,7 @@ def _delta(corpus: Corpus, lease) -> np.ndarray:
     total = np.zeros(2 * BLOCK)
     for batch in positions.reshape(-1, BATCH):
         g = gradients(corpus.read(batch))
-        total += RATE * np.concatenate([g["h.0.w"], g["h.1.v"]])
+        total += RATE * np.concatenate([g[name] for name in NAMES])
     return total
 
 
@@ -89,6 +86,6 @@ def weighted_nesterov(rounds: list[list[Part]], lr, beta, discount=1.0) -> np.nd
     return theta
 
 
-def parameters(saved) -> np.ndarray:
+def saved_parameters(saved) -> np.ndarray:
     """The parameters of a checkpoint in one row."""
-    return np.concatenate([saved.parameters["h.0.w"], saved.parameters["h.1.v"]])
+    return np.concatenate([saved.parameters[name] for name in NAMES])

@@ -25,6 +25,8 @@ from pcp.training.state import PARAMETER
 from pcp.training.tensors import digest
 
 BATCH, BLOCK = 2, 300
+NAMES = ("h.0.w", "h.1.v")
+RATE = 0.125  # of the inner optimizer
 
 _HEAD = """
 func.func @main(
@@ -77,7 +79,7 @@ def text(kind: str) -> str:
 
 
 @cache
-def bundle(kind: str, algorithm: str, optimizer: str = "sgd{lr=0.125}") -> Bundle:
+def bundle(kind: str, algorithm: str, optimizer: str = f"sgd{{lr={RATE}}}") -> Bundle:
     """A training bundle for this machine, made once in a process."""
     options = CompileOptions(
         targets=("cpu",), mode="train", optimizer=optimizer, algorithm=algorithm
@@ -165,6 +167,13 @@ def parameters(state: dict[str, np.ndarray]) -> np.ndarray:
     """All parameters of a state in one row."""
     names = sorted(name for name in state if name.startswith(PARAMETER))
     return np.concatenate([state[name].ravel() for name in names])
+
+
+def replica(trainer: Any, number: int) -> np.ndarray:
+    """A worker's own parameters after a round, float64, whoever else has them."""
+    mine, shared = trainer.private, trainer.shared
+    own = [mine.get(f"replica.{n}", shared.get(PARAMETER + n)) for n in NAMES]
+    return np.concatenate(own).astype(np.float64)
 
 
 def same_bits(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.bundle_runs import ran
 
 from pcp.bundle import Bundle
 from pcp.compiler.cluster import Cluster
@@ -128,14 +129,6 @@ def _pipeline_cluster(path: Path) -> None:
     path.write_text(json.dumps(content))
 
 
-def _steps(bundle: Path, data: Path) -> dict[str, np.ndarray]:
-    out = bundle.with_suffix(".npz")
-    flags = ["--steps", "3", "--inputs", str(data), "--out", str(out)]
-    assert main(["run", str(bundle), *flags, "--timeout", "60"]) == 0
-    with np.load(out) as archive:
-        return {name: archive[name] for name in archive.files}
-
-
 @pytest.mark.slow
 def test_stages_are_taken_compiled_and_run(
     model: Path, cluster: Path, tmp_path: Path, capsys
@@ -159,7 +152,7 @@ def test_stages_are_taken_compiled_and_run(
         bundle = tmp_path / f"{name}.pcp"
         command = [*own, "--cache", "off", "-q", "-o", str(bundle)]
         assert pcp_compile.main(command) == 0
-        results[name] = _steps(bundle, data)
+        results[name] = ran(bundle, data, "--steps", "3")
     chosen, asked = (Bundle.read(tmp_path / f"{n}.pcp") for n in ("chosen", "asked"))
     assert chosen.manifest.partition_mesh() == asked.manifest.partition_mesh()
     assert chosen.manifest.programs == asked.manifest.programs

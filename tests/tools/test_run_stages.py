@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import pipelines, spmd_models
+from helpers.bundle_runs import ran
 
 from pcp.bundle import Bundle
-from pcp.tools import cli, compile
+from pcp.tools import compile
 
 STAGES = 4
 NANOGPT = Path(__file__).parents[2] / "examples" / "models" / "nanogpt_small.mlir"
@@ -45,16 +46,6 @@ def _compiled(
     return folder / "m.pcp"
 
 
-def _run(bundle: Path, function: str, inputs: dict) -> dict[str, np.ndarray]:
-    np.savez(bundle.with_name("in.npz"), **inputs)
-    out = bundle.with_name("out.npz")
-    flags = ["--inputs", str(bundle.with_name("in.npz")), "--out", str(out)]
-    command = ["run", str(bundle), "--function", function, "--timeout", "60"]
-    assert cli.main([*command, *flags]) == 0
-    with np.load(out) as archive:
-        return {name: archive[name] for name in archive.files}
-
-
 @pytest.mark.parametrize(
     ("model", "count", "schedule"),
     [
@@ -73,7 +64,7 @@ def test_four_processes_make_the_step(
     bundle = _compiled(str(pipelines.named(model)), tmp_path, "forward", *flags)
     found = spmd_models.models()[model]
     inputs = dict(zip(found.names, found.arguments, strict=True))
-    results = _run(bundle, "main", inputs)
+    results = ran(bundle, inputs, "--function", "main")
     for name, b in zip(["loss", *found.names], _whole(model), strict=False):
         assert np.abs(results[name] - b).max() <= 1e-5 * (1e-3 + np.abs(b).max())
 
@@ -97,21 +88,16 @@ def test_processes_that_share_stages_make_the_step(
     text = str(pipelines.named(model))
     bundle = _compiled(text, tmp_path, "forward", *flags, mesh=mesh)
     inputs = dict(zip(found.names, found.arguments, strict=True))
-    results = _run(bundle, "main", inputs)
+    results = ran(bundle, inputs, "--function", "main")
     for name, b in zip(["loss", *found.names], _whole(model), strict=False):
         assert np.abs(results[name] - b).max() <= 1e-5 * (1e-3 + np.abs(b).max())
 
 
 def _trained(bundle: Path) -> dict[str, np.ndarray]:
     found = spmd_models.models()["mlp"]
-    data = bundle.with_name("data.npz")
     pairs = zip(found.names, found.arguments, strict=True)
-    np.savez(data, **{n: a for n, a in pairs if n.startswith("data.")})
-    out = bundle.with_suffix(".npz")
-    flags = ["--inputs", str(data), "--out", str(out), "--timeout", "60"]
-    assert cli.main(["run", str(bundle), "--steps", "4", *flags]) == 0
-    with np.load(out) as archive:
-        return {name: archive[name] for name in archive.files}
+    data = {n: a for n, a in pairs if n.startswith("data.")}
+    return ran(bundle, data, "--steps", "4")
 
 
 @pytest.mark.slow
@@ -151,7 +137,7 @@ def test_the_gradient_mode_stages_both_functions(tmp_path: Path) -> None:
     hidden = [x]
     for w in weights:
         hidden.append(np.tanh(hidden[-1] @ w))
-    results = _run(bundle, "grad", inputs)
+    results = ran(bundle, inputs, "--function", "grad")
     np.testing.assert_allclose(results["loss"], hidden[-1].sum(), rtol=1e-5)
     slope = np.ones_like(hidden[-1])
     for i in reversed(range(STAGES)):
@@ -160,7 +146,7 @@ def test_the_gradient_mode_stages_both_functions(tmp_path: Path) -> None:
             results[f"w{i}"], hidden[i].T @ inner, rtol=1e-4, atol=1e-5
         )
         slope = inner @ weights[i].T
-    alone = _run(bundle, "main", inputs)
+    alone = ran(bundle, inputs, "--function", "main")
     np.testing.assert_allclose(alone["loss"], results["loss"], rtol=1e-6)
 
 
@@ -204,8 +190,8 @@ def test_a_cross_entropy_of_pytorch_with_labels_left_out(
         inputs[spec.name] = draw
     ids = random.integers(0, 256, (2, 64, 32))
     inputs |= {"ids": ids[0], "targets": np.where(ids[1] < 80, -100, ids[1])}
-    expected = _run(whole / "m.pcp", "grad", inputs)
-    found = _run(bundle, "grad", inputs)
+    expected = ran(whole / "m.pcp", inputs, "--function", "grad")
+    found = ran(bundle, inputs, "--function", "grad")
     assert len(expected) == len(found) == 26
     for a, b in zip(expected.values(), found.values(), strict=True):
         assert np.abs(a - b).max() <= 1e-5 * np.abs(a).max()

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from helpers import jax_models, spmd_models
+from helpers.bundle_runs import ran
 
 from pcp.bundle import Bundle
 from pcp.tools import cli, compile
@@ -47,12 +48,7 @@ def _compile(
 
 
 def _trained(bundle: Path, inputs: Path, steps: int) -> dict[str, np.ndarray]:
-    out = bundle.with_suffix(".npz")
-    flags = ["--inputs", str(inputs), "--out", str(out), "--seed", "7"]
-    code = cli.main(["run", str(bundle), "--steps", str(steps), *flags])
-    assert code == 0
-    with np.load(out) as archive:
-        return {name: archive[name] for name in archive.files}
+    return ran(bundle, inputs, "--steps", str(steps), "--seed", "7")
 
 
 @pytest.fixture(scope="module")

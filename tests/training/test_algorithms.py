@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 from helpers.outer_models import (
+    RATE,
     batches,
     bundle,
     gradients,
@@ -18,7 +19,6 @@ from pcp.runtime.communicator import Communicator
 from pcp.training.loading import load
 from pcp.training.state import PARAMETER, shared_part
 
-RATE = 0.125  # of the inner optimizer of `bundle`
 MEMBERS, ROUNDS, STEPS = 3, 4, 3
 
 

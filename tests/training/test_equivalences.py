@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.crews import checkpoint_of, load_bundle
-from helpers.ledger_oracle import parameters as saved_parameters
-from helpers.ledger_oracle import parts, weighted_nesterov
+from helpers.ledger_oracle import parts, saved_parameters, weighted_nesterov
 from helpers.outer_models import (
     BATCH,
     BLOCK,
@@ -20,6 +19,7 @@ from helpers.outer_models import (
     bundle,
     parameters,
     play,
+    replica,
     same_bits,
 )
 from helpers.processes import Processes
@@ -29,10 +29,8 @@ from helpers.worlds import eventually
 from pcp.runtime.communicator import Communicator
 from pcp.training.data import Batch
 from pcp.training.ledger import check
-from pcp.training.state import PARAMETER
 
 TESTS = Path(__file__).parents[1]
-NAMES = ("h.0.w", "h.1.v")
 STEPS, ROUNDS = 3, 4
 
 
@@ -43,15 +41,6 @@ def test_the_table_of_equivalences_names_tests_that_are_there() -> None:
     for path, name in named:
         source = (TESTS / f"{path}.py").read_text(encoding="utf-8")
         assert f"def {name}(" in source, f"{path}::{name}"
-
-
-def replica(trainer, number: int) -> np.ndarray:
-    """A worker's own parameters after a round, whoever else has them."""
-    mine = trainer.private
-    if f"replica.{NAMES[0]}" in mine:
-        return np.concatenate([mine[f"replica.{n}"] for n in NAMES])
-    shared = trainer.shared
-    return np.concatenate([shared[PARAMETER + n] for n in NAMES])
 
 
 SLOW = [

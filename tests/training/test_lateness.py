@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from helpers.crews import Crew, checkpoint_of, crew_member, slowly, stepping
-from helpers.ledger_oracle import parameters, parts, weighted_nesterov
+from helpers.ledger_oracle import parts, saved_parameters, weighted_nesterov
 from helpers.outer_models import bundle
 from helpers.processes import free_port
 from helpers.training_runs import Background, experiment, start_shepherd
@@ -42,7 +42,7 @@ def test_late_deltas_count_in_the_next_round_at_a_discount(tmp_path) -> None:
     rounds = parts(crew.ledger, crew.shepherd.experiment)
     ages = [part.age for members in rounds for part in members]
     assert sum(age > 0 for age in ages) >= 2, "nothing was late"
-    found = parameters(saved)
+    found = saved_parameters(saved)
     wanted = weighted_nesterov(rounds, 0.5, 0.5, discount=0.5)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-6)
     other = weighted_nesterov(rounds, 0.5, 0.5)
@@ -72,7 +72,7 @@ def test_who_dies_while_it_is_late_gives_its_samples_back(tmp_path) -> None:
     rounds = parts(ledger, crew.shepherd.experiment)
     assert len(rounds) == 12
     wanted = weighted_nesterov(rounds, 0.5, 0.5)
-    np.testing.assert_allclose(parameters(saved), wanted, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(saved_parameters(saved), wanted, rtol=0, atol=2e-6)
 
 
 def test_another_shepherd_gives_back_what_was_late(tmp_path) -> None:
@@ -108,7 +108,7 @@ def test_another_shepherd_gives_back_what_was_late(tmp_path) -> None:
     assert (returned["kind"], returned["worker"]) == ("returned", "w2")
     assert check(folder.ledger).rounds == 6
     wanted = weighted_nesterov(parts(folder.ledger, exp), 0.5, 0.5)
-    np.testing.assert_allclose(parameters(saved), wanted, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(saved_parameters(saved), wanted, rtol=0, atol=2e-6)
 
 
 SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in ("async_diloco", "snoo")]

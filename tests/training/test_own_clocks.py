@@ -14,8 +14,8 @@ import pytest
 from helpers.crews import Crew, checkpoint_of, crew_member, slowly, stepping
 from helpers.ledger_oracle import (
     delayed_nesterov,
-    parameters,
     parts,
+    saved_parameters,
     weighted_nesterov,
 )
 from helpers.outer_models import bundle
@@ -91,10 +91,10 @@ def test_stale_pushes_count_once_each_and_move_as_if_they_were_not(tmp_path) -> 
     )
     rounds = parts(crew.ledger, crew.shepherd.experiment)
     wanted = delayed_nesterov(rounds, 0.5, 0.5, 3)
-    np.testing.assert_allclose(parameters(saved), wanted, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(saved_parameters(saved), wanted, rtol=0, atol=2e-6)
     pushes = [[p for pushed in rounds[i : i + 3] for p in pushed] for i in (0, 3, 6, 9)]
     as_rounds = weighted_nesterov(pushes, 0.5, 0.5)
-    np.testing.assert_allclose(parameters(saved), as_rounds, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(saved_parameters(saved), as_rounds, rtol=0, atol=2e-6)
     ages = versions(crew.ledger)
     assert len(ages) == 12
     assert max(ages) >= 9, "nothing was stale: the test says nothing"
@@ -152,7 +152,7 @@ def test_a_merge_of_a_quorum_on_own_clocks(tmp_path) -> None:
         )
         rounds = parts(crew.ledger, crew.shepherd.experiment)
         wanted = weighted_nesterov(rounds, 0.5, 0.9)
-        np.testing.assert_allclose(parameters(saved), wanted, rtol=0, atol=2e-6)
+        np.testing.assert_allclose(saved_parameters(saved), wanted, rtol=0, atol=2e-6)
         assert {r.workers for r in crew.watcher.rounds} <= sizes
         if quorum == 3:
             assert set(versions(crew.ledger)) == {0}
@@ -206,7 +206,7 @@ def test_another_shepherd_goes_on_with_the_leases_that_are_out(tmp_path) -> None
     rounds = parts(folder.ledger, exp)
     assert len(rounds) == check(folder.ledger).rounds == 16
     wanted = delayed_nesterov(rounds, 0.5, 0.5, 3)
-    np.testing.assert_allclose(parameters(saved), wanted, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(saved_parameters(saved), wanted, rtol=0, atol=2e-6)
     assert not {"rewind", "returned"} & set(kinds(folder.ledger)[before:])
 
 
@@ -221,7 +221,7 @@ def test_a_run_is_resumed_from_its_checkpoint(tmp_path) -> None:
     assert crew.watcher.rounds[0].round == 6
     rounds = parts(crew.ledger, crew.shepherd.experiment)
     wanted = delayed_nesterov(rounds, 0.5, 0.5, 3)
-    np.testing.assert_allclose(parameters(saved), wanted, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(saved_parameters(saved), wanted, rtol=0, atol=2e-6)
 
 
 @pytest.mark.slow
@@ -276,7 +276,7 @@ class TestProcesses:
         report = check(ledger)
         rounds = parts(ledger, shepherd.experiment)
         wanted = delayed_nesterov(rounds, 0.5, 0.5, 3)
-        np.testing.assert_allclose(parameters(saved), wanted, rtol=0, atol=2e-6)
+        np.testing.assert_allclose(saved_parameters(saved), wanted, rtol=0, atol=2e-6)
         return rounds, report
 
     @pytest.mark.slow

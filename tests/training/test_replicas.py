@@ -4,26 +4,28 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from helpers.crews import Crew, load_bundle
-from helpers.outer_models import BLOCK, batches, bundle, gradients, play
+from helpers.crews import Crew, Hasty, load_bundle
+from helpers.outer_models import (
+    BLOCK,
+    NAMES,
+    RATE,
+    batches,
+    bundle,
+    gradients,
+    play,
+    replica,
+)
 from helpers.training_runs import experiment
 
 from pcp.passes.outer.spec import Eager
 from pcp.runtime.pairing import partners
 from pcp.training.recovery import snapshot_of
 
-RATE, H, ROUNDS = 0.125, 3, 4
-NAMES = ("h.0.w", "h.1.v")
+H, ROUNDS = 3, 4
 
 
 def data(members: int) -> list:
     return [batches(H * ROUNDS, worker) for worker in range(members)]
-
-
-def replica(trainer, number: int) -> np.ndarray:
-    """A worker's own parameters after a round."""
-    mine = trainer.private
-    return np.concatenate([mine[f"replica.{n}"] for n in NAMES]).astype(np.float64)
 
 
 def progress(members: int) -> np.ndarray:
@@ -154,6 +156,6 @@ def test_a_run_keeps_every_replica_and_shows_their_mean(tmp_path) -> None:
         np.testing.assert_array_equal(found, mean if wanted is None else wanted)
     trainer.close()
     longer = exp.model_copy(update={"outer_loop_steps": 4})
-    again = Crew(longer, tmp_path / "run", code, 3).finish()
+    again = Crew(longer, tmp_path / "run", code, 3, shepherd=Hasty).finish()
     assert again.round == 4
     assert again.outer["rounds"] == 4

@@ -4,15 +4,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.outer_models import BLOCK, batches, bundle, gradients, parameters, play
+from helpers.outer_models import (
+    BLOCK,
+    RATE,
+    batches,
+    bundle,
+    gradients,
+    parameters,
+    play,
+)
 
 from pcp.runtime.communicator import Communicator
 from pcp.training.loading import load
 from pcp.training.slopes import direction
 
-H, ROUNDS, RATE = 3, 2, 0.125
+H, ROUNDS = 3, 2
 KINDS = ["mezo{eps=0.0625,noise=signs}", "forward_gradient{noise=signs}"]
-NAMES = ("h.0.w", "h.1.v")
 
 
 def data(members: int) -> list:

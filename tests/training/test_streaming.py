@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from helpers.outer_models import (
     BLOCK,
+    RATE,
     batches,
     bundle,
     gradients,
@@ -16,7 +17,7 @@ from pcp.dialect.collectives import CODECS
 from pcp.passes.outer.spec import WIRES
 from pcp.runtime.codecs import codec
 
-RATE, OUTER = 0.125, "lr=0.7,momentum=0.9"
+OUTER = "lr=0.7,momentum=0.9"
 PLAIN = "wire=f32,alpha=0,tau=0"
 H, ROUNDS = 4, 3
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.outer_models import batches, bundle, gradients
+from helpers.outer_models import RATE, batches, bundle, gradients
 from helpers.processes import Processes
 from helpers.training_runs import experiment, start_shepherd
 
@@ -16,7 +16,7 @@ from pcp.runtime.communicator import Communicator
 from pcp.training.ledger import check
 from pcp.training.loading import load
 
-RATE, H = 0.125, 6
+H = 6
 WORKER = "helpers.bundle_worker"
 
 
