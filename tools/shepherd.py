@@ -4,6 +4,7 @@ import os
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
+from contextlib import closing
 from importlib.util import find_spec
 from typing import Any
 
@@ -58,8 +59,11 @@ def _main(argv: Sequence[str]) -> None:
     experiment = jobs.read_experiment(flags.config, flags.model, flags.algorithm)
     resume = flags.resume or experiment.should_resume
     folder, known = jobs.run_folder(experiment, resume=resume, where=flags.run)
-    observer = watch(experiment, folder, plain=flags.no_dashboard, web=flags.web)
-    try:
+    screen = {"plain": flags.no_dashboard, "web": flags.web}
+    with (
+        jobs.discarded_unless_begun(folder),
+        closing(watch(experiment, folder, **screen)) as observer,
+    ):
         shepherd = Shepherd(
             experiment,
             folder,
@@ -76,8 +80,6 @@ def _main(argv: Sequence[str]) -> None:
             f"shepherd process {os.getpid()} listens on {flags.host}:{shepherd.port}"
         )
         outcome = shepherd.run()
-    finally:
-        observer.close()
     conclude(folder, outcome)
 
 

@@ -63,8 +63,11 @@ def _main(argv: Sequence[str]) -> None:
     device = flags.device or _local_device(flags.backend, count)
     resume = flags.resume or experiment.should_resume
     folder, _ = jobs.run_folder(experiment, resume=resume, where=flags.run)
-    observer = watch(experiment, folder, plain=flags.no_dashboard, web=flags.web)
-    try:
+    screen = {"plain": flags.no_dashboard, "web": flags.web}
+    with (
+        jobs.discarded_unless_begun(folder),
+        closing(watch(experiment, folder, **screen)) as observer,
+    ):
         shepherd = Shepherd(
             experiment,
             folder,
@@ -88,8 +91,6 @@ def _main(argv: Sequence[str]) -> None:
             spawn = spawner(stdout=output, stderr=output)
             manager = NodeManager(count, command, log=observer.log, spawn=spawn)
             outcome = _supervised(shepherd, manager)
-    finally:
-        observer.close()
     conclude(folder, outcome)
 
 

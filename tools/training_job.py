@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
@@ -198,6 +199,15 @@ def run_folder(
     if resume and (latest := RunFolder.latest(experiment)) is not None:
         return RunFolder.at(latest.path, experiment), True
     return RunFolder.create(experiment, datetime.now()), False
+
+
+@contextmanager
+def discarded_unless_begun(folder: RunFolder) -> Iterator[None]:
+    """A run is to begin in this block; where it does not, its folder goes again."""
+    try:
+        yield
+    finally:
+        folder.discard()
 
 
 def wandb_observer(experiment: Experiment, run: str) -> list[Observer]:

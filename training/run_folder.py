@@ -12,7 +12,8 @@
 
 import json
 import os
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Self
@@ -30,6 +31,8 @@ class RunFolder:
     """One run's folder; it exists."""
 
     path: Path
+    fresh: bool = field(default=False, compare=False)
+    """Whether this process made it."""
 
     @property
     def name(self) -> str:
@@ -74,12 +77,12 @@ class RunFolder:
                 ) from error
         else:
             raise ConfigError(f"checkpoint_dir: a thousand runs called {stem}")
-        return cls.at(path, experiment)
+        return replace(cls.at(path, experiment), fresh=True)
 
     @classmethod
     def at(cls, path: str | Path, experiment: Experiment) -> Self:
         """The run in `path`, new or not."""
-        folder = cls(Path(path))
+        folder = cls(Path(path), fresh=not Path(path).exists())
         folder.path.mkdir(parents=True, exist_ok=True)
         if not folder.experiment.exists():
             folder.note(experiment)
@@ -89,6 +92,15 @@ class RunFolder:
         """Keep an experiment as the run's; the API key is left out."""
         text = json.dumps(experiment.model_dump(exclude=SECRETS), indent=1)
         _replace(self.experiment, text)
+
+    def discard(self) -> None:
+        """Remove a fresh folder in which no run has begun."""
+        if not self.fresh or self.ledger.exists():
+            return
+        for path in (self.experiment, self.metrics):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # somebody put something there
+            self.path.rmdir()
 
     def make_latest(self) -> None:
         """From now on `--resume` means this run."""

@@ -112,12 +112,21 @@ def test_wrong_usage_is_one_line(folder, capsys, line, hint, code):
     assert hint in _one_line(capsys)
 
 
-def test_a_port_in_use_is_one_line(folder, capsys):
+@pytest.mark.parametrize("command", ["--shepherd --config x.json", "train x.json"])
+def test_a_port_in_use_is_one_line(folder, capsys, command):
+    """No folder of a run that never began stays; one that was there does."""
+    mine = folder / "mine"
+    mine.mkdir()
+    (mine / "experiment.json").write_text("{}")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        line = f"--shepherd --config x.json --port {port} --no-dashboard"
-        assert main(line.split()) == 1
-    assert f"cannot listen on 127.0.0.1:{port}" in _one_line(capsys)
+        line = f"{command} --port {port} --no-dashboard"
+        for where in ("", " --run new", " --run mine"):
+            assert main((line + where).split()) == 1
+            assert f"cannot listen on 127.0.0.1:{port}" in _one_line(capsys)
+    assert not list((folder / "runs").iterdir())
+    assert not (folder / "new").exists()
+    assert (mine / "experiment.json").read_text() == "{}"
 
 
 def test_a_worker_without_a_shepherd_gives_up(folder, capsys):

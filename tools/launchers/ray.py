@@ -6,6 +6,7 @@ on: Ray is the supervisor, also of machines. pcp must be installed on the cluste
 """
 
 from argparse import Namespace
+from contextlib import closing
 from importlib import import_module
 from typing import Any
 
@@ -55,8 +56,11 @@ def _train(ray: Any, plan: Plan, flags: Namespace) -> int:
     """Coordinate the run here, with its workers as tasks."""
     host = flags.listen or ray.util.get_node_ip_address()
     folder = RunFolder.at(plan.run, plan.experiment)
-    observer = watch(plan.experiment, folder, plain=True, web=("127.0.0.1", 0))
-    try:
+    screen = {"plain": True, "web": ("127.0.0.1", 0)}
+    with (
+        jobs.discarded_unless_begun(folder),
+        closing(watch(plan.experiment, folder, **screen)) as observer,
+    ):
         shepherd = Shepherd(
             plan.experiment,
             folder,
@@ -77,8 +81,6 @@ def _train(ray: Any, plan: Plan, flags: Namespace) -> int:
             shepherd.close()
             for task in tasks:
                 ray.cancel(task, force=True)
-    finally:
-        observer.close()
     conclude(folder, outcome)
     return 0
 
