@@ -25,14 +25,9 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import PassError, nearest
+from pcp.passes.rewriting import splice
 
 Value = ir.Value
-
-#: The functions of each kind of rule, as its attributes name them.
-ROLES = {
-    "pcp.custom_vjp": ("forward", "backward"),
-    "pcp.custom_jvp": ("jvp",),
-}
 
 
 @dataclass(frozen=True)
@@ -94,20 +89,21 @@ def _read(module: ir.Module) -> dict[str, Custom]:
     rules: dict[str, Custom] = {}
     for op in module.body.operations:
         op = op.operation
-        if op.name not in ROLES:
+        if op.name not in functions.RULES:
             continue
         primal = _named(op, "primal", known)
         name = functions.symbol(primal)
         if name in rules:
             raise _wrong(op, f"@{name} has a rule already, at {_at(rules[name].op)}")
-        parts = {role: _named(op, role, known) for role in ROLES[op.name]}
+        roles = functions.RULES[op.name]
+        parts = {role: _named(op, role, known) for role in roles}
         CHECKS[op.name](op, primal, parts)
         rules[name] = Custom(op, parts)
     return rules
 
 
 def _named(op: ir.Operation, role: str, known: dict[str, ir.Operation]) -> ir.Operation:
-    name = ir.FlatSymbolRefAttr(op.attributes[role]).value
+    name = functions.named(op, role)
     if name not in known:
         raise _wrong(
             op, f"{role}=@{name}: no such function.{nearest(name, list(known))}"
@@ -285,7 +281,7 @@ def _splice(
         husk = function.clone()
     functions.prepare(_scope.get().module, husk, keeps)
     anchor = here.ref_operation or _end_marker(here)
-    results, ops = functions.splice(functions.body(husk), arguments, before=anchor)
+    results, ops = splice(functions.body(husk), arguments, before=anchor)
     husk.erase()
     if here.ref_operation is None:
         anchor.erase()

@@ -7,15 +7,26 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import PassManager, ir
 from pcp.dialect.context import location_string
 from pcp.errors import PassError, nearest
+from pcp.passes.rewriting import splice
 
 Value = ir.Value
 
 
-def functions(module: ir.Module) -> dict[str, ir.Operation]:
+#: The functions of each kind of derivative rule, as its attributes name them. The first
+#: one runs in the place of a call.
+RULES = {"pcp.custom_vjp": ("forward", "backward"), "pcp.custom_jvp": ("jvp",)}
+
+
+def named(rule: ir.Operation, role: str) -> str:
+    """The function that a derivative rule names; `primal` is the one it is for."""
+    return ir.FlatSymbolRefAttr(rule.attributes[role]).value
+
+
+def functions(module: ir.Module | ir.Operation) -> dict[str, ir.Operation]:
     """Every function of the module by its symbol."""
     return {
         symbol(op.operation): op.operation
-        for op in module.body.operations
+        for op in module.operation.regions[0].blocks[0].operations
         if op.operation.name == "func.func"
     }
 
@@ -144,21 +155,6 @@ def _inline(call: ir.Operation, callee: ir.Operation) -> list[ir.Operation]:
     for op in ops:
         brought += [op] if op.name in CALLS else _calls(op)
     return brought
-
-
-def splice(
-    block: ir.Block, arguments: Sequence[Value], before: ir.Operation
-) -> tuple[list[Value], list[ir.Operation]]:
-    """Move a block's ops in front of `before`, its arguments replaced.
-
-    Returns what the block's terminator returned, and the ops moved, in order.
-    """
-    for old, new in zip(block.arguments, arguments, strict=True):
-        old.replace_all_uses_with(new)
-    *ops, end = [op.operation for op in block.operations]
-    for op in ops:
-        op.move_before(before)
-    return list(end.operands), ops
 
 
 #: On a call whose function's rule has done, in its place, what it does.

@@ -5,6 +5,8 @@ forward values anew. That is right only for ops that give the same again.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from pcp.autodiff import functions
 from pcp.autodiff.expansion import fresh_channel
@@ -12,13 +14,12 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.dialect.context import location_string
 from pcp.errors import MissingRule
+from pcp.passes.rewriting import splice
 
 Value = ir.Value
 
 #: Ops that give something else, or do something twice, when they run twice.
 _ONCE = frozenset({"rng", "infeed", "outfeed", "send", "recv"})
-#: What a function's own derivative rule runs in the place of its call.
-_RULES = {"pcp.custom_vjp": ("forward",), "pcp.custom_jvp": ("jvp",)}
 
 
 def run_again(
@@ -38,7 +39,7 @@ def run_again(
         )
     husk = holder.clone().operation
     block = husk.regions[region].blocks[0]
-    returned, ops = functions.splice(block, arguments, before=husk)
+    returned, ops = splice(block, arguments, before=husk)
     husk.erase()
     for op in ops:
         _rename_channels(op, holder)
@@ -47,40 +48,57 @@ def run_again(
 
 def once_only(region: ir.Region) -> ir.Operation | None:
     """An op inside, at any depth, that must not run a second time."""
-    return next((op for op in _inside(region) if _is_once_only(op, set())), None)
+    return _Search(region.owner.operation).first(region)
 
 
-def _is_once_only(op: ir.Operation, seen: set[str]) -> bool:
-    """`seen` are functions that calls came through, whose ops are looked at already."""
-    if op.name == "stablehlo.custom_call":
-        effect = hlo.attribute(op, "has_side_effect")
-        return effect is not None and ir.BoolAttr(effect).value
-    if op.name in functions.CALLS:
-        return _acts(_module_of(op), functions.callee(op), seen)
-    return op.name.removeprefix("stablehlo.") in _ONCE
+@dataclass
+class _Search:
+    """Through calls too; `seen` are functions that these came to, and are not again.
 
+    It ends at the first op found, so of what is seen nothing acts.
+    """
 
-def _acts(module: ir.Operation, name: str, seen: set[str]) -> bool:
-    """Whether a function, or the derivative rule it has, may act when it is called."""
-    if name in seen:
-        return False
-    seen.add(name)
-    for view in module.regions[0].blocks[0].operations:
-        op = view.operation
-        if op.name == "func.func" and functions.symbol(op) == name:
-            if functions.may_have_effects(op):
-                return True
-            if any(_is_once_only(inner, seen) for inner in _inside(op.regions[0])):
-                return True
-        elif op.name in _RULES and _named(op, "primal") == name:
-            parts = [_named(op, part) for part in _RULES[op.name]]
-            if any(_acts(module, part, seen) for part in parts):
-                return True
-    return False
+    root: ir.Operation
+    seen: set[str] = field(default_factory=set)
 
+    def first(self, region: ir.Region) -> ir.Operation | None:
+        """The first op that must not run a second time."""
+        return next((op for op in _inside(region) if self._is_once_only(op)), None)
 
-def _named(op: ir.Operation, role: str) -> str:
-    return ir.FlatSymbolRefAttr(op.attributes[role]).value
+    def _is_once_only(self, op: ir.Operation) -> bool:
+        if op.name == "stablehlo.custom_call":
+            effect = hlo.attribute(op, "has_side_effect")
+            return effect is not None and ir.BoolAttr(effect).value
+        if op.name in functions.CALLS:
+            return self._acts(functions.callee(op))
+        return op.name.removeprefix("stablehlo.") in _ONCE
+
+    def _acts(self, name: str) -> bool:
+        """Whether a function, or the rule it has, may act when it is called."""
+        if name in self.seen:
+            return False
+        self.seen.add(name)
+        function = self._functions.get(name)
+        if function is not None and (
+            functions.may_have_effects(function)
+            or self.first(function.regions[0]) is not None
+        ):
+            return True
+        return any(self._acts(part) for part in self._instead.get(name, ()))
+
+    @cached_property
+    def _functions(self) -> dict[str, ir.Operation]:
+        return functions.functions(_module_of(self.root))
+
+    @cached_property
+    def _instead(self) -> dict[str, list[str]]:
+        """What a function's own derivative rules run in the place of its call."""
+        found: dict[str, list[str]] = {}
+        for view in _module_of(self.root).regions[0].blocks[0].operations:
+            if (op := view.operation).name in functions.RULES:
+                first = functions.named(op, functions.RULES[op.name][0])
+                found.setdefault(functions.named(op, "primal"), []).append(first)
+        return found
 
 
 def _module_of(op: ir.Operation) -> ir.Operation:

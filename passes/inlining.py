@@ -12,7 +12,7 @@ from pcp.errors import nearest
 from pcp.passes.base import CppPasses
 from pcp.passes.functions import entry, symbol_name
 from pcp.passes.pipeline.marks import MARK, mark_of
-from pcp.passes.rewriting import functions, refuse
+from pcp.passes.rewriting import functions, refuse, splice
 from pcp.passes.sharding.flow import walk
 from pcp.passes.sharding.ports import port_shardings
 
@@ -77,15 +77,10 @@ def _check(
 def _inline(call: ir.Operation, callee: ir.Operation) -> list[ir.Operation]:
     """Put the callee's body in the place of the call; the calls that it brings."""
     husk = callee.clone(ir.InsertionPoint.after(callee)).operation
-    block = entry(husk)
     with ir.InsertionPoint(call), call.location:
         given = _constrained(husk, "arg_attrs", call.operands)
-        for argument, value in zip(block.arguments, given, strict=True):
-            argument.replace_all_uses_with(value)
-        *ops, end = [view.operation for view in block.operations]
-        for op in ops:
-            op.move_before(call)
-        results = _constrained(husk, "res_attrs", end.operands)
+        returned, ops = splice(entry(husk), given, before=call)
+        results = _constrained(husk, "res_attrs", returned)
     for old, new in zip(call.results, results, strict=True):
         old.replace_all_uses_with(new)
     if MARK in call.attributes:

@@ -76,6 +76,21 @@ def replace(op: ir.Operation, values: Sequence[ir.Value]) -> None:
     op.erase()
 
 
+def splice(
+    block: ir.Block, arguments: Sequence[ir.Value], before: ir.Operation
+) -> tuple[list[ir.Value], list[ir.Operation]]:
+    """Move a block's ops in front of `before`, its arguments replaced.
+
+    Returns what the block's terminator returned, and the ops moved, in order.
+    """
+    for old, new in zip(block.arguments, arguments, strict=True):
+        old.replace_all_uses_with(new)
+    *ops, end = [op.operation for op in block.operations]
+    for op in ops:
+        op.move_before(before)
+    return list(end.operands), ops
+
+
 def refuse(op: ir.Operation, what: str) -> NoReturn:
     """Raise `PassError` as `file:line:col: op: what`."""
     raise PassError(f"{location_string(op.location)}: {op.name}: {what}")

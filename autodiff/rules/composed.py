@@ -7,13 +7,13 @@ normalization, `map`, tuples, asynchronous pairs, and CHLO's broadcasting forms.
 import re
 from collections.abc import Callable, Sequence
 
-from pcp.autodiff import functions
 from pcp.autodiff.bodies import lift
 from pcp.autodiff.kinds import Decomposed, NoGradient, Refusal
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.errors import PassError
 from pcp.passes import import_, legalize_norms
+from pcp.passes.rewriting import splice
 
 Value = ir.Value
 Values = Sequence[Value]
@@ -78,9 +78,7 @@ def _finished(op: ir.Operation) -> Values | None:
     if isinstance(begun, ir.Block) or begun.name not in _BEGIN:
         return None
     copy = begun.operation.clone()
-    results, _ = functions.splice(
-        copy.regions[0].blocks[0], list(copy.operands), before=copy
-    )
+    results, _ = splice(copy.regions[0].blocks[0], list(copy.operands), before=copy)
     copy.erase()
     if [r.type for r in results] != [r.type for r in op.results]:
         return None
