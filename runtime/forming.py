@@ -184,9 +184,17 @@ class Forming:
     def _dial(self, peer: int, deadline: float) -> None:
         """All connections to a member; the first comes last and brings the answer."""
         sock = self._reach(peer, deadline)
+        try:
+            self._dial_lanes(peer, deadline, sock)
+        except BaseException:
+            sock.close()
+            raise
+        self._greet_as(peer, 0, sock)
+
+    def _dial_lanes(self, peer: int, deadline: float, first: transport.Wire) -> None:
         count = self._streams
         if count == "auto":
-            at_first = streams_over(sock)
+            at_first = streams_over(first)
             count = with_reserve(at_first)
             self._used[peer] = at_first - 1
         self._counts[peer] = count
@@ -199,7 +207,6 @@ class Forming:
                 ]
             for future in pending:
                 future.result()
-        self._greet_as(peer, 0, sock)
 
     def _dial_lane(self, peer: int, lane: int, deadline: float) -> None:
         self._greet_as(peer, lane, self._reach(peer, deadline))

@@ -63,6 +63,16 @@ def _counted(path: Path) -> int:
             file.flush()
             os.fsync(file.fileno())
         os.replace(scratch, path)
+        _settle(path.parent)
     except (OSError, ValueError) as error:
         raise ConfigError(f"the coordinator's state {path}: {error}") from error
     return count
+
+
+def _settle(folder: Path) -> None:
+    """What is renamed in it is on the disk then."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

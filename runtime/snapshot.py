@@ -121,6 +121,10 @@ def _stream(sock: Any, peer: str, snapshot: Snapshot, only: tuple[str, ...]) -> 
         for name, array in arrays.items()
     ]
     index = json_payload({"revision": revision, "tensors": entries})
+    if len(index) > MAX_PAYLOAD:
+        said = f"{len(entries)} arrays have too long an index: ask for some with only="
+        _refuse(sock, peer, said)
+        return
     write_frame(sock, peer, Frame(Kind.WELCOME, payload=index))
     for array in arrays.values():
         view = octets(array)

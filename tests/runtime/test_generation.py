@@ -1,5 +1,7 @@
 """The number that grows with every coordinator of a group, and who may count."""
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,22 @@ def test_every_start_counts(tmp_path: Path) -> None:
         generation.close()
     assert numbers == [0, 1, 2]
     assert not (tmp_path / "state.new").exists()
+
+
+def test_a_count_is_on_the_disk_with_its_name(tmp_path: Path, monkeypatch) -> None:
+    """A renamed file may have its old content again after a loss of power."""
+    told: list[tuple[bool, str]] = []
+    plain, state = os.fsync, tmp_path / "state"
+
+    def fsync(handle: int) -> None:
+        folder = stat.S_ISDIR(os.fstat(handle).st_mode)
+        told.append((folder, state.read_text() if state.exists() else ""))
+        plain(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for _ in range(2):
+        Generation(state).close()
+    assert told == [(False, ""), (True, "0\n"), (False, "0\n"), (True, "1\n")]
 
 
 def test_one_coordinator_at_a_time(tmp_path: Path) -> None:

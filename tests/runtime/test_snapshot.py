@@ -59,6 +59,15 @@ def test_more_than_the_bound_is_refused_before_memory_is_taken():
             fetch_snapshot(made[0].address, 5, max_bytes=1000)
 
 
+def test_an_index_that_no_frame_carries_is_refused():
+    names = [letter * (1 << 20) for letter in "abcde"]
+    with endpoints(1) as (owner,):
+        owner.serve_snapshot(lambda: (1, dict.fromkeys(names, np.ones(3))))
+        with pytest.raises(ProtocolError, match=r"5 arrays .* with only="):
+            fetch_snapshot(owner.address, 10)
+        assert len(fetch_snapshot(owner.address, 10, only=["a", "c"])[1]) == 2
+
+
 def test_nobody_there():
     with endpoints(1) as made:
         address = made[0].address

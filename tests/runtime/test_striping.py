@@ -11,7 +11,7 @@ import pytest
 from helpers.worlds import endpoints, eventually, form, outcome, together
 
 from pcp.errors import ConfigError, PeerLost, ProtocolError
-from pcp.runtime import striping, transport
+from pcp.runtime import keys, striping, transport
 from pcp.runtime.communicator import Communicator
 from pcp.runtime.coordinator import Coordinator
 from pcp.runtime.endpoint import Endpoint
@@ -117,6 +117,23 @@ def test_members_that_disagree_are_told() -> None:
         )
         assert isinstance(outs[1], ProtocolError)
         assert "streams=3, rank 0 streams=2" in str(outs[1])
+
+
+def test_a_lane_that_cannot_be_dialled_leaves_no_socket(monkeypatch) -> None:
+    dialled, plain = [], keys.dial
+
+    def dial(*args: Any) -> Any:
+        if dialled:
+            raise PeerLost("it died just now")
+        dialled.append(plain(*args))
+        return dialled[0]
+
+    with endpoints(2, streams=3) as made:
+        monkeypatch.setattr(keys, "dial", dial)
+        members = [endpoint.address for endpoint in made]
+        fault = outcome(lambda: made[1].form(1, members, 1, 5))
+        assert isinstance(fault, PeerLost)
+        assert dialled[0].fileno() == -1
 
 
 def test_a_lane_that_is_stuck_gets_no_more(ends) -> None:
