@@ -7,10 +7,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+try:
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+except ModuleNotFoundError as error:
+    raise SystemExit("this example needs torch: pip install 'pcp[torch]'") from error
 
 import pcp.engines.torch_backend  # noqa: F401  from here on "pcp" is a backend
 

@@ -5,8 +5,11 @@ python examples/jax_collectives.py
 
 from concurrent.futures import ThreadPoolExecutor
 
-import jax
-import jax.numpy as jnp
+try:
+    import jax
+    import jax.numpy as jnp
+except ModuleNotFoundError as error:
+    raise SystemExit("this example needs jax: pip install 'pcp[jax]'") from error
 
 from pcp.runtime.communicator import Communicator
 
@@ -27,10 +30,8 @@ def batch(step: int) -> jax.Array:
 def train(comm: Communicator) -> dict[str, jax.Array]:
     """One member, with its rows of every batch."""
     first, second = jax.random.split(jax.random.key(1000))
-    w = {
-        "in": 0.3 * jax.random.normal(first, (8, 16)),
-        "out": 0.3 * jax.random.normal(second, (16,)),
-    }
+    w = {"in": 0.3 * jax.random.normal(first, (8, 16))}
+    w["out"] = 0.3 * jax.random.normal(second, (16,))
     step_gradient = jax.jit(jax.grad(loss))
     for step in range(STEPS):
         mine = jnp.split(batch(step), comm.world_size)[comm.rank]

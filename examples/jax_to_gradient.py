@@ -3,9 +3,13 @@
 python examples/jax_to_gradient.py
 """
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+
+try:
+    import jax
+    import jax.numpy as jnp
+except ModuleNotFoundError as error:
+    raise SystemExit("this example needs jax: pip install 'pcp[jax]'") from error
 
 import pcp
 

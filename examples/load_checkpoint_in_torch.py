@@ -9,7 +9,10 @@ import json
 import sys
 from pathlib import Path
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as error:
+    raise SystemExit("this example needs torch: pip install 'pcp[torch]'") from error
 
 from pcp.training import checkpoint, metrics
 from pcp.training.data import Corpus
@@ -36,7 +39,6 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="a run's folder")
     parser.add_argument("--batch-size", type=int, default=64, help="of the .mlir")
     options = parser.parse_args()
-
     experiment = parse(json.loads((options.run / "experiment.json").read_text()))
     found, refused = checkpoint.newest(options.run)
     if found is None:
@@ -44,15 +46,13 @@ def main() -> None:
     weights = {name: torch.from_numpy(a) for name, a in found.parameters.items()}
     model = GPT(block_size=len(weights["position.weight"]))
     model.load_state_dict(weights)
-
     block = model.position.num_embeddings
     loss = validation_loss(model, Corpus(experiment, options.batch_size, block))
     _, recorded = metrics.read(options.run / metrics.FILE_NAME)
-    print(f"round {found.round}: PyTorch {loss:.6f}", end="")
-    if found.round in recorded:
-        ours = recorded[found.round]
-        print(f", pcp {ours:.6f}, difference {abs(loss - ours):.1e}", end="")
-    print()
+    text = f"round {found.round}: PyTorch {loss:.6f}"
+    if (ours := recorded.get(found.round)) is not None:
+        text += f", pcp {ours:.6f}, difference {abs(loss - ours):.1e}"
+    print(text)
 
 
 if __name__ == "__main__":

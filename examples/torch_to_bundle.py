@@ -8,7 +8,11 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import torch
+
+try:
+    import torch
+except ModuleNotFoundError as error:
+    raise SystemExit("this example needs torch: pip install 'pcp[torch]'") from error
 
 import pcp
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,23 @@ def test_an_example_runs(name: str, tmp_path: Path) -> None:
 
 def test_the_examples_that_run_are_these() -> None:
     assert {"collectives", "jax_to_gradient", "torch_to_bundle"} <= set(ALONE)
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "what"),
+    [
+        ("ddp_on_pcp", "torch", "'pcp[torch]'"),
+        ("jax_collectives", "jax", "'pcp[jax]'"),
+        ("jax_to_gradient", "jax", "'pcp[jax]'"),
+        ("load_checkpoint_in_torch", "torch", "'pcp[torch]'"),
+        ("torch_to_bundle", "torch", "'pcp[torch]'"),
+    ],
+)
+def test_an_example_says_what_is_missing(monkeypatch, name, package, what) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert ended.value.code == f"this example needs {package}: pip install {what}"
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.stem)
