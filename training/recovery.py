@@ -254,6 +254,7 @@ class Recovery:
             )
             shepherd.ledger.append("rewind", to=best, reason="state lost")
             shepherd.renew_pool()
+            shepherd.end.begun = False  # there are rounds to make again
         else:
             shepherd.log(f"continuing from the checkpoint of round {best}")
 
