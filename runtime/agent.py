@@ -28,6 +28,8 @@ class Agent:
         self.formed: Group | None = None
         """A newer group that has its connections and waits to be agreed."""
         self.voting = False
+        self.withdrawing = False
+        """Whether the vote is being taken back; it may have been answered before."""
         self.turn = 0
         """Votes of this epoch that were answered without a change."""
         self._prepared = 0
@@ -46,14 +48,21 @@ class Agent:
 
     def vote(self) -> None:
         """Ask to renew the group: nothing is under way in this one."""
-        self.voting = True
+        self.voting, self.withdrawing = True, False
         broken = self.group is not None and self.group.fault is not None
         self._say("vote", {"broken": broken})
 
     def unvote(self) -> None:
-        """Stop waiting for the others."""
-        self.voting = False
-        self._say("unvote", {})
+        """Stop waiting for the others; `unvoted` says how that ended."""
+        if self.voting:
+            self.withdrawing = True
+            self._say("unvote", {})
+
+    def unvoted(self) -> bool:
+        """Whether the vote was taken back; False when it had been answered."""
+        taken_back = self.voting
+        self.voting = self.withdrawing = False
+        return taken_back
 
     def has_formed(self, group: Group, names: list[str], addresses: list[str]) -> None:
         """All connections of a prepared epoch are there."""
@@ -78,7 +87,7 @@ class Agent:
             gone=self._gone.get(formed or self.epoch, []),
             prepared=self._prepared,
             turn=self.turn,
-            voting=self.voting,
+            voting=self.voting and not self.withdrawing,
             broken=self.group is not None and self.group.fault is not None,
         )
 
@@ -100,6 +109,8 @@ class Agent:
             case "decided":
                 if self.group is not None and self.epoch == facts["epoch"]:
                     self.group.decided(_key(facts), bool(facts["commit"]))
+            case "unvoted":
+                self.withdrawing = False
             case "go":
                 if self._go(int(facts["epoch"])):
                     self._renewal(what, facts)

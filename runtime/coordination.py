@@ -26,6 +26,8 @@ from pcp.runtime.tcp import TcpLink
 from pcp.runtime.transport import Link
 
 _REDIAL_SECONDS = 0.2
+_WITHDRAW_SECONDS = 1.0
+"""How long a coordinator may take to say that a vote was taken back."""
 _LEAST_SILENCE = 2.0
 """A coordinator that is only busy is not to be left: it says less than members do."""
 
@@ -72,6 +74,16 @@ class Coordination:
                 self._link.close(flush=1.0)
 
         self._loop.ask(leave)
+
+    def withdraw(self) -> bool:
+        """Take this member's vote back. False: the answer was under way already."""
+        agent, until = self.agent, time.monotonic() + _WITHDRAW_SECONDS
+        self._loop.ask(agent.unvote)
+        while agent.voting and agent.withdrawing and self._link is not None:
+            if time.monotonic() > until:
+                break
+            time.sleep(0.002)
+        return self._loop.ask(agent.unvoted)
 
     def forget_old_news(self) -> None:
         """Drop what concerns a renewal that is over; a prepared one goes on."""

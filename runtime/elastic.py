@@ -84,14 +84,14 @@ class ElasticCommunicator(Communicator):
         self._drain(deadline)
         epoch = self.epoch
         self._coordination.forget_old_news()
-        if self._formed is None:  # else this member's last vote still counts
+        if votes := self._formed is None:  # else this member's last vote still counts
             loop.ask(agent.vote)
         try:
             renewed = self._renew(deadline)
-        except RuntimeFault:
-            if not loop.closed:
-                loop.ask(agent.unvote)
-            raise
+        except Timeout:
+            if not votes or self._coordination.withdraw():
+                raise
+            renewed = self._renew(time.monotonic())  # it has just been answered
         if renewed is None:
             return False
         with self._lock:

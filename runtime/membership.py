@@ -211,10 +211,10 @@ class Membership:
         return self._advance()
 
     def unvote(self, name: str) -> list[Send]:
-        """A member gave up waiting for the others."""
+        """A member gave up waiting for the others, unless it was told before."""
         if self.phase is not Phase.FORMING:
             self.members[name].voted = False
-        return self._advance()
+        return [Send(name, "unvoted"), *self._advance()]
 
     def formed(self, name: str, epoch: int) -> list[Send]:
         """A candidate has its connections to all others."""

@@ -16,7 +16,7 @@ class Send:
 
     to: str
     what: str
-    """prepare, go, dead, query, decided or refused."""
+    """prepare, go, unvoted, dead, query, decided or refused."""
     facts: dict[str, Any] = field(default_factory=dict)
 
 

@@ -257,6 +257,28 @@ def test_a_go_that_comes_too_late_is_followed_by_the_next_call() -> None:
             assert summed([*comms, newcomer]) == [7, 7, 7]
 
 
+def test_an_answer_that_crosses_the_end_of_patience_counts() -> None:
+    """The others go on: who voted anew would wait for them, and they for it."""
+    with group("a", "b") as (_, comms), ThreadPoolExecutor(2) as pool:
+        coordination = comms[0]._coordination
+        agent, plain = coordination.agent, coordination.agent.hear
+        news: list[tuple[str, dict]] = []
+
+        def hear(what: str, facts: dict) -> None:
+            news.append((what, facts))
+            if what == "unvoted":
+                for said in news:
+                    plain(*said)
+
+        agent.hear = hear
+        second = pool.submit(comms[1].update_membership)
+        assert comms[0].update_membership(timeout=0.5) is False
+        agent.hear = plain
+        assert second.result(10) is False
+        assert [what for what, _ in news] == ["go", "unvoted"]
+        assert summed(comms) == [3, 3]
+
+
 def test_renewing_under_way_is_refused() -> None:
     with group("a", "b") as (_, comms):
         pending = comms[0].all_reduce_async(np.ones(4))

@@ -66,7 +66,7 @@ def test_the_last_missing_vote_may_be_a_death() -> None:
 def test_a_vote_can_be_taken_back() -> None:
     state = group_of("a", "b")
     state.vote("a")
-    state.unvote("a")
+    assert messages(state.unvote("a")) == [("a", "unvoted")]
     assert state.vote("b") == []
     assert messages(state.vote("a")) == [("a", "go"), ("b", "go")]
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from pcp.runtime.membership import Membership, Phase, Send
+from pcp.runtime.membership import Membership, Past, Phase, Send
 
 Said = set[tuple]
 KEYS = [(0, 0), (0, 1), (7, 0)]
@@ -27,6 +27,7 @@ def said(sends: list[Send]) -> Said:
         "query": lambda f: (tuple(f["key"]),),
         "decided": lambda f: (tuple(f["key"]), f["commit"]),
         "refused": lambda f: (),
+        "unvoted": lambda f: (),
     }
     return {(s.to, s.what, *forms[s.what](s.facts)) for s in sends}
 
@@ -37,6 +38,8 @@ class Model:
 
     first: int
     living: list[str] = field(default_factory=list)
+    dead: set[str] = field(default_factory=set)
+    """Of the epoch; who has such a name now is a newcomer."""
     epoch: list[str] = field(default_factory=list)
     number: int = 0
     missing: set[str] | None = None
@@ -49,11 +52,14 @@ class Model:
 
     @property
     def left(self) -> list[str]:
-        return [name for name in self.epoch if name in self.living]
+        alive = set(self.living) - self.dead
+        return [name for name in self.epoch if name in alive]
 
     def prepare(self) -> Said:
         """Survivors keep their order, newcomers follow in theirs."""
-        self.epoch = self.left + [n for n in self.living if n not in self.epoch]
+        left = self.left
+        self.epoch = left + [n for n in self.living if n not in left]
+        self.dead = set()
         self.asked, self.yes, self.outcomes = {}, {}, {}
         self.missing = set(self.epoch) if self.epoch else None
         if not self.epoch:
@@ -78,7 +84,7 @@ class Model:
 
     def living_in_order(self) -> list[str]:
         """All of the epoch, if it is whole and nobody waits; else something else."""
-        whole = set(self.epoch) == set(self.living)
+        whole = set(self.epoch) == set(self.living) and not self.dead
         return self.epoch if whole else []
 
     def settle(self, key: tuple) -> Said:
@@ -120,7 +126,8 @@ class Protocol(RuleBasedStateMachine):
     def unvote(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(self.model.left))
         self.model.votes.discard(name)
-        self.compare(self.state.unvote(name), self.model.renew())
+        expected = {(name, "unvoted")} | self.model.renew()
+        self.compare(self.state.unvote(name), expected)
 
     @precondition(lambda self: self.model.missing)
     @rule(data=st.data(), late=st.booleans())
@@ -143,16 +150,35 @@ class Protocol(RuleBasedStateMachine):
     def die(self, data: st.DataObject) -> None:
         model = self.model
         name = data.draw(st.sampled_from(model.living))
+        self.compare(self.state.died(name), self.loses(name))
+
+    def loses(self, name: str) -> Said:
+        """Somebody is gone."""
+        model = self.model
         model.living.remove(name)
-        expected: Said = set()
-        if name in model.epoch and model.missing is not None:
-            expected = model.prepare()
-        elif name in model.epoch:
-            expected = {(n, "dead", name) for n in model.left}
-            for key in model.asked:
-                expected |= model.settle(key)
-            expected |= model.renew()
-        self.compare(self.state.died(name), expected)
+        if name not in model.epoch or name in model.dead:
+            return set()
+        if model.missing is not None:
+            return model.prepare()
+        model.dead.add(name)
+        model.votes.discard(name)
+        expected: Said = {(n, "dead", name) for n in model.left}
+        for key in model.asked:
+            expected |= model.settle(key)
+        return expected | model.renew()
+
+    @precondition(lambda self: self.model.epoch and self.model.missing is None)
+    @rule(data=st.data())
+    def come_again(self, data: st.DataObject) -> None:
+        """A new process under a name of the epoch, its old one dead or not."""
+        model = self.model
+        name = data.draw(st.sampled_from(model.epoch))
+        if name in model.dead and name in model.living:
+            return
+        expected = self.loses(name) if name in model.living else set()
+        model.living.append(name)
+        expected |= model.renew()
+        self.compare(self.state.resume(name, name, Past()), expected)
 
     @precondition(lambda self: self.model.left and self.model.missing is None)
     @rule(data=st.data(), key=st.sampled_from(KEYS))
