@@ -167,9 +167,15 @@ class Forming:
         self.fail(transport.unanswered(told))
 
     def _admit(self, rank: int) -> None:
-        lanes = self._lanes.pop(rank)
+        lanes = self._lanes[rank]
         if len(lanes) < self._counts[rank]:
             raise ProtocolError(f"rank {rank} welcomes connections it has not got")
+        if not all(link.alive for link in lanes.values()):
+            # It broke while it waited: that was told to whom it belonged then.
+            lost = f"rank {rank} is lost: its connection broke before the group formed"
+            self.fail(PeerLost(lost, peer=rank))
+            return
+        del self._lanes[rank]
         first = lanes[0]
         first.read_ahead()
         if len(lanes) > 1:
