@@ -283,10 +283,8 @@ def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
             f"a connection waits and cannot be taken: {error.strerror}; if there are "
             f"too many open files, raise their limit (ulimit -n)"
         ) from error
-    try:
+    with suppress(OSError):  # gone already; whoever reads from it will notice
         tune(sock)
-    except OSError:
-        pass  # gone already; whoever reads from it will notice
     return sock, format_address(*peer[:2])
 
 
@@ -379,10 +377,8 @@ def endure(sock: socket.socket, seconds: float) -> None:
     """
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         limit = int(1000 * seconds)
-        try:
+        with suppress(OSError):  # gone already; whoever reads from it will notice
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
-        except OSError:
-            pass  # gone already; whoever reads from it will notice
 
 
 def _unpace(sock: socket.socket) -> None:
