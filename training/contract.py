@@ -21,8 +21,11 @@ class Trainer(Protocol):
     """Members meet in every inner step: a round is theirs together."""
     resumes: bool
     """Exchanges take place in mid-round, and the round goes on in another group."""
-    waited: float
-    """Seconds that the inner steps of this round spent in exchanges."""
+
+    @property
+    def waited(self) -> float:
+        """Seconds that the inner steps of this round spent in exchanges."""
+        ...
 
     @property
     def parameter_shapes(self) -> Sequence[Sequence[int]]:
