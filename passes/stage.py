@@ -50,6 +50,10 @@ class Stage(Pass):
     emptiest (`balance=memory`), within the devices' memory. Backward ops follow. A
     parameter belongs to one stage, unless `tied=true`.
 
+    Microbatches add up what they made, and exchange nothing else; an op that needs
+    more is an error. What joins the batch but is made of data alone (how many labels
+    count) is no obstacle: each stage has all data, and makes it of that.
+
     Leaves a `pcp.schedule` in each function: tasks fwd, bwd, wgrad (what no other
     stage waits for) for each stage and microbatch, opt for what needs the sum over
     microbatches. The results are exactly those of the whole batch.
