@@ -5,6 +5,7 @@ nobody has to be told. With an odd number one member is left alone in each round
 """
 
 import zlib
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ class Pair:
 
     def __init__(self, group: Any, partner: int | None, turn: int) -> None:
         self._group, self._partner, self._turn = group, partner, turn
-        self._calls = 0
+        self._calls: Counter[str] = Counter()
         self.world_size = 1 if partner is None else 2
         self.rank = int(partner is not None and partner < group.rank)
 
@@ -58,8 +59,9 @@ class Pair:
             pending = Pending()
             pending.set_result(array)
             return pending
-        self._calls += 1
-        number = zlib.crc32(f"{self._turn}/{self._calls}/{tag}".encode())
+        # Counted for each tag: members may begin those of two tags in another order.
+        self._calls[tag] += 1
+        number = zlib.crc32(f"{self._turn}/{self._calls[tag]}/{tag}".encode())
         sent = self._group.send_async(array, self._partner, number)
         theirs = self._group.recv_async(np.empty_like(array), self._partner, number)
 

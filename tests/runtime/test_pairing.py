@@ -83,6 +83,23 @@ def test_a_pair_sums_what_its_two_members_have() -> None:
         comm.close()
 
 
+def test_members_may_begin_sums_of_two_tags_in_another_order() -> None:
+    """IREE calls imports that do not depend on each other in any order."""
+    group = Communicator.in_process(2, timeout=20)
+
+    def work(comm: Communicator) -> list[float]:
+        pair = Pair(comm, 1 - comm.rank, 0)
+        waits = {
+            tag: pair.all_reduce_async(np.full(2, number + comm.rank, "f4"), tag=tag)
+            for tag, number in sorted({"x": 1, "y": 10}.items(), reverse=comm.rank > 0)
+        }
+        return [float(waits[tag].result(5)[0]) for tag in ("x", "y")]
+
+    assert _each(group, work) == [[3.0, 21.0]] * 2
+    for comm in group:
+        comm.close()
+
+
 def test_a_lost_partner_is_an_error_and_not_a_wait() -> None:
     group = Communicator.in_process(2, timeout=20)
     group[1].close()
