@@ -222,7 +222,8 @@ def expressible(rule: Rule, assignment: Assignment, mesh: Mesh) -> bool:
     too; the factors above it must be cut into single elements.
     """
     for reach in rule.reaches:
-        if mesh.count(assignment.get(reach.factor, ())) > reach.size:
+        cut = assignment.get(reach.factor, ())
+        if cut and not mesh.fills(reach.size, cut):
             return False
     for dims in rule.tensors:
         for dim in dims:

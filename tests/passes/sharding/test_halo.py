@@ -15,7 +15,7 @@ from pcp.dialect.hlo_windows import dilated
 from pcp.errors import PassError
 from pcp.mesh import Mesh
 from pcp.passes.sharding import ways
-from pcp.passes.sharding.factors import Reach, operand_layouts
+from pcp.passes.sharding.factors import Reach, Rules, expressible, operand_layouts
 from pcp.passes.sharding.halo import Exchange, overlap
 
 BATCH = 20
@@ -128,6 +128,18 @@ def _check_batch(first: int) -> list[str]:
 )
 def test_random_programs_are_equal(first: int, elsewhere) -> None:
     assert elsewhere.submit(_check_batch, first).result(300) == []
+
+
+def test_no_part_of_what_a_window_reaches_into_is_empty() -> None:
+    """Of shares 3 to 1 an operand of 2 that an upsampled result reaches into is whole."""
+    rules = Rules()
+    rows = rules.factor(6)
+    rules.reaches.append(Reach(rows, operand=0, dim=0, size=2))
+    rule = rules.done([[(rows,)]], [[(rows,)]])
+    assert expressible(rule, {rows: ("a",)}, Mesh("m", {"a": 2}))
+    uneven = Mesh("m", {"a": 2}, (), {"a": (3, 1)})
+    assert uneven.parts(2, ["a"]) == [2, 0]
+    assert not expressible(rule, {rows: ("a",)}, uneven)
 
 
 def _annotated(model: str, plan: str) -> str:
