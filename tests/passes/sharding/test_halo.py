@@ -131,7 +131,7 @@ def test_random_programs_are_equal(first: int, elsewhere) -> None:
 
 
 def test_no_part_of_what_a_window_reaches_into_is_empty() -> None:
-    """Of shares 3 to 1 an operand of 2 that an upsampled result reaches into is whole."""
+    """Of shares 3 to 1 an operand of 2 that a larger result reaches into is whole."""
     rules = Rules()
     rows = rules.factor(6)
     rules.reaches.append(Reach(rows, operand=0, dim=0, size=2))
