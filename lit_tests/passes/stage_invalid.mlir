@@ -243,3 +243,28 @@ func.func @centred(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %w: 
   %5 = stablehlo.reduce(%4 init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
   return %5 : tensor<f32>
 }
+
+// -----
+
+// The last example comes first: another microbatch holds it.
+func.func @shifted(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %w: tensor<4x4xf32> {pcp.name = "w", pcp.role = "param"}) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  // expected-error@+1 {{stablehlo.reverse: microbatches do not separate here: it moves examples along the batch; leave pp out of the mesh}}
+  %1 = stablehlo.reverse %0, dims = [0] : tensor<4x4xf32>
+  %2 = stablehlo.multiply %0, %1 : tensor<4x4xf32>
+  %3 = stablehlo.reduce(%2 init: %z) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x4xf32>, tensor<f32>) -> tensor<f32>
+  return %3 : tensor<f32>
+}
+
+// -----
+
+func.func @product(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %w: tensor<4x4xf32> {pcp.name = "w", pcp.role = "param"}) -> tensor<f32> {
+  %one = stablehlo.constant dense<1.0> : tensor<f32>
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  // expected-error@+1 {{microbatches do not separate here: it multiplies over the batch; leave pp out of the mesh}}
+  %1 = stablehlo.reduce(%0 init: %one) applies stablehlo.multiply across dimensions = [0] : (tensor<4x4xf32>, tensor<f32>) -> tensor<4xf32>
+  %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+  return %2 : tensor<f32>
+}

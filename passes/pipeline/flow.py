@@ -14,6 +14,7 @@ from pcp.dialect.bindings import ir
 from pcp.passes.functions import ROLE, argument_attributes, string
 from pcp.passes.rewriting import is_pure
 from pcp.passes.sharding.flow import block_of, returned
+from pcp.passes.sharding.layout import from_attribute
 
 Value = ir.Value
 
@@ -47,6 +48,14 @@ def _free(block: ir.Block, known: set[Value]) -> Iterator[Value]:
 def settles(op: ir.Operation, partial: set[Value]) -> bool:
     """Whether the op sums a value over the microbatches."""
     return op.name == "pcp.reshard" and op.operands[0] in partial
+
+
+def _is_common(op: ir.Operation) -> bool:
+    """Whether a reshard gives the same in every microbatch: not each its own part."""
+    if op.name != "pcp.reshard":
+        return False
+    layout = from_attribute(op.attributes["sharding"])
+    return AXIS not in (*layout.axes, *layout.unreduced)
 
 
 @dataclass
@@ -119,6 +128,8 @@ class Flow:
         moves = op.name == "pcp.reshard"
         if MAIN in kinds or data & set(values) or not (moves or is_pure(op)):
             return MAIN
+        if not self.partial.isdisjoint(op.results):  # each microbatch adds its own
+            return MAIN
         return FIXED
 
     def kind(self, value: Value) -> str | None:
@@ -146,7 +157,7 @@ class Flow:
             if self.kind(value) != FIXED:
                 continue
             number = self.makers[value]
-            if self.ops[number].name == "pcp.reshard" and self._is_given(value):
+            if _is_common(self.ops[number]) and self._is_given(value):
                 found.append(value)
             waiting += set(self.reads[number]) - seen
             seen.update(self.reads[number])

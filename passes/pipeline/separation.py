@@ -5,6 +5,7 @@ from pcp.mesh import Mesh
 from pcp.passes.pipeline.flow import AXIS, TAIL, Flow
 from pcp.passes.rewriting import refuse
 from pcp.passes.sharding.flow import block_of, walk
+from pcp.passes.sharding.halo import Exchange
 from pcp.passes.sharding.plan import Plan
 from pcp.passes.sharding.resharding import steps
 
@@ -18,10 +19,8 @@ def summed(function: ir.Operation, plan: Plan, mesh: Mesh) -> set[ir.Value]:
     partial = set()
     for op in walk(body):
         if op in plan.rules:
-            rule, assignment = plan.rules[op]
-            joined = rule.reductions(assignment).items()
-            if any(kind != "sum" and AXIS in axes for kind, axes in joined):
-                _refuse(op, "takes an extremum over the batch")
+            _check_joins(op, plan)
+            _check_reaches(op, plan, mesh)
         if op.name != "pcp.reshard":
             continue
         source = op.operands[0]
@@ -31,9 +30,35 @@ def summed(function: ir.Operation, plan: Plan, mesh: Mesh) -> set[ir.Value]:
         if [step.kind for step in found] == ["all_reduce"] and op.block == body:
             partial.add(source)
         elif any(step.kind != "slice" for step in found):
-            user = next((u.owner.operation for u in op.results[0].uses), op)
-            _refuse(user, "needs the whole batch")
+            _refuse(_user(op), "needs the whole batch")
     return partial
+
+
+def _check_joins(op: ir.Operation, plan: Plan) -> None:
+    """Of what is made of all examples only a sum has summands."""
+    rule, assignment = plan.rules[op]
+    for kind, axes in rule.reductions(assignment).items():
+        if kind != "sum" and AXIS in axes:
+            what = "multiplies" if kind == "prod" else "takes an extremum"
+            _refuse(op, f"{what} over the batch")
+
+
+def _check_reaches(op: ir.Operation, plan: Plan, mesh: Mesh) -> None:
+    """Each microbatch holds all that its part of the result is made of."""
+    rule, assignment = plan.rules[op]
+    for reach in rule.reaches:
+        axes = assignment.get(reach.factor, ())
+        held = plan.layouts[op.operands[reach.operand]].dims[reach.dim]
+        size = rule.sizes[reach.factor]
+        if AXIS in axes and Exchange.of(reach, size, axes, mesh, held).rounds:
+            _refuse(op, "moves examples along the batch")
+
+
+def _user(op: ir.Operation) -> ir.Operation:
+    """The first op of the program that reads what a reshard gives."""
+    while op.name == "pcp.reshard" and (use := next(op.results[0].uses, None)):
+        op = use.owner.operation
+    return op
 
 
 def check_tail(flow: Flow, plan: Plan) -> None:
@@ -43,8 +68,10 @@ def check_tail(flow: Flow, plan: Plan) -> None:
             continue
         op = flow.ops[number]
         layouts = [plan.layouts[v] for v in (*flow.reads[number], *op.results)]
-        if flow.mains(number) or any(AXIS in layout.axes for layout in layouts):
-            _refuse(op, "joins examples with a sum over the batch, of more than data")
+        own = any(AXIS in (*layout.axes, *layout.unreduced) for layout in layouts)
+        if own or flow.mains(number):
+            why = "joins examples with a sum over the batch, of more than data"
+            _refuse(_user(op), why)
 
 
 def _refuse(op: ir.Operation, why: str) -> None:
