@@ -1,8 +1,9 @@
 """What depends on what in a gradient function that is run in microbatches.
 
-Ops are of four kinds. *Fixed* ones depend on no data: they are made again wherever
-a value of theirs is read. *Tail* ones need a sum over all microbatches. A *settle* is
-the `pcp.reshard` that makes this sum. All others are *main*: they run once for each
+Ops are of four kinds. *Fixed* ones depend on no example: on parameters alone, or on
+data alone that all microbatches have alike. They are made again wherever a value of
+theirs is read. *Tail* ones need a sum over all microbatches. A *settle* is the
+`pcp.reshard` that makes this sum. All others are *main*: they run once for each
 microbatch.
 """
 
@@ -15,6 +16,7 @@ from pcp.passes.functions import ROLE, argument_attributes, string
 from pcp.passes.rewriting import is_pure
 from pcp.passes.sharding.flow import block_of, returned
 from pcp.passes.sharding.layout import from_attribute
+from pcp.passes.sharding.ports import port_shardings
 
 Value = ir.Value
 
@@ -75,10 +77,10 @@ class Flow:
     def read(cls, function: ir.Operation, partial: set[Value]) -> "Flow":
         """`partial` are the values that are a part of a sum over microbatches."""
         flow = cls(function, partial)
-        data = flow.data
         *ops, _ = block_of(function, 0).operations  # the last one returns
         for view in ops:
-            flow._add(view.operation, data)
+            flow._add(view.operation)
+        flow._roots.clear()  # kinds may still change: see `once`
         return flow
 
     @property
@@ -93,8 +95,18 @@ class Flow:
 
     @cached_property
     def data(self) -> set[Value]:
-        """The arguments of which each microbatch has a part, or its own."""
+        """The arguments that are data of the microbatch, or of no example."""
         return self._of_roles("data")
+
+    @cached_property
+    def cut(self) -> set[Value]:
+        """The arguments of which each microbatch has a part."""
+        shardings = port_shardings(self.function, "arg_attrs", len(self.arguments))
+        return {
+            argument
+            for argument, said in zip(self.arguments, shardings, strict=True)
+            if said is not None and AXIS in from_attribute(said).axes
+        }
 
     @cached_property
     def given(self) -> set[Value]:
@@ -109,28 +121,30 @@ class Flow:
             if string(said, ROLE) in roles
         }
 
-    def _add(self, op: ir.Operation, data: set[Value]) -> None:
+    def _add(self, op: ir.Operation) -> None:
         number = len(self.ops)
         values = list(dict.fromkeys(reads(op)))
-        self.kinds.append(self._kind(op, values, data))
+        self.kinds.append(self._kind(op, values))
         self.ops.append(op)
         self.reads.append(values)
         for value in values:
             self.readers.setdefault(value, []).append(number)
         self.makers.update((result, number) for result in op.results)
 
-    def _kind(self, op: ir.Operation, values: list[Value], data: set[Value]) -> str:
+    def _kind(self, op: ir.Operation, values: list[Value]) -> str:
         if settles(op, self.partial):
             return SETTLE
         kinds = {self.kinds[self.makers[v]] for v in values if v in self.makers}
         if kinds & {SETTLE, TAIL}:
             return TAIL
         moves = op.name == "pcp.reshard"
-        if MAIN in kinds or data & set(values) or not (moves or is_pure(op)):
+        if MAIN in kinds or self.cut & set(values) or not (moves or is_pure(op)):
             return MAIN
         if not self.partial.isdisjoint(op.results):  # each microbatch adds its own
             return MAIN
-        return FIXED
+        roots = {root for value in values for root in self.roots(value)}
+        # What is made of parameters too is an op of the program, on one stage.
+        return MAIN if self.data & roots and not roots <= self.given else FIXED
 
     def kind(self, value: Value) -> str | None:
         """The kind of the op that makes a value; None for an argument."""

@@ -1,7 +1,10 @@
 """pcp-batch-lookups: the same rows, whatever is looked up in them."""
 
 import numpy as np
+import pytest
 from helpers.interpreter import Interpreter
+from helpers.random_lookups import random_lookup
+from helpers.spmd_runs import whole
 
 from pcp.dialect.context import parse
 from pcp.passes.batch_lookups import BatchLookups
@@ -65,3 +68,24 @@ def test_the_same_rows_with_labels_out_of_range() -> None:
     with Interpreter() as interpreter:
         (found,) = interpreter.run(_rewritten(GATHER), [x, labels])
     np.testing.assert_array_equal(found, want)
+
+
+def _is_rewritten(seed: int) -> bool:
+    """Whether the pass changes a random lookup, which then gives what it gave."""
+    text, inputs = random_lookup(seed)
+    module = parse(text)
+    before = str(module)
+    BatchLookups().run(module)
+    assert module.operation.verify()
+    for old, new in zip(whole(text, inputs), whole(str(module), inputs), strict=True):
+        np.testing.assert_array_equal(new, old, err_msg=f"{seed}: {text}")
+    return str(module) != before
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(20), pytest.param(range(20, 520), marks=pytest.mark.slow)]
+)
+def test_random_lookups_stay_what_they_are(seeds, elsewhere) -> None:
+    """Windows wider than one, vectors at any place, bytes, batching dims as well."""
+    jobs = [elsewhere.submit(_is_rewritten, seed) for seed in seeds]
+    assert sum(job.result(600) for job in jobs) >= len(seeds) // 2

@@ -1,10 +1,11 @@
 """pcp-stage: what stages compute together is what the whole program computes."""
 
 import math
+import re
 from collections import Counter
 
 import pytest
-from helpers import pipelines, spmd_models
+from helpers import pipelines, random_losses, spmd_models
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.base import symbol
@@ -75,6 +76,16 @@ def test_stages_cut_along_other_axes_equal_the_whole(
 ) -> None:
     job = elsewhere.submit(pipelines.mixed_error, model, axes, plan, options, kind)
     assert job.result(200) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(10), pytest.param(range(10, 310), marks=pytest.mark.slow)]
+)
+def test_random_losses_equal_the_whole_or_are_refused(seeds, elsewhere) -> None:
+    jobs = [elsewhere.submit(random_losses.outcome, seed) for seed in seeds]
+    said = [job.result(900) for job in jobs]
+    assert said.count("") >= len(seeds) // 2
+    assert all(re.match(r"-:\d+:\d+: \w+\.\w+: ", why) for why in said if why)
 
 
 def _layers(

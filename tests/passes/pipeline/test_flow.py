@@ -23,14 +23,25 @@ OF_NO_DATA = """
   %count = stablehlo.iota dim = 0 : tensor<8xf32>
   %w = stablehlo.multiply %t, %count : tensor<8xf32>"""
 
+#: A number that is no example's, of data: made where it is read, and behind the sum.
+OF_A_NUMBER = """
+  %one = stablehlo.constant dense<7.0> : tensor<f32>
+  %n = stablehlo.subtract %one, %k : tensor<f32>
+  %w = stablehlo.broadcast_in_dim %n, dims = [] : (tensor<f32>) -> tensor<8xf32>"""
+SCALED = """
+  %m = stablehlo.multiply %l, %n : tensor<f32>
+  return %m : tensor<f32>"""
+
 
 def _text(made: str, *, cut: bool) -> str:
-    """Examples in two layers, weighed by %w, of which `made` is made."""
+    """Examples in two layers, moved by %w, which `made` makes."""
+    end = SCALED if made == OF_A_NUMBER else "\n  return %l : tensor<f32>"
     rows, square = f"tensor<{BATCH}x{WIDTH}xf32>", f"tensor<{WIDTH}x{WIDTH}xf32>"
     dims = "contracting_dims = [1] x [0]"
     types = f"({rows}, {square}) -> {rows}"
     return f"""
 func.func @main(%x: {rows} {{pcp.name = "x", pcp.role = "data"{CUT if cut else ""}}},
+    %k: tensor<f32> {{pcp.name = "k", pcp.role = "data"}},
     %a: {square} {{pcp.name = "a", pcp.role = "param"}},
     %b: {square} {{pcp.name = "b", pcp.role = "param"}}) -> tensor<f32> {{
   %z = stablehlo.constant dense<0.0> : tensor<f32>{made}
@@ -39,22 +50,25 @@ func.func @main(%x: {rows} {{pcp.name = "x", pcp.role = "data"{CUT if cut else "
   %g = stablehlo.add %h, %v : {rows}
   %y = stablehlo.dot_general %g, %b, {dims} : {types}
   %l = stablehlo.reduce(%y init: %z) applies stablehlo.add across dimensions = [0, 1]
-    : ({rows}, tensor<f32>) -> tensor<f32>
-  return %l : tensor<f32>
+    : ({rows}, tensor<f32>) -> tensor<f32>{end}
 }}"""
 
 
 @pytest.mark.parametrize("axes", [{"pp": 2}, {"pp": 2, "dp": 2}], ids=str)
-@pytest.mark.parametrize("made", [LAID_ALONG, OF_NO_DATA], ids=["data", "no data"])
+@pytest.mark.parametrize(
+    "made",
+    [LAID_ALONG, OF_NO_DATA, OF_A_NUMBER],
+    ids=["data", "no data", "a number"],
+)
 def test_each_microbatch_has_its_own_part(
     made: str, axes: dict[str, int], elsewhere
 ) -> None:
     random = np.random.default_rng(0)
-    shapes = {("data", "x"): (BATCH, WIDTH)} | {
+    shapes = {("data", "x"): (BATCH, WIDTH), ("data", "k"): ()} | {
         ("param", name): (WIDTH, WIDTH) for name in "ab"
     }
     inputs = {
-        key: random.integers(-1, 4, shape).astype(np.float32)
+        key: np.asarray(random.integers(-1, 4, shape), np.float32)
         for key, shape in shapes.items()
     }
     text = _text(made, cut="dp" in axes)
