@@ -16,10 +16,11 @@ from pcp.passes.functions import ROLE, argument_attributes, entry, function_type
 from pcp.passes.insert_reshards import Resharder
 from pcp.passes.pipeline.flow import AXIS, GIVEN, Flow
 from pcp.passes.pipeline.separation import check_tail, summed
-from pcp.passes.pipeline.whole import HINTS, joins_of_data, take_whole
+from pcp.passes.pipeline.whole import joins_of_data, take_whole
 from pcp.passes.propagate_sharding import PropagateSharding
 from pcp.passes.rewriting import functions, refuse
 from pcp.passes.sharding import expansions
+from pcp.passes.sharding.expansions import HINTS
 from pcp.passes.sharding.flow import block_of, walk
 from pcp.passes.sharding.layout import (
     SHARDING,

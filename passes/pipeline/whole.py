@@ -20,13 +20,11 @@ from pcp.passes.functions import (
 )
 from pcp.passes.pipeline.flow import WHOLE, reads
 from pcp.passes.rewriting import is_pure, sweep
+from pcp.passes.sharding.expansions import HINTS
 from pcp.passes.sharding.layout import SHARDING, from_attribute
 from pcp.passes.sharding.ports import op_shardings, port_shardings
 
 Value = ir.Value
-
-#: Ops that say how tensors are to lie, and compute nothing.
-HINTS = ("pcp.constraint", "pcp.barrier_prop")
 
 
 def joins_of_data(function: ir.Operation, axis: str) -> list[int]:

@@ -1,7 +1,8 @@
 """What spreads one number over a tensor, made apart for each op that reads it.
 
 Two parameters of one shape share the constants of their updates. If these were one
-value, the layout of one parameter would be carried to the other through them.
+value, the layout of one parameter would be carried to the other through them. What
+says how one is to lie is made again with it.
 """
 
 from pcp.dialect.bindings import ir
@@ -9,10 +10,13 @@ from pcp.passes import constants
 from pcp.passes.sharding.flow import block_of, walk
 from pcp.passes.sharding.layout import SHARDING
 
+#: Ops that say how tensors are to lie, and compute nothing.
+HINTS = ("pcp.constraint", "pcp.barrier_prop")
+
 
 def split(function: ir.Operation) -> None:
     """Give every further reader of an expansion a copy of its own."""
-    for op in list(walk(block_of(function, 0))):
+    for op in reversed(list(walk(block_of(function, 0)))):  # readers first
         if not _is_expansion(op) or SHARDING in op.attributes:
             continue
         for use in list(op.results[0].uses)[1:]:
@@ -22,6 +26,9 @@ def split(function: ir.Operation) -> None:
 
 
 def _is_expansion(op: ir.Operation) -> bool:
+    if op.name in HINTS:
+        owner = op.operands[0].owner
+        return not isinstance(owner, ir.Block) and _is_expansion(owner.operation)
     if op.name == "stablehlo.broadcast_in_dim":
         return not ir.RankedTensorType(op.operands[0].type).rank
     if op.name not in constants.CONSTANTS:

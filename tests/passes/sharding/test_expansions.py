@@ -38,3 +38,16 @@ def test_each_reader_has_its_own() -> None:
     again = parse(once)
     PropagateSharding().run(again)
     assert str(again) == once
+
+
+def test_what_is_said_of_one_is_said_of_each() -> None:
+    said = '{sharding = #pcp.sharding<@m, [["tp"], []], [], []>}'
+    hint = f'  %c = "pcp.constraint"(%e) {said} : ({T}) -> {T}'
+    text = PROGRAM.replace("%c = stablehlo", "%e = stablehlo")
+    text = text.replace("  %d =", f"{hint}\n  %d =")
+    module = parse(text)
+    PropagateSharding().run(module)
+    with module.context:
+        (function,) = functions(module)
+        names = [view.operation.name for view in block_of(function, 0).operations]
+    assert names.count("stablehlo.constant") == names.count("pcp.constraint") == 2
