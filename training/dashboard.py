@@ -97,6 +97,7 @@ class Dashboard(Quiet):
     def picture(self) -> Any:
         """What is shown now, as something `rich` can render."""
         from rich.console import Group
+        from rich.padding import Padding
         from rich.panel import Panel
         from rich.progress_bar import ProgressBar
         from rich.table import Table
@@ -116,7 +117,8 @@ class Dashboard(Quiet):
             )
         done = values.get("round", 0)
         parts = [
-            ProgressBar(total=self._rounds, completed=done),
+            # A bar ends without a newline; what is padded ends its line.
+            Padding(ProgressBar(total=self._rounds, completed=done), 0),
             Text(self._last),
             Text(f"{sparkline(self._losses)}  {self._validation}", style="green"),
             table,

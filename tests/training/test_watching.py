@@ -1,6 +1,7 @@
 """What a run shows: lines, a table, a picture, and W&B."""
 
 import io
+import re
 import sys
 import types
 
@@ -57,6 +58,27 @@ def test_the_table_shows_the_newest_state():
     text = page.file.getvalue()
     for words in ("round 3/10", "validation loss 2.2500", "local-task", "connected"):
         assert words in text
+
+
+def test_the_table_shows_the_newest_round_in_colour_too():
+    """A terminal draws a bar, which a page without colour leaves out."""
+    from rich.console import Console
+
+    console = Console(
+        file=io.StringIO(), width=100, force_terminal=True, color_system="truecolor"
+    )
+    dashboard = Dashboard(10, console)
+    try:
+        dashboard.round(record(3, 2.0))
+        with console.capture() as drawn:
+            console.print(dashboard.picture())
+    finally:
+        dashboard.close()
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", drawn.get()).splitlines()
+    (line,) = [line for line in lines if "round 3/10" in line]
+    assert "tokens/s" in line
+    assert "MB sent each" in line
+    assert {len(line) for line in lines} == {100}
 
 
 def test_a_sparkline_goes_down_when_the_loss_does():
