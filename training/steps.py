@@ -49,12 +49,12 @@ def batch_of(manifest: Manifest, given: Arrays, step: int) -> dict[str, np.ndarr
     """The data of one step, whole: each tensor as it is, or batch `step` of several.
 
     A tensor with one dimension more than the program's holds batches, which are taken
-    in turn. `UsageError` for a tensor that is missing or has another shape.
+    in turn. `UsageError` for a tensor that is missing, has another shape, holds another
+    number of batches than the others, or what the program's type cannot hold.
     """
+    specs = [t for t in manifest.function("grad").inputs if t.role == "data"]
     batch = {}
-    for spec in manifest.function("grad").inputs:
-        if spec.role != "data":
-            continue
+    for spec in specs:
         if spec.name not in given:
             raise UsageError(f"no data {spec.name!r} is given")
         array = given[spec.name]
@@ -66,8 +66,51 @@ def batch_of(manifest: Manifest, given: Arrays, step: int) -> dict[str, np.ndarr
                 f"{spec.name} has shape {list(given[spec.name].shape)}, not {shape} "
                 f"or a number of batches of that shape"
             )
-        batch[spec.name] = array.astype(numpy_dtype(spec.dtype), copy=False)
+        batch[spec.name] = cast(array, spec)
+    _check_counts(specs, given)
     return batch
+
+
+def _check_counts(specs: Sequence[TensorSpec], given: Arrays) -> None:
+    """What holds batches holds equally many: `UsageError`."""
+    counts = {
+        t.name: len(given[t.name])
+        for t in specs
+        if given[t.name].ndim and given[t.name].shape[1:] == t.shape
+    }
+    if len(set(counts.values())) > 1:
+        held = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise UsageError(f"unequal numbers of batches are given: {held}")
+
+
+def cast(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """The array in the program's type; `UsageError` where a value would be lost.
+
+    Floats may be rounded. An integer or a truth value stays what it is, what is finite
+    stays finite. Types that numpy's files do not name, as bf16, come as their bits.
+    """
+    wanted, held = numpy_dtype(spec.dtype), array.dtype
+    if held == wanted:
+        return array
+    if held == np.dtype(f"V{wanted.itemsize}"):
+        return array.view(wanted)
+    if held.kind not in "biufc" and (held.kind != "V" or held.type is np.void):
+        raise UsageError(f"{spec.name} holds {held}, which are no numbers")
+    if held.kind == "c" and wanted.kind != "c":
+        raise UsageError(
+            f"{spec.name} holds {held}, and the program takes {spec.dtype}"
+        )
+    with np.errstate(all="ignore"):  # what is lost is found below
+        made = array.astype(wanted)
+        exact = wanted.kind in "biu"
+        kept = made == array if exact else np.isfinite(made) | ~np.isfinite(array)
+    if not np.all(kept):
+        lost = array[~kept].flat[0]
+        raise UsageError(
+            f"{spec.name} holds {held}, the program takes {spec.dtype}, which cannot "
+            f"hold {lost}"
+        )
+    return made
 
 
 class Steps:
@@ -168,7 +211,7 @@ class Steps:
             if self._mesh is not None and array.ndim == len(layout.dims)
             else ()
         )
-        part = np.array(array[where], numpy_dtype(spec.dtype), order="C")
+        part = np.array(cast(array[where], spec), order="C")
         if part.shape != spec.shape:
             raise UsageError(
                 f"{spec.name}: a part of {list(part.shape)}, not {list(spec.shape)}; "
