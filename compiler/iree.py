@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from importlib.util import find_spec
 from pathlib import Path
+from weakref import WeakSet
 
 from pcp.compiler import fences
 from pcp.errors import CompileError
@@ -40,6 +41,7 @@ class Running:
         self._processes: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
         self._stopped = False
+        _requests.add(self)
 
     def start(self, command: Sequence[str], folder: str) -> subprocess.Popen[bytes]:
         """Start one more; a `CompileError` after `stop`."""
@@ -67,6 +69,15 @@ class Running:
             self._stopped = True
             for process in self._processes:
                 process.kill()
+
+
+_requests: WeakSet[Running] = WeakSet()
+
+
+def stop_all() -> None:
+    """End the compilers of all requests that are under way, in any thread."""
+    for running in list(_requests):
+        running.stop()
 
 
 class Failure(CompileError):

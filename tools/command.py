@@ -7,8 +7,8 @@
         options = Parser(prog="pcp-opt", example="pcp-opt m.mlir").parse_args(argv)
         ...
 
-Exit codes: 0 done, 1 a user's error, 2 wrong usage, 130 interrupted, 141 the
-reader of our output went away. A traceback is shown only with `--debug`.
+Exit codes: 0 done, 1 a user's error, 2 wrong usage, 130 interrupted, 143 terminated,
+141 the reader of our output went away. A traceback is shown only with `--debug`.
 """
 
 import argparse
@@ -22,6 +22,16 @@ from pcp.errors import PcpError, UsageError, nearest
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+MAX_PORT = 65535
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal ended the command; what it says is printed on stderr."""
+
+    def __init__(self, number: int, said: str = "") -> None:
+        super().__init__(said)
+        self.number = number
+
 
 Work = Callable[[Sequence[str]], int | None]
 
@@ -58,6 +68,13 @@ class Parser(argparse.ArgumentParser):
         return "." + nearest(flag, known) if flag.startswith("-") else ""
 
 
+def port_number(text: str) -> int:
+    """The type of a `--port`: 0 to 65535."""
+    if not text.isdecimal() or int(text) > MAX_PORT:
+        raise argparse.ArgumentTypeError(f"expected 0 to {MAX_PORT}, not {text!r}")
+    return int(text)
+
+
 def run(prog: str, work: Work, argv: Sequence[str] | None = None) -> int:
     """Run `work(argv)` and turn what it raises into one line and an exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -68,6 +85,10 @@ def run(prog: str, work: Work, argv: Sequence[str] | None = None) -> int:
         return code or 0
     except SystemExit as stop:  # argparse's --help and --version
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except Stopped as stop:
+        if text := str(stop):
+            print(f"{prog}: {text}", file=sys.stderr)
+        return 128 + stop.number
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

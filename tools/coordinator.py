@@ -9,7 +9,7 @@ from pcp.errors import UsageError
 from pcp.runtime import transport
 from pcp.runtime.coordinator import Coordinator
 from pcp.tools import training_job as jobs
-from pcp.tools.command import Parser, run
+from pcp.tools.command import Parser, port_number, run
 from pcp.tools.metrics_port import add_metrics_flags, serving
 from pcp.tools.protection import add_protection_flags, protection
 
@@ -31,7 +31,7 @@ def parser() -> Parser:
     )
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="where to listen")
-    add("--port", type=int, default=48148, help="and on which port; 0 for any")
+    add("--port", type=port_number, default=48148, help="and on which port; 0 for any")
     add("--members", type=int, default=1, help="form the first group with so many")
     add("--silence", type=float, default=5.0, help="seconds until a member is dead")
     add("--state", type=Path, help="a file that counts restarts (or the clock does)")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pcp.tools import training_job as jobs
-from pcp.tools.command import Parser, run
+from pcp.tools.command import Parser, port_number, run
 from pcp.tools.launchers import kubernetes, local, ray, slurm
 from pcp.tools.launchers.plan import Plan
 from pcp.tools.protection import add_protection_flags
@@ -36,7 +36,10 @@ def parser() -> Parser:
     add("--name", help="of the job; default: the experiment file's")
     add("--run", metavar="DIR", help="the run's folder; default CHECKPOINT_DIR/NAME")
     add(
-        "--port", type=int, default=0, help="the shepherd's; default: any free, or 8080"
+        "--port",
+        type=port_number,
+        default=0,
+        help="the shepherd's; default: any free, or 8080",
     )
     add(
         "-o", "--output", metavar="FILE", help="of slurm and kubernetes; default stdout"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from pcp.errors import UsageError
 from pcp.tools import training_job as jobs
-from pcp.tools.command import Parser, run
+from pcp.tools.command import Parser, port_number, run
 from pcp.tools.protection import (
     add_protection_flags,
     protection,
@@ -31,7 +31,7 @@ def parser() -> Parser:
     )
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="the shepherd's host")
-    add("--port", type=int, default=8080, help="the shepherd's port")
+    add("--port", type=port_number, default=8080, help="the shepherd's port")
     add("--backend", default="cpu", help=f"one of {', '.join(jobs.BACKENDS)}")
     add("--target", help="what to compile for; default by backend")
     add("--scale", type=int, default=1, help="workers; devices 0 to N-1")

@@ -1,6 +1,7 @@
 """`pcp shepherd`: coordinate a run whose workers come from anywhere."""
 
 import os
+import signal
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
@@ -8,8 +9,9 @@ from contextlib import closing
 from importlib.util import find_spec
 from typing import Any
 
+from pcp.tools import interrupts
 from pcp.tools import training_job as jobs
-from pcp.tools.command import Parser, run
+from pcp.tools.command import MAX_PORT, Parser, port_number, run
 from pcp.tools.protection import add_protection_flags, protection
 from pcp.training.dashboard import Dashboard, PlainLog
 from pcp.training.ending import Outcome
@@ -39,7 +41,7 @@ def parser() -> Parser:
     add = parser.add_argument
     add("--config", required=True, metavar="FILE", help="the experiment (JSON)")
     add("--host", default="127.0.0.1", help="address to listen on; default 127.0.0.1")
-    add("--port", type=int, default=8080, help="default 8080; 0: any free one")
+    add("--port", type=port_number, default=8080, help="default 8080; 0: any free one")
     add("--workers", type=int, help="workers to wait for; default: the experiment's")
     add("--model", metavar="FILE", help="instead of the experiment's model_path")
     add("--algorithm", metavar="SPEC", help="instead of the experiment's: ddp, ...")
@@ -52,7 +54,7 @@ def parser() -> Parser:
     return parser
 
 
-def _main(argv: Sequence[str]) -> None:
+def _main(argv: Sequence[str]) -> int:
     jobs.die_with_supervisor()
     flags = parser().parse_args(argv)
     protected = protection(flags)
@@ -61,7 +63,10 @@ def _main(argv: Sequence[str]) -> None:
     folder, known = jobs.run_folder(experiment, resume=resume, where=flags.run)
     screen = {"plain": flags.no_dashboard, "web": flags.web}
     with (
+        interrupts.told(folder),
+        interrupts.on_signals(interrupts.at_once),
         jobs.discarded_unless_begun(folder),
+        interrupts.no_compiler_left(),
         closing(watch(experiment, folder, **screen)) as observer,
     ):
         shepherd = Shepherd(
@@ -79,8 +84,12 @@ def _main(argv: Sequence[str]) -> None:
         observer.log(
             f"shepherd process {os.getpid()} listens on {flags.host}:{shepherd.port}"
         )
-        outcome = shepherd.run()
+        # SIGTERM is for this process, which may come back with --resume, while its
+        # workers wait; Ctrl-C is for the run.
+        with interrupts.on_signals(interrupts.saving(shepherd), (signal.SIGINT,)):
+            outcome = shepherd.run()
     conclude(folder, outcome)
+    return interrupts.exit_code(shepherd)
 
 
 def add_web(parser: Parser) -> None:
@@ -99,7 +108,7 @@ def _web_address(text: str) -> tuple[str, int] | None:
     if text == "off":
         return None
     host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
+    if not port.isdecimal() or int(port) > MAX_PORT:
         raise ArgumentTypeError(f"expected [HOST:]PORT or off, not {text!r}")
     return host.strip("[]") or "127.0.0.1", int(port)
 

@@ -6,7 +6,7 @@ from typing import Any
 from pcp.errors import ProtocolError
 from pcp.runtime.protection import Protection
 from pcp.tools import training_job as jobs
-from pcp.tools.command import Parser, run
+from pcp.tools.command import Parser, port_number, run
 from pcp.tools.protection import add_protection_flags, protection
 from pcp.training.channel import OPEN, connect
 from pcp.training.protocol import Heartbeat, Status, StatusQuery
@@ -27,7 +27,9 @@ def parser() -> Parser:
         example="pcp status --port 8080",
     )
     parser.add_argument("--host", default="127.0.0.1", help="the shepherd's host")
-    parser.add_argument("--port", type=int, default=8080, help="the shepherd's port")
+    parser.add_argument(
+        "--port", type=port_number, default=8080, help="the shepherd's port"
+    )
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
     parser.add_argument("--timeout", type=float, default=5.0, help="seconds")
     add_protection_flags(parser)

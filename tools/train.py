@@ -1,12 +1,13 @@
 """`pcp train`: a whole run on this machine, from the model to the summary."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from pcp.errors import RuntimeFault, UsageError
+from pcp.tools import interrupts
 from pcp.tools import training_job as jobs
-from pcp.tools.command import Parser, run
+from pcp.tools.command import Parser, port_number, run
 from pcp.tools.node import worker_command
 from pcp.tools.protection import (
     add_protection_flags,
@@ -14,12 +15,14 @@ from pcp.tools.protection import (
     protection_arguments,
 )
 from pcp.tools.shepherd import add_web, conclude, watch
+from pcp.training import metrics
+from pcp.training.ending import Outcome
 from pcp.training.node_manager import NodeManager
+from pcp.training.run_folder import WORKER_LOG
 from pcp.training.shepherd import Shepherd
 from pcp.training.supervisor import spawner
 
 PROG = "pcp train"
-WORKER_LOG = "workers.log"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +46,7 @@ def parser() -> Parser:
     add("--device", help="the runtime's device address for all, e.g. local-sync")
     add("--model", metavar="FILE", help="instead of the experiment's model_path")
     add("--algorithm", metavar="SPEC", help="instead of the experiment's: ddp, ...")
-    add("--port", type=int, default=0, help="default: any free one")
+    add("--port", type=port_number, default=0, help="default: any free one")
     add("--run", metavar="DIR", help="the run's folder; default: a new one")
     add("--resume", action="store_true", help="continue the latest run, if any")
     add("--no-dashboard", action="store_true", help="plain lines in a terminal too")
@@ -52,7 +55,7 @@ def parser() -> Parser:
     return parser
 
 
-def _main(argv: Sequence[str]) -> None:
+def _main(argv: Sequence[str]) -> int:
     jobs.die_with_supervisor()
     flags = parser().parse_args(argv)
     experiment = jobs.read_experiment(flags.config, flags.model, flags.algorithm)
@@ -60,12 +63,14 @@ def _main(argv: Sequence[str]) -> None:
     if count < 1:
         raise UsageError("--workers: at least one")
     target = jobs.target_of(flags.backend, flags.target, local=True)
-    device = flags.device or _local_device(flags.backend, count)
     resume = flags.resume or experiment.should_resume
     folder, _ = jobs.run_folder(experiment, resume=resume, where=flags.run)
     screen = {"plain": flags.no_dashboard, "web": flags.web}
     with (
+        interrupts.told(folder),
+        interrupts.on_signals(interrupts.at_once),
         jobs.discarded_unless_begun(folder),
+        interrupts.no_compiler_left(),
         closing(watch(experiment, folder, **screen)) as observer,
     ):
         shepherd = Shepherd(
@@ -77,34 +82,61 @@ def _main(argv: Sequence[str]) -> None:
             workers=count,
             protection=protection(flags),
         )
-        observer.log(f"run {folder.path}, shepherd on port {shepherd.port}")
-        command = worker_command(
-            "127.0.0.1",
-            shepherd.port,
-            backend=flags.backend,
-            target=target,
-            device=device,
-            protected=protection_arguments(flags),
-        )
-        with closing(shepherd), open(folder.path / WORKER_LOG, "ab") as output:
-            shepherd.prepare(target)  # a bad model is told before workers start
-            spawn = spawner(stdout=output, stderr=output)
-            manager = NodeManager(count, command, log=observer.log, spawn=spawn)
-            outcome = _supervised(shepherd, manager)
+        with closing(shepherd):
+            outcome = _complete(shepherd)
+            if outcome is None:
+                observer.log(f"run {folder.path}, shepherd on port {shepherd.port}")
+                shepherd.prepare(target)  # a bad model is told before workers start
+                command = worker_command(
+                    "127.0.0.1",
+                    shepherd.port,
+                    backend=flags.backend,
+                    target=target,
+                    device=flags.device or _local_device(flags.backend, count),
+                    protected=protection_arguments(flags),
+                )
+                outcome = _supervised(shepherd, count, command)
     conclude(folder, outcome)
+    return interrupts.exit_code(shepherd)
 
 
-def _supervised(shepherd: Shepherd, manager: NodeManager):
-    """Run the shepherd while its workers are kept alive."""
-    shepherd.watch_over(lambda: _check_workers(manager))
-    jobs.stop_on_signals(_interrupt)
-    manager.start()
-    try:
-        outcome = shepherd.run()
-        manager.wait(10.0)
-        return outcome
-    finally:
-        manager.stop()
+def _complete(shepherd: Shepherd) -> Outcome | None:
+    """How a run ended that is continued, but was complete before."""
+    folder, done = shepherd.folder, shepherd.committed
+    rounds = shepherd.experiment.outer_loop_steps
+    ended = shepherd.ledger.progress.ended and done >= rounds
+    if not ended or not shepherd.saver.on_disk(done):
+        return None
+    shepherd.log(
+        f"the run is complete, {done} of {rounds} rounds; to go on, raise "
+        "outer_loop_steps"
+    )
+    losses = metrics.read(folder.metrics)[1] if folder.metrics.exists() else {}
+    return Outcome(done, losses.get(done), shepherd.saver.path)
+
+
+def _supervised(
+    shepherd: Shepherd, count: int, command: Callable[[int], Sequence[str]]
+) -> Outcome:
+    """Run the shepherd while its workers are kept alive.
+
+    They are a process group of their own, which Ctrl-C in a terminal does not reach:
+    the last checkpoint is made from what they hold.
+    """
+    with (
+        open(shepherd.folder.path / WORKER_LOG, "ab") as output,
+        interrupts.on_signals(interrupts.saving(shepherd)),
+    ):
+        spawn = spawner(stdout=output, stderr=output, process_group=0)
+        manager = NodeManager(count, command, log=shepherd.log, spawn=spawn)
+        shepherd.watch_over(lambda: _check_workers(manager))
+        try:
+            manager.start()
+            outcome = shepherd.run()
+            manager.wait(10.0)
+            return outcome
+        finally:
+            manager.stop()
 
 
 def _check_workers(manager: NodeManager) -> None:
@@ -112,10 +144,6 @@ def _check_workers(manager: NodeManager) -> None:
     if not manager.alive:
         manager.result()
         raise RuntimeFault("all workers ended before the run was complete")
-
-
-def _interrupt(number: int) -> None:
-    raise KeyboardInterrupt
 
 
 def _local_device(backend: str, workers: int) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pcp.errors import PeerLost, UsageError
 from pcp.runtime import Endpoint
 from pcp.tools import training_job as jobs
-from pcp.tools.command import Parser, run
+from pcp.tools.command import Parser, port_number, run
 from pcp.tools.metrics_port import add_metrics_flags, serving
 from pcp.tools.protection import add_protection_flags, protection
 from pcp.training.channel import split_address
@@ -37,7 +37,7 @@ def parser() -> Parser:
         "--connect", metavar="HOST:PORT", help="the shepherd; default --host and --port"
     )
     add("--host", default="127.0.0.1", help="the shepherd's host")
-    add("--port", type=int, default=8080, help="the shepherd's port")
+    add("--port", type=port_number, default=8080, help="the shepherd's port")
     add("--backend", default="cpu", help=f"one of {', '.join(jobs.BACKENDS)}")
     add("--target", help="what to compile for; default by backend")
     add("--device-id", type=int, default=0, help="which GPU; default 0")

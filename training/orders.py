@@ -69,6 +69,8 @@ class Orders:
         self._draining: set[str] = set()
         self.cancelled = False
         """Whether the run is to end early."""
+        self.interrupted = 0
+        """The signal that asks for it; 0: none came."""
         self._handlers: dict[str, Callable[[Order], str]] = {
             "pause": self._on_pause,
             "resume": self._on_resume,
@@ -97,6 +99,18 @@ class Orders:
             return
         self._shepherd.log(f"operator: {order.action}: {said}")
         connection.send(Taken(said=said))
+
+    def interrupt(self, number: int) -> None:
+        """Ask for `cancel`, from a signal's handler, which may do nothing itself."""
+        self.interrupted = number
+
+    def heed(self) -> None:
+        """Do what a signal asked for; a run that has not begun just ends."""
+        if not self.interrupted or self.cancelled:
+            return
+        if not self._shepherd.rounds.begun:
+            raise KeyboardInterrupt
+        self._shepherd.log(f"interrupted: {self._cancel()}; once more: ends at once")
 
     def hold(self) -> bool:
         """Between two rounds: let drained workers go; whether the next one waits."""
@@ -160,6 +174,9 @@ class Orders:
         return f"worker {member.index} leaves after this round"
 
     def _on_cancel(self, order: Order) -> str:
+        return self._cancel()
+
+    def _cancel(self) -> str:
         self._write("cancel")
         self.cancelled = True
         return "the run ends with a checkpoint after this round; --resume goes on"

@@ -7,6 +7,8 @@
     ledger.jsonl         what is committed (`pcp.training.ledger`)
     metrics.jsonl        a line a round (`pcp.training.metrics`)
     loss.png             the plot
+    control.json         where the shepherd is (`pcp.training.orders`)
+    workers.log          what the workers of `pcp train` say
     checkpoints/         (`pcp.training.checkpoint`)
 """
 
@@ -21,9 +23,11 @@ from typing import Self
 from pcp.errors import ConfigError
 from pcp.training import ledger, metrics
 from pcp.training.experiment import Experiment
+from pcp.training.orders import CONTROL_FILE
 
 LATEST = "latest"
 SECRETS = {"wandb_api_key"}
+WORKER_LOG = "workers.log"
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,11 @@ class RunFolder:
     def ledger(self) -> Path:
         """The ledger's file."""
         return self.path / ledger.FILE_NAME
+
+    @property
+    def begun(self) -> bool:
+        """Whether its ledger has a first line."""
+        return self.ledger.exists() and self.ledger.stat().st_size > 0
 
     @property
     def experiment(self) -> Path:
@@ -95,9 +104,10 @@ class RunFolder:
 
     def discard(self) -> None:
         """Remove a fresh folder in which no run has begun."""
-        if not self.fresh or self.ledger.exists():
+        if not self.fresh or self.begun:
             return
-        for path in (self.experiment, self.metrics):
+        ours = (self.ledger, self.path / CONTROL_FILE, self.path / WORKER_LOG)
+        for path in (self.experiment, self.metrics, *ours):
             path.unlink(missing_ok=True)
         with suppress(OSError):  # somebody put something there
             self.path.rmdir()

@@ -154,6 +154,7 @@ class Shepherd:
 
     def turn(self) -> None:
         """Handle what happened in the next moment, then do what the time asks for."""
+        self.orders.heed()
         event = self.hub.next(timeout=0.05)
         while event is not None:
             self._handle(event)

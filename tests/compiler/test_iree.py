@@ -117,12 +117,13 @@ def test_a_missing_compiler_says_what_to_install(
         iree.binary.cache_clear()
 
 
+@pytest.mark.parametrize("all_", [False, True])
 def test_stopping_ends_what_runs_and_starts_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, all_: bool
 ) -> None:
     fake(tmp_path, monkeypatch, "exec sleep 60")
     running = iree.Running()
-    timer = threading.Timer(0.3, running.stop)
+    timer = threading.Timer(0.3, iree.stop_all if all_ else running.stop)
     timer.start()
     start = time.monotonic()
     with pytest.raises(iree.Failure, match="died of SIGKILL"):

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from pcp.errors import IRError, UsageError
-from pcp.tools.command import Parser, run
+from pcp.tools.command import Parser, Stopped, port_number, run
 
 
 def _raises(error: BaseException):
@@ -22,6 +22,8 @@ def _raises(error: BaseException):
         (IRError("m.mlir:3:1: no such op"), 1, "x: error: m.mlir:3:1: no such op\n"),
         (UsageError("no such flag"), 2, "x: error: no such flag\n"),
         (KeyboardInterrupt(), 130, ""),
+        (Stopped(15), 143, ""),
+        (Stopped(2, "stopped; more"), 130, "x: stopped; more\n"),
         (
             FileNotFoundError(2, "No such file or directory", "m.mlir"),
             1,
@@ -64,6 +66,15 @@ def test_an_unknown_flag_names_the_nearest():
 def test_a_bad_value_points_at_help():
     with pytest.raises(UsageError, match=r"invalid int value: 'two' \(see x --help\)"):
         _parser().parse_args(["--jobs", "two"])
+
+
+@pytest.mark.parametrize("text", ["65536", "99999", "-1", "http"])
+def test_a_port_is_one(text):
+    parser = Parser(prog="x")
+    parser.add_argument("--port", type=port_number)
+    assert parser.parse_args(["--port", "65535"]).port == 65535
+    with pytest.raises(UsageError, match=f"--port: expected 0 to 65535, not '{text}'"):
+        parser.parse_args([f"--port={text}"])
 
 
 def test_help_shows_the_example(capsys):

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from helpers.bigram_model import KEYS, write_experiment
@@ -75,6 +76,7 @@ def test_a_bad_model_is_one_line(folder, capsys, name, content, line):
     write_experiment(folder, model_path=name)
     assert main(["train", "x.json"]) == 1
     assert line in _one_line(capsys)
+    assert not list((folder / "runs").iterdir())
 
 
 def test_a_bundle_without_training_functions_is_refused(folder, capsys):
@@ -91,6 +93,8 @@ def test_a_bundle_without_training_functions_is_refused(folder, capsys):
         ("train", "the following arguments are required: EXPERIMENT.json", 2),
         ("train x.json --worker 2", "Did you mean '--workers'?", 2),
         ("train x.json --workers 0", "--workers: at least one", 2),
+        ("train x.json --port 99999", "expected 0 to 65535, not '99999'", 2),
+        ("worker --port 65536", "expected 0 to 65535, not '65536'", 2),
         ("train x.json --backend cud", "Did you mean 'cuda'?", 2),
         ("train x.json --target sm_999", "target 'sm_999': unknown", 1),
         ("--shepherd --config x.json --prot 1", "Did you mean '--port'?", 2),
@@ -207,6 +211,12 @@ def test_train_does_it_all(folder, capsys):
     said = capsys.readouterr().out
     assert "ledger ok" in said
     assert "replayed 6 rounds: every digest is the recorded one" in said
+    began = time.monotonic()
+    assert main(["train", "x.json", "--run", "out", "--resume"]) == 0
+    assert time.monotonic() - began < 5
+    said = capsys.readouterr().out
+    assert "the run is complete, 6 of 6 rounds; to go on, raise" in said
+    assert re.search(rf"^validation loss +{validations[6]:.4f}$", said, re.MULTILINE)
     assert main(["train", "x.json", "--run", "out"]) == 1
     assert "holds a run already; continue it with --resume" in _one_line(capsys)
 
@@ -264,8 +274,6 @@ def _pid(line: str) -> int:
 
 
 def _wait_for_another(process, text: str, known: int) -> str:
-    import time
-
     until = time.monotonic() + 20
     while True:
         found = [line for line in list(process.lines) if text in line]

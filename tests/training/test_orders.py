@@ -87,6 +87,14 @@ def test_a_cancelled_run_is_saved_and_can_go_on(tmp_path):
     assert check(shepherd.folder.ledger).rounds == 12
 
 
+def test_an_interrupted_run_that_has_not_begun_just_ends(tmp_path):
+    shepherd, _watcher, thread = start_shepherd(experiment(tmp_path), workers=1)
+    shepherd.orders.interrupt(2)
+    with pytest.raises(KeyboardInterrupt):
+        thread.finish(10)
+    assert not shepherd.folder.begun
+
+
 def test_a_pause_outlives_the_shepherd(tmp_path):
     ledger = Ledger(tmp_path / "ledger.jsonl")
     ledger.append("begin", samples_per_epoch=10)
