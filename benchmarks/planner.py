@@ -118,7 +118,7 @@ def build(text: str, choice: Choice, plan: Candidate, place: Place) -> Path:
         optimizer=OPTIMIZER,
         mesh=axes,
         microbatches=plan.microbatches if plan.pp > 1 else None,
-        schedule=plan.schedule or "1f1b",
+        schedule=plan.schedule if plan.pp > 1 else None,
         zero=plan.zero if plan.dp > 1 else 0,
         sharding=str(sharding) if sharding else None,
         jobs=2,

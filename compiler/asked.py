@@ -35,3 +35,17 @@ def check_whole(options: CompileOptions) -> None:
                 f"{options.source}: {flag} is for a program over several devices; say "
                 "which, --mesh dp=2 or --cluster FILE, or leave it out"
             )
+
+
+def check_unstaged(options: CompileOptions) -> None:
+    """Over a mesh without stages there is nothing to put in an order: `ConfigError`."""
+    for flag, asked in (
+        ("--microbatches", options.microbatches is not None),
+        ("--schedule", options.schedule is not None),
+        ("--tied", options.tied),
+    ):
+        if asked:
+            raise ConfigError(
+                f"{options.source}: {flag} is for pipeline stages, and the mesh has "
+                "none; say how many, --mesh pp=2, or leave it out"
+            )

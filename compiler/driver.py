@@ -135,7 +135,11 @@ def _prepared(
     entry = signature.entry_function(module, options.entry)
     infer = mode == "train" or signature.has_parameters(entry)
     pipelines.prepare(infer_roles=infer).run(module, observers)
-    return mode, training_methods(options)[0] if mode == "train" else ""
+    if mode != "train":
+        return mode, ""
+    if options.algorithm != "none":
+        options.report("algorithm none: over a mesh each step synchronises the members")
+    return mode, _method_asked("optimizer", options.optimizer, options)
 
 
 def lower(module: ir.Module, options: CompileOptions) -> Program:
@@ -209,12 +213,24 @@ def _mode_pipeline(mode: str, options: CompileOptions) -> Pipeline:
 
 def training_methods(options: CompileOptions) -> tuple[str, str]:
     """Optimizer and outer algorithm as checked text; reports what is a default."""
-    asked = options.optimizer, options.algorithm
-    texts = [str(asked[0] or DEFAULT_OPTIMIZER), str(asked[1] or DEFAULT_ALGORITHM)]
-    for what, value, text in zip(("optimizer", "algorithm"), asked, texts, strict=True):
-        if not value:
-            options.report(f"{what} {text}: the default, set it with --{what}")
-    return str(parse_optimizer(texts[0])), str(parse_algorithm(texts[1]))
+    return (
+        _method_asked("optimizer", options.optimizer, options),
+        _method_asked("algorithm", options.algorithm, options),
+    )
+
+
+#: The default of each method, and what reads its text.
+_METHODS = {
+    "optimizer": (DEFAULT_OPTIMIZER, parse_optimizer),
+    "algorithm": (DEFAULT_ALGORITHM, parse_algorithm),
+}
+
+
+def _method_asked(what: str, asked: object, options: CompileOptions) -> str:
+    default, parse = _METHODS[what]
+    if not asked:
+        options.report(f"{what} {default}: the default, set it with --{what}")
+    return str(parse(str(asked or default)))
 
 
 def _manifest(module: ir.Module, mode: str, options: CompileOptions) -> Manifest:
@@ -238,8 +254,7 @@ def _method(module: ir.Module, name: str) -> Method | None:
     attribute = module.operation.attributes.get(f"pcp.{name}")
     if attribute is None:
         return None
-    parse = {"optimizer": parse_optimizer, "algorithm": parse_algorithm}[name]
-    spec = parse(plain(attribute))
+    spec = _METHODS[name][1](plain(attribute))
     return Method(kind=spec.kind, hyper=spec.hyper())
 
 

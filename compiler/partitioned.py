@@ -16,7 +16,7 @@ from pathlib import Path
 from pcp.bundle import Bundle, DeviceProgram, Manifest, Module
 from pcp.compiler import cluster as cluster_file
 from pcp.compiler import pipelines, sharding_file, signature
-from pcp.compiler.asked import check_planned
+from pcp.compiler.asked import check_planned, check_unstaged
 from pcp.compiler.emission import copy, emit_all
 from pcp.compiler.options import DEFAULT_SCHEDULE, CompileOptions
 from pcp.compiler.sources import with_source
@@ -262,6 +262,8 @@ def lower(
 ) -> Partitioned:
     """Passes on the whole, annotation, partition; `module` is changed."""
     mesh = describe(module, options)
+    if mesh is not None and PIPELINE not in mesh.axes:
+        check_unstaged(options)
     source = str(module)
     pipelines.whole(mode, entry=options.entry, optimizer=optimizer).run(
         module, observers
@@ -308,14 +310,12 @@ def _annotate(
 ) -> None:
     """Say on every port how its tensor lies."""
     with module.context:
-        if not sharding_file.annotate(module, mesh, options.sharding):
-            options.report(
-                "no tensor has a sharding: every device does all of the work; "
-                "use --sharding FILE or auto"
-            )
+        sharding_file.annotate(module, mesh, options.sharding)
     if options.zero:
         pipelines.zero(options.zero).run(module, observers)
     pipelines.split().steps[0].run(module)
+    for line in sharding_file.idle(module, mesh, besides=PIPELINE):
+        options.report(line)
 
 
 def under_way(options: CompileOptions) -> int:

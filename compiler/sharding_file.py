@@ -23,8 +23,8 @@ from pcp.errors import ConfigError, nearest
 from pcp.layout import Layout
 from pcp.mesh import Mesh
 from pcp.passes.functions import NAME, ROLE, symbol_name
-from pcp.passes.rewriting import functions
-from pcp.passes.sharding.layout import from_attribute, to_attribute
+from pcp.passes.rewriting import attributes, functions, operations
+from pcp.passes.sharding.layout import SHARDING, from_attribute, to_attribute
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
 
 BATCH_AXIS = "dp"
@@ -114,6 +114,30 @@ def annotate(module: ir.Module, mesh: Mesh, sharding: str | None) -> int:
         for which in ("arg_attrs", "res_attrs"):
             count += _ports(function, which, mesh, rules, automatic)
     return count
+
+
+def idle(module: ir.Module, mesh: Mesh, besides: str) -> list[str]:
+    """Warnings of a propagated program: axes along which members do the same work.
+
+    `besides` is an axis that cuts the program, not its tensors.
+    """
+    said: set[ir.Attribute] = set()
+    for function in functions(module):
+        type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        for which, types in (("arg_attrs", type_.inputs), ("res_attrs", type_.results)):
+            said.update(filter(None, port_shardings(function, which, len(types))))
+        for op in operations(function):
+            if op.name.startswith("pcp."):  # constraints, collectives
+                said.update(attributes(op).values())
+            elif SHARDING in op.attributes:
+                said.add(op.attributes[SHARDING])
+    texts = [str(attribute) for attribute in said]
+    return [
+        f'axis "{axis}" cuts no tensor: its {size} members do the same work; say what '
+        "it cuts with --sharding FILE, or leave it out"
+        for axis, size in mesh.axes.items()
+        if size > 1 and axis != besides and not any(f'"{axis}"' in t for t in texts)
+    ]
 
 
 def _check(rules: Rules, mesh: Mesh) -> None:

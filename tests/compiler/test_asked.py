@@ -34,6 +34,22 @@ def test_it_is_refused(flag: str, options: dict[str, object]) -> None:
         driver.compile(parse(MODEL), asked)
 
 
+@pytest.mark.parametrize(
+    ("flag", "options"),
+    [
+        ("--microbatches", {"microbatches": 8}),
+        ("--schedule", {"schedule": "zb-h1"}),
+        ("--tied", {"tied": True}),
+    ],
+)
+def test_what_stages_have_is_refused_without(
+    flag: str, options: dict[str, object]
+) -> None:
+    asked = CompileOptions(mode="forward", mesh="dp=2", source="m.mlir", **options)
+    with pytest.raises(ConfigError, match=f"m.mlir: {flag} is for pipeline stages"):
+        driver.lower_partitioned(parse(MODEL), asked)
+
+
 @pytest.mark.parametrize("sharding", [None, "auto", "none"])
 def test_what_spreads_nothing_is_allowed(sharding: str | None, tmp_path: Path) -> None:
     asked = CompileOptions(mode="forward", sharding=sharding, cache=tmp_path)

@@ -89,6 +89,19 @@ def test_defaults_of_training_are_reported() -> None:
     assert lines == []
 
 
+@pytest.mark.parametrize("asked", [None, "ddp", "none"])
+def test_over_a_mesh_there_is_no_algorithm(asked: str | None) -> None:
+    lines: list[str] = []
+    options = CompileOptions(
+        mesh="dp=2", mode="train", algorithm=asked, report=lines.append
+    )
+    program, _ = driver.lower_partitioned(parse(TRAIN), options)
+    assert "outer_step" not in program.manifest.functions
+    said = [line for line in lines if "algorithm" in line]
+    none = "algorithm none: over a mesh each step synchronises the members"
+    assert said == ([] if asked == "none" else [none])
+
+
 @pytest.mark.parametrize("name", pipelines.PIPELINES)
 def test_pipelines_name_known_passes_only(name: str) -> None:
     pipeline = pipelines.named(name, optimizer="sgd{lr=0.1}", algorithm="average")

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pcp.compiler.sharding_file import Rules, annotate
+from pcp.compiler import driver
+from pcp.compiler.options import CompileOptions
+from pcp.compiler.sharding_file import Rules, annotate, idle
 from pcp.dialect.context import parse
 from pcp.errors import ConfigError
 from pcp.mesh import Mesh
@@ -93,3 +95,49 @@ def test_what_has_no_name_fits_no_pattern(tmp_path: Path) -> None:
     )
     text = _annotated(tmp_path, {"*": [["dp"]]}, MODEL + called)
     assert "func.func private @g(%arg0: tensor<8xf32>) -> tensor<8xf32>" in text
+
+
+#: No loss; and with the product cut by a constraint.
+FORWARD = MODEL.replace(', pcp.role = "param"', "")
+CONSTRAINED = FORWARD.replace(
+    "  return %0",
+    '  %1 = "pcp.constraint"(%0) '
+    '{sharding = #pcp.sharding<@mesh, [[], ["tp"]], [], []>}'
+    " : (tensor<8x6xf32>) -> tensor<8x6xf32>\n  return %1",
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "mesh", "tensors", "axes"),
+    [
+        (FORWARD, "dp=2", None, []),
+        (FORWARD, "dp=2,tp=2", None, ["tp"]),
+        (FORWARD, "dp=2,tp=1", None, []),
+        (FORWARD, "xx=2", None, ["xx"]),
+        (FORWARD, "dp=2,tp=2", {"x": [["dp"]], "up.weight": [[], ["tp"]]}, []),
+        (FORWARD, "dp=2,tp=2", {"x": [[], ["tp"]]}, ["dp"]),
+        (CONSTRAINED, "dp=2,tp=2", None, []),
+    ],
+)
+def test_an_axis_that_cuts_nothing_is_said(
+    model: str, mesh: str, tensors: object, axes: list[str], tmp_path: Path
+) -> None:
+    sharding, lines = None, []
+    if tensors is not None:
+        sharding = str(tmp_path / "rules.json")
+        Path(sharding).write_text(json.dumps({"tensors": tensors}))
+    options = CompileOptions(
+        mode="forward", mesh=mesh, sharding=sharding, report=lines.append
+    )
+    driver.lower_partitioned(parse(model), options)
+    assert lines == [
+        f'axis "{axis}" cuts no tensor: its 2 members do the same work; say what it '
+        "cuts with --sharding FILE, or leave it out"
+        for axis in axes
+    ]
+
+
+def test_an_axis_of_stages_cuts_no_tensor() -> None:
+    mesh = Mesh("m", {"pp": 2, "tp": 2})
+    (line,) = idle(parse(FORWARD), mesh, besides="pp")
+    assert line.startswith('axis "tp" cuts no tensor')
