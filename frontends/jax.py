@@ -42,6 +42,7 @@ def from_jax(
     differentiated as it is written.
     """
     jax = _jax()
+    _check_positions(params, len(args))
     asked = {"in_shardings": in_shardings, "out_shardings": out_shardings}
     jitted = jax_sharding.jitted(jax, fn, asked)
     text = _lower(jitted, args, _name(fn), rules)
@@ -60,11 +61,20 @@ def weights_of(
     fn: Callable[..., Any], *args: Any, params: Collection[int] = (0,)
 ) -> dict[str, np.ndarray]:
     """Name -> value of each parameter leaf among `args`, as `from_jax` names it."""
+    _check_positions(params, len(args))
     return {
         name: np.asarray(value)
         for position, name, value in _leaves(_jax(), fn, args)
         if position in params and _is_concrete(value) and _is_float(value)
     }
+
+
+def _check_positions(params: Collection[int], count: int) -> None:
+    if beyond := sorted(set(params) - {0, *range(count)}):  # 0 is the default
+        raise UsageError(
+            f"params={sorted(params)}: there is no argument {beyond[0]}; "
+            f"{count} are given, 0 to {count - 1}"
+        )
 
 
 def _jax() -> Any:

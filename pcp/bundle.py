@@ -91,6 +91,14 @@ class Bundle:
     manifest: Manifest
     members: Mapping[str, bytes]
 
+    def __repr__(self) -> str:
+        """One line, without the bytes."""
+        size = sum(map(len, self.members.values()))
+        functions = ", ".join(self.manifest.functions)
+        targets = ", ".join(self.targets) or "no target"
+        mode = self.manifest.mode
+        return f"<Bundle {mode} for {targets}: {functions}; {size} bytes>"
+
     @classmethod
     def build(cls, manifest: Manifest, members: Mapping[str, bytes]) -> Self:
         """Put `members` under `manifest`, filling in its digests."""

@@ -94,6 +94,14 @@ def test_round_trip(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path], "a temporary file was left"
 
 
+def test_a_bundle_is_one_line_where_it_is_printed() -> None:
+    bundle = small_bundle()
+    size = sum(map(len, bundle.members.values()))
+    names = ", ".join(bundle.manifest.functions)
+    mode = bundle.manifest.mode
+    assert repr(bundle) == f"<Bundle {mode} for cpu: {names}; {size} bytes>"
+
+
 def test_same_contents_same_bytes() -> None:
     assert small_bundle().to_bytes() == small_bundle().to_bytes()
 

@@ -15,6 +15,7 @@ from pcp.compiler.catalog import pipeline
 from pcp.compiler.emission import copy
 from pcp.compiler.options import CompileOptions
 from pcp.dialect.bindings import ir
+from pcp.errors import UsageError
 from pcp.frontends import jax as jax_frontend
 from pcp.frontends import stablehlo
 from pcp.frontends import torch as torch_frontend
@@ -63,7 +64,7 @@ def run_passes(
     module: ir.Module, passes: str, observers: Sequence[Observer] = ()
 ) -> ir.Module:
     """A copy of `module` after `passes`, a pipeline string as pcp-opt reads it."""
-    result = copy(module)
+    result = copy(_module(module))
     pipeline(passes).run(result, observers)
     return result
 
@@ -90,7 +91,7 @@ def grad(
 
 def compile(
     module: ir.Module,
-    targets: Sequence[str] = ("cpu",),
+    targets: str | Sequence[str] = ("cpu",),
     *,
     mode: str | None = None,
     **options: Any,
@@ -101,5 +102,18 @@ def compile(
     possible. Further options are those of `CompileOptions`: `optimizer`,
     `algorithm`, `jobs`, `cache`, ...
     """
-    chosen = CompileOptions(targets=tuple(targets), mode=mode, **options)
-    return driver.compile(module, chosen)
+    names = (targets,) if isinstance(targets, str) else tuple(targets)
+    chosen = CompileOptions(targets=names, mode=mode, **options)
+    return driver.compile(_module(module), chosen)
+
+
+def _module(given: object) -> ir.Module:
+    """What was given, if it is a module: `UsageError`."""
+    if isinstance(given, ir.Module):
+        return given
+    if isinstance(given, str | Path):
+        raise UsageError(f"{given} is no module; read a file with pcp.load(path)")
+    raise UsageError(
+        f"{type(given).__name__} is no module; make one with pcp.load, pcp.from_torch "
+        "or pcp.from_jax"
+    )

@@ -71,6 +71,15 @@ def test_other_arguments_can_hold_the_parameters() -> None:
     assert [a.role for a in arguments_of(module)] == ["data", "param"]
 
 
+@pytest.mark.parametrize("params", [[7], [0, 2], [-1]])
+def test_parameters_are_among_the_arguments(params: list[int]) -> None:
+    says = f"there is no argument {max(params, key=abs)}; 2 are given, 0 to 1"
+    with pytest.raises(UsageError, match=says):
+        from_jax(lambda x, w: jnp.sum(x @ w), X, X.T, params=params)
+    with pytest.raises(UsageError, match=says):
+        weights_of(lambda x, w: jnp.sum(x @ w), X, X.T, params=params)
+
+
 def test_gradients_equal_jax() -> None:
     module = pcp.from_jax(loss, PARAMS, X, Y)
     bundle = pcp.compile(module, targets=["cpu:host"], mode="grad")

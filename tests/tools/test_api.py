@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pcp
-from pcp.errors import ConfigError, MissingRule, PassError
+from pcp.errors import ConfigError, MissingRule, PassError, UsageError
 from pcp.frontends.signature import entry
 
 TEXT = """func.func @main(
@@ -52,6 +52,19 @@ def test_errors_are_pcps(model: Path) -> None:
     with pytest.raises(ConfigError, match="mode 'trian' is not one of"):
         pcp.compile(module, mode="trian")
     assert issubclass(MissingRule, pcp.errors.PcpError)
+
+
+def test_what_is_no_module_is_said(model: Path) -> None:
+    for path in (model, str(model)):
+        with pytest.raises(UsageError, match=r"m\.mlir is no module; .* pcp\.load"):
+            pcp.compile(path)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="dict is no module; make one"):
+        pcp.grad({})  # type: ignore[arg-type]
+
+
+def test_one_target_needs_no_list(model: Path) -> None:
+    module = pcp.load(model)
+    assert pcp.compile(module, "cpu", mode="forward").targets == ("cpu",)
 
 
 def test_from_a_file_to_numbers(model: Path, tmp_path: Path) -> None:
