@@ -166,7 +166,7 @@ class Group:
         """Whether this member voted for an operation; if not, it never will."""
         operation = self._operations.get(key)
         if operation is not None:
-            if not operation.voted:
+            if not operation.promise():
                 operation.give_up(_again(self.fault or _given_up()))
             return operation.voted
         if key in self._conceded:

@@ -24,7 +24,8 @@ The outcome of an operation is the members' own affair as long as nobody is
 lost: it happens when all voted for it. When one is lost, a member that had
 voted asks here. All survivors are queried; the operation happens if every one
 of them had voted (or committed already), and on no member otherwise. A member
-that answers "not done" never votes for that operation again. So an operation
+that answers "not done" never votes for that operation again; one that answers
+"done" no longer gives it up because another did. So an operation
 that one survivor committed, all survivors voted for: the decision can only be
 to commit it, also when a restarted coordinator decides it anew.
 """

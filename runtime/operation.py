@@ -115,6 +115,8 @@ class Operation:
         self.opened: dict[int, dict[str, Any]] = {}
         self.over = False
         self.committed = False
+        self.promised = False
+        """Whether the arbiter was told of our vote: it may decide by that now."""
         self._doubt: PcpError | None = None
         self._timeout = timeout
         self._group: Members | None = None
@@ -228,12 +230,15 @@ class Operation:
         """`peer` gave the operation up before its vote; so does everybody.
 
         The others are told too: to some of them it may be lost before they read it.
+        Who promised its vote hears from the arbiter that it is given up: if `peer` is
+        dead by now, it may have been decided without it.
         """
         self._tell_abort(reason, lost, peer)
+        error: RuntimeFault = CollectiveAborted(f"rank {peer} gave up: {reason}")
         if lost is not None:
-            self.end(PeerLost(reason, peer=lost))
-        else:
-            self.end(CollectiveAborted(f"rank {peer} gave up: {reason}"))
+            error = PeerLost(reason, peer=lost)
+        if not (self.promised and self._undecided(error)):
+            self.end(error)
 
     def on_lost(self, peer: int, error: RuntimeFault) -> None:
         """A member is gone: finish with the others, or give up."""
@@ -282,6 +287,11 @@ class Operation:
         else:
             self.pending.set_result(value)
 
+    def promise(self) -> bool:
+        """Whether this member voted for it; then it ends it no more on its own."""
+        self.promised = self.voted
+        return self.promised
+
     def decided(self, commit: bool) -> None:
         """The coordinator's decision about an operation we had voted for."""
         if self.over:
@@ -302,7 +312,8 @@ class Operation:
             return False
         waits = self._doubt is not None
         self._doubt = self._doubt or error
-        return waits or self.group.arbitrate(self)
+        self.promised = waits or self.group.arbitrate(self)
+        return self.promised
 
     # What subclasses use.
 
