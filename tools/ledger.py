@@ -88,4 +88,7 @@ def follow(again: Replay, rounds: int | None = None) -> None:
             break
     for note in again.notes:
         jobs.say(f"note: {note}")
+    if not done:
+        jobs.say("no round is committed: there is nothing to replay")
+        return
     jobs.say(f"replayed {done} rounds: every digest is the recorded one")

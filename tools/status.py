@@ -1,17 +1,23 @@
 """`pcp status`: ask a shepherd what it is doing."""
 
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from pcp.errors import ProtocolError
+from pcp.errors import PeerLost, ProtocolError
 from pcp.runtime.protection import Protection
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, port_number, run
 from pcp.tools.protection import add_protection_flags, protection
 from pcp.training.channel import OPEN, connect
+from pcp.training.orders import CONTROL_FILE, read_control
 from pcp.training.protocol import Heartbeat, Status, StatusQuery
 
 PROG = "pcp status"
+LATEST = "runs/latest"
+HOST, PORT = "127.0.0.1", 8080
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,14 +30,14 @@ def parser() -> Parser:
     parser = Parser(
         prog=PROG,
         description="Ask a shepherd what it is doing.",
-        example="pcp status --port 8080",
+        example="pcp status --run runs/latest",
     )
-    parser.add_argument("--host", default="127.0.0.1", help="the shepherd's host")
-    parser.add_argument(
-        "--port", type=port_number, default=8080, help="the shepherd's port"
-    )
-    parser.add_argument("--json", action="store_true", help="everything, as JSON")
-    parser.add_argument("--timeout", type=float, default=5.0, help="seconds")
+    add = parser.add_argument
+    add("--run", metavar="DIR", help=f"the run's folder; default {LATEST}, if any")
+    add("--host", help=f"the shepherd's; default: as in the folder, or {HOST}")
+    add("--port", type=port_number, help=f"default: as in the folder, or {PORT}")
+    add("--json", action="store_true", help="everything, as JSON")
+    add("--timeout", type=float, default=5.0, help="seconds")
     add_protection_flags(parser)
     return parser
 
@@ -55,8 +61,27 @@ def ask(
 
 def _main(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
-    values = ask(flags.host, flags.port, flags.timeout, protection(flags))
+    *others, last = _places(flags)
+    protected, values = protection(flags), None
+    for place in others:  # what is there may be of a run that is over
+        with suppress(PeerLost):
+            values = ask(*place, flags.timeout, protected)
+            break
+    if values is None:
+        values = ask(*last, flags.timeout, protected)
     jobs.say(jobs.to_json(values) if flags.json else "\n".join(lines(values)))
+
+
+def _places(flags: Namespace) -> list[tuple[str, int]]:
+    """Hosts and ports to ask, in this order, until one answers."""
+    usual = flags.host or HOST, PORT if flags.port is None else flags.port
+    given = flags.host is not None or flags.port is not None
+    if flags.run is None and (given or not Path(LATEST, CONTROL_FILE).exists()):
+        return [usual]
+    control = read_control(flags.run or LATEST)
+    port = control["port"] if flags.port is None else flags.port
+    found = flags.host or control["host"], port
+    return [found] if flags.run is not None else [found, usual]
 
 
 def lines(values: Mapping[str, Any]) -> list[str]:
@@ -70,7 +95,8 @@ def lines(values: Mapping[str, Any]) -> list[str]:
     ]
     workers = [
         f"worker   {w['index']} {w['target']} on {w['device']}: {w['state']}, "
-        f"round {w['round']}, heard {w['silent_seconds']} s ago"
+        f"round {held}, heard {w['silent_seconds']} s ago"
         for w in values["workers"]
+        for held in ["-" if w["round"] is None else w["round"]]
     ]
     return head + workers

@@ -272,6 +272,11 @@ class Shepherd:
     def _choose_rounds(self, manifest: Manifest) -> None:
         """What rounds are like is known with the first bundle."""
         lateness.check(self.experiment, manifest)
+        if (quorum := self.experiment.quorum or 0) > self.wanted:
+            self.log(
+                f"quorum {quorum} is more than the {self.wanted} that the run begins "
+                "with: until more join it is never reached"
+            )
         if on_own_clocks(manifest):
             # pyright reads this file under two names, one for each side of the link.
             self.rounds = OwnClocks(self, manifest.algorithm)  # pyright: ignore

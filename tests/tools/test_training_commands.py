@@ -8,13 +8,16 @@ import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from helpers.bigram_model import KEYS, write_experiment
 from helpers.processes import Processes, free_port
+from helpers.training_runs import experiment, start_shepherd, start_worker
 
 from pcp.bundle import Bundle
 from pcp.manifest import Manifest
+from pcp.tools import ledger, status
 from pcp.tools import training_job as jobs
 from pcp.tools.cli import main
 from pcp.tools.supervise import resumed
@@ -147,6 +150,48 @@ def test_a_node_says_whom_it_tries_to_reach():
         node.wait_for(f"1 worker for the shepherd at 127.0.0.1:{port}", 30)
         said = node.wait_for("trying again, for 300 s", 30)
         assert f"no shepherd at 127.0.0.1:{port}" in said
+
+
+def test_status_finds_the_run(folder, capsys, monkeypatch):
+    """By its folder, or as the latest here, unless that is over."""
+    exp = experiment(folder, outer_loop_steps=2)
+    shepherd, _, thread = start_shepherd(exp, workers=2)
+    where = str(shepherd.folder.path)
+    worker = start_worker(shepherd.port, "a", 0.05)
+    _until_latest(folder)
+    for words in ([], ["--run", where], ["--port", str(shepherd.port)]):
+        assert main(["status", *words]) == 0
+        assert f"run      {where}" in capsys.readouterr().out
+    other = start_worker(shepherd.port, "b")
+    thread.finish()
+    for crew in (worker, other):
+        crew.finish(10)
+    assert main(["status", "--run", where]) == 1
+    assert f"no shepherd at 127.0.0.1:{shepherd.port}" in _one_line(capsys)
+    monkeypatch.setattr(status, "PORT", 1)
+    assert main(["status"]) == 1
+    assert "no shepherd at 127.0.0.1:1" in _one_line(capsys)
+
+
+def test_a_worker_without_a_round_is_shown_with_a_dash():
+    worker = {"index": 0, "target": "cpu", "device": "local-sync", "round": None}
+    worker |= {"state": "joining", "silent_seconds": 0.1}
+    values = dict.fromkeys(("run", "phase", "round", "rounds", "tokens"), 0)
+    line = status.lines(values | {"loss": None, "workers": [worker]})[-1]
+    assert line == "worker   0 cpu on local-sync: joining, round -, heard 0.1 s ago"
+
+
+def test_a_replay_of_no_rounds_proves_nothing(capsys):
+    ledger.follow(SimpleNamespace(rounds=lambda: iter(()), notes=[]))
+    said = capsys.readouterr().out
+    assert said == "no round is committed: there is nothing to replay\n"
+
+
+def _until_latest(folder):
+    until = time.monotonic() + 10
+    while not (folder / "runs" / "latest").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_the_schema_is_json(capsys):

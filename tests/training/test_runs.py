@@ -78,6 +78,14 @@ def test_a_run_is_diloco(tmp_path, workers):
     assert report.pending == 0
 
 
+def test_a_quorum_that_is_never_reached_is_said(tmp_path):
+    for quorum, told in ((5, True), (2, False)):
+        exp = experiment(tmp_path, quorum=quorum, outer_loop_steps=1)
+        _, _, watcher = run(exp, 2)
+        said = "\n".join(watcher.lines)
+        assert ("quorum 5 is more than the 2 that the run" in said) == told
+
+
 def test_the_validation_loss_covers_every_held_out_batch_once(tmp_path):
     exp = experiment(tmp_path, outer_loop_steps=2, validate_every=1)
     outcome, _, watcher = run(exp, 3)
