@@ -6,7 +6,7 @@
 Trains examples/models/nanogpt_small.mlir for 20 steps of AdamW on the GPU and on the
 CPU, from the same weights on the same batches, compares the losses (1e-3) and prints
 the time of a step. Without a CUDA device it says so and exits 0. The bundle needs no
-GPU to be compiled; running a ready one needs only what `pip install pcp` installs.
+GPU to be compiled; running a ready one needs only what `pip install -e .` installs.
 """
 
 import argparse

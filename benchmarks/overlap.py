@@ -9,7 +9,7 @@ over that of neither in the same round: other work on the machine hits all of th
 With `--rate` (bits per second) and `--rtt` (seconds) the processes are in network
 namespaces of their own, with that network between them, which needs root.
 
-Needs what `pip install 'pcp[compiler,jax]'` installs.
+Needs what `pip install -e '.[compiler,jax]'` installs.
 """
 
 import argparse

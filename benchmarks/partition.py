@@ -10,7 +10,7 @@ some it ends with a failed check (so does every program that it would have to pa
 those are listed and take no part in the sums. Random programs have annotations that
 divide their dimensions, since Shardy drops others.
 
-Needs what `pip install 'pcp[compiler,jax]'` installs.
+Needs what `pip install -e '.[compiler,jax]'` installs.
 """
 
 import argparse

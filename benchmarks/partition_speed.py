@@ -8,7 +8,7 @@ The program is the loss of a decoder of 2048 tokens, its gradient and AdamW, abo
 rows, the vocabulary along tp, the batch along dp. On a machine that does other work
 too, the CPU's seconds are the ones to read.
 
-Needs what `pip install 'pcp[compiler,jax]'` installs.
+Needs what `pip install -e '.[compiler,jax]'` installs.
 """
 
 import argparse

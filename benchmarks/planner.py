@@ -11,7 +11,7 @@ plans for each of ten models, keeps all their processes waiting, lets them step 
 turn, and compares the plan that the planner takes with the fastest of all of them.
 `build` only compiles what `time` needs, so that this can be left to a quiet hour.
 
-Needs what `pip install 'pcp[compiler,jax]'` installs.
+Needs what `pip install -e '.[compiler,jax]'` installs.
 """
 
 import argparse

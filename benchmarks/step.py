@@ -12,7 +12,7 @@ the median of what all threads of a step used together: it says less about waiti
 and more about work, than the clock does on a machine that is busy with other things.
 Memory is the peak resident set above what importing the contestant's libraries took.
 
-Needs what `pip install 'pcp[torch,jax]'` installs; a contestant that is missing or
+Needs what `pip install -e '.[torch,jax]'` installs; a contestant that is missing or
 fails is reported as such, with the reason.
 """
 

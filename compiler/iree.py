@@ -20,7 +20,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from pcp.compiler import fences
-from pcp.errors import CompileError
+from pcp.errors import CompileError, install
 
 PACKAGE = "iree-base-compiler"
 MAX_MESSAGE = 300  # characters of an error that a person reads
@@ -102,7 +102,7 @@ def version() -> str:
         raise CompileError(_MISSING) from error
 
 
-_MISSING = "iree-compile is not installed; run `pip install 'pcp[compiler]'`"
+_MISSING = f"iree-compile is not installed; run {install('compiler')}"
 
 
 @cache

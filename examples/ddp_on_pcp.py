@@ -13,7 +13,7 @@ try:
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
 except ModuleNotFoundError as error:
-    raise SystemExit("this example needs torch: pip install 'pcp[torch]'") from error
+    raise SystemExit("this example needs torch: pip install -e '.[torch]'") from error
 
 import pcp.engines.torch_backend  # noqa: F401  from here on "pcp" is a backend
 

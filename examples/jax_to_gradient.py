@@ -9,7 +9,7 @@ try:
     import jax
     import jax.numpy as jnp
 except ModuleNotFoundError as error:
-    raise SystemExit("this example needs jax: pip install 'pcp[jax]'") from error
+    raise SystemExit("this example needs jax: pip install -e '.[jax]'") from error
 
 import pcp
 

@@ -12,7 +12,7 @@ from pathlib import Path
 try:
     import torch
 except ModuleNotFoundError as error:
-    raise SystemExit("this example needs torch: pip install 'pcp[torch]'") from error
+    raise SystemExit("this example needs torch: pip install -e '.[torch]'") from error
 
 from pcp.training import checkpoint, metrics
 from pcp.training.data import Corpus

@@ -12,7 +12,7 @@ import numpy as np
 try:
     import torch
 except ModuleNotFoundError as error:
-    raise SystemExit("this example needs torch: pip install 'pcp[torch]'") from error
+    raise SystemExit("this example needs torch: pip install -e '.[torch]'") from error
 
 import pcp
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from pcp.dialect.bindings import ir, torch_importer
 from pcp.dialect.context import parse
-from pcp.errors import IRError, PcpError, UsageError
+from pcp.errors import IRError, PcpError, UsageError, install
 from pcp.frontends.constants import freeze_arguments, tidy
 from pcp.frontends.signature import Argument, annotate, describe_init
 
@@ -82,7 +82,7 @@ def _torch() -> Any:
         import torch
     except ImportError as error:
         raise UsageError(
-            "exporting a PyTorch model needs torch: pip install 'pcp[torch]'"
+            f"exporting a PyTorch model needs torch: {install('torch')}"
         ) from error
     return torch
 

@@ -94,3 +94,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """`" Did you mean 'x'?"` for the closest known name, or an empty string."""
     match = get_close_matches(name, list(known), n=1)
     return f" Did you mean {match[0]!r}?" if match else ""
+
+
+def install(extra: str = "") -> str:
+    """The command that installs pcp with an extra: it comes as a clone only."""
+    what = f"'.[{extra}]'" if extra else "."
+    return f"pip install -e {what} in pcp's clone"

@@ -3,14 +3,14 @@
     with Exporter.serve("0.0.0.0:9100", comm.collect) as exporter:
         ...                                   # exporter.port is where it listens
 
-Needs the package `prometheus-client` (`pcp[metrics]`). Sources are asked when
+Needs the package `prometheus-client` (extra `metrics`). Sources are asked when
 Prometheus asks, so that nothing is copied meanwhile.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from pcp.errors import ConfigError
+from pcp.errors import ConfigError, install
 from pcp.runtime import transport
 from pcp.runtime.telemetry import Histogram, Metric, Source
 
@@ -99,6 +99,6 @@ def _installed() -> tuple[Any, Any]:
         from prometheus_client import core, exposition
     except ImportError as error:
         raise ConfigError(
-            "metrics need prometheus-client: pip install 'pcp[metrics]'"
+            f"metrics need prometheus-client: {install('metrics')}"
         ) from error
     return core, exposition.start_http_server

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pcp.errors import ConfigError, RuntimeFault, UsageError
+from pcp.errors import ConfigError, RuntimeFault, UsageError, install
 from pcp.tools import bench_topology, topology_plot
 from pcp.tools.bench_plot import svg
 from pcp.tools.command import Parser, run
@@ -203,7 +203,7 @@ def _gloo(comm: "Communicator") -> Call:
         import torch
         import torch.distributed as dist
     except ImportError:
-        raise ConfigError("--against gloo needs torch: install pcp[torch]") from None
+        raise ConfigError(f"--against gloo needs torch: {install('torch')}") from None
     port = np.zeros(1, np.int64)
     store = None
     if comm.rank == 0:

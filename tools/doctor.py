@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pcp.compiler.options import CompileOptions
-from pcp.errors import PcpError
+from pcp.errors import PcpError, install
 from pcp.tools.cache_folder import cache_folder
 from pcp.tools.command import Parser, run
 
@@ -95,7 +95,7 @@ def python_version() -> Iterator[Finding]:
 def packages() -> Iterator[Finding]:
     """What pcp's extras name, installed in the versions they name."""
     for name, wanted, extra in requirements(importlib.metadata.requires("pcp") or []):
-        advice = f"pip install 'pcp[{extra}]'" if extra else "pip install pcp"
+        advice = install(extra)
         needed = BAD if extra in NEEDED_EXTRAS else NOTE
         try:
             version = importlib.metadata.version(name)
@@ -219,7 +219,7 @@ def targets(names: Sequence[str] | None) -> Iterator[Finding]:
         from pcp.compiler.targets import TARGETS
         from pcp.dialect.context import parse
     except ImportError as error:
-        yield Finding(BAD, "targets", str(error), "pip install 'pcp[compiler]'")
+        yield Finding(BAD, "targets", str(error), install("compiler"))
         return
     for name in names or TARGETS:
         options = CompileOptions(targets=(name,), mode="forward", timeout=PROBE_S)

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from pcp.dialect.bindings import ir
-from pcp.errors import ConfigError, IRError, PcpError, UsageError, nearest
+from pcp.errors import ConfigError, IRError, PcpError, UsageError, install, nearest
 from pcp.frontends.signature import arguments_of, require_scalar_loss
 from pcp.tools.command import Parser, run
 from pcp.training import tensors
@@ -169,7 +169,7 @@ def _export_torch(
     try:
         import torch
     except ImportError as error:
-        raise UsageError("--torch needs torch: pip install 'pcp[torch]'") from error
+        raise UsageError(f"--torch needs torch: {install('torch')}") from error
     from pcp.frontends.torch import from_torch, weights_of
 
     torch.manual_seed(options.seed)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pcp.errors import ConfigError
+from pcp.errors import ConfigError, install
 from pcp.training.metrics import Round
 
 
@@ -12,14 +12,14 @@ def plot_losses(
 ) -> Path:
     """Write a PNG of training and validation loss against tokens seen.
 
-    Needs matplotlib (`pip install 'pcp[train]'`); no display is needed.
+    Needs matplotlib (extra `train`); no display is needed.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ConfigError(
-            "the loss plot needs matplotlib: pip install 'pcp[train]'"
+            f"the loss plot needs matplotlib: {install('train')}"
         ) from error
     figure = Figure(figsize=(8, 5), layout="constrained")
     FigureCanvasAgg(figure)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from pcp.errors import ConfigError
+from pcp.errors import ConfigError, install
 from pcp.training.metrics import MemberRound, Quiet, Round
 
 # Name -> (what it is, the field of a `Round`).
@@ -44,7 +44,7 @@ class Prometheus(Quiet):
             self._client: Any = import_module("prometheus_client")
         except ImportError as error:
             raise ConfigError(
-                "/metrics needs prometheus-client: pip install 'pcp[metrics]'"
+                f"/metrics needs prometheus-client: {install('metrics')}"
             ) from error
         made = self._client
         self._registry = made.CollectorRegistry()

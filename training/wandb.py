@@ -5,7 +5,7 @@ from dataclasses import asdict
 from importlib import import_module
 from typing import Any
 
-from pcp.errors import ConfigError
+from pcp.errors import ConfigError, install
 from pcp.training.experiment import Experiment
 from pcp.training.metrics import Quiet, Round
 from pcp.training.run_folder import SECRETS
@@ -20,7 +20,7 @@ class WandbRun(Quiet):
         except ImportError as error:
             raise ConfigError(
                 "a W&B key is set, but the package is missing: "
-                "pip install 'pcp[wandb]', or unset the key"
+                f"{install('wandb')}, or unset the key"
             ) from error
         wandb.login(key=key)
         self._run: Any = wandb.init(

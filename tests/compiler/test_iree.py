@@ -111,7 +111,7 @@ def test_a_missing_compiler_says_what_to_install(
     monkeypatch.setattr(iree, "find_spec", lambda _: None)
     iree.binary.cache_clear()
     try:
-        with pytest.raises(CompileError, match=r"pip install 'pcp\[compiler\]'"):
+        with pytest.raises(CompileError, match=r"pip install -e '\.\[compiler\]'"):
             iree.binary()
     finally:
         iree.binary.cache_clear()

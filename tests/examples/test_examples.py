@@ -48,11 +48,11 @@ def test_the_examples_that_run_are_these() -> None:
 @pytest.mark.parametrize(
     ("name", "package", "what"),
     [
-        ("ddp_on_pcp", "torch", "'pcp[torch]'"),
-        ("jax_collectives", "jax", "'pcp[jax]'"),
-        ("jax_to_gradient", "jax", "'pcp[jax]'"),
-        ("load_checkpoint_in_torch", "torch", "'pcp[torch]'"),
-        ("torch_to_bundle", "torch", "'pcp[torch]'"),
+        ("ddp_on_pcp", "torch", "-e '.[torch]'"),
+        ("jax_collectives", "jax", "-e '.[jax]'"),
+        ("jax_to_gradient", "jax", "-e '.[jax]'"),
+        ("load_checkpoint_in_torch", "torch", "-e '.[torch]'"),
+        ("torch_to_bundle", "torch", "-e '.[torch]'"),
     ],
 )
 def test_an_example_says_what_is_missing(monkeypatch, name, package, what) -> None:

@@ -49,7 +49,7 @@ def test_a_missing_package_and_another_version(
     assert iree.level == BAD
     assert "3.1.0, tested with 3.13.0" in str(iree)
     assert jax.level == NOTE
-    assert "pip install 'pcp[jax]'" in str(jax)
+    assert "pip install -e '.[jax]' in pcp's clone" in str(jax)
 
 
 def test_drivers(monkeypatch: pytest.MonkeyPatch) -> None:

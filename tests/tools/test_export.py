@@ -179,4 +179,4 @@ def test_without_torch_the_message_says_what_to_install(
     monkeypatch.setitem(sys.modules, "torch", None)
     Path("plain.py").write_text("class Net: pass\n")
     assert export.main(["--torch", "plain.py:Net"]) == 2
-    assert "pip install 'pcp[torch]'" in capsys.readouterr().err
+    assert "pip install -e '.[torch]'" in capsys.readouterr().err

@@ -136,5 +136,5 @@ def test_wandb_gets_rounds_and_never_the_key(tmp_path, monkeypatch):
 
 def test_a_key_without_the_package_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ConfigError, match="pip install 'pcp\\[wandb\\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -e '\.\[wandb\]'"):
         WandbRun(experiment(tmp_path), "key", "run_1")

@@ -10,7 +10,7 @@ from contextlib import closing
 from importlib import import_module
 from typing import Any
 
-from pcp.errors import ConfigError
+from pcp.errors import ConfigError, install
 from pcp.tools import training_job as jobs
 from pcp.tools import worker
 from pcp.tools.command import Parser
@@ -44,7 +44,7 @@ def launch(plan: Plan, flags: Namespace) -> int:
     try:
         ray: Any = import_module("ray")
     except ImportError as error:
-        raise ConfigError("ray is missing: pip install 'pcp[launch]'") from error
+        raise ConfigError(f"ray is missing: {install('launch')}") from error
     ray.init(address=flags.address)
     try:
         return _train(ray, plan, flags)
