@@ -3,6 +3,7 @@
     python benchmarks/algorithms.py                    # 1 M parameters, 3 seeds
     python benchmarks/algorithms.py --quick            # a small model, one seed
     python benchmarks/algorithms.py --only ddp,diloco --seeds 1 --keep found.jsonl
+    python benchmarks/algorithms.py --size rounds=120,width=48,lr=4e-3
 
 Trains the GPT of examples/models on the documentation of Python, as bytes, with 4
 members: bundles compiled for this processor, trainers and communicators as in a run,
@@ -40,7 +41,7 @@ from pcp.training.loading import load
 
 MEMBERS = 4
 SCHEDULE = "schedule=warmup_cosine,warmup_steps=$warmup,total_steps=$total"
-ADAMW = f"adamw{{lr=2e-3,weight_decay=0.1,clip_norm=1.0,{SCHEDULE}}}"
+ADAMW = f"adamw{{lr=$lr,weight_decay=0.1,clip_norm=1.0,{SCHEDULE}}}"
 MUON = f"muon{{lr=0.02,adam_lr=2e-3,weight_decay=0.1,{SCHEDULE}}}"
 SIGNS = f"sgd{{lr=1e-3,{SCHEDULE}}}"
 
@@ -58,15 +59,17 @@ class Size:
     steps: int = 30
     validated: int = 40
     """Batches of held-out text."""
+    lr: float = 2e-3
+    """AdamW's."""
 
 
 QUICK = Size(width=32, layers=2, block=32, rounds=8, steps=30, validated=20)
 
 CONTESTANTS: dict[str, tuple[str, str, int]] = {
     "ddp": ("ddp", ADAMW, MEMBERS),
-    "diloco": ("diloco{lr=0.7,momentum=0.9}", ADAMW, MEMBERS),
+    "diloco": ("diloco{lr=0.9,momentum=0.8}", ADAMW, MEMBERS),
     "streaming-4bit": (
-        "streaming_diloco{fragments=3,tau=2,alpha=0.5,wire=e3m0}",
+        "streaming_diloco{fragments=3,tau=2,alpha=0.5,wire=e3m0,lr=0.9,momentum=0.8}",
         ADAMW,
         MEMBERS,
     ),
@@ -111,7 +114,7 @@ def compiled(size: Size, algorithm: str, optimizer: str) -> Bundle:
     model = GPT(size.block, 256, size.width, size.heads, size.layers)
     ids = torch.zeros((size.batch, size.block), dtype=torch.int64)
     total = size.rounds * size.steps
-    steps = {"warmup": max(1, total // 20), "total": total}
+    steps = {"warmup": max(1, total // 20), "total": total, "lr": size.lr}
     return pcp.compile(
         pcp.from_torch(model, ids, ids),
         ["cpu:host"],
@@ -251,13 +254,19 @@ def kept(path: Path, size: Size) -> list[Result]:
     return [r for r in found if r.size == asdict(size)]
 
 
+def changes(text: str) -> dict[str, Any]:
+    """Of `rounds=120,lr=4e-3`: what is to be different of a size."""
+    kinds = {name: type(value) for name, value in asdict(Size()).items()}
+    pairs = [item.partition("=") for item in text.split(",") if item]
+    if unknown := [name for name, _, _ in pairs if name not in kinds]:
+        raise SystemExit(f"a size has no {unknown[0]!r} (it has: {', '.join(kinds)})")
+    return {name: kinds[name](value) for name, _, value in pairs}
+
+
 def main(arguments: Sequence[str]) -> int:
     """The command; returns its exit code."""
     options = _options(arguments)
-    size = QUICK if options.quick else Size()
-    size = replace(
-        size, **{k: v for k in ("rounds", "steps") if (v := getattr(options, k))}
-    )
+    size = replace(QUICK if options.quick else Size(), **changes(options.size))
     names = options.only.split(",") if options.only else list(CONTESTANTS)
     if unknown := [name for name in names if name not in CONTESTANTS]:
         print(f"no contestant {unknown[0]!r} (there are: {', '.join(CONTESTANTS)})")
@@ -282,8 +291,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--quick", action="store_true", help="a small model and few rounds")
     add("--only", help="names, separated by commas")
     add("--seeds", type=int, default=0, help="how many; default 3, or 1 with --quick")
-    add("--rounds", type=int)
-    add("--steps", type=int, help="inner steps of a round")
+    add("--size", default="", metavar="K=V,...", help="what differs, as rounds=120")
     add("--keep", metavar="FILE", help="what was done (JSON lines), read and written")
     options = parser.parse_args(arguments)
     options.seeds = options.seeds or (1 if options.quick else 3)
