@@ -296,8 +296,13 @@ def _member_of(manifest: Manifest, groups: Groups) -> str:
     return devices[world.rank]
 
 
+def drivers_of(device: Device) -> set[str]:
+    """The drivers whose modules a device runs."""
+    return {device.driver, _SAME_DRIVER.get(device.driver, device.driver)}
+
+
 def _module_for(bundle: Bundle, device: Device) -> str:
-    wanted = {device.driver, _SAME_DRIVER.get(device.driver, device.driver)}
+    wanted = drivers_of(device)
     for name, module in bundle.manifest.modules.items():
         if module.driver in wanted:
             return name

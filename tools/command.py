@@ -7,8 +7,9 @@
         options = Parser(prog="pcp-opt", example="pcp-opt m.mlir").parse_args(argv)
         ...
 
-Exit codes: 0 done, 1 a user's error, 2 wrong usage, 130 interrupted, 143 terminated,
-141 the reader of our output went away. A traceback is shown only with `--debug`.
+Exit codes: 0 done, 1 a user's error, 2 wrong usage, 3 a worker that cannot work here,
+130 interrupted, 143 terminated, 141 the reader of our output went away. A traceback is
+shown only with `--debug`.
 """
 
 import argparse

@@ -63,6 +63,10 @@ def _main(argv: Sequence[str]) -> int:
     if count < 1:
         raise UsageError("--workers: at least one")
     target = jobs.target_of(flags.backend, flags.target, local=True)
+    device = flags.device or _local_device(flags.backend, count)
+    slots = range(count)
+    uris = [device or jobs.device_of(flags.backend, slot) for slot in slots]
+    jobs.check_devices(uris, target, experiment.model_path)
     resume = flags.resume or experiment.should_resume
     folder, _ = jobs.run_folder(experiment, resume=resume, where=flags.run)
     screen = {"plain": flags.no_dashboard, "web": flags.web}
@@ -92,7 +96,7 @@ def _main(argv: Sequence[str]) -> int:
                     shepherd.port,
                     backend=flags.backend,
                     target=target,
-                    device=flags.device or _local_device(flags.backend, count),
+                    device=device,
                     protected=protection_arguments(flags),
                 )
                 outcome = _supervised(shepherd, count, command)
@@ -129,7 +133,7 @@ def _supervised(
     ):
         spawn = spawner(stdout=output, stderr=output, process_group=0)
         manager = NodeManager(count, command, log=shepherd.log, spawn=spawn)
-        shepherd.watch_over(lambda: _check_workers(manager))
+        shepherd.watch_over(lambda: _check_workers(manager, output.name))
         try:
             manager.start()
             outcome = shepherd.run()
@@ -139,11 +143,16 @@ def _supervised(
             manager.stop()
 
 
-def _check_workers(manager: NodeManager) -> None:
+def _check_workers(manager: NodeManager, log: str) -> None:
     """All workers gave up: nobody would ever finish the run."""
-    if not manager.alive:
+    if manager.alive:
+        return
+    try:
         manager.result()
         raise RuntimeFault("all workers ended before the run was complete")
+    except RuntimeFault as error:
+        error.add_note(f"what the workers said is in {log}")
+        raise
 
 
 def _local_device(backend: str, workers: int) -> str | None:

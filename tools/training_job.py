@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -51,6 +51,29 @@ def target_of(backend: str, target: str | None, *, local: bool) -> str:
     """
     default = BACKENDS[check_backend(backend)][0]
     return target or ("cpu:host" if local and default == "cpu" else default)
+
+
+def check_devices(uris: Iterable[str], target: str, model: str) -> None:
+    """Open each device once, to learn before a compile what is wrong with it.
+
+    `ConfigError` when it cannot be opened, `UsageError` when it does not run code for
+    `target`. What a bundle holds for a target is known when it is read.
+    """
+    from pcp.runtime.devices import open_device
+    from pcp.runtime.executor import drivers_of
+
+    for uri in dict.fromkeys(uris):
+        device = open_device(uri)
+        if model.endswith(".pcp"):
+            continue
+        from pcp.compiler.targets import find
+
+        wanted = find(target).driver
+        if wanted not in drivers_of(device):
+            raise UsageError(
+                f"--target {target}: its code is for a {wanted} device, and {uri} is "
+                "none; say another --target, --backend or --device"
+            )
 
 
 def is_local(host: str) -> bool:
@@ -156,6 +179,7 @@ def compiler_for(
         from pcp.tools.cache_folder import cache_folder
 
         began = time.monotonic()
+        report(f"compiling {Path(path).name} for {target} ...")
         options = CompileOptions(
             targets=(target,),
             mode="train",

@@ -5,8 +5,9 @@ import secrets
 import socket
 from collections.abc import Sequence
 
-from pcp.errors import PeerLost, UsageError
+from pcp.errors import BundleError, ConfigError, PeerLost, UsageError
 from pcp.runtime import Endpoint
+from pcp.runtime.devices import open_device
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, port_number, run
 from pcp.tools.metrics_port import add_metrics_flags, serving
@@ -14,6 +15,7 @@ from pcp.tools.protection import add_protection_flags, protection
 from pcp.training.channel import split_address
 from pcp.training.link import Timing
 from pcp.training.loading import load_made
+from pcp.training.supervisor import HOPELESS
 from pcp.training.trainer import BundleTrainer
 from pcp.training.worker import Identity, Worker
 
@@ -53,6 +55,14 @@ def parser() -> Parser:
 
 
 def _main(argv: Sequence[str]) -> None:
+    try:
+        _train(argv)
+    except (ConfigError, BundleError) as error:
+        error.exit_code = HOPELESS  # started again it would find the same
+        raise
+
+
+def _train(argv: Sequence[str]) -> None:
     jobs.die_with_supervisor()
     flags = parser().parse_args(argv)
     protected = protection(flags)
@@ -64,6 +74,7 @@ def _main(argv: Sequence[str]) -> None:
     device = flags.device or jobs.device_of(flags.backend, flags.device_id)
     name = flags.name or f"{socket.gethostname()}-{secrets.token_hex(4)}"
     log = jobs.stamped(f"worker {name}")
+    opened = open_device(device)  # held: what is loaded later is loaded onto this one
     listen = flags.listen or f"{own_address(host, port)}:0"
     endpoint = Endpoint.listen(listen, **protected.options)
     identity = Identity(
@@ -80,7 +91,7 @@ def _main(argv: Sequence[str]) -> None:
     def load(content: bytes) -> BundleTrainer:
         return load_made(content, "the shepherd's bundle", device, target)
 
-    log(f"process {os.getpid()} started for {host}:{port}")
+    log(f"process {os.getpid()} started for {host}:{port} on {opened.uri}")
     timing = Timing(patience=flags.patience)
     worker = Worker(identity, endpoint, load, log, timing, protected)
     with serving(flags, log, endpoint.telemetry.metrics):

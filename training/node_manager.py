@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from pcp.errors import PcpError, RuntimeFault
-from pcp.training.supervisor import Policy, Spawn, Supervisor
+from pcp.training.supervisor import FINAL, Policy, Spawn, Supervisor
 
 # Workers that start together would read the same files and dial at once.
 STAGGER_SECONDS = 0.2
@@ -55,8 +55,9 @@ class NodeManager:
             slots = ", ".join(map(str, sorted(self._errors)))
             first = self._errors[min(self._errors)]
             raise RuntimeFault(f"worker {slots} gave up: {first}")
-        if bad := {i: c for i, c in self._codes.items() if c == 2}:
-            raise RuntimeFault(f"worker {min(bad)} refused its command line (exit 2)")
+        for slot, code in sorted(self._codes.items()):
+            if code and code in FINAL:
+                raise RuntimeFault(f"worker {slot} {_how(code)}")
 
     @property
     def alive(self) -> int:
@@ -73,10 +74,16 @@ class NodeManager:
 
     def _supervise(self, slot: int) -> None:
         try:
-            self._codes[slot] = self.supervisors[slot].run()
+            code = self._codes[slot] = self.supervisors[slot].run()
+            if code and code in FINAL:
+                self._log(f"worker {slot} {_how(code)}; it is not started again")
         except PcpError as error:
             self._errors[slot] = error
             self._log(f"worker {slot}: {error}")
 
     def _tell(self, slot: int) -> Callable[[str], None]:
         return lambda text: self._log(f"worker {slot}: {text}")
+
+
+def _how(code: int) -> str:
+    return f"ended with exit code {code}: {FINAL[code]}"

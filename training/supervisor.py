@@ -1,9 +1,10 @@
 """Keeps one child process alive: restart, wait longer each time, know when to stop.
 
-Exit code 0 means the child's work is done, 2 that its command line is wrong:
-both end the supervision. Anything else, and any signal, is a crash. The pause
-before a restart doubles from 0.1 s and is forgotten once a child has lived for
-a while; too many crashes in a short time end the supervision with an error.
+Exit code 0 means the child's work is done, 2 that its command line is wrong, 3 that
+it would fail again, as without its device: they end the supervision. Anything else,
+and any signal, is a crash. The pause before a restart doubles from 0.1 s and is
+forgotten once a child has lived for a while; too many crashes in a short time end the
+supervision with an error.
 """
 
 import os
@@ -21,7 +22,16 @@ from pcp.errors import RuntimeFault
 PARENT = "PCP_SUPERVISOR"
 """Environment variable with the supervisor's process id, for the child."""
 
-_FINAL = (0, 2)
+HOPELESS = 3
+"""Exit code of a child that would fail in the same way if it was started again."""
+
+FINAL = {
+    0: "its work is done",
+    2: "it refused its command line",
+    HOPELESS: "it cannot work here; its own messages say why",
+}
+"""Exit codes after which a child is not started again."""
+
 _STOP_SECONDS = 5.0
 
 
@@ -102,7 +112,7 @@ class Supervisor:
         while True:
             began = self._clock()
             code = self._once(command)
-            if code in _FINAL or self._stopping.is_set():
+            if code in FINAL or self._stopping.is_set():
                 return code
             if self._clock() - began > self._policy.settled:
                 pause = self._policy.first_pause

@@ -16,14 +16,16 @@ from helpers.processes import Processes, free_port
 from helpers.training_runs import experiment, start_shepherd, start_worker
 
 from pcp.bundle import Bundle
+from pcp.errors import RuntimeFault
 from pcp.manifest import Manifest
-from pcp.tools import ledger, status
+from pcp.tools import ledger, status, train
 from pcp.tools import training_job as jobs
 from pcp.tools.cli import main
 from pcp.tools.supervise import resumed
 from pcp.training import checkpoint as checkpoints
 from pcp.training import metrics
 from pcp.training.experiment import parse
+from pcp.training.supervisor import HOPELESS
 
 
 @pytest.fixture
@@ -100,6 +102,10 @@ def test_a_bundle_without_training_functions_is_refused(folder, capsys):
         ("worker --port 65536", "expected 0 to 65535, not '65536'", 2),
         ("train x.json --backend cud", "Did you mean 'cuda'?", 2),
         ("train x.json --target sm_999", "target 'sm_999': unknown", 1),
+        ("train x.json --target sm_90a", "its code is for a cuda device", 2),
+        ("train x.json --device none", "no driver 'none' here; there are", 1),
+        ("train x.json --device local-task://9", "cannot be opened", 1),
+        ("worker --device local-task://9", "cannot be opened", HOPELESS),
         ("--shepherd --config x.json --prot 1", "Did you mean '--port'?", 2),
         ("--worker --connect nowhere", "expected HOST:PORT", 2),
         ("worker --backend rocmm", "Did you mean 'rocm'?", 2),
@@ -117,6 +123,7 @@ def test_a_bundle_without_training_functions_is_refused(folder, capsys):
 def test_wrong_usage_is_one_line(folder, capsys, line, hint, code):
     assert main(line.split()) == code
     assert hint in _one_line(capsys)
+    assert not (folder / "runs").exists()
 
 
 @pytest.mark.parametrize("command", ["--shepherd --config x.json", "train x.json"])
@@ -171,6 +178,15 @@ def test_status_finds_the_run(folder, capsys, monkeypatch):
     monkeypatch.setattr(status, "PORT", 1)
     assert main(["status"]) == 1
     assert "no shepherd at 127.0.0.1:1" in _one_line(capsys)
+
+
+def test_where_workers_say_what_is_wrong_is_told():
+    def result():
+        raise RuntimeFault("worker 0 gave up")
+
+    with pytest.raises(RuntimeFault, match="worker 0 gave up") as caught:
+        train._check_workers(SimpleNamespace(alive=0, result=result), "run/log")
+    assert caught.value.__notes__ == ["what the workers said is in run/log"]
 
 
 def test_a_worker_without_a_round_is_shown_with_a_dash():
@@ -237,6 +253,9 @@ def test_a_wrong_algorithm_is_told_before_anything_is_made(folder, capsys):
 def test_train_does_it_all(folder, capsys):
     assert main(["train", "x.json", "--workers", "2", "--run", "out"]) == 0
     said = capsys.readouterr().out
+    assert said.index("compiling model.mlir for cpu:host ...") < said.index(
+        "compiled model.mlir for cpu:host in"
+    )
     for name in (
         "final loss",
         "validation loss",

@@ -11,7 +11,7 @@ from helpers.processes import Processes
 
 from pcp.errors import RuntimeFault
 from pcp.training.node_manager import NodeManager
-from pcp.training.supervisor import Policy, Supervisor, spawner
+from pcp.training.supervisor import HOPELESS, Policy, Supervisor, spawner
 
 
 class Clock:
@@ -76,7 +76,7 @@ def test_pauses_double_until_a_child_settles(monkeypatch):
     assert "killed by SIGKILL" in lines[1]
 
 
-@pytest.mark.parametrize("code", [0, 2])
+@pytest.mark.parametrize("code", [0, 2, HOPELESS])
 def test_some_codes_end_it(monkeypatch, code):
     supervisor, script, _ = _supervise((1, code), monkeypatch=monkeypatch)
     assert supervisor.run() == code
@@ -167,7 +167,7 @@ def test_a_node_manager_keeps_each_slot_alive():
 def test_a_slot_that_gives_up_is_reported():
     manager = NodeManager(
         2,
-        lambda slot: [sys.executable, "-c", f"import sys; sys.exit({3 * slot})"],
+        lambda slot: [sys.executable, "-c", f"import sys; sys.exit({4 * slot})"],
         log=lambda line: None,
         spawn=spawner(),
         policy=Policy(first_pause=0.01, crashes=2),
@@ -176,6 +176,23 @@ def test_a_slot_that_gives_up_is_reported():
     manager.start()
     assert manager.wait(20)
     with pytest.raises(RuntimeFault, match="worker 1 gave up"):
+        manager.result()
+
+
+def test_a_slot_that_would_fail_again_is_started_once():
+    lines = []
+    manager = NodeManager(
+        1,
+        lambda slot: [sys.executable, "-c", f"import sys; sys.exit({HOPELESS})"],
+        log=lines.append,
+        spawn=spawner(),
+    )
+    manager.start()
+    assert manager.wait(20)
+    assert manager.supervisors[0].restarts == 0
+    assert "exit code 3: it cannot work here" in lines[0]
+    assert lines[0].endswith("it is not started again")
+    with pytest.raises(RuntimeFault, match="worker 0 ended with exit code 3"):
         manager.result()
 
 
