@@ -148,4 +148,5 @@ def location_string(location: ir.Location, source: str = "-") -> str:
         text = frame.group()
     if text == "unknown":
         return source
-    return text.replace('"-"', source).replace('"', "")
+    text = text.replace('"-"', source).replace('"', "")
+    return text.removesuffix(":0:0")  # a module that its file does not write out

@@ -22,6 +22,21 @@ def test_a_model_of_jax_is_compiled_and_differentiated(tmp_path: Path) -> None:
     )
 
 
+def test_what_its_commands_write_is_ignored_by_git() -> None:
+    text = (ROOT / "README.md").read_text()
+    written = set(re.findall(r"(?:-o|--out|--keep-ir) ([\w.]+)", text))
+    assert {"grads.npz", "plan.html", "cluster.json", "model.mlir", "ir"} <= written
+    paths = [name if "." in name else f"{name}/" for name in sorted(written)]
+    ignored = subprocess.run(
+        ["git", "check-ignore", "--no-index", *paths],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert ignored.stdout.split() == paths
+
+
 def test_four_processes_sum(tmp_path: Path) -> None:
     (block,) = (b for b in _blocks() if "Communicator.connect" in b)
     assert "29500" in block

@@ -62,7 +62,9 @@ def only_mesh(module: ir.Module) -> Mesh:
         found = ", ".join(f"@{name}" for name in meshes) or "none"
         raise PassError(
             f"{location_string(module.operation.location)}: a program is spread over "
-            f"exactly one pcp.mesh; this module has {found}"
+            f"exactly one pcp.mesh; this module has {found}. Write one at its start, "
+            '"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} '
+            ": () -> (), or give a model without one to pcp-compile --mesh dp=2"
         )
     _check_devices(module)
     return next(iter(meshes.values()))

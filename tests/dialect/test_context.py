@@ -56,4 +56,7 @@ def test_locations_name_the_source():
         file = ir.Location.file("a.mlir", 3, 7)
         assert location_string(file) == "a.mlir:3:7"
         assert location_string(ir.Location.unknown(), "m.mlir") == "m.mlir"
+        nowhere = parse(GOOD).operation.location
+        assert str(nowhere) == 'loc("-":0:0)'
+        assert location_string(nowhere, "m.mlir") == "m.mlir"
         assert location_string(ir.Location.file("-", 1, 2), "m.mlir") == "m.mlir:1:2"
