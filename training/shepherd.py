@@ -136,6 +136,7 @@ class Shepherd:
 
     def prepare(self, target: str) -> None:
         """Make the program for `target` now, so that errors show at once."""
+        self._check_settings()
         self._artifacts.get(target)
         self._begin()
 
@@ -146,6 +147,7 @@ class Shepherd:
     def run(self) -> Outcome:
         """Serve until the last round is committed and saved."""
         try:
+            self._check_settings()
             while self.end.outcome is None:
                 self.turn()
             return self.end.outcome
@@ -242,6 +244,11 @@ class Shepherd:
             raise error
         member.connection.refuse(str(error)[:4000])
         self.drop(member, f"no bundle for {member.hello.target}: {error}")
+
+    def _check_settings(self) -> None:
+        """What needs no program is compared before one is compiled."""
+        begin, frozen = self.ledger.progress.begin, self.experiment.frozen()
+        constants_of_a_run.check(begin, {"frozen": frozen}, str(self.folder.path))
 
     def _begin(self) -> None:
         """The first line of the ledger, or a check that it is still true."""

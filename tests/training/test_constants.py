@@ -5,11 +5,18 @@ from contextlib import closing
 
 import pytest
 from helpers.bigram import BigramTrainer
-from helpers.training_runs import experiment, run, start_shepherd, start_worker
+from helpers.training_runs import (
+    Watcher,
+    experiment,
+    run,
+    start_shepherd,
+    start_worker,
+)
 
 from pcp.errors import ConfigError, StateMismatch
 from pcp.training.ledger import check, read
 from pcp.training.replay import Replay
+from pcp.training.shepherd import Shepherd
 
 
 @pytest.mark.parametrize(
@@ -38,6 +45,20 @@ def test_resuming_with_other_settings_is_refused(tmp_path, changed, said):
         thread.finish()
     assert (folder.path / "experiment.json").read_bytes() == before
     del worker
+
+
+def test_other_settings_are_refused_before_anything_is_compiled(tmp_path):
+    exp = experiment(tmp_path, outer_loop_steps=1)
+    _, folder, _ = run(exp, 1)
+    compiled = []
+    other = exp.model_copy(update={"tau": 3})
+    _, _, thread = start_shepherd(other, folder, compiled.append)
+    with pytest.raises(StateMismatch, match="tau was 4, is 3"):
+        thread.finish(5)
+    shepherd = Shepherd(other, folder, compiled.append, Watcher())
+    with closing(shepherd), pytest.raises(StateMismatch, match="tau was 4, is 3"):
+        shepherd.prepare("cpu")
+    assert not compiled
 
 
 def test_another_learning_rate_may_resume_a_run(tmp_path):
