@@ -96,17 +96,16 @@ class CompileOptions:
                 f"wire {self.wire!r} is not one of {', '.join(WIRES)}."
                 + nearest(self.wire, WIRES)
             )
-        if min(self.bucket_bytes, self.inflight or 0) < 0:
-            raise ConfigError(
-                f"bucket_bytes={self.bucket_bytes}, inflight={self.inflight}: at least "
-                "0, which is none"
-            )
+        asked = {"--bucket-bytes": self.bucket_bytes, "--inflight": self.inflight}
+        for flag, number in asked.items():
+            if number is not None and number < 0:
+                raise ConfigError(f"{flag} {number}: at least 0, which is none")
         if self.microbatches is not None and self.microbatches < 1:
-            raise ConfigError(f"microbatches={self.microbatches}: at least one")
+            raise ConfigError(f"--microbatches {self.microbatches}: at least one")
         if self.batch < 0 or (self.batch and self.mode in ("grad", "forward")):
             raise ConfigError(f"batch={self.batch}: samples of a training step")
         if self.jobs is not None and self.jobs < 1:
-            raise ConfigError(f"jobs={self.jobs}: at least one compiler must run")
+            raise ConfigError(f"--jobs {self.jobs}: at least one compiler must run")
         if self.mode in ("grad", "forward") and (self.optimizer or self.algorithm):
             raise ConfigError(
                 f"mode {self.mode} has no optimizer and no algorithm; "

@@ -100,3 +100,9 @@ def install(extra: str = "") -> str:
     """The command that installs pcp with an extra: it comes as a clone only."""
     what = f"'.[{extra}]'" if extra else "."
     return f"pip install -e {what} in pcp's clone"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 worker`, `2 workers`, `3 processes`, `4 batches`."""
+    ending = "es" if noun.endswith(("s", "ch")) else "s"
+    return f"{number} {noun}{'' if number == 1 else ending}"

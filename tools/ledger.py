@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from pcp.bundle import sha256
-from pcp.errors import ConfigError, StateMismatch, UsageError
+from pcp.errors import ConfigError, StateMismatch, UsageError, counted
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
 from pcp.training.experiment import Experiment
@@ -82,7 +82,7 @@ def follow(again: Replay, rounds: int | None = None) -> None:
             notes = "".join(f"; {note}" for note in again.notes)
             raise StateMismatch(f"{made.difference()}{notes}")
         done += 1
-        what = f"{made.workers} workers, loss {made.loss_found:.4f}"
+        what = f"{counted(made.workers, 'worker')}, loss {made.loss_found:.4f}"
         jobs.say(f"round {made.round:<6} {made.found[:12]}  {what}")
         if done == rounds:
             break
@@ -91,4 +91,4 @@ def follow(again: Replay, rounds: int | None = None) -> None:
     if not done:
         jobs.say("no round is committed: there is nothing to replay")
         return
-    jobs.say(f"replayed {done} rounds: every digest is the recorded one")
+    jobs.say(f"replayed {counted(done, 'round')}: every digest is the recorded one")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pcp.bundle import Bundle, Function, Manifest
 from pcp.dialect.base import strings, symbol, text
 from pcp.dialect.bindings import ir
-from pcp.errors import ConfigError
+from pcp.errors import ConfigError, counted
 from pcp.manifest import tensor_bytes
 from pcp.mesh import Mesh
 from pcp.passes.functions import symbol_name
@@ -293,7 +293,7 @@ def _cost(wiring: Wiring) -> Callable[[Task], float]:
 def lines(plan: Plan) -> Iterator[str]:
     """The plan as a person reads it in a terminal; equal devices share a line."""
     axes = ", ".join(f"{axis}={n}" for axis, n in plan.mesh.axes.items())
-    yield f"plan        {len(plan.devices)} devices over {axes}"
+    yield f"plan        {counted(len(plan.devices), 'device')} over {axes}"
     for names, device in alike(plan.devices):
         sent = sum(e.bytes for e in device.exchanges)
         who = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from math import floor, log10
 
+from pcp.errors import counted
 from pcp.tools.plan import Box, Device, Exchange, Plan, alike, bytes_text
 
 #: Rows of a table before the rest is folded away.
@@ -74,7 +75,7 @@ def _head(plan: Plan) -> str:
     notes = "".join(f"<p>{escape(note)}</p>" for note in plan.notes)
     shared = f"<p>{weights}</p>" if weights else ""
     return (
-        f"<h1>{escape(plan.title)}</h1><p>{_counted(len(plan.devices), 'device')}: "
+        f"<h1>{escape(plan.title)}</h1><p>{counted(len(plan.devices), 'device')}: "
         f"mesh @{escape(plan.mesh.name)}, {axes}</p>{shared}{notes}"
     )
 
@@ -118,14 +119,10 @@ def _card(device: Device, most: int) -> str:
     return (
         f"<div class='card'><b>{escape(device.name)}</b>"
         f"<span class='soft'>{escape(place)}</span><div class='bar'>{bars}</div>"
-        f"{bytes_text(device.bytes)} in {_counted(len(device.held), 'tensor')}<br/>"
-        f"<span class='soft'>{_counted(len(device.exchanges), 'collective')}, "
+        f"{bytes_text(device.bytes)} in {counted(len(device.held), 'tensor')}<br/>"
+        f"<span class='soft'>{counted(len(device.exchanges), 'collective')}, "
         f"{bytes_text(sent)}</span></div>"
     )
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" + "s" * (number != 1)
 
 
 # --- communication ---

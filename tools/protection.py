@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 
 from pcp.errors import ConfigError, UsageError
+from pcp.runtime.keys import checked
 from pcp.runtime.protection import Protection
 from pcp.runtime.tls import Tls
 from pcp.tools.command import Parser
@@ -55,6 +56,8 @@ def _key(path: Path | None) -> bytes | None:
     if path is None:
         return None
     try:
-        return path.read_bytes().strip()
+        return checked(path.read_bytes().strip())
     except OSError as error:
         raise ConfigError(f"--key-file {path}: {error.strerror}") from error
+    except ConfigError as error:
+        raise ConfigError(f"--key-file {path}: {error}") from error

@@ -36,7 +36,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from pcp.bundle import Bundle, Function, Manifest, TensorSpec
-from pcp.errors import RuntimeFault, UsageError, nearest
+from pcp.errors import RuntimeFault, UsageError, counted, nearest
 from pcp.layout import join
 from pcp.mesh import Mesh
 from pcp.runtime.dtypes import numpy_dtype
@@ -241,7 +241,7 @@ def _say_loss(number: int, count: int, loss: np.ndarray) -> None:
 def _report(flags: Namespace, results: Sequence[np.ndarray], how: str = "") -> None:
     if flags.steps is not None:
         first, last = (float(results[0][i]) for i in (0, -1))
-        print(f"loss {first:.6g} -> {last:.6g} in {flags.steps} steps")
+        print(f"loss {first:.6g} -> {last:.6g} in {counted(flags.steps, 'step')}")
     print(f"wrote {flags.out}{how}")
 
 
@@ -326,7 +326,7 @@ def _everyone(bundle: Bundle, name: str, flags: Namespace) -> int:
     specs = _outputs(bundle.manifest, name, flags)
     joined = joined_results(mesh, specs, parts)
     _save(flags.out, _names(specs), joined)
-    _report(flags, joined, f" ({mesh.size} processes)")
+    _report(flags, joined, f" ({counted(mesh.size, 'process')})")
     return 0
 
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pcp.errors import counted
 from pcp.training.metrics import Quiet, Round
 
 _LINES = 8
@@ -15,7 +16,7 @@ def round_line(record: Round, rounds: int) -> str:
     return (
         f"round {record.round}/{rounds}  loss {record.loss:.4f}  "
         f"{record.tokens_per_second:,.0f} tokens/s  "
-        f"{record.workers} workers  "
+        f"{counted(record.workers, 'worker')}  "
         f"{record.bytes_sent_per_worker / 1e6:.2f} MB sent each  "
         f"{record.seconds:.2f} s"
     )
@@ -48,7 +49,9 @@ class PlainLog(Quiet):
 
     def validation(self, number: int, loss: float, batches: int) -> None:
         """Write the held-out loss."""
-        self.log(f"round {number}: validation loss {loss:.4f} ({batches} batches)")
+        self.log(
+            f"round {number}: validation loss {loss:.4f} ({counted(batches, 'batch')})"
+        )
 
 
 class Dashboard(Quiet):

@@ -15,7 +15,7 @@ others come than as many as saved it, all take their shares of the whole once mo
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pcp.errors import StateMismatch
+from pcp.errors import StateMismatch, counted
 from pcp.training import checkpoint as checkpoints
 from pcp.training import tensors
 from pcp.training.attempt import Attempt
@@ -151,8 +151,8 @@ class Recovery:
         if indices == self._parts or (shepherd.rounds.own_clocks and behind):
             return True
         shepherd.log(
-            f"the checkpoint of {len(saved.workers)} workers is shared out among "
-            f"{len(ready)}: what was not sent yet or is in flight adds up as before"
+            f"the checkpoint of {counted(len(saved.workers), 'worker')} is shared out "
+            f"among {len(ready)}: what is not sent yet or in flight adds up as before"
         )
         self._serve(saved, indices)
         for member in ready:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pcp.errors import StateMismatch
+from pcp.errors import StateMismatch, counted
 from pcp.training.attempt import Attempt
 from pcp.training.lateness import Lateness
 from pcp.training.leases import LeasePool, Range
@@ -229,8 +229,8 @@ class Rounds:
         attempt.members.sort(key=lambda name: name not in holders)
         if attempt.members and attempt.members[0] in holders:
             self._shepherd.log(
-                f"round {attempt.round} goes on with {len(attempt.members)} "
-                f"workers (epoch {attempt.epoch})"
+                f"round {attempt.round} goes on with "
+                f"{counted(len(attempt.members), 'worker')} (epoch {attempt.epoch})"
             )
             self._launch(attempt)
 

@@ -167,8 +167,8 @@ def test_large_floats_travel_as_asked() -> None:
     ("options", "says"),
     [
         ({"wire": "bf61"}, "Did you mean 'bf16'"),
-        ({"inflight": -1}, "inflight=-1: at least 0"),
-        ({"bucket_bytes": -5}, "bucket_bytes=-5"),
+        ({"inflight": -1}, "--inflight -1: at least 0"),
+        ({"bucket_bytes": -5}, "--bucket-bytes -5: at least 0"),
     ],
 )
 def test_what_cannot_be_asked_for(options, says: str) -> None:

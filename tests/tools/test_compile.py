@@ -166,7 +166,11 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
         2,
         "writes one target, not 2",
     ),
-    "jobs": (["train.mlir", "--target", "cpu", "--jobs", "0"], 1, "jobs=0"),
+    "jobs": (
+        ["train.mlir", "--target", "cpu", "--jobs", "0"],
+        1,
+        "--jobs 0: at",
+    ),
     "output folder is a file": (
         ["forward.mlir", "--target", "cpu", "-o", "train.mlir/x.pcp"],
         1,

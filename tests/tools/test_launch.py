@@ -205,7 +205,7 @@ def test_ray_places_workers_and_restarts_them(folder, children):
     launched.wait_for("round 5/", 120)
     pid = int(launched.wait_for("started for", 60).split("process ")[1].split()[0])
     os.kill(pid, 9)
-    launched.wait_for("goes on with 1 workers", 60)
+    launched.wait_for("goes on with 1 worker ", 60)
     launched.wait_for("2 workers", 60)
     assert launched.wait(240) == 0, launched.text
     assert "rounds          400" in launched.text

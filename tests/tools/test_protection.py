@@ -42,7 +42,7 @@ def test_what_is_wrong_with_the_files_is_said(tmp_path) -> None:
         protection(flags(tls_cert=tls.cert))
     with pytest.raises(ConfigError, match=r"--key-file .*none: No such file"):
         protection(flags(key_file=tmp_path / "none"))
-    with pytest.raises(ConfigError, match="at least 8 bytes"):
+    with pytest.raises(ConfigError, match=r"--key-file \S+short: .* at least 8 bytes"):
         protection(flags(key_file=key_file(tmp_path, "short", "abc\n")))
     with pytest.raises(ConfigError, match="not a certificate"):
         protection(flags(**of(tls) | {"tls_key": other.key}))

@@ -4,6 +4,7 @@ import io
 import re
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 from helpers.round_records import record
@@ -38,6 +39,8 @@ def test_plain_lines_say_what_matters():
     log.validation(3, 2.25, 11)
     assert "round 3/10  loss 2.5000  500 tokens/s  2 workers  2.00 MB sent" in lines[0]
     assert "round 3: validation loss 2.2500 (11 batches)" in lines[1]
+    log.round(replace(record(3, 2.5), workers=1))
+    assert "  1 worker  " in lines[2]
 
 
 def test_the_table_shows_the_newest_state():

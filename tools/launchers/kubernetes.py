@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from shlex import join
 from typing import Any
 
-from pcp.errors import ConfigError, install
+from pcp.errors import ConfigError, counted, install
 from pcp.tools.command import Parser
 from pcp.tools.launchers.output import write
 from pcp.tools.launchers.plan import Plan
@@ -61,7 +61,7 @@ def text(plan: Plan, flags: Namespace) -> str:
         needed += ["# Who may take part is decided by a secret; make it first:"]
         needed += [f"#   {join([*made, f'{plan.name}-protection', *files])}"]
     head = [
-        f"# {plan.name}: a shepherd and {plan.workers} workers.",
+        f"# {plan.name}: a shepherd and {counted(plan.workers, 'worker')}.",
         f"# The claim {flags.claim!r} is mounted at {VOLUME}. Copy there first:",
         *needed,
         f"# Watch it: kubectl port-forward service/{plan.name}-shepherd {WEB_PORT}",

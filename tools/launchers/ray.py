@@ -10,7 +10,7 @@ from contextlib import closing
 from importlib import import_module
 from typing import Any
 
-from pcp.errors import ConfigError, install
+from pcp.errors import ConfigError, counted, install
 from pcp.tools import training_job as jobs
 from pcp.tools import worker
 from pcp.tools.command import Parser
@@ -104,6 +104,7 @@ def _tell_of_shortage(ray: Any, plan: Plan, log) -> None:
     there = int(ray.cluster_resources().get(kind, 0))
     if there < plan.workers:
         log(
-            f"the cluster has {there} {kind}s for {plan.workers} workers: the run "
+            f"the cluster has {counted(there, kind)} for "
+            f"{counted(plan.workers, 'worker')}: the run "
             "begins when more nodes have joined"
         )
