@@ -110,7 +110,7 @@ class Orders:
             return
         if not self._shepherd.rounds.begun:
             raise KeyboardInterrupt
-        self._shepherd.log(f"interrupted: {self._cancel()}; once more: ends at once")
+        self._shepherd.log(f"interrupted: {self._cancel()}; a second signal ends it")
 
     def hold(self) -> bool:
         """Between two rounds: let drained workers go; whether the next one waits."""
