@@ -1,13 +1,14 @@
 """A command's own processes on this machine: one for each rank, which meet."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from pcp.errors import PcpError
+from pcp.errors import PcpError, RuntimeFault
 
 Process = subprocess.Popen[str]
 
@@ -83,3 +84,28 @@ def _end(running: Sequence[Process]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def wait(running: Sequence[Process]) -> None:
+    """Until all have ended well; `RuntimeFault` names the rank that did not."""
+    waiting = dict(enumerate(running))
+    while waiting:
+        for rank, process in list(waiting.items()):
+            try:
+                code = process.wait(0.05)
+            except subprocess.TimeoutExpired:
+                continue
+            if code:
+                raise RuntimeFault(f"rank {rank} {_ending(code)}; the others are ended")
+            del waiting[rank]
+
+
+def _ending(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return f"failed with exit code {code}; its error stands above"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was killed by {name}"

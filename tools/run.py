@@ -22,8 +22,6 @@ shows the calls, exchanges and operations of all of them in one file, which
 https://ui.perfetto.dev opens.
 """
 
-import signal
-import subprocess
 import tempfile
 import zlib
 from argparse import Namespace
@@ -39,7 +37,7 @@ from pcp.bundle import Bundle, Function, Manifest, TensorSpec
 from pcp.errors import RuntimeFault, UsageError, counted, nearest
 from pcp.layout import join
 from pcp.mesh import Mesh
-from pcp.runtime.dtypes import numpy_dtype
+from pcp.runtime.dtypes import bits_dtype, numpy_dtype
 from pcp.tools import processes
 from pcp.tools.command import Parser, run
 from pcp.training import steps
@@ -135,6 +133,11 @@ def _load(path: str, function: Function) -> list[np.ndarray]:
                 f"{path}: {key} has shape {list(given[key].shape)}, not "
                 f"{list(spec.shape)}"
             )
+        if given[key].dtype not in (numpy_dtype(spec.dtype), bits_dtype(spec.dtype)):
+            raise UsageError(
+                f"{path}: {key} holds {given[key].dtype}, the function takes "
+                f"{spec.dtype}"
+            )
     return [given[key] for key in keys]
 
 
@@ -221,7 +224,7 @@ def _train(
         given = dict(zip((t.name for t in data), drawn, strict=True))
     else:
         given = _read(flags.inputs)
-    batches = [steps.batch_of(manifest, given, i) for i in range(flags.steps)]
+    batches = _batches(manifest, given, flags.steps)
     losses = []
     try:
         training.start(flags.seed, given)
@@ -232,6 +235,12 @@ def _train(
         return [np.stack(losses), *training.values()]
     finally:
         training.close()
+
+
+def _batches(
+    manifest: Manifest, given: steps.Arrays, count: int
+) -> list[dict[str, np.ndarray]]:
+    return [steps.batch_of(manifest, given, i) for i in range(count)]
 
 
 def _say_loss(number: int, count: int, loss: np.ndarray) -> None:
@@ -319,6 +328,7 @@ def _parts(
 
 def _everyone(bundle: Bundle, name: str, flags: Namespace) -> int:
     mesh = bundle.manifest.partition_mesh()
+    _check_inputs(bundle.manifest, name, flags)
     with tempfile.TemporaryDirectory(prefix="pcp-run-") as folder:
         outs = [Path(folder) / f"{rank}.npz" for rank in range(mesh.size)]
         _processes(flags, name, outs)
@@ -328,6 +338,14 @@ def _everyone(bundle: Bundle, name: str, flags: Namespace) -> int:
     _save(flags.out, _names(specs), joined)
     _report(flags, joined, f" ({counted(mesh.size, 'process')})")
     return 0
+
+
+def _check_inputs(manifest: Manifest, name: str, flags: Namespace) -> None:
+    """Refuse here, once, what each member would refuse."""
+    if flags.steps is None:
+        _load(flags.inputs, manifest.function(name))
+    elif not flags.inputs.startswith("random:"):
+        _batches(manifest, _read(flags.inputs), flags.steps)
 
 
 def joined_results(
@@ -355,7 +373,7 @@ def _processes(flags: Namespace, name: str, outs: Sequence[Path]) -> None:
 
     hear = partial(print, end="", flush=True)
     with processes.ranks(len(outs), start, ADDRESS, hear) as running:
-        _wait(running)
+        processes.wait(running)
 
 
 def _command(flags: Namespace, name: str, out: Path) -> list[str]:
@@ -369,30 +387,6 @@ def _command(flags: Namespace, name: str, out: Path) -> list[str]:
     command += ["--timeout", str(flags.timeout)]
     command += ["--trace", flags.trace] if flags.trace else []
     return command
-
-
-def _wait(running: Sequence[processes.Process]) -> None:
-    waiting = dict(enumerate(running))
-    while waiting:
-        for rank, process in list(waiting.items()):
-            try:
-                code = process.wait(0.05)
-            except subprocess.TimeoutExpired:
-                continue
-            if code:
-                raise RuntimeFault(f"rank {rank} {_ending(code)}; the others are ended")
-            del waiting[rank]
-
-
-def _ending(code: int) -> str:
-    """How a process ended, in words."""
-    if code >= 0:
-        return f"failed with exit code {code}; its error stands above"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"was killed by {name}"
 
 
 if __name__ == "__main__":

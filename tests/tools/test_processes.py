@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pcp.errors import PcpError
+from pcp.errors import PcpError, RuntimeFault
 from pcp.tools import processes
 
 MEETING = "meeting at "
@@ -56,3 +56,21 @@ def test_who_does_not_listen_holds_nobody_up() -> None:
     code = f"print('{MEETING}here'); print('more')"
     with processes.ranks(1, lambda *_: _python(code), MEETING, hear) as running:
         assert running[0].wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("raise SystemExit(3)", "rank 1 failed with exit code 3"),
+        ("import os; os.kill(os.getpid(), 9)", "rank 1 was killed by SIGKILL"),
+    ],
+)
+def test_the_rank_that_fails_is_named(code: str, says: str) -> None:
+    running = [_python("pass"), _python(code)]
+    try:
+        with pytest.raises(RuntimeFault, match=says):
+            processes.wait(running)
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()

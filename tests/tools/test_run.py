@@ -191,6 +191,10 @@ def test_random_inputs_are_the_same_for_one_seed(trained: Path, tmp_path: Path) 
             {"x": np.zeros((8, 5), np.float32), "w": np.zeros((4, 6), np.float32)},
             "x has shape [8, 5], not [8, 4]",
         ),
+        (
+            {"x": np.zeros((8, 4), np.float32), "w": np.zeros((4, 6))},
+            "w holds float64, the function takes f32",
+        ),
     ],
 )
 def test_wrong_inputs_are_named(
@@ -198,8 +202,9 @@ def test_wrong_inputs_are_named(
 ) -> None:
     np.savez(tmp_path / "in.npz", **tensors)
     flags = ["--inputs", str(tmp_path / "in.npz"), "--out", str(tmp_path / "o.npz")]
-    assert cli.main(["run", str(trained), "--function", "grad", *flags]) == 1
-    assert says in capfd.readouterr().err
+    assert cli.main(["run", str(trained), "--function", "grad", *flags]) == 2
+    (line,) = capfd.readouterr().err.splitlines()  # by no member again
+    assert says in line
 
 
 @pytest.mark.parametrize(
