@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from pcp.errors import ConfigError
+from pcp.runtime.durable import sync_folder
 from pcp.runtime.file_lock import hold
 
 
@@ -63,16 +64,7 @@ def _counted(path: Path) -> int:
             file.flush()
             os.fsync(file.fileno())
         os.replace(scratch, path)
-        _settle(path.parent)
+        sync_folder(path.parent)
     except (OSError, ValueError) as error:
         raise ConfigError(f"the coordinator's state {path}: {error}") from error
     return count
-
-
-def _settle(folder: Path) -> None:
-    """What is renamed in it is on the disk then."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pcp.errors import StateMismatch
+from pcp.runtime.durable import sync_folder
 from pcp.training import tensors
 from pcp.training.tensors import Arrays
 
@@ -104,7 +105,7 @@ def _write_all(folder: Path, checkpoint: Checkpoint) -> None:
             "sha256": hashlib.sha256(content).hexdigest(),
         }
     _write(folder / SUMS, json.dumps(sums, indent=1).encode())
-    _sync_folder(folder)
+    sync_folder(folder)
 
 
 def _put(hidden: Path, final: Path) -> None:
@@ -113,7 +114,7 @@ def _put(hidden: Path, final: Path) -> None:
     if final.exists():  # the same round again, after a rewind
         final.rename(replaced)
     hidden.rename(final)
-    _sync_folder(final.parent)
+    sync_folder(final.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
 
@@ -199,14 +200,6 @@ def _write(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
     except OSError as error:  # a full disk does not say where
         raise OSError(error.errno, error.strerror, str(path)) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _read(path: Path) -> bytes:
