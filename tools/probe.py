@@ -29,6 +29,7 @@ from pcp.compiler.targets import find
 from pcp.errors import ConfigError, RuntimeFault, UsageError
 from pcp.tools import processes
 from pcp.tools.command import Parser, run
+from pcp.training.supervisor import ending
 
 PROG = "pcp probe"
 ADDRESS = "pcp probe: meeting at "
@@ -210,7 +211,7 @@ def _everyone(argv: Sequence[str], flags: Namespace) -> None:
             out, _ = running[0].communicate(timeout=20 * flags.timeout)
             for rank, process in enumerate(running):
                 if code := process.wait(flags.timeout):
-                    raise RuntimeFault(f"rank {rank} failed with exit code {code}")
+                    raise RuntimeFault(f"rank {rank} {ending(code)}")
         except subprocess.TimeoutExpired as error:
             raise RuntimeFault("a probing process did not end in time") from error
         print(out, end="")

@@ -1,7 +1,6 @@
 """A command's own processes on this machine: one for each rank, which meet."""
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -9,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from pcp.errors import PcpError, RuntimeFault
+from pcp.training.supervisor import ending
 
 Process = subprocess.Popen[str]
 
@@ -96,16 +96,8 @@ def wait(running: Sequence[Process]) -> None:
             except subprocess.TimeoutExpired:
                 continue
             if code:
-                raise RuntimeFault(f"rank {rank} {_ending(code)}; the others are ended")
+                raise RuntimeFault(
+                    f"rank {rank} {ending(code)}, and what it said stands above; "
+                    "the others are ended"
+                )
             del waiting[rank]
-
-
-def _ending(code: int) -> str:
-    """How a process ended, in words."""
-    if code >= 0:
-        return f"failed with exit code {code}; its error stands above"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"was killed by {name}"

@@ -4,8 +4,8 @@ import os
 import signal
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -62,13 +62,7 @@ def _main(argv: Sequence[str]) -> int:
     resume = flags.resume or experiment.should_resume
     folder, known = jobs.run_folder(experiment, resume=resume, where=flags.run)
     screen = {"plain": flags.no_dashboard, "web": flags.web}
-    with (
-        interrupts.told(folder),
-        interrupts.on_signals(interrupts.at_once),
-        jobs.discarded_unless_begun(folder),
-        interrupts.no_compiler_left(),
-        closing(watch(experiment, folder, **screen)) as observer,
-    ):
+    with watched(experiment, folder, **screen) as observer:
         shepherd = Shepherd(
             experiment,
             folder,
@@ -111,6 +105,25 @@ def _web_address(text: str) -> tuple[str, int] | None:
     if not port.isdecimal() or int(port) > MAX_PORT:
         raise ArgumentTypeError(f"expected [HOST:]PORT or off, not {text!r}")
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+@contextmanager
+def watched(
+    experiment: Experiment, folder: RunFolder, **screen: Any
+) -> Iterator[Fanout]:
+    """What surrounds a run's shepherd: who watches (`watch`), and a good end.
+
+    A signal says what is left of the run; no compiler outlives the block, and no
+    folder of a run that never began.
+    """
+    with (
+        interrupts.told(folder),
+        interrupts.on_signals(interrupts.at_once),
+        jobs.discarded_unless_begun(folder),
+        interrupts.no_compiler_left(),
+        closing(watch(experiment, folder, **screen)) as observer,
+    ):
+        yield observer
 
 
 def watch(

@@ -14,7 +14,7 @@ from pcp.tools.protection import (
     protection,
     protection_arguments,
 )
-from pcp.tools.shepherd import add_web, conclude, watch
+from pcp.tools.shepherd import add_web, conclude, watched
 from pcp.training import metrics
 from pcp.training.ending import Outcome
 from pcp.training.node_manager import NodeManager
@@ -70,13 +70,7 @@ def _main(argv: Sequence[str]) -> int:
     resume = flags.resume or experiment.should_resume
     folder, _ = jobs.run_folder(experiment, resume=resume, where=flags.run)
     screen = {"plain": flags.no_dashboard, "web": flags.web}
-    with (
-        interrupts.told(folder),
-        interrupts.on_signals(interrupts.at_once),
-        jobs.discarded_unless_begun(folder),
-        interrupts.no_compiler_left(),
-        closing(watch(experiment, folder, **screen)) as observer,
-    ):
+    with watched(experiment, folder, **screen) as observer:
         shepherd = Shepherd(
             experiment,
             folder,

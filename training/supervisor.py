@@ -118,7 +118,7 @@ class Supervisor:
                 pause = self._policy.first_pause
                 self._crashes.clear()
             self._count_crash(code)
-            self._log(f"{_how(code)}; starting it again in {pause:.1f} s")
+            self._log(f"the child {ending(code)}; starting it again in {pause:.1f} s")
             if self._stopping.wait(pause):
                 return code
             pause = min(self._policy.longest_pause, 2 * pause)
@@ -157,16 +157,17 @@ class Supervisor:
         if full and now - self._crashes[0] < policy.within:
             raise RuntimeFault(
                 f"{' '.join(self._command)}: {policy.crashes} crashes within "
-                f"{policy.within:g} s ({_how(code)}); giving up. Its own messages "
-                "say what is wrong"
+                f"{policy.within:g} s (the child {ending(code)}); giving up. Its own "
+                "messages say what is wrong"
             )
 
 
-def _how(code: int) -> str:
+def ending(code: int) -> str:
+    """How a process ended, by its return code; negative is a signal."""
     if code >= 0:
-        return f"the child ended with exit code {code}"
+        return f"ended with exit code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return f"the child was killed by {name}"
+    return f"was killed by {name}"

@@ -61,7 +61,7 @@ def test_who_does_not_listen_holds_nobody_up() -> None:
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        ("raise SystemExit(3)", "rank 1 failed with exit code 3"),
+        ("raise SystemExit(3)", "rank 1 ended with exit code 3"),
         ("import os; os.kill(os.getpid(), 9)", "rank 1 was killed by SIGKILL"),
     ],
 )

@@ -6,7 +6,6 @@ on: Ray is the supervisor, also of machines. pcp must be installed on the cluste
 """
 
 from argparse import Namespace
-from contextlib import closing
 from importlib import import_module
 from typing import Any
 
@@ -16,7 +15,7 @@ from pcp.tools import worker
 from pcp.tools.command import Parser
 from pcp.tools.launchers.plan import Plan
 from pcp.tools.protection import protection
-from pcp.tools.shepherd import conclude, watch
+from pcp.tools.shepherd import conclude, watched
 from pcp.training.run_folder import RunFolder
 from pcp.training.shepherd import Shepherd
 
@@ -57,10 +56,7 @@ def _train(ray: Any, plan: Plan, flags: Namespace) -> int:
     host = flags.listen or ray.util.get_node_ip_address()
     folder = RunFolder.at(plan.run, plan.experiment)
     screen = {"plain": True, "web": ("127.0.0.1", 0)}
-    with (
-        jobs.discarded_unless_begun(folder),
-        closing(watch(plan.experiment, folder, **screen)) as observer,
-    ):
+    with watched(plan.experiment, folder, **screen) as observer:
         shepherd = Shepherd(
             plan.experiment,
             folder,
