@@ -15,11 +15,10 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.hlo_indexing import Windows
 from pcp.passes.base import Pass
 from pcp.passes.fold import evaluate
+from pcp.passes.ranges import piece
 from pcp.passes.rewriting import (
     before,
-    defining,
     functions,
-    integer,
     operations,
     sweep,
 )
@@ -129,16 +128,10 @@ def batched(
 
 def component(indices: Value, vector: int, k: int) -> Value:
     """Component k of each index vector, where these lie along dimension `vector`."""
+    indices, k = piece(indices, vector, k)
     shape = list(hlo.shape_of(indices))
     if vector == len(shape) or shape[vector] == 1:
         return indices
-    joined = defining(indices, "concatenate")
-    if joined is not None and integer(joined, "dimension") == vector:
-        for piece in joined.operands:
-            size = hlo.shape_of(piece)[vector]
-            if k < size:
-                return component(piece, vector, k)
-            k -= size
     start, limit = [0] * len(shape), shape
     start[vector], limit[vector] = k, k + 1
     return hlo.slice_(indices, start, limit)

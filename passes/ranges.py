@@ -45,18 +45,25 @@ def _bounds(value: ir.Value, depth: int, seen: Seen) -> Interval | None:
     return found
 
 
+def piece(x: ir.Value, dimension: int, index: int) -> tuple[ir.Value, int]:
+    """What holds position `index` along `dimension` of joined tensors, and where."""
+    joined = defining(x, "concatenate")
+    if joined is None or integer(joined, "dimension") != dimension:
+        return x, index
+    for operand in joined.operands:
+        size = hlo.shape_of(operand)[dimension]
+        if index < size:
+            return piece(operand, dimension, index)
+        index -= size
+    return x, index
+
+
 def component(indices: ir.Value, dimension: int, index: int) -> Interval | None:
     """Bounds on `indices` at position `index` along `dimension`.
 
     A `dimension` one past the last means that the indices are scalars.
     """
-    op = defining(indices, "concatenate")
-    if op is not None and integer(op, "dimension") == dimension:
-        for operand in op.operands:
-            size = hlo.shape_of(operand)[dimension]
-            if index < size:
-                return component(operand, dimension, index)
-            index -= size
+    indices, index = piece(indices, dimension, index)
     if (op := defining(indices, "broadcast_in_dim")) is not None:
         dims = ints(op, "broadcast_dimensions")
         if dimension in dims:
