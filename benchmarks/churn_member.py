@@ -147,6 +147,8 @@ class Member:
     ) -> None:
         self.job, self.name, self.state = job, name, state
         self.finish = finish
+        self.compared = False
+        """Whether this life has agreed with a group; what it brings is older."""
 
     def work(self, comm: ElasticCommunicator) -> None:
         """Until it is told to end and all others are too."""
@@ -180,7 +182,8 @@ class Member:
         """A newcomer gets the state; who was in the last group has the same as all.
 
         A member that was stopped while others went on has not, and knows an older
-        epoch.
+        epoch. One that joins anew was taken for dead: it may have been so in the very
+        epoch that the others come from, and what they did there without it is theirs.
         """
         revision = int(self.state.arrays["done"].sum())
         report = comm.param_sync(
@@ -189,9 +192,10 @@ class Member:
             source="elected",
             timeout=self.job.limit,
         )
-        if report.updated and "epoch" not in report.updated:
+        if self.compared and report.updated and "epoch" not in report.updated:
             wrong(f"in epoch {comm.epoch} it had other {report.updated}")
         self.state.arrays["epoch"][0] = comm.epoch
+        self.compared = True
         say("agreed", epoch=comm.epoch, source=report.source)
 
     def reduce(self, comm: ElasticCommunicator, numbers: list[int], counts: bool):

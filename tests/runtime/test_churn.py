@@ -1,5 +1,7 @@
 """Real processes killed, stopped and cut off at random moments (`benchmarks/churn`)."""
 
+from collections import namedtuple
+
 import pytest
 from helpers.repository import ROOT
 
@@ -109,6 +111,32 @@ def test_who_hangs_alone_is_found_while_the_others_go_on(churn, monkeypatch) -> 
     injector.members.append(quiet)
     injector._look_for_silent()
     assert injector.report.violations == ["m0.0 said nothing for 130 s"]
+
+
+def test_who_joins_anew_may_have_other_state_and_who_stayed_may_not(
+    churn, monkeypatch
+) -> None:
+    """Taken for dead in the epoch that the others come from, it lacks what they did."""
+    import churn_member
+
+    class Comm:
+        epoch = 5
+        names = ("a.0", "b.1")
+
+        def param_sync(self, arrays, **_):
+            return Report(("done", "sums", "weights"), 0)
+
+    Report = namedtuple("Report", "updated source")
+    said: list[str] = []
+    monkeypatch.setattr(churn_member, "wrong", said.append)
+    state = churn_member.State(4)
+    state.arrays["epoch"][0] = 4  # in which b.0 was lost to the others
+    member = churn_member.Member(None, "b.1", state, None)
+    member.job = namedtuple("Job", "limit")(1.0)
+    member.agree(Comm())
+    assert not said
+    member.agree(Comm())
+    assert said == ["in epoch 5 it had other ('done', 'sums', 'weights')"]
 
 
 def test_operands_tell_who_is_in_a_sum(churn) -> None:
