@@ -6,6 +6,7 @@ over events. A connection that sends garbage, or takes its messages too slowly,
 is closed; nothing it does reaches another one.
 """
 
+import logging
 import queue
 import socket
 import threading
@@ -13,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pcp.errors import ConfigError, PeerLost, ProtocolError, Timeout
+from pcp.errors import ConfigError, PeerLost, ProtocolError, RuntimeFault, Timeout
 from pcp.runtime import transport
+from pcp.runtime.door import EXHAUSTED_SECONDS
 from pcp.runtime.keys import Gate, checked
 from pcp.runtime.protection import Protection
 from pcp.runtime.transport import Wire
@@ -26,6 +28,7 @@ MAX_CONNECTIONS = 1024
 MAX_STRANGERS = 128  # connections that have not said anything yet
 _BACKLOG = 512  # messages a peer may leave unread before it counts as stuck
 _SILENCE = 3600.0  # the shepherd judges silence by heartbeats, not by this
+_log = logging.getLogger("pcp.training")
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,7 @@ class Hub:
         self._protection = protection
         self.events: queue.Queue[Event] = queue.Queue()
         self._listener = _listen(host, port)
+        self._closing = threading.Event()
         self._connections: list[Connection] = []
         self.port: int = self._listener.getsockname()[1]
         self._thread = threading.Thread(target=self._accept, daemon=True, name="hub")
@@ -176,6 +180,7 @@ class Hub:
 
     def close(self) -> None:
         """Stop listening and close every connection once its messages are out."""
+        self._closing.set()
         try:
             self._listener.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -187,11 +192,18 @@ class Hub:
             connection._over.wait(2.0)
 
     def _accept(self) -> None:
-        while True:
+        while not self._closing.is_set():
             try:
-                sock, _ = self._listener.accept()
-            except OSError:
-                return  # closed
+                arrival = transport.accept(self._listener)
+            except RuntimeFault as fault:
+                if self._closing.is_set():
+                    return
+                _log.warning("%s", fault)
+                self._closing.wait(EXHAUSTED_SECONDS)
+                continue
+            if arrival is None:
+                continue  # who came has gone
+            sock, _ = arrival
             if not self._has_room():
                 sock.close()
                 continue
@@ -208,10 +220,6 @@ class Hub:
 
     def _wire(self, sock: socket.socket) -> Wire:
         """The socket, or what encrypts over it; the reader's thread shakes hands."""
-        try:
-            transport.tune(sock)
-        except OSError:
-            pass  # gone already; whoever reads from it will notice
         tls = self._protection.tls
         return sock if tls is None else tls.serve(sock)
 

@@ -4,6 +4,8 @@ import socket
 
 from helpers.worlds import eventually
 
+from pcp.errors import RuntimeFault
+from pcp.runtime import transport
 from pcp.training import hub as hubs
 from pcp.training.channel import connect
 from pcp.training.hub import Hub, Received
@@ -42,3 +44,30 @@ def test_silent_strangers_keep_nobody_out(monkeypatch) -> None:
         hub.close()
         for stranger in strangers:
             stranger.close()
+
+
+def test_a_hub_without_descriptors_waits_and_lets_in_who_came(
+    monkeypatch, caplog
+) -> None:
+    """For ever deaf to newcomers after one failed accept: nobody would know why."""
+    monkeypatch.setattr(hubs, "EXHAUSTED_SECONDS", 0.05)
+    real, left = transport.accept, [2]
+
+    def exhausted(listener: socket.socket):
+        if left[0]:
+            left[0] -= 1
+            raise RuntimeFault("there are too many open files")
+        return real(listener)
+
+    monkeypatch.setattr(transport, "accept", exhausted)
+    hub = Hub("127.0.0.1", 0)
+    try:
+        newcomer = connect("127.0.0.1", hub.port, 5)
+        newcomer.send(StatusQuery())
+        assert isinstance(hub.next(10), Received)
+        assert caplog.text.count("too many open files") == 2
+        newcomer.close()
+    finally:
+        hub.close()
+    hub._thread.join(5)
+    assert not hub._thread.is_alive()
