@@ -22,6 +22,7 @@ from pcp.runtime.agent import Agent
 from pcp.runtime.coordinator import MAX_CONTROL, greeting
 from pcp.runtime.endpoint import Endpoint
 from pcp.runtime.framing import Frame, Header, Kind, json_payload, parse_json, text
+from pcp.runtime.impatience import Impatience
 from pcp.runtime.tcp import TcpLink
 from pcp.runtime.transport import Link
 
@@ -162,6 +163,7 @@ class Coordination:
 
     def _redial(self, deadline: float, pause: float = 0.0) -> None:
         """Try until somebody listens there. In a thread of its own."""
+        impatience = Impatience("coordinator")
         while not self._closed.wait(pause):
             pause = _REDIAL_SECONDS
             left = deadline - time.monotonic()
@@ -179,6 +181,7 @@ class Coordination:
                         PeerLost(f"no coordinator at {self.address}: {error}")
                     )
                     return
+                impatience.failed(error, deadline)
                 continue
             self._loop.call(self._adopt, sock)
             return

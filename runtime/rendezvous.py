@@ -24,6 +24,7 @@ from pcp.runtime.framing import (
     parse_json,
     text,
 )
+from pcp.runtime.impatience import Impatience
 from pcp.runtime.striping import Streams
 from pcp.runtime.tcp import TcpLink
 from pcp.runtime.transport import Link
@@ -201,6 +202,7 @@ def _reach(
     address: str, deadline: float, key: keys.Key, tls: "Tls | None"
 ) -> transport.Wire:
     """Dial until somebody listens there."""
+    impatience = Impatience("rank 0")
     while True:
         try:
             left = max(0.05, deadline - time.monotonic())
@@ -210,6 +212,7 @@ def _reach(
                 raise Timeout(
                     f"nobody hosts the rendezvous at {address}; start rank 0 ({error})"
                 ) from error
+            impatience.failed(error, deadline)
             time.sleep(_RETRY_SECONDS)
 
 
