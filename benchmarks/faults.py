@@ -42,6 +42,10 @@ SETTLED = 10.0
 """Seconds a process lives before it is killed: a crash loop would be slowed down."""
 
 
+STALL_SECONDS = 4 * DEADLINE
+"""Longest time without a commit: a shepherd and the last holders may die together."""
+
+
 def storm(flags: argparse.Namespace) -> None:
     """Kills in all states of the protocol."""
     plan = ["worker"] * flags.kills + ["shepherd"] * flags.shepherds
@@ -70,6 +74,7 @@ def storm(flags: argparse.Namespace) -> None:
         if done:
             run.finish()
         assert longest <= DEADLINE, "a round is late"
+        assert gap <= STALL_SECONDS, "nothing was committed for too long"
 
 
 def _strike(run: Run, plan: list[str], parts: Parts, flags: argparse.Namespace) -> bool:

@@ -12,7 +12,7 @@ from pcp.errors import StateMismatch
 from pcp.training import tensors
 from pcp.training.contract import Trainer
 from pcp.training.leases import Range
-from pcp.training.protocol import Commit, Prepared
+from pcp.training.protocol import Commit, Prepared, Ready
 from pcp.training.state import INNER, OWN, PRIVATE, moved, prefixed
 from pcp.training.tensors import Arrays
 
@@ -105,6 +105,13 @@ class Holding:
                 "digest": tensors.digest(held) if held else None,
                 "prepared": self.prepared,
             }
+
+    def ready(self) -> Ready:
+        """What is held, for a shepherd that may believe something else."""
+        if self.committed is None:
+            raise StateMismatch("this worker holds no committed state yet")
+        digest = tensors.digest(self.trainer.shared)
+        return Ready(round=self.committed, digest=digest)
 
     def snapshot(self) -> tuple[int, Arrays]:
         """The committed state and what is this worker's own, for who fetches it."""

@@ -234,6 +234,7 @@ class Replay:
         if not 0 <= to <= p.committed or held or p.late:
             raise StateMismatch(f"ledger: a rewind to round {to} from {p.committed}")
         p.consumed = {r: ranges for r, ranges in p.consumed.items() if r <= to}
+        p.digests = {r: digest for r, digest in p.digests.items() if r <= to}
         p.spent = merged(p.used())
         p.committed, p.digest = to, p.digests.get(to)
 

@@ -6,7 +6,7 @@
                                                 or Refused
                        ◄──────────────────────  Restore(round, source)
       (fetches the committed state from a veteran)
-      Ready            ──────────────────────►
+      Ready(round, digest) ──────────────────►
                        ◄──────────────────────  RoundStart(round, epoch, lease)
       (inner steps)
       Computed         ──────────────────────►  who is slow may be left out
@@ -40,7 +40,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from pcp.errors import ProtocolError
 
-VERSION = 3
+VERSION = 4
 """Of this protocol; a `Hello` with another one is refused."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -139,10 +139,15 @@ class Restore(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """The worker holds a state and can take part in the next round."""
+    """The worker holds the state of `round`, and can take part in the next one.
+
+    Said after a `Restore`, after it caught up with its group, which a shepherd does
+    not see, and in answer to the order of a round that it has already.
+    """
 
     kind: Literal["ready"] = "ready"
     round: Count
+    digest: Digest
 
 
 class Lacking(Message, frozen=True):

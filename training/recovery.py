@@ -81,9 +81,16 @@ class Recovery:
         if prepared and prepared.round == progress.committed:
             if prepared.digest == progress.digest:
                 return prepared.round  # our welcome told it to adopt that
-        if committed is None or committed == 0:
-            return committed
-        return committed if progress.digests.get(committed) == hello.digest else None
+        if committed is None or not self.holds(committed, hello.digest):
+            return None
+        return committed
+
+    def holds(self, round_: int, digest: str | None) -> bool:
+        """Whether this is a state of the run's history, as the ledger has it."""
+        # The state before the first round is made from a seed, or loaded.
+        return (
+            not round_ or self._shepherd.ledger.progress.digests.get(round_) == digest
+        )
 
     def judge(self, member: Member) -> None:
         """Decide where a worker that waits for a state gets it, if that is known."""
@@ -253,6 +260,9 @@ class Recovery:
                 f"nobody holds round {progress.committed} any more: back to {best}"
             )
             shepherd.ledger.append("rewind", to=best, reason="state lost")
+            for member in shepherd.roster.ready():
+                if (member.committed or 0) > best:
+                    member.state, member.committed = WAITING, None
             shepherd.renew_pool()
             shepherd.end.begun = False  # there are rounds to make again
         else:

@@ -109,7 +109,11 @@ class RoundRunner:
     def attempt(self, order: RoundStart) -> None:
         """Do what an order asks; report, rather than raise, a failed exchange."""
         holding = self._holding
-        if holding.committed is None or order.round <= holding.committed:
+        if holding.committed is None:
+            return
+        if order.round <= holding.committed:
+            # It came late, or the run went back while this worker was ahead of it.
+            self._send(holding.ready())
             return
         prepared = holding.prepared
         if prepared and (prepared.round, prepared.epoch) == (order.round, order.epoch):
@@ -204,12 +208,15 @@ class RoundRunner:
         comm.timeout = self.patience
         self._comm, self._counted = comm, (0, 0)
         holding, before = self._holding, order.round - 1
+        held = holding.committed
         state = self._newest_state(order)
         report = comm.param_sync(state, revision=before, source=0)
         if report.updated and not order.carried:
             self._log(f"caught up with round {before} inside the group")
         if report.updated or holding.committed != before:
             self._take(order, state)
+        if holding.committed != held:
+            self._send(holding.ready())
         return comm
 
     def _take(self, order: RoundStart, state: Arrays) -> None:

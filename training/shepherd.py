@@ -32,7 +32,7 @@ from pcp.training.ending import Ending, Outcome
 from pcp.training.experiment import Experiment
 from pcp.training.hub import Connection, Done, Event, Hub, Lost, Received
 from pcp.training.ledger import Ledger
-from pcp.training.members import READY, RESTORING, WAITING, Member, Roster
+from pcp.training.members import COMPILING, READY, RESTORING, WAITING, Member, Roster
 from pcp.training.metrics import Observer
 from pcp.training.orders import WILDCARDS, Orders, write_control
 from pcp.training.own_clocks import OwnClocks
@@ -292,8 +292,19 @@ class Shepherd:
         self.rounds.meets = meets_inside(manifest)
 
     def _on_ready(self, member: Member, message: Ready) -> None:
-        if member.state == RESTORING:
-            member.state, member.committed = READY, message.round
+        if member.state == COMPILING:
+            return  # said before its connection broke: its hello says more
+        if not self._recovery.holds(message.round, message.digest):
+            self.log(
+                f"worker {member.index} holds a state of round {message.round} that "
+                "this run has left: it takes another"
+            )
+            self.rounds.lost(member)
+            member.state, member.committed = WAITING, None
+            return
+        restored = member.state == RESTORING
+        member.state, member.committed = READY, message.round
+        if restored:
             self.ledger.append(
                 "joined",
                 sync=False,  # it counts with the round that the worker takes part in

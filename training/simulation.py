@@ -218,7 +218,7 @@ class Modelled:
         seconds *= max(_JITTER_FLOOR, rng.gauss(1.0, world.jitter))
         if self._committed != order.round - 1:
             seconds += world.joining_seconds()
-            self._committed = order.round - 1
+            self._restored(order.round - 1)
         self._seconds = seconds
         self._later(seconds, lambda: self._stepped(wanted))
 
@@ -255,7 +255,7 @@ class Modelled:
             Prepared(
                 round=order.round,
                 epoch=order.epoch,
-                digest=hashlib.sha256(str(order.round).encode()).hexdigest(),
+                digest=_digest(order.round),
                 loss=0.0,
                 loss_first=0.0,
                 steps=order.steps,
@@ -293,7 +293,7 @@ class Modelled:
 
     def _restored(self, reached: int) -> None:
         self._committed = reached
-        self._tell(Ready(round=reached))
+        self._tell(Ready(round=reached, digest=_digest(reached)))
 
     def _tell(self, message: Message) -> None:
         event = Received(self.wire, message)  # pyright: ignore[reportArgumentType]
@@ -416,3 +416,7 @@ def _figures(
         goodput=made * world.step_seconds / (world.workers * seconds),
         deaths=hub.deaths,
     )
+
+
+def _digest(round_: int) -> str:
+    return hashlib.sha256(str(round_).encode()).hexdigest()

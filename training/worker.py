@@ -42,7 +42,6 @@ from pcp.training.protocol import (
     Lacking,
     Learn,
     Message,
-    Ready,
     Restore,
     RoundStart,
     Shutdown,
@@ -296,7 +295,7 @@ class Worker:
         self._holding.hold(reached)
         seconds = time.monotonic() - began
         self._log(f"joined with the state of round {reached} ({seconds:.2f} s)")
-        self._link.send(Ready(round=reached))
+        self._link.send(self._holding.ready())
 
     def _fetch(self, source: str) -> tuple[int, Arrays] | None:
         for attempt in range(_RESTORE_ATTEMPTS):

@@ -38,7 +38,7 @@ MESSAGES = [
     ),
     protocol.Refused(reason="no"),
     protocol.Restore(round=3, source=None),
-    protocol.Ready(round=3),
+    protocol.Ready(round=3, digest="0" * 64),
     protocol.Lacking(round=3),
     protocol.RoundStart(
         round=1,
