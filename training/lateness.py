@@ -26,8 +26,8 @@ from pcp.training.attempt import Attempt
 from pcp.training.bundles import on_own_clocks
 from pcp.training.experiment import Experiment
 from pcp.training.leases import Range
-from pcp.training.ledger import Progress
 from pcp.training.members import Member
+from pcp.training.progress import Progress
 from pcp.training.protocol import Computed
 
 if TYPE_CHECKING:

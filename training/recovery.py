@@ -88,9 +88,7 @@ class Recovery:
     def holds(self, round_: int, digest: str | None) -> bool:
         """Whether this is a state of the run's history, as the ledger has it."""
         # The state before the first round is made from a seed, or loaded.
-        return (
-            not round_ or self._shepherd.ledger.progress.digests.get(round_) == digest
-        )
+        return not round_ or self._shepherd.ledger.digest(round_) == digest
 
     def judge(self, member: Member) -> None:
         """Decide where a worker that waits for a state gets it, if that is known."""
@@ -275,7 +273,7 @@ class Recovery:
         return max([0, *known])
 
     def _check(self, saved: Checkpoint) -> None:
-        expected = self._shepherd.ledger.progress.digests.get(saved.round)
+        expected = self._shepherd.ledger.digest(saved.round)
         if tensors.digest(shared_of(saved)) != expected:
             raise StateMismatch(
                 f"the checkpoint of round {saved.round} in "

@@ -300,7 +300,7 @@ class Replay:
         """What is said to members whose steps were made from an older state."""
         progress = self._state.progress
         if progress.own_clocks:
-            before = progress.digests.get(round_ - 1)
+            before = progress.history.digest(round_ - 1)
             source = self._holder(round_ - 1, before)
             return {"carried": True, "source": source, "digest": before}
         if name not in self._late:
