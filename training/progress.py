@@ -27,6 +27,8 @@ class Progress:
     """Of the state after the committed round."""
     epoch: int = 0
     """The highest epoch any group was formed for."""
+    members: list[str] = field(default_factory=list)
+    """Of that group: what it prepares has a part of each of them in it."""
     history: History = field(default_factory=History)
     """The committed rounds."""
     spent: list[Range] = field(default_factory=list)
@@ -87,7 +89,7 @@ class Replay:
             if known != ranges or (p.own_clocks and name not in p.outstanding):
                 raise StateMismatch(f"ledger: the lease of {name} changed in its round")
         self._hold({**p.outstanding, **granted})
-        p.epoch = record["epoch"]
+        p.epoch, p.members = record["epoch"], list(granted)
 
     def _hold(self, leases: Leases) -> None:
         """These are outstanding now; `StateMismatch` for a sample given out twice."""

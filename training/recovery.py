@@ -190,6 +190,8 @@ class Recovery:
         shepherd, progress = self._shepherd, self._shepherd.ledger.progress
         if shepherd.rounds.own_clocks:
             return False  # a push that was prepared is simply merged again
+        if set(progress.outstanding) != set(progress.members):
+            return False  # it has a part in it whose lease was taken back since
         prepared: dict[str, Prepared] = {}
         for name in progress.outstanding:
             member = shepherd.roster[name] if name in shepherd.roster else None

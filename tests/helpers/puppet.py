@@ -18,10 +18,30 @@ def digest_of(round_: int, branch: str = "") -> str:
     return hashlib.sha256(f"{round_}{branch}".encode()).hexdigest()
 
 
+def prepared(
+    round_: int, epoch: int, steps: int, branch: str = ""
+) -> protocol.Prepared:
+    """What who is done with a round says."""
+    return protocol.Prepared(
+        round=round_,
+        epoch=epoch,
+        digest=digest_of(round_, branch),
+        loss=1.0,
+        loss_first=1.0,
+        steps=steps,
+        tokens=steps,
+        bytes_sent=0,
+        bytes_received=0,
+        compute_seconds=0.1,
+        exchange_seconds=0.1,
+    )
+
+
 class Puppet:
     """Says hello, and is alive from then on."""
 
-    def __init__(self, port: int, name: str) -> None:
+    def __init__(self, port: int, name: str, **held: Any) -> None:
+        """`held` is what its hello says that it holds."""
         self._channel = connect("127.0.0.1", port, 5)
         self._sending = threading.Lock()
         self._over = threading.Event()
@@ -33,6 +53,7 @@ class Puppet:
                 backend="cpu",
                 device="local-task",
                 address="127.0.0.1:9",
+                **held,
             )
         )
         welcome: Any = self.hears("welcome")
@@ -61,21 +82,7 @@ class Puppet:
     def prepares(self, order: protocol.RoundStart, branch: str = "") -> None:
         """Be done with a round."""
         self._say(protocol.Computed(round=order.round, epoch=order.epoch))
-        self._say(
-            protocol.Prepared(
-                round=order.round,
-                epoch=order.epoch,
-                digest=digest_of(order.round, branch),
-                loss=1.0,
-                loss_first=1.0,
-                steps=order.steps,
-                tokens=order.steps,
-                bytes_sent=0,
-                bytes_received=0,
-                compute_seconds=0.1,
-                exchange_seconds=0.1,
-            )
-        )
+        self._say(prepared(order.round, order.epoch, order.steps, branch))
 
     def makes(self, round_: int) -> None:
         """A round that it is alone in."""

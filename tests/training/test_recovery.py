@@ -3,15 +3,18 @@
 import gc
 import weakref
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime
 from typing import Any
 
 import pytest
-from helpers.puppet import Puppet
+from helpers.puppet import Puppet, prepared
 from helpers.training_runs import experiment, run, start_shepherd, start_worker
 from helpers.worlds import eventually
 
 from pcp.training import recovery
-from pcp.training.ledger import read
+from pcp.training.ledger import Ledger, read
+from pcp.training.run_folder import RunFolder
 
 
 def test_a_checkpoint_is_let_go_when_the_run_has_left_it_behind(tmp_path, monkeypatch):
@@ -58,11 +61,7 @@ def pair(tmp_path) -> Iterator[tuple[Any, Puppet, Puppet]]:
     first.hears("round_start")
     second.hears("round_start")
     yield shepherd, first, second
-    shepherd.watch_over(_end)
-    with pytest.raises(KeyboardInterrupt):
-        thread.finish()
-    for puppet in (first, second):
-        puppet.dies()
+    _ended(shepherd, thread, (first, second))
 
 
 def _end() -> None:
@@ -101,6 +100,39 @@ def test_a_state_of_another_history_is_not_taken_for_the_same_round(pair):
     first.makes(3)
     assert second.hears("round_start").round == 4
     assert not _rewinds(shepherd)
+
+
+def test_what_was_prepared_with_somebody_whose_lease_went_back_is_made_again(tmp_path):
+    """The last shepherd took a lease back, and died before it said so to the others.
+
+    Drawn schedules found it: the state had a part in it that the ledger did not have.
+    """
+    exp = experiment(tmp_path, workers=1)
+    folder = RunFolder.create(exp, datetime(2026, 1, 1))
+    shepherd, _, thread = start_shepherd(exp, folder, workers=2)
+    crew = [Puppet(shepherd.port, name) for name in "ab"]
+    for puppet in crew:
+        puppet.restores()
+    orders = [puppet.hears("round_start") for puppet in crew]
+    _ended(shepherd, thread, crew)
+    with closing(Ledger(folder.ledger)) as ledger:
+        assert [*ledger.progress.outstanding] == ["a", "b"]
+        ledger.append("returned", round=1, worker="b")
+    shepherd, _, thread = start_shepherd(exp, folder, workers=1)
+    done = prepared(1, orders[0].epoch, orders[0].steps)
+    a = Puppet(shepherd.port, "a", run=folder.name, committed=0, prepared=done)
+    order = a.hears("round_start")
+    assert (order.round, order.lease) == (1, orders[0].lease)
+    assert order.epoch > orders[0].epoch
+    _ended(shepherd, thread, [a])
+
+
+def _ended(shepherd, thread, crew) -> None:
+    shepherd.watch_over(_end)
+    with pytest.raises(KeyboardInterrupt):
+        thread.finish()
+    for puppet in crew:
+        puppet.dies()
 
 
 def _rewinds(shepherd) -> list[int]:
