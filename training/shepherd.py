@@ -299,8 +299,7 @@ class Shepherd:
                 f"worker {member.index} holds a state of round {message.round} that "
                 "this run has left: it takes another"
             )
-            self.rounds.lost(member)
-            member.state, member.committed = WAITING, None
+            self._holds_nothing(member)
             return
         restored = member.state == RESTORING
         member.state, member.committed = READY, message.round
@@ -317,7 +316,12 @@ class Shepherd:
             )
 
     def _on_lacking(self, member: Member, message: Lacking) -> None:
-        member.state = WAITING
+        self._holds_nothing(member)
+
+    def _holds_nothing(self, member: Member) -> None:
+        """Nothing of this run, whatever it said before."""
+        self.rounds.lost(member)
+        member.state, member.committed = WAITING, None
 
     def drop(self, member: Member, reason: str) -> None:
         """A member is gone; what it did in this round does not count."""

@@ -295,7 +295,8 @@ class Worker:
         self._holding.hold(reached)
         seconds = time.monotonic() - began
         self._log(f"joined with the state of round {reached} ({seconds:.2f} s)")
-        self._link.send(self._holding.ready())
+        if self._mail.restore is None:  # else it would be taken for the answer to that
+            self._link.send(self._holding.ready())
 
     def _fetch(self, source: str) -> tuple[int, Arrays] | None:
         for attempt in range(_RESTORE_ATTEMPTS):

@@ -79,6 +79,10 @@ class Puppet:
         """Say that it has the state of a round."""
         self._say(protocol.Ready(round=round_, digest=digest_of(round_, branch)))
 
+    def lacks(self, round_: int) -> None:
+        """Say that the state of a round could not be fetched."""
+        self._say(protocol.Lacking(round=round_))
+
     def prepares(self, order: protocol.RoundStart, branch: str = "") -> None:
         """Be done with a round."""
         self._say(protocol.Computed(round=order.round, epoch=order.epoch))

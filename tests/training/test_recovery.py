@@ -102,6 +102,18 @@ def test_a_state_of_another_history_is_not_taken_for_the_same_round(pair):
     assert not _rewinds(shepherd)
 
 
+def test_who_lacks_a_state_after_it_said_that_it_has_one_takes_another(pair):
+    """It had been told twice, over two connections, and said ready after the first.
+
+    Drawn schedules found it: it was taken for a holder for ever, and could do nothing.
+    """
+    _, first, second = pair
+    second.lacks(2)
+    assert second.restores().round == 2
+    first.makes(3)
+    assert second.hears("round_start").round == 4
+
+
 def test_what_was_prepared_with_somebody_whose_lease_went_back_is_made_again(tmp_path):
     """The last shepherd took a lease back, and died before it said so to the others.
 
