@@ -135,11 +135,17 @@ class Recovery:
         saved, shepherd = self._saved, self._shepherd
         if saved is None or saved.round == shepherd.committed:
             return
-        for member in shepherd.roster:
-            if member.state == RESTORING and member.taking["source"] in _OURS:
-                return
+        if self._taken():
+            return
         self._saved = None
         shepherd.endpoint.serve_snapshot(_nothing)
+
+    def _taken(self) -> bool:
+        """Whether somebody is taking what our own endpoint serves, just now."""
+        return any(
+            member.state == RESTORING and member.taking["source"] in _OURS
+            for member in self._shepherd.roster
+        )
 
     def settled(self, ready: Sequence[Member]) -> bool:
         """Whether what was the workers' own in a checkpoint is with somebody.
@@ -152,9 +158,15 @@ class Recovery:
         indices = [member.index for member in ready]
         if saved is None or not saved.workers:
             return True
-        behind = any(member.committed != saved.round for member in ready)
-        if indices == self._parts or (shepherd.rounds.own_clocks and behind):
+        rounds = shepherd.rounds
+        begun = rounds.own_clocks and any(
+            member.committed != saved.round or rounds.busy(member.name)
+            for member in ready
+        )
+        if indices == self._parts or begun:
             return True
+        if self._taken():
+            return False  # or those who take it and those who have it never meet
         shepherd.log(
             f"the checkpoint of {counted(len(saved.workers), 'worker')} is shared out "
             f"among {len(ready)}: what is not sent yet or in flight adds up as before"

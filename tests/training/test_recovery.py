@@ -9,12 +9,22 @@ from typing import Any
 
 import pytest
 from helpers.puppet import Puppet, prepared
-from helpers.training_runs import experiment, run, start_shepherd, start_worker
+from helpers.training_runs import (
+    Watcher,
+    experiment,
+    run,
+    start_shepherd,
+    start_worker,
+)
 from helpers.worlds import eventually
 
 from pcp.training import recovery
-from pcp.training.ledger import Ledger, read
+from pcp.training.checkpoint import Checkpoint
+from pcp.training.ledger import CHECKPOINT, Ledger, read
+from pcp.training.members import READY, RESTORING
+from pcp.training.protocol import Hello
 from pcp.training.run_folder import RunFolder
+from pcp.training.shepherd import Shepherd
 
 
 def test_a_checkpoint_is_let_go_when_the_run_has_left_it_behind(tmp_path, monkeypatch):
@@ -112,6 +122,40 @@ def test_who_lacks_a_state_after_it_said_that_it_has_one_takes_another(pair):
     assert second.restores().round == 2
     first.makes(3)
     assert second.hears("round_start").round == 4
+
+
+def test_shares_are_cut_anew_only_when_nobody_is_taking_one(tmp_path):
+    """Else those who are ready are told to take others, and are never so together.
+
+    Drawn schedules found it, on own clocks: they did that for as long as they were
+    watched, some twenty lines of the ledger a second.
+    """
+    exp = experiment(tmp_path, workers=3)
+    folder = RunFolder.create(exp, datetime(2026, 1, 1))
+    with closing(Shepherd(exp, folder, lambda _: b"", Watcher())) as shepherd:
+        nobody: Any = _Silent()
+        hellos = [Hello.model_construct(worker=name) for name in "abc"]
+        a, b, c = (shepherd.roster.add(nobody, hello, 0.0) for hello in hellos)
+        found = shepherd._recovery
+        found._serve(Checkpoint(0, {}, {}, [{}, {}], [{}, {}]))
+        a.state, a.committed = READY, 0
+        b.state, b.taking = RESTORING, {"source": CHECKPOINT}
+        assert not found.settled([a])
+        assert a.state == READY
+        b.state, b.committed = READY, 0
+        assert found.settled([a, b])
+        c.state, c.committed = READY, 0
+        assert not found.settled([a, b, c])
+        assert {m.state for m in (a, b, c)} == {RESTORING}
+
+
+class _Silent:
+    """A connection to nobody."""
+
+    here = "127.0.0.1"
+
+    def send(self, *contents) -> None:
+        """It is not sent."""
 
 
 def test_what_was_prepared_with_somebody_whose_lease_went_back_is_made_again(tmp_path):
