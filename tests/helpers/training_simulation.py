@@ -316,7 +316,7 @@ class Simulation:
             process.point()
         except Killed:
             with open(said["path"], "ab") as torn:
-                torn.write(line[: self.world.random.randrange(len(line))])
+                torn.write(line[: int(self.world.random.random() * len(line))])
             raise
         appending.append(file, line, **said)
         self.note(f"ledger {line[:-1].decode()[:230]}")
