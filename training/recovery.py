@@ -21,8 +21,8 @@ from pcp.training import tensors
 from pcp.training.attempt import Attempt
 from pcp.training.checkpoint import Checkpoint
 from pcp.training.ledger import CHECKPOINT, SEED, WEIGHTS
-from pcp.training.members import READY, RESTORING, WAITING, Member
-from pcp.training.protocol import Hello, Prepared, Restore
+from pcp.training.members import COMPILING, READY, RESTORING, WAITING, Member
+from pcp.training.protocol import Hello, Lacking, Prepared, Ready, Restore
 from pcp.training.resharding import reshard
 from pcp.training.state import INNER, OUTER, PARAMETER, PRIVATE, REPLICA, prefixed
 from pcp.training.tensors import Arrays
@@ -89,6 +89,41 @@ class Recovery:
         """Whether this is a state of the run's history, as the ledger has it."""
         # The state before the first round is made from a seed, or loaded.
         return not round_ or self._shepherd.ledger.digest(round_) == digest
+
+    def on_ready(self, member: Member, message: Ready) -> None:
+        """A worker says what it holds."""
+        shepherd = self._shepherd
+        if member.state == COMPILING:
+            return  # said before its connection broke: its hello says more
+        if not self.holds(message.round, message.digest):
+            shepherd.log(
+                f"worker {member.index} holds a state of round {message.round} that "
+                "this run has left: it takes another"
+            )
+            self._holds_nothing(member)
+            return
+        restored = member.state == RESTORING
+        member.state, member.committed = READY, message.round
+        if restored:
+            shepherd.ledger.append(
+                "joined",
+                sync=False,  # it counts with the round that the worker takes part in
+                worker=member.name,
+                index=member.index,
+                round=message.round,
+                target=member.hello.target,
+                bundle=member.bundle,
+                **member.taking,
+            )
+
+    def on_lacking(self, member: Member, message: Lacking) -> None:
+        """A worker could not fetch the state that it was told to take."""
+        self._holds_nothing(member)
+
+    def _holds_nothing(self, member: Member) -> None:
+        """Nothing of this run, whatever it said before."""
+        self._shepherd.rounds.lost(member)
+        member.state, member.committed = WAITING, None
 
     def judge(self, member: Member) -> None:
         """Decide where a worker that waits for a state gets it, if that is known."""

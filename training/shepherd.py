@@ -32,7 +32,7 @@ from pcp.training.ending import Ending, Outcome
 from pcp.training.experiment import Experiment
 from pcp.training.hub import Connection, Done, Event, Hub, Lost, Received
 from pcp.training.ledger import Ledger
-from pcp.training.members import COMPILING, READY, RESTORING, WAITING, Member, Roster
+from pcp.training.members import WAITING, Member, Roster
 from pcp.training.metrics import Observer
 from pcp.training.orders import WILDCARDS, Orders, write_control
 from pcp.training.own_clocks import OwnClocks
@@ -110,8 +110,8 @@ class Shepherd:
         self.end = Ending(self)  # pyright: ignore[reportArgumentType]
         self._handlers: dict[type[Message], Callable[[Member, Any], None]] = {
             Heartbeat: lambda m, h: self.rounds.on_heartbeat(m, h),
-            Ready: self._on_ready,
-            Lacking: self._on_lacking,
+            Ready: self._recovery.on_ready,
+            Lacking: self._recovery.on_lacking,
             Computed: lambda m, c: self.rounds.on_computed(m, c),
             Learned: lambda m, c: self.rounds.on_learned(m, c),
             Prepared: lambda m, p: self.rounds.on_prepared(m, p),
@@ -290,38 +290,6 @@ class Shepherd:
             return
         self.rounds.alone = trains_alone(manifest)
         self.rounds.meets = meets_inside(manifest)
-
-    def _on_ready(self, member: Member, message: Ready) -> None:
-        if member.state == COMPILING:
-            return  # said before its connection broke: its hello says more
-        if not self._recovery.holds(message.round, message.digest):
-            self.log(
-                f"worker {member.index} holds a state of round {message.round} that "
-                "this run has left: it takes another"
-            )
-            self._holds_nothing(member)
-            return
-        restored = member.state == RESTORING
-        member.state, member.committed = READY, message.round
-        if restored:
-            self.ledger.append(
-                "joined",
-                sync=False,  # it counts with the round that the worker takes part in
-                worker=member.name,
-                index=member.index,
-                round=message.round,
-                target=member.hello.target,
-                bundle=member.bundle,
-                **member.taking,
-            )
-
-    def _on_lacking(self, member: Member, message: Lacking) -> None:
-        self._holds_nothing(member)
-
-    def _holds_nothing(self, member: Member) -> None:
-        """Nothing of this run, whatever it said before."""
-        self.rounds.lost(member)
-        member.state, member.committed = WAITING, None
 
     def drop(self, member: Member, reason: str) -> None:
         """A member is gone; what it did in this round does not count."""
