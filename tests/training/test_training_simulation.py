@@ -1,4 +1,8 @@
-"""No drawn schedule of faults makes the protocol of training wrong, or stop."""
+"""No drawn schedule of faults makes the protocol of training wrong, or stop.
+
+All of it is in the slow suite: beside threads that other tests have left in the same
+process, a simulation has once waited for ever.
+"""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -13,6 +17,7 @@ from pcp.training.protocol import Message, Ready, RoundStart
 from pcp.training.recovery import Recovery
 from pcp.training.round_runner import RoundRunner
 
+pytestmark = pytest.mark.slow
 attempt, prepared_by_all = RoundRunner.attempt, Recovery.prepared_by_all
 
 
@@ -43,7 +48,6 @@ def test_no_schedule_on_own_clocks_does() -> None:
     assert simulate(range(50), own_clocks=True) == []
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("own_clocks", [False, True])
 def test_no_schedule_of_many_thousands_does(own_clocks: bool) -> None:
