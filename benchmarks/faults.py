@@ -40,8 +40,6 @@ DEADLINE = 10.0
 """Of a round, in a storm: seconds."""
 SETTLED = 10.0
 """Seconds a process lives before it is killed: a crash loop would be slowed down."""
-
-
 STALL_SECONDS = 4 * DEADLINE
 """Longest time without a commit: a shepherd and the last holders may die together."""
 

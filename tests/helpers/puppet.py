@@ -5,6 +5,7 @@ import threading
 import time
 from typing import Any
 
+from pcp.errors import PeerLost
 from pcp.training import protocol
 from pcp.training.channel import connect
 from pcp.training.protocol import Message
@@ -108,5 +109,5 @@ class Puppet:
         while not self._over.wait(BEAT_SECONDS):
             try:
                 self._say(protocol.Heartbeat())
-            except Exception:  # the test has ended
+            except PeerLost:  # the test has ended
                 return
