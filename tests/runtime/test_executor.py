@@ -11,7 +11,6 @@ import textwrap
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import hand_written
 from helpers.hand_written import bundle, spec
 
 from pcp.bundle import Bundle, Function
@@ -56,16 +55,6 @@ def plain():
             "double": Function(inputs=one, results=one),
         },
     )
-
-
-@pytest.fixture(scope="module")
-def two():
-    return hand_written.two()
-
-
-@pytest.fixture(params=["local-task", "local-sync"])
-def device(request):
-    return request.param
 
 
 def arguments():

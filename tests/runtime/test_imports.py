@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from helpers import chrome_trace, hand_written
+from helpers import chrome_trace
 from helpers.hand_written import (
     SIZE,
     WIDE,
@@ -61,16 +61,6 @@ FACTS = {
     "all_to_all": {"split": 0, "concat": 1},
     "permute": {"pairs": [[0, 1]]},
 }
-
-
-@pytest.fixture(scope="module")
-def two():
-    return hand_written.two()
-
-
-@pytest.fixture(params=["local-task", "local-sync"])
-def device(request):
-    return request.param
 
 
 def inputs(rank):
