@@ -13,7 +13,7 @@ that of held-out text at the end. With `--keep` what is done is kept, and not do
 again: an interrupted comparison goes on where it was. The large one takes hours.
 
 Learning rates were chosen for each inner optimizer, not for each algorithm; AdamW has
-half of the rate where members step alone.
+one where all members' gradients are one and one where members step alone.
 """
 
 import argparse
@@ -36,15 +36,16 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "examples" / "models"))
 from pcp.bundle import Bundle
 from pcp.runtime.communicator import Communicator
 from pcp.tools.cache_folder import cache_folder
+from pcp.training.bundles import on_own_clocks
 from pcp.training.data import Corpus
 from pcp.training.experiment import Experiment, parse
 from pcp.training.loading import load
+from pcp.training.tensors import Arrays
 
 MEMBERS = 4
 SCHEDULE = "schedule=warmup_cosine,warmup_steps=$warmup,total_steps=$total"
 ADAMW = f"adamw{{lr=$lr,weight_decay=0.1,clip_norm=1.0,{SCHEDULE}}}"
 LOCAL = f"adamw{{lr=$local_lr,weight_decay=0.1,clip_norm=1.0,{SCHEDULE}}}"
-"""AdamW of who steps alone for a round, on a gradient of a member's own examples."""
 MUON = f"muon{{lr=0.02,adam_lr=2e-3,weight_decay=0.1,{SCHEDULE}}}"
 SIGNS = f"sgd{{lr=1e-3,{SCHEDULE}}}"
 
@@ -63,10 +64,14 @@ class Size:
     validated: int = 40
     """Batches of held-out text."""
     lr: float = 2e-3
-    """AdamW's on all members' gradients; half of it on a member's own."""
+    """AdamW's on the gradient of all members' examples."""
+    local_lr: float = 1e-3
+    """AdamW's where a member steps on its own examples for a round."""
 
 
-QUICK = Size(width=32, layers=2, block=32, rounds=8, steps=30, validated=20)
+QUICK = Size(
+    width=32, layers=2, block=32, rounds=8, steps=30, validated=20, local_lr=2e-3
+)
 
 CONTESTANTS: dict[str, tuple[str, str, int]] = {
     "ddp": ("ddp", ADAMW, MEMBERS),
@@ -79,6 +84,7 @@ CONTESTANTS: dict[str, tuple[str, str, int]] = {
     "average": ("average", LOCAL, MEMBERS),
     "decoupled": ("decoupled", LOCAL, MEMBERS),
     "async_diloco": ("async_diloco{lr=0.7}", LOCAL, MEMBERS),
+    "async_local_sgd": ("async_local_sgd", LOCAL, MEMBERS),
     "eager": ("eager", LOCAL, MEMBERS),
     "noloco": ("noloco", LOCAL, MEMBERS),
     "ddp-muon": ("ddp", MUON, MEMBERS),
@@ -118,7 +124,7 @@ def compiled(size: Size, algorithm: str, optimizer: str) -> Bundle:
     ids = torch.zeros((size.batch, size.block), dtype=torch.int64)
     total = size.rounds * size.steps
     steps = {"warmup": max(1, total // 20), "total": total}
-    rates = {"lr": size.lr, "local_lr": size.lr / 2}
+    rates = {"lr": size.lr, "local_lr": size.local_lr}
     return pcp.compile(
         pcp.from_torch(model, ids, ids),
         ["cpu:host"],
@@ -152,6 +158,7 @@ class Run:
         self._members = members
         self._data = corpus(size, seed)
         self._group = Communicator.in_process(members, timeout=600)
+        self._pushes = Pushes() if on_own_clocks(code.manifest) else None
         self._losses: list[float] = [float("nan")] * members
         self._faults: list[BaseException] = []
 
@@ -165,12 +172,14 @@ class Run:
             thread.start()
         for thread in threads:
             thread.join()
-        sent = mean(link.bytes_sent for link in self._group)
+        sent = sum(link.bytes_sent for link in self._group)
+        if self._pushes is not None:
+            sent += self._pushes.bytes_sent
         for link in self._group:
             link.close()
         if self._faults:
             raise self._faults[0]
-        return mean(self._losses), sent
+        return mean(self._losses), sent / self._members
 
     def _member(self, rank: int) -> None:
         link, size = self._group[rank], self._size
@@ -179,6 +188,8 @@ class Run:
             trainer.fresh(self._seed)
             for number in range(size.rounds):
                 self._round(trainer, link, rank, number)
+            if self._pushes is not None:
+                self._pushes.last(trainer, size.rounds * self._members)
             self._losses[rank] = self._held_out(trainer)
         except BaseException as error:
             self._faults.append(error)
@@ -197,11 +208,52 @@ class Run:
             positions = np.arange(first, first + size.batch)
             trainer.step([self._data.read(positions)])
         trainer.turn()
-        trainer.adopt(trainer.outer(tokens, link))
+        if self._pushes is None:
+            trainer.adopt(trainer.outer(tokens, link))
+        else:
+            self._pushes.push(trainer, tokens, number * self._members + rank)
 
     def _held_out(self, trainer: Any) -> float:
         count = min(self._size.validated, self._data.validation_batches)
         return mean(trainer.evaluate(self._data.validation(i)) for i in range(count))
+
+
+class Pushes:
+    """Merges of learners on own clocks, all as fast: one after the other.
+
+    So each push comes as many versions late as there are others.
+    """
+
+    def __init__(self) -> None:
+        self._merged = threading.Condition()
+        self._newest: Arrays | None = None
+        self._version = 0
+        self.bytes_sent = 0
+        """What learners fetched from the holder of the newest version."""
+
+    def push(self, trainer: Any, tokens: int, turn: int) -> None:
+        """Merge what a learner made into the newest version, when it is its turn."""
+        with self._merged:
+            self._fetch(trainer, turn)
+            (alone,) = Communicator.in_process(1)
+            trainer.adopt(trainer.outer(tokens, alone))
+            alone.close()
+            self._newest = {name: np.array(a) for name, a in trainer.shared.items()}
+            self._version += 1
+            self._merged.notify_all()
+
+    def last(self, trainer: Any, pushes: int) -> None:
+        """Hold what all pushes have led to."""
+        with self._merged:
+            self._fetch(trainer, pushes)
+
+    def _fetch(self, trainer: Any, version: int) -> None:
+        there = self._merged.wait_for(lambda: self._version == version, timeout=600)
+        if not there:
+            raise TimeoutError(f"version {version} did not come")
+        if self._newest is not None:
+            trainer.catch_up(self._newest)
+            self.bytes_sent += sum(array.nbytes for array in self._newest.values())
 
 
 def run(name: str, size: Size, seeds: Sequence[int]) -> list[Result]:
