@@ -63,7 +63,7 @@ class Endpoint:
     ) -> None:
         if tls is not None:
             tls.check()
-        self._door = Door(address)
+        self._door = Door(address, near=shared_memory and tls is None)
         self.listening = self._door.address
         """Where it listens."""
         self.address = advertise or self.listening
@@ -110,7 +110,8 @@ class Endpoint:
         `advertise` is what peers are told when it differs from where we listen
         (all interfaces, a NAT). A peer silent for `silence` seconds is lost;
         `heartbeat` is how often a member that has nothing to say says so. Between
-        members on one machine large payloads go through `shared_memory`. With a
+        members on one machine large payloads go through `shared_memory`, and where no
+        other address is advertised all else goes through `nearby` sockets. With a
         `key` only those are let in who have the same (`keys`). Large payloads to a
         peer share `streams` connections and then do without the memory (`striping`):
         one if it is near, otherwise more the farther it is. With `tls` all connections

@@ -220,7 +220,8 @@ class Forming:
     def _reach(self, peer: int, deadline: float) -> transport.Wire:
         try:
             left = max(0.05, deadline - time.monotonic())
-            return keys.dial(self._members[peer], left, self._key, self._tls)
+            near = self._share and self._tls is None and self._streams in (1, "auto")
+            return keys.dial(self._members[peer], left, self._key, self._tls, near)
         except PeerLost as error:
             raise PeerLost(f"rank {peer} is lost: {error}", peer=peer) from error
 

@@ -50,7 +50,11 @@ def proof(key: bytes, who: str, nonce_c: bytes, nonce_s: bytes) -> bytes:
 
 
 def dial(
-    address: str, timeout: float, key: Key, tls: "Tls | None" = None
+    address: str,
+    timeout: float,
+    key: Key,
+    tls: "Tls | None" = None,
+    near: bool = False,
 ) -> transport.Wire:
     """`transport.dial`, TLS over it, and proofs both ways when there is a key.
 
@@ -58,7 +62,7 @@ def dial(
     not good here, or none.
     """
     deadline = time.monotonic() + timeout
-    sock: transport.Wire = transport.dial(address, timeout)
+    sock: transport.Wire = transport.dial(address, timeout, near=near)
     try:
         if tls is not None:
             left = max(0.05, deadline - time.monotonic())

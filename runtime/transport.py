@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from pcp.errors import ConfigError, PeerLost, ProtocolError, RuntimeFault, Timeout
+from pcp.runtime import nearby
 from pcp.runtime.framing import Frame, Header
 
 FAR_SECONDS = 0.005
@@ -231,8 +232,14 @@ def os_errors(peer: str, during: str) -> Iterator[None]:
         raise translate(error, peer, during) from error
 
 
-def dial(address: str, timeout: float) -> socket.socket:
-    """A connected, tuned socket; PeerLost or Timeout if nobody answers."""
+def dial(address: str, timeout: float, *, near: bool = False) -> socket.socket:
+    """A connected, tuned socket; PeerLost or Timeout if nobody answers.
+
+    Without the network if `near` and the peer is on this machine (`nearby`).
+    """
+    parse_address(address)
+    if near and (sock := nearby.dial(address, timeout)) is not None:
+        return sock
     with os_errors(address, "connecting"):
         sock = socket.create_connection(parse_address(address), timeout=timeout)
         try:
@@ -283,6 +290,8 @@ def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
             f"a connection waits and cannot be taken: {error.strerror}; if there are "
             f"too many open files, raise their limit (ulimit -n)"
         ) from error
+    if nearby.carries(sock):
+        return nearby.tuned(sock), nearby.PEER
     with suppress(OSError):  # gone already; whoever reads from it will notice
         tune(sock)
     return sock, format_address(*peer[:2])

@@ -32,8 +32,8 @@ def test_without_descriptors_it_waits_and_says_so(monkeypatch, caplog) -> None:
     monkeypatch.setattr(door, "EXHAUSTED_SECONDS", 0.05)
     loop, found = Loop("door"), []
     entrance = Door("127.0.0.1:0")
-    listener = Exhausted(entrance._listener, refusals=2)
-    monkeypatch.setattr(entrance, "_listener", listener)
+    listener = Exhausted(entrance._listeners[0], refusals=2)
+    monkeypatch.setattr(entrance, "_listeners", [listener])
     try:
         loop.call(entrance.attend, loop, lambda *arrival: found.append(arrival))
         place = transport.parse_address(entrance.address)
@@ -54,8 +54,8 @@ def test_a_door_that_was_closed_in_its_pause_stays_closed(monkeypatch, caplog) -
     monkeypatch.setattr(door, "EXHAUSTED_SECONDS", 0.05)
     loop = Loop("door")
     entrance = Door("127.0.0.1:0")
-    listener = Exhausted(entrance._listener, refusals=9)
-    monkeypatch.setattr(entrance, "_listener", listener)
+    listener = Exhausted(entrance._listeners[0], refusals=9)
+    monkeypatch.setattr(entrance, "_listeners", [listener])
     loop.call(entrance.attend, loop, pytest.fail)
     try:
         place = transport.parse_address(entrance.address)

@@ -7,6 +7,7 @@ sees whole, right frames in order, and then at most one end.
 
 import select
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from helpers.faulty_wire import FaultyWire
 from helpers.worlds import eventually
 
 from pcp.errors import PeerLost, ProtocolError, RuntimeFault
-from pcp.runtime import transport
+from pcp.runtime import nearby, transport
 from pcp.runtime.framing import HEADER_BYTES, Frame, Header, Kind, pack_header
 from pcp.runtime.in_process import pair
 from pcp.runtime.loop import Loop
@@ -86,6 +87,17 @@ def connected(address: str) -> tuple[socket.socket, socket.socket]:
     return first, arrival[0]
 
 
+def beside() -> tuple[socket.socket, socket.socket]:
+    """Both ends of a connection without the network."""
+    listener = nearby.listen("a test:1")
+    assert listener is not None, "this is Linux"
+    with listener:
+        first = transport.dial("a test:1", 5, near=True)
+        arrival = transport.accept(listener)
+    assert arrival is not None
+    return first, arrival[0]
+
+
 @contextmanager
 def ends(carrier: str, **harm: int) -> Iterator[Ends]:
     """Two connected links of this carrier, gone at the end."""
@@ -96,7 +108,7 @@ def ends(carrier: str, **harm: int) -> Iterator[Ends]:
             links = pair(loops, ears, ("right", "left"), EPOCH)
         else:
             host = "[::1]:0" if carrier == "tcp6" else "127.0.0.1:0"
-            socks = connected(host)
+            socks = beside() if carrier.startswith("nearby") else connected(host)
             if harm or carrier in WIRES:
                 wire = FaultyWire(**(harm or WIRES[carrier]))
                 socks = wire.between(*socks, connected(host))
@@ -138,6 +150,8 @@ CARRIERS = [
     "tcp6",
     "tls",
     "tls read ahead",
+    "nearby",
+    "nearby read ahead",
     "memory",
     *WIRES,
 ]
@@ -150,6 +164,8 @@ def carrier(request) -> str:
             socket.create_server(("::1", 0), family=socket.AF_INET6).close()
         except OSError:
             pytest.skip("this machine has no IPv6 loopback")
+    if request.param.startswith("nearby") and sys.platform != "linux":
+        pytest.skip("only Linux has sockets whose name is in no folder")
     return request.param
 
 

@@ -176,7 +176,7 @@ def test_far_peers_get_what_fills_the_network(
 
 def test_connections_are_made_by_the_distance_to_each_peer(monkeypatch) -> None:
     """Rank 2 finds rank 0 far away; the others are near."""
-    with endpoints(3) as made:
+    with endpoints(3, shared_memory=False) as made:
         addresses = [end.address for end in made]
         far = made[0].address, "rank 2"
 

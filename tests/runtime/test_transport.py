@@ -89,11 +89,12 @@ def test_a_snapshot_and_shared_memory_over_ipv6(six) -> None:
 
 
 def test_sockets_of_a_group_are_probed_and_bounded() -> None:
-    with Endpoint.listen() as a, Endpoint.listen() as b:
+    over_tcp = {"shared_memory": False}
+    with Endpoint.listen(**over_tcp) as a, Endpoint.listen(**over_tcp) as b:
         comms = form([a, b])
         for comm in comms:
             (link,) = comm._group.all_links
-            sock = getattr(link, "_tcp", link)._sock
+            sock = link._sock
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
             if hasattr(socket, "TCP_USER_TIMEOUT"):
