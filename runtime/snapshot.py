@@ -64,6 +64,7 @@ def fetch_snapshot(
     address: str,
     timeout: float | timedelta = 60.0,
     *,
+    silence: float = 10.0,
     max_bytes: int = 1 << 36,
     only: Sequence[str] = (),
     key: bytes | str | None = None,
@@ -73,22 +74,25 @@ def fetch_snapshot(
 
     With `only`, the arrays whose names begin with one of these.
 
-    Raises PeerLost when it dies on the way, Timeout after `timeout`,
-    ProtocolError when it serves none or more than `max_bytes` of it.
+    Raises PeerLost when it dies on the way, Timeout after `timeout`, or when nothing
+    came for `silence` seconds, ProtocolError when it serves none or more than
+    `max_bytes` of it.
     """
     patience = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     deadline = time.monotonic() + patience
-    with keys.dial(address, patience, keys.checked(key), tls) as sock:
+    first = min(patience, silence)
+    with keys.dial(address, first, keys.checked(key), tls) as sock:
         hello = json_payload({"purpose": "snapshot", "only": list(only)})
         write_frame(sock, address, Frame(Kind.HELLO, payload=hello))
-        header, payload = read_answer(sock, address, deadline, MAX_PAYLOAD)
+        answered_by = min(deadline, time.monotonic() + silence)
+        header, payload = read_answer(sock, address, answered_by, MAX_PAYLOAD)
         if header.kind is not Kind.WELCOME:
             raise ProtocolError(f"{address} gives no snapshot: {text(payload)}")
         index = parse_json(payload)
         arrays = _allocate(index, max_bytes)
         for name, array in arrays.items():
-            _receive(sock, address, deadline, name, array)
-        _finish(sock, address, deadline)
+            _receive(sock, address, deadline, silence, name, array)
+        _finish(sock, address, min(deadline, time.monotonic() + silence))
     return int(index["revision"]), arrays
 
 
@@ -160,17 +164,22 @@ def _allocate(index: dict[str, Any], max_bytes: int) -> dict[str, NDArray]:
 
 
 def _receive(
-    sock: Any, address: str, deadline: float, name: str, array: NDArray
+    sock: Any,
+    address: str,
+    deadline: float,
+    silence: float,
+    name: str,
+    array: NDArray,
 ) -> None:
     view, at = octets(array), 0
     while at < len(view):
-        header = read_header(sock, address, deadline)
+        header = read_header(sock, address, deadline, silence)
         room = view[at : at + header.length]
         if header.kind is not Kind.DATA or header.offset != at or not len(room):
             raise ProtocolError(f"{address} sent {name} out of order")
         if len(room) != header.length:
             raise ProtocolError(f"{address} sent more of {name} than there is")
-        read_payload(sock, address, deadline, header, room)
+        read_payload(sock, address, deadline, header, room, silence)
         at += header.length
 
 

@@ -3,6 +3,7 @@
 Groups use `tcp.TcpLink` instead; this is for threads that do one thing.
 """
 
+import math
 import time
 
 from pcp.errors import PeerLost, ProtocolError, Timeout
@@ -47,31 +48,44 @@ def read_answer(
         raise unanswered(error) from error
 
 
-def read_header(sock: Wire, peer: str, deadline: float) -> Header:
+def read_header(
+    sock: Wire, peer: str, deadline: float, silence: float = math.inf
+) -> Header:
     """The next frame's header."""
     raw = memoryview(bytearray(HEADER_BYTES))
-    read_into(sock, peer, deadline, raw)
+    read_into(sock, peer, deadline, raw, silence)
     return unpack_header(raw)
 
 
 def read_payload(
-    sock: Wire, peer: str, deadline: float, header: Header, room: memoryview
+    sock: Wire,
+    peer: str,
+    deadline: float,
+    header: Header,
+    room: memoryview,
+    silence: float = math.inf,
 ) -> None:
     """A frame's payload into `room`, verified."""
-    read_into(sock, peer, deadline, room)
+    read_into(sock, peer, deadline, room, silence)
     if header.length:
         verify_payload(header, room)
 
 
-def read_into(sock: Wire, peer: str, deadline: float, view: memoryview) -> None:
-    """Fill `view` before the (monotonic) deadline."""
+def read_into(
+    sock: Wire,
+    peer: str,
+    deadline: float,
+    view: memoryview,
+    silence: float = math.inf,
+) -> None:
+    """Fill `view` before the (monotonic) deadline, with no longer silence in it."""
     done = 0
     with os_errors(peer, "receiving"):
         while done < len(view):
             left = deadline - time.monotonic()
             if left <= 0:
                 raise Timeout(f"{peer} did not answer in time (receiving)")
-            sock.settimeout(left)
+            sock.settimeout(min(left, silence))
             count = sock.recv_into(view[done:])
             if not count:
                 raise PeerLost(f"{peer} closed the connection")

@@ -43,14 +43,16 @@ def gather(
     round_: int,
     digest: str | None,
     protection: Protection = OPEN,
+    silence: float = 10.0,
 ) -> Checkpoint:
     """The state of a round, and what is its own of the member at each address.
 
-    `StateMismatch` if a member holds another round, or another state.
+    `StateMismatch` if a member holds another round, or another state; a fault of the
+    connection if one says nothing for `silence` seconds.
     """
 
     def fetch(address: str) -> tuple[int, tensors.Arrays]:
-        revision, arrays = _fetch(address, round_, protection)
+        revision, arrays = _fetch(address, round_, protection, silence)
         if revision != round_ or tensors.digest(shared_part(arrays)) != digest:
             raise StateMismatch(
                 f"{address} holds round {revision}, or another state of round {round_}"
@@ -75,12 +77,14 @@ def assembled(round_: int, held: Sequence[tuple[int, tensors.Arrays]]) -> Checkp
 
 
 def _fetch(
-    address: str, round_: int, protection: Protection
+    address: str, round_: int, protection: Protection, silence: float
 ) -> tuple[int, tensors.Arrays]:
     """A member's snapshot, once it has adopted the round it was told to."""
     deadline = time.monotonic() + _ADOPT_SECONDS
     while True:
-        revision, arrays = fetch_snapshot(address, _FETCH_SECONDS, **protection.options)
+        revision, arrays = fetch_snapshot(
+            address, _FETCH_SECONDS, silence=silence, **protection.options
+        )
         if revision >= round_ or time.monotonic() > deadline:
             return revision, arrays
         time.sleep(0.02)
@@ -158,7 +162,11 @@ class Saver:
                 self._failed(result)
 
         safe = shepherd.protection
-        shepherd.hub.work(lambda: gather(addresses, round_, digest, safe), then)
+        # No round begins meanwhile: who is silent is as good as dead here too.
+        silence = shepherd.experiment.heartbeat_limit_seconds
+        shepherd.hub.work(
+            lambda: gather(addresses, round_, digest, safe, silence), then
+        )
 
     def _write(self, checkpoint: Checkpoint, names: list[str]) -> None:
         folder, keep = self._shepherd.folder, self._shepherd.experiment.keep_checkpoints

@@ -67,7 +67,13 @@ class Network:
         raise PeerLost(f"nobody is at {address}")
 
     def fetch(
-        self, address: str, timeout: float = 60.0, *, only: Any = (), **_: Any
+        self,
+        address: str,
+        timeout: float = 60.0,
+        *,
+        silence: float = 10.0,
+        only: Any = (),
+        **_: Any,
     ) -> tuple[int, dict[str, np.ndarray]]:
         """For `fetch_snapshot`."""
         world = self.world
@@ -76,8 +82,9 @@ class Network:
         self.look_for(address, endpoint)
         assert endpoint is not None
         if (frozen := endpoint.process.frozen_until - world.now) > 0:
-            world.sleep(min(frozen, timeout))
-            if frozen > timeout:
+            patience = min(timeout, silence)
+            world.sleep(min(frozen, patience))
+            if frozen > patience:
                 raise Timeout(f"{address} does not answer")
         try:
             revision, arrays = endpoint.provider()

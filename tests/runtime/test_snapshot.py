@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 
 import ml_dtypes
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from helpers.worlds import endpoints, form, outcome, together
 
 from pcp.errors import PeerLost, ProtocolError, Timeout
-from pcp.runtime.framing import Frame, Kind, json_payload
+from pcp.runtime.framing import Frame, Kind, json_payload, pack_header
 from pcp.runtime.snapshot import fetch_snapshot
 from pcp.runtime.wire import write_frame
 
@@ -128,8 +129,47 @@ def test_a_lying_owner_is_caught(frames, message):
         listener.close()
 
 
-def test_an_owner_that_stops_talking_is_a_timeout():
+@pytest.mark.parametrize("patience", [{"timeout": 0.3}, {"silence": 0.3}])
+def test_an_owner_that_stops_talking_is_a_timeout(patience):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(Timeout):
-            fetch_snapshot(f"127.0.0.1:{port}", 0.3)
+            fetch_snapshot(f"127.0.0.1:{port}", **patience)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_an_owner_may_be_slow_and_not_silent(stops):
+    """Each piece comes within the bound, all of them take longer."""
+    listener, gone = socket.create_server(("127.0.0.1", 0)), threading.Event()
+
+    def drip():
+        sock, _ = listener.accept()
+        with sock:
+            sock.recv(4096)
+            index = {"revision": 1, "tensors": [entry()]}
+            write_frame(
+                sock, "reader", Frame(Kind.WELCOME, payload=json_payload(index))
+            )
+            whole = pack_header(Frame(Kind.DATA, payload=bytes(16)), 0) + bytes(16)
+            for at in range(0, len(whole), 4):
+                if stops and at >= 12:
+                    gone.wait(20)
+                    return
+                sock.sendall(whole[at : at + 4])
+                time.sleep(0.1)
+            write_frame(sock, "reader", Frame(Kind.DONE))
+            sock.recv(1)
+
+    thread = threading.Thread(target=lambda: outcome(drip))
+    thread.start()
+    where = f"127.0.0.1:{listener.getsockname()[1]}"
+    try:
+        if stops:
+            with pytest.raises(Timeout):
+                fetch_snapshot(where, silence=0.5)
+        else:
+            assert fetch_snapshot(where, silence=0.5)[0] == 1
+    finally:
+        gone.set()
+        thread.join(10)
+        listener.close()

@@ -9,6 +9,7 @@ from helpers.training_runs import experiment, run, start_shepherd, start_worker
 
 from pcp.training import checkpoint as checkpoints
 from pcp.training import tensors
+from pcp.training.holding import Holding
 from pcp.training.recovery import shared_of
 
 
@@ -48,6 +49,34 @@ def test_a_disk_that_stands_still_holds_up_no_round(tmp_path, monkeypatch):
     assert any(line.startswith("checkpoint of round 2 in") for line in watcher.lines)
     saved = checkpoints.load(outcome.checkpoint)
     assert (saved.round, saved.info["digest"]) == (20, tensors.digest(shared_of(saved)))
+
+
+def test_a_worker_that_freezes_as_it_is_asked_for_its_state_holds_up_no_round(
+    tmp_path, monkeypatch
+):
+    """No round begins while a state is fetched: silence must not hold that up."""
+    thaws, snapshot, asked = threading.Event(), Holding.snapshot, []
+
+    def frozen_once(self):
+        asked.append(self)
+        if len(asked) == 1:
+            thaws.wait(60)
+        return snapshot(self)
+
+    monkeypatch.setattr(Holding, "snapshot", frozen_once)
+    exp = experiment(tmp_path, outer_loop_steps=20, heartbeat_limit_seconds=0.6)
+    shepherd, watcher, thread = start_shepherd(exp, workers=2)
+    crew = [start_worker(shepherd.port, f"w{i}") for i in range(2)]
+    try:
+        watcher.wait_for_round(6)
+    finally:
+        thaws.set()
+    outcome = thread.finish()
+    assert [w.finish(10) for w in crew]
+    gone = [line for line in watcher.lines if "no checkpoint this time" in line]
+    assert len(gone) == 1
+    assert "did not answer in time" in gone[0]
+    assert checkpoints.load(outcome.checkpoint).round == 20
 
 
 def test_a_full_disk_costs_a_checkpoint_and_no_round(tmp_path, monkeypatch):
