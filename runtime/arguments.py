@@ -7,11 +7,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pcp.errors import ProtocolError, UsageError
+from pcp.runtime.dtypes import name_of
 
 
 def facts_of(kind: str, array: NDArray, **more: Any) -> dict[str, Any]:
     """What all members of a call must agree on."""
-    dtype, shape = array.dtype.name, list(array.shape)
+    dtype, shape = name_of(array.dtype), list(array.shape)
     return {"kind": kind, "dtype": dtype, "shape": shape, **more}
 
 

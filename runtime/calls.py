@@ -102,10 +102,10 @@ def all_reduce(
         "commit": write,
     }
     facts = facts_of("all_reduce", array, op=op)
-    chunks = bounds(array.size, seat.world_size)
     if squeeze is not None:
         if algorithm is not None:
             raise UsageError("a compressed reduction has an algorithm of its own")
+        chunks = bounds(array.size, seat.world_size)
         return _compressed(seat, facts, timeout, squeeze, chunks, True, shared)
     if algorithm is not None:
         facts |= {"algorithm": algorithm}
@@ -121,6 +121,7 @@ def all_reduce(
         )
     if _eagerly(seat, array, algorithm, choice):
         return EagerReduce(seat.peers, facts, timeout, **shared)
+    chunks = bounds(array.size, seat.world_size)
     through = through_memory(array.nbytes, seat.world_size)
     if algorithm is not None:
         through = Ring

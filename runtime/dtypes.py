@@ -4,6 +4,8 @@ Types that numpy does not have come from the optional package `ml_dtypes`;
 without it, their bits are handled as unsigned integers of the same width.
 """
 
+from functools import cache
+
 import numpy as np
 
 from pcp.errors import BundleError, ProtocolError
@@ -25,6 +27,12 @@ _ML_DTYPES = {
     "f8E4M3FNUZ": ("float8_e4m3fnuz", "uint8"),
     "f8E5M2FNUZ": ("float8_e5m2fnuz", "uint8"),
 }
+
+
+@cache
+def name_of(dtype: np.dtype) -> str:
+    """`dtype.name`, which numpy makes up anew each time."""
+    return dtype.name
 
 
 def numpy_dtype(name: str) -> np.dtype:

@@ -26,31 +26,42 @@ LIMITS = {
 """The most a frame of a group may bring, besides bulk data; others bring nothing."""
 
 
-def opening(descriptor: dict[str, Any], eager: memoryview | bytes) -> bytes:
-    """An OPEN frame's payload."""
-    content = _ENCODER.encode(descriptor).encode()
+def written(descriptor: dict[str, Any]) -> bytes:
+    """A descriptor as it travels."""
+    return _ENCODER.encode(descriptor).encode()
+
+
+def opening(content: bytes, eager: memoryview | bytes) -> bytes:
+    """An OPEN frame's payload, of a descriptor that is `written`."""
     return b"".join((len(content).to_bytes(_LENGTH_BYTES, "big"), content, eager))
 
 
-def split_opening(payload: memoryview) -> tuple[dict[str, Any], memoryview]:
-    """The descriptor and the eager payload in an OPEN frame."""
+def split_opening(payload: memoryview) -> tuple[memoryview, memoryview]:
+    """The descriptor, as it is written, and the eager payload in an OPEN frame."""
     size = int.from_bytes(payload[:_LENGTH_BYTES], "big")
     if size > MAX_DESCRIPTOR or _LENGTH_BYTES + size > len(payload):
         raise ProtocolError("an OPEN frame whose descriptor does not fit in it")
+    end = _LENGTH_BYTES + size
+    return payload[_LENGTH_BYTES:end], payload[end:]
+
+
+def read(content: memoryview) -> dict[str, Any]:
+    """The descriptor that was written like this."""
     try:
-        content = str(payload[_LENGTH_BYTES : _LENGTH_BYTES + size], "utf-8")
-        descriptor = json.loads(content)
+        descriptor = json.loads(str(content, "utf-8"))
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"an OPEN frame that is not JSON: {error}") from None
     if not isinstance(descriptor, dict):
         raise ProtocolError("an OPEN frame without a descriptor")
-    return descriptor, payload[_LENGTH_BYTES + size :]
+    return descriptor
 
 
 def difference(
     mine: dict[str, Any], theirs: dict[str, Any], free: Set[str]
 ) -> tuple[str, str] | None:
     """Where two descriptors differ first, except for the keys in `free`."""
+    if mine is theirs:
+        return None
     for key in mine | theirs:  # the kind of call comes first
         if key not in free and mine.get(key) != theirs.get(key):
             return f"{key} {mine.get(key)}", _printable(f"{key} {theirs.get(key)}")

@@ -39,7 +39,7 @@ from pcp.errors import (
 )
 from pcp.runtime.framing import Frame, Header, Kind, text_payload
 from pcp.runtime.loop import Timer
-from pcp.runtime.opening import difference, opening, split_opening
+from pcp.runtime.opening import difference, opening, read, split_opening, written
 from pcp.runtime.telemetry import Timing
 
 
@@ -121,6 +121,8 @@ class Operation:
         self._timeout = timeout
         self._group: Members | None = None
         self._timer: Timer | None = None
+        self._said = b""
+        """Our descriptor as it travels."""
         self._held: list[tuple[int, Frame]] = []
         self._unsent = 0
         self._voted = False
@@ -180,6 +182,7 @@ class Operation:
         self._group = group
         delay = max(0.0, self.deadline - time.monotonic())
         self._timer = group.later(delay, self._expired)
+        self._said = written(self.descriptor)
         for peer in self.peers:
             group.send(peer, self._frame(Kind.OPEN, self._opening(peer)))
         self._unsent += 1  # what is sent at once must not look like everything
@@ -192,7 +195,9 @@ class Operation:
             return
         if peer in self.opened or peer not in self.peers:
             raise ProtocolError(f"rank {peer} opened {self.name} out of turn")
-        theirs, eager = split_opening(payload)
+        said, eager = split_opening(payload)
+        # As a rule it is our own, letter by letter.
+        theirs = self.descriptor if said == self._said else read(said)
         if (other := difference(self.descriptor, theirs, self.free)) is not None:
             self.give_up(
                 CollectiveAborted(
@@ -351,7 +356,7 @@ class Operation:
     def _opening(self, peer: int) -> bytes:
         eager = self.eager(peer)
         self.timing.sent += len(eager)
-        return opening(self.descriptor, eager)
+        return opening(self._said, eager)
 
     def _progress(self) -> None:
         """Vote when the local part is done; commit when all votes are in."""

@@ -18,6 +18,7 @@ A call that names its algorithm gets that one's order.
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,8 +79,9 @@ class Reduction:
     dtype: np.dtype
     accumulator: np.dtype
 
-    @classmethod
-    def of(cls, op: str, dtype: np.dtype) -> "Reduction":
+    @staticmethod
+    @cache
+    def of(op: str, dtype: np.dtype) -> "Reduction":
         """The reduction `op` of `dtype`, or UsageError saying what there is."""
         name = dtype.name
         if op not in _UFUNCS:
@@ -97,7 +99,7 @@ class Reduction:
         if op in ("max", "min") and name.startswith("complex"):
             raise UsageError(f"{name} has no order: max and min do not exist")
         wide = np.dtype(np.float32) if name in _NARROW else dtype
-        return cls(op, dtype, wide)
+        return Reduction(op, dtype, wide)
 
     def widen(self, array: NDArray) -> NDArray:
         """`array` in the accumulation type; itself when that is its type."""
@@ -123,7 +125,8 @@ class Reduction:
         total = np.array(self.widen(parts[0]))
         for part in parts[1:]:
             self.combine(total, self.widen(part), total)
-        out = np.empty(total.shape, self.dtype)
+        wide = self.accumulator != self.dtype
+        out = np.empty(total.shape, self.dtype) if wide else total
         self.finish(total, len(parts), out)
         return out
 
