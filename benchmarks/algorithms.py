@@ -4,6 +4,7 @@
     python benchmarks/algorithms.py --quick            # a small model, one seed
     python benchmarks/algorithms.py --only ddp,diloco --seeds 1 --keep found.jsonl
     python benchmarks/algorithms.py --size rounds=120,width=48,lr=4e-3
+    python benchmarks/algorithms.py --size rounds=240 --keep algorithms.jsonl --show
 
 Trains the GPT of examples/models on the documentation of Python, as bytes, with 4
 members: bundles compiled for this processor, trainers and communicators as in a run,
@@ -278,18 +279,24 @@ def table(results: Sequence[Result]) -> str:
     rows = {name: [r for r in results if r.name == name] for name in CONTESTANTS}
     base = rows["ddp"]
     lines = [
-        "| algorithm | held-out loss | against ddp | sent by a worker | fewer bytes |",
-        "|---|---|---|---|---|",
+        "| algorithm | seeds | held-out loss | against ddp | sent by a worker "
+        "| fewer bytes |",
+        "|---|---|---|---|---|---|",
     ]
     for name, found in rows.items():
         if found:
             losses, sent = [r.loss for r in found], mean(r.sent for r in found)
             lines.append(
-                f"| {name} | {mean(losses):.4f} ± {pstdev(losses):.4f} "
+                f"| {name} | {len(found)} | {_spread(losses)} "
                 f"| {_against(losses, base)} | {sent / 1e6:.2f} MB "
                 f"| {_fewer(sent, base)} |"
             )
     return "\n".join(lines)
+
+
+def _spread(losses: Sequence[float]) -> str:
+    around = f" ± {pstdev(losses):.4f}" if len(losses) > 1 else ""
+    return f"{mean(losses):.4f}{around}"
 
 
 def _against(losses: Sequence[float], base: Sequence[Result]) -> str:
@@ -332,6 +339,8 @@ def main(arguments: Sequence[str]) -> int:
     for name in names:
         done = {r.seed for r in results if r.name == name}
         seeds = [s for s in range(1, options.seeds + 1) if s not in done]
+        if options.show:
+            seeds = []
         for result in run(name, size, seeds) if seeds else []:
             with open(path, "a") as file:
                 file.write(json.dumps(asdict(result)) + "\n")
@@ -349,6 +358,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--seeds", type=int, default=0, help="how many; default 3, or 1 with --quick")
     add("--size", default="", metavar="K=V,...", help="what differs, as rounds=120")
     add("--keep", metavar="FILE", help="what was done (JSON lines), read and written")
+    add("--show", action="store_true", help="what is kept; nothing is trained")
     options = parser.parse_args(arguments)
     options.seeds = options.seeds or (1 if options.quick else 3)
     return options
