@@ -24,6 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean, pstdev
@@ -195,6 +196,8 @@ class Run:
         except BaseException as error:
             self._faults.append(error)
             link.abort(str(error))
+            if self._pushes is not None:
+                self._pushes.give_up()
         finally:
             trainer.close()
 
@@ -228,7 +231,7 @@ class Pushes:
     def __init__(self) -> None:
         self._merged = threading.Condition()
         self._newest: Arrays | None = None
-        self._version = 0
+        self._version, self._over = 0, False
         self.bytes_sent = 0
         """What learners fetched from the holder of the newest version."""
 
@@ -237,8 +240,8 @@ class Pushes:
         with self._merged:
             self._fetch(trainer, turn)
             (alone,) = Communicator.in_process(1)
-            trainer.adopt(trainer.outer(tokens, alone))
-            alone.close()
+            with closing(alone):
+                trainer.adopt(trainer.outer(tokens, alone))
             self._newest = {name: np.array(a) for name, a in trainer.shared.items()}
             self._version += 1
             self._merged.notify_all()
@@ -248,10 +251,18 @@ class Pushes:
         with self._merged:
             self._fetch(trainer, pushes)
 
+    def give_up(self) -> None:
+        """A learner failed: no version comes any more."""
+        with self._merged:
+            self._over = True
+            self._merged.notify_all()
+
     def _fetch(self, trainer: Any, version: int) -> None:
-        there = self._merged.wait_for(lambda: self._version == version, timeout=600)
-        if not there:
-            raise TimeoutError(f"version {version} did not come")
+        self._merged.wait_for(
+            lambda: self._over or self._version == version, timeout=600
+        )
+        if self._version != version:
+            raise RuntimeError(f"version {version} did not come")
         if self._newest is not None:
             trainer.catch_up(self._newest)
             self.bytes_sent += sum(array.nbytes for array in self._newest.values())

@@ -3,16 +3,19 @@
 An endpoint that listens on `host:port` also listens on a Unix socket of that name,
 in the kernel's abstract name space: it is in no folder, goes with its process, and is
 seen by those who share the network name space. Its frames and handshakes are those
-of a TCP connection; a frame takes half as long.
+of a TCP connection; there and back takes half to two thirds of the time.
 
-Who dials an address looks there first. Only a process of the same user counts as the
-peer: a name can be taken by anybody, an address of the network cannot.
+Who dials an address looks there first. Only processes of one user meet like that: a
+name can be taken by anybody, an address of the network cannot.
 """
 
 import os
 import socket
 import struct
 import sys
+from contextlib import ExitStack, suppress
+from functools import cache
+from pathlib import Path
 
 BUFFER_BYTES = 512 << 10
 """What may wait to be read, as far as the system lets us."""
@@ -25,36 +28,41 @@ def listen(address: str, backlog: int = 128) -> socket.socket | None:
     """A non-blocking listening socket; None where there can be none of that name."""
     if not _POSSIBLE:
         return None
-    sock = socket.socket(socket.AF_UNIX)
-    try:
+    with ExitStack() as undo, suppress(OSError):
+        sock = undo.enter_context(socket.socket(socket.AF_UNIX))
         sock.bind(_name(address))
         sock.listen(backlog)
-    except OSError:
-        sock.close()
-        return None
-    sock.setblocking(False)
-    return sock
+        sock.setblocking(False)
+        undo.pop_all()
+        return sock
+    return None
 
 
 def dial(address: str, timeout: float) -> socket.socket | None:
     """A connected socket; None if no process of ours listens there."""
     if not _POSSIBLE:
         return None
-    sock = socket.socket(socket.AF_UNIX)
-    try:
+    with ExitStack() as undo, suppress(OSError):
+        sock = undo.enter_context(socket.socket(socket.AF_UNIX))
         sock.settimeout(timeout)
         sock.connect(_name(address))
-        if _user(sock) == os.geteuid():
+        if ours(sock):
+            undo.pop_all()
             return tuned(sock)
-    except OSError:
-        pass
-    sock.close()
     return None
 
 
 def carries(sock: object) -> bool:
     """Whether a connection is one of these."""
     return getattr(sock, "family", None) == socket.AF_UNIX
+
+
+def ours(sock: socket.socket) -> bool:
+    """Whether a process of this user, as far as can be told, made the other end."""
+    option = getattr(socket, "SO_PEERCRED", 17)
+    raw = sock.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
+    user = _CREDENTIALS.unpack(raw)[1]
+    return user == os.geteuid() and user != _nobody()
 
 
 def tuned(sock: socket.socket) -> socket.socket:
@@ -67,8 +75,9 @@ def _name(address: str) -> str:
     return f"\0pcp {address}"
 
 
-def _user(sock: socket.socket) -> int:
-    """Who had the other end made."""
-    option = getattr(socket, "SO_PEERCRED", 17)
-    raw = sock.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
-    return _CREDENTIALS.unpack(raw)[1]
+@cache
+def _nobody() -> int:
+    """The number that stands for all users whom this name space of users lacks."""
+    with suppress(OSError, ValueError):
+        return int(Path("/proc/sys/kernel/overflowuid").read_text())
+    return 65534

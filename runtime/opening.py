@@ -9,12 +9,14 @@ import json
 from collections.abc import Set
 from typing import Any
 
+import numpy as np
+
 from pcp.errors import ProtocolError
 from pcp.runtime.framing import MAX_TEXT, Header, Kind, text, text_payload
 from pcp.runtime.reduction import EAGER_BYTES
 
 _LENGTH_BYTES = 4
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
 MAX_DESCRIPTOR = 4 << 10
 """Bytes of JSON; more is refused."""
 LIMITS = {
@@ -24,6 +26,14 @@ LIMITS = {
     Kind.BREAK: MAX_TEXT,
 }
 """The most a frame of a group may bring, besides bulk data; others bring nothing."""
+
+
+def _plain(value: Any) -> Any:
+    """A number or array of numpy's, which callers give where Python's are asked for."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain)
 
 
 def written(descriptor: dict[str, Any]) -> bytes:

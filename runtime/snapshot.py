@@ -10,13 +10,14 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pcp.errors import PcpError, ProtocolError, RuntimeFault
+from pcp.errors import PcpError, ProtocolError, RuntimeFault, UsageError
 from pcp.runtime import keys, transport
 from pcp.runtime.buffers import checked, octets
 from pcp.runtime.dtypes import sent_dtype
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 Provider = Callable[[], tuple[int, Mapping[str, NDArray]]]
 _SEGMENT = 1 << 20
 _STALLED_SECONDS = 30.0
+_PING_SECONDS = 1.0
 _MAX_READERS = 16
 
 
@@ -64,7 +66,7 @@ def fetch_snapshot(
     address: str,
     timeout: float | timedelta = 60.0,
     *,
-    silence: float = 10.0,
+    silence: float | timedelta | None = None,
     max_bytes: int = 1 << 36,
     only: Sequence[str] = (),
     key: bytes | str | None = None,
@@ -75,25 +77,32 @@ def fetch_snapshot(
     With `only`, the arrays whose names begin with one of these.
 
     Raises PeerLost when it dies on the way, Timeout after `timeout`, or when nothing
-    came for `silence` seconds, ProtocolError when it serves none or more than
-    `max_bytes` of it.
+    came for `silence` seconds if that is given (whose provider takes long says every
+    second that it lives), ProtocolError when it serves none or more than `max_bytes`.
     """
-    patience = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    patience = _seconds(timeout)
+    quiet = math.inf if silence is None else _seconds(silence)
+    if quiet <= 0:
+        raise UsageError(f"silence={silence}: give a time above 0, or None")
     deadline = time.monotonic() + patience
-    first = min(patience, silence)
-    with keys.dial(address, first, keys.checked(key), tls) as sock:
+    with keys.dial(address, min(patience, quiet), keys.checked(key), tls) as sock:
         hello = json_payload({"purpose": "snapshot", "only": list(only)})
         write_frame(sock, address, Frame(Kind.HELLO, payload=hello))
-        answered_by = min(deadline, time.monotonic() + silence)
-        header, payload = read_answer(sock, address, answered_by, MAX_PAYLOAD)
+        header, payload = read_answer(sock, address, deadline, MAX_PAYLOAD, quiet)
+        while header.kind is Kind.PING:
+            header, payload = read_answer(sock, address, deadline, MAX_PAYLOAD, quiet)
         if header.kind is not Kind.WELCOME:
             raise ProtocolError(f"{address} gives no snapshot: {text(payload)}")
         index = parse_json(payload)
         arrays = _allocate(index, max_bytes)
         for name, array in arrays.items():
-            _receive(sock, address, deadline, silence, name, array)
-        _finish(sock, address, min(deadline, time.monotonic() + silence))
+            _receive(sock, address, deadline, quiet, name, array)
+        _finish(sock, address, deadline, quiet)
     return int(index["revision"]), arrays
+
+
+def _seconds(time: float | timedelta) -> float:
+    return time.total_seconds() if isinstance(time, timedelta) else time
 
 
 def _serve(sock: Any, snapshot: Snapshot, only: tuple[str, ...]) -> None:
@@ -114,7 +123,7 @@ def _serve(sock: Any, snapshot: Snapshot, only: tuple[str, ...]) -> None:
 
 def _stream(sock: Any, peer: str, snapshot: Snapshot, only: tuple[str, ...]) -> None:
     try:
-        revision, arrays = snapshot.provider()
+        revision, arrays = _provided(sock, peer, snapshot.provider)
         wanted = (n for n in arrays if not only or n.startswith(only))
         arrays = {name: checked(arrays[name], f"snapshot {name}") for name in wanted}
     except Exception as error:  # whatever the provider met, the reader is told
@@ -139,6 +148,24 @@ def _stream(sock: Any, peer: str, snapshot: Snapshot, only: tuple[str, ...]) -> 
     sock.settimeout(5.0)
     with transport.os_errors(peer, "closing"):
         sock.recv(1)
+
+
+def _provided(
+    sock: Any, peer: str, provider: Provider
+) -> tuple[int, Mapping[str, NDArray]]:
+    """What the provider gives; a reader that has to wait hears that we live."""
+    found: Future[tuple[int, Mapping[str, NDArray]]] = Future()
+
+    def provide() -> None:
+        try:
+            found.set_result(provider())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=provide, name="pcp-provider", daemon=True).start()
+    while not wait([found], _PING_SECONDS).done:
+        write_frame(sock, peer, Frame(Kind.PING))
+    return found.result()
 
 
 def _refuse(sock: Any, peer: str, reason: str) -> None:
@@ -183,7 +210,7 @@ def _receive(
         at += header.length
 
 
-def _finish(sock: Any, address: str, deadline: float) -> None:
-    header = read_header(sock, address, deadline)
+def _finish(sock: Any, address: str, deadline: float, silence: float) -> None:
+    header = read_header(sock, address, deadline, silence)
     if header.kind is not Kind.DONE or header.length:
         raise ProtocolError(f"{address} did not end its snapshot")

@@ -277,7 +277,7 @@ def listen(address: str, backlog: int = 128) -> socket.socket:
 
 
 def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
-    """The next waiting connection and its address, or None when there is none.
+    """The next waiting connection and its address, or None when there is none for us.
 
     RuntimeFault when it cannot be taken: to try again at once would not help.
     """
@@ -291,7 +291,10 @@ def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
             f"too many open files, raise their limit (ulimit -n)"
         ) from error
     if nearby.carries(sock):
-        return nearby.tuned(sock), nearby.PEER
+        if nearby.ours(sock):
+            return nearby.tuned(sock), nearby.PEER
+        sock.close()  # another user's: it finds the way over the network
+        return None
     with suppress(OSError):  # gone already; whoever reads from it will notice
         tune(sock)
     return sock, format_address(*peer[:2])

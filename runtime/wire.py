@@ -27,23 +27,23 @@ def write_frame(sock: Wire, peer: str, frame: Frame) -> None:
 
 
 def read_frame(
-    sock: Wire, peer: str, deadline: float, limit: int
+    sock: Wire, peer: str, deadline: float, limit: int, silence: float = math.inf
 ) -> tuple[Header, memoryview]:
     """The next frame, whose payload may have `limit` bytes."""
-    header = read_header(sock, peer, deadline)
+    header = read_header(sock, peer, deadline, silence)
     if header.length > limit:
         raise ProtocolError(f"{peer} announces {header.length} bytes; {limit} allowed")
     payload = memoryview(bytearray(header.length))
-    read_payload(sock, peer, deadline, header, payload)
+    read_payload(sock, peer, deadline, header, payload, silence)
     return header, payload
 
 
 def read_answer(
-    sock: Wire, peer: str, deadline: float, limit: int
+    sock: Wire, peer: str, deadline: float, limit: int, silence: float = math.inf
 ) -> tuple[Header, memoryview]:
     """`read_frame`, the first of a peer; who closes before may be no pcp at all."""
     try:
-        return read_frame(sock, peer, deadline, limit)
+        return read_frame(sock, peer, deadline, limit, silence)
     except PeerLost as error:
         raise unanswered(error) from error
 

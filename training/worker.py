@@ -52,6 +52,7 @@ from pcp.training.round_runner import RoundRunner
 from pcp.training.tensors import Arrays
 
 _FETCH_SECONDS = 120.0
+_SILENCE_SECONDS = 10.0
 _RESTORE_ATTEMPTS = 3
 
 
@@ -302,7 +303,9 @@ class Worker:
         for attempt in range(_RESTORE_ATTEMPTS):
             try:
                 protected = self._protection.options
-                return fetch_snapshot(source, _FETCH_SECONDS, **protected)
+                return fetch_snapshot(
+                    source, _FETCH_SECONDS, silence=_SILENCE_SECONDS, **protected
+                )
             except RuntimeFault as error:
                 self._log(f"cannot fetch the state from {source}: {error}")
                 time.sleep(0.2 * 2**attempt)

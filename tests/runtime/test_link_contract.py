@@ -5,6 +5,7 @@ into pieces, damages, truncates, stalls or cuts them: whatever it does, a sink
 sees whole, right frames in order, and then at most one end.
 """
 
+import os
 import select
 import socket
 import sys
@@ -89,10 +90,11 @@ def connected(address: str) -> tuple[socket.socket, socket.socket]:
 
 def beside() -> tuple[socket.socket, socket.socket]:
     """Both ends of a connection without the network."""
-    listener = nearby.listen("a test:1")
-    assert listener is not None, "this is Linux"
+    name = f"test-{os.getpid()}-{time.monotonic_ns()}:1"
+    listener = nearby.listen(name)
+    assert listener is not None, "Linux lets everybody have a name that is free"
     with listener:
-        first = transport.dial("a test:1", 5, near=True)
+        first = transport.dial(name, 5, near=True)
         arrival = transport.accept(listener)
     assert arrival is not None
     return first, arrival[0]

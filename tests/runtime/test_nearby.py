@@ -1,6 +1,8 @@
 """Members of one machine meet without the network, where they can."""
 
+import errno
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -107,3 +109,38 @@ def test_nobody_there_is_told_as_ever() -> None:
         transport.dial(address, 2, near=True)
     with pytest.raises(ConfigError, match="not an address"):
         transport.dial("nowhere", 2, near=True)
+
+
+@linux
+def test_another_users_connection_is_not_let_in(monkeypatch) -> None:
+    """It is closed, and its end finds the way over the network."""
+    theirs = nearby.ours
+    with Endpoint.listen() as end:
+        monkeypatch.setattr(nearby, "ours", lambda _: False)
+        sock = socket.socket(socket.AF_UNIX)
+        with sock:
+            sock.settimeout(10)
+            sock.connect(nearby._name(end.address))
+            assert sock.recv(1) == b""
+        monkeypatch.setattr(nearby, "ours", theirs)
+        again = nearby.dial(end.address, 5)
+        assert again is not None
+        again.close()
+
+
+@linux
+def test_nobody_is_nobody_we_know(monkeypatch) -> None:
+    """All users that a name space lacks have one number in it."""
+    with Endpoint.listen() as end:
+        monkeypatch.setattr(nearby, "_nobody", os.geteuid)
+        assert nearby.dial(end.address, 5) is None
+
+
+@linux
+def test_without_descriptors_there_is_none(monkeypatch) -> None:
+    def refuse(*_: Any) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(nearby.socket, "socket", refuse)
+    assert nearby.listen("127.0.0.1:1") is None
+    assert nearby.dial("127.0.0.1:1", 1) is None

@@ -99,6 +99,26 @@ def test_roots_that_differ_are_an_error_and_change_nothing(size):
         assert all((a == b).all() for a, b in zip(arrays, before, strict=True))
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_numbers_of_numpy_are_numbers(size):
+    root, sizes = np.int64(0), np.array([3] + [1] * (size - 1))
+
+    def calls(comm):
+        here = comm.rank == 0
+        whole = np.arange(sizes.sum(), dtype=np.float32)
+        comm.broadcast(np.zeros(3), root=root)
+        comm.gather(np.zeros(1), root=root)
+        given = {"sizes": sizes} if here else {}
+        part = comm.scatter(whole if here else None, root, **given)
+        assert part.size == sizes[comm.rank]
+        assert comm.reduce_scatter(whole, sizes=sizes).size == sizes[comm.rank]
+
+    with world("tcp", size) as members:
+        for member in members:
+            member.timeout = 5
+        together(members, calls)
+
+
 @pytest.mark.parametrize(
     ("call", "word"),
     [

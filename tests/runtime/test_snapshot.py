@@ -3,13 +3,15 @@
 import socket
 import threading
 import time
+from datetime import timedelta
 
 import ml_dtypes
 import numpy as np
 import pytest
 from helpers.worlds import endpoints, form, outcome, together
 
-from pcp.errors import PeerLost, ProtocolError, Timeout
+from pcp.errors import PeerLost, ProtocolError, Timeout, UsageError
+from pcp.runtime import snapshot
 from pcp.runtime.framing import Frame, Kind, json_payload, pack_header
 from pcp.runtime.snapshot import fetch_snapshot
 from pcp.runtime.wire import write_frame
@@ -129,7 +131,10 @@ def test_a_lying_owner_is_caught(frames, message):
         listener.close()
 
 
-@pytest.mark.parametrize("patience", [{"timeout": 0.3}, {"silence": 0.3}])
+@pytest.mark.parametrize(
+    "patience",
+    [{"timeout": 0.3}, {"silence": 0.3}, {"silence": timedelta(seconds=0.3)}],
+)
 def test_an_owner_that_stops_talking_is_a_timeout(patience):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -137,39 +142,63 @@ def test_an_owner_that_stops_talking_is_a_timeout(patience):
             fetch_snapshot(f"127.0.0.1:{port}", **patience)
 
 
-@pytest.mark.parametrize("stops", [False, True])
+def test_no_silence_at_all_is_not_to_be_had():
+    with pytest.raises(UsageError, match="above 0"):
+        fetch_snapshot("127.0.0.1:1", silence=0)
+
+
+def written() -> bytes:
+    """A snapshot of one small array, as its reader gets it."""
+    index = json_payload({"revision": 1, "tensors": [entry()]})
+    frames = [
+        Frame(Kind.WELCOME, payload=index),
+        Frame(Kind.DATA, payload=bytes(16)),
+        Frame(Kind.DONE),
+    ]
+    return b"".join(pack_header(f, 0) + bytes(f.payload) for f in frames)
+
+
+@pytest.mark.parametrize("stops", [None, 0.1, 0.5, 0.95])
 def test_an_owner_may_be_slow_and_not_silent(stops):
-    """Each piece comes within the bound, all of them take longer."""
+    """Each piece comes within the bound, each part of it and all take longer."""
     listener, gone = socket.create_server(("127.0.0.1", 0)), threading.Event()
+    whole = written()
+    end = len(whole) if stops is None else int(stops * len(whole))
 
     def drip():
         sock, _ = listener.accept()
         with sock:
             sock.recv(4096)
-            index = {"revision": 1, "tensors": [entry()]}
-            write_frame(
-                sock, "reader", Frame(Kind.WELCOME, payload=json_payload(index))
-            )
-            whole = pack_header(Frame(Kind.DATA, payload=bytes(16)), 0) + bytes(16)
-            for at in range(0, len(whole), 4):
-                if stops and at >= 12:
-                    gone.wait(20)
-                    return
-                sock.sendall(whole[at : at + 4])
+            for at in range(0, end, 6):
+                sock.sendall(whole[at : min(at + 6, end)])
                 time.sleep(0.1)
-            write_frame(sock, "reader", Frame(Kind.DONE))
-            sock.recv(1)
+            gone.wait(20)
 
     thread = threading.Thread(target=lambda: outcome(drip))
     thread.start()
     where = f"127.0.0.1:{listener.getsockname()[1]}"
     try:
-        if stops:
+        if stops is None:
+            assert fetch_snapshot(where, silence=0.5)[0] == 1
+        else:
             with pytest.raises(Timeout):
                 fetch_snapshot(where, silence=0.5)
-        else:
-            assert fetch_snapshot(where, silence=0.5)[0] == 1
     finally:
         gone.set()
         thread.join(10)
         listener.close()
+
+
+def test_an_owner_whose_provider_takes_long_is_not_silent(monkeypatch):
+    monkeypatch.setattr(snapshot, "_PING_SECONDS", 0.05)
+    done = threading.Event()
+
+    def slow():
+        done.wait(1.0)
+        return 7, STATE
+
+    with endpoints(1) as made:
+        made[0].serve_snapshot(slow)
+        revision, arrays = fetch_snapshot(made[0].address, 20, silence=0.4)
+    assert revision == 7
+    assert set(arrays) == set(STATE)

@@ -7,9 +7,9 @@ import time
 
 from helpers.training_runs import experiment, run, start_shepherd, start_worker
 
+from pcp.runtime import snapshot
 from pcp.training import checkpoint as checkpoints
-from pcp.training import tensors
-from pcp.training.holding import Holding
+from pcp.training import saving, tensors
 from pcp.training.recovery import shared_of
 
 
@@ -55,15 +55,20 @@ def test_a_worker_that_freezes_as_it_is_asked_for_its_state_holds_up_no_round(
     tmp_path, monkeypatch
 ):
     """No round begins while a state is fetched: silence must not hold that up."""
-    thaws, snapshot, asked = threading.Event(), Holding.snapshot, []
+    thaws, stream, asked, patience = threading.Event(), snapshot._stream, [], set()
 
-    def frozen_once(self):
-        asked.append(self)
+    def frozen_once(*args):
+        asked.append(args)
         if len(asked) == 1:
             thaws.wait(60)
-        return snapshot(self)
+        stream(*args)
 
-    monkeypatch.setattr(Holding, "snapshot", frozen_once)
+    def fetch(*args, **more):
+        patience.add(more["silence"])
+        return snapshot.fetch_snapshot(*args, **more)
+
+    monkeypatch.setattr(snapshot, "_stream", frozen_once)
+    monkeypatch.setattr(saving, "fetch_snapshot", fetch)
     exp = experiment(tmp_path, outer_loop_steps=20, heartbeat_limit_seconds=0.6)
     shepherd, watcher, thread = start_shepherd(exp, workers=2)
     crew = [start_worker(shepherd.port, f"w{i}") for i in range(2)]
@@ -76,6 +81,7 @@ def test_a_worker_that_freezes_as_it_is_asked_for_its_state_holds_up_no_round(
     gone = [line for line in watcher.lines if "no checkpoint this time" in line]
     assert len(gone) == 1
     assert "did not answer in time" in gone[0]
+    assert patience == {0.6}
     assert checkpoints.load(outcome.checkpoint).round == 20
 
 
