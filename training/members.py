@@ -29,6 +29,8 @@ class Member:
     """The digest of the program that it was given."""
     taking: dict[str, Any] = field(default_factory=dict)
     """Where it has its state from, as the ledger says it."""
+    lacked: int = 0
+    """How often it could not fetch a state."""
     speed: float | None = None
     """Inner steps a second, a moving average."""
 

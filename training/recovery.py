@@ -118,6 +118,7 @@ class Recovery:
 
     def on_lacking(self, member: Member, message: Lacking) -> None:
         """A worker could not fetch the state that it was told to take."""
+        member.lacked += 1
         self._holds_nothing(member)
 
     def _holds_nothing(self, member: Member) -> None:
@@ -139,7 +140,9 @@ class Recovery:
             self._restore_saved(member)
         elif holders:
             keep = {"keep": True} if self._fresh(member) else {}
-            self._restore(member, holders[0].address, source=holders[0].name, **keep)
+            # Who could not reach one of them has another the next time.
+            source = holders[member.lacked % len(holders)]
+            self._restore(member, source.address, source=source.name, **keep)
         elif round_ == 0:
             self._restore(member, None, source=SEED)
 

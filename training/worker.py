@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pcp.errors import PcpError, ProtocolError, RuntimeFault, StateMismatch
+from pcp.errors import PcpError, ProtocolError, RuntimeFault, StateMismatch, Timeout
 from pcp.runtime import fetch_snapshot
 from pcp.runtime.protection import Protection
 from pcp.training.channel import OPEN
@@ -308,5 +308,7 @@ class Worker:
                 )
             except RuntimeFault as error:
                 self._log(f"cannot fetch the state from {source}: {error}")
+                if isinstance(error, Timeout):
+                    return None  # it is frozen or cut off: others may have the state
                 time.sleep(0.2 * 2**attempt)
         return None

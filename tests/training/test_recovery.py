@@ -18,7 +18,9 @@ from helpers.training_runs import (
 )
 from helpers.worlds import eventually
 
-from pcp.training import recovery
+from pcp.errors import Timeout
+from pcp.runtime import fetch_snapshot
+from pcp.training import recovery, worker
 from pcp.training.checkpoint import Checkpoint
 from pcp.training.ledger import CHECKPOINT, Ledger, read
 from pcp.training.members import READY, RESTORING
@@ -42,8 +44,8 @@ def test_a_checkpoint_is_let_go_when_the_run_has_left_it_behind(tmp_path, monkey
     shepherd, _, thread = start_shepherd(longer, folder, workers=2)
     crew = [start_worker(shepherd.port, f"w{i}", pause=0.02) for i in range(2)]
     assert thread.finish().rounds == 4
-    for worker in crew:
-        worker.finish(10)
+    for one in crew:
+        one.finish(10)
     sources = [r["source"] for r in read(folder.ledger)[0] if r["kind"] == "joined"]
     assert sources[-2:] == ["(checkpoint)"] * 2
     gc.collect()
@@ -122,6 +124,44 @@ def test_who_lacks_a_state_after_it_said_that_it_has_one_takes_another(pair):
     assert second.restores().round == 2
     first.makes(3)
     assert second.hears("round_start").round == 4
+
+
+def test_who_cannot_reach_one_holder_is_sent_to_another(pair):
+    shepherd, _, second = pair
+    second.holds(2)
+    third = Puppet(shepherd.port, "third")
+    try:
+        assert third.hears("restore").round == 2
+        third.lacks(2)
+        assert third.restores().round == 2
+        eventually(lambda: shepherd.roster["third"].committed == 2)
+    finally:
+        third.dies()
+    lines = read(shepherd.folder.ledger)[0]
+    joined = [r for r in lines if r["kind"] == "joined" and r["worker"] == "third"]
+    assert [r["source"] for r in joined] == ["second"]
+
+
+def test_a_source_that_says_nothing_is_left_at_once(tmp_path, monkeypatch):
+    """Frozen, or cut off: the others have the state too."""
+    asked = []
+
+    def silent_once(source, *args, **more):
+        asked.append(source)
+        if len(asked) == 1:
+            raise Timeout("nothing came")
+        return fetch_snapshot(source, *args, **more)
+
+    exp = experiment(tmp_path, outer_loop_steps=40)
+    shepherd, watcher, thread = start_shepherd(exp, workers=2)
+    crew = [start_worker(shepherd.port, f"w{i}", pause=0.02) for i in range(2)]
+    watcher.wait_for_round(2)
+    monkeypatch.setattr(worker, "fetch_snapshot", silent_once)
+    crew.append(start_worker(shepherd.port, "w2", pause=0.02))
+    thread.finish()
+    assert [w.finish(10) for w in crew]
+    assert len(asked) == len(set(asked)) == 2
+    assert watcher.rounds[-1].workers == 3
 
 
 def test_shares_are_cut_anew_only_when_nobody_is_taking_one(tmp_path):
