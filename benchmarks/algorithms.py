@@ -4,7 +4,8 @@
     python benchmarks/algorithms.py --quick            # a small model, one seed
     python benchmarks/algorithms.py --only ddp,diloco --seeds 1 --keep found.jsonl
     python benchmarks/algorithms.py --size rounds=120,width=48,lr=4e-3
-    python benchmarks/algorithms.py --size rounds=240 --keep algorithms.jsonl --show
+    python benchmarks/algorithms.py --size rounds=240 \\
+        --keep benchmarks/algorithms.jsonl --show      # what is in the docs
 
 Trains the GPT of examples/models on the documentation of Python, as bytes, with 4
 members: bundles compiled for this processor, trainers and communicators as in a run,
