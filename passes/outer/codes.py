@@ -13,6 +13,7 @@ from typing import Protocol
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
+from pcp.dialect.hlo_indexing import Windows, gather, scatter
 from pcp.passes import loops
 
 Value = ir.Value
@@ -215,30 +216,52 @@ def chosen(x: Value, k: int) -> tuple[Value, Value]:
     room = hlo.subtract(hlo.constant_like(_count(above), k), _count(above))
     first = hlo.compare("LE", running_count(equal), _across(room, magnitude), "SIGNED")
     taken = hlo.or_(above, hlo.and_(equal, first))
-    order = running_count(taken)  # 1 for the first that is taken
-    rows, columns = hlo.shape_of(x)
-    shape = (rows, k, columns)
-    cube = hlo.tensor(shape, _i32())
-    turn = hlo.add(hlo.iota(cube, 1), hlo.constant_like(cube, 1))
-    here = hlo.and_(
-        hlo.compare("EQ", hlo.broadcast_in_dim(order, shape, (0, 2)), turn, "SIGNED"),
-        hlo.broadcast_in_dim(taken, shape, (0, 2)),
-    )
-    place = hlo.reduce_sum(hlo.select(here, hlo.iota(cube, 2), hlo.zeros(cube)), [2])
-    wide = hlo.broadcast_in_dim(x, shape, (0, 2))
-    values = hlo.reduce_sum(hlo.select(here, wide, hlo.zeros(wide.type)), [2])
-    return place, values
+    place = _reached(running_count(taken), k)
+    return place, gather(x, _cells(place), _CELL, [1, 1])
 
 
 def spread(place: Value, values: Value, columns: int) -> Value:
-    """`[rows, columns]` of zeros with `values` at `place`, which are all different."""
-    rows, k = hlo.shape_of(place)
-    shape = (rows, columns, k)
-    cube = hlo.tensor(shape, _i32())
-    where = hlo.broadcast_in_dim(place, shape, (0, 2))
-    here = hlo.compare("EQ", where, hlo.iota(cube, 1), "SIGNED")
-    wide = hlo.broadcast_in_dim(values, shape, (0, 2))
-    return hlo.reduce_sum(hlo.select(here, wide, hlo.zeros(wide.type)), [2])
+    """`[rows, columns]` of zeros with `values` at `place`, which are all different.
+
+    What has no place in a row is left out.
+    """
+    rows, _ = hlo.shape_of(place)
+    zeros = hlo.zeros(hlo.tensor((rows, columns), hlo.element_type(values)))
+    return scatter(zeros, _cells(place), values, _CELL, hlo.add)
+
+
+#: Numbers of a matrix, at indices of shape [rows, k, 2].
+_CELL = Windows((), (0, 1), (), (), (0, 1), 2)
+
+
+def _cells(place: Value) -> Value:
+    """Row and column of each row's places."""
+    parts = [hlo.iota(place.type, 0), place]
+    shape = (*hlo.shape_of(place), 1)
+    return hlo.concatenate([hlo.reshape(part, shape) for part in parts], 2)
+
+
+def _reached(counts: Value, k: int) -> Value:
+    """Where each row, which counts up to `k` or more, first counts 1, 2, ... k; i32.
+
+    By halves, from how many places in front count less: memory is that of the places,
+    where one flag for each place of each of the k would be `k` times the row.
+    """
+    rows, columns = hlo.shape_of(counts)
+    found = hlo.tensor((rows, k), _i32())
+    wanted = hlo.add(hlo.iota(found, 1), hlo.constant_like(hlo.iota(found, 1), 1))
+    one, last = (hlo.constant(n, found) for n in (1, columns))
+    bits = columns.bit_length()
+    half = hlo.constant(1 << (bits - 1), hlo.tensor((), _i32()))
+
+    def narrow(i: Value, fewer: Value) -> list[Value]:
+        step = hlo.splat(hlo.shift_right_logical(half, i), (rows, k))
+        trial = hlo.minimum(hlo.add(fewer, step), last)
+        here = gather(counts, _cells(hlo.subtract(trial, one)), _CELL, [1, 1])
+        return [hlo.select(hlo.compare("LT", here, wanted, "SIGNED"), trial, fewer)]
+
+    (place,) = loops.counted(bits, [hlo.zeros(found)], narrow)
+    return place
 
 
 def running_count(flags: Value) -> Value:
