@@ -185,22 +185,24 @@ class Run:
         return mean(self._losses), sent / self._members
 
     def _member(self, rank: int) -> None:
-        link, size = self._group[rank], self._size
-        trainer = load(self._code, "local-sync", None)
+        link = self._group[rank]
         try:
-            trainer.fresh(self._seed)
-            for number in range(size.rounds):
-                self._round(trainer, link, rank, number)
-            if self._pushes is not None:
-                self._pushes.last(trainer, size.rounds * self._members)
-            self._losses[rank] = self._held_out(trainer)
+            with closing(load(self._code, "local-sync", None)) as trainer:
+                self._train(trainer, link, rank)
         except BaseException as error:
             self._faults.append(error)
             link.abort(str(error))
             if self._pushes is not None:
                 self._pushes.give_up()
-        finally:
-            trainer.close()
+
+    def _train(self, trainer: Any, link: Any, rank: int) -> None:
+        size = self._size
+        trainer.fresh(self._seed)
+        for number in range(size.rounds):
+            self._round(trainer, link, rank, number)
+        if self._pushes is not None:
+            self._pushes.last(trainer, size.rounds * self._members)
+        self._losses[rank] = self._held_out(trainer)
 
     def _round(self, trainer: Any, link: Any, rank: int, number: int) -> None:
         size = self._size

@@ -20,11 +20,13 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.optimizers.numbers import scale
 from pcp.passes.outer.diloco import descend, moved, slots
-from pcp.passes.outer.group import weighted_mean
+from pcp.passes.outer.group import pack, unpack, weighted_mean
 from pcp.passes.outer.rule import OuterRule, Round, Tensors
 from pcp.passes.outer.spec import Decoupled
 
 Value = ir.Value
+_ROW = 16
+"""Lengths that travel as one tensor."""
 
 
 def step(spec: Decoupled, now: Round) -> tuple[list[Value], Tensors]:
@@ -34,8 +36,13 @@ def step(spec: Decoupled, now: Round) -> tuple[list[Value], Tensors]:
         return descend(spec, now, weighted_mean(deltas, now.tokens))
     lengths = [_length(x) for x in deltas]
     units = [_over(x, n) for x, n in zip(deltas, lengths, strict=True)]
-    means = weighted_mean([*units, *lengths], now.tokens)
-    pairs = zip(means[: len(deltas)], means[len(deltas) :], strict=True)
+    # Not all numbers in one row: IREE 3.13 reads at most 31 tensors in one dispatch.
+    rows = [pack(lengths[i : i + _ROW]) for i in range(0, len(lengths), _ROW)]
+    means = weighted_mean([*units, *rows], now.tokens)
+    found = [
+        n for row in means[len(units) :] for n in unpack(row, [()] * hlo.size(row))
+    ]
+    pairs = zip(means[: len(units)], found, strict=True)
     return descend(spec, now, [_along(d, length) for d, length in pairs])
 
 

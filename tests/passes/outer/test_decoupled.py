@@ -1,7 +1,9 @@
 """Directions and lengths averaged apart, on groups of workers, against numpy."""
 
+from contextlib import closing
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.training_programs import (
@@ -14,6 +16,12 @@ from helpers.training_programs import (
     tensors,
     worst,
 )
+
+import pcp
+from pcp.runtime import Communicator
+from pcp.training.data import Batch
+from pcp.training.loading import load
+from pcp.training.state import PARAMETER
 
 LOWER = f"{CLEAN},pcp-lower-to-runtime"
 PLAIN = "lr=1.0,momentum=0"
@@ -105,3 +113,36 @@ def test_without_it_the_merge_is_that_of_diloco() -> None:
     diloco = merged(compiled(f"diloco{{{PLAIN}}}"), deltas, tokens)
     for a, b in zip(plain, diloco, strict=True):
         assert [x.tobytes() for x in a] == [x.tobytes() for x in b]
+
+
+def test_a_model_of_many_tensors_loads_and_merges() -> None:
+    """The numbers of all tensors in one row were too many operands of a dispatch."""
+    count, draw = 40, np.random.default_rng(3)
+
+    def loss(weights: list, ids: Any, targets: Any) -> Any:
+        hidden = jnp.take(weights[0], ids, axis=0)
+        for weight in weights[1:]:
+            hidden = jnp.tanh(hidden @ weight)
+        return jnp.mean((hidden - targets[..., None].astype(jnp.float32)) ** 2)
+
+    weights = [draw.normal(size=(4, 4)).astype(np.float32) for _ in range(count)]
+    ids = np.zeros((2, 4), np.int32)
+    code = pcp.compile(
+        pcp.from_jax(loss, weights, ids, ids),
+        ["cpu"],
+        mode="train",
+        optimizer="sgd{lr=0.5}",
+        algorithm=f"decoupled{{{PLAIN}}}",
+        cache=None,
+    )
+    (alone,) = Communicator.in_process(1)
+    with closing(alone), closing(load(code, "local-sync", None)) as trainer:
+        trainer.fresh(0)
+        trainer.join(alone)
+        trainer.begin(1, 1)
+        trainer.step([Batch(ids, ids)])
+        made = [np.asarray(x) for x in trainer._local]
+        new = [v for k, v in trainer.outer(1, alone).items() if k.startswith(PARAMETER)]
+    assert len(new) == count
+    for own, merged_ in zip(made, new, strict=True):
+        np.testing.assert_allclose(merged_, own, rtol=0, atol=1e-5)
