@@ -352,9 +352,8 @@ def main(arguments: Sequence[str]) -> int:
     results = kept(path, size)
     for name in names:
         done = {r.seed for r in results if r.name == name}
-        seeds = [s for s in range(1, options.seeds + 1) if s not in done]
-        if options.show:
-            seeds = []
+        wanted = 0 if options.show else options.seeds
+        seeds = [s for s in range(1, wanted + 1) if s not in done]
         for result in run(name, size, seeds) if seeds else []:
             with open(path, "a") as file:
                 file.write(json.dumps(asdict(result)) + "\n")

@@ -3,7 +3,7 @@
 An endpoint that listens on `host:port` also listens on a Unix socket of that name,
 in the kernel's abstract name space: it is in no folder, goes with its process, and is
 seen by those who share the network name space. Its frames and handshakes are those
-of a TCP connection; there and back takes half to two thirds of the time.
+of a TCP connection, without its layers in between.
 
 Who dials an address looks there first. Only processes of one user meet like that: a
 name can be taken by anybody, an address of the network cannot.

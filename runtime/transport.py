@@ -237,11 +237,11 @@ def dial(address: str, timeout: float, *, near: bool = False) -> socket.socket:
 
     Without the network if `near` and the peer is on this machine (`nearby`).
     """
-    parse_address(address)
+    place = parse_address(address)
     if near and (sock := nearby.dial(address, timeout)) is not None:
         return sock
     with os_errors(address, "connecting"):
-        sock = socket.create_connection(parse_address(address), timeout=timeout)
+        sock = socket.create_connection(place, timeout=timeout)
         try:
             tune(sock)
         except BaseException:

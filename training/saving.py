@@ -15,7 +15,6 @@ from pcp.runtime import fetch_snapshot
 from pcp.runtime.protection import Protection
 from pcp.training import checkpoint as checkpoints
 from pcp.training import tensors
-from pcp.training.channel import OPEN
 from pcp.training.checkpoint import Checkpoint
 from pcp.training.replicas import mean_of
 from pcp.training.state import (
@@ -42,8 +41,8 @@ def gather(
     addresses: Sequence[str],
     round_: int,
     digest: str | None,
-    protection: Protection = OPEN,
-    silence: float = 10.0,
+    protection: Protection,
+    silence: float,
 ) -> Checkpoint:
     """The state of a round, and what is its own of the member at each address.
 

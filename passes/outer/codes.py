@@ -249,8 +249,8 @@ def _reached(counts: Value, k: int) -> Value:
     """
     rows, columns = hlo.shape_of(counts)
     found = hlo.tensor((rows, k), _i32())
-    wanted = hlo.add(hlo.iota(found, 1), hlo.constant_like(hlo.iota(found, 1), 1))
     one, last = (hlo.constant(n, found) for n in (1, columns))
+    wanted = hlo.add(hlo.iota(found, 1), one)
     bits = columns.bit_length()
     half = hlo.constant(1 << (bits - 1), hlo.tensor((), _i32()))
 

@@ -36,7 +36,8 @@ def step(spec: Decoupled, now: Round) -> tuple[list[Value], Tensors]:
         return descend(spec, now, weighted_mean(deltas, now.tokens))
     lengths = [_length(x) for x in deltas]
     units = [_over(x, n) for x, n in zip(deltas, lengths, strict=True)]
-    # Not all numbers in one row: IREE 3.13 reads at most 31 tensors in one dispatch.
+    # Not all numbers in one row: IREE 3.13 fuses it, with an operand a number, and
+    # binds at most 32 to a dispatch.
     rows = [pack(lengths[i : i + _ROW]) for i in range(0, len(lengths), _ROW)]
     means = weighted_mean([*units, *rows], now.tokens)
     found = [
