@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -271,18 +271,17 @@ class Pushes:
             self.bytes_sent += sum(array.nbytes for array in self._newest.values())
 
 
-def run(name: str, size: Size, seeds: Sequence[int]) -> list[Result]:
-    """A contestant's runs, from one bundle."""
+def run(name: str, size: Size, seeds: Sequence[int]) -> Iterator[Result]:
+    """A contestant's runs, from one bundle, each as soon as it is done."""
     algorithm, optimizer, members = CONTESTANTS[name]
     # Who trains alone makes the others' steps too: in as many rounds more.
     own = replace(size, rounds=size.rounds * MEMBERS // members)
-    code, results = compiled(own, algorithm, optimizer), []
+    code = compiled(own, algorithm, optimizer)
     for seed in seeds:
         began = time.monotonic()
         loss, sent = Run(code, own, members, seed).loss()
         seconds = time.monotonic() - began
-        results.append(Result(name, seed, loss, sent, seconds, asdict(size)))
-    return results
+        yield Result(name, seed, loss, sent, seconds, asdict(size))
 
 
 # --- all of them ---
