@@ -6,6 +6,7 @@ A group that lost a member, or was aborted, is finished: what comes next forms
 a new one under a higher epoch.
 """
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,10 +32,12 @@ from pcp.runtime.opening import LIMITS, abort_reason
 from pcp.runtime.operation import Operation
 from pcp.runtime.parking import MAX_IN_FLIGHT, Parking
 from pcp.runtime.pulse import Heart, Pulse
+from pcp.runtime.shared_memory import SharedLink
 from pcp.runtime.telemetry import Metric, Telemetry
 from pcp.runtime.transport import Link
 
 _FLUSH_SECONDS = 2.0
+_PROCESSORS = os.cpu_count() or 1
 
 
 class Group:
@@ -67,6 +70,8 @@ class Group:
         self._posted: dict[int, int] = {}
         self._parked = Parking()
         self._left: set[int] = set()
+        self._beside = False
+        """Whether every member has a processor of this machine to itself."""
         self._drain = memoryview(bytearray(0))
         self._closed = False
         self._closing: list[Link] = []
@@ -96,6 +101,9 @@ class Group:
         link.last_heard = time.monotonic()
         link.epoch = self.epoch
         link.sink = self
+        self._beside = self.world_size <= _PROCESSORS and all(
+            isinstance(link, SharedLink) for link in self.links.values()
+        )
         self.health.admit(rank)
         self._heart.start()
 
@@ -124,7 +132,8 @@ class Group:
     def retire(self, operation: Operation) -> None:
         """The operation is over."""
         key = (operation.tag, operation.seq)
-        self._operations.pop(key, None)
+        if self._operations.pop(key, None) is not None:
+            self.loop.expecting -= self._beside
         self._doubtful.pop(key, None)
         if self.arbiter is not None and not operation.committed:
             self._conceded.add(key)
@@ -205,6 +214,7 @@ class Group:
             )
             return
         self._operations[key] = operation
+        self.loop.expecting += self._beside
         operation.start(self)
         for peer in gone:
             operation.on_lost(peer, self._left_error(peer))

@@ -127,3 +127,11 @@ def test_a_loop_that_slept_does_not_blame_its_peers(loop):
     assert loop.stalled_until < time.monotonic()
     loop.call(time.sleep, 3.2)
     eventually(lambda: loop.stalled_until > time.monotonic(), 8)
+
+
+def test_who_expects_news_watches_for_a_moment_and_then_sleeps(loop):
+    loop.ask(lambda: setattr(loop, "expecting", 1))
+    used = loop.ask(time.thread_time)
+    time.sleep(1.0)
+    assert loop.ask(time.thread_time) - used < 0.2
+    assert loop.ask(lambda: "awake at once") == "awake at once"

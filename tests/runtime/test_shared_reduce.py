@@ -10,8 +10,8 @@ import pytest
 from helpers.member_process import SIZE, contribution
 from helpers.worlds import endpoints, eventually, member, outcome, together, world
 
-from pcp.errors import CollectiveAborted, PeerLost, RuntimeFault
-from pcp.runtime import shared_reduce
+from pcp.errors import CollectiveAborted, PeerLost, RuntimeFault, Timeout
+from pcp.runtime import group, shared_reduce
 from pcp.runtime.framing import Frame, Kind
 from pcp.runtime.reduction import bounds, reference
 from pcp.runtime.segments import Segment
@@ -146,6 +146,28 @@ def _nothing(own):
         own.refused()
 
     return meet
+
+
+@pytest.mark.parametrize(("processors", "watched"), [(2, 1), (1, 0)])
+def test_news_is_expected_of_neighbours_while_an_operation_is_under_way(
+    monkeypatch, processors: int, watched: int
+) -> None:
+    monkeypatch.setattr(group, "_PROCESSORS", processors)
+    with world("memory", 2) as comms:
+        loops = [commons(comm)._group.loop for comm in comms]
+
+        def expecting() -> list[int]:
+            return [loop.ask(lambda loop=loop: loop.expecting) for loop in loops]
+
+        assert expecting() == [0, 0]
+        pending = comms[0].all_reduce_async(draw(0, 1000))
+        assert expecting() == [watched, 0]
+        comms[1].all_reduce(draw(1, 1000))
+        pending.result(10)
+        eventually(lambda: expecting() == [0, 0])
+        given_up = outcome(lambda: comms[0].all_reduce(draw(0, 9), timeout=0.1))
+        assert isinstance(given_up, Timeout)
+        eventually(lambda: expecting() == [0, 0])
 
 
 def test_calls_that_disagree_cost_no_memory(ways) -> None:
