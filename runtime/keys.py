@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from pcp.errors import ConfigError, ProtocolError
 from pcp.runtime import transport
 from pcp.runtime.framing import MAX_TEXT, Frame, Kind, text
-from pcp.runtime.wire import read_answer, write_frame
+from pcp.runtime.wire import Patience, read_answer, write_frame
 
 if TYPE_CHECKING:
     from pcp.runtime.tls import Tls
@@ -78,7 +78,7 @@ def dial(
 def _prove(sock: transport.Wire, address: str, deadline: float, key: bytes) -> None:
     mine = os.urandom(NONCE_BYTES)
     write_frame(sock, address, Frame(Kind.AUTH, payload=mine))
-    header, payload = read_answer(sock, address, deadline, MAX_TEXT)
+    header, payload = read_answer(sock, address, Patience(deadline), MAX_TEXT)
     if header.kind is not Kind.AUTH or len(payload) != NONCE_BYTES + PROOF_BYTES:
         raise ProtocolError(
             f"{address} does not prove that it has the key: {text(payload)}"

@@ -28,7 +28,7 @@ from pcp.runtime.impatience import Impatience
 from pcp.runtime.striping import Streams
 from pcp.runtime.tcp import TcpLink
 from pcp.runtime.transport import Link
-from pcp.runtime.wire import read_answer, write_frame
+from pcp.runtime.wire import Patience, read_answer, write_frame
 
 if TYPE_CHECKING:
     from pcp.runtime.tls import Tls
@@ -235,7 +235,7 @@ def _register(
     with sock:
         write_frame(sock, address, Frame(Kind.HELLO, payload=json_payload(hello)))
         try:
-            patience = deadline + _VERDICT_SECONDS
+            patience = Patience(deadline + _VERDICT_SECONDS)
             header, payload = read_answer(sock, address, patience, MAX_TEXT)
         except Timeout as error:
             raise Timeout(f"{late}; rank 0 can tell who is missing") from error

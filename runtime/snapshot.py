@@ -30,7 +30,13 @@ from pcp.runtime.framing import (
     text,
     text_payload,
 )
-from pcp.runtime.wire import read_answer, read_header, read_payload, write_frame
+from pcp.runtime.wire import (
+    Patience,
+    read_answer,
+    read_header,
+    read_payload,
+    write_frame,
+)
 
 if TYPE_CHECKING:
     from pcp.runtime.tls import Tls
@@ -80,24 +86,24 @@ def fetch_snapshot(
     came for `silence` seconds if that is given (whose provider takes long says every
     second that it lives), ProtocolError when it serves none or more than `max_bytes`.
     """
-    patience = _seconds(timeout)
+    limit = _seconds(timeout)
     quiet = math.inf if silence is None else _seconds(silence)
     if quiet <= 0:
         raise UsageError(f"silence={silence}: give a time above 0, or None")
-    deadline = time.monotonic() + patience
-    with keys.dial(address, min(patience, quiet), keys.checked(key), tls) as sock:
+    patience = Patience(time.monotonic() + limit, quiet)
+    with keys.dial(address, min(limit, quiet), keys.checked(key), tls) as sock:
         hello = json_payload({"purpose": "snapshot", "only": list(only)})
         write_frame(sock, address, Frame(Kind.HELLO, payload=hello))
-        header, payload = read_answer(sock, address, deadline, MAX_PAYLOAD, quiet)
+        header, payload = read_answer(sock, address, patience, MAX_PAYLOAD)
         while header.kind is Kind.PING:
-            header, payload = read_answer(sock, address, deadline, MAX_PAYLOAD, quiet)
+            header, payload = read_answer(sock, address, patience, MAX_PAYLOAD)
         if header.kind is not Kind.WELCOME:
             raise ProtocolError(f"{address} gives no snapshot: {text(payload)}")
         index = parse_json(payload)
         arrays = _allocate(index, max_bytes)
         for name, array in arrays.items():
-            _receive(sock, address, deadline, quiet, name, array)
-        _finish(sock, address, deadline, quiet)
+            _receive(sock, address, patience, name, array)
+        _finish(sock, address, patience)
     return int(index["revision"]), arrays
 
 
@@ -191,26 +197,21 @@ def _allocate(index: dict[str, Any], max_bytes: int) -> dict[str, NDArray]:
 
 
 def _receive(
-    sock: Any,
-    address: str,
-    deadline: float,
-    silence: float,
-    name: str,
-    array: NDArray,
+    sock: Any, address: str, patience: Patience, name: str, array: NDArray
 ) -> None:
     view, at = octets(array), 0
     while at < len(view):
-        header = read_header(sock, address, deadline, silence)
+        header = read_header(sock, address, patience)
         room = view[at : at + header.length]
         if header.kind is not Kind.DATA or header.offset != at or not len(room):
             raise ProtocolError(f"{address} sent {name} out of order")
         if len(room) != header.length:
             raise ProtocolError(f"{address} sent more of {name} than there is")
-        read_payload(sock, address, deadline, header, room, silence)
+        read_payload(sock, address, patience, header, room)
         at += header.length
 
 
-def _finish(sock: Any, address: str, deadline: float, silence: float) -> None:
-    header = read_header(sock, address, deadline, silence)
+def _finish(sock: Any, address: str, patience: Patience) -> None:
+    header = read_header(sock, address, patience)
     if header.kind is not Kind.DONE or header.length:
         raise ProtocolError(f"{address} did not end its snapshot")

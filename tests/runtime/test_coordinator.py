@@ -12,7 +12,7 @@ from pcp.runtime.coordinator import PURPOSE, Coordinator
 from pcp.runtime.endpoint import Endpoint
 from pcp.runtime.framing import Frame, Kind, json_payload, text
 from pcp.runtime.membership import Past
-from pcp.runtime.wire import read_frame, write_frame
+from pcp.runtime.wire import Patience, read_frame, write_frame
 
 
 def answer(where: Coordinator, **said: object) -> str:
@@ -22,7 +22,9 @@ def answer(where: Coordinator, **said: object) -> str:
     with transport.dial(where.address, 5) as sock:
         hello = Frame(Kind.HELLO, payload=json_payload(plain | said))
         write_frame(sock, "the coordinator", hello)
-        header, payload = read_frame(sock, "it", time.monotonic() + 5, 1 << 14)
+        header, payload = read_frame(
+            sock, "it", Patience(time.monotonic() + 5), 1 << 14
+        )
     assert header.kind is Kind.REFUSE
     return text(payload)
 

@@ -16,7 +16,7 @@ from pcp.runtime.endpoint import Endpoint
 from pcp.runtime.framing import Frame, Kind, json_payload, text
 from pcp.runtime.rendezvous import Rendezvous
 from pcp.runtime.snapshot import fetch_snapshot
-from pcp.runtime.wire import read_frame, write_frame
+from pcp.runtime.wire import Patience, read_frame, write_frame
 
 KEY, OTHER = "correct horse battery", "another horse battery"
 
@@ -90,7 +90,9 @@ def call(address: str, *frames: Frame) -> tuple[list[tuple[Kind, bytes]], bool]:
         deadline = time.monotonic() + 3
         try:
             while True:
-                header, payload = read_frame(sock, "the listener", deadline, 1 << 16)
+                header, payload = read_frame(
+                    sock, "the listener", Patience(deadline), 1 << 16
+                )
                 answers.append((header.kind, bytes(payload)))
         except PeerLost:
             return answers, True
@@ -135,13 +137,13 @@ def test_a_recorded_proof_is_worth_nothing() -> None:
         mine = os.urandom(keys.NONCE_BYTES)
         with socket.create_connection((host, int(port)), timeout=5) as sock:
             write_frame(sock, "it", Frame(Kind.AUTH, payload=mine))
-            _, answer = read_frame(sock, "it", time.monotonic() + 5, 1 << 16)
+            _, answer = read_frame(sock, "it", Patience(time.monotonic() + 5), 1 << 16)
             theirs = bytes(answer[: keys.NONCE_BYTES])
             shown = keys.proof(KEY.encode(), "dialler", mine, theirs)
             recorded = Frame(Kind.PROOF, payload=shown)
             write_frame(sock, "it", recorded)
             write_frame(sock, "it", HELLO)
-            header, _ = read_frame(sock, "it", time.monotonic() + 5, 1 << 16)
+            header, _ = read_frame(sock, "it", Patience(time.monotonic() + 5), 1 << 16)
             assert header.kind is Kind.WELCOME
         answers, _ = call(end.address, Frame(Kind.AUTH, payload=mine), recorded, HELLO)
         assert answers[-1][0] is Kind.REFUSE
