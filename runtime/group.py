@@ -8,6 +8,7 @@ a new one under a higher epoch.
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -30,7 +31,7 @@ from pcp.runtime.health import Health, group_metrics
 from pcp.runtime.loop import Loop, Timer
 from pcp.runtime.opening import LIMITS, abort_reason
 from pcp.runtime.operation import Operation
-from pcp.runtime.parking import MAX_IN_FLIGHT, Parking
+from pcp.runtime.parking import AHEAD_BYTES, MAX_IN_FLIGHT, Parking
 from pcp.runtime.pulse import Heart, Pulse
 from pcp.runtime.shared_memory import SharedLink
 from pcp.runtime.telemetry import Metric, Telemetry
@@ -69,6 +70,11 @@ class Group:
         self._operations: dict[tuple[int, int], Operation] = {}
         self._posted: dict[int, int] = {}
         self._parked = Parking()
+        self._early: set[int] = set()
+        """From whom data is coming into room that no operation has given."""
+        self._far: set[int] = set()
+        self._ahead: Counter[int] = Counter()
+        """Bytes that each may still have parked for us."""
         self._left: set[int] = set()
         self._beside = False
         """Whether every member has a processor of this machine to itself."""
@@ -104,6 +110,8 @@ class Group:
         self._beside = self.world_size <= _PROCESSORS and all(
             isinstance(link, SharedLink) for link in self.links.values()
         )
+        if link.distant:
+            self._far.add(rank)
         self.health.admit(rank)
         self._heart.start()
 
@@ -124,6 +132,21 @@ class Group:
         link = self.links.get(peer)
         if link is not None:
             link.recall(tag, seq)
+
+    def run_ahead(self, peer: int, nbytes: int) -> bool:
+        """Whether so much data may go to a peer that has not opened; books it.
+
+        For half a round trip nobody knows whether it has. Only where that takes
+        longer than what the peer may have to copy.
+        """
+        if peer not in self._far or self._ahead[peer] + nbytes > AHEAD_BYTES:
+            return False
+        self._ahead[peer] += nbytes
+        return True
+
+    def caught_up(self, peer: int, nbytes: int) -> None:
+        """The peer keeps that much no longer: it opened, or we told it to drop it."""
+        self._ahead[peer] -= nbytes
 
     def later(self, delay: float, what: Callable[[], None]) -> Timer:
         """Run something later in the loop's thread."""
@@ -219,7 +242,7 @@ class Group:
         for peer in gone:
             operation.on_lost(peer, self._left_error(peer))
         for peer, header, payload in parked:
-            self._guarded(peer, self._dispatch, peer, header, payload)
+            self._guarded(peer, self._dispatch, peer, header, payload, early=True)
 
     # Ending.
 
@@ -258,9 +281,10 @@ class Group:
             operation = self._operations.get((header.tag, header.seq))
             if operation is not None:
                 return operation.place(rank, header)
-            if not self._stale(header):
-                raise ProtocolError(f"rank {rank} sent data nobody asked for")
-            return self._waste(header.length)
+            if self._stale(header) or self.fault is not None:
+                return self._waste(header.length)
+            self._early.add(rank)
+            return self._parked.room((header.tag, header.seq), rank, header.length)
         limit = LIMITS.get(header.kind, 0)
         if header.length > limit:
             raise ProtocolError(
@@ -276,7 +300,11 @@ class Group:
                 raise ProtocolError(f"rank {rank} sent data without data")
             case Kind.ABORT if max(header.step - 1, header.offset) >= self.world_size:
                 raise ProtocolError(f"rank {rank} speaks of ranks that are not there")
-            case Kind.OPEN | Kind.DATA | Kind.DONE | Kind.ABORT:
+            case Kind.DATA:
+                early = rank in self._early
+                self._early.discard(rank)
+                self._dispatch(rank, header, payload, early=early)
+            case Kind.OPEN | Kind.DONE | Kind.ABORT:
                 self._dispatch(rank, header, payload)
             case Kind.LOST if rank not in self._left:
                 self._lose(header.step, text(payload))
@@ -303,7 +331,9 @@ class Group:
     def _stale(self, header: Header) -> bool:
         return header.seq < self._posted.get(header.tag, 0)
 
-    def _dispatch(self, rank: int, header: Header, payload: memoryview) -> None:
+    def _dispatch(
+        self, rank: int, header: Header, payload: memoryview, *, early: bool = False
+    ) -> None:
         key = (header.tag, header.seq)
         operation = self._operations.get(key)
         if operation is None:
@@ -314,15 +344,21 @@ class Group:
             case Kind.OPEN:
                 operation.on_open(rank, payload)
             case Kind.DATA:
+                if early:
+                    room = operation.place(rank, header)
+                    room[:] = payload
+                    payload = room
                 operation.on_data(rank, header, payload)
             case Kind.DONE:
                 operation.on_done(rank)
             case Kind.ABORT:
                 operation.on_abort(*abort_reason(header, payload))
 
-    def _guarded(self, peer: int, what: Callable[..., None], *args: object) -> None:
+    def _guarded(
+        self, peer: int, what: Callable[..., None], *args: object, **more: object
+    ) -> None:
         try:
-            what(*args)
+            what(*args, **more)
         except RuntimeFault as fault:
             link = self.links.pop(peer, None)
             if link is not None:

@@ -27,6 +27,8 @@ _NOTHING = memoryview(b"")
 class InProcessLink:
     """One end of a pair made by `pair`; see `transport.Link`."""
 
+    distant = False
+
     def __init__(self, loop: Loop, sink: Sink, label: str, epoch: int) -> None:
         self.label = label
         self.epoch = epoch

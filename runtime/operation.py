@@ -12,8 +12,9 @@ An operation's life, driven by frames in the loop's thread:
 
 * The OPEN frame carries a descriptor (kind, reduction, type, shape). Members
   compare descriptors before any bulk data moves; a difference aborts on all.
-* Bulk data goes to a peer only after that peer opened, into memory it has set
-  aside: what is in flight is bounded by the operations' own buffers.
+* Bulk data goes to a peer after that peer opened, into memory it has set aside:
+  what is in flight is bounded by the operations' own buffers. To a far peer some
+  goes ahead of that, which is kept until it opens too (`parking`).
 * The caller's array is written in the commit and nowhere else. A member votes
   once. When one dies, the others commit if all of them had finished, and give
   up, inputs unchanged, if one had not.
@@ -25,6 +26,7 @@ An operation's life, driven by frames in the loop's thread:
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, Protocol
@@ -55,6 +57,14 @@ class Members(Protocol):
 
     def recall(self, peer: int, tag: int, seq: int) -> None:
         """Drop an operation's queued data."""
+        ...
+
+    def run_ahead(self, peer: int, nbytes: int) -> bool:
+        """Whether so much data may go to a peer that has not opened; books it."""
+        ...
+
+    def caught_up(self, peer: int, nbytes: int) -> None:
+        """The peer keeps that much of it no longer."""
         ...
 
     def later(self, delay: float, what: Callable[[], None]) -> Timer:
@@ -124,6 +134,8 @@ class Operation:
         self._said = b""
         """Our descriptor as it travels."""
         self._held: list[tuple[int, Frame]] = []
+        self._ahead: Counter[int] = Counter()
+        """Bytes that went to peers which had not opened."""
         self._unsent = 0
         self._voted = False
         self._done: set[int] = set()
@@ -208,6 +220,7 @@ class Operation:
             )
             return
         self.opened[peer] = theirs
+        self.group.caught_up(peer, self._ahead.pop(peer, 0))
         self._joined(peer, len(eager))
         self.accept(peer, eager)
         held, self._held = self._held, []
@@ -283,6 +296,8 @@ class Operation:
         if self._group is not None:
             for peer in self.peers if error is not None else ():
                 self._group.recall(peer, self.tag, self.seq)
+            for peer, nbytes in self._ahead.items():
+                self._group.caught_up(peer, nbytes)
             self._group.retire(self)
         self.release()
         if not self.pending.set_running_or_notify_cancel():
@@ -341,10 +356,17 @@ class Operation:
             timing.opened = now
 
     def _dispatch(self, peer: int, frame: Frame) -> None:
-        if peer in self.opened:
+        if peer in self.opened or self._goes_ahead(peer, len(frame.payload)):
             self.group.send(peer, frame)
         else:
             self._held.append((peer, frame))
+
+    def _goes_ahead(self, peer: int, nbytes: int) -> bool:
+        waiting = any(target == peer for target, _ in self._held)
+        if waiting or not self.group.run_ahead(peer, nbytes):
+            return False
+        self._ahead[peer] += nbytes
+        return True
 
     def _was_sent(self) -> None:
         self._unsent -= 1

@@ -124,6 +124,11 @@ class SharedLink:
         return self._tcp.bytes_received + self._moved[1]
 
     @property
+    def distant(self) -> bool:
+        """Both ends are on this machine."""
+        return False
+
+    @property
     def alive(self) -> bool:
         """Whether the connection is open."""
         return self._tcp.alive

@@ -143,6 +143,11 @@ class StripedLink:
         return sum(lane.bytes_received for lane in self._all)
 
     @property
+    def distant(self) -> bool:
+        """Whether the peer is, as the first lane knows it."""
+        return self._first.distant
+
+    @property
     def alive(self) -> bool:
         """Whether the first lane is open."""
         return self._first.alive

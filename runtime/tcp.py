@@ -22,7 +22,7 @@ from pcp.runtime.framing import (
     verify_payload,
 )
 from pcp.runtime.loop import Loop
-from pcp.runtime.transport import Sink, Wire, translate
+from pcp.runtime.transport import FAR_SECONDS, Sink, Wire, round_trip, translate
 
 _NOTHING = memoryview(b"")
 _WASTE = memoryview(bytearray(256 << 10))
@@ -197,6 +197,11 @@ class TcpLink:
             return self._sock.getpeername()[0] == self._sock.getsockname()[0]
         except OSError:
             return False  # gone already; whoever reads from it will notice
+
+    @property
+    def distant(self) -> bool:
+        """Whether a message takes longer than copying what it announces."""
+        return round_trip(self._sock) >= FAR_SECONDS
 
     def _start(self) -> None:
         if self._open:

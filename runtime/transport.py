@@ -165,6 +165,11 @@ class Link(Protocol):
         """Queue a frame; its payload must not change until `on_sent` runs."""
         ...
 
+    @property
+    def distant(self) -> bool:
+        """Whether a message takes longer than copying what it announces."""
+        ...
+
     def recall(self, tag: int, seq: int) -> None:
         """Drop what is queued for an operation, so its buffers are free again.
 

@@ -28,6 +28,7 @@ class Clock:
 
     stalled_until = 0.0
     closed = False
+    expecting = 0
 
     def __init__(self, world: "Simulation", name: str) -> None:
         self._world, self._name = world, name
@@ -52,6 +53,7 @@ class Wire:
         self.bytes_sent = self.bytes_received = 0
         self.alive = True
         self.far: Wire
+        self.distant = world.random.random() < 0.5
         self._world, self._here = world, here
         self._channel = (here, there, epoch)
 

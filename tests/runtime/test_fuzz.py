@@ -14,12 +14,11 @@ from helpers.fuzz_strangers import GREETINGS, MEMBERS, form_with_liars, knock
 from helpers.memory import resident_growth, traced
 from helpers.worlds import endpoints, eventually, form, outcome, together
 
-from pcp.errors import ConfigError, ProtocolError, RuntimeFault, Timeout
-from pcp.runtime import parking
+from pcp.errors import ConfigError, RuntimeFault, Timeout
 from pcp.runtime.communicator import Communicator
 from pcp.runtime.coordinator import Coordinator
 from pcp.runtime.endpoint import Endpoint
-from pcp.runtime.framing import Frame, Header, Kind
+from pcp.runtime.framing import Frame, Kind
 from pcp.runtime.loop import Loop
 
 MIB = 1 << 20
@@ -134,27 +133,6 @@ def test_survivors_of_a_lying_member_agree_and_form_anew() -> None:
 def test_an_epoch_that_no_frame_can_name_is_refused() -> None:
     with endpoints(1) as made, pytest.raises(ConfigError, match="64 bits"):
         made[0].form(1 << 64, [made[0].address], 0)
-
-
-def held(kind: Kind, seq: int, length: int) -> Header:
-    return Header(kind, 0, 0, seq, 0, 0, length, 0)
-
-
-def test_a_peer_far_ahead_is_bounded_and_takes_nothing_from_others() -> None:
-    room, size = parking.Parking(), 32 << 10
-    payload = memoryview(bytes(size))
-    most = parking.MAX_BYTES // size
-    for seq in range(most):
-        room.hold((0, seq), 1, held(Kind.OPEN, seq, size), payload)
-    with pytest.raises(ProtocolError, match="rank 1 is too far ahead"):
-        room.hold((0, most), 1, held(Kind.OPEN, most, size), payload)
-    room.hold((0, most), 2, held(Kind.OPEN, most, size), payload)
-    with pytest.raises(ProtocolError, match="repeats"):
-        room.hold((0, most), 2, held(Kind.OPEN, most, size), payload)
-    with pytest.raises(ProtocolError, match="DONE"):
-        room.hold((0, most), 2, held(Kind.DONE, most, 0), payload)
-    assert [rank for rank, _, _ in room.take((0, 0))] == [1]
-    room.hold((0, most), 1, held(Kind.OPEN, most, size), payload)
 
 
 def test_news_of_a_loss_is_never_too_long_to_be_taken() -> None:

@@ -235,6 +235,7 @@ class Lane:
         self.frames: list[Frame] = []
         self.queue: deque[Frame] = deque()
         self.label = "the peer"
+        self.distant = False
 
     def send(self, frame: Frame) -> None:
         self.frames.append(frame)
