@@ -338,7 +338,7 @@ class Operation:
     # What subclasses use.
 
     def send_data(self, peer: int, step: int, offset: int, payload: memoryview) -> None:
-        """Send a segment as soon as the peer has opened."""
+        """Send a segment: at once to who has opened or is far, else when it has."""
         self._unsent += 1
         self.timing.sent += len(payload)
         frame = self._frame(
