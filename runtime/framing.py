@@ -29,7 +29,8 @@ import numpy as np
 from pcp.errors import ProtocolError
 
 MAGIC = b"pcpR"
-VERSION = 1
+VERSION = 2
+"""2: data may come before its receiver has opened the operation."""
 MAX_PAYLOAD = 4 << 20
 MAX_TEXT = 16 << 10
 _LAYOUT = struct.Struct(">4sBBHQQIIQII")

@@ -54,7 +54,7 @@ STRANGERS = {
     "http": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 4, b"not a pcp frame"),
     "random": (os.urandom(4096), b"not a pcp frame"),
     "zeros": (bytes(4096), b"not a pcp frame"),
-    "version": (pack_header(Frame(Kind.HELLO), 0, version=2), b"protocol version 2"),
+    "version": (pack_header(Frame(Kind.HELLO), 0, version=9), b"protocol version 9"),
     "wrong kind": (pack_header(Frame(Kind.PING), 0), b"PING instead of a greeting"),
     "huge": (
         pack_header(Frame(Kind.HELLO, payload=bytes(1 << 20)), 0),

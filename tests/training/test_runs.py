@@ -219,7 +219,7 @@ GARBAGE = [
     b"GET / HTTP/1.1\r\n\r\n",
     b"\x00" * 4096,
     b"\xff" * 52,
-    b"pcpR\x01\x05",
+    b"pcpR\x02\x05",
     b"",
 ]
 
