@@ -17,6 +17,7 @@ bits over that time. The contestants:
     pcp        as it comes: as many connections as the distance asks for
     pcp/N      with streams=N
     ring       pcp along the ring that it finds best
+    direct     pcp with algorithm="two_level:N": every chunk to who sums it, and back
     int8       pcp, compressed; int8/N with streams=N
     gloo       torch.distributed
 """
@@ -248,6 +249,7 @@ def contestant(name: str, rank: int, world: int, port: int) -> Reduce:
         return gloo(rank, world, port)
     options: dict[str, Any] = {"compression": "int8"} if kind == "int8" else {}
     options |= {"arranged": True} if kind == "ring" else {}
+    options |= {"algorithm": f"two_level:{world}"} if kind == "direct" else {}
     return pcp(rank, world, port, int(streams) if streams else "auto", **options)
 
 
