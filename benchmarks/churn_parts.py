@@ -17,6 +17,8 @@ MARK = "PCP_CHURN_RUN"
 SPARE = {"fds": 6, "threads": 2, "mib": 96}
 """What a member may use more of than a newcomer."""
 
+_NO_COORDINATOR = "no coordinator yet: "
+
 
 class Ledger:
     """Which operations were done in which epochs, and who must know of it.
@@ -234,10 +236,15 @@ def left_behind(run: int) -> list[str]:
 
 
 def complaints(folder: Path) -> list[str]:
-    """What processes said on standard error, in files of their names."""
+    """What processes said on standard error, in files of their names.
+
+    That the coordinator cannot be reached is news, not a complaint: it was killed.
+    """
     told = defaultdict(list)
     for path in folder.iterdir():
-        if path.name != "state" and (text := path.read_text().strip()):
+        lines = path.read_text().splitlines() if path.name != "state" else []
+        text = "\n".join(line for line in lines if not line.startswith(_NO_COORDINATOR))
+        if text.strip():
             told[text].append(path.name)
     return [
         f"{', '.join(names)} said on standard error: {text[-3000:]}"
