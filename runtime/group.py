@@ -31,7 +31,7 @@ from pcp.runtime.health import Health, group_metrics
 from pcp.runtime.loop import Loop, Timer
 from pcp.runtime.opening import LIMITS, abort_reason
 from pcp.runtime.operation import Operation
-from pcp.runtime.parking import AHEAD_BYTES, MAX_IN_FLIGHT, Parking
+from pcp.runtime.parking import AHEAD_BYTES, MAX_IN_FLIGHT, Parking, charge
 from pcp.runtime.pulse import Heart, Pulse
 from pcp.runtime.shared_memory import SharedLink
 from pcp.runtime.telemetry import Metric, Telemetry
@@ -78,7 +78,7 @@ class Group:
         self._left: set[int] = set()
         self._beside = False
         """Whether every member has a processor of this machine to itself."""
-        self._drain = memoryview(bytearray(0))
+        self._drains: dict[int, memoryview] = {}
         self._closed = False
         self._closing: list[Link] = []
         self.arbiter: Callable[[tuple[int, int]], None] | None = None
@@ -133,20 +133,21 @@ class Group:
         if link is not None:
             link.recall(tag, seq)
 
-    def run_ahead(self, peer: int, nbytes: int) -> bool:
-        """Whether so much data may go to a peer that has not opened; books it.
+    def run_ahead(self, peer: int, nbytes: int) -> int:
+        """Book data for a peer that has not opened: its cost, 0 if it must wait.
 
-        For half a round trip nobody knows whether it has. Only where that takes
-        longer than what the peer may have to copy.
+        For half a round trip nobody knows whether it has opened: worth it where that
+        takes longer than the copy that the peer may have to make.
         """
-        if peer not in self._far or self._ahead[peer] + nbytes > AHEAD_BYTES:
-            return False
-        self._ahead[peer] += nbytes
-        return True
+        cost = charge(nbytes)
+        if peer not in self._far or self._ahead[peer] + cost > AHEAD_BYTES:
+            return 0
+        self._ahead[peer] += cost
+        return cost
 
-    def caught_up(self, peer: int, nbytes: int) -> None:
-        """The peer keeps that much no longer: it opened, or we told it to drop it."""
-        self._ahead[peer] -= nbytes
+    def caught_up(self, peer: int, cost: int) -> None:
+        """The peer keeps that no longer: it opened, or we told it to drop it."""
+        self._ahead[peer] -= cost
 
     def later(self, delay: float, what: Callable[[], None]) -> Timer:
         """Run something later in the loop's thread."""
@@ -238,7 +239,10 @@ class Group:
             return
         self._operations[key] = operation
         self.loop.expecting += self._beside
-        operation.start(self)
+        try:
+            operation.start(self)
+        except Exception as error:  # no memory, most likely
+            operation.give_up(RuntimeFault(f"{operation.name} did not start: {error}"))
         for peer in gone:
             operation.on_lost(peer, self._left_error(peer))
         for peer, header, payload in parked:
@@ -282,7 +286,7 @@ class Group:
             if operation is not None:
                 return operation.place(rank, header)
             if self._stale(header) or self.fault is not None:
-                return self._waste(header.length)
+                return self._waste(rank, header.length)
             self._early.add(rank)
             return self._parked.room((header.tag, header.seq), rank, header.length)
         limit = LIMITS.get(header.kind, 0)
@@ -337,7 +341,11 @@ class Group:
         key = (header.tag, header.seq)
         operation = self._operations.get(key)
         if operation is None:
-            if not self._stale(header) and self.fault is None:
+            if self._stale(header):
+                # Of a call that was left out here something may be kept all the same.
+                if header.kind is Kind.ABORT:
+                    self._parked.drop_data(key, rank)
+            elif self.fault is None:
                 self._parked.hold(key, rank, header, payload)
             return
         match header.kind:
@@ -365,11 +373,15 @@ class Group:
                 link.sever()
             self._lose(peer, f"rank {peer} is lost: {fault}")
 
-    def _waste(self, length: int) -> memoryview:
-        """Where bytes of an operation that was given up go."""
-        if len(self._drain) < length:
-            self._drain = memoryview(bytearray(length))
-        return self._drain[:length]
+    def _waste(self, rank: int, length: int) -> memoryview:
+        """Where bytes of an operation that was given up go.
+
+        Each peer's have a place of their own: their checksum is still verified.
+        """
+        drain = self._drains.get(rank, memoryview(b""))
+        if len(drain) < length:
+            drain = self._drains[rank] = memoryview(bytearray(length))
+        return drain[:length]
 
     def _left_error(self, rank: int) -> PeerLost:
         return PeerLost(f"rank {rank} left the group", peer=rank)
@@ -377,6 +389,7 @@ class Group:
     def _leave(self, rank: int) -> None:
         """A member says goodbye: only operations that need it are affected."""
         self._left.add(rank)
+        self._parked.left(rank)
         link = self.links.pop(rank, None)
         for operation in list(self._operations.values()):
             operation.on_lost(rank, self._left_error(rank))

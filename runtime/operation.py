@@ -59,12 +59,12 @@ class Members(Protocol):
         """Drop an operation's queued data."""
         ...
 
-    def run_ahead(self, peer: int, nbytes: int) -> bool:
-        """Whether so much data may go to a peer that has not opened; books it."""
+    def run_ahead(self, peer: int, nbytes: int) -> int:
+        """Book data for a peer that has not opened: its cost, 0 if it must wait."""
         ...
 
-    def caught_up(self, peer: int, nbytes: int) -> None:
-        """The peer keeps that much of it no longer."""
+    def caught_up(self, peer: int, cost: int) -> None:
+        """The peer keeps what counted so much no longer."""
         ...
 
     def later(self, delay: float, what: Callable[[], None]) -> Timer:
@@ -133,15 +133,18 @@ class Operation:
         self._timer: Timer | None = None
         self._said = b""
         """Our descriptor as it travels."""
-        self._held: list[tuple[int, Frame]] = []
+        self._held: dict[int, list[Frame]] = {}
         self._ahead: Counter[int] = Counter()
-        """Bytes that went to peers which had not opened."""
+        """What went to peers which had not opened."""
         self._unsent = 0
         self._voted = False
         self._done: set[int] = set()
         self._gone: set[int] = set()
 
     # What subclasses say.
+
+    def prepare(self) -> None:
+        """Complete the descriptor, before anybody is told."""
 
     def eager(self, peer: int) -> memoryview | bytes:
         """The payload that travels with the OPEN frame to `peer`."""
@@ -194,6 +197,7 @@ class Operation:
         self._group = group
         delay = max(0.0, self.deadline - time.monotonic())
         self._timer = group.later(delay, self._expired)
+        self.prepare()
         self._said = written(self.descriptor)
         for peer in self.peers:
             group.send(peer, self._frame(Kind.OPEN, self._opening(peer)))
@@ -223,9 +227,8 @@ class Operation:
         self.group.caught_up(peer, self._ahead.pop(peer, 0))
         self._joined(peer, len(eager))
         self.accept(peer, eager)
-        held, self._held = self._held, []
-        for target, frame in held:
-            self._dispatch(target, frame)
+        for frame in self._held.pop(peer, ()):
+            self.group.send(peer, frame)
         self._progress()
 
     def on_data(self, peer: int, header: Header, payload: memoryview) -> None:
@@ -296,8 +299,8 @@ class Operation:
         if self._group is not None:
             for peer in self.peers if error is not None else ():
                 self._group.recall(peer, self.tag, self.seq)
-            for peer, nbytes in self._ahead.items():
-                self._group.caught_up(peer, nbytes)
+            for peer, cost in self._ahead.items():
+                self._group.caught_up(peer, cost)
             self._group.retire(self)
         self.release()
         if not self.pending.set_running_or_notify_cancel():
@@ -359,14 +362,15 @@ class Operation:
         if peer in self.opened or self._goes_ahead(peer, len(frame.payload)):
             self.group.send(peer, frame)
         else:
-            self._held.append((peer, frame))
+            self._held.setdefault(peer, []).append(frame)
 
     def _goes_ahead(self, peer: int, nbytes: int) -> bool:
-        waiting = any(target == peer for target, _ in self._held)
-        if waiting or not self.group.run_ahead(peer, nbytes):
+        # Who does not vote would have received what its sender may still give up.
+        if not self.votes or peer in self._held:
             return False
-        self._ahead[peer] += nbytes
-        return True
+        booked = self.group.run_ahead(peer, nbytes)
+        self._ahead[peer] += booked
+        return booked > 0
 
     def _was_sent(self) -> None:
         self._unsent -= 1

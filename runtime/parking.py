@@ -18,9 +18,18 @@ MAX_FRAMES = 4 * MAX_IN_FLIGHT
 MAX_BYTES = 2 * MAX_IN_FLIGHT * EAGER_BYTES
 AHEAD_BYTES = 16 << 20
 """Bulk data: half a round trip of 100 ms at 2.5 Gbit/s."""
+_LEAST = AHEAD_BYTES // (MAX_FRAMES - 2 * MAX_IN_FLIGHT)
 
 Key = tuple[int, int]
 Parked = tuple[int, Header, memoryview]
+
+
+def charge(nbytes: int) -> int:
+    """What a frame of data takes of `AHEAD_BYTES`: of small ones their number counts.
+
+    So a sender that keeps to these bytes never has more than `MAX_FRAMES` parked.
+    """
+    return max(nbytes, _LEAST)
 
 
 class Parking:
@@ -47,7 +56,7 @@ class Parking:
             self._check_word(key, rank, header)
             self._said.add((key, rank, header.kind))
         if header.kind is Kind.ABORT:
-            self._drop_data(key, rank)
+            self.drop_data(key, rank)
         if self._count[rank] >= MAX_FRAMES:
             raise ProtocolError(f"rank {rank} is too far ahead")
         self._frames.setdefault(key, []).append((rank, header, payload))
@@ -60,6 +69,11 @@ class Parking:
             self._book(rank, header, -1)
             self._said.discard((key, rank, header.kind))
         return frames
+
+    def left(self, rank: int) -> None:
+        """This member takes part in nothing any more; its goodbyes are kept."""
+        for key in list(self._frames):
+            self.drop_data(key, rank)
 
     def clear(self) -> None:
         """Keep nothing."""
@@ -80,11 +94,11 @@ class Parking:
         opened, over = ((key, rank, k) in self._said for k in (Kind.OPEN, Kind.ABORT))
         if not opened or over:
             raise ProtocolError(f"rank {rank} sent data nobody asked for")
-        if self._data[rank] + length > AHEAD_BYTES:
+        if self._data[rank] + charge(length) > AHEAD_BYTES:
             raise ProtocolError(f"rank {rank} is too far ahead")
 
-    def _drop_data(self, key: Key, rank: int) -> None:
-        """Who gave an operation up counts on this room for the next."""
+    def drop_data(self, key: Key, rank: int) -> None:
+        """The sender has given the operation up, and counts on this room again."""
         kept = []
         for frame in self._frames.get(key, []):
             if frame[0] == rank and frame[1].kind is Kind.DATA:
@@ -96,5 +110,7 @@ class Parking:
 
     def _book(self, rank: int, header: Header, sign: int) -> None:
         self._count[rank] += sign
-        held = self._data if header.kind is Kind.DATA else self._bytes
-        held[rank] += sign * header.length
+        if header.kind is Kind.DATA:
+            self._data[rank] += sign * charge(header.length)
+        else:
+            self._bytes[rank] += sign * header.length

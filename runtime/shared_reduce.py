@@ -31,7 +31,6 @@ from pcp.errors import CollectiveAborted, ProtocolError
 from pcp.runtime.collectives import Ring, pieces
 from pcp.runtime.commons import Commons
 from pcp.runtime.framing import Header
-from pcp.runtime.operation import Members
 from pcp.runtime.segments import Segment
 
 PIECE_BYTES = 2 << 20
@@ -83,12 +82,11 @@ class SharedReduce(Ring):
 
     # Deciding.
 
-    def start(self, group: Members) -> None:
+    def prepare(self) -> None:
         if not self._commons.possible:
             self._through = "ring"
         elif self._borrowed():
             self._copy_before()
-        super().start(group)
 
     def _borrowed(self) -> bool:
         """Whether this member is for it; it says so to the others."""

@@ -11,6 +11,7 @@ from helpers.worlds import eventually, outcome, together, world
 from pcp.errors import CollectiveAborted, PeerLost, ProtocolError, Timeout
 from pcp.runtime import group as groups
 from pcp.runtime import parking
+from pcp.runtime.faults import FaultPlan, Shape
 from pcp.runtime.framing import Frame, Header, Kind
 from pcp.runtime.reduction import reference
 from pcp.runtime.tcp import TcpLink
@@ -105,10 +106,13 @@ def test_data_is_kept_behind_an_opening_up_to_a_bound_of_each_peer() -> None:
 def test_a_peer_sends_no_more_frames_than_there_may_be() -> None:
     room = parking.Parking()
     room.hold((0, 0), 1, held(Kind.OPEN, 0, 0), memoryview(b""))
-    for _ in range(parking.MAX_FRAMES - 1):
-        room.hold((0, 0), 1, held(Kind.DATA, 0, 1), memoryview(b"x"))
+    data = held(Kind.DATA, 0, 1)
+    frames = parking.AHEAD_BYTES // parking.charge(1)
+    assert frames + 2 * parking.MAX_IN_FLIGHT <= parking.MAX_FRAMES
+    for _ in range(frames):
+        room.hold((0, 0), 1, data, room.room((0, 0), 1, 1))
     with pytest.raises(ProtocolError, match="too far ahead"):
-        room.hold((0, 0), 1, held(Kind.DATA, 0, 1), memoryview(b"x"))
+        room.hold((0, 0), 1, data, memoryview(b"x"))
 
 
 # Who is far away, and does not wait until the others have opened.
@@ -223,6 +227,52 @@ def test_a_member_that_dies_after_it_ran_ahead_is_lost() -> None:
         error = outcome(lambda: comms[1].all_reduce(draw(1), timeout=10))
         assert isinstance(error, PeerLost)
         assert parked(comms[1]) == 0
+
+
+def test_many_small_calls_run_no_further_ahead_than_there_is_room() -> None:
+    """A tree sends eight frames for a handful of numbers."""
+    with distant(2) as comms:
+        ones = np.ones(64, np.float32)
+
+        def start(comm):
+            return [
+                comm.all_reduce_async(ones.copy(), algorithm="tree") for _ in range(600)
+            ]
+
+        early = start(comms[1])
+        assert parked_soon(comms[0]) > 0
+        for pending in (*early, *start(comms[0])):
+            assert pending.result(20)[0] == 2
+        settled(comms)
+
+
+def test_what_is_received_was_not_given_up_by_its_sender() -> None:
+    """The receiver would be done at once, the sender not for 0.4 s."""
+    slow = {1: FaultPlan(shapes=[Shape(delay=0.4)])}
+    with patch.object(TcpLink, "distant", True), world("tcp", 2, slow) as comms:
+        sent = comms[0].send_async(draw(0), 1, timeout=0.3)
+        received = outcome(lambda: comms[1].recv(draw(1), 0, timeout=5))
+        assert isinstance(outcome(lambda: sent.result(5)), Timeout)
+        assert isinstance(received, CollectiveAborted)
+
+
+def test_a_call_that_the_receiver_leaves_out_keeps_nothing() -> None:
+    large = np.ones(parking.AHEAD_BYTES // 16 * 3, np.float32)
+    with distant(2) as comms:
+        left_out = comms[0].broadcast_async(large, 0, turn=4, tag="x", timeout=1)
+        eventually(lambda: parked(comms[1]) == large.nbytes)
+        comms[1].broadcast_async(np.empty(8, np.float32), 0, turn=5, tag="x")
+        assert isinstance(outcome(lambda: left_out.result(5)), Timeout)
+        eventually(lambda: parked(comms[1]) == 0)
+        together(comms, lambda c: c.broadcast(large.copy(), 0, tag="y"))
+
+
+def test_who_says_goodbye_leaves_no_data_behind() -> None:
+    with distant(2) as comms:
+        comms[0].all_reduce_async(draw(0))
+        eventually(lambda: parked(comms[1]) > 0)
+        comms[0].close()
+        eventually(lambda: parked(comms[1]) == 0)
 
 
 def test_data_after_the_group_has_ended_is_no_offence() -> None:
