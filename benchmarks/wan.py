@@ -247,10 +247,13 @@ def contestant(name: str, rank: int, world: int, port: int) -> Reduce:
     kind, _, streams = name.partition("/")
     if kind == "gloo":
         return gloo(rank, world, port)
-    options: dict[str, Any] = {"compression": "int8"} if kind == "int8" else {}
-    options |= {"arranged": True} if kind == "ring" else {}
-    options |= {"algorithm": f"two_level:{world}"} if kind == "direct" else {}
-    return pcp(rank, world, port, int(streams) if streams else "auto", **options)
+    options: dict[str, dict[str, Any]] = {
+        "int8": {"compression": "int8"},
+        "ring": {"arranged": True},
+        "direct": {"algorithm": f"two_level:{world}"},
+    }
+    more = options.get(kind, {})
+    return pcp(rank, world, port, int(streams) if streams else "auto", **more)
 
 
 def starting_line(options: argparse.Namespace) -> Callable[[], None]:
