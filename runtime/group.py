@@ -74,7 +74,7 @@ class Group:
         """From whom data is coming into room that no operation has given."""
         self._far: set[int] = set()
         self._ahead: Counter[int] = Counter()
-        """Bytes that each may still have parked for us."""
+        """What each may have parked for us, by `charge`."""
         self._left: set[int] = set()
         self._beside = False
         """Whether every member has a processor of this machine to itself."""

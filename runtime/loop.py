@@ -23,7 +23,7 @@ from pcp.errors import CollectiveAborted, RuntimeFault, Timeout
 _log = logging.getLogger("pcp.runtime")
 _MAX_SLEEP = 1.0
 WATCHFUL_SECONDS = 200e-6
-"""About what falling asleep and being woken costs a virtual machine's processor."""
+"""Taken for what falling asleep and being woken costs, which no system says."""
 _FEW_TIMERS = 256
 """Up to so many, cancelled ones among them, none is looked for."""
 

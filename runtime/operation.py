@@ -11,7 +11,7 @@ An operation's life, driven by frames in the loop's thread:
                                              committed: the caller's array changes
 
 * The OPEN frame carries a descriptor (kind, reduction, type, shape). Members
-  compare descriptors before any bulk data moves; a difference aborts on all.
+  compare descriptors before any bulk data is looked at; a difference aborts on all.
 * Bulk data goes to a peer after that peer opened, into memory it has set aside:
   what is in flight is bounded by the operations' own buffers. To a far peer some
   goes ahead of that, which is kept until it opens too (`parking`).
