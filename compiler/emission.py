@@ -63,11 +63,11 @@ def _run(
     """IREE's processes side by side; the first failure stops the others."""
     running = iree.Running()
     with ThreadPoolExecutor(min(options.jobs or cpu_count() or 1, len(jobs))) as pool:
-        futures = [
-            pool.submit(compile_target, text, target, options, running)
-            for text, target in jobs
-        ]
         try:
+            futures = [
+                pool.submit(compile_target, text, target, options, running)
+                for text, target in jobs
+            ]
             return [future.result() for future in futures]
         except BaseException:  # the first error, or Ctrl-C: the others are not wanted
             pool.shutdown(wait=False, cancel_futures=True)
