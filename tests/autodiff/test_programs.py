@@ -12,7 +12,7 @@ from helpers.programs import PROGRAM_TOLERANCE, PROGRAMS
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse
 
-#: Compiled by default; the rest by `make test-full`.
+#: Compiled by default; the others are interpreted, all both ways by `make test-full`.
 THROUGH_IREE = {"gpt", "cnn", "lstm", "spectral"}
 
 #: The reference interpreter ends its process on real Fourier transforms.
@@ -42,7 +42,13 @@ def _case(case: Case) -> Case:
 
 
 @pytest.mark.parametrize(
-    "case", [c for c in PROGRAMS if c.name not in NOT_INTERPRETED], ids=str
+    "case",
+    [
+        pytest.param(c, marks=pytest.mark.slow if c.name in THROUGH_IREE else ())
+        for c in PROGRAMS
+        if c.name not in NOT_INTERPRETED
+    ],
+    ids=str,
 )
 def test_interpreted(case: Case, interpreter: Interpreter) -> None:
     check_vjp(_case(case), interpreter)

@@ -11,7 +11,7 @@ from helpers.iree_server import Iree
 from helpers.stack import Group, chapters
 
 SIZE = 20  # cases of a module
-STRIDE = 15  # one of so many is in the sample
+STRIDE = 31  # one of so many is in the sample
 
 
 @pytest.fixture(scope="module")

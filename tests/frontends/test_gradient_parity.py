@@ -13,7 +13,11 @@ from pcp.frontends.torch import from_torch, trained_parameters
 @pytest.mark.parametrize(
     "name",
     # examples/torch_to_bundle.py compares the MLP, and is run by a test.
-    ["gpt", "llama", "cnn", pytest.param("mlp", marks=pytest.mark.slow)],
+    [
+        "llama",
+        "cnn",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("gpt", "mlp")),
+    ],
 )
 def test_gradients_equal_torch(name: str) -> None:
     case = example(name)

@@ -40,7 +40,7 @@ BETWEEN_TWO_LINES = [("returned line", "shepherd")] * 2
     ("mutant", "count", "fixed"),
     [
         ("silent", 40, {"workers": 2, "faults": 3, "aimed": ALONE}),
-        (
+        pytest.param(
             "prepared",
             40,
             {
@@ -51,6 +51,7 @@ BETWEEN_TWO_LINES = [("returned line", "shepherd")] * 2
                 "grace_seconds": 0.02,
                 "aimed": BETWEEN_TWO_LINES,
             },
+            marks=pytest.mark.slow,
         ),
         ("undo", 20, {}),
     ],

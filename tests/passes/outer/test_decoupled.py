@@ -115,6 +115,7 @@ def test_without_it_the_merge_is_that_of_diloco() -> None:
         assert [x.tobytes() for x in a] == [x.tobytes() for x in b]
 
 
+@pytest.mark.slow
 def test_a_model_of_many_tensors_loads_and_merges() -> None:
     """The numbers of all tensors in one row were too many operands of a dispatch."""
     count, draw = 40, np.random.default_rng(3)
