@@ -1,4 +1,9 @@
-"""Training as ops: what is differentiated, updated, and stepped."""
+"""Training as ops: what is differentiated, updated, and stepped.
+
+They are parsed and verified, and no pass expands them yet: `pcp-grad`, `pcp-accumulate`
+and `pcp-expand-training` make functions instead. All but `pcp.stop_gradient` stop a
+compile.
+"""
 
 from typing import Any
 
@@ -39,7 +44,7 @@ class StopGradient(Op, name="stop_gradient", traits=[ext.Pure]):
 
 
 class Grad(Op, name="grad"):
-    """A function that is the gradient of function `fn`; made by a pass.
+    """That there is a function which is the gradient of function `fn`.
 
     `wrt` are argument numbers (empty: all that have a gradient). `has_value`
     says whether it also returns the results of `fn`; it does by default.
@@ -181,7 +186,7 @@ class Outer(Op, name="outer", traits=[Communicates]):
 
 
 class Step(Op, name="step"):
-    """A whole training step: the root from which a plan is expanded.
+    """A whole training step, and the plan it is to follow.
 
     `grad` and `optimizer` are functions; `plan` may hold mesh, zero, buckets and
     schedule.

@@ -9,6 +9,7 @@ told, and after a failure neither arrays nor the engine can be used any more.
 What an engine cannot do raises UsageError.
 """
 
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from pcp.engines.member import Member
 from pcp.errors import UsageError
+from pcp.runtime import engines
 from pcp.runtime.arguments import check_peer, check_root, ranges_of, routes_of
 from pcp.runtime.arrays import foreign
 from pcp.runtime.buffers import checked, octets
@@ -78,9 +80,16 @@ class Engine(Member):
 
     @foreign(writes=True)
     def all_reduce_async(
-        self, array: NDArray, op: str = "sum", *, tag: str = "", timeout: Seconds = None
+        self,
+        array: NDArray,
+        op: str = "sum",
+        *,
+        tag: str = "",
+        timeout: Seconds = None,
+        **own: Any,
     ) -> Pending:
         """As `all_reduce`, at once."""
+        self._only_own("all_reduce_async", own)
         checked(array, "all_reduce", writable=True)
         Reduction.of(op, array.dtype)
         if not self._reduces(array.dtype):
@@ -114,8 +123,10 @@ class Engine(Member):
         sizes: Sequence[int] | None = None,
         tag: str = "",
         timeout: Seconds = None,
+        **own: Any,
     ) -> Pending:
         """As `reduce_scatter`, at once."""
+        self._only_own("reduce_scatter_async", own)
         checked(array, "reduce_scatter")
         reduction = Reduction.of(op, array.dtype)
         rows = self._rows(array, sizes)
@@ -312,6 +323,13 @@ class Engine(Member):
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     # Inside.
+
+    def _only_own(self, call: str, options: dict[str, Any]) -> None:
+        """Refuse what only pcp's own call takes, and what none does."""
+        known = inspect.signature(getattr(Communicator, call)).parameters
+        if unknown := sorted(options.keys() - known.keys()):
+            raise TypeError(f"{call}() got an unexpected keyword {unknown[0]!r}")
+        engines.only_own(self.name, options)
 
     def _counts(self, count: int, patience: float) -> list[int]:
         """How many rows each member brings."""

@@ -164,8 +164,13 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
         """
         from pcp.runtime.elastic import join
 
+        scheme, place = engines.split(address)
+        if scheme != engines.OWN:
+            raise UsageError(
+                f"{scheme}:// has no elastic world; join HOST:PORT of a coordinator"
+            )
         return join(
-            address,
+            place,
             name=name,
             listen=listen,
             advertise=advertise,

@@ -42,16 +42,21 @@ def connect(
 
     `options` are those that only pcp's own understands; UsageError if one is given.
     """
+    only_own(scheme, options)
+    if world_size < 1 or not 0 <= rank < world_size:
+        raise ConfigError(f"rank {rank} of {world_size} members does not exist")
+    opener = _opener(scheme)
+    return opener(place, rank=rank, world_size=world_size, timeout=timeout)
+
+
+def only_own(scheme: str, options: Mapping[str, Any]) -> None:
+    """UsageError if one of these options, which only pcp's own has, is given."""
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise UsageError(
             f"{scheme}:// has no {', '.join(f'{name}=' for name in given)}; these are "
             f"pcp's own: write the address without {scheme}://"
         )
-    if world_size < 1 or not 0 <= rank < world_size:
-        raise ConfigError(f"rank {rank} of {world_size} members does not exist")
-    opener = _opener(scheme)
-    return opener(place, rank=rank, world_size=world_size, timeout=timeout)
 
 
 def _opener(scheme: str) -> Callable[..., Any]:

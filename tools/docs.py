@@ -149,8 +149,8 @@ def _type(hint: Any) -> str:
     """What an option's text is read as."""
     if get_origin(hint) is tuple:
         return f"{TYPES.get(get_args(hint)[0], 'value')}s, with commas"
-    kinds = [kind for kind in get_args(hint) or [hint] if kind is not NoneType]
-    return " or ".join(TYPES.get(kind) or kind.__name__ for kind in kinds)
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType]
+    return " or ".join(_type(kind) for kind in kinds) or TYPES.get(hint, hint.__name__)
 
 
 def _default(field: Field[Any]) -> str:

@@ -95,6 +95,17 @@ def test_what_an_engine_has_not_is_said() -> None:
             _ = comm.nothing_like_it
         with pytest.raises(UsageError, match="does not reduce int16"):
             comm.all_reduce(np.ones(2, np.int16))
+        for call, option in (
+            ("all_reduce", "algorithm"),
+            ("reduce_scatter", "compression"),
+        ):
+            with pytest.raises(UsageError, match=f"gloo:// has no {option}="):
+                getattr(comm, call)(np.ones(2, np.float32), **{option: "ring"})
+        with pytest.raises(TypeError, match="'faster'"):
+            comm.all_reduce(np.ones(2, np.float32), faster=True)
+        assert (comm.all_reduce(np.ones(2), algorithm=None) == 1).all()
+    with pytest.raises(UsageError, match="gloo:// has no elastic world"):
+        Communicator.join("gloo://127.0.0.1:1")
     for options in ({"key": "long enough"}, {"streams": 2}):
         (name,) = options
         with pytest.raises(UsageError, match=f"has no {name}="):
