@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -14,6 +15,7 @@ from helpers.bigram_model import write_experiment
 from helpers.processes import Processes, free_port
 
 from pcp.tools.cli import COMMANDS, main
+from pcp.training import checkpoint
 from pcp.training.experiment import parse
 from pcp.training.ledger import check
 
@@ -212,3 +214,14 @@ def test_ray_places_workers_and_restarts_them(folder, children):
     report = check(folder / "runs" / "x" / "ledger.jsonl")
     assert report.rounds == 400
     assert ray.__version__
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_what_the_workers_on_ray_hold(folder, children):
+    pytest.importorskip("ray")
+    write_experiment(folder, outer_loop_steps=100_000, max_epochs=100_000)
+    launched = children.start("helpers.ray_cluster", "2", "x.json", "1")
+    launched.wait_for("round 5/", 120)
+    launched.signal(signal.SIGINT)
+    assert launched.wait(60) == 128 + signal.SIGINT, launched.text
+    assert checkpoint.folders(folder / "runs" / "x"), launched.text

@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import Any
 
 from pcp.errors import ConfigError, counted, install
+from pcp.tools import interrupts, worker
 from pcp.tools import training_job as jobs
-from pcp.tools import worker
 from pcp.tools.command import Parser
 from pcp.tools.launchers.plan import Plan
 from pcp.tools.protection import protection
@@ -71,14 +71,15 @@ def _train(ray: Any, plan: Plan, flags: Namespace) -> int:
         _tell_of_shortage(ray, plan, observer.log)
         tasks = _start(ray, plan, f"{host}:{shepherd.port}")
         try:
-            outcome = shepherd.run()
-            ray.wait(tasks, num_returns=len(tasks), timeout=_LEAVE_SECONDS)
+            with interrupts.on_signals(interrupts.saving(shepherd)):
+                outcome = shepherd.run()
+                ray.wait(tasks, num_returns=len(tasks), timeout=_LEAVE_SECONDS)
         finally:
             shepherd.close()
             for task in tasks:
                 ray.cancel(task, force=True)
     conclude(folder, outcome)
-    return 0
+    return interrupts.exit_code(shepherd)
 
 
 def _start(ray: Any, plan: Plan, address: str) -> list[Any]:
