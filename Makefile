@@ -51,7 +51,7 @@ format: $(VENV)/.dev ## format the sources
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(VENV)/.dev ## regenerate docs/passes.md and docs/dialect.md
+docs: $(VENV)/.dev ## regenerate docs/passes.md, dialect.md and derivatives.md
 	$(BIN)/python -m pcp.tools.docs
 
 bench: $(VENV)/.dev ## the training step against JAX and PyTorch

@@ -4,11 +4,11 @@
                                       [--only ddp diloco ...] [--batches 4]
 
 Four members in network namespaces of their own train a GPT of about 1 M parameters
-with the shepherd and workers of any run, 30 inner steps a round. Prints, by algorithm,
-the seconds of an inner step and of a round's inner steps (of the slowest worker), what
-the network adds to them, what a worker sent, and the share of a round that is computed;
-then that share for machines of other speeds. Rounds before the third are not counted.
-Needs root.
+with the shepherd and workers of any run, 30 inner steps a round (ddp 5). Prints, by
+algorithm, the seconds of an inner step and of a round's inner steps (of the slowest
+worker), what the network adds to them, what a worker sent, and the share of a round
+that is computed; then that share for machines of other speeds. Rounds before the third
+are not counted. Needs root.
 """
 
 import argparse

@@ -121,7 +121,7 @@ def _parser() -> Parser:
     add("--wire", choices=WIRES, help="large floats travel between devices as this")
     add("--emit", choices=tuple(SUFFIXES), default="bundle")
     add("--entry", default="main", help="the function to compile; default main")
-    add("--keep-ir", metavar="DIR", type=Path, help="the IR after each pass")
+    add("--keep-ir", metavar="DIR", type=Path, help="IR after each step")
     add("--opt-level", choices=OPT_LEVELS, default=DEFAULT_OPT_LEVEL, help="IREE's")
     add("--jobs", type=int, metavar="N", help="target compilers at once")
     add("--cache", metavar="DIR|off", help="default: $PCP_CACHE or the user's cache")

@@ -6,7 +6,8 @@
 PyTorch: `FILE.py:Class` is made with the `--set` keywords, and with
 `block_size` where its constructor takes it. Its inputs come from the method
 `example_inputs(batch_size, block_size)` when it has one; otherwise each
-required argument of `forward` is an int64 tensor [batch, block].
+required argument of `forward`, and one named `targets`, is an int64 tensor
+[batch, block].
 
 JAX: `FILE.py:function` is traced with the arguments that `FILE.py`'s
 `example_arguments()` returns (or the function named by `--arguments`).

@@ -39,7 +39,7 @@ def parser() -> Parser:
         "--port",
         type=port_number,
         default=0,
-        help="the shepherd's; default: any free, or 8080",
+        help="the shepherd's, with ray or slurm; default: any free, or 8080",
     )
     add(
         "-o", "--output", metavar="FILE", help="of slurm and kubernetes; default stdout"

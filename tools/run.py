@@ -15,7 +15,8 @@ dimension in front. The result holds `losses`, the parameters and the optimizer'
 
 To start the processes on machines of their own, say on each
 
-    pcp run model.pcp --function grad --inputs batch.npz --rank R --connect HOST:PORT
+    pcp run model.pcp --function grad --inputs batch.npz --out part.npz \
+        --rank R --connect HOST:PORT
 
 where rank 0 listens at HOST:PORT; each writes its parts to `--out`. `--trace FILE`
 shows the calls, exchanges and operations of all of them in one file, which
