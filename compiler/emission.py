@@ -70,8 +70,8 @@ def _run(
             ]
             return [future.result() for future in futures]
         except BaseException:  # the first error, or Ctrl-C: the others are not wanted
-            pool.shutdown(wait=False, cancel_futures=True)
             running.stop()
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,10 @@ from pcp.errors import Timeout
 from pcp.runtime.operation import Pending
 
 Finish = Callable[[list[Any]], None]
+
+_hooks = ThreadPoolExecutor(32, "pcp-torch")
+"""Where what is chained to futures runs: DDP's hooks wait there for more operations,
+which would never end if that were the thread that communicates."""
 
 
 class PcpWork(dist.Work):
@@ -37,6 +42,8 @@ class PcpWork(dist.Work):
         self._error: BaseException | None = None
         self._left = len(self._pendings)
         self._lock = threading.Lock()
+        if not self._pendings:
+            self._complete()
         for pending in self._pendings:
             pending.add_done_callback(self._one)
 
@@ -45,6 +52,9 @@ class PcpWork(dist.Work):
             self._left -= 1
             if self._left:
                 return
+        self._complete()
+
+    def _complete(self) -> None:
         try:
             values = [pending.result(0) for pending in self._pendings]
             if self._finish is not None:
@@ -52,10 +62,10 @@ class PcpWork(dist.Work):
         except BaseException as error:
             self._error = error
             self._over.set()
-            self._future.set_exception(error)
+            _hooks.submit(self._future.set_exception, error)
         else:
             self._over.set()
-            self._future.set_result(self._tensors)
+            _hooks.submit(self._future.set_result, self._tensors)
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
         """Until it is done, or Timeout after `timeout` (none when 0)."""

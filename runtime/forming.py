@@ -7,9 +7,10 @@ noticed long before the deadline.
 """
 
 import hashlib
+import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 from pcp.errors import (
@@ -218,10 +219,28 @@ class Forming:
         self._greet_as(peer, lane, self._reach(peer, deadline))
 
     def _reach(self, peer: int, deadline: float) -> transport.Wire:
+        """A connection; the reason at once when the forming is given up meanwhile.
+
+        Who dials a machine that is gone hears nothing of that, for minutes.
+        """
+        left = max(0.05, deadline - time.monotonic())
+        near = self._share and self._tls is None and self._streams in (1, "auto")
+        dialled: Future[transport.Wire] = Future()
+
+        def dial() -> None:
+            try:
+                at = self._members[peer]
+                dialled.set_result(keys.dial(at, left, self._key, self._tls, near))
+            except BaseException as error:
+                dialled.set_exception(error)
+
+        threading.Thread(target=dial, name="pcp-dial", daemon=True).start()
+        wait([dialled, self._done], return_when=FIRST_COMPLETED)
+        if not dialled.done():
+            dialled.add_done_callback(_hang_up)
+            self._done.result()
         try:
-            left = max(0.05, deadline - time.monotonic())
-            near = self._share and self._tls is None and self._streams in (1, "auto")
-            return keys.dial(self._members[peer], left, self._key, self._tls, near)
+            return dialled.result()
         except PeerLost as error:
             raise PeerLost(f"rank {peer} is lost: {error}", peer=peer) from error
 
@@ -282,3 +301,9 @@ class Forming:
 def members_digest(members: Sequence[str]) -> str:
     """What all members of a group compare: who is in it, in which order."""
     return hashlib.blake2b("\n".join(members).encode(), digest_size=16).hexdigest()
+
+
+def _hang_up(dialled: "Future[transport.Wire]") -> None:
+    """Nobody waits for this connection any more."""
+    if dialled.exception() is None:
+        dialled.result().close()

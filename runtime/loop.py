@@ -141,7 +141,7 @@ class Loop:
             return answer.result(timeout)
         except TimeoutError:
             if answer.done():
-                raise
+                return answer.result(0)
             message = f"the communication thread did not answer in {timeout} s"
             raise Timeout(message) from None
         finally:

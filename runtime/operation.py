@@ -91,8 +91,8 @@ class Pending(Future):
         try:
             return super().result(timeout)
         except TimeoutError:
-            if self.done():
-                raise
+            if self.done():  # just now; or the operation's own fault is a TimeoutError
+                return super().result(0)
             message = f"no result after {timeout} s; the operation is still under way"
             raise Timeout(message) from None
 

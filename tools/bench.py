@@ -27,6 +27,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,17 +152,20 @@ def _member(flags: Namespace, meeting: Any) -> Any:
         comm.timeout = flags.timeout
         if flags.what == "topology":
             return bench_topology.show(comm, flags)
-        table = Table(comm.rank == 0)
-        gloo = _gloo(comm) if flags.against else None
-        for op in flags.op:
-            calls = {"pcp": _call(comm, op, flags.compression)}
-            if gloo is not None and op == "all_reduce":
-                calls["gloo"] = gloo
-            for size in flags.sizes:
-                for name, seconds in measure(comm, calls, size, flags.rounds).items():
-                    table.add(row(op, name, size, seconds, flags.world))
-        table.close()
+        with closing(Table(comm.rank == 0)) as table:
+            _fill(table, comm, flags)
         return table.rows
+
+
+def _fill(table: "Table", comm: "Communicator", flags: Namespace) -> None:
+    gloo = _gloo(comm) if flags.against else None
+    for op in flags.op:
+        calls = {"pcp": _call(comm, op, flags.compression)}
+        if gloo is not None and op == "all_reduce":
+            calls["gloo"] = gloo
+        for size in flags.sizes:
+            for name, seconds in measure(comm, calls, size, flags.rounds).items():
+                table.add(row(op, name, size, seconds, flags.world))
 
 
 def _call(comm: "Communicator", op: str, compression: str | None) -> Call:

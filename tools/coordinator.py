@@ -1,6 +1,5 @@
 """`pcp coordinator`: where the members of an elastic group find each other."""
 
-import signal
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, port_number, run
 from pcp.tools.metrics_port import add_metrics_flags, serving
 from pcp.tools.protection import add_protection_flags, protection
+from pcp.tools.signals import stop_on_signals
 
 PROG = "pcp coordinator"
 
@@ -45,8 +45,7 @@ def _main(argv: Sequence[str]) -> int:
     if flags.members < 1 or not flags.silence > 0:
         raise UsageError("at least --members 1, and a --silence above 0 seconds")
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop_on_signals(lambda _: stop.set())
     log = jobs.stamped("coordinator")
     address = transport.format_address(flags.host, flags.port)
     with Coordinator.listen(

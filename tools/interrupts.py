@@ -12,16 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pcp.tools.command import Stopped
+from pcp.tools.signals import at_once
 from pcp.training import checkpoint as checkpoints
 from pcp.training.run_folder import RunFolder
 from pcp.training.shepherd import Shepherd
 
 _SAME_SECONDS = 1.0  # a terminal and a supervisor pass on one and the same signal
-
-
-def at_once(number: int) -> None:
-    """End the command with this signal's exit code."""
-    raise Stopped(number)
 
 
 def saving(shepherd: Shepherd) -> Callable[[int], None]:
@@ -36,20 +32,6 @@ def saving(shepherd: Shepherd) -> Callable[[int], None]:
             at_once(number)
 
     return stop
-
-
-@contextmanager
-def on_signals(
-    stop: Callable[[int], None],
-    numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM),
-) -> Iterator[None]:
-    """Call `stop(number)` on these signals while the block runs."""
-    before = {n: signal.signal(n, lambda got, _: stop(got)) for n in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pcp.tools.protection import (
     protection,
     protection_arguments,
 )
+from pcp.tools.signals import stop_on_signals
 from pcp.tools.supervise import child_command
 from pcp.training.node_manager import NodeManager
 from pcp.training.supervisor import spawner
@@ -87,7 +88,7 @@ def _main(argv: Sequence[str]) -> None:
         log=log,
         spawn=spawner(),
     )
-    jobs.stop_on_signals(lambda number: manager.stop(number))
+    stop_on_signals(manager.stop)
     many = "worker" if flags.scale == 1 else "workers"
     log(f"{flags.scale} {many} for the shepherd at {flags.host}:{flags.port}")
     manager.start()

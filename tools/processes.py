@@ -1,6 +1,7 @@
 """A command's own processes on this machine: one for each rank, which meet."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from pcp.errors import PcpError, RuntimeFault
+from pcp.tools.signals import at_once, on_signals
 from pcp.training.supervisor import ending
 
 Process = subprocess.Popen[str]
@@ -39,21 +41,23 @@ def ranks(
     """
     running: list[Process] = []
     listening = None
-    try:
-        running.append(start(0, "127.0.0.1:0"))
-        address = _meeting(running[0], prefix)
-        if hear is not None:
-            listening = threading.Thread(target=_listen, args=(running[0], hear))
-            listening.start()
-        running += (start(rank, address) for rank in range(1, count))
-        yield running
-    finally:
-        _end(running)
-        if listening is not None:
-            listening.join()
-        for process in running:
-            if process.stdout:
-                process.stdout.close()
+    # SIGTERM is an exception here, so that the processes end with the command.
+    with on_signals(at_once, (signal.SIGTERM,)):
+        try:
+            running.append(start(0, "127.0.0.1:0"))
+            address = _meeting(running[0], prefix)
+            if hear is not None:
+                listening = threading.Thread(target=_listen, args=(running[0], hear))
+                listening.start()
+            running += (start(rank, address) for rank in range(1, count))
+            yield running
+        finally:
+            _end(running)
+            if listening is not None:
+                listening.join()
+            for process in running:
+                if process.stdout:
+                    process.stdout.close()
 
 
 def _meeting(first: Process, prefix: str) -> str:

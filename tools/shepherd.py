@@ -13,6 +13,7 @@ from pcp.tools import interrupts
 from pcp.tools import training_job as jobs
 from pcp.tools.command import MAX_PORT, Parser, port_number, run
 from pcp.tools.protection import add_protection_flags, protection
+from pcp.tools.signals import at_once, on_signals
 from pcp.training.dashboard import Dashboard, PlainLog
 from pcp.training.ending import Outcome
 from pcp.training.experiment import Experiment
@@ -80,7 +81,7 @@ def _main(argv: Sequence[str]) -> int:
         )
         # SIGTERM is for this process, which may come back with --resume, while its
         # workers wait; Ctrl-C is for the run.
-        with interrupts.on_signals(interrupts.saving(shepherd), (signal.SIGINT,)):
+        with on_signals(interrupts.saving(shepherd), (signal.SIGINT,)):
             outcome = shepherd.run()
     conclude(folder, outcome)
     return interrupts.exit_code(shepherd)
@@ -118,7 +119,7 @@ def watched(
     """
     with (
         interrupts.told(folder),
-        interrupts.on_signals(interrupts.at_once),
+        on_signals(at_once),
         jobs.discarded_unless_begun(folder),
         interrupts.no_compiler_left(),
         closing(watch(experiment, folder, **screen)) as observer,

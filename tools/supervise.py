@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pcp.errors import UsageError
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
+from pcp.tools.signals import stop_on_signals
 from pcp.training.supervisor import Policy, Supervisor, spawner
 
 PROG = "pcp supervise"
@@ -59,6 +60,6 @@ def _main(argv: Sequence[str]) -> int:
         policy=Policy(crashes=flags.crashes, within=flags.within),
         restarted=resumed,
     )
-    jobs.stop_on_signals(supervisor.stop)
+    stop_on_signals(supervisor.stop)
     code = supervisor.run()
     return code if code >= 0 else 128 - code

@@ -15,6 +15,7 @@ from pcp.tools.protection import (
     protection_arguments,
 )
 from pcp.tools.shepherd import add_web, conclude, watched
+from pcp.tools.signals import on_signals
 from pcp.training import metrics
 from pcp.training.ending import Outcome
 from pcp.training.node_manager import NodeManager
@@ -123,7 +124,7 @@ def _supervised(
     """
     with (
         open(shepherd.folder.path / WORKER_LOG, "ab") as output,
-        interrupts.on_signals(interrupts.saving(shepherd)),
+        on_signals(interrupts.saving(shepherd)),
     ):
         spawn = spawner(stdout=output, stderr=output, process_group=0)
         manager = NodeManager(count, command, log=shepherd.log, spawn=spawn)

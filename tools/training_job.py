@@ -281,12 +281,6 @@ def _watch(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def stop_on_signals(stop: Callable[[int], None]) -> None:
-    """Call `stop(number)` on SIGTERM and SIGINT."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda n, frame: stop(n))
-
-
 def to_json(values: object) -> str:
     """Indented JSON."""
     return json.dumps(values, indent=2, default=str)

@@ -208,7 +208,12 @@ class Hub:
                 sock.close()
                 continue
             channel = Channel(self._wire(sock), Gate(checked(self._protection.key)))
-            self._connections.append(Connection(channel, self.events))
+            try:
+                self._connections.append(Connection(channel, self.events))
+            except (RuntimeError, OSError) as error:  # no more threads, most likely
+                _log.warning("a connection cannot be served: %s", error)
+                sock.close()
+                self._closing.wait(EXHAUSTED_SECONDS)
 
     def _has_room(self) -> bool:
         """Whether one more may come; strangers that say nothing keep nobody out."""

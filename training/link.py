@@ -127,6 +127,10 @@ class Link:
                 if not told:
                     told, patience = True, self._timing.patience
                     self._log(f"{error}; trying again, for {patience:g} s")
+            except Exception as error:  # whoever waits for the shepherd must hear of it
+                kind = type(error).__name__
+                self._failed(RuntimeFault(f"the line to the shepherd: {kind}: {error}"))
+                return
             # A little randomness, so that workers do not dial all at once.
             self._closing.wait(pause * draw.uniform(0.7, 1.0))
             pause = min(LONGEST_PAUSE, pause * 2)

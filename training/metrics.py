@@ -7,6 +7,7 @@ they ended.
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -163,9 +164,10 @@ class Fanout:
             observer.status(values)
 
     def close(self) -> None:
-        """Close all."""
-        for observer in self._observers:
-            observer.close()
+        """Close all, whatever one of them says to it."""
+        with ExitStack() as stack:
+            for observer in self._observers:
+                stack.callback(observer.close)
 
 
 def summarise(

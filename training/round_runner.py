@@ -42,6 +42,9 @@ from pcp.training.tensors import Arrays
 from pcp.training.trainer import loss_value
 from pcp.training.usage import ProcessorTime, resident_bytes
 
+SILENCE_SECONDS = 10.0
+"""Who holds a state and says nothing of it for so long is taken for dead."""
+
 
 def let_go(error: BaseException) -> None:
     """Drop what the frames of a failed exchange hold: arrays of the device.
@@ -243,6 +246,7 @@ class RoundRunner:
             order.source,
             self.patience,
             only=(PARAMETER, OUTER),
+            silence=SILENCE_SECONDS,
             key=self._endpoint.key,
             tls=self._endpoint.tls,
         )

@@ -147,7 +147,11 @@ class Supervisor:
         with self._lock:
             if self._stopping.is_set():
                 return 0
-            self.child = self._spawn(command)
+            try:
+                self.child = self._spawn(command)
+            except OSError as error:  # no memory, most likely: counts as a crash
+                self._log(f"the child cannot be started: {error.strerror}")
+                return 1
         return self.child.wait()
 
     def _count_crash(self, code: int) -> None:

@@ -48,11 +48,10 @@ from pcp.training.protocol import (
     Welcome,
 )
 from pcp.training.resharding import rejoining
-from pcp.training.round_runner import RoundRunner
+from pcp.training.round_runner import SILENCE_SECONDS, RoundRunner
 from pcp.training.tensors import Arrays
 
 _FETCH_SECONDS = 120.0
-_SILENCE_SECONDS = 10.0
 _RESTORE_ATTEMPTS = 3
 
 
@@ -304,7 +303,7 @@ class Worker:
             try:
                 protected = self._protection.options
                 return fetch_snapshot(
-                    source, _FETCH_SECONDS, silence=_SILENCE_SECONDS, **protected
+                    source, _FETCH_SECONDS, silence=SILENCE_SECONDS, **protected
                 )
             except RuntimeFault as error:
                 self._log(f"cannot fetch the state from {source}: {error}")

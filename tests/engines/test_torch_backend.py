@@ -24,5 +24,6 @@ def test_every_rank_agrees_with_gloo(world):
             assert rank.wait(SECONDS) == 0, rank.text
             said = {line for line in rank.lines if line.startswith("ok ")}
             wanted = {"ddp", "beyond", "subgroups", "sharded", "end", "reduce_scatter"}
+            wanted.add("hooks")
             assert {f"ok {name}" for name in wanted} <= said
             assert len(said) > 80

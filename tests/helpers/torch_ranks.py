@@ -10,6 +10,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 from torch.nn.parallel import DistributedDataParallel
 
 import pcp.engines.torch_backend
@@ -178,13 +179,21 @@ def subgroups(rank: int, world: int) -> None:
     print("ok subgroups", flush=True)
 
 
-def train(group, rank: int) -> list[torch.Tensor]:
-    """DDP as scripts use it; the losses, then the parameters."""
+def train(group, rank: int, *, hooked: bool = False) -> list[torch.Tensor]:
+    """DDP as scripts use it; the losses, then the parameters.
+
+    `hooked`: with a hook whose callbacks wait for more collectives.
+    """
     torch.manual_seed(0)
     inner = nn.Sequential(
         nn.Linear(16, 64, bias=False), nn.BatchNorm1d(64), nn.Tanh(), nn.Linear(64, 4)
     )
     model = DistributedDataParallel(inner, process_group=group)
+    if hooked:
+        model.register_comm_hook(
+            power_sgd.PowerSGDState(group, start_powerSGD_iter=2),
+            power_sgd.powerSGD_hook,
+        )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     data = torch.Generator().manual_seed(100 + rank)
     losses = []
@@ -243,6 +252,9 @@ def main() -> None:
         "subgroups": lambda: subgroups(rank, world),
         "ddp": lambda: compare(
             "ddp", lambda g: train(g, rank), groups, exact=world == 2
+        ),
+        "hooks": lambda: compare(
+            "hooks", lambda g: train(g, rank, hooked=True), groups, exact=world == 2
         ),
         "sharded": lambda: sharded(groups[0], rank, world),
     }

@@ -1,10 +1,14 @@
 """Making a group's connections: what can be wrong with one when it has its turn."""
 
 import socket
+import threading
+import time
 
+import pytest
 from helpers.worlds import endpoints
 
-from pcp.errors import PeerLost
+from pcp.errors import CollectiveAborted, PeerLost
+from pcp.runtime.endpoint import Endpoint
 from pcp.runtime.forming import Forming, members_digest
 from pcp.runtime.group import Group
 from pcp.runtime.tcp import TcpLink
@@ -28,3 +32,20 @@ def test_a_connection_that_broke_while_it_waited_is_a_lost_member() -> None:
         assert isinstance(fault, PeerLost)
         assert fault.peer == 1
         assert not group.links
+
+
+def test_a_forming_that_is_called_off_does_not_wait_for_who_is_gone() -> None:
+    """A stopped process: its kernel takes the connection, and nothing answers."""
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        endpoint = Endpoint.listen("127.0.0.1:0", key="0123456789abcdef")
+        timer = threading.Timer(0.3, endpoint.cancel, ["epoch 2 takes over"])
+        began = time.monotonic()
+        try:
+            timer.start()
+            first = f"127.0.0.1:{gone.getsockname()[1]}"
+            with pytest.raises(CollectiveAborted, match="epoch 2 takes over"):
+                endpoint.form(1, [first, endpoint.address], 1, timeout=60.0)
+        finally:
+            timer.join()
+            endpoint.close()
+        assert time.monotonic() - began < 30

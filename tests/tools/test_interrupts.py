@@ -13,6 +13,7 @@ from helpers.training_runs import experiment, start_shepherd, start_worker
 
 from pcp.tools import interrupts
 from pcp.tools.command import Stopped, run
+from pcp.tools.signals import at_once, on_signals
 from pcp.training import checkpoint as checkpoints
 
 
@@ -46,7 +47,7 @@ def test_a_signal_saves_and_a_second_one_ends_at_once(tmp_path, monkeypatch, cap
 
 def test_handlers_are_put_back():
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Stopped), interrupts.on_signals(interrupts.at_once):
+    with pytest.raises(Stopped), on_signals(at_once):
         os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
 

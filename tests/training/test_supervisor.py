@@ -76,6 +76,21 @@ def test_pauses_double_until_a_child_settles(monkeypatch):
     assert "killed by SIGKILL" in lines[1]
 
 
+def test_a_child_that_cannot_be_started_is_tried_again(monkeypatch):
+    supervisor, script, lines = _supervise((1, 0), monkeypatch=monkeypatch)
+    tries = iter([OSError(11, "no more processes")])
+
+    def spawn(command):
+        for error in tries:
+            raise error
+        return script.spawn(command)
+
+    monkeypatch.setattr(supervisor, "_spawn", spawn)
+    assert supervisor.run() == 0
+    assert supervisor.restarts == 1
+    assert lines[0] == "the child cannot be started: no more processes"
+
+
 @pytest.mark.parametrize("code", [0, 2, HOPELESS])
 def test_some_codes_end_it(monkeypatch, code):
     supervisor, script, _ = _supervise((1, code), monkeypatch=monkeypatch)

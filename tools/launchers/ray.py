@@ -16,6 +16,7 @@ from pcp.tools.command import Parser
 from pcp.tools.launchers.plan import Plan
 from pcp.tools.protection import protection
 from pcp.tools.shepherd import conclude, watched
+from pcp.tools.signals import on_signals
 from pcp.training.run_folder import RunFolder
 from pcp.training.shepherd import Shepherd
 
@@ -71,7 +72,7 @@ def _train(ray: Any, plan: Plan, flags: Namespace) -> int:
         _tell_of_shortage(ray, plan, observer.log)
         tasks = _start(ray, plan, f"{host}:{shepherd.port}")
         try:
-            with interrupts.on_signals(interrupts.saving(shepherd)):
+            with on_signals(interrupts.saving(shepherd)):
                 outcome = shepherd.run()
                 ray.wait(tasks, num_returns=len(tasks), timeout=_LEAVE_SECONDS)
         finally:
