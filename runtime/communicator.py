@@ -15,6 +15,7 @@ import itertools
 import math
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -322,10 +323,11 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
                 return
             self._closed = True
         self._arrangement.close()
-        if not self._group.loop.closed:
-            self._group.loop.ask(lambda: self._group.close(crash=crash))
-        for thing in self._owned:
-            thing.close()
+        with ExitStack() as stack:
+            for thing in reversed(self._owned):
+                stack.callback(thing.close)
+            if not self._group.loop.closed:
+                self._group.loop.ask(lambda: self._group.close(crash=crash))
 
     def _patience(self, timeout: Seconds) -> float:
         return self.timeout if timeout is None else seconds(timeout)

@@ -211,10 +211,12 @@ class Endpoint:
             if self._closed:
                 return
             self._closed = True
-        self.loop.ask(self._shut)
-        self._linger()
-        self._door.close(self.loop)
-        self.loop.close()
+        try:
+            self.loop.ask(self._shut)
+            self._linger()
+        finally:  # a loop that is too busy to answer ends all the same
+            self._door.close(self.loop)
+            self.loop.close()
 
     def __enter__(self) -> "Endpoint":
         return self

@@ -235,7 +235,8 @@ class Forming:
                 dialled.set_exception(error)
 
         threading.Thread(target=dial, name="pcp-dial", daemon=True).start()
-        wait([dialled, self._done], return_when=FIRST_COMPLETED)
+        either: list[Future[Any]] = [dialled, self._done]
+        wait(either, return_when=FIRST_COMPLETED)
         if not dialled.done():
             dialled.add_done_callback(_hang_up)
             self._done.result()

@@ -38,6 +38,7 @@ from pcp.errors import ConfigError, RuntimeFault, UsageError, install
 from pcp.tools import bench_topology, topology_plot
 from pcp.tools.bench_plot import svg
 from pcp.tools.command import Parser, run
+from pcp.tools.signals import in_order
 
 if TYPE_CHECKING:
     from pcp.runtime.communicator import Communicator
@@ -58,7 +59,7 @@ OPS: dict[str, tuple[Callable[["Communicator"], Call], Callable[[int], float]]] 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    return run(PROG, _main, argv)
+    return run(PROG, in_order(_main), argv)
 
 
 def _parser() -> Parser:

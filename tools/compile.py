@@ -6,7 +6,6 @@ pcp-compile model.mlir --cluster cluster.json
 """
 
 import argparse
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from pcp.errors import UsageError
 from pcp.passes.overlap_collectives import usual_inflight
 from pcp.tools.cache_folder import cache_folder
 from pcp.tools.command import Parser, run
+from pcp.tools.signals import in_order
 
 PROG = "pcp-compile"
 ELASTIC = ("workers=elastic", "workers=-1")  # what training has anyway
@@ -40,11 +40,7 @@ SUFFIXES = {"bundle": "pcp", "vmfb": "vmfb", "mlir": "mlir"}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    previous = signal.signal(signal.SIGTERM, _terminate)
-    try:
-        return run(PROG, _main, argv)
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+    return run(PROG, in_order(_main), argv)
 
 
 def _main(argv: Sequence[str]) -> int:
@@ -76,11 +72,6 @@ def _text(module: ir.Module, options: Options, targets: Sequence[Target]) -> str
         return str(program.module)
     program = driver.lower(module, options)
     return emission.target_text(program.module, targets[0]).plain
-
-
-def _terminate(number: int, _: object) -> None:
-    """Leave by the same way as Ctrl-C, so that no compiler is left behind."""
-    raise SystemExit(128 + number)
 
 
 # --- the command line ---

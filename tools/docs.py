@@ -150,7 +150,9 @@ def _type(hint: Any) -> str:
     if get_origin(hint) is tuple:
         return f"{TYPES.get(get_args(hint)[0], 'value')}s, with commas"
     kinds = [kind for kind in get_args(hint) if kind is not NoneType]
-    return " or ".join(_type(kind) for kind in kinds) or TYPES.get(hint, hint.__name__)
+    if not kinds:
+        return TYPES.get(hint) or hint.__name__
+    return " or ".join(_type(kind) for kind in kinds)
 
 
 def _default(field: Field[Any]) -> str:

@@ -21,6 +21,7 @@ from pcp.compiler.options import CompileOptions
 from pcp.errors import PcpError, install
 from pcp.tools.cache_folder import cache_folder
 from pcp.tools.command import Parser, run
+from pcp.tools.signals import in_order
 
 PROG = "pcp doctor"
 MINIMUM_PYTHON = (3, 11)
@@ -47,7 +48,7 @@ class Finding:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code: 1 when something needed is missing."""
-    return run(PROG, _main, argv)
+    return run(PROG, in_order(_main), argv)
 
 
 def _main(argv: Sequence[str]) -> int:

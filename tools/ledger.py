@@ -12,6 +12,7 @@ from pcp.bundle import sha256
 from pcp.errors import ConfigError, StateMismatch, UsageError, counted
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
+from pcp.tools.signals import in_order
 from pcp.training.experiment import Experiment
 from pcp.training.ledger import FILE_NAME, prove, read
 from pcp.training.loading import load_made
@@ -23,7 +24,7 @@ PROG = "pcp ledger"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    return run(PROG, _main, argv)
+    return run(PROG, in_order(_main), argv)
 
 
 def parser() -> Parser:

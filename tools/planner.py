@@ -18,13 +18,14 @@ from pcp.compiler.options import MODES, CompileOptions
 from pcp.dialect.context import read
 from pcp.passes import plan
 from pcp.tools.command import Parser, run
+from pcp.tools.signals import in_order
 
 PROG = "pcp plan"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    return run(PROG, _main, argv)
+    return run(PROG, in_order(_main), argv)
 
 
 def _main(argv: Sequence[str]) -> None:

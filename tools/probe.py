@@ -16,7 +16,6 @@ import json
 import math
 import re
 import socket
-import subprocess
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,10 +25,9 @@ import numpy as np
 
 from pcp.compiler.cluster import Cluster
 from pcp.compiler.targets import find
-from pcp.errors import ConfigError, RuntimeFault, UsageError
+from pcp.errors import ConfigError, UsageError
 from pcp.tools import processes
 from pcp.tools.command import Parser, run
-from pcp.training.supervisor import ending
 
 PROG = "pcp probe"
 ADDRESS = "pcp probe: meeting at "
@@ -206,15 +204,10 @@ def _everyone(argv: Sequence[str], flags: Namespace) -> None:
     def start(rank: int, address: str) -> processes.Process:
         return processes.start(command, rank, address)
 
-    with processes.ranks(flags.devices, start, ADDRESS) as running:
-        try:
-            out, _ = running[0].communicate(timeout=20 * flags.timeout)
-            for rank, process in enumerate(running):
-                if code := process.wait(flags.timeout):
-                    raise RuntimeFault(f"rank {rank} {ending(code)}")
-        except subprocess.TimeoutExpired as error:
-            raise RuntimeFault("a probing process did not end in time") from error
-        print(out, end="")
+    said: list[str] = []
+    with processes.ranks(flags.devices, start, ADDRESS, said.append) as running:
+        processes.wait(running)
+    print(*said, sep="", end="")
 
 
 if __name__ == "__main__":

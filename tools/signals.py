@@ -8,10 +8,10 @@ very lock that it would wait for; so what stops others goes through `stop_on_sig
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from pcp.tools.command import Stopped
+from pcp.tools.command import Stopped, Work
 
 Stop = Callable[[int], None]
 
@@ -32,6 +32,22 @@ def on_signals(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def in_order(work: Work) -> Work:
+    """`work`, which SIGTERM ends by an exception, as Ctrl-C does.
+
+    For commands that start others: a compiler, or a process for each rank. Not for
+    those that must end at once, in whatever they are.
+    """
+
+    def ended(argv: Sequence[str]) -> int | None:
+        if threading.current_thread() is not threading.main_thread():
+            return work(argv)
+        with on_signals(at_once, (signal.SIGTERM,)):
+            return work(argv)
+
+    return ended
 
 
 def stop_on_signals(stop: Stop) -> None:

@@ -11,6 +11,7 @@ from pcp.bundle import Bundle
 from pcp.errors import ConfigError, UsageError
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
+from pcp.tools.signals import in_order
 from pcp.training.bundles import on_own_clocks
 from pcp.training.simulation import Figures, simulate
 from pcp.training.world import World
@@ -21,7 +22,7 @@ COLUMNS = ("workers", "s a round", "MB sent", "goodput", "deaths")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    return run(PROG, _main, argv)
+    return run(PROG, in_order(_main), argv)
 
 
 def parser() -> Parser:
