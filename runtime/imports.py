@@ -210,6 +210,12 @@ class Imports:
             self._progress.moved(-1)
             settle(fault)
 
+        def hand_over(pending: Any) -> None:
+            try:
+                self._delivery.submit(deliver, pending)
+            except RuntimeError as error:  # there are no more threads
+                settle(error)
+
         def run() -> None:
             try:
                 if before is not None:
@@ -231,11 +237,16 @@ class Imports:
                     # The program goes on; its call ends when the peer has all.
                     job.answered = True
                     done.signal()
-                pending.add_done_callback(lambda p: self._delivery.submit(deliver, p))
+                pending.add_done_callback(hand_over)
             except BaseException as error:
                 settle(error)
             finally:
                 job.posted.set()
 
-        self._pool.submit(run)
+        try:
+            self._pool.submit(run)
+        except RuntimeError as error:  # there are no more threads
+            job.posted.set()
+            settle(error)
+            raise
         return result.ref

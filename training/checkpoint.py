@@ -77,7 +77,9 @@ def save(run: str | Path, checkpoint: Checkpoint, keep: int = 3) -> Path:
     rounds, which a rewind left behind, are not counted, and are left alone.
     """
     parent = Path(run) / FOLDER
-    parent.mkdir(parents=True, exist_ok=True)
+    if not parent.exists():
+        parent.mkdir(parents=True)
+        sync_folder(parent.parent)
     _bring_back(parent)
     final = parent / f"round_{checkpoint.round:08d}"
     surplus = [f for f in folders(run) if f < final][max(1, keep) :]

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from pcp.errors import ConfigError, RuntimeFault, StateMismatch
+from pcp.runtime.durable import sync_folder
 from pcp.runtime.file_lock import hold
 from pcp.training.appending import append
 from pcp.training.history import History
@@ -170,7 +171,11 @@ def _locked(path: Path) -> FileIO:
     """The file, open for appending, while no other process has it so."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        new = not path.exists()
         file = FileIO(path, "ab")
+        if new:  # a line that is on the disk needs a name there, and so does its folder
+            sync_folder(path.parent)
+            sync_folder(path.parent.parent)
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot open the ledger: {error.strerror}; the run's folder must "

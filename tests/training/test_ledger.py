@@ -132,6 +132,15 @@ def test_what_cannot_be_is_refused(records, what):
         replay.apply(records[-1])
 
 
+def test_a_new_ledger_has_a_name_on_the_disk(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(ledgers, "sync_folder", synced.append)
+    path = tmp_path / "runs" / "x" / "ledger.jsonl"
+    for _ in range(2):
+        Ledger(path).close()
+    assert synced == [tmp_path / "runs" / "x", tmp_path / "runs"]
+
+
 def test_one_process_at_a_time_has_a_ledger_open(tmp_path):
     path = tmp_path / "run" / "ledger.jsonl"
     with closing(Ledger(path)) as ledger:
