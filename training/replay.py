@@ -20,7 +20,7 @@ made with its last members alone, and a difference in it is said to be that.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
 
@@ -257,7 +257,18 @@ class Replay:
             if order.carried:
                 actor.learn(order.lease, order.steps)
         with ThreadPoolExecutor(len(cast)) as pool:
-            prepared = list(pool.map(StandIn.make, cast, orders))
+            try:
+                pending = [
+                    pool.submit(StandIn.make, actor, order)
+                    for actor, order in zip(cast, orders, strict=True)
+                ]
+                for done in as_completed(pending):
+                    done.result()
+            except BaseException:  # the others would wait for who failed; or Ctrl-C
+                for actor in cast:
+                    actor.stop()
+                raise
+        prepared = [done.result() for done in pending]
         self._attempts.clear()
         for actor, report in zip(cast, prepared, strict=True):
             actor.holding.adopt(

@@ -1,5 +1,6 @@
 """One worker of a run that is made again: the worker's own code, without a shepherd."""
 
+import threading
 from collections.abc import Sequence
 
 from pcp.errors import RuntimeFault
@@ -13,6 +14,8 @@ from pcp.training.protocol import GroupFailed, Learn, Message, Prepared, RoundSt
 from pcp.training.round_runner import RoundRunner
 
 _PATIENCE = 120.0
+_NEVER = 1 << 63
+"""An epoch that no group has."""
 
 
 class StandIn:
@@ -25,13 +28,14 @@ class StandIn:
         self._endpoint = Endpoint.listen("127.0.0.1:0")
         self._endpoint.serve_snapshot(self.holding.snapshot)
         self._said: list[Message] = []
+        self._stopped = threading.Event()
         self._runner = RoundRunner(
             self.holding,
             self._endpoint,
             send=self._said.append,
             log=lambda text: None,
             newest=lambda: None,
-            called_off=lambda: False,
+            called_off=self._stopped.is_set,
         )
         self._runner.corpus, self._runner.patience = corpus, _PATIENCE
 
@@ -70,6 +74,11 @@ class StandIn:
             f"round {order.round} cannot be made again: this worker holds round "
             f"{self.holding.committed}"
         )
+
+    def stop(self) -> None:
+        """Make no more steps, and wait for nobody; from any thread."""
+        self._stopped.set()
+        self._runner.abandon(_NEVER)
 
     def close(self) -> None:
         """Release the device and the endpoint."""

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from contextlib import closing
 
 import pytest
@@ -11,14 +12,15 @@ from helpers.bigram import bundle as bigram
 from helpers.crews import Crew, Hasty, load_bundle, slowly
 from helpers.processes import Processes, free_port
 from helpers.resumed_runs import bundle, keys
-from helpers.training_runs import experiment, order, start_shepherd
+from helpers.training_runs import experiment, order, start_shepherd, start_worker
 from helpers.worlds import eventually
 
 from pcp.bundle import sha256
-from pcp.errors import StateMismatch
+from pcp.errors import RuntimeFault, StateMismatch
 from pcp.training import ledger as ledgers
 from pcp.training.ledger import read
 from pcp.training.replay import Replay
+from pcp.training.stand_in import StandIn
 
 WORKER, SHEPHERD = "helpers.bigram", "helpers.shepherd_process"
 SLOW = pytest.mark.slow
@@ -255,3 +257,24 @@ def test_what_came_late_is_made_again(tmp_path, algorithm, more):
     assert notes == []
     assert [m.difference() for m in made if not m.same] == []
     assert made[-1].round == 12
+
+
+def test_who_fails_holds_nobody_up(tmp_path, monkeypatch) -> None:
+    exp = experiment(tmp_path, outer_loop_steps=3)
+    shepherd, _, thread = start_shepherd(exp, workers=2)
+    workers = [start_worker(shepherd.port, name, 0.01) for name in "ab"]
+    thread.finish()
+    for worker in workers:
+        worker.finish(10)
+    make = StandIn.make
+
+    def fails(self, order):
+        if order.rank == 1:
+            raise RuntimeFault("no memory is left")
+        return make(self, order)
+
+    monkeypatch.setattr(StandIn, "make", fails)
+    began = time.monotonic()
+    with pytest.raises(RuntimeFault, match="no memory is left"):
+        replay(shepherd.ledger.path)
+    assert time.monotonic() - began < 60
