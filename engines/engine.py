@@ -9,7 +9,6 @@ told, and after a failure neither arrays nor the engine can be used any more.
 What an engine cannot do raises UsageError.
 """
 
-import inspect
 import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -84,12 +83,15 @@ class Engine(Member):
         array: NDArray,
         op: str = "sum",
         *,
+        algorithm: None = None,
+        compression: None = None,
+        feedback: None = None,
         tag: str = "",
         timeout: Seconds = None,
-        **own: Any,
     ) -> Pending:
         """As `all_reduce`, at once."""
-        self._only_own("all_reduce_async", own)
+        own = {"algorithm": algorithm, "compression": compression, "feedback": feedback}
+        engines.only_own(self.name, own)
         checked(array, "all_reduce", writable=True)
         Reduction.of(op, array.dtype)
         if not self._reduces(array.dtype):
@@ -121,12 +123,14 @@ class Engine(Member):
         op: str = "sum",
         *,
         sizes: Sequence[int] | None = None,
+        compression: None = None,
+        feedback: None = None,
         tag: str = "",
         timeout: Seconds = None,
-        **own: Any,
     ) -> Pending:
         """As `reduce_scatter`, at once."""
-        self._only_own("reduce_scatter_async", own)
+        own = {"compression": compression, "feedback": feedback}
+        engines.only_own(self.name, own)
         checked(array, "reduce_scatter")
         reduction = Reduction.of(op, array.dtype)
         rows = self._rows(array, sizes)
@@ -323,13 +327,6 @@ class Engine(Member):
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     # Inside.
-
-    def _only_own(self, call: str, options: dict[str, Any]) -> None:
-        """Refuse what only pcp's own call takes, and what none does."""
-        known = inspect.signature(getattr(Communicator, call)).parameters
-        if unknown := sorted(options.keys() - known.keys()):
-            raise TypeError(f"{call}() got an unexpected keyword {unknown[0]!r}")
-        engines.only_own(self.name, options)
 
     def _counts(self, count: int, patience: float) -> list[int]:
         """How many rows each member brings."""

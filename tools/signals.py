@@ -25,7 +25,13 @@ def at_once(number: int) -> None:
 def on_signals(
     stop: Stop, numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
 ) -> Iterator[None]:
-    """Call `stop(number)` in the main thread on these signals while the block runs."""
+    """Call `stop(number)` in the main thread on these signals while the block runs.
+
+    In another thread there is nothing to do: signals do not come there.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = {n: signal.signal(n, lambda got, _: stop(got)) for n in numbers}
     try:
         yield
@@ -42,8 +48,6 @@ def in_order(work: Work) -> Work:
     """
 
     def ended(argv: Sequence[str]) -> int | None:
-        if threading.current_thread() is not threading.main_thread():
-            return work(argv)
         with on_signals(at_once, (signal.SIGTERM,)):
             return work(argv)
 

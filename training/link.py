@@ -111,9 +111,6 @@ class Link:
             except RefusedByShepherd as error:
                 self._failed(error)
                 return
-            except OSError as error:  # of this machine: no more threads, files
-                self._failed(RuntimeFault(f"the line to the shepherd: {error}"))
-                return
             except RuntimeFault as error:
                 if self._closing.is_set():
                     return
@@ -127,9 +124,9 @@ class Link:
                 if not told:
                     told, patience = True, self._timing.patience
                     self._log(f"{error}; trying again, for {patience:g} s")
-            except Exception as error:  # whoever waits for the shepherd must hear of it
-                kind = type(error).__name__
-                self._failed(RuntimeFault(f"the line to the shepherd: {kind}: {error}"))
+            except Exception as error:  # of this machine: no more files, memory
+                what = str(error) or type(error).__name__
+                self._failed(RuntimeFault(f"the line to the shepherd: {what}"))
                 return
             # A little randomness, so that workers do not dial all at once.
             self._closing.wait(pause * draw.uniform(0.7, 1.0))
