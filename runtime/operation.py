@@ -25,10 +25,12 @@ An operation's life, driven by frames in the loop's thread:
   state compared, which `param_sync` does.
 """
 
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from pcp.errors import (
@@ -38,6 +40,7 @@ from pcp.errors import (
     ProtocolError,
     RuntimeFault,
     Timeout,
+    UsageError,
 )
 from pcp.runtime.framing import Frame, Header, Kind, text_payload
 from pcp.runtime.loop import Timer
@@ -80,14 +83,47 @@ class Members(Protocol):
         ...
 
 
+_calling = threading.local()
+
+
+@contextmanager
+def _calling_back() -> Iterator[None]:
+    """While callbacks run in this thread, which has the other operations to do too."""
+    before, _calling.back = getattr(_calling, "back", False), True
+    try:
+        yield
+    finally:
+        _calling.back = before
+
+
 class Pending(Future):
-    """An operation under way; `result` waits for it."""
+    """An operation under way; `result` waits for it.
+
+    Callbacks run in the thread that communicates: they can start operations, and
+    not wait for one.
+    """
+
+    def set_result(self, result: Any) -> None:
+        """It is done."""
+        with _calling_back():
+            super().set_result(result)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """It failed."""
+        with _calling_back():
+            super().set_exception(exception)
 
     def result(self, timeout: float | None = None) -> Any:
         """The operation's value; raises its fault, or Timeout after `timeout` s.
 
-        The operation goes on when only this wait timed out.
+        The operation goes on when only this wait timed out. UsageError in a callback
+        of another operation, which nothing could end.
         """
+        if getattr(_calling, "back", False) and not self.done():
+            raise UsageError(
+                "a callback of an operation waits for another one, which cannot go on "
+                "meanwhile: give that one a callback too, or wait in another thread"
+            )
         try:
             return super().result(timeout)
         except TimeoutError:

@@ -4,6 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +112,23 @@ def test_what_an_engine_has_not_is_said() -> None:
         (name,) = options
         with pytest.raises(UsageError, match=f"has no {name}="):
             connect(["gloo://127.0.0.1:1"], **options)
+
+
+def test_a_callback_that_waits_is_refused() -> None:
+    """It runs in the engine's only thread."""
+    comms = connect(places("gloo", 2, Path()))
+
+    def run(c: Any) -> object:
+        listening, refusal = threading.Event(), Future[object]()
+        c._do(lambda _: listening.wait(20), None)
+        first = c.all_reduce_async(np.ones(2))
+        first.add_done_callback(lambda _: refusal.set_result(outcome(c.barrier)))
+        listening.set()
+        return refusal.result(20)
+
+    for refusal in together(comms, run):
+        assert "a callback" in str(refusal)
+    together(comms, lambda c: c.close())
 
 
 def test_a_member_that_does_not_come_is_late() -> None:

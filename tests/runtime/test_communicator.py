@@ -1,6 +1,7 @@
 """Every collective, over both carriers, against numpy: the conformance suite."""
 
 import threading
+from concurrent.futures import Future
 from datetime import timedelta
 
 import ml_dtypes
@@ -227,6 +228,31 @@ def test_many_operations_under_way_are_matched_by_tag(three):
     for results in together(three, run):
         for i, name in enumerate(names):
             assert (results[name] == 3 * i + 3).all()
+
+
+def test_a_callback_starts_operations_and_waits_for_none(three):
+    """Who waits there would stop the thread that has to end what is waited for."""
+    listening = threading.Barrier(3)
+
+    def run(c):
+        told: Future = Future()
+
+        def refused_then_started(_):
+            refusal = outcome(c.barrier)
+            c.all_reduce_async(np.ones(3), tag="second").add_done_callback(
+                lambda second: told.set_result((refusal, second.result()))
+            )
+
+        wanted = c.recv_async(np.empty(2), (c.rank - 1) % 3, tag="first")
+        wanted.add_done_callback(refused_then_started)
+        listening.wait(20)
+        c.send(np.ones(2), (c.rank + 1) % 3, tag="first")
+        return told.result(20)
+
+    for refusal, second in together(three, run):
+        assert isinstance(refusal, UsageError)
+        assert "a callback" in str(refusal)
+        assert (second == 3).all()
 
 
 def test_a_delayed_operation_does_not_hold_others_back(carrier):
