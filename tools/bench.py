@@ -39,6 +39,7 @@ from pcp.tools import bench_topology, topology_plot
 from pcp.tools.bench_plot import svg
 from pcp.tools.command import Parser, run
 from pcp.tools.signals import in_order
+from pcp.training import parent
 
 if TYPE_CHECKING:
     from pcp.runtime.communicator import Communicator
@@ -90,6 +91,7 @@ def _streams(text: str) -> "int | str":
 
 
 def _main(argv: Sequence[str]) -> None:
+    parent.die_with_parent()
     flags = _parser().parse_args(argv)
     if (flags.rank is None) != (flags.connect is None):
         raise UsageError("--rank and --connect go together")
@@ -114,7 +116,9 @@ def _first(argv: Sequence[str], flags: Namespace) -> None:
             base = [sys.executable, "-m", "pcp.tools.bench", *argv]
             for rank in range(1, flags.world):
                 seat = ["--rank", str(rank), "--connect", meeting.address]
-                others.append(subprocess.Popen([*base, *seat]))
+                others.append(
+                    subprocess.Popen([*base, *seat], env=parent.environment())
+                )
         found = _member(flags, meeting)
         failed = [other.args for other in others if other.wait(flags.timeout)]
         if failed:

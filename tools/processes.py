@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 from pcp.errors import PcpError, RuntimeFault
 from pcp.tools.signals import at_once, on_signals
+from pcp.training import parent
 from pcp.training.supervisor import ending
 
 Process = subprocess.Popen[str]
@@ -22,10 +23,13 @@ Hear = Callable[[str], None]
 
 
 def start(command: Sequence[str], rank: int, address: str) -> Process:
-    """`pcp <command> --rank R --connect ADDRESS`; its output is read."""
+    """`pcp <command> --rank R --connect ADDRESS`; its output is read.
+
+    It ends with this process (`parent`).
+    """
     line = [sys.executable, "-m", "pcp.tools.cli", *command]
     line += ["--rank", str(rank), "--connect", address]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    environment = parent.environment({**os.environ, "PYTHONUNBUFFERED": "1"})
     return subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=environment)
 
 

@@ -18,6 +18,7 @@ from pcp.training.dashboard import Dashboard, PlainLog
 from pcp.training.ending import Outcome
 from pcp.training.experiment import Experiment
 from pcp.training.metrics import Fanout, MetricsFile, Observer, read
+from pcp.training.parent import die_with_parent
 from pcp.training.prometheus import Prometheus
 from pcp.training.run_folder import RunFolder
 from pcp.training.shepherd import Shepherd
@@ -56,7 +57,7 @@ def parser() -> Parser:
 
 
 def _main(argv: Sequence[str]) -> int:
-    jobs.die_with_supervisor()
+    die_with_parent()
     flags = parser().parse_args(argv)
     protected = protection(flags)
     experiment = jobs.read_experiment(flags.config, flags.model, flags.algorithm)

@@ -1,12 +1,8 @@
 """What the training commands share: experiments, compilers, devices, logs."""
 
-import ctypes
 import ipaddress
 import json
 import os
-import signal
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +20,6 @@ from pcp.training.data import check_readable
 from pcp.training.experiment import Experiment
 from pcp.training.metrics import Observer
 from pcp.training.run_folder import RunFolder
-from pcp.training.supervisor import PARENT
 
 BACKENDS = {
     "cpu": ("cpu", "local-task"),
@@ -34,8 +29,6 @@ BACKENDS = {
     "metal": ("metal", "metal"),
 }
 """Backend -> (default target, device address)."""
-
-_PR_SET_PDEATHSIG = 1
 
 
 def device_of(backend: str, device_id: int) -> str:
@@ -256,29 +249,6 @@ def stamped(prefix: str, file: TextIO | None = None) -> Callable[[str], None]:
 def say(line: str) -> None:
     """Print a line at once, also into a pipe."""
     print(line, flush=True)
-
-
-def die_with_supervisor() -> None:
-    """End this process when the supervisor that started it is gone.
-
-    On Linux the kernel sees to it; elsewhere a thread looks twice a second.
-    """
-    parent = os.environ.pop(PARENT, None)
-    if parent is None or not parent.isdecimal():
-        return
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    else:
-        watch = threading.Thread(target=_watch, args=(int(parent),), daemon=True)
-        watch.start()
-    if os.getppid() != int(parent):  # it died before we asked
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def to_json(values: object) -> str:

@@ -7,7 +7,6 @@ forgotten once a child has lived for a while; too many crashes in a short time e
 supervision with an error.
 """
 
-import os
 import signal
 import subprocess
 import threading
@@ -18,9 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pcp.errors import RuntimeFault
-
-PARENT = "PCP_SUPERVISOR"
-"""Environment variable with the supervisor's process id, for the child."""
+from pcp.training import parent
 
 HOPELESS = 3
 """Exit code of a child that would fail in the same way if it was started again."""
@@ -70,10 +67,10 @@ Spawn = Callable[[Sequence[str]], Child]
 
 
 def spawner(environment: Mapping[str, str] | None = None, **options) -> Spawn:
-    """Starts real processes; they learn who supervises them from `PARENT`."""
+    """Starts real processes, which end with this one if they `die_with_parent`."""
 
     def spawn(command: Sequence[str]) -> Child:
-        values = {**(environment or os.environ), PARENT: str(os.getpid())}
+        values = parent.environment(environment)
         return subprocess.Popen(command, env=values, **options)
 
     return spawn

@@ -90,3 +90,22 @@ def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return sock.getsockname()[1]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process of this machine, not only a child of ours, still runs."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def ends(pid: int, seconds: float = 10.0) -> bool:
+    """Whether a process ends so soon."""
+    until = time.monotonic() + seconds
+    while alive(pid):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import chrome_trace, small_models, spmd_models
+from helpers.processes import ends
 
 from pcp.errors import UsageError
 from pcp.tools import cli, compile, run
@@ -286,3 +287,28 @@ def test_a_member_that_is_gone_is_named(
         for process in members:
             process.kill()
             process.communicate()
+
+
+_STARTS_A_RANK = """
+import sys, time
+from pcp.tools import processes
+rank = processes.start(sys.argv[1:], 0, "127.0.0.1:0")
+print(rank.pid, rank.stdout.readline(), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_rank_ends_with_who_started_it(trained: Path, tmp_path: Path) -> None:
+    """Even by SIGKILL, and while the rank waits for the others."""
+    flags = ["--function", "grad", "--inputs", "random:0", "--timeout", "60"]
+    flags += ["--out", str(tmp_path / "out.npz")]
+    command = [sys.executable, "-c", _STARTS_A_RANK, "run", str(trained), *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            assert parent.stdout is not None
+            rank, said = parent.stdout.readline().split(maxsplit=1)
+            assert run.ADDRESS in said
+        finally:
+            parent.kill()
+    assert ends(int(rank)), "the rank outlived who started it"

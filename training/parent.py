@@ -1,0 +1,50 @@
+"""A process that ends with the one that started it, however that one ends.
+
+Who starts processes of its own tells them, by `environment()`, who it is; they call
+`die_with_parent` first of all.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+
+PARENT = "PCP_PARENT"
+"""Environment variable with the process id of who started this one."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+def environment(values: Mapping[str, str] | None = None) -> dict[str, str]:
+    """`values` (this process's own by default) for a child that is to end with us.
+
+    Start it from a thread that lives as long: Linux counts that as the parent.
+    """
+    return {**(os.environ if values is None else values), PARENT: str(os.getpid())}
+
+
+def die_with_parent() -> None:
+    """End this process by SIGKILL when the one that started it is gone.
+
+    On Linux the kernel sees to it; elsewhere a thread looks twice a second. Nothing
+    happens in a process that was not started with `environment`.
+    """
+    parent = os.environ.pop(PARENT, None)
+    if parent is None or not parent.isdecimal():
+        return
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        watch = threading.Thread(target=_watch, args=(int(parent),), daemon=True)
+        watch.start()
+    if os.getppid() != int(parent):  # it died before we asked
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
