@@ -1,8 +1,8 @@
 """What a run reports: a JSON line a round, and events for whoever watches.
 
 A line of `metrics.jsonl` is a `Round`. A torn last line, left by a crash, is
-dropped by `read`; rounds that were done again after a rewind appear once, as
-they ended.
+dropped by `read`; rounds that were done again, after a rewind or a crash of the
+shepherd, appear once, as they ended.
 """
 
 import json
@@ -76,7 +76,10 @@ class Observer(Protocol):
         ...
 
     def round(self, record: Round) -> None:
-        """A round was committed."""
+        """A round is done by all its members and is committed next.
+
+        After a crash it may be told again, then as it was committed.
+        """
         ...
 
     def validation(self, number: int, loss: float, batches: int) -> None:

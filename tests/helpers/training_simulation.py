@@ -30,7 +30,7 @@ from pcp.training.ending import Outcome
 from pcp.training.experiment import parse
 from pcp.training.holding import Holding
 from pcp.training.link import Timing
-from pcp.training.metrics import Quiet
+from pcp.training.metrics import Quiet, Round
 from pcp.training.run_folder import RunFolder
 from pcp.training.shepherd import Shepherd
 from pcp.training.worker import Identity, Worker
@@ -65,6 +65,8 @@ class Simulation:
         self.alive: dict[str, Process] = {}
         self.held: list[tuple[str, int, str]] = []
         """Whoever held a state: its name, the round and the digest."""
+        self.told: dict[int, Round] = {}
+        """What was last said of a round."""
         self.ended: dict[str, tuple[str, int | None]] = {}
         """Of workers that were let go: why, and the round that they hold."""
         self.lines: list[str] = []
@@ -258,6 +260,7 @@ class Simulation:
         """The states of the last history, and the digests that rounds ever had."""
         states = [hashed.first_state(self.experiment.seed)]
         digests = {0: {hashed.digest(states[0])}}
+        committed: dict[int, tuple[int, int]] = {}
         for line in ledger.read(self.folder.ledger)[0]:
             if line["kind"] == "rewind":
                 del states[line["to"] + 1 :]
@@ -268,6 +271,10 @@ class Simulation:
             if line["digest"] != made:
                 raise Wrong(f"round {line['round']} is not what its leases make")
             digests.setdefault(line["round"], set()).add(made)
+            committed[line["round"]] = (line["epoch"], line["tokens"])
+        told = {number: (r.epoch, r.tokens) for number, r in self.told.items()}
+        if wrong := committed.items() - told.items():
+            raise Wrong(f"committed, and not told or in another way: {sorted(wrong)}")
         return states, digests
 
     # What the real code finds in place of the world.
@@ -333,6 +340,10 @@ class Watcher(Quiet):
     def log(self, text: str) -> None:
         """One line."""
         self._simulation.note(f"shepherd: {text}")
+
+    def round(self, record: Round) -> None:
+        """A round's figures."""
+        self._simulation.told[record.round] = record
 
 
 class OneByOne:
