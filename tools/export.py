@@ -93,6 +93,7 @@ def _main(argv: Sequence[str]) -> None:
     options = _parser().parse_args(argv)
     framework, path, name = _source(options)
     out = Path(options.out or Path(path).with_suffix(".mlir").name)
+    _installed(framework)  # before the model's file, which imports it too
     module, weights = _EXPORTERS[framework](_load(path), path, name, options)
     if not options.forward:
         require_scalar_loss(module)
@@ -118,6 +119,15 @@ def _source(options: Namespace) -> tuple[str, str, str]:
     if not colon or not path or not name:
         raise UsageError(f"--{chosen[0]} {given[chosen[0]]!r}: write FILE.py:NAME")
     return chosen[0], path, name
+
+
+def _installed(framework: str) -> None:
+    try:
+        importlib.import_module(framework)
+    except ImportError as error:
+        raise UsageError(
+            f"--{framework} needs {framework}: {install(framework)}"
+        ) from error
 
 
 def _load(path: str) -> ModuleType:
@@ -167,10 +177,8 @@ def _named(module: ModuleType, path: str, name: str) -> Any:
 def _export_torch(
     source: ModuleType, path: str, name: str, options: Namespace
 ) -> tuple[ir.Module, dict[str, np.ndarray]]:
-    try:
-        import torch
-    except ImportError as error:
-        raise UsageError(f"--torch needs torch: {install('torch')}") from error
+    import torch
+
     from pcp.frontends.torch import from_torch, weights_of
 
     torch.manual_seed(options.seed)

@@ -173,10 +173,13 @@ def test_the_committed_model_is_what_the_exporter_makes(tmp_path: Path) -> None:
     assert out.read_text() == committed, "run the command in nanogpt_small.py again"
 
 
-def test_without_torch_the_message_says_what_to_install(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys
+@pytest.mark.parametrize(
+    ("framework", "model"), [("torch", "net.py:Net"), ("jax", "fn.py:loss")]
+)
+def test_a_framework_that_is_missing_is_to_be_installed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys, framework: str, model: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    Path("plain.py").write_text("class Net: pass\n")
-    assert export.main(["--torch", "plain.py:Net"]) == 2
-    assert "pip install -e '.[torch]'" in capsys.readouterr().err
+    """Said before the model's file is loaded, which fails without it."""
+    monkeypatch.setitem(sys.modules, framework, None)
+    assert export.main([f"--{framework}", model]) == 2
+    assert f"pip install -e '.[{framework}]'" in capsys.readouterr().err
