@@ -217,14 +217,7 @@ class CompressedReduce(Operation):
     def _add_segment(self, index: int) -> None:
         part = self._mine.segments[index]
         place = self._mine.place(index)
-        total = np.zeros(part.stop - part.start, np.float32)
-        with np.errstate(all="ignore"):
-            for rank in range(self._size):
-                if rank == self._rank:
-                    total += self._contribution(part)
-                else:
-                    total += self._decode(self._inbox[0, rank][place], part)
-            total /= self._divisor
+        total = self._total(part, place)
         if not self._gather:
             self._out[part] = total
             return
@@ -236,6 +229,24 @@ class CompressedReduce(Operation):
             self._memory.keep(part, dropped)
         for peer in self.peers:
             self.send_data(peer, 1, place.start, wire.data)
+
+    def _total(self, part: slice, place: slice) -> F32:
+        """The sum of all contributions to a part of the own range, or their mean."""
+        total = np.empty(part.stop - part.start, np.float32)
+        with np.errstate(all="ignore"):
+            if self._rank == 0:
+                total[:] = self._contribution(part)
+            else:
+                wire = self._inbox[0, 0][place]
+                self._codec.decode_into(total, wire, self._seed(part))
+            for rank in range(1, self._size):
+                if rank == self._rank:
+                    total += self._contribution(part)
+                else:
+                    total += self._decode(self._inbox[0, rank][place], part)
+            if self._divisor != 1:
+                total /= self._divisor
+        return total
 
     def _stream_range(self, stream: tuple[int, int]) -> Range:
         step, peer = stream
