@@ -123,6 +123,7 @@ class Ring(Operation):
         self._loan = Loan(pool)
         self._write = commit
         self._source = source.reshape(-1)
+        self.bulk = source.nbytes
         self._dtype = source.dtype
         self._steps = (2 if gather else 1) * (self._size - 1)
         largest = max(stop - start for start, stop in chunks)
@@ -229,7 +230,7 @@ class Exchange(Operation):
         self._views: dict[int, memoryview] = {}
         self.votes = agreed
         self.free = free
-        largest = max(map(len, outgoing.values()), default=0)
+        self.bulk = largest = max(map(len, outgoing.values()), default=0)
         self.buffered = not agreed and 0 < largest <= EAGER_BYTES
 
     def eager(self, peer: int) -> memoryview | bytes:
@@ -288,6 +289,7 @@ class Chain(Operation):
         self._from = order[place - 1] if place else None
         self._to = order[place + 1] if place + 1 < len(order) else None
         self._view = view
+        self.bulk = len(view)
         self._at = len(view) if self._from is None else 0
         self._write = commit
 

@@ -103,6 +103,7 @@ class CompressedReduce(Operation):
         super().__init__(peers, descriptor, timeout)
         self._rank, self._size = rank, len(ranges)
         self._source = source
+        self.bulk = source.nbytes
         self._codec = codec
         self._ranges = [Range(a, b, codec) for a, b in ranges]
         self._mine = self._ranges[rank]
@@ -119,6 +120,7 @@ class CompressedReduce(Operation):
         self._next = dict.fromkeys(self._inbox, 0)
         self._added = 0
         self._to_encode = self._outgoing()
+        self._encoded = False
 
     def begin(self) -> None:
         """Encode piece by piece, so that the loop serves others in between."""
@@ -146,7 +148,8 @@ class CompressedReduce(Operation):
         if header.step == 1:
             part = self._ranges[peer].segments[index]
             self._decode_into(part, np.frombuffer(payload, np.uint8))
-        else:
+        elif self._encoded:
+            # Before that the others' sums wait for what we have not sent yet.
             self._add_up()
 
     def complete(self) -> bool:
@@ -185,6 +188,7 @@ class CompressedReduce(Operation):
             return
         target = next(self._to_encode, None)
         if target is None:
+            self._encoded = True
             self._add_up()
             self._was_sent()
             return

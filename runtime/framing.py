@@ -95,6 +95,8 @@ class Frame:
     on_sent: Callable[[], None] | None = field(default=None, repr=False)
     checksum: int | None = None
     """The checksum to claim instead of the payload's own: for fault injection."""
+    urgent: bool = False
+    """Whether it leaves at once, however small, and not with others."""
 
 
 @dataclass(slots=True)

@@ -83,6 +83,8 @@ class Members(Protocol):
         ...
 
 
+_SLOW_BYTES = 64 << 10
+"""To go through so many takes longer than to wake a peer."""
 _calling = threading.local()
 
 
@@ -144,6 +146,8 @@ class Operation:
     """Whether members agree on the outcome before anyone commits."""
     buffered = False
     """Whether it is over for this member without the peers having joined."""
+    bulk = 0
+    """How many bytes, about, `commit` goes through."""
     free: frozenset[str] = frozenset()
 
     def __init__(
@@ -431,8 +435,10 @@ class Operation:
             self._voted = True
             self.timing.voted = time.monotonic()
             if self.votes:
+                # The peers are not to wait for our commit, which may follow at once.
+                urgent = self.bulk >= _SLOW_BYTES
                 for peer in self.peers:
-                    self.group.send(peer, self._frame(Kind.DONE, b""))
+                    self.group.send(peer, self._frame(Kind.DONE, b"", urgent=urgent))
         if not self.votes or self._done >= set(self.peers):
             self._commit()
         elif self._done | self._gone >= set(self.peers) and not self._undecided(

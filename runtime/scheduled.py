@@ -55,6 +55,7 @@ class Scheduled(Operation):
         super().__init__(peers, descriptor, timeout)
         self._reduction = reduction
         self._source = source.reshape(-1)
+        self.bulk = source.nbytes
         self._members = plan.members
         self._loan = Loan(pool)
         self._write = commit

@@ -108,13 +108,13 @@ class TcpLink:
     def send(self, frame: Frame) -> None:
         """Queue a frame and send as much as the kernel takes.
 
-        Small frames wait for the end of the loop's turn: each system call wakes
-        the peer, which costs more than the bytes do.
+        Small frames wait for the end of the loop's turn unless they are urgent: each
+        system call wakes the peer, which costs more than the bytes do.
         """
         if not self._open or self._leaving or self._mute is not None:
             return
         self._queue.append(_Outgoing(frame, self.epoch))
-        if len(frame.payload) >= _AT_ONCE:
+        if frame.urgent or len(frame.payload) >= _AT_ONCE:
             if len(self._queue) == 1 or self._corked:
                 self._corked = False
                 self._writable()

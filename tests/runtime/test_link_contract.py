@@ -261,6 +261,21 @@ def test_what_has_arrived_can_be_had_at_once(carrier) -> None:
         assert not ear.ends
 
 
+def test_an_urgent_frame_arrives_while_its_sender_is_busy(carrier) -> None:
+    with ends(carrier) as both:
+        heard = both.ears[1].heard
+        both.send(0, data(0, 10))
+        eventually(lambda: len(heard) == 1, 20)
+
+        def busy() -> None:
+            both.links[0].send(Frame(Kind.OPEN, 7, 1))
+            both.links[0].send(Frame(Kind.DONE, 7, 2, urgent=True))
+            eventually(lambda: len(heard) == 3, 8)
+
+        both.loops[0].ask(busy)
+        assert [h.seq for h, _ in heard] == [0, 1, 2]
+
+
 def test_a_cut_connection_is_lost_once_for_the_other_end(carrier) -> None:
     with ends(carrier) as both:
         both.do(0, lambda link: link.sever())

@@ -2,6 +2,8 @@
 
 import json
 import signal
+import threading
+import time
 from contextlib import contextmanager
 
 import ml_dtypes
@@ -18,6 +20,8 @@ from pcp.runtime.segments import Segment
 
 LARGE = 700_001
 """Elements of float32: copied in pieces, while the others do the same."""
+SMALL = 100_003
+"""So few are copied before anybody is told."""
 
 
 def slow(*values):
@@ -43,6 +47,26 @@ def warmed(size: int, count: int = LARGE):
     with world("memory", size) as comms:
         warm(comms, count)
         yield comms
+
+
+def test_nobody_waits_while_another_member_commits(monkeypatch) -> None:
+    """Who hears opening and vote of a late member at once commits with its own vote."""
+    both, plain = threading.Barrier(2, timeout=5), shared_reduce.SharedEager.commit
+
+    def commit(self) -> np.ndarray:
+        if self._plain.size == SMALL:
+            both.wait()
+        return plain(self)
+
+    def late(comm) -> np.ndarray:
+        array = draw(comm.rank, SMALL)
+        time.sleep(0.2 * comm.rank)
+        return comm.all_reduce(array)
+
+    with warmed(2) as comms:
+        monkeypatch.setattr(shared_reduce.SharedEager, "commit", commit)
+        total = draw(0, SMALL) + draw(1, SMALL)
+        assert all((found == total).all() for found in together(comms, late))
 
 
 @pytest.fixture
