@@ -121,11 +121,7 @@ class Pending(Future):
         The operation goes on when only this wait timed out. UsageError in a callback
         of another operation, which nothing could end.
         """
-        if getattr(_calling, "back", False) and not self.done():
-            raise UsageError(
-                "a callback of an operation waits for another one, which cannot go on "
-                "meanwhile: give that one a callback too, or wait in another thread"
-            )
+        self._check_waiting()
         try:
             return super().result(timeout)
         except TimeoutError:
@@ -133,6 +129,18 @@ class Pending(Future):
                 return super().result(0)
             message = f"no result after {timeout} s; the operation is still under way"
             raise Timeout(message) from None
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The operation's fault, or None; waits as `result` does."""
+        self._check_waiting()
+        return super().exception(timeout)
+
+    def _check_waiting(self) -> None:
+        if getattr(_calling, "back", False) and not self.done():
+            raise UsageError(
+                "a callback of an operation waits for another one, which cannot go on "
+                "meanwhile: give that one a callback too, or wait in another thread"
+            )
 
 
 class Operation:
