@@ -155,7 +155,7 @@ class Operation:
     buffered = False
     """Whether it is over for this member without the peers having joined."""
     bulk = 0
-    """How many bytes, about, `commit` goes through."""
+    """How many bytes, about, `begin` and `commit` go through."""
     free: frozenset[str] = frozenset()
 
     def __init__(
@@ -248,7 +248,8 @@ class Operation:
         self.prepare()
         self._said = written(self.descriptor)
         for peer in self.peers:
-            group.send(peer, self._frame(Kind.OPEN, self._opening(peer)))
+            opening = self._opening(peer)
+            group.send(peer, self._frame(Kind.OPEN, opening, urgent=self._bulky))
         self._unsent += 1  # what is sent at once must not look like everything
         self.begin()
         self._was_sent()
@@ -388,13 +389,19 @@ class Operation:
 
     # What subclasses use.
 
-    def send_data(self, peer: int, step: int, offset: int, payload: memoryview) -> None:
+    def send_data(
+        self,
+        peer: int,
+        step: int,
+        offset: int,
+        payload: memoryview,
+        urgent: bool = False,
+    ) -> None:
         """Send a segment: at once to who has opened or is far, else when it has."""
         self._unsent += 1
         self.timing.sent += len(payload)
-        frame = self._frame(
-            Kind.DATA, payload, step=step, offset=offset, on_sent=self._was_sent
-        )
+        facts = {"step": step, "offset": offset, "urgent": urgent}
+        frame = self._frame(Kind.DATA, payload, on_sent=self._was_sent, **facts)
         self._dispatch(peer, frame)
 
     def _joined(self, peer: int, eager_bytes: int) -> None:
@@ -424,6 +431,11 @@ class Operation:
         self._unsent -= 1
         self._progress()
 
+    @property
+    def _bulky(self) -> bool:
+        """Whether a turn of the loop may last so long that peers would wait for it."""
+        return self.bulk >= _SLOW_BYTES
+
     def _frame(self, kind: Kind, payload: memoryview | bytes, **more: Any) -> Frame:
         return Frame(kind, self.tag, self.seq, payload=payload, **more)
 
@@ -443,10 +455,9 @@ class Operation:
             self._voted = True
             self.timing.voted = time.monotonic()
             if self.votes:
-                # The peers are not to wait for our commit, which may follow at once.
-                urgent = self.bulk >= _SLOW_BYTES
                 for peer in self.peers:
-                    self.group.send(peer, self._frame(Kind.DONE, b"", urgent=urgent))
+                    vote = self._frame(Kind.DONE, b"", urgent=self._bulky)
+                    self.group.send(peer, vote)
         if not self.votes or self._done >= set(self.peers):
             self._commit()
         elif self._done | self._gone >= set(self.peers) and not self._undecided(
