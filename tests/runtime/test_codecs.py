@@ -1,5 +1,6 @@
 """Codecs: exact sizes, error bounds, and what must never be hidden."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -106,6 +107,25 @@ def test_e3m0_is_the_nearest_power_of_two() -> None:
     back = there_and_back("e3m0", values)
     nearest = np.abs(values[:, None] - levels).min(axis=1)
     np.testing.assert_allclose(np.abs(back - values), nearest, atol=1e-7)
+
+
+def test_fp8_is_the_cast_of_ml_dtypes() -> None:
+    """Of everything that is near to a value, or to the middle of two."""
+    levels = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn)
+    levels = np.unique(levels.astype(np.float32)[np.isfinite(levels)])
+    exact = np.concatenate([levels, (levels[1:] + levels[:-1]) / 2])
+    near = [exact, np.nextafter(exact, np.float32(500)), np.nextafter(exact, -500)]
+    drawn = np.random.default_rng(0).normal(0, 60, 50_000)
+    values = np.concatenate([*near, drawn, drawn / 1e4]).astype(np.float32)
+    values = values[np.abs(values) <= 448]
+    blocks = -(-values.size // 255)
+    values = np.resize(values, (blocks, 255))
+    # The largest of each block makes its scale 1.
+    values = np.hstack([values, np.full((blocks, 1), 448, np.float32)])
+    wire = codec("fp8").encode(values.reshape(-1))
+    assert (wire[: 4 * blocks].view(np.float32) == 1).all()
+    expected = values.astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+    assert (wire[4 * blocks :] == expected.reshape(-1)).all()
 
 
 def test_topk_takes_the_largest() -> None:
