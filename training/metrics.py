@@ -75,11 +75,15 @@ class Observer(Protocol):
         """Something happened."""
         ...
 
-    def round(self, record: Round) -> None:
+    def keep(self, record: Round) -> None:
         """A round is done by all its members and is committed next.
 
-        After a crash it may be told again, then as it was committed.
+        After a crash of the shepherd in between it comes again, as it is committed.
         """
+        ...
+
+    def round(self, record: Round) -> None:
+        """A round was committed."""
         ...
 
     def validation(self, number: int, loss: float, batches: int) -> None:
@@ -99,6 +103,9 @@ class Quiet:
     """An observer that looks away; base of those that watch a part."""
 
     def log(self, text: str) -> None:
+        """Ignored."""
+
+    def keep(self, record: Round) -> None:
         """Ignored."""
 
     def round(self, record: Round) -> None:
@@ -122,7 +129,7 @@ class MetricsFile(Quiet):
         # Without a buffer: what a full disk did not take is not tried again at the end.
         self._path, self._file = Path(path), open(path, "ab", buffering=0)
 
-    def round(self, record: Round) -> None:
+    def keep(self, record: Round) -> None:
         """Append a round."""
         self._append({"kind": "round", **asdict(record)})
 
@@ -150,6 +157,11 @@ class Fanout:
         """Tell all."""
         for observer in self._observers:
             observer.log(text)
+
+    def keep(self, record: Round) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.keep(record)
 
     def round(self, record: Round) -> None:
         """Tell all."""

@@ -353,9 +353,9 @@ class Rounds:
             learning_rate=self._experiment.learning_rate,
             now=time.time(),
         )
-        # Before it counts: who is killed in between has it told once more, as after
+        # Before it counts: who is killed in between has it kept once more, as after
         # a rewind; the other way round the record would be lost.
-        self._shepherd.observer.round(record)
+        self._shepherd.observer.keep(record)
         self._ledger.append(
             "commit",
             round=attempt.round,
@@ -380,6 +380,7 @@ class Rounds:
                 )
             )
         self.newest = record
+        self._shepherd.observer.round(record)
         due = attempt.round % self._experiment.checkpoint_every == 0
         if due or self.exhausted():
             self._shepherd.saver.save(attempt.members)

@@ -65,8 +65,8 @@ class Simulation:
         self.alive: dict[str, Process] = {}
         self.held: list[tuple[str, int, str]] = []
         """Whoever held a state: its name, the round and the digest."""
-        self.told: dict[int, Round] = {}
-        """What was last said of a round."""
+        self.kept: dict[int, Round] = {}
+        """What was last kept of a round."""
         self.ended: dict[str, tuple[str, int | None]] = {}
         """Of workers that were let go: why, and the round that they hold."""
         self.lines: list[str] = []
@@ -272,9 +272,9 @@ class Simulation:
                 raise Wrong(f"round {line['round']} is not what its leases make")
             digests.setdefault(line["round"], set()).add(made)
             committed[line["round"]] = (line["epoch"], line["tokens"])
-        told = {number: (r.epoch, r.tokens) for number, r in self.told.items()}
-        if wrong := committed.items() - told.items():
-            raise Wrong(f"committed, and not told or in another way: {sorted(wrong)}")
+        kept = {number: (r.epoch, r.tokens) for number, r in self.kept.items()}
+        if wrong := committed.items() - kept.items():
+            raise Wrong(f"committed, and not kept or in another way: {sorted(wrong)}")
         return states, digests
 
     # What the real code finds in place of the world.
@@ -341,9 +341,9 @@ class Watcher(Quiet):
         """One line."""
         self._simulation.note(f"shepherd: {text}")
 
-    def round(self, record: Round) -> None:
+    def keep(self, record: Round) -> None:
         """A round's figures."""
-        self._simulation.told[record.round] = record
+        self._simulation.kept[record.round] = record
 
 
 class OneByOne:

@@ -349,7 +349,7 @@ def test_metrics_survive_a_torn_line_and_a_rewind(tmp_path):
     path = tmp_path / "metrics.jsonl"
     log = MetricsFile(path)
     for record in watcher.rounds:
-        log.round(record)
+        log.keep(record)
     log.validation(3, 1.5, 7)
     log.close()
     with open(path, "a") as file:
@@ -358,11 +358,11 @@ def test_metrics_survive_a_torn_line_and_a_rewind(tmp_path):
     full.close()
     full._file = open("/dev/full", "ab", buffering=0)  # where nothing has room
     with pytest.raises(RuntimeFault, match="cannot write the metrics: No space left"):
-        full.round(watcher.rounds[0])
+        full.keep(watcher.rounds[0])
     full.close()
     log = MetricsFile(path)
     redone = dataclasses.replace(watcher.rounds[1], loss=9.0)
-    log.round(redone)
+    log.keep(redone)
     log.close()
     rounds, validations = metrics.read(path)
     assert rounds == [watcher.rounds[0], redone]

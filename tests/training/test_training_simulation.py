@@ -21,7 +21,7 @@ def test_no_schedule_on_own_clocks_does() -> None:
     assert wrong(0, 40, own_clocks=True) == []
 
 
-def test_a_shepherd_killed_at_a_commit_has_told_of_that_round() -> None:
+def test_a_shepherd_killed_at_a_commit_has_kept_that_round() -> None:
     assert wrong(0, 12, faults=2, aimed=[("commit line", "shepherd")] * 2) == []
 
 
