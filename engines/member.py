@@ -4,9 +4,9 @@ Engines are not made for several threads, nor for going on after a failure.
 """
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock, get_ident
 from typing import Any, Self
 
 from pcp.errors import CollectiveAborted, RuntimeFault
@@ -27,8 +27,11 @@ class Member:
         """Deadline in seconds for operations that are not given one."""
         self.fault: RuntimeFault | None = None
         """Why the engine can be used no more."""
-        self._thread = ThreadPoolExecutor(1, f"pcp-{self.name}")
-        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(
+            1, f"pcp-{self.name}", lambda: setattr(self, "_ident", get_ident())
+        )
+        self._ident = 0
+        self._lock = Lock()
         self._closed = False
 
     def close(self) -> None:
@@ -39,6 +42,11 @@ class Member:
             self._closed = True
         self._thread.submit(self._end)
         self._thread.shutdown()
+
+    @property
+    def inside(self) -> bool:
+        """Whether the caller runs in the engine's thread."""
+        return get_ident() == self._ident
 
     def __enter__(self) -> Self:
         return self
@@ -53,6 +61,7 @@ class Member:
     def _do(self, run: Callable[[float], Any], timeout: Seconds) -> Pending:
         """Run it in the engine's thread, after what was called before."""
         pending = Pending()
+        pending.by = self
         patience = self.timeout if timeout is None else seconds(timeout)
         with self._lock:
             if self._closed:

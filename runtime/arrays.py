@@ -51,6 +51,7 @@ class Returned(Pending):
         super().__init__()
         self._inner = inner
         self._back = back
+        self.by = inner.by
         inner.add_done_callback(self._finish)
 
     def cancel(self) -> bool:

@@ -28,6 +28,7 @@ al., "Sparsified SGD with memory" (2018) for top-k and random-k with feedback.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -289,6 +290,12 @@ def codec(name: "str | Codec") -> Codec:
             f"unknown compression {name!r}; there are {', '.join(known)}."
             f"{nearest(name, known)}"
         )
+    return _fixed(name)
+
+
+@cache
+def _fixed(name: str) -> Codec:
+    """Made once: tables take longer than small arrays."""
     return _FIXED[name]()
 
 

@@ -335,6 +335,7 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
     def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:
         loop = self._group.loop
         operation.tag, operation.label = _hashed(tag), tag
+        operation.pending.by = loop
         with self._lock:
             if self._closed or loop.closed:
                 operation.release()

@@ -120,7 +120,7 @@ class CompressedReduce(Operation):
         self._next = dict.fromkeys(self._inbox, 0)
         self._added = 0
         self._to_encode = self._outgoing()
-        self._encoded = False
+        self._encoded = self._adding = False
 
     def begin(self) -> None:
         """Encode piece by piece, so that the loop serves others in between."""
@@ -211,12 +211,26 @@ class CompressedReduce(Operation):
     # Sums.
 
     def _add_up(self) -> None:
-        """Reduce the own segments whose contributions are all here."""
+        """Reduce the own segments whose contributions are all here, one a turn."""
         arrived = (self._next[0, peer] for peer in self.peers)
         ready = min(arrived, default=len(self._mine.segments))
-        while self._added < ready:
+        if self._added < ready and not self._adding:
+            self._adding = True
+            self._unsent += 1
+            self.group.later(0.0, self._add_next)
+
+    def _add_next(self) -> None:
+        if self.over:
+            return
+        try:
             self._add_segment(self._added)
-            self._added += 1
+        except ProtocolError as error:  # bytes that stand for nothing
+            self.give_up(error)
+            return
+        self._added += 1
+        self._adding = False
+        self._add_up()
+        self._was_sent()
 
     def _add_segment(self, index: int) -> None:
         part = self._mine.segments[index]

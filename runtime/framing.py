@@ -96,7 +96,7 @@ class Frame:
     checksum: int | None = None
     """The checksum to claim instead of the payload's own: for fault injection."""
     urgent: bool = False
-    """Whether it leaves at once, however small, and not with others."""
+    """Whether it does not wait for the end of the loop's turn, however small."""
 
 
 @dataclass(slots=True)

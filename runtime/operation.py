@@ -25,12 +25,10 @@ An operation's life, driven by frames in the loop's thread:
   state compared, which `param_sync` does.
 """
 
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import Any, Protocol
 
 from pcp.errors import (
@@ -85,43 +83,34 @@ class Members(Protocol):
 
 _SLOW_BYTES = 64 << 10
 """To go through so many takes longer than to wake a peer."""
-_calling = threading.local()
 
 
-@contextmanager
-def _calling_back() -> Iterator[None]:
-    """While callbacks run in this thread, which has the other operations to do too."""
-    before, _calling.back = getattr(_calling, "back", False), True
-    try:
-        yield
-    finally:
-        _calling.back = before
+class Completer(Protocol):
+    """Who completes operations: a loop, an engine."""
+
+    @property
+    def inside(self) -> bool:
+        """Whether the caller runs in its only thread."""
+        ...
 
 
 class Pending(Future):
     """An operation under way; `result` waits for it.
 
-    Callbacks run in the thread that communicates: they can start operations, and
-    not wait for one.
+    A callback runs in the thread that completes the operation, or at once when it is
+    done: it can start operations, and not wait for one of the same communicator.
     """
 
-    def set_result(self, result: Any) -> None:
-        """It is done."""
-        with _calling_back():
-            super().set_result(result)
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        """It failed."""
-        with _calling_back():
-            super().set_exception(exception)
+    by: Completer | None = None
+    """Who completes it."""
 
     def result(self, timeout: float | None = None) -> Any:
         """The operation's value; raises its fault, or Timeout after `timeout` s.
 
-        The operation goes on when only this wait timed out. UsageError in a callback
-        of another operation, which nothing could end.
+        The operation goes on when only this wait timed out. UsageError in the thread
+        that has to complete it: nothing could end that.
         """
-        self._check_waiting()
+        self._check_waiting(timeout)
         try:
             return super().result(timeout)
         except TimeoutError:
@@ -132,11 +121,11 @@ class Pending(Future):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The operation's fault, or None; waits as `result` does."""
-        self._check_waiting()
+        self._check_waiting(timeout)
         return super().exception(timeout)
 
-    def _check_waiting(self) -> None:
-        if getattr(_calling, "back", False) and not self.done():
+    def _check_waiting(self, timeout: float | None) -> None:
+        if timeout != 0 and self.by and self.by.inside and not self.done():
             raise UsageError(
                 "a callback of an operation waits for another one, which cannot go on "
                 "meanwhile: give that one a callback too, or wait in another thread"

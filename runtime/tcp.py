@@ -97,6 +97,7 @@ class TcpLink:
         self._events = 0
         self._open = True
         self._corked = False
+        self._writing = False
         self._leaving = False
         self._flushed = False
         self._deaf = False
@@ -219,6 +220,15 @@ class TcpLink:
             self._readable()
 
     def _writable(self) -> None:
+        if self._writing:  # somebody was told what is sent, and sends more: see below
+            return
+        self._writing = True
+        try:
+            self._write()
+        finally:
+            self._writing = False
+
+    def _write(self) -> None:
         while self._queue and self._open:
             views = self._next_views()
             try:

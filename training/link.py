@@ -125,7 +125,8 @@ class Link:
                     told, patience = True, self._timing.patience
                     self._log(f"{error}; trying again, for {patience:g} s")
             except Exception as error:  # of this machine: no more files, memory
-                what = str(error) or type(error).__name__
+                kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
+                what = f"{kind}{error}"
                 self._failed(RuntimeFault(f"the line to the shepherd: {what}"))
                 return
             # A little randomness, so that workers do not dial all at once.

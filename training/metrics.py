@@ -78,7 +78,8 @@ class Observer(Protocol):
     def keep(self, record: Round) -> None:
         """A round is done by all its members and is committed next.
 
-        After a crash of the shepherd in between it comes again, as it is committed.
+        Where the shepherd dies in between, the one that goes on with the run keeps the
+        round again, as it is committed then.
         """
         ...
 

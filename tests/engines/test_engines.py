@@ -122,7 +122,9 @@ def test_a_callback_that_waits_is_refused() -> None:
         listening, refusal = threading.Event(), Future[object]()
         c._do(lambda _: listening.wait(20), None)
         first = c.all_reduce_async(np.ones(2))
-        first.add_done_callback(lambda _: refusal.set_result(outcome(c.barrier)))
+        first.add_done_callback(
+            lambda _: refusal.set_result(outcome(lambda: c.barrier_async().result(9)))
+        )
         listening.set()
         return refusal.result(20)
 

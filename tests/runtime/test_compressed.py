@@ -4,11 +4,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from helpers.worlds import outcome
 
-from pcp.errors import CollectiveAborted, RuntimeFault, UsageError
+from pcp.errors import CollectiveAborted, RuntimeFault, Timeout, UsageError
 from pcp.runtime import Communicator
-from pcp.runtime.codecs import codec
-from pcp.runtime.compressed import SEGMENT
+from pcp.runtime.codecs import TopK, codec
+from pcp.runtime.compressed import SEGMENT, CompressedReduce
 from pcp.runtime.faults import Fault, FaultPlan
 from pcp.runtime.feedback import ErrorFeedback
 from pcp.runtime.power_sgd import PowerSGD, orthonormal, outer
@@ -169,6 +170,46 @@ def test_an_abort_changes_neither_input_nor_feedback(after: int) -> None:
     for rank in (0, 1):
         assert np.array_equal(later[rank], xs[rank])
         assert np.array_equal(memories[rank].state()[""], kept[rank])
+
+
+def test_bytes_that_stand_for_nothing_are_an_error_for_all(monkeypatch) -> None:
+    """At once, not at the deadline; inputs stay as they were."""
+    count = SEGMENT + 300
+    places = np.zeros(2 * count, np.uint8)
+
+    def senseless(self, values, seed=0) -> np.ndarray:
+        return places[: self.wire_bytes(values.size)]
+
+    with World(2) as world, monkeypatch.context() as patched:
+        xs = inputs(2, count)
+        patched.setattr(TopK, "encode", senseless)
+        faults = world.each(
+            lambda r: outcome(
+                lambda: world.comms[r].all_reduce(xs[r], compression="topk:0.1")
+            )
+        )
+        assert all(isinstance(fault, RuntimeFault) for fault in faults), faults
+        assert not any(isinstance(fault, Timeout) for fault in faults), faults
+        assert any("not ascending" in str(fault) for fault in faults)
+        assert all((x == y).all() for x, y in zip(xs, inputs(2, count), strict=True))
+
+
+def test_others_get_their_turn_between_two_segments(monkeypatch) -> None:
+    order = []
+    add = CompressedReduce._add_segment
+
+    def noting(self, index: int) -> None:
+        if self._rank == 0:
+            order.append("add")
+            self.group.later(0.0, lambda: order.append("turn"))
+        add(self, index)
+
+    monkeypatch.setattr(CompressedReduce, "_add_segment", noting)
+    with World(2) as world:
+        xs = inputs(2, 12 * SEGMENT)
+        world.each(lambda r: world.comms[r].all_reduce(xs[r], compression="int8"))
+        world.each(lambda r: world.comms[r].barrier())
+    assert order == ["add", "turn"] * 6
 
 
 def test_what_cannot_be_compressed_says_so() -> None:
