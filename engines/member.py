@@ -27,10 +27,8 @@ class Member:
         """Deadline in seconds for operations that are not given one."""
         self.fault: RuntimeFault | None = None
         """Why the engine can be used no more."""
-        self._thread = ThreadPoolExecutor(
-            1, f"pcp-{self.name}", lambda: setattr(self, "_ident", get_ident())
-        )
         self._ident = 0
+        self._thread = ThreadPoolExecutor(1, f"pcp-{self.name}", self._begin)
         self._lock = Lock()
         self._closed = False
 
@@ -53,6 +51,9 @@ class Member:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _begin(self) -> None:
+        self._ident = get_ident()
 
     def _end(self) -> None:
         """Let go of everything; in the thread."""

@@ -178,12 +178,13 @@ class Affine(Codec):
             low, high = blocks.min(axis=1), blocks.max(axis=1)
             # Halves: the difference of two finite numbers may not be finite.
             step = (high / 2 - low / 2) / np.float32(127.5)
-            step[~np.isfinite(step)] = np.nan
+            finite = np.isfinite(step)
+            step[~finite] = np.nan
             flat = step < np.finfo(np.float32).tiny
             inverse = np.where(flat, np.float32(0), 1 / step)
             scaled = blocks * inverse[:, None]
             scaled -= (low * inverse)[:, None]
-            if not np.isfinite(step).all():
+            if not finite.all():
                 np.nan_to_num(scaled, copy=False)
             np.rint(scaled, out=scaled)
             np.clip(scaled, 0, 255, out=scaled)
@@ -197,12 +198,12 @@ class Affine(Codec):
         head = np.ascontiguousarray(wire[: 8 * blocks]).view(np.float32)
         low, step = head[:blocks, None], head[blocks:, None]
         with np.errstate(all="ignore"):
-            half = _blocks(wire[8 * blocks :].astype(np.float32))
+            values = _blocks(wire[8 * blocks :].astype(np.float32))
             # Halves again, for the same reason.
-            half *= step / 2
-            half += low / 2
-            half += half
-        return half.reshape(-1)[:count]
+            values *= step / 2
+            values += low / 2
+            values += values
+        return values.reshape(-1)[:count]
 
 
 class TopK(Codec):
@@ -359,7 +360,8 @@ def _to_e3m0(scaled: F32) -> U8:
     sign = (number >> np.uint32(28)).astype(np.uint8) & np.uint8(8)
     number &= np.uint32(0x7FFFFFFF)
     nonzero = scaled >= np.ldexp(np.float32(0.5), _E3M0_SMALLEST)
-    # Half a power more carries into the exponent from 1.5 times the power on.
+    # The first bit of the mantissa, which 1.5 times a power has, carries into the
+    # exponent.
     number += np.uint32(0x00400000)
     number >>= np.uint32(23)
     np.clip(number, 127 + _E3M0_SMALLEST, 127, out=number)

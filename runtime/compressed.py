@@ -120,7 +120,8 @@ class CompressedReduce(Operation):
         self._next = dict.fromkeys(self._inbox, 0)
         self._added = 0
         self._to_encode = self._outgoing()
-        self._encoded = self._adding = False
+        self._busy = True
+        """With contributions, which the others' sums need, and then with a sum."""
 
     def begin(self) -> None:
         """Encode piece by piece, so that the loop serves others in between."""
@@ -148,8 +149,7 @@ class CompressedReduce(Operation):
         if header.step == 1:
             part = self._ranges[peer].segments[index]
             self._decode_into(part, np.frombuffer(payload, np.uint8))
-        elif self._encoded:
-            # Before that the others' sums wait for what we have not sent yet.
+        else:
             self._add_up()
 
     def complete(self) -> bool:
@@ -188,7 +188,7 @@ class CompressedReduce(Operation):
             return
         target = next(self._to_encode, None)
         if target is None:
-            self._encoded = True
+            self._busy = False
             self._add_up()
             self._was_sent()
             return
@@ -214,8 +214,8 @@ class CompressedReduce(Operation):
         """Reduce the own segments whose contributions are all here, one a turn."""
         arrived = (self._next[0, peer] for peer in self.peers)
         ready = min(arrived, default=len(self._mine.segments))
-        if self._added < ready and not self._adding:
-            self._adding = True
+        if self._added < ready and not self._busy:
+            self._busy = True
             self._unsent += 1
             self.group.later(0.0, self._add_next)
 
@@ -228,7 +228,7 @@ class CompressedReduce(Operation):
             self.give_up(error)
             return
         self._added += 1
-        self._adding = False
+        self._busy = False
         self._add_up()
         self._was_sent()
 

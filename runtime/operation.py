@@ -144,7 +144,7 @@ class Operation:
     buffered = False
     """Whether it is over for this member without the peers having joined."""
     bulk = 0
-    """How many bytes, about, `begin` and `commit` go through."""
+    """How many bytes, about, it goes through at a time; 0 for few."""
     free: frozenset[str] = frozenset()
 
     def __init__(
@@ -237,8 +237,7 @@ class Operation:
         self.prepare()
         self._said = written(self.descriptor)
         for peer in self.peers:
-            opening = self._opening(peer)
-            group.send(peer, self._frame(Kind.OPEN, opening, urgent=self._bulky))
+            group.send(peer, self._frame(Kind.OPEN, self._opening(peer)))
         self._unsent += 1  # what is sent at once must not look like everything
         self.begin()
         self._was_sent()
@@ -378,19 +377,13 @@ class Operation:
 
     # What subclasses use.
 
-    def send_data(
-        self,
-        peer: int,
-        step: int,
-        offset: int,
-        payload: memoryview,
-        urgent: bool = False,
-    ) -> None:
+    def send_data(self, peer: int, step: int, offset: int, payload: memoryview) -> None:
         """Send a segment: at once to who has opened or is far, else when it has."""
         self._unsent += 1
         self.timing.sent += len(payload)
-        facts = {"step": step, "offset": offset, "urgent": urgent}
-        frame = self._frame(Kind.DATA, payload, on_sent=self._was_sent, **facts)
+        frame = self._frame(
+            Kind.DATA, payload, step=step, offset=offset, on_sent=self._was_sent
+        )
         self._dispatch(peer, frame)
 
     def _joined(self, peer: int, eager_bytes: int) -> None:
@@ -420,13 +413,10 @@ class Operation:
         self._unsent -= 1
         self._progress()
 
-    @property
-    def _bulky(self) -> bool:
-        """Whether a turn of the loop may last so long that peers would wait for it."""
-        return self.bulk >= _SLOW_BYTES
-
     def _frame(self, kind: Kind, payload: memoryview | bytes, **more: Any) -> Frame:
-        return Frame(kind, self.tag, self.seq, payload=payload, **more)
+        # Peers are not to wait for a large copy of ours that follows in the same turn.
+        urgent = self.bulk >= _SLOW_BYTES
+        return Frame(kind, self.tag, self.seq, payload=payload, urgent=urgent, **more)
 
     def _opening(self, peer: int) -> bytes:
         eager = self.eager(peer)
@@ -445,8 +435,7 @@ class Operation:
             self.timing.voted = time.monotonic()
             if self.votes:
                 for peer in self.peers:
-                    vote = self._frame(Kind.DONE, b"", urgent=self._bulky)
-                    self.group.send(peer, vote)
+                    self.group.send(peer, self._frame(Kind.DONE, b""))
         if not self.votes or self._done >= set(self.peers):
             self._commit()
         elif self._done | self._gone >= set(self.peers) and not self._undecided(

@@ -199,7 +199,7 @@ class SharedReduce(Ring):
         for peer, copied in self._copied.items():
             if copied > self._told[peer] and self._plain.nbytes > AT_ONCE_BYTES:
                 self._told[peer] = copied
-                self.send_data(peer, _COPIED, copied, _WORD, urgent=True)
+                self.send_data(peer, _COPIED, copied, _WORD)
 
     # Reducing the own chunk.
 
@@ -241,7 +241,7 @@ class SharedReduce(Ring):
         self._reduced = ready
         if self._target is not None and start + ready == stop:
             for peer in self.peers:
-                self.send_data(peer, _REDUCED, 0, _WORD, urgent=True)
+                self.send_data(peer, _REDUCED, 0, _WORD)
 
     def _parts(self) -> list[NDArray]:
         """Everybody's array, in the order in which the own chunk passes the ring."""

@@ -220,7 +220,7 @@ class TcpLink:
             self._readable()
 
     def _writable(self) -> None:
-        if self._writing:  # somebody was told what is sent, and sends more: see below
+        if self._writing:  # called by who was told what is sent: that loop goes on
             return
         self._writing = True
         try:

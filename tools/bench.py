@@ -91,7 +91,6 @@ def _streams(text: str) -> "int | str":
 
 
 def _main(argv: Sequence[str]) -> None:
-    parent.die_with_parent()
     flags = _parser().parse_args(argv)
     if (flags.rank is None) != (flags.connect is None):
         raise UsageError("--rank and --connect go together")

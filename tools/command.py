@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from pcp.errors import PcpError, UsageError, nearest
+from pcp.training.parent import die_with_parent
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -77,7 +78,11 @@ def port_number(text: str) -> int:
 
 
 def run(prog: str, work: Work, argv: Sequence[str] | None = None) -> int:
-    """Run `work(argv)` and turn what it raises into one line and an exit code."""
+    """Run `work(argv)` and turn what it raises into one line and an exit code.
+
+    Who was started by another command ends with it (`pcp.training.parent`).
+    """
+    die_with_parent()
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     try:

@@ -13,7 +13,6 @@ from pcp.tools.protection import (
 from pcp.tools.signals import stop_on_signals
 from pcp.tools.supervise import child_command
 from pcp.training.node_manager import NodeManager
-from pcp.training.parent import die_with_parent
 from pcp.training.supervisor import spawner
 
 PROG = "pcp node"
@@ -68,7 +67,6 @@ def worker_command(
 
 
 def _main(argv: Sequence[str]) -> None:
-    die_with_parent()
     flags = parser().parse_args(argv)
     if flags.scale < 1:
         raise UsageError("--scale: at least one worker")

@@ -28,7 +28,6 @@ from pcp.compiler.targets import find
 from pcp.errors import ConfigError, UsageError
 from pcp.tools import processes
 from pcp.tools.command import Parser, run
-from pcp.training.parent import die_with_parent
 
 PROG = "pcp probe"
 ADDRESS = "pcp probe: meeting at "
@@ -58,7 +57,6 @@ def _parser() -> Parser:
 
 
 def _main(argv: Sequence[str]) -> None:
-    die_with_parent()
     flags = _parser().parse_args(argv)
     find(flags.target)  # raises, naming the nearest
     alone = [flags.world, flags.rank, flags.connect]

@@ -42,7 +42,6 @@ from pcp.runtime.dtypes import bits_dtype, numpy_dtype
 from pcp.tools import processes
 from pcp.tools.command import Parser, run
 from pcp.training import steps
-from pcp.training.parent import die_with_parent
 
 EXAMPLE = "pcp run model.pcp --function grad --inputs batch.npz --out grads.npz"
 ADDRESS = "pcp run: meeting at "
@@ -78,7 +77,6 @@ def _parser() -> Parser:
 
 
 def _main(argv: Sequence[str]) -> int:
-    die_with_parent()
     flags = _parser().parse_args(argv)
     bundle = Bundle.read(flags.bundle)
     name = flags.function or bundle.manifest.entry

@@ -18,7 +18,6 @@ from pcp.training.dashboard import Dashboard, PlainLog
 from pcp.training.ending import Outcome
 from pcp.training.experiment import Experiment
 from pcp.training.metrics import Fanout, MetricsFile, Observer, read
-from pcp.training.parent import die_with_parent
 from pcp.training.prometheus import Prometheus
 from pcp.training.run_folder import RunFolder
 from pcp.training.shepherd import Shepherd
@@ -57,7 +56,6 @@ def parser() -> Parser:
 
 
 def _main(argv: Sequence[str]) -> int:
-    die_with_parent()
     flags = parser().parse_args(argv)
     protected = protection(flags)
     experiment = jobs.read_experiment(flags.config, flags.model, flags.algorithm)

@@ -7,7 +7,6 @@ from pcp.errors import UsageError
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
 from pcp.tools.signals import stop_on_signals
-from pcp.training.parent import die_with_parent
 from pcp.training.supervisor import Policy, Supervisor, spawner
 
 PROG = "pcp supervise"
@@ -48,7 +47,6 @@ def resumed(command: Sequence[str]) -> Sequence[str]:
 def _main(argv: Sequence[str]) -> int:
     from pcp.tools.cli import translate
 
-    die_with_parent()
     at = argv.index("--") if "--" in argv else len(argv)
     flags = parser().parse_args(argv[:at])
     child = translate(argv[at + 1 :])

@@ -19,7 +19,6 @@ from pcp.tools.signals import on_signals
 from pcp.training import metrics
 from pcp.training.ending import Outcome
 from pcp.training.node_manager import NodeManager
-from pcp.training.parent import die_with_parent
 from pcp.training.run_folder import WORKER_LOG
 from pcp.training.shepherd import Shepherd
 from pcp.training.supervisor import spawner
@@ -58,7 +57,6 @@ def parser() -> Parser:
 
 
 def _main(argv: Sequence[str]) -> int:
-    die_with_parent()
     flags = parser().parse_args(argv)
     experiment = jobs.read_experiment(flags.config, flags.model, flags.algorithm)
     count = experiment.workers if flags.workers is None else flags.workers

@@ -15,7 +15,6 @@ from pcp.tools.protection import add_protection_flags, protection
 from pcp.training.channel import split_address
 from pcp.training.link import Timing
 from pcp.training.loading import load_made
-from pcp.training.parent import die_with_parent
 from pcp.training.supervisor import HOPELESS
 from pcp.training.trainer import BundleTrainer
 from pcp.training.worker import Identity, Worker
@@ -64,7 +63,6 @@ def _main(argv: Sequence[str]) -> None:
 
 
 def _train(argv: Sequence[str]) -> None:
-    die_with_parent()
     flags = parser().parse_args(argv)
     protected = protection(flags)
     host, port = flags.host, flags.port

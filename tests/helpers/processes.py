@@ -8,6 +8,8 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
+
 TESTS = str(Path(__file__).parents[1])
 
 
@@ -95,17 +97,6 @@ def free_port() -> int:
 def alive(pid: int) -> bool:
     """Whether a process of this machine, not only a child of ours, still runs."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
-
-
-def ends(pid: int, seconds: float = 10.0) -> bool:
-    """Whether a process ends so soon."""
-    until = time.monotonic() + seconds
-    while alive(pid):
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True

@@ -244,6 +244,7 @@ class Simulation:
 
     def _check(self) -> None:
         found = ledger.check(self.folder.ledger)
+        self._check_kept()
         states, digests = self._chain()
         assert found.rounds == self.experiment.outer_loop_steps, found
         for name, round_, digest in self.held:
@@ -260,7 +261,6 @@ class Simulation:
         """The states of the last history, and the digests that rounds ever had."""
         states = [hashed.first_state(self.experiment.seed)]
         digests = {0: {hashed.digest(states[0])}}
-        committed: dict[int, tuple[int, int]] = {}
         for line in ledger.read(self.folder.ledger)[0]:
             if line["kind"] == "rewind":
                 del states[line["to"] + 1 :]
@@ -271,11 +271,15 @@ class Simulation:
             if line["digest"] != made:
                 raise Wrong(f"round {line['round']} is not what its leases make")
             digests.setdefault(line["round"], set()).add(made)
-            committed[line["round"]] = (line["epoch"], line["tokens"])
+        return states, digests
+
+    def _check_kept(self) -> None:
+        """Of every round there is what was committed last."""
+        lines = [x for x in ledger.read(self.folder.ledger)[0] if x["kind"] == "commit"]
+        committed = {x["round"]: (x["epoch"], x["tokens"]) for x in lines}
         kept = {number: (r.epoch, r.tokens) for number, r in self.kept.items()}
         if wrong := committed.items() - kept.items():
             raise Wrong(f"committed, and not kept or in another way: {sorted(wrong)}")
-        return states, digests
 
     # What the real code finds in place of the world.
 

@@ -173,6 +173,14 @@ def test_the_committed_model_is_what_the_exporter_makes(tmp_path: Path) -> None:
     assert out.read_text() == committed, "run the command in nanogpt_small.py again"
 
 
+def test_a_model_says_before_its_framework_is_imported_how(folder: Path) -> None:
+    text = "import os; os.environ['JAX_ENABLE_X64'] = '1'\n" + JAX
+    Path("wide.py").write_text(text.replace("float32", "float64"))
+    command = [sys.executable, "-m", "pcp.tools.export", "--jax", "wide.py:loss"]
+    subprocess.run(command, check=True, timeout=120)
+    assert "f64" in Path("wide.mlir").read_text()
+
+
 @pytest.mark.parametrize(
     ("framework", "model"), [("torch", "net.py:Net"), ("jax", "fn.py:loss")]
 )
