@@ -33,6 +33,7 @@ from typing import IO, Any
 
 from churn_member import Job
 from churn_parts import (
+    SPARE,
     Child,
     Ledger,
     Member,
@@ -207,7 +208,7 @@ class Injector:
         member.name, member.excused = facts["name"], member.stopped
 
     def _hear_begin(self, member: Member, facts: dict) -> None:
-        member.print = {key: facts[key] for key in ("fds", "threads", "mib")}
+        member.print = {key: facts[key] for key in SPARE}
         member.busy = True
         member.rounds += not facts["counts"]
         epoch, names = facts["epoch"], facts["names"]

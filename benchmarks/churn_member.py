@@ -19,6 +19,7 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -29,6 +30,7 @@ from pcp.errors import CollectiveAborted, PeerLost, ProtocolError, RuntimeFault
 from pcp.runtime.communicator import Communicator
 from pcp.runtime.elastic import ElasticCommunicator
 from pcp.runtime.param_sync import digest
+from pcp.runtime.shared_arrays import shared_empty
 
 SIZES = (1, 500, 9_000, 60_000, 250_000)
 """Elements: with the first frames, along the ring over a connection, and in memory."""
@@ -37,6 +39,8 @@ PERIOD = 61
 EXPECTED = ("join anew", "cannot reach")
 """Why a coordinator may refuse who was stopped or cut off."""
 WEIGHTS = 150_000
+KEPT = 6
+"""Results that are looked at again: nobody may write to them any more."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,16 @@ def operand(names: Sequence[str], number: int) -> NDArray:
     return whole.astype(dtype)
 
 
+def argument(name: str, number: int) -> NDArray:
+    """What a member brings; to every third operation, in memory that others map."""
+    array = operand([name], number)
+    if number % 3:
+        return array
+    shared = shared_empty(array.shape, array.dtype)
+    shared[...] = array
+    return shared
+
+
 def cut_connections(which: str) -> int:
     """Shut connections of this process at the kernel; how many there were."""
     found = []
@@ -95,12 +109,23 @@ def cut_connections(which: str) -> int:
     return len(found)
 
 
+def target(descriptor: str) -> str:
+    """What a descriptor of this process is of."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return ""  # closed meanwhile
+
+
 def footprint() -> dict[str, int]:
     """What a member must not use more and more of."""
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[1])
+    open_files = [target(entry) for entry in os.listdir("/proc/self/fd")]
+    shared = sum(file.startswith("/memfd:") for file in open_files)
     return {
-        "fds": len(os.listdir("/proc/self/fd")),
+        "fds": len(open_files) - shared,
+        "shared": shared,
         "threads": len(os.listdir("/proc/self/task")),
         "mib": pages * os.sysconf("SC_PAGE_SIZE") >> 20,
     }
@@ -149,6 +174,7 @@ class Member:
         self.finish = finish
         self.compared = False
         """Whether this life has agreed with a group; what it brings is older."""
+        self.kept: deque[tuple[int, Sequence[str], NDArray]] = deque(maxlen=KEPT)
 
     def work(self, comm: ElasticCommunicator) -> None:
         """Until it is told to end and all others are too."""
@@ -201,9 +227,9 @@ class Member:
     def reduce(self, comm: ElasticCommunicator, numbers: list[int], counts: bool):
         """These operations, all at once; raises the first fault of them."""
         names, epoch = comm.names, comm.epoch
-        arrays = [operand([self.name], number) for number in numbers]
+        arrays = [argument(self.name, number) for number in numbers]
         pending = [
-            comm.all_reduce_async(
+            (comm.all_reduced_async if number % 2 else comm.all_reduce_async)(
                 array, tag=f"lane {number % self.job.window}", timeout=self.job.limit
             )
             for number, array in zip(numbers, arrays, strict=True)
@@ -211,18 +237,24 @@ class Member:
         faults = []
         for number, array, future in zip(numbers, arrays, pending, strict=True):
             try:
-                future.result()
+                result = future.result()
             except RuntimeFault as fault:
                 faults.append(fault)
                 if not np.array_equal(array, operand([self.name], number)):
                     wrong(f"operation {number} was aborted and changed its input")
                 say("aborted", op=number, epoch=epoch, why=str(fault)[:120])
                 continue
-            if not np.array_equal(array, operand(names, number)):
+            if not np.array_equal(result, operand(names, number)):
                 wrong(f"operation {number} gave another sum than that of {names}")
+            if number % 2 and not np.array_equal(array, operand([self.name], number)):
+                wrong(f"operation {number} changed its input")
+            self.kept.append((number, names, result))
             if counts:
-                self.state.apply(number, array)
-                say("done", op=number, epoch=epoch, digest=digest(array).hex())
+                self.state.apply(number, result)
+                say("done", op=number, epoch=epoch, digest=digest(result).hex())
+        for number, members, result in self.kept:
+            if not np.array_equal(result, operand(members, number)):
+                wrong(f"the result of operation {number} has changed since")
         if faults:
             raise faults[0]
 

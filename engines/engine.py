@@ -110,6 +110,19 @@ class Engine(Member):
 
         return self._do(run, timeout)
 
+    def all_reduced(self, array: NDArray, op: str = "sum", **options: Any) -> NDArray:
+        """The reduction of all members' arrays, a new array; `array` stays as it is."""
+        return self.all_reduced_async(array, op, **options).result()
+
+    @foreign()
+    def all_reduced_async(
+        self, array: NDArray, op: str = "sum", *, donate: bool = False, **options: Any
+    ) -> Pending:
+        """As `all_reduced`, at once; with `donate`, in the array's own place."""
+        checked(array, "all_reduced")
+        taken = array if donate and array.flags.writeable else array.copy()
+        return self.all_reduce_async(taken, op, **options)
+
     def reduce_scatter(
         self, array: NDArray, op: str = "sum", **options: Any
     ) -> NDArray:

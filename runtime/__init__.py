@@ -2,7 +2,7 @@
 
 `Communicator` (a group and its collectives), `Endpoint` (a process out of
 which groups are formed), `fetch_snapshot` (state outside a group), `Program`
-(a bundle's functions).
+(a bundle's functions), `shared_empty` (arrays that members on one machine share).
 """
 
 from importlib import import_module
@@ -13,9 +13,17 @@ if TYPE_CHECKING:
     from pcp.runtime.endpoint import Endpoint
     from pcp.runtime.executor import Program
     from pcp.runtime.rendezvous import Rendezvous
+    from pcp.runtime.shared_arrays import shared_empty
     from pcp.runtime.snapshot import fetch_snapshot
 
-__all__ = ["Communicator", "Endpoint", "Program", "Rendezvous", "fetch_snapshot"]
+__all__ = [
+    "Communicator",
+    "Endpoint",
+    "Program",
+    "Rendezvous",
+    "fetch_snapshot",
+    "shared_empty",
+]
 
 _HOMES = {
     "Communicator": "pcp.runtime.communicator",
@@ -23,6 +31,7 @@ _HOMES = {
     "Program": "pcp.runtime.executor",
     "Rendezvous": "pcp.runtime.rendezvous",
     "fetch_snapshot": "pcp.runtime.snapshot",
+    "shared_empty": "pcp.runtime.shared_arrays",
 }
 
 

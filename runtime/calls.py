@@ -25,7 +25,9 @@ from pcp.runtime.reduction import EAGER_BYTES, Reduction, bounds, declared
 from pcp.runtime.scheduled import Scheduled
 from pcp.runtime.schedules import DIRECT, schedule
 from pcp.runtime.seat import Seat
+from pcp.runtime.shared_arrays import ARRAYS
 from pcp.runtime.shared_reduce import SharedReduce, through_memory
+from pcp.runtime.straight_reduce import StraightReduce, straight, visible
 
 _NOTHING = memoryview(b"")
 _COMPRESSIBLE = ("float32", "bfloat16", "float16")
@@ -126,6 +128,56 @@ def all_reduce(
     if algorithm is not None:
         through = Ring
     return _large(seat, facts, timeout, chunks, array, through, shared)
+
+
+def all_reduced(
+    seat: Seat,
+    array: NDArray,
+    op: str,
+    timeout: float,
+    squeeze: "Squeeze | None" = None,
+    algorithm: str | None = None,
+    donate: bool = False,
+) -> Operation:
+    """A new array, or one that is given, becomes the reduction of everybody's.
+
+    Whether a member wants it like that is its own affair: to the others it is an
+    all_reduce.
+    """
+    checked(array, "all_reduced")
+    commons = seat.commons
+    along_the_ring = declared(array.nbytes, seat.world_size) == "ring"
+    chosen = squeeze is not None or algorithm is not None
+    if commons is None or chosen or not along_the_ring or array.nbytes < SMALLEST:
+        taken = array if donate and array.flags.writeable else array.copy()
+        return all_reduce(seat, taken, op, timeout, squeeze, algorithm)
+    chunks = bounds(array.size, seat.world_size)
+    through = straight(array.nbytes, seat.world_size)
+    target = ARRAYS.empty(array.shape, array.dtype)
+    seen = array
+    if commons.possible:
+        seen = visible(array, chunks[seat.rank] if through is StraightReduce else None)
+
+    def write(flat: NDArray) -> NDArray:
+        np.copyto(target.reshape(-1), flat)
+        return target
+
+    return through(
+        seat.peers,
+        facts_of("all_reduce", array, op=op) | seat.ring_facts,
+        timeout,
+        commons=commons,
+        visible=seen,
+        target=target,
+        rank=seat.rank,
+        source=array,
+        chunks=chunks,
+        order=seat.ring,
+        reduction=Reduction.of(op, array.dtype),
+        gather=True,
+        pool=seat.pool,
+        commit=write,
+    )
 
 
 def reduce_scatter(

@@ -183,6 +183,8 @@ class Ring(Operation):
         # After a failure a link may still be filling a segment.
         whole = self._now is None and self._voted
         self._loan.settle(clean=whole and not self.pending.cancelled())
+        # It refers to us: without that, arrays go as soon as nobody has them.
+        self._expected = iter(())
 
     def _forward(self, step: int, offset: int, segment: NDArray) -> None:
         self.send_data(self._next, step, offset, octets(segment))

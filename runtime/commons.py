@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from pcp.errors import ProtocolError
 from pcp.runtime.segments import Segment
+from pcp.runtime.shared_arrays import Reach
 from pcp.runtime.shared_memory import SharedLink
 
 if TYPE_CHECKING:
@@ -65,12 +66,15 @@ class Commons:
         self._told: dict[Key, list[Key]] = {}
         """What was done, by the operation whose opening says so."""
         self._hopeless = False
+        self.arrays = Reach()
+        """The others' arrays in memory that can be mapped, of operations that are
+        straight from and to these (`straight_reduce`)."""
         group.at_close.append(self.close)
 
     @property
     def possible(self) -> bool:
         """Whether all members are here, as far as is known."""
-        links = self._group.links
+        links = self._group.links.copy()  # threads that call ask too
         return (
             not (self._hopeless or self._group.shaped)
             and len(links) == self._group.world_size - 1
@@ -101,9 +105,7 @@ class Commons:
         One that is out of reach may have gone with its operation, or its owner; if
         neither ends, the operation calls it `refused`.
         """
-        number, live, done = _parsed(said)
-        for key in done:
-            self._released(peer, key)
+        number, live = self.heed(peer, said)
         known = {n: s for n, s in self._mapped.get(peer, {}).items() if n in live}
         if number is None:
             return None
@@ -114,6 +116,13 @@ class Commons:
             return None
         self._mapped[peer] = known | {number: segment}
         return segment
+
+    def heed(self, peer: int, said: Any) -> tuple[int | None, set[int]]:
+        """What a peer reads no more; which segment it offers, and may offer again."""
+        number, live, done = _parsed(said)
+        for key in done:
+            self._released(peer, key)
+        return number, live
 
     def back(self, key: Key, *, used: bool) -> None:
         """An operation succeeded; `used`: its members read each other's segments."""
@@ -154,6 +163,7 @@ class Commons:
         self._lent.clear()
         self._told.clear()
         self._mapped.clear()
+        self.arrays.close()
 
     def _take(self, nbytes: int) -> _Own | None:
         """The smallest free segment that is large enough and not much too large."""

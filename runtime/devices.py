@@ -9,6 +9,7 @@ import atexit
 import gc
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import iree.runtime as rt
@@ -91,14 +92,17 @@ class Device:
             element_type=int(_ELEMENTS[dtype]),  # type: ignore[arg-type]
         )
 
-    def download(self, view: Any, dtype: str) -> NDArray:
-        """A copy of a buffer view's contents."""
+    def download(
+        self, view: Any, dtype: str, empty: Callable[..., NDArray] = np.empty
+    ) -> NDArray:
+        """A copy of a buffer view's contents, in memory of this kind."""
         source = view.get_buffer()
         shape, bits = list(view.shape), bits_dtype(dtype)
         if not _mappable(source):
             source = self._to_staging(source)
-        flat = source.map().asarray(shape, bits)
-        return np.array(flat).view(numpy_dtype(dtype)).reshape(shape)
+        copy = empty(shape, bits)
+        np.copyto(copy, source.map().asarray(shape, bits))
+        return copy.view(numpy_dtype(dtype))
 
     def overwrite(self, view: Any, array: NDArray, dtype: str) -> None:
         """Put `array` into a buffer view, and return when it is there."""

@@ -125,7 +125,9 @@ def _all_reduce(
     codec = what.attributes.get("codec")
     compression = None if codec is None else str(codec)
     op = what.reduction or "sum"
-    return comm.all_reduce_async(array, op, tag=tag, compression=compression)
+    return comm.all_reduced_async(
+        array, op, tag=tag, compression=compression, donate=True
+    )
 
 
 def _reduce_scatter(

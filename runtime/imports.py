@@ -30,6 +30,7 @@ from pcp.runtime.exchange import (
     result_shape,
 )
 from pcp.runtime.progress import Progress
+from pcp.runtime.shared_arrays import shared_empty
 from pcp.runtime.tracing import Recorder
 
 _EXCHANGE_THREADS = 4
@@ -224,8 +225,10 @@ class Imports:
                     patience = getattr(comm, "timeout", _PATIENCE_S)
                     self._await(name, ready, patience)
                 job.mark()
+                # What is reduced is read by the others where it lies, if they are here.
+                room = shared_empty if what.reduction else np.empty
                 arrays = [
-                    self._device.download(view, dtype)
+                    self._device.download(view, dtype, room)
                     for view, dtype in zip(views, dtypes, strict=True)
                 ]
                 if comm is None:

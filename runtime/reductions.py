@@ -69,6 +69,57 @@ class Reductions(Posting):
         )
         return self._post(operation, tag)
 
+    def all_reduced(
+        self,
+        array: NDArray,
+        op: str = "sum",
+        *,
+        algorithm: str | None = None,
+        compression: str | Codec | None = None,
+        feedback: ErrorFeedback | None = None,
+        donate: bool = False,
+        tag: str = "",
+        timeout: Seconds = None,
+    ) -> NDArray:
+        """The reduction of all members' arrays, a new array; `array` stays as it is.
+
+        With `donate` it need not: the result may take its place, where that saves a
+        copy. All else is as in `all_reduce`, the bits too. On one machine it is faster,
+        most so for arrays of `shared_empty` and results of this call, which nobody
+        copies.
+        """
+        return self.all_reduced_async(
+            array,
+            op,
+            algorithm=algorithm,
+            compression=compression,
+            feedback=feedback,
+            donate=donate,
+            tag=tag,
+            timeout=timeout,
+        ).result()
+
+    @foreign()
+    def all_reduced_async(
+        self,
+        array: NDArray,
+        op: str = "sum",
+        *,
+        algorithm: str | None = None,
+        compression: str | Codec | None = None,
+        feedback: ErrorFeedback | None = None,
+        donate: bool = False,
+        tag: str = "",
+        timeout: Seconds = None,
+    ) -> Pending:
+        """As `all_reduced`, at once; the array must be left alone until the end."""
+        squeeze = _squeeze(compression, feedback, tag)
+        patience = self._patience(timeout)
+        operation = calls.all_reduced(
+            self._seat, array, op, patience, squeeze, algorithm, donate
+        )
+        return self._post(operation, tag)
+
     def reduce_scatter(
         self,
         array: NDArray,

@@ -1,7 +1,7 @@
 """Memory without a name that processes of one machine map together.
 
 Its owner creates it and says where it is (`Segment.offer`); who can reach that
-place and finds the nonce there has the same memory, read-only. It is sealed
+place and finds the nonce there has the same memory, read-only as a rule. It is sealed
 against shrinking, so that nobody can take mapped pages away from a reader, and
 it lives for as long as one process maps it: a reader keeps what a dead owner
 wrote.
@@ -12,6 +12,7 @@ import fcntl
 import mmap
 import os
 import secrets
+import sys
 import weakref
 from typing import Any
 
@@ -24,6 +25,8 @@ _NONCE_BYTES = 16
 _SEALS = 0 if not hasattr(fcntl, "F_SEAL_SHRINK") else fcntl.F_SEAL_SHRINK
 _MADV_POPULATE_WRITE = 23
 """Linux 5.14; the mmap module has no name for it."""
+_UNTRACKED: dict[str, Any] = {} if sys.version_info < (3, 13) else {"trackfd": False}
+"""Older ones keep a descriptor of their own for every map."""
 
 
 class Segment:
@@ -46,7 +49,7 @@ class Segment:
         try:
             os.ftruncate(descriptor, HEAD_BYTES + nbytes)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_GROW)
-            memory = mmap.mmap(descriptor, HEAD_BYTES + nbytes)
+            memory = mmap.mmap(descriptor, HEAD_BYTES + nbytes, **_UNTRACKED)
             if ready:
                 _populate(memory)
         except BaseException:
@@ -57,13 +60,21 @@ class Segment:
         return cls(memory, descriptor, nonce)
 
     @classmethod
-    def map(cls, offer: dict[str, Any], least: int, most: int) -> "Segment | None":
+    def map(
+        cls,
+        offer: dict[str, Any],
+        least: int,
+        most: int = sys.maxsize,
+        *,
+        writable: bool = False,
+    ) -> "Segment | None":
         """The memory of an offer, of `least` to `most` bytes, if it can be reached."""
         if not all(type(offer.get(key)) is int for key in ("pid", "fd")):
             return None
         path = f"/proc/{offer['pid']}/fd/{offer['fd']}"
+        mode = os.O_RDWR if writable else os.O_RDONLY
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = os.open(path, mode | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return None
         try:
@@ -71,7 +82,8 @@ class Segment:
             size = os.fstat(descriptor).st_size
             if not seals & _SEALS or not least <= size - HEAD_BYTES <= most:
                 raise OSError("not the memory that was offered")
-            memory = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+            access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+            memory = mmap.mmap(descriptor, size, prot=access, **_UNTRACKED)
         except OSError:
             return None
         finally:
@@ -88,10 +100,19 @@ class Segment:
         """Its first `count` elements of this type."""
         return self.octets[: count * dtype.itemsize].view(dtype)
 
-    def close(self) -> None:
-        """No longer offer it; it is unmapped with the last view of it."""
+    @property
+    def writable(self) -> bool:
+        """Whether this process may write to it."""
+        return self.octets.flags.writeable
+
+    def withdraw(self) -> None:
+        """No longer offer it."""
         if self._closing is not None:
             self._closing()
+
+    def close(self) -> None:
+        """No longer offer it; it is unmapped with the last view of it."""
+        self.withdraw()
         self.octets = self.octets[:0].copy()
 
 

@@ -50,12 +50,14 @@ Call = Callable[[np.ndarray], object]
 
 OPS: dict[str, tuple[Callable[["Communicator"], Call], Callable[[int], float]]] = {
     "all_reduce": (lambda comm: comm.all_reduce, lambda n: 2 * (n - 1) / n),
+    "all_reduced": (lambda comm: comm.all_reduced, lambda n: 2 * (n - 1) / n),
     "reduce_scatter": (lambda comm: comm.reduce_scatter, lambda n: (n - 1) / n),
     "all_gather": (lambda comm: comm.all_gather, lambda n: n - 1),
     "all_to_all": (lambda comm: comm.all_to_all, lambda n: (n - 1) / n),
     "broadcast": (lambda comm: comm.broadcast, lambda n: 1 if n > 1 else 0),
 }
 """Operation -> (what calls it, arrays that a member sends in a world of n)."""
+_REDUCE_FOR_ALL = ("all_reduce", "all_reduced")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,7 +78,7 @@ def _parser() -> Parser:
     add("--against", choices=("gloo",), help="all_reduce of this, too (needs torch)")
     add("--streams", type=_streams, default="auto", help="connections to each peer")
     add("--no-shared-memory", action="store_true", help="TCP on one machine, too")
-    add("--compression", help="of all_reduce and reduce_scatter, as int8")
+    add("--compression", help="of reductions, as int8")
     add("--slow", nargs="+", metavar="FROM:TO:MB/S", help="edges of topology to slow")
     add("--plot", type=Path, metavar="FILE", help="an SVG of the rates or the network")
     add("--json", type=Path, metavar="FILE", help="the rows or the network")
@@ -165,7 +167,7 @@ def _fill(table: "Table", comm: "Communicator", flags: Namespace) -> None:
     gloo = _gloo(comm) if flags.against else None
     for op in flags.op:
         calls = {"pcp": _call(comm, op, flags.compression)}
-        if gloo is not None and op == "all_reduce":
+        if gloo is not None and op in _REDUCE_FOR_ALL:
             calls["gloo"] = gloo
         for size in flags.sizes:
             for name, seconds in measure(comm, calls, size, flags.rounds).items():
@@ -174,7 +176,7 @@ def _fill(table: "Table", comm: "Communicator", flags: Namespace) -> None:
 
 def _call(comm: "Communicator", op: str, compression: str | None) -> Call:
     call: Any = OPS[op][0](comm)
-    if compression is None or op not in ("all_reduce", "reduce_scatter"):
+    if compression is None or op not in (*_REDUCE_FOR_ALL, "reduce_scatter"):
         return call
     return lambda array: call(array, compression=compression)
 
@@ -183,9 +185,12 @@ def measure(
     comm: "Communicator", calls: dict[str, Call], mib: float, rounds: int
 ) -> dict[str, float]:
     """Seconds of each call on float32 arrays: medians, of the slowest member."""
+    from pcp.runtime.shared_arrays import shared_empty
+
     # Whole parts for all members, as all_to_all and reduce_scatter want them.
     count = max(1, int(mib * (1 << 18)) // comm.world_size) * comm.world_size
-    array = np.zeros(count, np.float32)
+    array = shared_empty(count)
+    array.fill(0)
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(_UNCOUNTED + rounds):
         for name, call in calls.items():

@@ -82,6 +82,14 @@ def test_tensors_of_torch() -> None:
     tensors = [torch.full((4,), r + 1.0) for r in range(2)]
     together(comms, lambda c: c.all_reduce(tensors[c.rank]))
     assert all((tensor == 3).all() for tensor in tensors)
+    found = together(comms, lambda c: c.all_reduced(tensors[c.rank]))
+    assert all((tensor == 6).all() for tensor in found)
+    assert all((tensor == 3).all() for tensor in tensors)
+    given = np.ones(3, np.float32)
+    donated = [given, given.copy()]
+    found = together(comms, lambda c: c.all_reduced(donated[c.rank], donate=True))
+    assert found[0] is given
+    assert (given == 2).all()
     together(comms, lambda c: c.close())
     with pytest.raises(RuntimeFault, match="closed its gloo"):
         comms[0].barrier()

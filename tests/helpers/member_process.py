@@ -43,6 +43,18 @@ def thrice_larger(comm: Communicator) -> None:
         comm.all_reduce(contribution(comm.rank, 4 * SIZE))
 
 
+def thrice_straight(comm: Communicator) -> None:
+    """Three reductions into new arrays, small ones: each member makes all of it."""
+    for _ in range(3):
+        comm.all_reduced(contribution(comm.rank))
+
+
+def thrice_straight_larger(comm: Communicator) -> None:
+    """The same of arrays whose results the members write for each other."""
+    for _ in range(3):
+        comm.all_reduced(contribution(comm.rank, 4 * SIZE))
+
+
 def several(comm: Communicator) -> None:
     """Four reductions under way at once."""
     arrays = [contribution(comm.rank) for _ in range(4)]

@@ -8,6 +8,7 @@ import torch
 from helpers.worlds import outcome, together, world
 
 from pcp.errors import CollectiveAborted, UsageError
+from pcp.runtime import shared_empty
 
 TORCH = [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.bool]
 JAX = [jnp.float32, jnp.bfloat16, jnp.float8_e4m3fn, jnp.int32, jnp.bool_]
@@ -37,6 +38,7 @@ def every_call(make, comm) -> list:
     found = [
         comm.recv(make((2,), 9), other),
         comm.all_reduce(make((), comm.rank)),
+        comm.all_reduced(make((3,), comm.rank)),
         comm.reduce_scatter(mine),
         comm.all_gather(mine),
         comm.broadcast(make((2,), comm.rank), 1),
@@ -83,6 +85,21 @@ def test_a_jax_array_does_not_change(comms):
     for rank in range(2):
         np.testing.assert_array_equal(arrays[rank], np.arange(40_000.0) + rank)
         np.testing.assert_array_equal(found[rank], np.arange(40_000.0) + 1)
+
+
+def test_a_reduced_copy_leaves_tensors_and_arrays_alone():
+    """In memory that members share, too: a tensor over it, and what comes back."""
+    with world("memory", 2) as members:
+        for make in (torch.from_numpy, jnp.asarray):
+            given = [shared_empty(40_000) for _ in members]
+            for rank, array in enumerate(given):
+                array.fill(rank + 1)
+            arrays = [make(array) for array in given]
+            for _ in range(3):
+                found = together(members, lambda c, a=arrays: c.all_reduced(a[c.rank]))
+                assert all(type(x) is type(arrays[0]) for x in found)
+                assert all(bool((x == 3).all()) for x in found)
+                assert [float(x[9]) for x in arrays] == [1, 2]
 
 
 def test_a_gradient_is_not_followed(comms):
