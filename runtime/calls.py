@@ -145,18 +145,16 @@ def all_reduced(
     all_reduce.
     """
     checked(array, "all_reduced")
-    commons = seat.commons
-    along_the_ring = declared(array.nbytes, seat.world_size) == "ring"
+    commons, size = seat.commons, seat.world_size
     chosen = squeeze is not None or algorithm is not None
-    if commons is None or chosen or not along_the_ring or array.nbytes < SMALLEST:
+    along_the_ring = declared(array.nbytes, size) == "ring"
+    straightly = along_the_ring and not chosen and array.nbytes >= SMALLEST
+    if commons is None or not commons.possible or not straightly:
         taken = array if donate and array.flags.writeable else array.copy()
         return all_reduce(seat, taken, op, timeout, squeeze, algorithm)
-    chunks = bounds(array.size, seat.world_size)
-    through = straight(array.nbytes, seat.world_size)
+    chunks, through = bounds(array.size, size), straight(array.nbytes, size)
+    own = chunks[seat.rank] if through is StraightReduce else (0, 0)
     target = ARRAYS.empty(array.shape, array.dtype)
-    seen = array
-    if commons.possible:
-        seen = visible(array, chunks[seat.rank] if through is StraightReduce else None)
 
     def write(flat: NDArray) -> NDArray:
         np.copyto(target.reshape(-1), flat)
@@ -167,7 +165,7 @@ def all_reduced(
         facts_of("all_reduce", array, op=op) | seat.ring_facts,
         timeout,
         commons=commons,
-        visible=seen,
+        visible=visible(array, own, commons.arrays, seat.peers),
         target=target,
         rank=seat.rank,
         source=array,

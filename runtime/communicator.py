@@ -246,6 +246,11 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
         return self._group.fault
 
     @property
+    def near(self) -> bool:
+        """Whether all members are on this machine, and share memory as far as known."""
+        return self._seat.commons is not None and self._seat.commons.possible
+
+    @property
     def bytes_sent(self) -> int:
         """Bytes this member handed to its peers' connections, headers included."""
         return sum(link.bytes_sent for link in self._group.all_links)

@@ -95,6 +95,15 @@ def launch(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pe
     return starter(comm, what, array, tag)
 
 
+def read_by_others(comm: Communicator | None, what: Collective) -> bool:
+    """Whether members on one machine read the operand of `what` where it lies."""
+    narrower = what.wire not in ("", None, what.dtype)
+    plain = (
+        what.kind == "all_reduce" and not narrower and not what.attributes.get("codec")
+    )
+    return plain and isinstance(comm, Communicator) and comm.near
+
+
 def alone(what: Collective, arrays: Sequence[NDArray]) -> Pending:
     """What needs no group, done at once; the future's value is the result."""
     pending = Pending()

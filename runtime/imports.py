@@ -27,6 +27,7 @@ from pcp.runtime.exchange import (
     alone,
     group_for,
     launch,
+    read_by_others,
     result_shape,
 )
 from pcp.runtime.progress import Progress
@@ -225,8 +226,7 @@ class Imports:
                     patience = getattr(comm, "timeout", _PATIENCE_S)
                     self._await(name, ready, patience)
                 job.mark()
-                # What is reduced is read by the others where it lies, if they are here.
-                room = shared_empty if what.reduction else np.empty
+                room = shared_empty if read_by_others(comm, what) else np.empty
                 arrays = [
                     self._device.download(view, dtype, room)
                     for view, dtype in zip(views, dtypes, strict=True)

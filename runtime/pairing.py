@@ -43,18 +43,20 @@ class Pair:
         self.world_size = 1 if partner is None else 2
         self.rank = int(partner is not None and partner < group.rank)
 
-    def all_reduce_async(
+    def all_reduced_async(
         self,
         array: NDArray,
         op: str = "sum",
         *,
         compression: str | None = None,
+        donate: bool = False,
         tag: str = "",
     ) -> Pending:
-        """`array` becomes the sum over the pair."""
+        """The sum over the pair: a new array or, with `donate`, in place of `array`."""
         if op != "sum" or compression is not None:
             how = f" in {compression}" if compression else ""
             raise UsageError(f"a pair takes plain sums, not {op}{how}")
+        array = array if donate else array.copy()
         if self._partner is None:
             pending = Pending()
             pending.set_result(array)

@@ -20,8 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 HEAD_BYTES = mmap.PAGESIZE
-"""The first page belongs to the nonce."""
+"""The first page belongs to the nonce and the token."""
 _NONCE_BYTES = 16
+_TOKEN = 8
+"""In words of 8 bytes: on a cache line of its own."""
 _SEALS = 0 if not hasattr(fcntl, "F_SEAL_SHRINK") else fcntl.F_SEAL_SHRINK
 _MADV_POPULATE_WRITE = 23
 """Linux 5.14; the mmap module has no name for it."""
@@ -35,7 +37,9 @@ class Segment:
     def __init__(self, memory: mmap.mmap, descriptor: int | None, nonce: bytes) -> None:
         self.nbytes = len(memory) - HEAD_BYTES
         self.nonce = nonce.hex()
-        self.octets: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)[HEAD_BYTES:]
+        whole = np.frombuffer(memory, np.uint8)
+        self._words = whole[:HEAD_BYTES].view(np.uint64)
+        self.octets: NDArray[np.uint8] = whole[HEAD_BYTES:]
         """All of it behind the head; it stays mapped while somebody has a view."""
         self._descriptor = descriptor
         self._closing = None
@@ -96,6 +100,15 @@ class Segment:
         """What lets another process of this machine map it; the owner's to say."""
         return {"pid": os.getpid(), "fd": self._descriptor, "nonce": self.nonce}
 
+    @property
+    def token(self) -> int:
+        """A word of its owner's to its readers, such as which operation it serves."""
+        return int(self._words[_TOKEN])
+
+    @token.setter
+    def token(self, token: int) -> None:
+        self._words[_TOKEN] = token
+
     def flat(self, count: int, dtype: np.dtype) -> NDArray:
         """Its first `count` elements of this type."""
         return self.octets[: count * dtype.itemsize].view(dtype)
@@ -113,7 +126,7 @@ class Segment:
     def close(self) -> None:
         """No longer offer it; it is unmapped with the last view of it."""
         self.withdraw()
-        self.octets = self.octets[:0].copy()
+        self.octets, self._words = self.octets[:0].copy(), self._words.copy()
 
 
 def _populate(memory: mmap.mmap) -> None:

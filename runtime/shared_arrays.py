@@ -7,19 +7,23 @@ They are arrays like any other. What is reduced into a new array (`straight_redu
 and lies in such memory needs no copy to be read by the others, and what comes out
 lies there again. They belong to no group: an array can be used with any.
 
-An array's memory is used for another one when no view of it is left anywhere. That is
-noticed by whoever asks for memory next: a garbage collector may run at any point of any
-thread, and so may take no lock.
+When no view of an array is left anywhere its memory is kept for the next, up to a
+limit. A garbage collector may find that out at any point of any thread, so what it does
+then takes no lock.
+
+A process that is forked shares the arrays it inherits with its parent, as any shared
+memory; new ones are its own.
 """
 
 import itertools
 import math
+import operator
+import os
 import threading
 import weakref
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -28,8 +32,8 @@ from pcp.runtime.segments import Segment
 
 SMALLEST = 64 << 10
 """Below this many bytes an array is an ordinary one."""
-MOST = 64
-"""Arrays of a process, used and kept: each takes a descriptor, of its readers too."""
+MOST = 24
+"""Arrays of a process, used and kept: each takes descriptors, of its readers too."""
 _GRAIN = 256 << 10
 _SPARE = 4
 """Memory may be so many times as large as the array that it is used for."""
@@ -56,15 +60,17 @@ class SharedArrays:
         self._limit = limit
         """Bytes kept that no array uses."""
         self._numbers = itertools.count()
+        self.forget()
+
+    def forget(self) -> None:
+        """Have none: those there are belong to the process that forked this one."""
         self._used: dict[int, Segment] = {}
         self._free: dict[int, Segment] = {}
         self._spoilt: set[int] = set()
-        self._dropped: deque[int] = deque()
-        """Numbers of which the last array is gone."""
         self._lock = threading.Lock()
 
     def empty(
-        self, shape: int | Sequence[int], dtype: DTypeLike = np.float32
+        self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike = "f4"
     ) -> NDArray:
         """An array of this shape, uninitialised.
 
@@ -72,7 +78,7 @@ class SharedArrays:
         has no such memory or no more of it.
         """
         kind = np.dtype(dtype)
-        lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+        lengths = _lengths(shape)
         nbytes = math.prod(lengths) * kind.itemsize
         found = None
         if nbytes >= SMALLEST and not kind.hasobject:
@@ -82,16 +88,16 @@ class SharedArrays:
         number, segment = found
         # All views of it refer to this one, and none to the array that the segment has.
         whole = np.frombuffer(segment.octets.data, np.uint8)
-        weakref.finalize(whole, self._dropped.append, number).atexit = False
+        weakref.finalize(whole, self._back, number, segment).atexit = False
         return whole[:nbytes].view(kind).reshape(lengths)
 
     def place(self, array: NDArray) -> Place | None:
         """Where a C-contiguous array lies, if in memory of this kind."""
         start = _address(array)
         for number, segment in self._used.copy().items():
-            offset = start - _address(segment.octets)
-            if 0 <= offset <= segment.nbytes - array.nbytes:
-                return Place(number, segment, offset)
+            whole = segment.octets
+            if 0 <= start - _address(whole) <= whole.nbytes - array.nbytes:
+                return Place(number, segment, start - _address(whole))
         return None
 
     @property
@@ -110,16 +116,16 @@ class SharedArrays:
         """The smallest free memory that is large enough and not much too large."""
         most = _SPARE * nbytes + _GRAIN
         with self._lock:
-            self._sweep()
-            fit = [(s.nbytes, n) for n, s in self._free.items() if s.nbytes >= nbytes]
-            taken = None
-            if fit and min(fit)[0] <= most:
-                number = min(fit)[1]
-                segment = self._used[number] = self._free.pop(number)
-                taken = number, segment
-            while sum(segment.nbytes for segment in self._free.values()) > self._limit:
-                self._forget_oldest()
-            return taken
+            free = self._free.copy()
+            fit = [(s.nbytes, n) for n, s in free.items() if s.nbytes >= nbytes]
+            if not fit or min(fit)[0] > most:
+                return None
+            number = min(fit)[1]
+            segment = self._free.pop(number, None)
+            if segment is None:
+                return None  # given back to the system just now
+            self._used[number] = segment
+            return number, segment
 
     def _make(self, nbytes: int) -> tuple[int, Segment] | None:
         with self._lock:
@@ -135,19 +141,24 @@ class SharedArrays:
         self._used[number] = segment
         return number, segment
 
-    def _sweep(self) -> None:
-        """Have back what no array uses any more."""
-        while self._dropped:
-            number = self._dropped.popleft()
-            segment = self._used.pop(number)
-            if number in self._spoilt:
-                self._spoilt.discard(number)
-                segment.close()
-            else:
-                self._free[number] = segment
+    def _back(self, number: int, segment: Segment) -> None:
+        """The last view is gone. Takes no lock: no step of it can be split."""
+        if self._used.pop(number, None) is not segment:
+            return  # another process' array, before it was forked
+        if number in self._spoilt:
+            self._spoilt.discard(number)
+            segment.close()
+            return
+        self._free[number] = segment
+        while sum(s.nbytes for s in self._free.copy().values()) > self._limit:
+            self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        self._free.pop(next(iter(self._free))).close()
+        for number in list(self._free):
+            segment = self._free.pop(number, None)
+            if segment is not None:
+                segment.close()
+                return
 
 
 class Reach:
@@ -167,27 +178,29 @@ class Reach:
             del known[number]
 
     def map(
-        self, peer: int, offer: dict[str, Any], nbytes: int, *, writable: bool
-    ) -> NDArray[np.uint8] | None:
-        """The bytes of a `Place` that a peer offers; None if out of reach."""
-        number, offset = offer["id"], offer["at"]
-        known = self._known.get(peer, {}).get(number)
-        if (
-            known is None
-            or known.nonce != offer.get("nonce")
-            or writable > known.writable
-        ):
-            known = Segment.map(offer, offset + nbytes, writable=writable)
-            if known is None:
-                return None
-            self._known.setdefault(peer, {})[number] = known
-        if offset + nbytes > known.nbytes:
+        self, peer: int, offer: dict[str, Any], nbytes: int, *, writable: bool = False
+    ) -> Segment | None:
+        """The memory in which a peer offers so many bytes; None if out of reach."""
+        least = offer["at"] + nbytes
+        known = self._known.get(peer, {}).get(offer["id"])
+        if known is None or known.nonce != offer.get("nonce"):
+            known = None
+        if known is None or writable > known.writable:
+            known = Segment.map(offer, least, writable=writable)
+        if known is None or known.nbytes < least:
             return None
-        return known.octets[offset : offset + nbytes]
+        self._known.setdefault(peer, {})[offer["id"]] = known
+        return known
 
     def close(self) -> None:
         """Forget everything."""
         self._known.clear()
+
+
+def _lengths(shape: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ...]:
+    if isinstance(shape, SupportsIndex):
+        return (operator.index(shape),)
+    return tuple(operator.index(length) for length in shape)
 
 
 def _address(array: NDArray) -> int:
@@ -196,4 +209,6 @@ def _address(array: NDArray) -> int:
 
 ARRAYS = SharedArrays()
 """Those of this process."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=ARRAYS.forget)
 shared_empty = ARRAYS.empty

@@ -12,27 +12,39 @@ the caller's array alone until all have agreed. Here nobody has the result befor
 has heard from all that their chunks are written votes; a result that might still be
 written to, because the operation was given up, is nobody's and is never used again.
 
-What is small every member reduces itself (`StraightEager`), before it votes: what it
-reads is another member's own array, which that member may change once it has committed.
+What is small every member reduces itself (`StraightEager`), before it votes.
+
+What a member reads is another one's own array, which that one may change once the
+operation has ended for it. As a rule that is when all have voted, and so have read. But
+it may end without a member: one that was stopped and is taken for dead, or one that
+is late for what another has given up. So every result carries a token of the operation,
+which is taken away when it ends like that, before anybody can know of the end. Who
+finds all tokens in place after reading has read what was meant, and votes only then.
 
 An array in ordinary memory is copied first, in the thread that calls: without the own
 chunk, which nobody else reads.
 """
 
+import itertools
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pcp.errors import ProtocolError
+from pcp.errors import CollectiveAborted, ProtocolError
 from pcp.runtime.framing import Header
-from pcp.runtime.shared_arrays import ARRAYS
+from pcp.runtime.segments import Segment
+from pcp.runtime.shared_arrays import ARRAYS, Reach
 from pcp.runtime.shared_reduce import is_small
 from pcp.runtime.through_memory import REDUCED, WORD, ThroughMemory
 
 TURN_BYTES = 4 << 20
 """Reduced in one turn of the loop, which serves others in between."""
+_TOKENS = itertools.count(1)
+_FENCE = threading.Lock()
+"""What was read before it is taken was read before what is read after it."""
 
 
 class StraightReduce(ThroughMemory):
@@ -41,24 +53,36 @@ class StraightReduce(ThroughMemory):
     way = "straight"
 
     def __init__(
-        self, *args: Any, visible: NDArray, target: NDArray, **more: Any
+        self,
+        *args: Any,
+        visible: NDArray | None,
+        target: NDArray,
+        **more: Any,
     ) -> None:
         super().__init__(*args, **more)
         self._visible = visible
         self._target = target
+        self._offered: Segment | None = None
+        """The result's memory, once the others may know of it."""
         self._theirs: dict[int, NDArray] = {}
         self._results: dict[int, NDArray[np.uint8]] = {}
+        self._tokens: dict[int, tuple[Segment, int]] = {}
         self._reduced = 0
         self._summed: set[int] = set()
 
     # The arrays.
 
     def _offer(self) -> dict[str, Any]:
-        array, result = ARRAYS.place(self._visible), ARRAYS.place(self._target)
+        """Without `visible` the operation is one that only maps what will be used."""
         said: dict[str, Any] = {"maps": False, "live": ARRAYS.live}
-        if array is not None and result is not None:
-            said |= {"array": array.offer, "result": result.offer}
-            said["maps"] = self._commons.arrays.reached(self.peers)
+        seen = self._target if self._visible is None else self._visible
+        array, result = ARRAYS.place(seen), ARRAYS.place(self._target)
+        if array is None or result is None:
+            return said
+        self._offered = result.segment
+        token = self._offered.token = next(_TOKENS)
+        said |= {"array": array.offer, "result": {"token": token, **result.offer}}
+        said["maps"] = self._visible is not None
         return said
 
     def _other_way(self, peer: int, said: dict[str, Any]) -> None:
@@ -70,13 +94,14 @@ class StraightReduce(ThroughMemory):
         reach.keep(peer, live)
         if array is None or result is None:
             return
-        theirs = reach.map(peer, array, nbytes, writable=False)
+        theirs = reach.map(peer, array, nbytes)
         room = reach.map(peer, result, nbytes, writable=True)
         if theirs is None or room is None:
             self._unreachable = True
-        else:
-            self._theirs[peer] = theirs.view(self._dtype)
-            self._results[peer] = room
+            return
+        self._theirs[peer] = _bytes(theirs, array, nbytes).view(self._dtype)
+        self._results[peer] = _bytes(room, result, nbytes)
+        self._tokens[peer] = room, result["token"]
 
     def _unmapped(self) -> set[int]:
         return set(self.peers) - set(self._theirs)
@@ -101,9 +126,20 @@ class StraightReduce(ThroughMemory):
         self._reduced = last - start
         if last < stop:
             self.group.later(0.0, self._reduce_on)
-            return
-        for peer in self.peers:
-            self.send_data(peer, REDUCED, 0, WORD)
+        elif self._was_meant():
+            for peer in self.peers:
+                self.send_data(peer, REDUCED, 0, WORD)
+
+    def _was_meant(self) -> bool:
+        """Whether nobody has ended it while it was read; else it is given up."""
+        with _FENCE:
+            now = {peer: segment.token for peer, (segment, _) in self._tokens.items()}
+        for peer, (_, token) in self._tokens.items():
+            if now[peer] != token:
+                message = f"rank {peer} has ended it without rank {self._rank}"
+                self.give_up(CollectiveAborted(f"{self.name}: {message}"))
+                return False
+        return True
 
     def _reduce_range(
         self, owner: int, first: int, last: int, theirs: Sequence[NDArray[np.uint8]]
@@ -139,10 +175,13 @@ class StraightReduce(ThroughMemory):
 
     def release(self) -> None:
         super().release()
-        if not self.committed:
-            ARRAYS.spoil(self._target)
+        if self._offered is not None and self._done != set(self.peers):
+            self._offered.token = 0
+            if not self.committed and self._through != "ring":
+                ARRAYS.spoil(self._target)
         self._theirs.clear()
         self._results.clear()
+        self._tokens.clear()
 
     def _moved(self) -> tuple[dict[int, int], dict[int, int]]:
         written = self._reduced * self._dtype.itemsize
@@ -156,7 +195,8 @@ class StraightEager(StraightReduce):
     def _proceed(self) -> None:
         for owner, (start, stop) in enumerate(self._chunks):
             self._reduce_range(owner, start, stop, ())
-        self._reduced = self._plain.size
+        if self._was_meant():
+            self._reduced = self._plain.size
 
     def _right(self, peer: int, header: Header) -> bool:
         return False
@@ -171,30 +211,37 @@ def _parsed(
     said: dict[str, Any],
 ) -> tuple[set[int], dict[str, Any] | None, dict[str, Any] | None]:
     """Live numbers, array and result in a peer's opening."""
-    try:
-        live, offers = said["live"], (said.get("array"), said.get("result"))
-        numbers = [
-            *live,
-            *(offer[key] for offer in offers if offer for key in ("id", "at")),
-        ]
-        if all(type(n) is int and n >= 0 for n in numbers):
-            return set(live), *offers
-    except (AttributeError, TypeError, KeyError):
-        pass
-    raise ProtocolError("an OPEN frame with nonsense about memory")
+    live, array, result = (said.get(key) for key in ("live", "array", "result"))
+    right = isinstance(live, list) and all(type(n) is int for n in live)
+    for offer, words in (array, ("id", "at")), (result, ("id", "at", "token")):
+        if offer is not None:
+            right &= isinstance(offer, dict) and all(
+                type(offer.get(word)) is int and offer[word] >= 0 for word in words
+            )
+    if not right or not isinstance(live, list):
+        raise ProtocolError("an OPEN frame with nonsense about memory")
+    return set(live), array, result
 
 
-def visible(array: NDArray, own: tuple[int, int] | None) -> NDArray:
+def _bytes(segment: Segment, offer: dict[str, Any], nbytes: int) -> NDArray[np.uint8]:
+    return segment.octets[offer["at"] : offer["at"] + nbytes]
+
+
+def visible(
+    array: NDArray, own: tuple[int, int], reach: Reach, peers: Sequence[int]
+) -> NDArray | None:
     """`array`, or what others read of a copy of it, in memory that they can map.
 
-    `own` is the range of elements that only this member reads.
+    `own` is the range of elements that only this member reads. None where it would be
+    of no use, since there are `peers` of whom nothing was reached before.
     """
+    if not reach.reached(peers):
+        return None
     if ARRAYS.place(array) is not None:
         return array
-    flat, copy = array.reshape(-1), ARRAYS.empty((array.size,), array.dtype)
-    start, stop = own or (0, 0)
-    np.copyto(copy[:start], flat[:start])
-    np.copyto(copy[stop:], flat[stop:])
+    flat, copy = array.reshape(-1), ARRAYS.empty(array.size, array.dtype)
+    np.copyto(copy[: own[0]], flat[: own[0]])
+    np.copyto(copy[own[1] :], flat[own[1] :])
     return copy
 
 

@@ -55,8 +55,14 @@ class SlowGroup:
         self._came = threading.Condition()
         self._count = 0
 
-    def all_reduce_async(
-        self, array: np.ndarray, op: str, *, tag: str, compression: str | None = None
+    def all_reduced_async(
+        self,
+        array: np.ndarray,
+        op: str,
+        *,
+        tag: str,
+        donate: bool,
+        compression: str | None = None,
     ) -> Pending:
         """The sum over two members that hold the same."""
         assert compression is None

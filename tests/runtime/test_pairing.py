@@ -68,7 +68,8 @@ def test_a_pair_sums_what_its_two_members_have() -> None:
     def work(comm: Communicator) -> list[np.ndarray]:
         pair = Pair(comm, found_partners[comm.rank], 11)
         waits = [
-            pair.all_reduce_async(start + 10 * comm.rank + k, tag="x") for k in range(3)
+            pair.all_reduced_async(start + 10 * comm.rank + k, tag="x")
+            for k in range(3)
         ]
         assert pair.world_size == (1 if found_partners[comm.rank] is None else 2)
         return [wait.result(20) for wait in waits]
@@ -90,7 +91,7 @@ def test_members_may_begin_sums_of_two_tags_in_another_order() -> None:
     def work(comm: Communicator) -> list[float]:
         pair = Pair(comm, 1 - comm.rank, 0)
         waits = {
-            tag: pair.all_reduce_async(np.full(2, number + comm.rank, "f4"), tag=tag)
+            tag: pair.all_reduced_async(np.full(2, number + comm.rank, "f4"), tag=tag)
             for tag, number in sorted({"x": 1, "y": 10}.items(), reverse=comm.rank > 0)
         }
         return [float(waits[tag].result(5)[0]) for tag in ("x", "y")]
@@ -104,13 +105,13 @@ def test_a_lost_partner_is_an_error_and_not_a_wait() -> None:
     group = Communicator.in_process(2, timeout=20)
     group[1].close()
     with pytest.raises(RuntimeFault):
-        Pair(group[0], 1, 0).all_reduce_async(np.ones(100_000, np.float32)).result(20)
+        Pair(group[0], 1, 0).all_reduced_async(np.ones(100_000, np.float32)).result(20)
     group[0].close()
 
 
 def test_a_pair_does_sums_only() -> None:
     group = Communicator.in_process(2)
     with pytest.raises(UsageError, match="sums, not max"):
-        Pair(group[0], 1, 0).all_reduce_async(np.ones(2), "max")
+        Pair(group[0], 1, 0).all_reduced_async(np.ones(2), "max")
     for comm in group:
         comm.close()

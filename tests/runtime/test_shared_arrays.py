@@ -9,9 +9,19 @@ import pytest
 import torch
 
 from pcp.runtime import shared_empty as exported
-from pcp.runtime.shared_arrays import MOST, SMALLEST, Reach, SharedArrays, shared_empty
+from pcp.runtime.shared_arrays import (
+    ARRAYS,
+    MOST,
+    SMALLEST,
+    Reach,
+    SharedArrays,
+    shared_empty,
+)
 
 COUNT = 50_000
+
+
+place_of = ARRAYS.place
 
 
 @pytest.fixture
@@ -21,7 +31,7 @@ def arrays() -> SharedArrays:
 
 def test_they_are_arrays_like_any_other(arrays) -> None:
     assert exported is shared_empty
-    for shape in (COUNT, (COUNT,), (100, COUNT // 50)):
+    for shape in (COUNT, np.int64(COUNT), (COUNT,), [np.int32(100), COUNT // 50]):
         for dtype in (np.float32, "int64", ml_dtypes.bfloat16):
             array = arrays.empty(shape, dtype)
             assert array.shape == np.empty(shape).shape
@@ -53,13 +63,13 @@ def test_a_view_is_found_where_it_lies(arrays) -> None:
 
 
 def test_memory_is_used_again_when_its_last_view_is_gone(arrays) -> None:
-    array = arrays.empty((10, COUNT))
+    array = arrays.empty((10, 5000))
     number, row = arrays.place(array).number, array[4]
     del array
-    other = arrays.empty((10, COUNT))
+    other = arrays.empty((10, 5000))
     assert arrays.place(other).number != number, "a row of it is still there"
     del row
-    assert arrays.place(arrays.empty((9, COUNT))).number == number
+    assert arrays.place(arrays.empty((9, 5000))).number == number
 
 
 def test_memory_that_others_may_write_to_is_not_used_again(arrays) -> None:
@@ -108,7 +118,43 @@ def test_no_descriptor_is_left(arrays) -> None:
     assert descriptors() <= before + 2
 
 
+def test_nothing_beyond_the_limit_waits_for_the_next_call(arrays) -> None:
+    many = [arrays.empty(4 * COUNT) for _ in range(4)]
+    del many
+    assert sum(segment.nbytes for segment in arrays._free.values()) <= 1 << 20
+
+
+def test_a_forked_process_has_memory_of_its_own() -> None:
+    """What it drops, or makes, is nothing of its parent's."""
+    kept = shared_empty(COUNT)
+    kept.fill(7)
+    free = shared_empty(COUNT)
+    del free
+    child = os.fork()
+    if not child:
+        try:
+            del kept
+            others = [shared_empty(COUNT) for _ in range(3)]
+            for array in others:
+                array.fill(99)
+            right = all(place_of(array) is not None for array in others)
+            os._exit(0 if right else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (kept == 7).all()
+    again = shared_empty(COUNT)
+    again.fill(3)
+    assert (kept == 7).all()
+
+
 # --- others' arrays ---
+
+
+def offered(reach: Reach, peer: int, offer: dict, nbytes: int, **how: bool):
+    """The bytes of an offer, as a reader has them."""
+    segment = reach.map(peer, offer, nbytes, **how)
+    return None if segment is None else segment.octets[offer["at"] :][:nbytes]
 
 
 def test_what_is_mapped_is_the_same_memory(arrays) -> None:
@@ -116,24 +162,32 @@ def test_what_is_mapped_is_the_same_memory(arrays) -> None:
     array[...] = 1
     offer = arrays.place(array[1:3]).offer
     assert not reach.reached([7])
-    seen = reach.map(7, offer, 2 * array[0].nbytes, writable=False)
+    seen = offered(reach, 7, offer, 2 * array[0].nbytes)
     assert reach.reached([7])
     assert not seen.flags.writeable
     assert (seen.view(np.float32) == 1).all()
-    room = reach.map(7, offer, 2 * array[0].nbytes, writable=True)
+    room = offered(reach, 7, offer, 2 * array[0].nbytes, writable=True)
     room.view(np.float32)[:] = 5
     assert array[:, 0].tolist() == [1, 5, 5, 1]
     assert (seen.view(np.float32) == 5).all()
 
 
-def test_once_mapped_is_enough_until_it_is_offered_no_more(arrays, monkeypatch) -> None:
+def test_its_readers_see_an_owners_token(arrays) -> None:
+    place = arrays.place(arrays.empty(COUNT))
+    place.segment.token = 1 << 40
+    seen = Reach().map(1, place.offer, 9)
+    assert seen.token == 1 << 40
+    place.segment.token = 0
+    assert seen.token == 0
+
+
+def test_once_mapped_is_enough_until_it_is_offered_no_more(arrays) -> None:
     reach, array = Reach(), arrays.empty(COUNT)
     offer = arrays.place(array).offer
     first = reach.map(1, offer, array.nbytes, writable=True)
-    again = reach.map(1, offer | {"fd": -1}, array.nbytes, writable=False)
-    assert again.__array_interface__["data"] == first.__array_interface__["data"]
+    assert reach.map(1, offer | {"fd": -1}, array.nbytes) is first
     reach.keep(1, set())
-    assert reach.map(1, offer | {"fd": -1}, array.nbytes, writable=False) is None
+    assert reach.map(1, offer | {"fd": -1}, array.nbytes) is None
     assert reach.reached([1]), "it was before"
 
 
@@ -143,10 +197,7 @@ def test_once_mapped_is_enough_until_it_is_offered_no_more(arrays, monkeypatch) 
 def test_what_is_not_there_is_out_of_reach(arrays, wrong) -> None:
     array = arrays.empty(COUNT)
     offer, nbytes = arrays.place(array).offer, arrays.place(array).segment.nbytes
-    for known in (False, True):
-        reach = Reach()
-        if known:
-            assert reach.map(1, offer, nbytes, writable=False) is not None
-        assert reach.map(1, offer | wrong, nbytes, writable=False) is None or known
-    if "at" in wrong:
-        assert reach.map(1, offer | wrong, nbytes, writable=False) is None
+    assert Reach().map(1, offer | wrong, nbytes) is None
+    reach = Reach()
+    assert reach.map(1, offer, nbytes) is not None
+    assert reach.map(1, offer | wrong, nbytes) is None or "pid" in wrong

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import threading
 from contextlib import contextmanager
 
 import ml_dtypes
@@ -10,7 +11,7 @@ import pytest
 from helpers.member_process import SIZE, contribution
 from helpers.worlds import endpoints, eventually, member, outcome, together, world
 
-from pcp.errors import CollectiveAborted, PeerLost
+from pcp.errors import CollectiveAborted, PeerLost, RuntimeFault
 from pcp.runtime import straight_reduce
 from pcp.runtime.framing import Frame, Kind
 from pcp.runtime.reduction import reference
@@ -41,7 +42,8 @@ def place(array: np.ndarray):
 def warmed(size: int, count: int = LARGE):
     """Members that have mapped arrays of all others."""
     with world("memory", size) as comms:
-        together(comms, lambda c: c.all_reduced(draw(c.rank, count)))
+        for _ in range(2):
+            together(comms, lambda c: c.all_reduced(draw(c.rank, count)))
         peers = [[r for r in range(size) if r != c.rank] for c in comms]
         assert all(
             comm._seat.commons.arrays.reached(others)
@@ -260,7 +262,7 @@ def test_memory_that_is_suddenly_out_of_reach_aborts_on_all(monkeypatch) -> None
         assert [out.tobytes() == wanted for out in outs] == [True] * 2
 
 
-OFFER = {"id": 0, "at": 0, "pid": 1, "fd": 1, "nonce": ""}
+OFFER = {"id": 0, "at": 0, "pid": 1, "fd": 1, "nonce": "", "token": 1}
 
 
 @pytest.mark.parametrize(
@@ -271,6 +273,9 @@ OFFER = {"id": 0, "at": 0, "pid": 1, "fd": 1, "nonce": ""}
         ({"maps": True, "live": ["x"]}, PeerLost),
         ({"live": [], "array": OFFER | {"at": -1}, "result": OFFER}, PeerLost),
         ({"live": [], "array": "id", "result": OFFER}, PeerLost),
+        ({"live": [], "array": {}, "result": OFFER}, PeerLost),
+        ({"live": [], "array": 0, "result": ""}, PeerLost),
+        ({"live": [], "array": OFFER, "result": OFFER | {"token": None}}, PeerLost),
         (
             {"maps": True, "live": [], "array": OFFER | {"at": 1 << 80}}
             | {"result": OFFER | {"pid": -1}},
@@ -378,3 +383,43 @@ def test_who_dies_while_it_writes_leaves_no_result(monkeypatch, turns: int) -> N
         assert [type(fault) for fault in faults[:2]] == [PeerLost] * 2
         for rank, array in enumerate(arrays):
             assert array.tobytes() == draw(rank, LARGE).tobytes()
+
+
+@pytest.mark.parametrize("count", [SMALL, LARGE])
+def test_what_was_read_too_late_is_given_up(monkeypatch, count: int) -> None:
+    """Rank 0 has opened and voted, is closed, and goes on with its array; rank 1, which
+    was stopped meanwhile, has all it needs for a sum over what is there now."""
+    begun, ended = threading.Event(), threading.Event()
+    for form in (straight_reduce.StraightReduce, straight_reduce.StraightEager):
+        plain = form._proceed
+
+        def proceed(self, plain=plain) -> None:
+            if self._rank == 1 and not begun.is_set():
+                begun.set()
+                ended.wait(10)
+            plain(self)
+
+        monkeypatch.setattr(form, "_proceed", proceed)
+    begun.set()
+    with warmed(2, count) as comms:
+        begun.clear()
+        arrays = [shared(draw(r, count)) for r in range(2)]
+        late = comms[1].all_reduced_async(arrays[1], timeout=10)
+        first = comms[0].all_reduced_async(arrays[0], timeout=10)
+        assert begun.wait(10)
+        if count == SMALL:
+            eventually(lambda: comms[0]._group.in_flight and voted(comms[0]))
+        comms[0].crash()
+        assert isinstance(outcome(first.result), RuntimeFault)
+        arrays[0].fill(1000)
+        ended.set()
+        fault = outcome(late.result)
+        assert isinstance(fault, RuntimeFault), fault
+        if count == SMALL:
+            assert "rank 0 has ended it without rank 1" in str(fault)
+
+
+def voted(comm) -> bool:
+    """Whether all of a member's operations are voted for."""
+    group = comm._group
+    return group.loop.ask(lambda: all(op.voted for op in group._operations.values()))
