@@ -2,6 +2,8 @@
 
 import gc
 import os
+import subprocess
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -10,7 +12,6 @@ import torch
 
 from pcp.runtime import shared_empty as exported
 from pcp.runtime.shared_arrays import (
-    ARRAYS,
     MOST,
     SMALLEST,
     Reach,
@@ -19,9 +20,6 @@ from pcp.runtime.shared_arrays import (
 )
 
 COUNT = 50_000
-
-
-place_of = ARRAYS.place
 
 
 @pytest.fixture
@@ -124,28 +122,32 @@ def test_nothing_beyond_the_limit_waits_for_the_next_call(arrays) -> None:
     assert sum(segment.nbytes for segment in arrays._free.values()) <= 1 << 20
 
 
+FORKED = """
+import os
+from pcp.runtime.shared_arrays import ARRAYS, shared_empty
+
+kept, free = shared_empty(50_000), shared_empty(50_000)
+kept.fill(7)
+del free
+child = os.fork()
+if not child:
+    del kept
+    others = [shared_empty(50_000) for _ in range(3)]
+    for array in others:
+        array.fill(99)
+    os._exit(sum(ARRAYS.place(array) is None for array in others))
+assert os.waitpid(child, 0)[1] == 0
+again = shared_empty(50_000)
+again.fill(3)
+assert (kept == 7).all()
+print("apart")
+"""
+
+
 def test_a_forked_process_has_memory_of_its_own() -> None:
     """What it drops, or makes, is nothing of its parent's."""
-    kept = shared_empty(COUNT)
-    kept.fill(7)
-    free = shared_empty(COUNT)
-    del free
-    child = os.fork()
-    if not child:
-        try:
-            del kept
-            others = [shared_empty(COUNT) for _ in range(3)]
-            for array in others:
-                array.fill(99)
-            right = all(place_of(array) is not None for array in others)
-            os._exit(0 if right else 1)
-        finally:
-            os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
-    assert (kept == 7).all()
-    again = shared_empty(COUNT)
-    again.fill(3)
-    assert (kept == 7).all()
+    ended = subprocess.run([sys.executable, "-c", FORKED], capture_output=True)
+    assert ended.stdout == b"apart\n", ended.stderr
 
 
 # --- others' arrays ---
