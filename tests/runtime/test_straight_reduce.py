@@ -389,7 +389,9 @@ def test_who_dies_while_it_writes_leaves_no_result(monkeypatch, turns: int) -> N
         faults = together(
             comms, lambda c: outcome(lambda: c.all_reduced(arrays[c.rank], timeout=10))
         )
-        assert [type(fault) for fault in faults[:2]] == [PeerLost] * 2
+        # Or its token is gone before the news of it have come.
+        for fault in faults[:2]:
+            assert isinstance(fault, (PeerLost, CollectiveAborted)), fault
         for rank, array in enumerate(arrays):
             assert array.tobytes() == draw(rank, LARGE).tobytes()
 
