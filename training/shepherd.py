@@ -97,7 +97,7 @@ class Shepherd:
         self._artifacts = Artifacts(compile_for, experiment)
         self.wanted = workers or experiment.workers
         self._started = self.ledger.progress.committed > 0
-        self._born = self._beat = clock()
+        self._born = self._beat = self._turned = self._judges_from = clock()
         self._held_since: float | None = None
         # pyright reads this file under two names, one for each side of the link.
         self.rounds = Rounds(self)  # pyright: ignore[reportArgumentType]
@@ -310,6 +310,13 @@ class Shepherd:
             self.observer.status(self.status())
             self._check()
         limit = self.experiment.heartbeat_limit_seconds
+        # Who stood still (a frozen process, a machine that slept) has yet to read what
+        # the others said meanwhile: it listens before it takes time for their silence.
+        if now - self._turned > limit / 2:
+            self._judges_from = now + limit / 2
+        self._turned = now
+        if now < self._judges_from:
+            return
         for member in list(self.roster):
             if now - member.seen > limit:
                 self.drop(member, f"silent for {now - member.seen:.1f} s")

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 from helpers.processes import free_port
-from helpers.training_runs import Background, experiment, start_shepherd
+from helpers.training_runs import Background, experiment, start_shepherd, start_worker
 
 from pcp.training import checkpoint as checkpoints
 from pcp.training import metrics
@@ -87,6 +87,28 @@ def test_a_frozen_worker_is_dropped_and_may_return(tmp_path, processes):
     crew[0].wait_for("lost the shepherd")
     _finish(shepherd, watcher, thread, crew, 40)
     assert watcher.rounds[-1].workers == 2
+
+
+def test_a_shepherd_that_stood_still_takes_nobody_for_dead(tmp_path, monkeypatch):
+    """It wakes before its readers do: all heartbeats are still in the sockets."""
+    exp = experiment(tmp_path, outer_loop_steps=30, heartbeat_limit_seconds=1.0)
+    shepherd, watcher, thread = start_shepherd(exp, workers=2)
+    listen, stands = shepherd.hub.next, [2, 6]
+
+    def stand_still(timeout):
+        if stands and watcher.rounds and watcher.rounds[-1].round >= stands[0]:
+            stands.pop(0)
+            time.sleep(2.0)
+            return None
+        return listen(timeout)
+
+    monkeypatch.setattr(shepherd.hub, "next", stand_still)
+    crew = [start_worker(shepherd.port, f"w{i}", 0.01) for i in range(2)]
+    thread.finish()
+    assert [worker.finish(10) for worker in crew] == ["the run is complete"] * 2
+    assert not stands
+    assert {record.workers for record in watcher.rounds} == {2}
+    assert not any("left" in line for line in watcher.lines)
 
 
 def test_all_workers_may_die(tmp_path, processes):

@@ -55,11 +55,11 @@ def test_a_worker_that_freezes_as_it_is_asked_for_its_state_holds_up_no_round(
     tmp_path, monkeypatch
 ):
     """No round begins while a state is fetched: silence must not hold that up."""
-    thaws, stream, asked, patience = threading.Event(), snapshot._stream, [], set()
+    thaws, stream, frozen, patience = threading.Event(), snapshot._stream, [], set()
 
     def frozen_once(*args):
-        asked.append(args)
-        if len(asked) == 1:
+        if patience and not frozen:  # a checkpoint asks, no newcomer
+            frozen.append(args)
             thaws.wait(60)
         stream(*args)
 
