@@ -8,6 +8,8 @@ watching a counter, and agree on nothing but that both are done:
     redo       sums are kept beside the array until both are done, as `shared_reduce`
                does: own half copied in, other half added up, all of it copied back
     undo       the array is copied away and overwritten: each adds up all of it
+    straight   as `straight_reduce` does: the array is where the other can read it, each
+               adds up one half and writes it into the results of both
     copy       one copy of the array
 
 Gloo's all-reduce takes turns with them. Medians in ms, and Gloo's time over it. Needs
@@ -31,11 +33,12 @@ PIECE = 512 << 10
 
 
 class Pair:
-    """This process' memory and counter, and the other's."""
+    """This process' memory and counter, and the other's; room for both's results."""
 
     def __init__(self, memory: list[mmap.mmap], counters: mmap.mmap, rank: int) -> None:
-        self.mine, self.theirs = (
-            np.frombuffer(memory[r], np.float32) for r in (rank, 1 - rank)
+        self.mine, self.theirs, self.result, self.their_result = (
+            np.frombuffer(memory[i], np.float32)
+            for i in (rank, 1 - rank, 2 + rank, 3 - rank)
         )
         self.rank = rank
         self._counters = np.frombuffer(counters, np.int64)[:: mmap.PAGESIZE // 8]
@@ -48,7 +51,7 @@ class Pair:
         while self._counters[1 - self.rank] < self._turn:
             pass
 
-    def redo(self, array: np.ndarray) -> None:
+    def redo(self, array: np.ndarray) -> np.ndarray:
         """See the module."""
         half, step = array.size // 2, PIECE // 4
         own, other = self.rank * half, (1 - self.rank) * half
@@ -62,8 +65,9 @@ class Pair:
         for start, memory in ((own, self.mine), (other, self.theirs)):
             np.copyto(array[start : start + half], memory[start : start + half])
         self.meet()
+        return array
 
-    def undo(self, array: np.ndarray) -> None:
+    def undo(self, array: np.ndarray) -> np.ndarray:
         """See the module."""
         for at in range(0, array.size, PIECE // 4):
             span = slice(at, at + PIECE // 4)
@@ -71,27 +75,42 @@ class Pair:
             self.meet()
             np.add(array[span], self.theirs[: array.size][span], out=array[span])
         self.meet()
+        return array
 
-    def copy(self, array: np.ndarray) -> None:
+    def straight(self, array: np.ndarray) -> np.ndarray:
+        """See the module; `array` is the beginning of `mine`."""
+        half, step = array.size // 2, PIECE // 4
+        own = self.rank * half
+        for at in range(own, own + half, step):
+            here = slice(at, min(at + step, own + half))
+            np.add(array[here], self.theirs[here], out=self.result[here])
+            np.copyto(self.their_result[here], self.result[here])
+        self.meet()
+        return self.result[: array.size]
+
+    def copy(self, array: np.ndarray) -> np.ndarray:
         """See the module."""
         np.copyto(self.mine[: array.size], array)
+        return array
 
 
 def measure(pair: Pair, calls: dict[str, Callable], mib: int, rounds: int) -> dict:
     """Median seconds of each call, which take turns; sums are looked at."""
     arrays = {name: np.empty(mib * MIB // 4, np.float32) for name in calls}
+    arrays["straight"] = pair.mine[: mib * MIB // 4]
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             arrays[name].fill(pair.rank + 1)
             pair.meet()
             began = time.perf_counter()
-            call(arrays[name])
+            found = call(arrays[name])
             seconds[name].append(time.perf_counter() - began)
             expected = pair.rank + 1 if name == "copy" else 3
-            if not np.all(arrays[name] == expected):
+            if not np.all(found == expected):
                 raise SystemExit(f"{name}: a wrong sum of {mib} MiB")
-    return {name: statistics.median(found) for name, found in seconds.items()}
+            pair.meet()  # it was looked at before the other writes there again
+    return {name: statistics.median(times) for name, times in seconds.items()}
 
 
 def member(pair: Pair, options: argparse.Namespace, store: str) -> None:
@@ -104,10 +123,16 @@ def member(pair: Pair, options: argparse.Namespace, store: str) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=pair.rank, world_size=2
     )
+
+    def gloo(array: np.ndarray) -> np.ndarray:
+        dist.all_reduce(torch.from_numpy(array))
+        return array
+
     calls = {
-        "gloo": lambda array: dist.all_reduce(torch.from_numpy(array)),
+        "gloo": gloo,
         "redo": pair.redo,
         "undo": pair.undo,
+        "straight": pair.straight,
         "copy": pair.copy,
     }
     for mib in options.sizes:
@@ -123,11 +148,13 @@ def member(pair: Pair, options: argparse.Namespace, store: str) -> None:
 
 def main() -> int:
     """The command; returns its exit code."""
-    parser = argparse.ArgumentParser(description="The floor under shared_reduce.")
+    parser = argparse.ArgumentParser(
+        description="The floor under reductions through memory."
+    )
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
-    memory = [mmap.mmap(-1, max(options.sizes) * MIB) for _ in range(2)]
+    memory = [mmap.mmap(-1, max(options.sizes) * MIB) for _ in range(4)]
     for piece in memory:
         np.frombuffer(piece, np.uint8).fill(0)
     counters = mmap.mmap(-1, 2 * mmap.PAGESIZE)

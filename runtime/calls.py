@@ -5,7 +5,7 @@ sent, says in the descriptor what all members must agree on, and binds the
 algorithm to the caller's array.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,17 +91,11 @@ def all_reduce(
 ) -> Operation:
     """Everybody's array becomes the reduction."""
     checked(array, "all_reduce", writable=True)
-    reduction = Reduction.of(op, array.dtype)
-
-    def write(flat: NDArray) -> NDArray:
-        np.copyto(array.reshape(-1), flat.reshape(-1))
-        return array
-
     shared: dict[str, Any] = {
         "rank": seat.rank,
         "source": array,
-        "reduction": reduction,
-        "commit": write,
+        "reduction": Reduction.of(op, array.dtype),
+        "commit": _into(array),
     }
     facts = facts_of("all_reduce", array, op=op)
     if squeeze is not None:
@@ -155,11 +149,6 @@ def all_reduced(
     chunks, through = bounds(array.size, size), straight(array.nbytes, size)
     own = chunks[seat.rank] if through is StraightReduce else (0, 0)
     target = ARRAYS.empty(array.shape, array.dtype)
-
-    def write(flat: NDArray) -> NDArray:
-        np.copyto(target.reshape(-1), flat)
-        return target
-
     return through(
         seat.peers,
         facts_of("all_reduce", array, op=op) | seat.ring_facts,
@@ -174,7 +163,7 @@ def all_reduced(
         reduction=Reduction.of(op, array.dtype),
         gather=True,
         pool=seat.pool,
-        commit=write,
+        commit=_into(target),
     )
 
 
@@ -373,19 +362,14 @@ def recv(seat: Seat, out: NDArray, src: int, timeout: float) -> Operation:
     """The receiving end of a pair."""
     checked(out, "recv", writable=True)
     check_peer(seat.rank, seat.world_size, src, "receive from")
-    scratch = np.empty_like(out)
-
-    def write() -> NDArray:
-        np.copyto(out, scratch)
-        return out
-
+    scratch, write = np.empty_like(out), _into(out)
     return Exchange(
         [src],
         facts_of("send/recv", out),
         timeout,
         outgoing={},
         room=lambda peer, _: octets(scratch),
-        commit=write,
+        commit=lambda: write(scratch),
         agreed=False,
     )
 
@@ -393,6 +377,16 @@ def recv(seat: Seat, out: NDArray, src: int, timeout: float) -> Operation:
 def barrier(seat: Seat, timeout: float) -> Operation:
     """Nothing but everybody's presence."""
     return Barrier(seat.peers, {"kind": "barrier"}, timeout)
+
+
+def _into(array: NDArray) -> Callable[[NDArray], NDArray]:
+    """What writes a result into `array` and returns that."""
+
+    def write(result: NDArray) -> NDArray:
+        np.copyto(array.reshape(-1), result.reshape(-1))
+        return array
+
+    return write
 
 
 def _eagerly(seat: Seat, array: NDArray, algorithm: str | None, choice: str) -> bool:

@@ -6,10 +6,10 @@ import threading
 import time
 from contextlib import contextmanager
 
-import ml_dtypes
 import numpy as np
 import pytest
 from helpers.member_process import SIZE, contribution
+from helpers.memory_ways import CASES, LARGE, SMALL, draw, ways_of
 from helpers.worlds import endpoints, eventually, member, outcome, together, world
 
 from pcp.errors import CollectiveAborted, PeerLost, RuntimeFault, Timeout
@@ -18,11 +18,6 @@ from pcp.runtime.framing import Frame, Kind
 from pcp.runtime.reduction import bounds, reference
 from pcp.runtime.segments import Segment
 
-LARGE = 700_001
-"""Elements of float32: copied in pieces, while the others do the same."""
-SMALL = 100_003
-"""So few are copied before anybody is told."""
-
 
 def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
@@ -30,10 +25,6 @@ def slow(*values):
 
 def commons(comm):
     return comm._seat.commons
-
-
-def draw(rank: int, count: int, dtype=np.float32) -> np.ndarray:
-    return (9 * np.random.default_rng(rank).standard_normal(count)).astype(dtype)
 
 
 def warm(comms, count: int = LARGE) -> None:
@@ -72,34 +63,13 @@ def test_nobody_waits_while_another_member_commits(monkeypatch) -> None:
 @pytest.fixture
 def ways(monkeypatch) -> list[str]:
     """How each operation went, as it ends."""
-    seen: list[str] = []
-    plain = shared_reduce.SharedReduce.release
-
-    def release(self) -> None:
-        seen.append(self._through)
-        plain(self)
-
-    monkeypatch.setattr(shared_reduce.SharedReduce, "release", release)
-    return seen
+    return ways_of(monkeypatch, shared_reduce.SharedReduce)
 
 
 @pytest.mark.parametrize("size", [2, 3, pytest.param(5, marks=pytest.mark.slow)])
 def test_the_bits_are_those_of_the_ring(size: int, ways) -> None:
-    cases = [
-        ("sum", np.float32, LARGE),
-        ("mean", np.float64, 40_001),
-        ("max", ml_dtypes.bfloat16, 300_007),
-        ("mean", ml_dtypes.bfloat16, 600_000),
-        ("sum", np.float16, 66_000),
-        ("sum", np.int8, 70_000),
-        ("sum", np.bool_, 65_537),
-        ("prod", np.complex64, 20_000),
-        ("min", np.float32, 1 << 14),
-        ("mean", np.float16, 262_145),
-        ("sum", np.float32, 131_072),
-    ]
     with warmed(size) as comms:
-        for op, dtype, count in cases:
+        for op, dtype, count in CASES:
             arrays = [draw(r, count, dtype) for r in range(size)]
             ways.clear()
             outs = together(

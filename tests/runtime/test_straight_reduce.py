@@ -5,10 +5,10 @@ import signal
 import threading
 from contextlib import contextmanager
 
-import ml_dtypes
 import numpy as np
 import pytest
 from helpers.member_process import SIZE, contribution
+from helpers.memory_ways import CASES, LARGE, SMALL, draw, ways_of
 from helpers.worlds import endpoints, eventually, member, outcome, together, world
 
 from pcp.errors import CollectiveAborted, PeerLost, RuntimeFault
@@ -16,15 +16,6 @@ from pcp.runtime import calls, straight_reduce
 from pcp.runtime.framing import Frame, Kind
 from pcp.runtime.reduction import reference
 from pcp.runtime.shared_arrays import SharedArrays
-
-LARGE = 700_001
-"""Elements of float32: reduced by chunks."""
-SMALL = 100_003
-"""Every member reduces so few itself."""
-
-
-def draw(rank: int, count: int, dtype=np.float32) -> np.ndarray:
-    return (9 * np.random.default_rng(rank).standard_normal(count)).astype(dtype)
 
 
 @pytest.fixture(autouse=True)
@@ -64,36 +55,14 @@ def warmed(size: int, count: int = LARGE):
 @pytest.fixture
 def ways(monkeypatch) -> list[str]:
     """How each operation went, as it ends."""
-    seen: list[str] = []
-    plain = straight_reduce.StraightReduce.release
-
-    def release(self) -> None:
-        seen.append(self._through)
-        plain(self)
-
-    monkeypatch.setattr(straight_reduce.StraightReduce, "release", release)
-    return seen
+    return ways_of(monkeypatch, straight_reduce.StraightReduce)
 
 
 @pytest.mark.parametrize("kept", [np.array, shared])
 @pytest.mark.parametrize("size", [2, 3, pytest.param(5, marks=pytest.mark.slow)])
 def test_the_bits_are_those_of_the_ring(size: int, kept, ways) -> None:
-    cases = [
-        ("sum", np.float32, LARGE),
-        ("sum", np.float32, 3_000_017),
-        ("mean", np.float64, 40_001),
-        ("max", ml_dtypes.bfloat16, 300_007),
-        ("mean", ml_dtypes.bfloat16, 600_000),
-        ("sum", np.float16, 66_000),
-        ("sum", np.int8, 70_000),
-        ("sum", np.bool_, 65_537),
-        ("prod", np.complex64, 20_000),
-        ("min", np.float32, 1 << 14),
-        ("mean", np.float16, 262_145),
-        ("sum", np.float32, 131_072),
-    ]
     with warmed(size) as comms:
-        for op, dtype, count in cases:
+        for op, dtype, count in CASES:
             arrays = [draw(r, count, dtype) for r in range(size)]
             given = [kept(array) for array in arrays]
             ways.clear()
