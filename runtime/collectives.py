@@ -126,14 +126,15 @@ class Ring(Operation):
         self.bulk = source.nbytes
         self._dtype = source.dtype
         self._steps = (2 if gather else 1) * (self._size - 1)
-        largest = max(stop - start for start, stop in chunks)
-        wide = reduction.accumulator
-        self._step = max(1, segment_bytes(largest * wide.itemsize) // wide.itemsize)
-        self._expected = self._incoming()
-        self._now = next(self._expected, None)
+        self._expected: Iterator[tuple[int, int, int]] = iter(())
+        self._now: tuple[int, int, int] | None = None
 
     def begin(self) -> None:
         count, wide = self._source.size, self._reduction.accumulator
+        largest = max(stop - start for start, stop in self._chunks)
+        self._step = max(1, segment_bytes(largest * wide.itemsize) // wide.itemsize)
+        self._expected = self._incoming()
+        self._now = next(self._expected, None)
         self._source = self._reduction.widen(self._source)
         self._out = self._loan.take(count, self._dtype)
         same = wide == self._dtype

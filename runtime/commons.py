@@ -5,11 +5,11 @@ so when it opens the operation; the others map it and read. So that all members
 decide alike whether an operation goes through memory, each also says whether it
 has ever reached the memory of everybody, and they go by what everybody said:
 
-    "memory": {"id": 3, "pid": ..., "fd": ..., "nonce": ...,   where this one is
-               "maps": true,              I have reached a segment of every member
-               "done": [[tag, seq], ...], operations whose segments I read no more;
-                                          said again if the operation fails
-               "live": [1, 3]}            what I may offer again; forget the others
+    {"id": 3, "pid": ..., "fd": ..., "nonce": ...,   where this one is
+     "maps": true,              I have reached a segment of every member
+     "done": [[tag, seq], ...], operations whose segments I read no more;
+                                said again if the operation fails
+     "live": [1, 3]}            what I may offer again; forget the others
 
 A segment is lent again when its operation has ended here and everybody is done
 with it. That comes with their next openings, so that no frame is sent for it, and

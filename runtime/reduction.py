@@ -114,6 +114,8 @@ class Reduction:
 
     def finish(self, total: NDArray, members: int, out: NDArray) -> None:
         """The result of `members` contributions, rounded into `out`."""
+        if out is total and self.op != "mean":
+            return
         with np.errstate(all="ignore"):
             if self.op == "mean":
                 np.divide(total, total.dtype.type(members), out=total)

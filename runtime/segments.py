@@ -41,6 +41,8 @@ class Segment:
         self._words = whole[:HEAD_BYTES].view(np.uint64)
         self.octets: NDArray[np.uint8] = whole[HEAD_BYTES:]
         """All of it behind the head; it stays mapped while somebody has a view."""
+        self.address = address(self.octets)
+        """Where that begins in this process."""
         self._descriptor = descriptor
         self._closing = None
         if descriptor is not None:
@@ -127,6 +129,11 @@ class Segment:
         """No longer offer it; it is unmapped with the last view of it."""
         self.withdraw()
         self.octets, self._words = self.octets[:0].copy(), self._words.copy()
+
+
+def address(array: NDArray) -> int:
+    """Where an array's elements begin in this process."""
+    return array.__array_interface__["data"][0]
 
 
 def _populate(memory: mmap.mmap) -> None:

@@ -22,13 +22,12 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import NamedTuple, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from pcp.runtime.segments import Segment
+from pcp.runtime.segments import Segment, address
 
 SMALLEST = 64 << 10
 """Below this many bytes an array is an ordinary one."""
@@ -39,8 +38,17 @@ _SPARE = 4
 """Memory may be so many times as large as the array that it is used for."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Offer(NamedTuple):
+    """What lets another process of this machine find an array."""
+
+    number: int
+    at: int
+    pid: int
+    fd: int
+    nonce: bytes
+
+
+class Place(NamedTuple):
     """Where an array lies: `offset` bytes into the memory with this number."""
 
     number: int
@@ -48,9 +56,11 @@ class Place:
     offset: int
 
     @property
-    def offer(self) -> dict[str, Any]:
-        """What lets another process of this machine find it."""
-        return {"id": self.number, "at": self.offset, **self.segment.offer}
+    def offer(self) -> Offer:
+        """For another process to find it."""
+        said = self.segment.offer
+        nonce = bytes.fromhex(said["nonce"])
+        return Offer(self.number, self.offset, said["pid"], said["fd"], nonce)
 
 
 class SharedArrays:
@@ -93,11 +103,10 @@ class SharedArrays:
 
     def place(self, array: NDArray) -> Place | None:
         """Where a C-contiguous array lies, if in memory of this kind."""
-        start = _address(array)
+        start = address(array)
         for number, segment in self._used.copy().items():
-            whole = segment.octets
-            if 0 <= start - _address(whole) <= whole.nbytes - array.nbytes:
-                return Place(number, segment, start - _address(whole))
+            if 0 <= start - segment.address <= segment.nbytes - array.nbytes:
+                return Place(number, segment, start - segment.address)
         return None
 
     @property
@@ -178,18 +187,17 @@ class Reach:
             del known[number]
 
     def map(
-        self, peer: int, offer: dict[str, Any], nbytes: int, *, writable: bool = False
+        self, peer: int, offer: Offer, nbytes: int, *, writable: bool = False
     ) -> Segment | None:
         """The memory in which a peer offers so many bytes; None if out of reach."""
-        least = offer["at"] + nbytes
-        known = self._known.get(peer, {}).get(offer["id"])
-        if known is None or known.nonce != offer.get("nonce"):
-            known = None
-        if known is None or writable > known.writable:
-            known = Segment.map(offer, least, writable=writable)
+        least, nonce = offer.at + nbytes, offer.nonce.hex()
+        known = self._known.get(peer, {}).get(offer.number)
+        if known is None or known.nonce != nonce or writable > known.writable:
+            said = {"pid": offer.pid, "fd": offer.fd, "nonce": nonce}
+            known = Segment.map(said, least, writable=writable)
         if known is None or known.nbytes < least:
             return None
-        self._known.setdefault(peer, {})[offer["id"]] = known
+        self._known.setdefault(peer, {})[offer.number] = known
         return known
 
     def close(self) -> None:
@@ -198,13 +206,10 @@ class Reach:
 
 
 def _lengths(shape: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ...]:
-    if isinstance(shape, SupportsIndex):
+    # A tuple first: to ask for a protocol takes longer than all else here.
+    if not isinstance(shape, tuple) and isinstance(shape, SupportsIndex):
         return (operator.index(shape),)
-    return tuple(operator.index(length) for length in shape)
-
-
-def _address(array: NDArray) -> int:
-    return array.__array_interface__["data"][0]
+    return tuple(map(operator.index, shape))
 
 
 ARRAYS = SharedArrays()

@@ -21,10 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pcp.runtime.framing import Header
+from pcp.runtime.framing import Header, json_payload, parse_json
 from pcp.runtime.segments import Segment
 from pcp.runtime.through_memory import COPIED, REDUCED, WORD, ThroughMemory
 
+IN_PLACE = b"p"
+"""The letter of this way through memory."""
 PIECE_BYTES = 2 << 20
 """Copied, and then told to who reduces it, at a time."""
 AT_ONCE_BYTES = 1 << 20
@@ -36,6 +38,8 @@ SMALL_BYTES = 2 << 20
 class SharedReduce(ThroughMemory):
     """See the module. `target` becomes the result and is the operation's value; without
     it `commit` gets a flat array of which the own chunk is valid."""
+
+    way = IN_PLACE
 
     def __init__(self, *args: Any, target: NDArray | None, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -56,16 +60,18 @@ class SharedReduce(ThroughMemory):
         if self._ready:
             self._copy_before()
 
-    def _offer(self) -> dict[str, Any]:
+    def _offer(self) -> tuple[bool, bytes]:
         self._mine, said = self._commons.lend((self.tag, self.seq), self._plain.nbytes)
-        return said
+        return said["maps"], json_payload(said)
 
-    def _map(self, peer: int, said: dict[str, Any]) -> None:
-        segment = self._commons.meet(peer, said, self._plain.nbytes)
+    def _map(self, peer: int, said: memoryview) -> bool:
+        facts = parse_json(said)
+        segment = self._commons.meet(peer, facts, self._plain.nbytes)
         if segment is not None:
             self._theirs[peer] = segment
-        elif said.get("id") is not None:
+        elif facts.get("id") is not None:
             self._unreachable = True
+        return facts.get("maps") is True
 
     def _unmapped(self) -> set[int]:
         return set(self.peers) - set(self._theirs)
@@ -195,7 +201,7 @@ class SharedReduce(ThroughMemory):
 
     def release(self) -> None:
         super().release()
-        if "memory" not in self.descriptor:
+        if not self._word:
             return
         key = (self.tag, self.seq)
         if self.committed:

@@ -26,22 +26,24 @@ chunk, which nobody else reads.
 """
 
 import itertools
+import struct
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import CollectiveAborted, ProtocolError
-from pcp.runtime.framing import Header
+from pcp.runtime.framing import Header, parse_json
 from pcp.runtime.segments import Segment
-from pcp.runtime.shared_arrays import ARRAYS, Reach
-from pcp.runtime.shared_reduce import is_small
+from pcp.runtime.shared_arrays import ARRAYS, Offer, Reach
+from pcp.runtime.shared_reduce import IN_PLACE, is_small
 from pcp.runtime.through_memory import REDUCED, WORD, ThroughMemory
 
 TURN_BYTES = 4 << 20
 """Reduced in one turn of the loop, which serves others in between."""
+_HEAD, _OFFERS = struct.Struct(">?H"), struct.Struct(">QQII16s QQII16s Q")
 _TOKENS = itertools.count(1)
 _FENCE = threading.Lock()
 """What was read before it is taken was read before what is read after it."""
@@ -50,7 +52,7 @@ _FENCE = threading.Lock()
 class StraightReduce(ThroughMemory):
     """`visible` is what the others read of the source; `target` becomes the result."""
 
-    way = "straight"
+    way = b"s"
 
     def __init__(
         self,
@@ -72,36 +74,37 @@ class StraightReduce(ThroughMemory):
 
     # The arrays.
 
-    def _offer(self) -> dict[str, Any]:
+    def _offer(self) -> tuple[bool, bytes]:
         """Without `visible` the operation is one that only maps what will be used."""
-        said: dict[str, Any] = {"maps": False, "live": ARRAYS.live}
         seen = self._target if self._visible is None else self._visible
         array, result = ARRAYS.place(seen), ARRAYS.place(self._target)
         if array is None or result is None:
-            return said
+            return False, _Word(False, ARRAYS.live).packed()
         self._offered = result.segment
         token = self._offered.token = next(_TOKENS)
-        said |= {"array": array.offer, "result": {"token": token, **result.offer}}
-        said["maps"] = self._visible is not None
-        return said
+        ready = self._visible is not None
+        word = _Word(ready, ARRAYS.live, array.offer, result.offer, token)
+        return ready, word.packed()
 
-    def _other_way(self, peer: int, said: dict[str, Any]) -> None:
-        self._commons.heed(peer, said)
+    def _other_way(self, peer: int, way: bytes, said: memoryview) -> None:
+        if way == IN_PLACE:
+            self._commons.heed(peer, parse_json(said))
 
-    def _map(self, peer: int, said: dict[str, Any]) -> None:
+    def _map(self, peer: int, said: memoryview) -> bool:
         reach, nbytes = self._commons.arrays, self._plain.nbytes
-        live, array, result = _parsed(said)
-        reach.keep(peer, live)
-        if array is None or result is None:
-            return
-        theirs = reach.map(peer, array, nbytes)
-        room = reach.map(peer, result, nbytes, writable=True)
+        word = _Word.parsed(said)
+        reach.keep(peer, set(word.live))
+        if word.array is None or word.result is None:
+            return word.ready
+        theirs = reach.map(peer, word.array, nbytes)
+        room = reach.map(peer, word.result, nbytes, writable=True)
         if theirs is None or room is None:
             self._unreachable = True
-            return
-        self._theirs[peer] = _bytes(theirs, array, nbytes).view(self._dtype)
-        self._results[peer] = _bytes(room, result, nbytes)
-        self._tokens[peer] = room, result["token"]
+            return word.ready
+        self._theirs[peer] = _bytes(theirs, word.array, nbytes).view(self._dtype)
+        self._results[peer] = _bytes(room, word.result, nbytes)
+        self._tokens[peer] = room, word.token
+        return word.ready
 
     def _unmapped(self) -> set[int]:
         return set(self.peers) - set(self._theirs)
@@ -207,24 +210,45 @@ class StraightEager(StraightReduce):
         return self._reduced == self._plain.size
 
 
-def _parsed(
-    said: dict[str, Any],
-) -> tuple[set[int], dict[str, Any] | None, dict[str, Any] | None]:
-    """Live numbers, array and result in a peer's opening."""
-    live, array, result = (said.get(key) for key in ("live", "array", "result"))
-    right = isinstance(live, list) and all(type(n) is int for n in live)
-    for offer, words in (array, ("id", "at")), (result, ("id", "at", "token")):
-        if offer is not None:
-            right &= isinstance(offer, dict) and all(
-                type(offer.get(word)) is int and offer[word] >= 0 for word in words
-            )
-    if not right or not isinstance(live, list):
-        raise ProtocolError("an OPEN frame with nonsense about memory")
-    return set(live), array, result
+class _Word(NamedTuple):
+    """What a member says in its opening: whether it is for memory, which numbers it may
+    offer again, and where its array and its result are, under which token."""
+
+    ready: bool
+    live: Sequence[int]
+    array: Offer | None = None
+    result: Offer | None = None
+    token: int = 0
+
+    def packed(self) -> bytes:
+        """As it travels."""
+        head = _HEAD.pack(self.ready, len(self.live))
+        head += struct.pack(f">{len(self.live)}Q", *self.live)
+        if self.array is None or self.result is None:
+            return head
+        return head + _OFFERS.pack(*self.array, *self.result, self.token)
+
+    @classmethod
+    def parsed(cls, said: memoryview) -> "_Word":
+        """What a peer said; ProtocolError for nonsense."""
+        try:
+            ready, count = _HEAD.unpack_from(said)
+            live = struct.unpack_from(f">{count}Q", said, _HEAD.size)
+            offers = said[_HEAD.size + 8 * count :]
+            if not offers:
+                return cls(ready, live)
+            words = _OFFERS.unpack(offers)
+        except struct.error as error:
+            raise ProtocolError(
+                f"an OPEN frame with nonsense about memory: {error}"
+            ) from None
+        fields = len(Offer._fields)
+        array, result = Offer(*words[:fields]), Offer(*words[fields:-1])
+        return cls(ready, live, array, result, words[-1])
 
 
-def _bytes(segment: Segment, offer: dict[str, Any], nbytes: int) -> NDArray[np.uint8]:
-    return segment.octets[offer["at"] : offer["at"] + nbytes]
+def _bytes(segment: Segment, offer: Offer, nbytes: int) -> NDArray[np.uint8]:
+    return segment.octets[offer.at : offer.at + nbytes]
 
 
 def visible(

@@ -1,10 +1,10 @@
 """A large reduction that goes through memory if all members can, or along the ring.
 
-Which of the two follows from what all members say in their openings, which all of them
-read: if one of them has no memory to offer, or has never reached that of everybody,
-all go along the ring. So the first operation of a group does, and maps what the others
-offer on the way. A member that cannot map it says nothing about memory from then on,
-and after that nobody does.
+Which of the two follows from what all members say in their openings, behind the
+descriptor, which all of them read: if one of them has no memory to offer, or has never
+reached that of everybody, all go along the ring. So the first operation of a group
+does, and maps what the others offer on the way. A member that cannot map it says
+nothing about memory from then on, and after that nobody does.
 
 What is not checksummed here never leaves the memory of this machine, which the
 kernel and the memory's own parity look after as after any other array.
@@ -38,32 +38,38 @@ class ThroughMemory(Ring):
 
     def __init__(self, *args: Any, commons: Commons, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.free = frozenset({"memory"})
         self._commons = commons
         self._plain = self._source
         self._through: str | None = None
         self._ready = False
+        """Whether this member is for memory."""
+        self._word = b""
+        """What it says of its own, if anything."""
         self._unreachable = False
         """Whether memory that was offered could not be mapped."""
 
     # What subclasses say.
 
-    way: str | None = None
-    """What is said of the memory. Members that want to go other ways meet on the ring:
-    who wants a new array (`straight_reduce`) and who does not (`shared_reduce`)."""
+    way: bytes
+    """The letter before what is said. Members that want to go other ways meet on the
+    ring: who wants a new array (`straight_reduce`) and who does not
+    (`shared_reduce`)."""
 
-    def _offer(self) -> dict[str, Any]:
-        """What to say of this member's memory; `maps`: whether it is for it."""
+    def _offer(self) -> tuple[bool, bytes]:
+        """Whether this member is for memory, and what to say of its own."""
         raise NotImplementedError
 
     def _start(self) -> None:
         """This member is for it: what can be done before the others have opened."""
 
-    def _map(self, peer: int, said: dict[str, Any]) -> None:
-        """Map what a peer offers, as far as it can be; ProtocolError for nonsense."""
+    def _map(self, peer: int, said: memoryview) -> bool:
+        """Map what a peer offers, as far as it can be; whether that one is for memory.
+
+        ProtocolError for nonsense.
+        """
         raise NotImplementedError
 
-    def _other_way(self, peer: int, said: dict[str, Any]) -> None:
+    def _other_way(self, peer: int, way: bytes, said: memoryview) -> None:
         """What a peer says that goes another way may concern this member, too."""
 
     def _unmapped(self) -> set[int]:
@@ -84,10 +90,11 @@ class ThroughMemory(Ring):
         if not self._commons.possible:
             self._through = "ring"
             return
-        said = self.descriptor["memory"] = self._offer()
-        if self.way is not None:
-            said["way"] = self.way
-        self._ready = said["maps"]
+        self._ready, said = self._offer()
+        self._word = self.way + said
+
+    def eager(self, peer: int) -> bytes:
+        return self._word
 
     def begin(self) -> None:
         if self._through == "ring":
@@ -98,21 +105,16 @@ class ThroughMemory(Ring):
             self._start()
 
     def accept(self, peer: int, payload: memoryview) -> None:
-        if "memory" not in self.descriptor:
+        if not self._word:
             return
-        said = self.opened[peer].get("memory")
-        if said is None:
+        way, said = bytes(payload[:1]), payload[1:]
+        if not way:
             self._commons.refused()
             self._go_along_the_ring()
-            return
-        if not isinstance(said, dict):
-            raise ProtocolError("an OPEN frame with nonsense about memory")
-        if said.get("way") != self.way:
-            self._other_way(peer, said)
+        elif way != self.way:
+            self._other_way(peer, way, said)
             self._go_along_the_ring()
-            return
-        self._map(peer, said)
-        if said.get("maps") is not True:
+        elif not self._map(peer, said):
             self._go_along_the_ring()
         elif len(self.opened) == len(self.peers) and self._through is None:
             self._go_through_memory()

@@ -14,6 +14,7 @@ from pcp.runtime import shared_empty as exported
 from pcp.runtime.shared_arrays import (
     MOST,
     SMALLEST,
+    Offer,
     Reach,
     SharedArrays,
     shared_empty,
@@ -153,10 +154,10 @@ def test_a_forked_process_has_memory_of_its_own() -> None:
 # --- others' arrays ---
 
 
-def offered(reach: Reach, peer: int, offer: dict, nbytes: int, **how: bool):
+def offered(reach: Reach, peer: int, offer: Offer, nbytes: int, **how: bool):
     """The bytes of an offer, as a reader has them."""
     segment = reach.map(peer, offer, nbytes, **how)
-    return None if segment is None else segment.octets[offer["at"] :][:nbytes]
+    return None if segment is None else segment.octets[offer.at :][:nbytes]
 
 
 def test_what_is_mapped_is_the_same_memory(arrays) -> None:
@@ -187,19 +188,19 @@ def test_once_mapped_is_enough_until_it_is_offered_no_more(arrays) -> None:
     reach, array = Reach(), arrays.empty(COUNT)
     offer = arrays.place(array).offer
     first = reach.map(1, offer, array.nbytes, writable=True)
-    assert reach.map(1, offer | {"fd": -1}, array.nbytes) is first
+    assert reach.map(1, offer._replace(fd=1 << 30), array.nbytes) is first
     reach.keep(1, set())
-    assert reach.map(1, offer | {"fd": -1}, array.nbytes) is None
+    assert reach.map(1, offer._replace(fd=1 << 30), array.nbytes) is None
     assert reach.reached([1]), "it was before"
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"at": 1 << 70}, {"at": 4096}, {"nonce": "0"}, {"pid": 1 << 30}]
+    "wrong", [{"at": 1 << 63}, {"at": 4096}, {"nonce": b"0"}, {"pid": 1 << 30}]
 )
 def test_what_is_not_there_is_out_of_reach(arrays, wrong) -> None:
     array = arrays.empty(COUNT)
     offer, nbytes = arrays.place(array).offer, arrays.place(array).segment.nbytes
-    assert Reach().map(1, offer | wrong, nbytes) is None
+    assert Reach().map(1, offer._replace(**wrong), nbytes) is None
     reach = Reach()
     assert reach.map(1, offer, nbytes) is not None
-    assert reach.map(1, offer | wrong, nbytes) is None or "pid" in wrong
+    assert reach.map(1, offer._replace(**wrong), nbytes) is None or "pid" in wrong

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import struct
 import threading
 from contextlib import contextmanager
 
@@ -240,35 +241,32 @@ def test_memory_that_is_suddenly_out_of_reach_aborts_on_all(monkeypatch) -> None
         assert [out.tobytes() == wanted for out in outs] == [True] * 2
 
 
-OFFER = {"id": 0, "at": 0, "pid": 1, "fd": 1, "nonce": "", "token": 1}
+_LIVE = struct.pack(">?H1Q", True, 1, 0)
+_OFFER = struct.pack(">QQII16s", 0, 0, 1, 1, bytes(16))
+_FAR = struct.pack(">QQII16s", 0, 1 << 63, (1 << 32) - 1, 1, bytes(16))
 
 
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        (7, PeerLost),
-        ({"maps": True}, PeerLost),
-        ({"maps": True, "live": ["x"]}, PeerLost),
-        ({"live": [], "array": OFFER | {"at": -1}, "result": OFFER}, PeerLost),
-        ({"live": [], "array": "id", "result": OFFER}, PeerLost),
-        ({"live": [], "array": {}, "result": OFFER}, PeerLost),
-        ({"live": [], "array": 0, "result": ""}, PeerLost),
-        ({"live": [], "array": OFFER, "result": OFFER | {"token": None}}, PeerLost),
-        (
-            {"maps": True, "live": [], "array": OFFER | {"at": 1 << 80}}
-            | {"result": OFFER | {"pid": -1}},
-            CollectiveAborted,
-        ),
-        ({"maps": True, "live": []}, CollectiveAborted),
-        ({"maps": True, "live": [], "way": "back"}, PeerLost),
+        (b"s", PeerLost),
+        (b"s\1", PeerLost),
+        (b"s\1\xff\xff" + bytes(80), PeerLost),
+        (b"s" + _LIVE + b"?", PeerLost),
+        (b"s" + _LIVE + _OFFER, PeerLost),
+        (b"s" + _LIVE + 2 * _OFFER, PeerLost),
+        (b"s" + _LIVE + 2 * _OFFER + bytes(9), PeerLost),
+        (b"s" + _LIVE + _OFFER + _FAR + bytes(8), CollectiveAborted),
+        (b"s" + _LIVE, CollectiveAborted),
+        (b"p" + _LIVE, PeerLost),
+        (b"p{}", PeerLost),
     ],
 )
 def test_nonsense_in_an_opening_ends_no_more_than_its_sender(said, error) -> None:
     with warmed(2) as comms:
         facts = {"kind": "all_reduce", "dtype": "float32", "shape": [LARGE]}
-        said = {"way": "straight"} | said if isinstance(said, dict) else said
-        opening = json.dumps(facts | {"op": "sum", "memory": said}).encode()
-        payload = len(opening).to_bytes(4, "big") + opening
+        opening = json.dumps(facts | {"op": "sum"}).encode()
+        payload = len(opening).to_bytes(4, "big") + opening + said
         group, seq = comms[1]._group, comms[0]._group._posted[0]
         pending = comms[0].all_reduced_async(draw(0, LARGE), timeout=5)
         frame = Frame(Kind.OPEN, seq=seq, payload=payload)
