@@ -96,8 +96,11 @@ class Pair:
 
 def measure(pair: Pair, calls: dict[str, Callable], mib: int, rounds: int) -> dict:
     """Median seconds of each call, which take turns; sums are looked at."""
-    arrays = {name: np.empty(mib * MIB // 4, np.float32) for name in calls}
-    arrays["straight"] = pair.mine[: mib * MIB // 4]
+    count = mib * MIB // 4
+    arrays = {
+        name: pair.mine[:count] if name == "straight" else np.empty(count, np.float32)
+        for name in calls
+    }
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():

@@ -29,8 +29,9 @@ import numpy as np
 from pcp.errors import ProtocolError
 
 MAGIC = b"pcpR"
-VERSION = 2
-"""2: data may come before its receiver has opened the operation."""
+VERSION = 3
+"""2: data may come before its receiver has opened the operation. 3: what members say of
+their memory stands behind the descriptor."""
 MAX_PAYLOAD = 4 << 20
 MAX_TEXT = 16 << 10
 _LAYOUT = struct.Struct(">4sBBHQQIIQII")
@@ -184,18 +185,18 @@ def verify_payload(header: Header, payload: memoryview | bytes) -> None:
 
 
 def json_payload(values: dict[str, Any]) -> bytes:
-    """`values` as the payload of a HELLO or WELCOME frame."""
+    """`values` as they travel in frames, but for the descriptors of operations."""
     return json.dumps(values, separators=(",", ":")).encode()
 
 
 def parse_json(payload: memoryview | bytes) -> dict[str, Any]:
-    """The dictionary in a HELLO or WELCOME frame, or ProtocolError."""
+    """The dictionary that was written like this, or ProtocolError."""
     try:
         values = json.loads(bytes(payload))
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"a handshake that is not JSON: {error}") from None
+        raise ProtocolError(f"a frame that is not JSON: {error}") from None
     if not isinstance(values, dict):
-        raise ProtocolError("a handshake that is not a JSON object")
+        raise ProtocolError("a frame that is not a JSON object")
     return values
 
 

@@ -146,6 +146,8 @@ class Operation:
     bulk = 0
     """How many bytes, about, it goes through at a time; 0 for few."""
     free: frozenset[str] = frozenset()
+    eager_data = True
+    """Whether what travels with the OPEN frames is the caller's data, and counts."""
 
     def __init__(
         self, peers: Iterable[int], descriptor: dict[str, Any], timeout: float
@@ -262,7 +264,7 @@ class Operation:
             return
         self.opened[peer] = theirs
         self.group.caught_up(peer, self._ahead.pop(peer, 0))
-        self._joined(peer, len(eager))
+        self._joined(peer, len(eager) if self.eager_data else 0)
         self.accept(peer, eager)
         for frame in self._held.pop(peer, ()):
             self.group.send(peer, frame)
@@ -420,7 +422,7 @@ class Operation:
 
     def _opening(self, peer: int) -> bytes:
         eager = self.eager(peer)
-        self.timing.sent += len(eager)
+        self.timing.sent += len(eager) if self.eager_data else 0
         return opening(self._said, eager)
 
     def _progress(self) -> None:

@@ -63,6 +63,13 @@ class Place(NamedTuple):
         return Offer(self.number, self.offset, said["pid"], said["fd"], nonce)
 
 
+class _Watch(weakref.ref):
+    """Calls back when the last view of the array with this number is gone."""
+
+    __slots__ = ("number",)
+    number: int
+
+
 class SharedArrays:
     """The arrays of one process; safe to use from several threads."""
 
@@ -75,6 +82,7 @@ class SharedArrays:
     def forget(self) -> None:
         """Have none: those there are belong to the process that forked this one."""
         self._used: dict[int, Segment] = {}
+        self._watched: dict[int, _Watch] = {}
         self._free: dict[int, Segment] = {}
         self._spoilt: set[int] = set()
         self._lock = threading.Lock()
@@ -98,7 +106,8 @@ class SharedArrays:
         number, segment = found
         # All views of it refer to this one, and none to the array that the segment has.
         whole = np.frombuffer(segment.octets.data, np.uint8)
-        weakref.finalize(whole, self._back, number, segment).atexit = False
+        watch = self._watched[number] = _Watch(whole, self._back)
+        watch.number = number
         return whole[:nbytes].view(kind).reshape(lengths)
 
     def place(self, array: NDArray) -> Place | None:
@@ -150,10 +159,11 @@ class SharedArrays:
         self._used[number] = segment
         return number, segment
 
-    def _back(self, number: int, segment: Segment) -> None:
+    def _back(self, watch: _Watch) -> None:
         """The last view is gone. Takes no lock: no step of it can be split."""
-        if self._used.pop(number, None) is not segment:
-            return  # another process' array, before it was forked
+        number = watch.number
+        del self._watched[number]
+        segment = self._used.pop(number)
         if number in self._spoilt:
             self._spoilt.discard(number)
             segment.close()

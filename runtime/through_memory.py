@@ -36,6 +36,8 @@ DEATH_SECONDS = 0.5
 class ThroughMemory(Ring):
     """Decides; subclasses reduce."""
 
+    eager_data = False
+
     def __init__(self, *args: Any, commons: Commons, **more: Any) -> None:
         super().__init__(*args, **more)
         self._commons = commons

@@ -58,6 +58,7 @@ from pcp.training.recovery import Recovery
 from pcp.training.rounds import Rounds
 from pcp.training.run_folder import SECRETS, RunFolder
 from pcp.training.saving import Saver
+from pcp.training.standstill import Standstill
 from pcp.training.status import status_of
 from pcp.training.validation import Validation
 
@@ -97,7 +98,8 @@ class Shepherd:
         self._artifacts = Artifacts(compile_for, experiment)
         self.wanted = workers or experiment.workers
         self._started = self.ledger.progress.committed > 0
-        self._born = self._beat = self._turned = self._judges_from = clock()
+        self._born = self._beat = clock()
+        self._standstill = Standstill(experiment.heartbeat_limit_seconds)
         self._held_since: float | None = None
         # pyright reads this file under two names, one for each side of the link.
         self.rounds = Rounds(self)  # pyright: ignore[reportArgumentType]
@@ -310,13 +312,8 @@ class Shepherd:
             self.observer.status(self.status())
             self._check()
         limit = self.experiment.heartbeat_limit_seconds
-        # Who stood still (a frozen process, a machine that slept) has yet to read what
-        # the others said meanwhile: it listens before it takes time for their silence.
-        if now - self._turned > limit / 2:
-            self._judges_from = now + limit / 2
-        self._turned = now
-        if now < self._judges_from:
-            return
+        if not self._standstill.over(now):
+            return  # it has yet to hear who is there, and how far they are
         for member in list(self.roster):
             if now - member.seen > limit:
                 self.drop(member, f"silent for {now - member.seen:.1f} s")
