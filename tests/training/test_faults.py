@@ -111,6 +111,24 @@ def test_a_shepherd_that_stood_still_takes_nobody_for_dead(tmp_path, monkeypatch
     assert not any("left" in line for line in watcher.lines)
 
 
+@pytest.mark.slow
+def test_a_shepherd_that_is_stopped_and_goes_on_drops_nobody(tmp_path, processes):
+    """What the test above does to its clock, by SIGSTOP."""
+    keys = {"outer_loop_steps": 400, "heartbeat_limit_seconds": 1.0}
+    port = free_port()
+    shepherd = processes.start(SHEPHERD, tmp_path, port, 2, json.dumps(keys))
+    for name in ("a", "b"):
+        processes.start(WORKER, name, port, 0.03)
+    shepherd.wait_for("round 3")
+    for _ in range(6):
+        shepherd.signal(signal.SIGSTOP)
+        time.sleep(2.5)
+        shepherd.signal(signal.SIGCONT)
+        time.sleep(2)
+    assert shepherd.popen.poll() is None
+    assert "left" not in shepherd.text
+
+
 def test_all_workers_may_die(tmp_path, processes):
     exp = experiment(
         tmp_path, outer_loop_steps=10, checkpoint_every=3, heartbeat_limit_seconds=1.5
