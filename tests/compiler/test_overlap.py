@@ -48,7 +48,10 @@ SUMS = 3
 
 
 class SlowGroup:
-    """Answers a sum once `ahead` later ones, or the last, or no more have come."""
+    """Answers a sum once `ahead` later ones, or the last, or no more have come.
+
+    Sums are numbered as in the program: those under way may come here in any order.
+    """
 
     world_size, rank = 2, 0
 
@@ -71,8 +74,9 @@ class SlowGroup:
         """The sum over two members that hold the same."""
         assert compression is None
         pending = Pending()
+        number = int(tag.rpartition("_")[2])
         with self._came:
-            number, self._count = self._count, self._count + 1
+            self._count += 1
             self.events.append(f"begin {number}")
             self._came.notify_all()
 
