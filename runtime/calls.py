@@ -148,7 +148,7 @@ def all_reduced(
         return all_reduce(seat, taken, op, timeout, squeeze, algorithm)
     chunks, through = bounds(array.size, size), straight(array.nbytes, size)
     own = chunks[seat.rank] if through is StraightReduce else (0, 0)
-    target = ARRAYS.empty(array.shape, array.dtype)
+    target, room = ARRAYS.placed(array.shape, array.dtype)
     return through(
         seat.peers,
         facts_of("all_reduce", array, op=op) | seat.ring_facts,
@@ -156,6 +156,7 @@ def all_reduced(
         commons=commons,
         visible=visible(array, own, commons.arrays, seat.peers),
         target=target,
+        room=room,
         rank=seat.rank,
         source=array,
         chunks=chunks,

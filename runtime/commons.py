@@ -110,7 +110,7 @@ class Commons:
         if number is None:
             return None
         segment = known.get(number)
-        if segment is None or segment.nonce != said.get("nonce"):
+        if segment is None or segment.nonce.hex() != said.get("nonce"):
             segment = Segment.map(said, nbytes, _largest(nbytes))
         if segment is None or segment.nbytes < nbytes:
             return None

@@ -1,7 +1,9 @@
 """Where a member sits in its group: what every call has to know of it."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pcp.runtime.buffers import BufferPool
@@ -23,12 +25,12 @@ class Seat:
     commons: Commons | None = None
     """Memory to reduce in, where all members are on one machine."""
 
-    @property
+    @cached_property
     def ring(self) -> tuple[int, ...]:
         """The ranks in the order in which large reductions pass them."""
         return self.order or tuple(range(self.world_size))
 
-    @property
+    @cached_property
     def ring_facts(self) -> dict[str, Any]:
         """What members say of their ring: nothing where it is that of the ranks."""
         if self.ring == tuple(range(self.world_size)):
@@ -38,7 +40,7 @@ class Seat:
         named = ",".join(map(str, self.order)).encode()
         return {"ring": hashlib.blake2b(named, digest_size=16).hexdigest()}
 
-    @property
-    def peers(self) -> list[int]:
+    @cached_property
+    def peers(self) -> Sequence[int]:
         """The other ranks."""
-        return [rank for rank in range(self.world_size) if rank != self.rank]
+        return tuple(rank for rank in range(self.world_size) if rank != self.rank)

@@ -36,14 +36,15 @@ class Segment:
 
     def __init__(self, memory: mmap.mmap, descriptor: int | None, nonce: bytes) -> None:
         self.nbytes = len(memory) - HEAD_BYTES
-        self.nonce = nonce.hex()
+        self.nonce = nonce
         whole = np.frombuffer(memory, np.uint8)
         self._words = whole[:HEAD_BYTES].view(np.uint64)
         self.octets: NDArray[np.uint8] = whole[HEAD_BYTES:]
         """All of it behind the head; it stays mapped while somebody has a view."""
         self.address = address(self.octets)
         """Where that begins in this process."""
-        self._descriptor = descriptor
+        self.descriptor = descriptor
+        """By which others find it; None for a reader."""
         self._closing = None
         if descriptor is not None:
             self._closing = weakref.finalize(self, os.close, descriptor)
@@ -100,7 +101,8 @@ class Segment:
     @property
     def offer(self) -> dict[str, Any]:
         """What lets another process of this machine map it; the owner's to say."""
-        return {"pid": os.getpid(), "fd": self._descriptor, "nonce": self.nonce}
+        nonce = self.nonce.hex()
+        return {"pid": os.getpid(), "fd": self.descriptor, "nonce": nonce}
 
     @property
     def token(self) -> int:

@@ -49,18 +49,19 @@ class Offer(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where an array lies: `offset` bytes into the memory with this number."""
+    """Where `array` lies: `offset` bytes into the memory with this number."""
 
     number: int
     segment: Segment
     offset: int
+    array: NDArray
 
     @property
     def offer(self) -> Offer:
         """For another process to find it."""
-        said = self.segment.offer
-        nonce = bytes.fromhex(said["nonce"])
-        return Offer(self.number, self.offset, said["pid"], said["fd"], nonce)
+        fd, nonce = self.segment.descriptor, self.segment.nonce
+        assert fd is not None, "the owner says where it is"
+        return Offer(self.number, self.offset, os.getpid(), fd, nonce)
 
 
 class _Watch(weakref.ref):
@@ -95,6 +96,12 @@ class SharedArrays:
         An ordinary one, which all calls take as well, if it is small, or if the system
         has no such memory or no more of it.
         """
+        return self.placed(shape, dtype)[0]
+
+    def placed(
+        self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike
+    ) -> tuple[NDArray, Place | None]:
+        """The same, and where it lies; None for an ordinary one."""
         kind = np.dtype(dtype)
         lengths = _lengths(shape)
         nbytes = math.prod(lengths) * kind.itemsize
@@ -102,20 +109,21 @@ class SharedArrays:
         if nbytes >= SMALLEST and not kind.hasobject:
             found = self._take(nbytes) or self._make(nbytes)
         if found is None:
-            return np.empty(lengths, kind)
+            return np.empty(lengths, kind), None
         number, segment = found
         # All views of it refer to this one, and none to the array that the segment has.
         whole = np.frombuffer(segment.octets.data, np.uint8)
         watch = self._watched[number] = _Watch(whole, self._back)
         watch.number = number
-        return whole[:nbytes].view(kind).reshape(lengths)
+        array = whole[:nbytes].view(kind).reshape(lengths)
+        return array, Place(number, segment, 0, array)
 
     def place(self, array: NDArray) -> Place | None:
         """Where a C-contiguous array lies, if in memory of this kind."""
         start = address(array)
         for number, segment in self._used.copy().items():
             if 0 <= start - segment.address <= segment.nbytes - array.nbytes:
-                return Place(number, segment, start - segment.address)
+                return Place(number, segment, start - segment.address, array)
         return None
 
     @property
@@ -123,12 +131,10 @@ class SharedArrays:
         """The numbers that may be offered, again too."""
         return [*self._used.copy(), *self._free.copy()]
 
-    def spoil(self, array: NDArray) -> None:
-        """Others may still write to this array: its memory is not used again."""
-        place = self.place(array)
-        if place is not None:
-            self._spoilt.add(place.number)
-            place.segment.withdraw()
+    def spoil(self, place: Place) -> None:
+        """Others may still write there: that memory is not used again."""
+        self._spoilt.add(place.number)
+        place.segment.withdraw()
 
     def _take(self, nbytes: int) -> tuple[int, Segment] | None:
         """The smallest free memory that is large enough and not much too large."""
@@ -200,9 +206,10 @@ class Reach:
         self, peer: int, offer: Offer, nbytes: int, *, writable: bool = False
     ) -> Segment | None:
         """The memory in which a peer offers so many bytes; None if out of reach."""
-        least, nonce = offer.at + nbytes, offer.nonce.hex()
+        least = offer.at + nbytes
         known = self._known.get(peer, {}).get(offer.number)
-        if known is None or known.nonce != nonce or writable > known.writable:
+        if known is None or known.nonce != offer.nonce or writable > known.writable:
+            nonce = offer.nonce.hex()
             said = {"pid": offer.pid, "fd": offer.fd, "nonce": nonce}
             known = Segment.map(said, least, writable=writable)
         if known is None or known.nbytes < least:

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from pcp.errors import CollectiveAborted, ProtocolError
 from pcp.runtime.framing import Header, parse_json
 from pcp.runtime.segments import Segment
-from pcp.runtime.shared_arrays import ARRAYS, Offer, Reach
+from pcp.runtime.shared_arrays import ARRAYS, Offer, Place, Reach
 from pcp.runtime.shared_reduce import IN_PLACE, is_small
 from pcp.runtime.through_memory import REDUCED, WORD, ThroughMemory
 
@@ -50,20 +50,23 @@ _FENCE = threading.Lock()
 
 
 class StraightReduce(ThroughMemory):
-    """`visible` is what the others read of the source; `target` becomes the result."""
+    """`visible` is what the others read of the source; `target`, which lies in `room`,
+    becomes the result."""
 
     way = b"s"
 
     def __init__(
         self,
         *args: Any,
-        visible: NDArray | None,
+        visible: Place | None,
         target: NDArray,
+        room: Place | None,
         **more: Any,
     ) -> None:
         super().__init__(*args, **more)
         self._visible = visible
         self._target = target
+        self._room = room
         self._offered: Segment | None = None
         """The result's memory, once the others may know of it."""
         self._theirs: dict[int, NDArray] = {}
@@ -76,8 +79,7 @@ class StraightReduce(ThroughMemory):
 
     def _offer(self) -> tuple[bool, bytes]:
         """Without `visible` the operation is one that only maps what will be used."""
-        seen = self._target if self._visible is None else self._visible
-        array, result = ARRAYS.place(seen), ARRAYS.place(self._target)
+        array, result = self._visible or self._room, self._room
         if array is None or result is None:
             return False, _Word(False, ARRAYS.live).packed()
         self._offered = result.segment
@@ -180,8 +182,8 @@ class StraightReduce(ThroughMemory):
         super().release()
         if self._offered is not None and self._done != set(self.peers):
             self._offered.token = 0
-            if not self.committed and self._through != "ring":
-                ARRAYS.spoil(self._target)
+            if not self.committed and self._through != "ring" and self._room:
+                ARRAYS.spoil(self._room)
         self._theirs.clear()
         self._results.clear()
         self._tokens.clear()
@@ -253,20 +255,23 @@ def _bytes(segment: Segment, offer: Offer, nbytes: int) -> NDArray[np.uint8]:
 
 def visible(
     array: NDArray, own: tuple[int, int], reach: Reach, peers: Sequence[int]
-) -> NDArray | None:
-    """`array`, or what others read of a copy of it, in memory that they can map.
+) -> Place | None:
+    """Where `array` lies, or what others read of a copy, in memory that they can map.
 
     `own` is the range of elements that only this member reads. None where it would be
     of no use, since there are `peers` of whom nothing was reached before.
     """
     if not reach.reached(peers):
         return None
-    if ARRAYS.place(array) is not None:
-        return array
-    flat, copy = array.reshape(-1), ARRAYS.empty(array.size, array.dtype)
+    if (place := ARRAYS.place(array)) is not None:
+        return place
+    flat = array.reshape(-1)
+    copy, place = ARRAYS.placed(array.size, array.dtype)
+    if place is None:
+        return None
     np.copyto(copy[: own[0]], flat[: own[0]])
     np.copyto(copy[own[1] :], flat[own[1] :])
-    return copy
+    return place
 
 
 def straight(nbytes: int, members: int) -> type[StraightReduce]:

@@ -74,8 +74,7 @@ def test_memory_is_used_again_when_its_last_view_is_gone(arrays) -> None:
 def test_memory_that_others_may_write_to_is_not_used_again(arrays) -> None:
     array = arrays.empty(COUNT)
     number = arrays.place(array).number
-    arrays.spoil(array)
-    arrays.spoil(np.empty(COUNT))
+    arrays.spoil(arrays.place(array))
     del array
     again = arrays.empty(COUNT)
     assert arrays.place(again).number != number
@@ -108,7 +107,7 @@ def test_no_descriptor_is_left(arrays) -> None:
     held = [arrays.empty(COUNT) for _ in range(20)]
     assert descriptors() > before
     for array in held[::2]:
-        arrays.spoil(array)
+        arrays.spoil(arrays.place(array))
     del held, array
     arrays.empty(1_000_000)
     arrays._limit = 0

@@ -16,7 +16,7 @@ from pcp.errors import CollectiveAborted, PeerLost, RuntimeFault
 from pcp.runtime import calls, straight_reduce
 from pcp.runtime.framing import Frame, Kind
 from pcp.runtime.reduction import reference
-from pcp.runtime.shared_arrays import SharedArrays
+from pcp.runtime.shared_arrays import Place, SharedArrays
 
 
 @pytest.fixture(autouse=True)
@@ -189,9 +189,9 @@ def test_what_was_given_up_is_never_used_again(pool) -> None:
     with warmed(2) as comms:
         plain, spoilt = pool.spoil, []
 
-        def spoil(array: np.ndarray) -> None:
-            spoilt.append(place(array).number)
-            plain(array)
+        def spoil(room: Place) -> None:
+            spoilt.append(room.number)
+            plain(room)
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(pool, "spoil", spoil)
