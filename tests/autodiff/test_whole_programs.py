@@ -26,7 +26,7 @@ from helpers.iree_server import Iree
 from helpers.programs import PROGRAM_TOLERANCE
 from helpers.stack import Group
 
-FAST = ("graph_attention", "mixture_of_experts", "maml", "gaussian_process")
+FAST = ("mixture_of_experts", "maml")
 
 
 def _with_tolerance(case: Case) -> Case:
