@@ -92,7 +92,7 @@ class Engine(Member):
         """As `all_reduce`, at once."""
         own = {"algorithm": algorithm, "compression": compression, "feedback": feedback}
         engines.only_own(self.name, own)
-        checked(array, "all_reduce", writable=True)
+        array = checked(array, "all_reduce", writable=True)
         Reduction.of(op, array.dtype)
         if not self._reduces(array.dtype):
             raise UsageError(
@@ -119,7 +119,7 @@ class Engine(Member):
         self, array: NDArray, op: str = "sum", *, donate: bool = False, **options: Any
     ) -> Pending:
         """As `all_reduced`, at once; with `donate`, in the array's own place."""
-        checked(array, "all_reduced")
+        array = checked(array, "all_reduced")
         taken = array if donate and array.flags.writeable else array.copy()
         return self.all_reduce_async(taken, op, **options)
 
@@ -144,7 +144,7 @@ class Engine(Member):
         """As `reduce_scatter`, at once."""
         own = {"compression": compression, "feedback": feedback}
         engines.only_own(self.name, own)
-        checked(array, "reduce_scatter")
+        array = checked(array, "reduce_scatter")
         reduction = Reduction.of(op, array.dtype)
         rows = self._rows(array, sizes)
         row, source = _row_bytes(array), array.copy()
@@ -168,7 +168,7 @@ class Engine(Member):
         self, array: NDArray, *, tag: str = "", timeout: Seconds = None
     ) -> Pending:
         """As `all_gather`, at once."""
-        checked(array, "all_gather")
+        array = checked(array, "all_gather")
         source = np.atleast_1d(array).copy()
 
         def run(patience: float) -> NDArray:
@@ -195,7 +195,7 @@ class Engine(Member):
         self, array: NDArray, root: int = 0, *, tag: str = "", timeout: Seconds = None
     ) -> Pending:
         """As `gather`, at once."""
-        checked(array, "gather")
+        array = checked(array, "gather")
         check_root(self.world_size, root, "gather at")
         source = np.atleast_1d(array).copy()
         here = self.rank == root
@@ -221,7 +221,7 @@ class Engine(Member):
         self, array: NDArray, *, tag: str = "", timeout: Seconds = None
     ) -> Pending:
         """As `all_to_all`, at once."""
-        checked(array, "all_to_all")
+        array = checked(array, "all_to_all")
         if array.ndim == 0 or len(array) % self.world_size:
             raise UsageError(
                 f"all_to_all needs a first dimension that {self.world_size} divides"
@@ -252,7 +252,7 @@ class Engine(Member):
         timeout: Seconds = None,
     ) -> Pending:
         """As `permute`, at once."""
-        checked(array, "permute")
+        array = checked(array, "permute")
         routes = routes_of(pairs, self.world_size)
         source, size = array.copy(), array.nbytes
         ranks = range(self.world_size)
@@ -276,7 +276,7 @@ class Engine(Member):
         self, array: NDArray, root: int = 0, *, tag: str = "", timeout: Seconds = None
     ) -> Pending:
         """As `broadcast`, at once."""
-        checked(array, "broadcast", writable=True)
+        array = checked(array, "broadcast", writable=True)
         check_root(self.world_size, root, "broadcast from")
 
         def run(patience: float) -> NDArray:
@@ -297,7 +297,7 @@ class Engine(Member):
         self, array: NDArray, dst: int, tag: int = 0, *, timeout: Seconds = None
     ) -> Pending:
         """As `send`, at once."""
-        checked(array, "send")
+        array = checked(array, "send")
         check_peer(self.rank, self.world_size, dst, "send to")
         source = array.copy()
         return self._do(lambda p: self._send(_bytes(source), dst, tag, p), timeout)
@@ -313,7 +313,7 @@ class Engine(Member):
         self, out: NDArray, src: int, tag: int = 0, *, timeout: Seconds = None
     ) -> Pending:
         """As `recv`, at once."""
-        checked(out, "recv", writable=True)
+        out = checked(out, "recv", writable=True)
         check_peer(self.rank, self.world_size, src, "receive from")
 
         def run(patience: float) -> NDArray:

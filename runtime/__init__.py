@@ -1,8 +1,9 @@
 """A bundle runs on machines that fail.
 
-`Communicator` (a group and its collectives), `Endpoint` (a process out of
-which groups are formed), `fetch_snapshot` (state outside a group), `Program`
-(a bundle's functions), `shared_empty` (arrays that members on one machine share).
+`Communicator` (a group and its collectives), `ErrorFeedback` (what compression
+dropped), `shared_empty` (arrays that members on one machine share), `Endpoint` (a
+process out of which groups are formed), `fetch_snapshot` (state outside a group),
+`Program` (a bundle's functions).
 """
 
 from importlib import import_module
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from pcp.runtime.communicator import Communicator
     from pcp.runtime.endpoint import Endpoint
     from pcp.runtime.executor import Program
+    from pcp.runtime.feedback import ErrorFeedback
     from pcp.runtime.rendezvous import Rendezvous
     from pcp.runtime.shared_arrays import shared_empty
     from pcp.runtime.snapshot import fetch_snapshot
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Communicator",
     "Endpoint",
+    "ErrorFeedback",
     "Program",
     "Rendezvous",
     "fetch_snapshot",
@@ -28,6 +31,7 @@ __all__ = [
 _HOMES = {
     "Communicator": "pcp.runtime.communicator",
     "Endpoint": "pcp.runtime.endpoint",
+    "ErrorFeedback": "pcp.runtime.feedback",
     "Program": "pcp.runtime.executor",
     "Rendezvous": "pcp.runtime.rendezvous",
     "fetch_snapshot": "pcp.runtime.snapshot",

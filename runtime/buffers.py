@@ -20,7 +20,7 @@ def octets(array: NDArray) -> memoryview:
 
 
 def checked(array: NDArray, what: str, *, writable: bool = False) -> NDArray:
-    """`array` if a collective can use its memory, else UsageError."""
+    """`array`, as a plain one, if a collective can use its memory, else UsageError."""
     if not isinstance(array, np.ndarray):
         raise UsageError(f"{what} takes a numpy array, not {type(array).__name__}")
     if array.dtype.hasobject or not array.dtype.isnative:
@@ -29,7 +29,10 @@ def checked(array: NDArray, what: str, *, writable: bool = False) -> NDArray:
         raise UsageError(f"{what} takes a C-contiguous array; use ascontiguousarray")
     if writable and not array.flags.writeable:
         raise UsageError(f"{what} writes its result in place: the array is read-only")
-    return array
+    if isinstance(array, np.ma.MaskedArray):
+        raise UsageError(f"{what} knows no masks; use array.filled(value)")
+    # A matrix or a memmap would go on as what it is in slices and sums.
+    return array if type(array) is np.ndarray else array.view(np.ndarray)
 
 
 class BufferPool:

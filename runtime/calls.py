@@ -90,7 +90,7 @@ def all_reduce(
     algorithm: str | None = None,
 ) -> Operation:
     """Everybody's array becomes the reduction."""
-    checked(array, "all_reduce", writable=True)
+    array = checked(array, "all_reduce", writable=True)
     shared: dict[str, Any] = {
         "rank": seat.rank,
         "source": array,
@@ -138,7 +138,7 @@ def all_reduced(
     Whether a member wants it like that is its own affair: to the others it is an
     all_reduce.
     """
-    checked(array, "all_reduced")
+    array = checked(array, "all_reduced")
     commons, size = seat.commons, seat.world_size
     chosen = squeeze is not None or algorithm is not None
     along_the_ring = declared(array.nbytes, size) == "ring"
@@ -177,7 +177,7 @@ def reduce_scatter(
     squeeze: "Squeeze | None" = None,
 ) -> Operation:
     """Everybody gets its rows of the reduction."""
-    checked(array, "reduce_scatter")
+    array = checked(array, "reduce_scatter")
     if array.ndim == 0:
         raise UsageError("reduce_scatter needs a first dimension to split")
     reduction = Reduction.of(op, array.dtype)
@@ -229,7 +229,7 @@ def _large(
 
 def all_gather(seat: Seat, array: NDArray, timeout: float) -> Operation:
     """Everybody's rows, joined in rank order."""
-    checked(array, "all_gather")
+    array = checked(array, "all_gather")
     mine = array.reshape(1) if array.ndim == 0 else array
     parts = {seat.rank: mine}
 
@@ -258,7 +258,7 @@ def broadcast(
     seat: Seat, array: NDArray, root: int, among: Iterable[int] | None, timeout: float
 ) -> Operation:
     """The root's array for everybody, or for `among`."""
-    checked(array, "broadcast", writable=seat.rank != root)
+    array = checked(array, "broadcast", writable=seat.rank != root)
     wanted = set(range(seat.world_size) if among is None else among)
     members = [rank for rank in seat.ring if rank in wanted]
     if len(members) < len(wanted):
@@ -293,7 +293,7 @@ def broadcast(
 
 def all_to_all(seat: Seat, array: NDArray, timeout: float) -> Operation:
     """Part j of everybody's rows goes to member j."""
-    checked(array, "all_to_all")
+    array = checked(array, "all_to_all")
     size = seat.world_size
     if array.ndim == 0 or array.shape[0] % size:
         raise UsageError(
@@ -322,7 +322,7 @@ def permute(
     seat: Seat, array: NDArray, pairs: Sequence[Sequence[int]], timeout: float
 ) -> Operation:
     """Arrays move along (source, target) pairs; zeros where none arrives."""
-    checked(array, "permute")
+    array = checked(array, "permute")
     routes = routes_of(pairs, seat.world_size)
     result = np.zeros_like(array)
     view = octets(result)
@@ -346,7 +346,7 @@ def permute(
 
 def send(seat: Seat, array: NDArray, dst: int, timeout: float) -> Operation:
     """The sending end of a pair."""
-    checked(array, "send")
+    array = checked(array, "send")
     check_peer(seat.rank, seat.world_size, dst, "send to")
     return Exchange(
         [dst],
@@ -361,7 +361,7 @@ def send(seat: Seat, array: NDArray, dst: int, timeout: float) -> Operation:
 
 def recv(seat: Seat, out: NDArray, src: int, timeout: float) -> Operation:
     """The receiving end of a pair."""
-    checked(out, "recv", writable=True)
+    out = checked(out, "recv", writable=True)
     check_peer(seat.rank, seat.world_size, src, "receive from")
     scratch, write = np.empty_like(out), _into(out)
     return Exchange(

@@ -7,7 +7,8 @@ All members must make the same calls. Operations are matched by their tag and
 how often the tag was used, so any number may be under way at once; calls
 without a tag share one and are matched in the order they were made. Every
 operation has a deadline. An operation either completes on all members, or
-raises on all of them and leaves their arrays as they were.
+raises on all of them and leaves their arrays as they were. A communicator is of no
+use to a process that is forked: it stays its parent's.
 """
 
 import hashlib
@@ -19,6 +20,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import CollectiveAborted, ConfigError, RuntimeFault, UsageError
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 
 def seconds(value: float | timedelta) -> float:
     """A duration in seconds; UsageError for what no clock ever reaches."""
+    if not isinstance(value, timedelta | int | float | np.number):
+        raise UsageError(f"a timeout is a number of seconds, not {value!r}")
     given = value.total_seconds() if isinstance(value, timedelta) else float(value)
     if math.isnan(given):
         raise UsageError("a timeout of nan seconds would never be over")
@@ -300,6 +304,7 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
         Every operation under way and every later one raises CollectiveAborted;
         what a member has already committed stays as it is.
         """
+        self._group.loop.check_process()
         self._group.loop.call(self._group.abort, CollectiveAborted(reason))
 
     def close(self) -> None:
@@ -323,6 +328,8 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
     # Inside.
 
     def _close(self, crash: bool) -> None:
+        if self._group.loop.forked:
+            return  # it is our parent's
         with self._lock:
             if self._closed:
                 return
@@ -339,6 +346,7 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
 
     def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:
         loop = self._group.loop
+        loop.check_process()
         operation.tag, operation.label = _hashed(tag), tag
         operation.pending.by = loop
         with self._lock:
@@ -352,7 +360,9 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
 
 
 def _hashed(tag: str) -> int:
-    if not tag:
+    if tag == "":
         return 0
+    if not isinstance(tag, str):
+        raise UsageError(f"the tag of a collective is a text, not {tag!r}")
     digest = hashlib.blake2b(tag.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") | 1

@@ -18,7 +18,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, Protocol
 
-from pcp.errors import CollectiveAborted, RuntimeFault, Timeout
+from pcp.errors import CollectiveAborted, RuntimeFault, Timeout, UsageError
 
 _log = logging.getLogger("pcp.runtime")
 _MAX_SLEEP = 1.0
@@ -88,6 +88,7 @@ class Loop:
         """How many things are under way of which there may be news any moment."""
         self.stalled_until = 0.0
         """Until this monotonic time silence of peers proves nothing: we slept."""
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -100,6 +101,20 @@ class Loop:
     def closed(self) -> bool:
         """Whether the loop has been told to stop."""
         return self._closing
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked by the loop's: it has no such thread."""
+        return os.getpid() != self._process
+
+    def check_process(self) -> None:
+        """UsageError in a process that was forked: nobody would ever answer."""
+        if self.forked:
+            raise UsageError(
+                f"communicators do not survive a fork: this one is of process "
+                f"{self._process}; make one of its own in process {os.getpid()}, or "
+                "start processes by spawn"
+            )
 
     def call(self, what: Callable[..., None], *args: Any) -> None:
         """Run `what(*args)` in the loop's thread, after earlier calls."""
@@ -125,6 +140,7 @@ class Loop:
         """
         if self.inside:
             return what()
+        self.check_process()
         answer: Future[Any] = Future()
 
         def run() -> None:
@@ -166,7 +182,7 @@ class Loop:
 
     def close(self, timeout: float = 5.0) -> None:
         """Stop the thread, and close the sockets it watches."""
-        if self._closing:
+        if self._closing or self.forked:
             return
         self._closing = True
         self._wake()

@@ -118,6 +118,10 @@ class Pending(Future):
                 return super().result(0)
             message = f"no result after {timeout} s; the operation is still under way"
             raise Timeout(message) from None
+        finally:
+            # The fault's trace refers to this frame: it must not refer to the fault,
+            # or the arrays of all callers stay until the garbage collector comes.
+            del self
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The operation's fault, or None; waits as `result` does."""

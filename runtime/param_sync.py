@@ -110,8 +110,10 @@ def param_sync(
     ask for the same source. `turn` numbers the synchronisations of the group.
     `aside` is this member's own: what arrived in one that failed.
     """
-    for name, array in tensors.items():
-        checked(array, f"param_sync of {name}", writable=True)
+    tensors = {
+        name: checked(array, f"param_sync of {name}", writable=True)
+        for name, array in tensors.items()
+    }
     if source != _ELECTED and not (
         isinstance(source, int) and 0 <= source < comm.world_size
     ):

@@ -162,7 +162,7 @@ class RingToRoot(Ring):
 def reduce(seat: Seat, array: NDArray, op: str, root: int, timeout: float) -> Operation:
     """The root's array becomes the reduction."""
     at_root = _is_root(seat, root, "reduce to")
-    checked(array, "reduce", writable=at_root)
+    array = checked(array, "reduce", writable=at_root)
 
     def write(flat: NDArray) -> NDArray:
         if at_root:
@@ -193,7 +193,7 @@ def reduce(seat: Seat, array: NDArray, op: str, root: int, timeout: float) -> Op
 
 def gather(seat: Seat, array: NDArray, root: int, timeout: float) -> Operation:
     """Everybody's rows for the root."""
-    checked(array, "gather")
+    array = checked(array, "gather")
     at_root = _is_root(seat, root, "gather at")
     mine = array.reshape(1) if array.ndim == 0 else array
     parts = {seat.rank: mine}
@@ -241,7 +241,7 @@ def scatter(
         return _receiving(seat, root, timeout)
     if array is None:
         raise UsageError(f"rank {root} is the root of this scatter: it needs an array")
-    checked(array, "scatter")
+    array = checked(array, "scatter")
     if array.ndim == 0:
         raise UsageError("scatter needs a first dimension to split")
     ranges = bounds(array.shape[0], seat.world_size)

@@ -126,6 +126,7 @@ class Segment:
         """No longer offer it."""
         if self._closing is not None:
             self._closing()
+            self.descriptor = None
 
     def close(self) -> None:
         """No longer offer it; it is unmapped with the last view of it."""

@@ -39,8 +39,7 @@ class Uneven(Posting):
 
 def exchange(seat: Seat, parts: Sequence[NDArray], timeout: float) -> Operation:
     """Each member's part to it; the parts it sent to us."""
-    for part in parts:
-        checked(part, "exchange")
+    parts = [checked(part, "exchange") for part in parts]
     kinds = {(part.dtype, part.shape[1:]) for part in parts if part.ndim}
     if (
         len(parts) != seat.world_size

@@ -98,6 +98,10 @@ def _main(argv: Sequence[str]) -> None:
         raise UsageError("--rank and --connect go together")
     if flags.world < 2 or flags.rounds < 1 or min(flags.sizes) <= 0:
         raise UsageError("at least --world 2, --rounds 1 and sizes above 0")
+    if flags.compression is not None:
+        from pcp.runtime.codecs import codec
+
+        codec(flags.compression)  # or say what is wrong with it, once
     if flags.rank is not None and not 0 <= flags.rank < flags.world:
         raise UsageError(f"--rank {flags.rank}: ranks are 0 to {flags.world - 1}")
     if flags.rank:

@@ -29,11 +29,26 @@ def test_octets_are_the_bytes_themselves(array):
 
 
 @pytest.mark.parametrize(
-    "array", [np.array([None]), np.ones(3, ">f4"), np.ones((3, 2))[:, 0], [1, 2]]
+    "array",
+    [
+        np.array([None]),
+        np.ones(3, ">f4"),
+        np.ones((3, 2))[:, 0],
+        [1, 2],
+        np.ma.masked_less(np.arange(3), 1),
+    ],
 )
 def test_what_a_collective_cannot_use_is_refused(array):
     with pytest.raises(UsageError):
         checked(array, "it")
+
+
+def test_what_only_looks_otherwise_is_used_as_the_plain_array_it_is(tmp_path):
+    on_disk = np.memmap(tmp_path / "x", np.float32, "w+", shape=(4, 3))
+    for array in (on_disk, np.zeros((4, 3)).view(np.matrix)):
+        plain = checked(array, "it", writable=True)
+        assert type(plain) is np.ndarray
+        assert np.shares_memory(plain, array)
 
 
 def test_the_pool_reuses_and_is_bounded():
