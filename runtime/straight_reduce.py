@@ -67,8 +67,8 @@ class StraightReduce(ThroughMemory):
         self._visible = visible
         self._target = target
         self._room = room
-        self._offered: Segment | None = None
-        """The result's memory, once the others may know of it."""
+        self._offered: Place | None = None
+        """`room`, once the others may know of it."""
         self._theirs: dict[int, NDArray] = {}
         self._results: dict[int, NDArray[np.uint8]] = {}
         self._tokens: dict[int, tuple[Segment, int]] = {}
@@ -82,8 +82,8 @@ class StraightReduce(ThroughMemory):
         array, result = self._visible or self._room, self._room
         if array is None or result is None:
             return False, _Word(False, ARRAYS.live).packed()
-        self._offered = result.segment
-        token = self._offered.token = next(_TOKENS)
+        self._offered = result
+        token = result.segment.token = next(_TOKENS)
         ready = self._visible is not None
         word = _Word(ready, ARRAYS.live, array.offer, result.offer, token)
         return ready, word.packed()
@@ -181,9 +181,9 @@ class StraightReduce(ThroughMemory):
     def release(self) -> None:
         super().release()
         if self._offered is not None and self._done != set(self.peers):
-            self._offered.token = 0
-            if not self.committed and self._through != "ring" and self._room:
-                ARRAYS.spoil(self._room)
+            self._offered.segment.token = 0
+            if not self.committed and self._through != "ring":
+                ARRAYS.spoil(self._offered)
         self._theirs.clear()
         self._results.clear()
         self._tokens.clear()

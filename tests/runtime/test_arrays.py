@@ -31,6 +31,17 @@ def test_a_tensor_is_reduced_where_it_lies(comms, dtype, size):
         assert (tensor.float() == 1).all()
 
 
+@pytest.mark.parametrize("size", [5, 300])
+@pytest.mark.parametrize("call", ["all_reduce", "all_reduced"])
+def test_one_member_may_bring_a_matrix(comms, call, size):
+    """Slices of it have two dimensions, and its product is another one."""
+    arrays = [np.full((size, size), r + 1, np.float32) for r in range(2)]
+    given = [arrays[0].view(np.matrix), arrays[1]]
+    for result in together(comms, lambda c: getattr(c, call)(given[c.rank])):
+        assert result.shape == (size, size)
+        assert (np.asarray(result) == 3).all()
+
+
 def every_call(make, comm) -> list:
     """Each collective once; `make(shape, value)` gives an array of a kind."""
     mine, other = make((4, 3), comm.rank + 1), 1 - comm.rank

@@ -1,18 +1,13 @@
 """Every collective, over both carriers, against numpy: the conformance suite."""
 
-import gc
-import subprocess
-import sys
 import threading
-import weakref
 from concurrent.futures import Future
-from contextlib import suppress
 from datetime import timedelta
 
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers.worlds import CARRIERS, eventually, outcome, together, world
+from helpers.worlds import CARRIERS, outcome, together, world
 
 from pcp.errors import CollectiveAborted, PeerLost, Timeout, UsageError
 from pcp.runtime.communicator import Communicator
@@ -481,76 +476,6 @@ def test_wrong_use_is_refused_before_anything_is_sent(three, call, message):
     with pytest.raises(UsageError, match=message):
         call(three[0])
     assert three[0].bytes_sent - sent < 200, "only heartbeats may have passed"
-
-
-@pytest.mark.parametrize("size", [5, 300])
-def test_one_member_may_bring_a_matrix(three, size):
-    """Slices of it have two dimensions, and its product is another one."""
-    arrays = [draw(r, size * size).reshape(size, size) for r in range(3)]
-    given = [arrays[0].view(np.matrix), *arrays[1:]]
-    for call in ("all_reduced", "all_reduce"):
-        results = together(three, lambda c, call=call: getattr(c, call)(given[c.rank]))
-        assert {r.tobytes() for r in results} == {reference(arrays).tobytes()}
-        arrays = [array.copy() for array in arrays]
-
-
-def test_arrays_of_an_operation_that_failed_go_without_the_collector():
-    """Its fault's trace leads to the arrays, so nothing there may lead to the fault."""
-    with world("in_process", 2) as comms:
-        left: list[weakref.ref] = []
-
-        def fail(comm: Communicator) -> None:
-            array = np.ones(LARGE, np.float32)
-            left.append(weakref.ref(array))
-            with suppress(CollectiveAborted):
-                comm.all_reduced(array, ("sum", "max")[comm.rank])
-
-        gc.collect()
-        gc.disable()
-        try:
-            together(comms, fail)
-            eventually(lambda: not any(ref() is not None for ref in left), 10)
-        finally:
-            gc.enable()
-
-
-FORKED = """
-import os
-import numpy as np
-from pcp.errors import UsageError
-from pcp.runtime import Communicator
-
-comms = Communicator.in_process(2, timeout=60)
-pending = comms[1].all_reduced_async(np.ones(9))
-if not (child := os.fork()):
-    refused = 0
-    for call in (
-        lambda: comms[0].all_reduced(np.ones(9)),
-        comms[0].barrier,
-        lambda: comms[0].abort("no"),
-        comms[0].metrics,
-    ):
-        try:
-            call()
-        except UsageError as error:
-            refused += "do not survive a fork" in str(error)
-    for comm in comms:
-        comm.close()
-    os._exit(refused)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) >= 3
-assert (comms[0].all_reduced(np.ones(9)) == 2).all()
-assert (pending.result(20) == 2).all()
-for comm in comms:
-    comm.close()
-print("apart")
-"""
-
-
-def test_a_forked_process_is_told_that_it_has_no_part_in_the_group():
-    """It lacks the thread that would answer: it would wait beyond every deadline."""
-    command = [sys.executable, "-c", FORKED]
-    ended = subprocess.run(command, capture_output=True, timeout=60)
-    assert ended.stdout == b"apart\n", ended.stderr
 
 
 def test_eager_and_ring_meet_at_the_limit(three):

@@ -2,6 +2,8 @@
 
 import logging
 import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -135,3 +137,42 @@ def test_who_expects_news_watches_for_a_moment_and_then_sleeps(loop):
     time.sleep(1.0)
     assert loop.ask(time.thread_time) - used < 0.2
     assert loop.ask(lambda: "awake at once") == "awake at once"
+
+
+FORKED = """
+import os
+import numpy as np
+from pcp.errors import UsageError
+from pcp.runtime import Communicator
+
+comms = Communicator.in_process(2, timeout=60)
+pending = comms[1].all_reduced_async(np.ones(9))
+if not (child := os.fork()):
+    refused = 0
+    for call in (
+        lambda: comms[0].all_reduced(np.ones(9)),
+        comms[0].barrier,
+        lambda: comms[0].abort("no"),
+        comms[0].metrics,
+    ):
+        try:
+            call()
+        except UsageError as error:
+            refused += "do not survive a fork" in str(error)
+    for comm in comms:
+        comm.close()
+    os._exit(refused)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) >= 3
+assert (comms[0].all_reduced(np.ones(9)) == 2).all()
+assert (pending.result(20) == 2).all()
+for comm in comms:
+    comm.close()
+print("apart")
+"""
+
+
+def test_a_forked_process_is_told_that_it_has_no_part_in_the_group():
+    """It lacks the thread that would answer: it would wait beyond every deadline."""
+    command = [sys.executable, "-c", FORKED]
+    ended = subprocess.run(command, capture_output=True, timeout=60)
+    assert ended.stdout == b"apart\n", ended.stderr
