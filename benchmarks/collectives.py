@@ -2,7 +2,7 @@
 
     python benchmarks/collectives.py [--world 2] [--sizes 1 8 64] [--rounds 15]
                                      [--undisturbed] [--mpi tcp|memory]
-                                     [--plot rates.svg]
+                                     [--pccl 1 4] [--plot rates.svg]
 
 Needs torch (the `torch` extra). Prints medians in milliseconds for float32
 arrays, on the clock and of CPU time (which other load disturbs less), and the
@@ -16,6 +16,7 @@ results are compared once before anything is timed. The contestants:
     int8     the same, compressed
     gloo     torch.distributed
     mpi      with --mpi tcp or --mpi memory: mpi4py's Allreduce over that of Open MPI
+    pccl/N   with --pccl: over loopback TCP with N connections (see pccl_group.py)
     copy     what the machine does alone: the array copied once by every process
     wire     the bytes of a ring each way over bare loopback connections, no sums
 
@@ -59,8 +60,10 @@ def timed(what: Callable[[], object]) -> tuple[float, float]:
     return 1e3 * (time.perf_counter() - start), 1e3 * used
 
 
-def contestants(memory: Communicator, tcp: Communicator, mpi: bool) -> dict[str, Call]:
-    """What reduces an array in place, by name."""
+def contestants(
+    memory: Communicator, tcp: Communicator, addresses: list[str], options
+) -> dict[str, Call]:
+    """What reduces an array in place, by name; PCCL's masters have the addresses."""
     import torch
     import torch.distributed as dist
 
@@ -72,7 +75,13 @@ def contestants(memory: Communicator, tcp: Communicator, mpi: bool) -> dict[str,
         "int8": lambda array: tcp.all_reduce(array, compression="int8"),
         "gloo": lambda array: dist.all_reduce(torch.from_numpy(array)),
     }
-    if mpi:
+    for connections, address in zip(options.pccl, addresses, strict=True):
+        from pccl_group import pccl
+
+        calls[f"pccl/{connections}"] = pccl(
+            address, memory.rank, memory.world_size, connections
+        )
+    if options.mpi:
         from mpi4py import MPI
 
         world = MPI.COMM_WORLD
@@ -175,7 +184,7 @@ def member(rank: int, world: int, addresses: list[str], options) -> None:
     dist.init_process_group(
         "gloo", init_method=f"tcp://{addresses[2]}", rank=rank, world_size=world
     )
-    calls = contestants(*comms, bool(options.mpi))
+    calls = contestants(*comms, addresses[3:], options)
     alone = Alone(comms[0])
     calls |= {name: getattr(alone, name) for name in ALONE}
     if rank == 0:
@@ -261,8 +270,11 @@ def main() -> int:
     )
     parser.add_argument("--plot", help="draw the rates into this file")
     parser.add_argument("--mpi", choices=tuple(MPI), help="also Open MPI, over this")
+    parser.add_argument(
+        "--pccl", type=int, nargs="+", default=[], help="also PCCL, connections"
+    )
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--at", nargs=3, default=[], help=argparse.SUPPRESS)
+    parser.add_argument("--at", nargs="+", default=[], help=argparse.SUPPRESS)
     options = parser.parse_args()
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", options.rank))
     if options.at:
@@ -270,7 +282,7 @@ def main() -> int:
         return 0
     if options.undisturbed:
         before_others()  # or say why not, before the others start
-    at = [f"127.0.0.1:{port}" for port in free_ports(3)]
+    at = [f"127.0.0.1:{port}" for port in free_ports(3 + len(options.pccl))]
     if options.mpi:
         started = [*mpirun(options), sys.executable, *sys.argv, "--at", *at]
         return subprocess.run(started).returncode

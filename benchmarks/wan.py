@@ -1,4 +1,4 @@
-"""All-reduce over an emulated wide-area network, against Gloo.
+"""All-reduce over an emulated wide-area network, against Gloo and PCCL.
 
     python benchmarks/wan.py [--world 2] [--rate 1e9] [--rtt 0.1] [--loss 0]
                              [--sizes 16 64] [--rounds 3] [--only pcp gloo ...]
@@ -20,6 +20,7 @@ bits over that time. The contestants:
     direct     pcp with algorithm="two_level:N": every chunk to who sums it, and back
     int8       pcp, compressed; int8/N with streams=N
     gloo       torch.distributed
+    pccl/N     PCCL with N connections (see pccl_group.py); pccl-int8/N, with 8 bits
 """
 
 import argparse
@@ -247,6 +248,11 @@ def contestant(name: str, rank: int, world: int, port: int) -> Reduce:
     kind, _, streams = name.partition("/")
     if kind == "gloo":
         return gloo(rank, world, port)
+    if kind in ("pccl", "pccl-int8"):
+        from pccl_group import pccl
+
+        at = f"{address(0)}:{port}"
+        return pccl(at, rank, world, int(streams or 1), int8=kind == "pccl-int8")
     options: dict[str, dict[str, Any]] = {
         "int8": {"compression": "int8"},
         "ring": {"arranged": True},

@@ -4,7 +4,11 @@ Fresh memory costs a page fault every 4 KiB, which for large arrays takes as
 long as moving the bytes; operations therefore borrow scratch from a pool.
 """
 
+import math
 import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,13 +46,37 @@ class BufferPool:
         self._limit = limit
         self._free: dict[int, list[NDArray]] = {}
         self._kept = 0
+        self._dropped: deque[NDArray] = deque()
+        """Came back since the last `take`; not in `_kept` yet."""
         self._lock = threading.Lock()
+
+    def new(self, shape: Sequence[int], dtype: np.dtype) -> NDArray:
+        """An uninitialised array whose memory comes back when its last view is gone.
+
+        A link that still writes into it has such a view.
+        """
+        nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes < _GRAIN:
+            return np.empty(shape, dtype)
+        lent = self.take(nbytes, np.dtype(np.uint8))
+        # All views of it refer to this one, and none to the array it is taken from.
+        whole = np.frombuffer(lent.data, np.uint8)
+        weakref.finalize(whole, self._drop, lent).atexit = False
+        return whole.view(dtype).reshape(shape)
+
+    def _drop(self, lent: NDArray) -> None:
+        """A garbage collector calls it at any point of any thread: takes no lock."""
+        dropped = sum(array.nbytes for array in tuple(self._dropped))
+        if self._kept + dropped + lent.nbytes <= self._limit:
+            self._dropped.append(lent)
 
     def take(self, count: int, dtype: np.dtype) -> NDArray:
         """An uninitialised flat array of `count` elements."""
         nbytes = count * dtype.itemsize
         size = -(-max(nbytes, 1) // _GRAIN) * _GRAIN
         with self._lock:
+            while self._dropped:
+                self._keep(self._dropped.popleft())
             shelf = self._free.get(size)
             raw = shelf.pop() if shelf else None
             self._kept -= size if raw is not None else 0
@@ -58,13 +86,16 @@ class BufferPool:
 
     def give(self, array: NDArray) -> None:
         """Return an array from `take`; nobody may use it any more."""
+        with self._lock:
+            self._keep(array)
+
+    def _keep(self, array: NDArray) -> None:
         raw = array
         while isinstance(raw.base, np.ndarray):
             raw = raw.base
-        with self._lock:
-            if self._kept + raw.nbytes <= self._limit:
-                self._free.setdefault(raw.nbytes, []).append(raw)
-                self._kept += raw.nbytes
+        if self._kept + raw.nbytes <= self._limit:
+            self._free.setdefault(raw.nbytes, []).append(raw)
+            self._kept += raw.nbytes
 
 
 class Loan:

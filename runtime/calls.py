@@ -91,37 +91,7 @@ def all_reduce(
 ) -> Operation:
     """Everybody's array becomes the reduction."""
     array = checked(array, "all_reduce", writable=True)
-    shared: dict[str, Any] = {
-        "rank": seat.rank,
-        "source": array,
-        "reduction": Reduction.of(op, array.dtype),
-        "commit": _into(array),
-    }
-    facts = facts_of("all_reduce", array, op=op)
-    if squeeze is not None:
-        if algorithm is not None:
-            raise UsageError("a compressed reduction has an algorithm of its own")
-        chunks = bounds(array.size, seat.world_size)
-        return _compressed(seat, facts, timeout, squeeze, chunks, True, shared)
-    if algorithm is not None:
-        facts |= {"algorithm": algorithm}
-    choice = algorithm or declared(array.nbytes, seat.world_size)
-    if choice not in DIRECT:
-        return Scheduled(
-            seat.peers,
-            facts,
-            timeout,
-            plan=schedule(choice, seat.world_size),
-            pool=seat.pool,
-            **shared,
-        )
-    if _eagerly(seat, array, algorithm, choice):
-        return EagerReduce(seat.peers, facts, timeout, **shared)
-    chunks = bounds(array.size, seat.world_size)
-    through = through_memory(array.nbytes, seat.world_size)
-    if algorithm is not None:
-        through = Ring
-    return _large(seat, facts, timeout, chunks, array, through, shared)
+    return _to_all(seat, array, array, op, timeout, squeeze, algorithm)
 
 
 def all_reduced(
@@ -131,9 +101,8 @@ def all_reduced(
     timeout: float,
     squeeze: "Squeeze | None" = None,
     algorithm: str | None = None,
-    donate: bool = False,
 ) -> Operation:
-    """A new array, or one that is given, becomes the reduction of everybody's.
+    """A new array becomes the reduction of everybody's.
 
     Whether a member wants it like that is its own affair: to the others it is an
     all_reduce.
@@ -144,8 +113,8 @@ def all_reduced(
     along_the_ring = declared(array.nbytes, size) == "ring"
     straightly = along_the_ring and not chosen and array.nbytes >= SMALLEST
     if commons is None or not commons.possible or not straightly:
-        taken = array if donate and array.flags.writeable else array.copy()
-        return all_reduce(seat, taken, op, timeout, squeeze, algorithm)
+        target = seat.pool.new(array.shape, array.dtype)
+        return _to_all(seat, array, target, op, timeout, squeeze, algorithm)
     chunks, through = bounds(array.size, size), straight(array.nbytes, size)
     own = chunks[seat.rank] if through is StraightReduce else (0, 0)
     target, room = ARRAYS.placed(array.shape, array.dtype)
@@ -166,6 +135,53 @@ def all_reduced(
         pool=seat.pool,
         commit=_into(target),
     )
+
+
+def _to_all(
+    seat: Seat,
+    array: NDArray,
+    target: NDArray,
+    op: str,
+    timeout: float,
+    squeeze: "Squeeze | None",
+    algorithm: str | None,
+) -> Operation:
+    """The reduction of everybody's `array`, in `target`: the same one, or a new one."""
+    shared: dict[str, Any] = {
+        "rank": seat.rank,
+        "source": array,
+        "reduction": Reduction.of(op, array.dtype),
+        "commit": _into(target),
+    }
+    facts = facts_of("all_reduce", array, op=op)
+    if squeeze is not None:
+        if algorithm is not None:
+            raise UsageError("a compressed reduction has an algorithm of its own")
+        chunks = bounds(array.size, seat.world_size)
+        return _compressed(seat, facts, timeout, squeeze, chunks, True, shared)
+    if algorithm is not None:
+        facts |= {"algorithm": algorithm}
+    choice = algorithm or declared(array.nbytes, seat.world_size)
+    # Nobody has a new array before all have voted: it can be worked in.
+    out = None if target is array else target.reshape(-1)
+    if choice not in DIRECT:
+        return Scheduled(
+            seat.peers,
+            facts,
+            timeout,
+            plan=schedule(choice, seat.world_size),
+            pool=seat.pool,
+            out=out,
+            **shared,
+        )
+    if _eagerly(seat, array, algorithm, choice):
+        return EagerReduce(seat.peers, facts, timeout, **shared)
+    chunks = bounds(array.size, seat.world_size)
+    through = through_memory(array.nbytes, seat.world_size)
+    if algorithm is not None:
+        through = Ring
+    shared["out"] = out
+    return _large(seat, facts, timeout, chunks, target, through, shared)
 
 
 def reduce_scatter(
@@ -383,8 +399,11 @@ def barrier(seat: Seat, timeout: float) -> Operation:
 def _into(array: NDArray) -> Callable[[NDArray], NDArray]:
     """What writes a result into `array` and returns that."""
 
+    flat = array.reshape(-1)
+
     def write(result: NDArray) -> NDArray:
-        np.copyto(array.reshape(-1), result.reshape(-1))
+        if not np.may_share_memory(result, flat):  # or it was made there
+            np.copyto(flat, result.reshape(-1))
         return array
 
     return write

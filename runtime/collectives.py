@@ -94,7 +94,8 @@ class Ring(Operation):
 
     `chunks[r]` is the range of elements that rank r reduces last and owns; `order`
     is how the ranks stand along the ring. `commit` gets the flat result, of which
-    only the own chunk is valid without `gather`.
+    only the own chunk is valid without `gather`. It is made in `out`, an array that
+    nobody has yet, or in scratch memory.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Ring(Operation):
         gather: bool,
         pool: BufferPool,
         commit: Callable[[NDArray], Any],
+        out: NDArray | None = None,
         order: Sequence[int] | None = None,
     ) -> None:
         super().__init__(peers, descriptor, timeout)
@@ -122,6 +124,7 @@ class Ring(Operation):
         self._reduction = reduction
         self._loan = Loan(pool)
         self._write = commit
+        self._given = out
         self._source = source.reshape(-1)
         self.bulk = source.nbytes
         self._dtype = source.dtype
@@ -136,7 +139,8 @@ class Ring(Operation):
         self._expected = self._incoming()
         self._now = next(self._expected, None)
         self._source = self._reduction.widen(self._source)
-        self._out = self._loan.take(count, self._dtype)
+        borrowed = self._given is None
+        self._out = self._loan.take(count, self._dtype) if borrowed else self._given
         same = wide == self._dtype
         self._work = self._out if same else self._loan.take(count, wide)
         self._scratch = self._loan.take(self._step, wide)

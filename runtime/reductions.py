@@ -83,10 +83,10 @@ class Reductions(Posting):
     ) -> NDArray:
         """The reduction of all members' arrays, a new array; `array` stays as it is.
 
-        With `donate` it need not: the result may take its place, where that saves a
-        copy. All else is as in `all_reduce`, the bits too. On one machine it is faster,
-        most so for arrays of `shared_empty` and results of this call, which nobody
-        copies.
+        With `donate` it need not: where that saves a copy, which is with engines of
+        other libraries, the result takes its place. All else is as in `all_reduce`, the
+        bits too. It is faster, since nothing is copied when all have voted, most so on
+        one machine for arrays of `shared_empty` and results of this call.
         """
         return self.all_reduced_async(
             array,
@@ -116,7 +116,7 @@ class Reductions(Posting):
         squeeze = _squeeze(compression, feedback, tag)
         patience = self._patience(timeout)
         operation = calls.all_reduced(
-            self._seat, array, op, patience, squeeze, algorithm, donate
+            self._seat, array, op, patience, squeeze, algorithm
         )
         return self._post(operation, tag)
 

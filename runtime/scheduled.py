@@ -36,7 +36,8 @@ class Scheduled(Operation):
     Each lane of the array does this member's transfers one after the other:
     sends leave at once, and what must have arrived first is waited for. A peer
     may be ahead: what it sends too early waits in scratch memory, or in its
-    final place where it only replaces what we have sent off long ago.
+    final place where it only replaces what we have sent off long ago. The result is
+    made in `out`, an array that nobody has yet, or in scratch memory.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Scheduled(Operation):
         plan: Schedule,
         pool: BufferPool,
         commit: Callable[[NDArray], Any],
+        out: NDArray | None = None,
     ) -> None:
         super().__init__(peers, descriptor, timeout)
         self._reduction = reduction
@@ -59,6 +61,7 @@ class Scheduled(Operation):
         self._members = plan.members
         self._loan = Loan(pool)
         self._write = commit
+        self._out = out
         self._lanes = [
             deque(_moves(plan, rank, lane, i * len(plan.transfers)))
             for i, lane in enumerate(edges(self._source.size, plan))
@@ -73,7 +76,11 @@ class Scheduled(Operation):
         self._step = max(1, segment_bytes(self._source.size * wide // 4) // wide)
 
     def begin(self) -> None:
-        self._work = self._borrow(self._source.size)
+        count, dtype = self._source.size, self._source.dtype
+        wide = self._reduction.accumulator
+        if self._out is None:
+            self._out = self._loan.take(count, dtype)
+        self._work = self._out if wide == dtype else self._loan.take(count, wide)
         self._work[:] = self._source
         for lane in self._lanes:
             self._advance(lane)
@@ -100,11 +107,9 @@ class Scheduled(Operation):
         return not any(self._lanes)
 
     def commit(self) -> Any:
-        out = self._work
-        if out.dtype != self._source.dtype:
-            out = self._borrow(out.size, narrow=True)
-        self._reduction.finish(self._work, self._members, out)
-        return self._write(out)
+        assert self._out is not None, "it has begun"
+        self._reduction.finish(self._work, self._members, self._out)
+        return self._write(self._out)
 
     def release(self) -> None:
         # After a failure a link may still be filling a segment.
@@ -125,12 +130,8 @@ class Scheduled(Operation):
         if not move.reduce:
             return self._work[move.start : move.stop]
         if move.scratch is None:
-            move.scratch = self._borrow(_size(move))
+            move.scratch = self._loan.take(_size(move), self._work.dtype)
         return move.scratch
-
-    def _borrow(self, count: int, narrow: bool = False) -> NDArray:
-        dtype = self._reduction.dtype if narrow else self._reduction.accumulator
-        return self._loan.take(count, dtype)
 
 
 def _size(move: _Move) -> int:

@@ -68,6 +68,27 @@ def test_the_pool_reuses_and_is_bounded():
     assert pool._kept <= 1 << 20
 
 
+def test_a_new_array_comes_back_when_nobody_has_a_view_of_it():
+    pool = BufferPool(limit=1 << 20)
+    array = pool.new((3, 1 << 15), np.dtype(np.int32))
+    assert (array.shape, array.dtype) == ((3, 1 << 15), np.int32)
+    address = array.__array_interface__["data"][0]
+    row = array[1, 5:]
+    del array
+    assert pool.new((3 << 15,), np.dtype(np.int32)).ctypes.data != address
+    writing = octets(row)
+    del row
+    assert pool.new((3 << 15,), np.dtype(np.int32)).ctypes.data != address
+    del writing
+    taken = [pool.take(3 << 15, np.dtype(np.int32)) for _ in range(2)]
+    assert address in [t.ctypes.data for t in taken]
+    many = [pool.new((1 << 18,), np.dtype(np.uint8)) for _ in range(40)]
+    del many[:]
+    assert sum(map(len, pool._free.values())) + len(pool._dropped) <= 4
+    pool.take(1, np.dtype(np.uint8))
+    assert pool._kept <= 1 << 20
+
+
 def test_every_type_of_a_manifest_has_an_array():
     for name, bits in DTYPE_BITS.items():
         assert 8 * numpy_dtype(name).itemsize == bits

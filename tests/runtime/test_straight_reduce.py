@@ -82,18 +82,18 @@ def test_what_does_not_go_straight_gives_new_arrays_too(ways) -> None:
         for count, options in [
             (5, {}),
             (LARGE, {"algorithm": "ring"}),
+            (LARGE, {"algorithm": "tree"}),
             (LARGE, {"compression": "fp16"}),
             (5, {"donate": True}),
         ]:
             arrays = [np.full(count, 1.5 + r, np.float32) for r in range(2)]
             for array in arrays:
-                array.flags.writeable = "donate" in options
+                array.flags.writeable = False
             outs = together(
                 comms, lambda c, a=arrays, o=options: c.all_reduced(a[c.rank], **o)
             )
             assert [bool((out == 4).all()) for out in outs] == [True] * 2
-            same = [out is array for out, array in zip(outs, arrays, strict=True)]
-            assert same == ["donate" in options] * 2
+            assert [float(array[0]) for array in arrays] == [1.5, 2.5]
         assert not ways
 
 
