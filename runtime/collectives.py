@@ -139,8 +139,8 @@ class Ring(Operation):
         self._expected = self._incoming()
         self._now = next(self._expected, None)
         self._source = self._reduction.widen(self._source)
-        borrowed = self._given is None
-        self._out = self._loan.take(count, self._dtype) if borrowed else self._given
+        given = self._given
+        self._out = self._loan.take(count, self._dtype) if given is None else given
         same = wide == self._dtype
         self._work = self._out if same else self._loan.take(count, wide)
         self._scratch = self._loan.take(self._step, wide)

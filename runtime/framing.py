@@ -10,10 +10,8 @@ All integers are big-endian. `(tag, seq)` names an operation, `step` and
 believed only after the header's CRC-32 matched and the receiver, which knows
 the kind, agreed to it; so no length off the wire decides an allocation.
 
-Payloads are guarded by CRC-32 over 8 KiB lanes: the payload is added up as
-rows of 1024 64-bit words, modulo 2**64, and the CRC covers the sums and the
-tail. Every burst shorter than a lane is found, as with a plain CRC, at the
-speed of memory instead of 4 GB/s.
+Payloads are guarded by the low half of their XXH3 of 64 bits, which is read at the
+speed of the cache; damage goes unnoticed once in 2**32.
 """
 
 import json
@@ -24,21 +22,19 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-import numpy as np
+import xxhash
 
 from pcp.errors import ProtocolError
 
 MAGIC = b"pcpR"
-VERSION = 3
+VERSION = 4
 """2: data may come before its receiver has opened the operation. 3: what members say of
-their memory stands behind the descriptor."""
+their memory stands behind the descriptor. 4: XXH3 instead of sums of words."""
 MAX_PAYLOAD = 4 << 20
 MAX_TEXT = 16 << 10
 _LAYOUT = struct.Struct(">4sBBHQQIIQII")
 _CRC = struct.Struct(">I")
 HEADER_BYTES = _LAYOUT.size + _CRC.size
-_LANE_WORDS = 1024
-_LANE_BYTES = 8 * _LANE_WORDS
 
 
 class Kind(IntEnum):
@@ -116,12 +112,7 @@ class Header:
 
 def checksum(payload: memoryview | bytes) -> int:
     """The 32-bit checksum of a payload (see the module's description)."""
-    if len(payload) < 2 * _LANE_BYTES:
-        return zlib.crc32(payload)
-    whole = len(payload) // _LANE_BYTES * _LANE_BYTES
-    words = np.frombuffer(payload, np.uint64, count=whole // 8)
-    lanes = np.add.reduce(words.reshape(-1, _LANE_WORDS), axis=0)
-    return zlib.crc32(payload[whole:], zlib.crc32(lanes.data))
+    return xxhash.xxh3_64_intdigest(payload) & 0xFFFFFFFF
 
 
 def pack_header(frame: Frame, epoch: int, version: int = VERSION) -> bytes:

@@ -27,7 +27,7 @@ FOREIGN: dict[str, tuple[set[str], set[str]]] = {
     "passes": ({"numpy"}, set()),
     "autodiff": ({"numpy"}, set()),
     "compiler": ({"numpy", "pydantic"}, {"iree"}),
-    "runtime": ({"numpy", "iree"}, {"prometheus_client"}),
+    "runtime": ({"numpy", "iree", "xxhash"}, {"prometheus_client"}),
     "training": ({"numpy", "pydantic"}, PICTURES),
     "engines": ({"numpy", "torch"}, {"mpi4py"}),
     "tools": (
