@@ -13,7 +13,8 @@ results are compared once before anything is timed. The contestants:
     new      the same into a new array: all_reduced
     straight the same of an array of shared_empty
     tcp      pcp with shared_memory=False: loopback TCP, as Gloo
-    int8     the same, compressed
+    tcp-new  the same into a new array
+    int8     the same in place, compressed
     gloo     torch.distributed
     mpi      with --mpi tcp or --mpi memory: mpi4py's Allreduce over that of Open MPI
     pccl/N   with --pccl: over loopback TCP with N connections (see pccl_group.py)
@@ -72,6 +73,7 @@ def contestants(
         "new": memory.all_reduced,
         "straight": memory.all_reduced,
         "tcp": tcp.all_reduce,
+        "tcp-new": tcp.all_reduced,
         "int8": lambda array: tcp.all_reduce(array, compression="int8"),
         "gloo": lambda array: dist.all_reduce(torch.from_numpy(array)),
     }
