@@ -247,16 +247,24 @@ def all_gather(seat: Seat, array: NDArray, timeout: float) -> Operation:
     """Everybody's rows, joined in rank order."""
     array = checked(array, "all_gather")
     mine = array.reshape(1) if array.ndim == 0 else array
-    parts = {seat.rank: mine}
+    size, rows = seat.world_size, mine.shape[0]
+    whole = seat.pool.new((size * rows, *mine.shape[1:]), mine.dtype)
+    parts = {rank: whole[rank * rows : (rank + 1) * rows] for rank in range(size)}
 
     def room(peer: int, theirs: dict[str, Any]) -> memoryview:
-        parts[peer] = np.empty((rows_of(theirs), *mine.shape[1:]), mine.dtype)
+        if (count := rows_of(theirs)) != rows:
+            parts[peer] = np.empty((count, *mine.shape[1:]), mine.dtype)
         return octets(parts[peer])
+
+    def join() -> NDArray:
+        np.copyto(parts[seat.rank], mine)
+        even = all(len(part) == rows for part in parts.values())
+        return whole if even else np.concatenate(list(parts.values()))
 
     facts = {
         "kind": "all_gather",
         "dtype": mine.dtype.name,
-        "rows": mine.shape[0],
+        "rows": rows,
         "row shape": list(mine.shape[1:]),
     }
     return Exchange(
@@ -265,7 +273,7 @@ def all_gather(seat: Seat, array: NDArray, timeout: float) -> Operation:
         timeout,
         outgoing=dict.fromkeys(seat.peers, octets(mine)),
         room=room,
-        commit=lambda: np.concatenate([parts[r] for r in range(seat.world_size)]),
+        commit=join,
         free=frozenset({"rows"}),
     )
 
@@ -284,7 +292,7 @@ def broadcast(
     at = members.index(root)
     order = members[at:] + members[:at]
     at_root = seat.rank == root
-    scratch = array if at_root else np.empty_like(array)
+    scratch = array if at_root else seat.pool.new(array.shape, array.dtype)
     view = octets(scratch)
 
     def write() -> NDArray:
@@ -316,7 +324,7 @@ def all_to_all(seat: Seat, array: NDArray, timeout: float) -> Operation:
             f"all_to_all splits the first dimension into {size} equal parts; "
             f"the shape is {list(array.shape)}"
         )
-    result = np.empty_like(array)
+    result = seat.pool.new(array.shape, array.dtype)
     rows = array.shape[0] // size
     parts = [slice(i * rows, (i + 1) * rows) for i in range(size)]
 
@@ -340,9 +348,11 @@ def permute(
     """Arrays move along (source, target) pairs; zeros where none arrives."""
     array = checked(array, "permute")
     routes = routes_of(pairs, seat.world_size)
-    result = np.zeros_like(array)
-    view = octets(result)
     source = next((s for s, t in routes if t == seat.rank), None)
+    result = np.zeros_like(array)
+    if source is not None:
+        result = seat.pool.new(array.shape, array.dtype)
+    view = octets(result)
     targets = [t for s, t in routes if s == seat.rank and t != seat.rank]
 
     def finish() -> NDArray:
@@ -379,7 +389,7 @@ def recv(seat: Seat, out: NDArray, src: int, timeout: float) -> Operation:
     """The receiving end of a pair."""
     out = checked(out, "recv", writable=True)
     check_peer(seat.rank, seat.world_size, src, "receive from")
-    scratch, write = np.empty_like(out), _into(out)
+    scratch, write = seat.pool.new(out.shape, out.dtype), _into(out)
     return Exchange(
         [src],
         facts_of("send/recv", out),
