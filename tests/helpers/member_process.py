@@ -1,7 +1,8 @@
 """A member of a group in its own process, made to die at a chosen frame.
 
 Run with one JSON argument: {"do": what, "kill": fault fields or null, ...}.
-Prints its endpoint's address, reads the address list from standard input.
+Prints its endpoint's address, reads the address list from standard input. With
+"asks" it says when it is about to die, and does so when it is told anything.
 """
 
 import json
@@ -11,7 +12,7 @@ import sys
 
 import numpy as np
 
-from pcp.runtime import snapshot
+from pcp.runtime import faults, snapshot
 from pcp.runtime.communicator import Communicator
 from pcp.runtime.endpoint import Endpoint
 from pcp.runtime.faults import Fault, FaultPlan
@@ -87,6 +88,13 @@ def serve_snapshot(endpoint: Endpoint, kill_at: int) -> None:
     endpoint.serve_snapshot(lambda: (3, {"w": np.ones(2_000_000)}))
 
 
+def die_when_told(*_: object) -> None:
+    """What "asks" makes of a kill: the loop stands still until then."""
+    say("dying")
+    sys.stdin.readline()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def main() -> None:
     """As the module says."""
     request = json.loads(sys.argv[1])
@@ -101,6 +109,8 @@ def main() -> None:
     if kill:
         kill["kind"] = Kind[kill["kind"]]
         plan = FaultPlan([Fault("kill", **kill)])
+    if request.get("asks"):
+        faults._ACTIONS["kill"] = die_when_told
     endpoint = Endpoint.listen("127.0.0.1:0", faults=plan)
     if request["do"] == "snapshot":
         serve_snapshot(endpoint, request["kill_at"])

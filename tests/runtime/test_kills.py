@@ -37,6 +37,10 @@ def reduce_one(comm):
     return fault, np.array_equal(array, contribution(comm.rank))
 
 
+def voted(group):
+    return any(o.voted for o in group._operations.values())
+
+
 def reduce_several(comm):
     arrays = [contribution(comm.rank) for _ in range(4)]
     pending = [comm.all_reduce_async(array, timeout=20) for array in arrays]
@@ -94,15 +98,25 @@ def test_survivors_get_peer_lost_keep_their_inputs_and_carry_on(phase):
 def test_death_between_two_votes_is_a_success_for_all():
     """Everybody had everything; only the news did not reach everybody."""
     kill = {"kind": "DONE", "skip": 1}
-    with member(do="all_reduce", kill=kill) as child, endpoints(2) as made:
+    dies = member(do="all_reduce", kill=kill, asks=True)
+    with dies as child, endpoints(2) as made:
         addresses = [made[0].address, made[1].address, child.line()]
         child.tell(json.dumps(addresses))
         comms = together([0, 1], lambda rank: made[rank].form(1, addresses, rank, 20))
-        results = together(comms, reduce_one)
+        arrays = [contribution(rank) for rank in range(2)]
+        under_way = [
+            comm.all_reduce_async(array, timeout=20)
+            for comm, array in zip(comms, arrays, strict=True)
+        ]
+        assert [child.line(), child.line()] == ["formed", "dying"]
+        for group in (comm._group for comm in comms):
+            ended = lambda g=group: g.in_flight == 0 or voted(g)  # noqa: E731
+            eventually(lambda g=group, e=ended: g.loop.ask(e))
+        child.tell("now")
         assert child.wait() == -signal.SIGKILL
         wanted = reference([contribution(r) for r in range(3)])
-        for result, _ in results:
-            np.testing.assert_array_equal(result, wanted)
+        for pending in under_way:
+            np.testing.assert_array_equal(outcome(pending.result), wanted)
 
 
 @pytest.mark.parametrize("carrier", ["tcp", "in_process"])
@@ -123,7 +137,6 @@ def test_a_vote_counts_though_the_news_of_the_death_overtake_it(carrier):
         asked.start()
         assert held.wait(20)
         others = [c.all_reduce_async(np.ones(10), timeout=20) for c in comms[1:]]
-        voted = lambda g: any(o.voted for o in g._operations.values())  # noqa: E731
         for group in groups[1:]:
             eventually(lambda g=group: g.loop.ask(lambda: voted(g)))
         groups[2].loop.ask(lambda: groups[2].close(crash=True))
