@@ -49,16 +49,19 @@ class Returned(Pending):
 
     def __init__(self, inner: Pending, back: Back) -> None:
         super().__init__()
-        self._inner = inner
+        self._inner: Pending | None = inner
         self._back = back
         self.by = inner.by
         inner.add_done_callback(self._finish)
 
     def cancel(self) -> bool:
         """Cancel the operation."""
-        return self._inner.cancel()
+        inner = self._inner
+        return inner is not None and inner.cancel()
 
     def _finish(self, inner: Any) -> None:
+        # Without a cycle, here and below, arrays go as soon as nobody has them.
+        self._inner = None
         if inner.cancelled():
             super().cancel()
             self.set_running_or_notify_cancel()
@@ -69,6 +72,8 @@ class Returned(Pending):
             self.set_exception(error)
         else:
             self.set_result(value)
+        finally:
+            del self, inner
 
 
 def of_torch(tensor: Any) -> NDArray:

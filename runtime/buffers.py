@@ -40,14 +40,19 @@ def checked(array: NDArray, what: str, *, writable: bool = False) -> NDArray:
 
 
 class BufferPool:
-    """Scratch memory by size; keeps at most `limit` bytes of free buffers."""
+    """Scratch memory by size; keeps at most `limit` bytes of what is free.
+
+    What a garbage collector gives back, at any point of any thread, waits outside the
+    lock for the next `take`: at most as much again.
+    """
 
     def __init__(self, limit: int = 512 << 20) -> None:
         self._limit = limit
         self._free: dict[int, list[NDArray]] = {}
+        """By size, those used last at the end."""
         self._kept = 0
-        self._dropped: deque[NDArray] = deque()
-        """Came back since the last `take`; not in `_kept` yet."""
+        self._dropped: deque[tuple[NDArray, int]] = deque()
+        """And how many bytes there are up to each."""
         self._lock = threading.Lock()
 
     def new(self, shape: Sequence[int], dtype: np.dtype) -> NDArray:
@@ -58,44 +63,64 @@ class BufferPool:
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < _GRAIN:
             return np.empty(shape, dtype)
-        lent = self.take(nbytes, np.dtype(np.uint8))
-        # All views of it refer to this one, and none to the array it is taken from.
-        whole = np.frombuffer(lent.data, np.uint8)
-        weakref.finalize(whole, self._drop, lent).atexit = False
-        return whole.view(dtype).reshape(shape)
-
-    def _drop(self, lent: NDArray) -> None:
-        """A garbage collector calls it at any point of any thread: takes no lock."""
-        dropped = sum(array.nbytes for array in tuple(self._dropped))
-        if self._kept + dropped + lent.nbytes <= self._limit:
-            self._dropped.append(lent)
+        raw = self._take(nbytes)
+        # All views of it refer to this one, and none to the array it is made of.
+        whole = np.frombuffer(raw.data, np.uint8)
+        weakref.finalize(whole, _back, weakref.ref(self), raw).atexit = False
+        return whole[:nbytes].view(dtype).reshape(shape)
 
     def take(self, count: int, dtype: np.dtype) -> NDArray:
-        """An uninitialised flat array of `count` elements."""
+        """An uninitialised flat array of `count` elements, until `give`."""
         nbytes = count * dtype.itemsize
-        size = -(-max(nbytes, 1) // _GRAIN) * _GRAIN
-        with self._lock:
-            while self._dropped:
-                self._keep(self._dropped.popleft())
-            shelf = self._free.get(size)
-            raw = shelf.pop() if shelf else None
-            self._kept -= size if raw is not None else 0
-        if raw is None:
-            raw = np.empty(size, np.uint8)
-        return raw[:nbytes].view(dtype)
+        return self._take(nbytes)[:nbytes].view(dtype)
 
     def give(self, array: NDArray) -> None:
         """Return an array from `take`; nobody may use it any more."""
-        with self._lock:
-            self._keep(array)
-
-    def _keep(self, array: NDArray) -> None:
         raw = array
         while isinstance(raw.base, np.ndarray):
             raw = raw.base
-        if self._kept + raw.nbytes <= self._limit:
-            self._free.setdefault(raw.nbytes, []).append(raw)
-            self._kept += raw.nbytes
+        with self._lock:
+            self._keep(raw)
+
+    def drop(self, raw: NDArray) -> None:
+        """The last view of a `new` array is gone. Takes no lock and counts nothing."""
+        try:
+            before = self._dropped[-1][1]
+        except IndexError:
+            before = 0
+        if before + raw.nbytes <= self._limit:
+            self._dropped.append((raw, before + raw.nbytes))
+
+    def _take(self, nbytes: int) -> NDArray:
+        size = -(-max(nbytes, 1) // _GRAIN) * _GRAIN
+        with self._lock:
+            while self._dropped:
+                self._keep(self._dropped.popleft()[0])
+            if shelf := self._free.pop(size, []):
+                raw = shelf.pop()
+                self._kept -= size
+                if shelf:
+                    self._free[size] = shelf
+                return raw
+        return np.empty(size, np.uint8)
+
+    def _keep(self, raw: NDArray) -> None:
+        shelf = self._free.pop(raw.nbytes, [])
+        shelf.append(raw)
+        self._free[raw.nbytes] = shelf
+        self._kept += raw.nbytes
+        while self._kept > self._limit:
+            oldest = next(iter(self._free))
+            self._kept -= oldest
+            self._free[oldest].pop()
+            if not self._free[oldest]:
+                del self._free[oldest]
+
+
+def _back(pool: "weakref.ref[BufferPool]", raw: NDArray) -> None:
+    # By then the group may be closed, and what its pool had is the system's again.
+    if (kept := pool()) is not None:
+        kept.drop(raw)
 
 
 class Loan:

@@ -342,6 +342,8 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
                 self._group.loop.ask(lambda: self._group.close(crash=crash))
 
     def _patience(self, timeout: Seconds) -> float:
+        # Every call begins here: before it takes what a forked child may find locked.
+        self._group.loop.check_process()
         return self.timeout if timeout is None else seconds(timeout)
 
     def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:

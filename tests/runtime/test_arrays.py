@@ -1,11 +1,14 @@
 """Tensors of torch and arrays of jax in every call: kind, memory, values."""
 
+import gc
+import weakref
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from helpers.worlds import outcome, together, world
+from helpers.worlds import eventually, outcome, together, world
 
 from pcp.errors import CollectiveAborted, UsageError
 from pcp.runtime import shared_empty
@@ -137,3 +140,23 @@ def test_a_failure_comes_through_and_changes_nothing():
 def test_tensors_that_do_not_lie_plainly_are_refused(comms, tensor):
     with pytest.raises(UsageError, match="pcp's collectives"):
         comms[0].all_reduce(tensor)
+
+
+@pytest.mark.parametrize("ones", [torch.ones, jnp.ones])
+def test_dropped_results_need_no_garbage_collector(ones) -> None:
+    with world("tcp", 2) as comms:
+
+        def run(comm):
+            call = comm.all_reduced_async
+            gc.collect()
+            gc.disable()
+            pending = call(ones(1 << 16), algorithm="ring")
+            pending.result()
+            watched = weakref.ref(pending)
+            del pending
+            return eventually(lambda: watched() is None)
+
+        try:
+            together(comms, run)
+        finally:
+            gc.enable()

@@ -1,5 +1,8 @@
 """Bytes of arrays and the scratch pool; MLIR's types as numpy's."""
 
+import gc
+import weakref
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -82,11 +85,47 @@ def test_a_new_array_comes_back_when_nobody_has_a_view_of_it():
     del writing
     taken = [pool.take(3 << 15, np.dtype(np.int32)) for _ in range(2)]
     assert address in [t.ctypes.data for t in taken]
-    many = [pool.new((1 << 18,), np.dtype(np.uint8)) for _ in range(40)]
+
+
+def test_what_comes_back_is_bounded_whatever_its_size():
+    pool = BufferPool(limit=1 << 20)
+    many = [pool.new(((64 << 10) + 1,), np.dtype(np.uint8)) for _ in range(40)]
     del many[:]
-    assert sum(map(len, pool._free.values())) + len(pool._dropped) <= 4
+    assert 0 < sum(raw.nbytes for raw, _ in pool._dropped) <= 1 << 20
     pool.take(1, np.dtype(np.uint8))
+    assert not pool._dropped
     assert pool._kept <= 1 << 20
+    # Sizes that are in use now drive out those that were.
+    array = pool.new((1 << 20,), np.dtype(np.uint8))
+    address = array.ctypes.data
+    del array
+    assert pool.new((1 << 20,), np.dtype(np.uint8)).ctypes.data == address
+
+
+def test_a_result_does_not_hold_the_pool():
+    pool = BufferPool()
+    kept = pool.new((64 << 10,), np.dtype(np.uint8))
+    gone = weakref.ref(pool)
+    pool.give(pool.take(1 << 20, np.dtype(np.uint8)))
+    del pool
+    assert gone() is None
+    kept[:] = 1
+    del kept
+
+
+def test_arrays_that_go_in_a_collection_come_back_all():
+    """The collector may free some while another one is being given back."""
+    pool = BufferPool(limit=64 << 20)
+    for _ in range(20):
+        held = [[pool.new((64 << 10,), np.dtype(np.uint8))] for _ in range(40)]
+        for cycle in held[::2]:
+            cycle.append(cycle)
+        del held, cycle
+        gc.collect()
+        assert len(pool._dropped) + sum(map(len, pool._free.values())) == 40
+        assert pool._dropped[-1][1] == sum(raw.nbytes for raw, _ in pool._dropped)
+        pool.take(1, np.dtype(np.uint8))
+        pool.give(pool.take(1, np.dtype(np.uint8)))
 
 
 def test_every_type_of_a_manifest_has_an_array():

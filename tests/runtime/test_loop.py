@@ -148,9 +148,11 @@ from pcp.runtime import Communicator
 comms = Communicator.in_process(2, timeout=60)
 pending = comms[1].all_reduced_async(np.ones(9))
 if not (child := os.fork()):
+    comms[0]._seat.pool._lock.acquire()  # as if another thread had it at the fork
     refused = 0
     for call in (
         lambda: comms[0].all_reduced(np.ones(9)),
+        lambda: comms[0].all_reduced(np.ones(1 << 17), algorithm="ring"),
         comms[0].barrier,
         lambda: comms[0].abort("no"),
         comms[0].metrics,
@@ -162,7 +164,7 @@ if not (child := os.fork()):
     for comm in comms:
         comm.close()
     os._exit(refused)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) >= 3
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) >= 4
 assert (comms[0].all_reduced(np.ones(9)) == 2).all()
 assert (pending.result(20) == 2).all()
 for comm in comms:
