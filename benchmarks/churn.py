@@ -1,6 +1,7 @@
 """Operations of an elastic group whose members are killed, stopped and cut off.
 
     python benchmarks/churn.py [--operations 1000] [--seed 1] [--limit 60]
+                               [--no-shared-memory]
 
 Real processes: `pcp coordinator` and 2 to 8 members (`churn_member`) with several
 tensors under way. At a random moment of every second operation a random member is
@@ -53,13 +54,19 @@ class Injector:
     """One run; everything that is drawn follows from the seed, but not the timing."""
 
     def __init__(
-        self, operations: int, seed: int, limit: float, silence: float, members: int
+        self,
+        operations: int,
+        seed: int,
+        limit: float,
+        silence: float,
+        members: int,
+        shared_memory: bool,
     ) -> None:
         self.random = random.Random(seed)
         self.limit, self.silence, self.first = limit, silence, members
         self.run = random.SystemRandom().getrandbits(62)
         self.report = Report(operations)
-        self.job = Job("", "", operations, 3, silence, limit)
+        self.job = Job("", "", operations, 3, silence, limit, shared_memory)
         self.members: list[Member] = []
         self.elder: Member | None = None
         """Spared from death for a while, so that somebody grows old."""
@@ -374,9 +381,11 @@ def churn(
     silence: float = 1.5,
     members: int = 4,
     trace: IO[str] | None = None,
+    *,
+    shared_memory: bool = True,
 ) -> Report:
     """One run's report; `violations` is empty when all went well."""
-    injector = Injector(operations, seed, limit, silence, members)
+    injector = Injector(operations, seed, limit, silence, members, shared_memory)
     injector.trace = trace
     return injector.churn()
 
@@ -389,9 +398,17 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=60.0, help="seconds: hung")
     parser.add_argument("--silence", type=float, default=1.5, help="seconds: dead")
     parser.add_argument("--trace", type=argparse.FileType("w"), help="everything")
+    parser.add_argument(
+        "--no-shared-memory", action="store_true", help="TCP on one machine, too"
+    )
     flags = parser.parse_args()
     report = churn(
-        flags.operations, flags.seed, flags.limit, flags.silence, trace=flags.trace
+        flags.operations,
+        flags.seed,
+        flags.limit,
+        flags.silence,
+        trace=flags.trace,
+        shared_memory=not flags.no_shared_memory,
     )
     print(report)
     return 1 if report.violations else 0

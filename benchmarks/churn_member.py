@@ -56,6 +56,7 @@ class Job:
     silence: float
     limit: float
     """Seconds after which an operation or a renewal counts as hung."""
+    shared_memory: bool = True
 
 
 def part_of(name: str, number: int) -> int:
@@ -294,7 +295,12 @@ def main() -> None:
         name = f"{job.name}.{life}"
         try:
             comm = Communicator.join(
-                job.at, name=name, timeout=job.limit, silence=job.silence, heartbeat=0.1
+                job.at,
+                name=name,
+                timeout=job.limit,
+                silence=job.silence,
+                heartbeat=0.1,
+                shared_memory=job.shared_memory,
             )
             with comm:
                 say("joined", name=name, epoch=comm.epoch)
