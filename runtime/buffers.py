@@ -105,6 +105,8 @@ class BufferPool:
         return np.empty(size, np.uint8)
 
     def _keep(self, raw: NDArray) -> None:
+        if raw.nbytes > self._limit:
+            return
         shelf = self._free.pop(raw.nbytes, [])
         shelf.append(raw)
         self._free[raw.nbytes] = shelf

@@ -123,6 +123,14 @@ class Pending(Future):
             # or the arrays of all callers stay until the garbage collector comes.
             del self
 
+    def cancel(self) -> bool:
+        """Wait for it no more.
+
+        The operation goes on with the others and uses its arrays as before: these must
+        be left alone until it has ended on all members.
+        """
+        return super().cancel()
+
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The operation's fault, or None; waits as `result` does."""
         self._check_waiting(timeout)

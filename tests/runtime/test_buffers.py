@@ -94,7 +94,9 @@ def test_what_comes_back_is_bounded_whatever_its_size():
     assert 0 < sum(raw.nbytes for raw, _ in pool._dropped) <= 1 << 20
     pool.take(1, np.dtype(np.uint8))
     assert not pool._dropped
-    assert pool._kept <= 1 << 20
+    assert 0 < (kept := pool._kept) <= 1 << 20
+    pool.give(np.empty((1 << 20) + 1, np.uint8))
+    assert pool._kept == kept, "what does not fit drives nothing out"
     # Sizes that are in use now drive out those that were.
     array = pool.new((1 << 20,), np.dtype(np.uint8))
     address = array.ctypes.data
