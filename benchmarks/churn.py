@@ -60,7 +60,7 @@ class Injector:
         limit: float,
         silence: float,
         members: int,
-        shared_memory: bool,
+        shared_memory: bool = True,
     ) -> None:
         self.random = random.Random(seed)
         self.limit, self.silence, self.first = limit, silence, members
