@@ -349,9 +349,9 @@ def permute(
     array = checked(array, "permute")
     routes = routes_of(pairs, seat.world_size)
     source = next((s for s, t in routes if t == seat.rank), None)
-    result = np.zeros_like(array)
-    if source is not None:
-        result = seat.pool.new(array.shape, array.dtype)
+    shape, dtype = array.shape, array.dtype
+    nothing = source is None
+    result = np.zeros(shape, dtype) if nothing else seat.pool.new(shape, dtype)
     view = octets(result)
     targets = [t for s, t in routes if s == seat.rank and t != seat.rank]
 
@@ -408,7 +408,6 @@ def barrier(seat: Seat, timeout: float) -> Operation:
 
 def _into(array: NDArray) -> Callable[[NDArray], NDArray]:
     """What writes a result into `array` and returns that."""
-
     flat = array.reshape(-1)
 
     def write(result: NDArray) -> NDArray:

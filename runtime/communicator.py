@@ -348,7 +348,6 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
 
     def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:
         loop = self._group.loop
-        loop.check_process()
         operation.tag, operation.label = _hashed(tag), tag
         operation.pending.by = loop
         with self._lock:

@@ -10,8 +10,8 @@ All integers are big-endian. `(tag, seq)` names an operation, `step` and
 believed only after the header's CRC-32 matched and the receiver, which knows
 the kind, agreed to it; so no length off the wire decides an allocation.
 
-Payloads are guarded by the low half of their XXH3 of 64 bits, which is read at the
-speed of the cache; damage goes unnoticed once in 2**32.
+Payloads are guarded by the low half of their XXH3 of 64 bits: damage goes unnoticed
+once in 2**32.
 """
 
 import json

@@ -498,33 +498,3 @@ def test_a_closed_communicator_says_so():
     for call in (alone.barrier, lambda: alone.all_reduce(np.ones(3))):
         with pytest.raises(CollectiveAborted, match="closed"):
             call()
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda c, a: c.all_reduced(a, algorithm="ring"),
-        lambda c, a: c.all_reduced(a, algorithm="tree"),
-        lambda c, a: c.all_reduced(a, compression="fp16"),
-        lambda c, a: c.all_gather(a),
-        lambda c, a: c.all_to_all(a),
-        lambda c, a: c.permute(a, [(0, 1), (1, 0)]),
-    ],
-)
-def test_the_memory_of_results_is_used_again_when_they_are_dropped(call) -> None:
-    with world("tcp", 2) as comms:
-        arrays = [np.full(1 << 16, 1 + rank, np.float32) for rank in range(2)]
-
-        def run(comm):
-            first = call(comm, arrays[comm.rank])
-            at, kept = first.ctypes.data, first[5:9]
-            values = kept.tolist()
-            del first
-            second = call(comm, arrays[comm.rank])
-            assert second.ctypes.data != at, "somebody sees a part of the first"
-            assert kept.tolist() == values
-            del kept
-            return at, [call(comm, arrays[comm.rank]) for _ in range(3)]
-
-        for at, results in together(comms, run):
-            assert at in [result.ctypes.data for result in results]
