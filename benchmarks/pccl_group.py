@@ -25,8 +25,11 @@ def pccl(
     bits an element. PCCL waits for peers without a deadline: a group that is not
     complete after a minute ends the process.
     """
-    import pccl as lib
-
+    try:
+        import pccl as lib
+    except (ImportError, OSError) as error:
+        needs = "it needs pypccl, CPython 3.12, glibc 2.38 and libcuda"
+        raise SystemExit(f"PCCL cannot be loaded ({error}): {needs}") from error
     if rank == 0:
         master = lib.MasterNode(address)
         master.run()
