@@ -16,6 +16,7 @@ PASSES: dict[str, str] = {
         "pcp.passes.lower_to_stablehlo_collectives:LowerToStablehloCollectives"
     ),
     "pcp-verify-inplace": "pcp.passes.verify_inplace:VerifyInplace",
+    "pcp-protect-arguments": "pcp.passes.protect_arguments:ProtectArguments",
     "pcp-accumulate": "pcp.passes.accumulate:Accumulate",
     "pcp-expand-training": "pcp.passes.expand_training:ExpandTraining",
     "pcp-strip-metadata": "pcp.passes.strip_metadata:StripMetadata",

@@ -25,8 +25,16 @@ from pcp.errors import CompileError, install
 PACKAGE = "iree-base-compiler"
 MAX_MESSAGE = 300  # characters of an error that a person reads
 
-# What every target gets: no bytes in the module that only a debugger reads.
-COMMON_FLAGS = ("--iree-input-type=auto", "--iree-vm-bytecode-module-strip-debug-ops")
+# What every target gets: no bytes in the module that only a debugger reads, and ops in
+# the program's order. Otherwise IREE moves groups of ops that do not need each other's
+# results ("waves"), and with them an update of a tensor in place in front of others
+# that read the tensor: `return x, f(y), update(x)` gave the update twice. On CPUs the
+# order costs nothing, since each op has all threads.
+COMMON_FLAGS = (
+    "--iree-input-type=auto",
+    "--iree-vm-bytecode-module-strip-debug-ops",
+    "--iree-stream-partitioning-favor=debug",
+)
 
 _ERROR = re.compile(r"^((?P<where>.+?:\d+:\d+|[^:\s]+): )?error: (?P<what>.*)$")
 _IGNORED_CPU = re.compile(r"'([^']*)' is not a recognized processor")

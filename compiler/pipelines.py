@@ -27,14 +27,20 @@ DERIVATIVES: dict[str, str] = {
     "forward_gradient": "pcp-jvp{func=$entry name=jvp}",
 }
 
+#: What a program says of itself: an argument and a result of one name are one tensor.
+_UPDATES = "pcp-verify-inplace{func=*}"
+
+#: The border to IREE, behind all that computes.
+_BORDER = ("pcp-lower-to-runtime", "pcp-protect-arguments")
+
 PIPELINES: dict[str, tuple[str, ...]] = {
-    "forward": (*_SIMPLIFY, "pcp-legalize", *_CLEAN, "pcp-lower-to-runtime"),
+    "forward": (*_SIMPLIFY, "pcp-legalize", *_CLEAN, _UPDATES, *_BORDER),
     "grad": (
         "pcp-grad{func=$entry name=grad}",
         *_SIMPLIFY,
         "pcp-legalize",
         *_CLEAN,
-        "pcp-lower-to-runtime",
+        *_BORDER,
     ),
     "train": (
         "$derivative",
@@ -44,7 +50,7 @@ PIPELINES: dict[str, tuple[str, ...]] = {
         "pcp-legalize",
         *_CLEAN,
         "pcp-verify-inplace",
-        "pcp-lower-to-runtime",
+        *_BORDER,
     ),
 }
 
@@ -77,9 +83,9 @@ STAGES = (
     "pcp-verify-plan",
 )
 DEVICE: dict[str, tuple[str, ...]] = {
-    "forward": ("pcp-legalize", *_CLEAN, "pcp-lower-to-runtime"),
-    "grad": ("pcp-legalize", *_CLEAN, "pcp-lower-to-runtime"),
-    "train": ("pcp-legalize", *_CLEAN, "pcp-verify-inplace", "pcp-lower-to-runtime"),
+    "forward": ("pcp-legalize", *_CLEAN, _UPDATES, *_BORDER),
+    "grad": ("pcp-legalize", *_CLEAN, *_BORDER),
+    "train": ("pcp-legalize", *_CLEAN, "pcp-verify-inplace", *_BORDER),
 }
 
 

@@ -1,10 +1,10 @@
 """What the manifest says of a module: functions, parameters, collectives, meshes.
 
 Everything is read from the IR: types, `pcp.role` and `pcp.name` on arguments and
-results, `iree.abi.output` for what a call consumes, `pcp.collectives` on the
-module, the `pcp.mesh` ops. Where a role is missing, an argument of a forward
-program is a parameter if it is floating point and some other argument is an
-integer, else data; a result is a result.
+results, `iree.abi.output` and `iree.abi.consume` for what a call consumes,
+`pcp.collectives` on the module, the `pcp.mesh` ops. Where a role is missing, an
+argument of a forward program is a parameter if it is floating point and some other
+argument is an integer, else data; a result is a result.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,8 +27,10 @@ from pcp.dialect.attributes import axis_sizes
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import CompileError, nearest
+from pcp.passes.functions import argument_attributes, is_public
 from pcp.passes.sharding.layout import SHARDING, from_attribute
 from pcp.passes.sharding.mesh import weights
+from pcp.passes.verify_inplace import is_donated
 
 GRADIENT = "grad"  # the function that pcp-grad adds
 _ROLES = get_args(Role)
@@ -44,14 +46,9 @@ def public_functions(module: ir.Module) -> dict[str, ir.Operation]:
         ir.StringAttr(op.operation.attributes["sym_name"]).value: op.operation
         for op in module.body.operations
         if op.operation.name == "func.func"
-        and _is_public(op.operation)
+        and is_public(op.operation)
         and len(op.operation.regions[0].blocks)
     }
-
-
-def _is_public(op: ir.Operation) -> bool:
-    visibility = op.attributes.get("sym_visibility")
-    return visibility is None or ir.StringAttr(visibility).value == "public"
 
 
 def entry_function(module: ir.Module, name: str) -> ir.Operation:
@@ -180,8 +177,8 @@ def _tensor(
 
 
 def _donated(op: ir.Operation) -> tuple[int, ...]:
-    entries = _entries(op, "arg_attrs")
-    return tuple(i for i, entry in enumerate(entries) if "iree.abi.output" in entry)
+    entries = argument_attributes(op)
+    return tuple(i for i, entry in enumerate(entries) if is_donated(entry))
 
 
 def _types(op: ir.Operation) -> tuple[list[ir.Type], list[ir.Type]]:
@@ -195,7 +192,7 @@ def _entries(op: ir.Operation, name: str) -> list[dict[str, Any]]:
     if attribute is None:
         types = _types(op)[0 if name == "arg_attrs" else 1]
         return [{} for _ in types]
-    keys = ("pcp.role", "pcp.name", "pcp.init", "iree.abi.output")
+    keys = ("pcp.role", "pcp.name", "pcp.init")
     return [
         {n.name: plain(n.attr) for n in ir.DictAttr(entry) if n.name in keys}
         | {n.name: _axes(n.attr) for n in ir.DictAttr(entry) if n.name == SHARDING}

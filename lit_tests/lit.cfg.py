@@ -5,6 +5,7 @@ print in generic form, parse again, print.
 """
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -23,6 +24,8 @@ if missing := [tool for tool in TOOLS if not (BIN / tool).exists()]:
     lit_config.fatal(f"{BIN} lacks {', '.join(missing)}: pip install -e '.[dev]'")
 config.environment["PATH"] = f"{BIN}:{config.environment['PATH']}"
 config.environment["PYTHONDONTWRITEBYTECODE"] = "1"
+if path := os.environ.get("PYTHONPATH"):  # another checkout than the installed one
+    config.environment["PYTHONPATH"] = path
 
 config.substitutions += [
     ("PCP_ROUNDTRIP", "pcp-opt %s --mlir-print-op-generic | pcp-opt -"),

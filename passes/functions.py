@@ -48,6 +48,12 @@ def symbol_name(op: ir.Operation | ir.OpView) -> str:
     return ir.StringAttr(op.attributes["sym_name"]).value
 
 
+def is_public(op: ir.Operation) -> bool:
+    """Whether a symbol may be used from outside of its module."""
+    visibility = op.attributes.get("sym_visibility")
+    return visibility is None or ir.StringAttr(visibility).value == "public"
+
+
 def entry(function: ir.Operation) -> ir.Block:
     """A function's first block; its arguments are the function's."""
     return function.regions[0].blocks[0]

@@ -12,6 +12,11 @@ written. That is proved when
 
 IREE does not check: it was measured that without this proof the updated values are
 silently wrong.
+
+Where `r` is `a` with slices updated or values scattered into it, IREE proves more by
+itself and copies where something reads `a` later. Then `a` is consumed: its buffer may
+become that of `r`, as a cache of keys and values wants it. All other arguments stay as
+they are (see `pcp-protect-arguments`).
 """
 
 from dataclasses import dataclass
@@ -19,10 +24,11 @@ from dataclasses import dataclass
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.errors import PassError
-from pcp.passes import functions
+from pcp.passes import functions, rewriting
 from pcp.passes.base import Pass
 
 OUTPUT = "iree.abi.output"
+CONSUME = "iree.abi.consume"
 COPIED = "pcp.copied"
 
 
@@ -32,7 +38,8 @@ class VerifyInplace(Pass):
 
     Assumes `pcp.name` and `pcp.role` on arguments and results: those that agree in
     both are one tensor before and after. Leaves `iree.abi.output = <result>` on each
-    argument for which the proof succeeds, and `pcp.copied = "<why>"` on those that
+    argument for which the proof succeeds, `iree.abi.consume` on those of which slices
+    are updated, and `pcp.copied = "<why>"` on those that
     have a result and for which it does not; those get a fresh buffer. Scalars are
     left alone, since all kernels of a step read them.
 
@@ -52,22 +59,29 @@ class VerifyInplace(Pass):
 
     name = "pcp-verify-inplace"
     func: str = "apply"
+    """The function; `*` for every public one."""
 
     def run(self, module: ir.Module) -> None:
         """Mark the arguments of the function."""
-        function = functions.find(module, self.func)
-        if function is None:
-            raise PassError(f"{self.name}: the module has no function @{self.func}")
         with module.context:
-            verify_inplace(function)
+            for function in self._wanted(module):
+                verify_inplace(function)
+
+    def _wanted(self, module: ir.Module) -> list[ir.Operation]:
+        if self.func == "*":
+            found = rewriting.functions(module)
+            return [f for f in found if functions.is_public(f)]
+        if (function := functions.find(module, self.func)) is None:
+            raise PassError(f"{self.name}: the module has no function @{self.func}")
+        return [function]
 
 
 def verify_inplace(function: ir.Operation) -> None:
     """See `VerifyInplace`."""
     found = functions.argument_attributes(function)
     for i, result in updates(function).items():
-        found[i].pop(OUTPUT, None)
-        found[i].pop(COPIED, None)
+        for mark in (OUTPUT, CONSUME, COPIED):
+            found[i].pop(mark, None)
         argument = functions.entry(function).arguments[i]
         if not hlo.shape_of(argument):
             continue
@@ -75,9 +89,16 @@ def verify_inplace(function: ir.Operation) -> None:
         if problem is None:
             index = ir.IntegerAttr.get(ir.IndexType.get(), result)
             found[i][OUTPUT] = index
+        elif updates_slices(function, argument, result):
+            found[i][CONSUME] = ir.UnitAttr.get()
         else:
             found[i][COPIED] = ir.StringAttr.get(problem)
     functions.set_argument_attributes(function, found)
+
+
+def is_donated(attributes: dict[str, ir.Attribute]) -> bool:
+    """Whether a call consumes the argument that has these attributes."""
+    return OUTPUT in attributes or CONSUME in attributes
 
 
 def updates(function: ir.Operation) -> dict[int, int]:
@@ -152,6 +173,19 @@ def _check_use(
     return None
 
 
+def updates_slices(function: ir.Operation, argument: ir.Value, result: int) -> bool:
+    """Whether result number `result` alone is `argument` with slices written anew."""
+    returned = list(_terminator(function).operands)
+    value = written = returned[result]
+    while not isinstance(value.owner, ir.Block) and value.owner.name in SLICED:
+        value = value.owner.operation.operands[0]
+    return (
+        value == argument != written
+        and argument not in returned
+        and returned.count(written) == 1
+    )
+
+
 def _terminator(function: ir.Operation) -> ir.Operation:
     block = functions.entry(function)
     return block.operations[len(block.operations) - 1].operation
@@ -170,6 +204,9 @@ def _needed_for(value: ir.Value) -> set[ir.Value]:
             pending += list(current.owner.operation.operands)
     return seen
 
+
+# Their first operand with parts of it replaced.
+SLICED = ("stablehlo.dynamic_update_slice", "stablehlo.scatter")
 
 # Each result element depends on the operands' elements of the same index alone.
 ELEMENTWISE = frozenset(

@@ -98,7 +98,7 @@ class Device:
         """A copy of a buffer view's contents, in memory of this kind."""
         source = view.get_buffer()
         shape, bits = list(view.shape), bits_dtype(dtype)
-        if not _mappable(source):
+        if not mappable(source):
             source = self._to_staging(source)
         copy = empty(shape, bits)
         np.copyto(copy, source.map().asarray(shape, bits))
@@ -108,12 +108,16 @@ class Device:
         """Put `array` into a buffer view, and return when it is there."""
         target = view.get_buffer()
         bits = np.ascontiguousarray(array).view(bits_dtype(dtype))
-        if _mappable(target):
+        if mappable(target):
             room = target.map().asarray(list(view.shape), bits_dtype(dtype))
             np.copyto(room, bits.reshape(view.shape))
         else:
             staged = self.upload(array, dtype)
             self._copy(staged.get_buffer(), target)
+
+    def duplicate(self, view: Any, dtype: str) -> Any:
+        """A buffer view with memory of its own and the same contents."""
+        return self.upload(self.download(view, dtype), dtype)
 
     def _to_staging(self, source: Any) -> Any:
         host = self.hal.allocator.allocate_buffer(
@@ -138,7 +142,8 @@ class Device:
         done.wait()
 
 
-def _mappable(buffer: Any) -> bool:
+def mappable(buffer: Any) -> bool:
+    """Whether the host can read and write the buffer where it lies."""
     visible = int(rt.MemoryType.HOST_VISIBLE)
     mapping = int(rt.BufferUsage.MAPPING_SCOPED)
     return bool(buffer.memory_type() & visible) and bool(
@@ -147,7 +152,11 @@ def _mappable(buffer: Any) -> bool:
 
 
 class DeviceArray:
-    """A tensor that stays on its device; `numpy()` copies it out."""
+    """A tensor that stays on its device; `numpy()` copies it out.
+
+    No two of them share memory: what a call does to an array that is given to it for
+    good (`Function.donates`) is seen in no other.
+    """
 
     __slots__ = ("__weakref__", "_gone", "_view", "device", "dtype", "shape")
 

@@ -10,6 +10,7 @@ consumed by the call: its buffer may hold the result.
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from pcp.bundle import Bundle, Function, Manifest, TensorSpec
 from pcp.errors import BundleError, ConfigError, RuntimeFault, UsageError
+from pcp.runtime.aliasing import extent, overlapping
 from pcp.runtime.devices import (
     Device,
     DeviceArray,
@@ -199,14 +201,33 @@ class Program:
         views = self._take(function, arguments)
         with self._lock:
             results = self._invoke(function, views, arguments)
-            arrays = [
-                DeviceArray(
-                    self.device, results.get_as_object(i, rt.HalBufferView), s.dtype
-                )
-                for i, s in enumerate(signature.results)
+            made = [
+                results.get_as_object(i, rt.HalBufferView)
+                for i in range(len(signature.results))
             ]
+            if keep:
+                made = self._apart(made, signature, arguments)
+        arrays = [
+            DeviceArray(self.device, view, spec.dtype)
+            for view, spec in zip(made, signature.results, strict=True)
+        ]
         values = tuple(arrays if keep else [array.numpy() for array in arrays])
         return values[0] if len(values) == 1 else values
+
+    def _apart(
+        self, views: Sequence[Any], signature: Function, arguments: Sequence[Any]
+    ) -> list[Any]:
+        """The results, each in memory that no other one and no argument has."""
+        kept = [
+            extent(a.view)
+            for i, a in enumerate(arguments)
+            if isinstance(a, DeviceArray) and i not in signature.donates
+        ]
+        shared = set(overlapping([extent(view) for view in views], kept))
+        return [
+            self.device.duplicate(view, spec.dtype) if i in shared else view
+            for i, (view, spec) in enumerate(zip(views, signature.results, strict=True))
+        ]
 
     def _invoke(
         self, function: BoundFunction, views: list[Any], arguments: Sequence[Any]
@@ -247,9 +268,8 @@ class Program:
             raise UsageError(
                 f"{function.name} takes {len(inputs)} arguments, not {len(arguments)}"
             )
-        donated = [arguments[i] for i in function.signature.donates]
-        held = [a for a in arguments if isinstance(a, DeviceArray)]
-        if any(sum(h is d for h in held) > 1 for d in donated):
+        held = Counter(id(a) for a in arguments if isinstance(a, DeviceArray))
+        if any(held[id(arguments[i])] > 1 for i in function.signature.donates):
             raise UsageError(f"{function.name}: a donated array is passed twice")
         return [
             self._view(function.name, index, spec, value)

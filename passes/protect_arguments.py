@@ -1,0 +1,87 @@
+"""pcp-protect-arguments: a call leaves what its caller did not give away as it was.
+
+IREE writes an update of a slice, or a scatter, over its operand when nothing reads
+that operand afterwards. It does so with a function's arguments too, and forgets about
+an argument that is returned as it came, since such a result never enters the program
+(IREE 3.13). Its analysis of who reads what, and when, is sound inside of a function.
+So the functions say here what IREE does not see: that the caller reads on.
+
+* An argument that is kept is read once more behind everything else. IREE copies it
+  where the program updates it, and only there.
+* An argument that is given away (`iree.abi.output`, `iree.abi.consume`) is taken out
+  of its argument once, in front of everything else. Then each result that holds its
+  old value is one more reader that IREE knows of.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pcp.dialect.bindings import ir
+from pcp.passes import functions, rewriting
+from pcp.passes.base import Pass
+from pcp.passes.rewriting import before
+from pcp.passes.verify_inplace import is_donated
+
+BARRIER = "util.optimization_barrier"
+
+
+@dataclass(frozen=True)
+class ProtectArguments(Pass):
+    """Keep IREE from writing over arguments that the caller keeps.
+
+    Assumes that `pcp-verify-inplace` has said which arguments are given away, and that
+    nothing behind it changes the program's values. Leaves in each public function an
+    `util.optimization_barrier` of the arguments that are kept in front of its return,
+    and one of the others at its start, in generic form: from here on the module is
+    IREE's to read. Shape and type of arguments and results stay.
+
+    Before:
+
+        func.func @main(%c: tensor<4xf32>, %u: tensor<1xf32>, %i: tensor<i32>)
+            -> (tensor<4xf32>, tensor<4xf32>) {
+          %0 = stablehlo.dynamic_update_slice %c, %u, %i : ...
+          return %c, %0 : tensor<4xf32>, tensor<4xf32>
+        }
+
+    After, in short:
+
+          %0 = stablehlo.dynamic_update_slice %c, %u, %i : ...
+          %1:3 = "util.optimization_barrier"(%c, %u, %i) : ...
+          return %c, %0 : tensor<4xf32>, tensor<4xf32>
+    """
+
+    name = "pcp-protect-arguments"
+
+    def run(self, module: ir.Module) -> None:
+        """Protect the arguments of every public function."""
+        with module.context:
+            module.context.allow_unregistered_dialects = True
+            for function in rewriting.functions(module):
+                if functions.is_public(function):
+                    protect_arguments(function)
+
+
+def protect_arguments(function: ir.Operation) -> None:
+    """See `ProtectArguments`."""
+    block = functions.entry(function)
+    attributes = functions.argument_attributes(function)
+    tensors = [
+        (argument, is_donated(said))
+        for argument, said in zip(block.arguments, attributes, strict=True)
+        if isinstance(argument.type, ir.RankedTensorType)
+    ]
+    kept = [argument for argument, donated in tensors if not donated]
+    given = [argument for argument, donated in tensors if donated]
+    if kept:
+        _barrier(kept, block.operations[len(block.operations) - 1].operation)
+    if given:
+        taken = _barrier(given, block.operations[0].operation)
+        for argument, value in zip(given, taken.results, strict=True):
+            argument.replace_all_uses_except(value, taken)
+
+
+def _barrier(values: Sequence[ir.Value], op: ir.Operation) -> ir.Operation:
+    with before(op):
+        return ir.Operation.create(
+            BARRIER, operands=list(values), results=[v.type for v in values]
+        )
