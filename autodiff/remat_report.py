@@ -1,10 +1,10 @@
 """What pcp-remat did: on the function as an attribute, for people as JSON."""
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from pcp import strict_json
 from pcp.autodiff.liveness import Graph, Step
 from pcp.autodiff.segments import Schedule
 from pcp.dialect import hlo
@@ -52,7 +52,7 @@ class Report:
             {"op": op, "location": where, "times": times}
             for (op, where), times in self.recomputed.most_common()
         ]
-        text = json.dumps(
+        text = strict_json.dumps(
             {
                 "peak_bytes_before": self.peak_bytes_before,
                 "peak_bytes": self.peak_bytes,

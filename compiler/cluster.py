@@ -10,26 +10,26 @@ more than two ends connects every two of them. The same can be written as MLIR, 
 `pcp.target`, `pcp.device` and `pcp.link`.
 """
 
-import json
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pcp import strict_json
 from pcp.compiler.targets import find
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse, read
 from pcp.errors import ConfigError, nearest
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0)]
 NAME = r"^[A-Za-z_][\w.-]*$"
 
 
 class _Model(BaseModel):
     """Immutable, and no key that this version does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Rates(_Model):
@@ -70,7 +70,7 @@ class Link(_Model):
 
     ends: tuple[str, ...] = Field(min_length=2)
     bandwidth: Positive = Field(description="bytes a second")
-    latency_ns: float = Field(ge=0, allow_inf_nan=False)
+    latency_ns: float = Field(ge=0)
     duplex: Literal["full", "half"] = "full"
 
     @property
@@ -138,7 +138,7 @@ class Cluster(_Model):
     def to_json(self) -> str:
         """The file's text."""
         content = self.model_dump(exclude_defaults=True)
-        return json.dumps({"format": self.format, **content}, indent=2) + "\n"
+        return strict_json.dumps({"format": self.format, **content}, indent=2) + "\n"
 
     def to_mlir(self) -> str:
         """The same as ops of the dialect."""
@@ -150,7 +150,7 @@ class Cluster(_Model):
 
 def json_schema() -> str:
     """The JSON Schema of cluster files."""
-    return json.dumps(Cluster.model_json_schema(), indent=2)
+    return strict_json.dumps(Cluster.model_json_schema(), indent=2)
 
 
 def read_ops(path: Path, context: ir.Context) -> ir.Module:
@@ -190,7 +190,7 @@ def _device(name: str, device: Device) -> str:
     facts = [
         f'sym_name = "{name}"',
         f'target = @"target.{device.target}"',
-        f"host = {json.dumps(device.host)}",
+        f"host = {strict_json.dumps(device.host)}",
         f"ordinal = {device.ordinal}",
         f"memory = {device.memory}",
         *_rates(device),

@@ -21,6 +21,12 @@ class Spec:
 
     kind: ClassVar[str] = ""
 
+    def __post_init__(self) -> None:
+        """Numbers are finite, or `ConfigError`; a subclass checks more after this."""
+        for name, value in self.hyper().items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigError(f"{self.kind}: {name}={value} is not finite")
+
     def hyper(self) -> dict[str, Hyper]:
         """Every hyperparameter by name, defaults included."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
@@ -104,14 +110,11 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 def _read(cls: type[Spec], field: "Field[Any]", text: str) -> Hyper:
     kind = type(field.default)
     try:
-        value: Any = _BOOLEANS[text] if kind is bool else kind(text)
+        return _BOOLEANS[text] if kind is bool else kind(text)
     except (KeyError, ValueError) as error:
         raise ConfigError(
             f"{cls.kind}: {field.name}={text!r} is not a {kind.__name__}"
         ) from error
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{cls.kind}: {field.name}={text} is not finite")
-    return value
 
 
 def _show(value: Hyper) -> str:

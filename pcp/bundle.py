@@ -29,6 +29,7 @@ from typing import Self
 
 from pydantic import ValidationError
 
+from pcp import strict_json
 from pcp.errors import BundleError
 from pcp.manifest import (
     DTYPE_BITS,
@@ -66,6 +67,7 @@ __all__ = [
     "Parameter",
     "Role",
     "TensorSpec",
+    "manifest_bytes",
     "sha256",
     "tensor_bytes",
 ]
@@ -115,7 +117,7 @@ class Bundle:
     @property
     def digest(self) -> str:
         """SHA-256 of the manifest: it names the bundle's whole contents."""
-        return sha256(_manifest_bytes(self.manifest))
+        return sha256(manifest_bytes(self.manifest))
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -147,7 +149,7 @@ class Bundle:
 
     def to_bytes(self) -> bytes:
         """The file's bytes: the same bundle gives the same bytes."""
-        manifest = _manifest_bytes(self.manifest)
+        manifest = manifest_bytes(self.manifest)
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
             for name, content in [(MANIFEST, manifest), *sorted(self.members.items())]:
@@ -227,8 +229,9 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _manifest_bytes(manifest: Manifest) -> bytes:
-    text = json.dumps(manifest.model_dump(mode="json"), indent=1)
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """What stands in `manifest.json`."""
+    text = strict_json.dumps(manifest.model_dump(mode="json"), indent=1)
     return text.encode() + b"\n"
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pcp import strict_json
 from pcp.errors import ProtocolError, UsageError
 from pcp.runtime.group import Group
 from pcp.runtime.movements import Movements
@@ -209,7 +210,7 @@ class Arranged(Movements):
 
     def _profiles(self) -> tuple[Profile, ...]:
         name = self._names()[self._group.rank]
-        text = json.dumps(vars(Profile.own(name))).encode()
+        text = strict_json.dumps(vars(Profile.own(name))).encode()
         raw = np.frombuffer(text, np.uint8)
         sizes = self.all_gather(np.array([raw.size]), tag=_TAG)
         whole = self.all_gather(raw, tag=_TAG)

@@ -24,6 +24,7 @@ from typing import Any
 
 import xxhash
 
+from pcp import strict_json
 from pcp.errors import ProtocolError
 
 MAGIC = b"pcpR"
@@ -177,7 +178,7 @@ def verify_payload(header: Header, payload: memoryview | bytes) -> None:
 
 def json_payload(values: dict[str, Any]) -> bytes:
     """`values` as they travel in frames, but for the descriptors of operations."""
-    return json.dumps(values, separators=(",", ":")).encode()
+    return strict_json.dumps(values, separators=(",", ":")).encode()
 
 
 def parse_json(payload: memoryview | bytes) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pcp import strict_json
 from pcp.errors import StateMismatch, UsageError
 from pcp.runtime.buffers import checked, octets
 
@@ -158,7 +159,7 @@ def _summary(
     source: int | str,
 ) -> dict:
     schema = [[n, tensors[n].dtype.name, list(tensors[n].shape)] for n in names]
-    packed = json.dumps([schema, source]).encode()
+    packed = strict_json.dumps([schema, source]).encode()
     return {
         "schema": hashlib.blake2b(packed, digest_size=_DIGEST).hexdigest(),
         "count": len(names),
@@ -172,8 +173,8 @@ def _exchange(comm: Member, value: dict, timeout: float) -> tuple[list[dict], bo
 
     Then that is all that is said: one exchange of a few bytes.
     """
-    raw = np.frombuffer(json.dumps(value).encode(), np.uint8)
-    mark = json.dumps({k: v for k, v in value.items() if k != "aside"}).encode()
+    raw = np.frombuffer(strict_json.dumps(value).encode(), np.uint8)
+    mark = strict_json.dumps({k: v for k, v in value.items() if k != "aside"}).encode()
     same = hashlib.blake2b(mark, digest_size=_DIGEST).digest()
     head = np.array([[raw.size, *np.frombuffer(same, np.int64)]])
     heads = comm.all_gather(head, tag=_TAG, timeout=timeout)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pcp import strict_json
 from pcp.errors import ConfigError
 from pcp.runtime.ring_order import Order, worth
 
@@ -112,7 +113,7 @@ class Topology:
             "order": list(self.order),
             "gain": self.gain,
         }
-        return json.dumps(whole, indent=1)
+        return strict_json.dumps(whole, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> "Topology":

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pcp import strict_json
 from pcp.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Events:
         spans = [(s.row, s.name, s.begin, s.end, s.facts, s.parts) for s in self.spans]
         counts = [(c.name, c.when, c.values) for c in self.counts]
         whole = {"spans": spans, "counts": counts, "dropped": self.dropped}
-        return json.dumps(whole, separators=(",", ":")).encode()
+        return strict_json.dumps(whole, separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "Events":
@@ -204,7 +205,7 @@ def chrome(members: Sequence[tuple[str, Events, float]]) -> dict[str, Any]:
 
 def write_trace(path: str | Path, members: Sequence[tuple[str, Events, float]]) -> None:
     """`chrome`, into a file."""
-    Path(path).write_text(json.dumps(chrome(members), separators=(",", ":")))
+    Path(path).write_text(strict_json.dumps(chrome(members), separators=(",", ":")))
 
 
 @contextmanager

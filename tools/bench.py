@@ -20,7 +20,6 @@ it is faster than the order of ranks, and who is late. `--slow 0:1:20` makes the
 from member 0 to 1 carry 20 MB/s, to see it avoided.
 """
 
-import json
 import statistics
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pcp import strict_json
 from pcp.errors import ConfigError, RuntimeFault, UsageError, install
 from pcp.tools import bench_topology, topology_plot
 from pcp.tools.bench_plot import svg
@@ -141,7 +141,7 @@ def _write(flags: Namespace, found: Any) -> None:
     """The files that were asked for."""
     network = flags.what == "topology"
     if flags.json:
-        text = found.to_json() if network else json.dumps(found, indent=1)
+        text = found.to_json() if network else strict_json.dumps(found, indent=1)
         flags.json.write_text(text + "\n")
     if flags.plot:
         flags.plot.write_text(topology_plot.svg(found) if network else svg(found))

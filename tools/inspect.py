@@ -11,7 +11,14 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
 
-from pcp.bundle import Bundle, Function, Manifest, Method, TensorSpec
+from pcp.bundle import (
+    Bundle,
+    Function,
+    Manifest,
+    Method,
+    TensorSpec,
+    manifest_bytes,
+)
 from pcp.dialect.context import read
 from pcp.errors import ConfigError, UsageError
 from pcp.tools import plan
@@ -41,7 +48,7 @@ def _main(argv: Sequence[str]) -> int:
     elif flags.ir:
         print(bundle.ir(flags.ir), end="")
     elif flags.json:
-        print(bundle.manifest.model_dump_json(indent=1))
+        print(manifest_bytes(bundle.manifest).decode(), end="")
     else:
         print("\n".join(describe(bundle, flags.file, tensors=flags.tensors)))
     return 0
@@ -77,7 +84,7 @@ def _draw(source: str, output: Path) -> int:
 
 def extract(bundle: Bundle, folder: Path) -> Iterator[Path]:
     """Write the manifest and the members under `folder`, which must not hold them."""
-    contents = {"manifest.json": bundle.manifest.model_dump_json(indent=1).encode()}
+    contents = {"manifest.json": manifest_bytes(bundle.manifest)}
     for name, content in (contents | dict(bundle.members)).items():
         path = folder / name
         if path.exists():

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from pcp import strict_json
 from pcp.bundle import sha256
 from pcp.errors import ConfigError, StateMismatch, UsageError, counted
 from pcp.tools import training_job as jobs
@@ -66,7 +67,7 @@ def loader(device: str) -> Load:
     made: dict[tuple[str, str], bytes] = {}
 
     def loaded(experiment: Experiment, target: str) -> tuple[BundleTrainer, str]:
-        key = (experiment.model_dump_json(), target)
+        key = (strict_json.dumps(experiment.model_dump()), target)
         if key not in made:
             made[key] = jobs.compiler_for(experiment, jobs.say)(target)
         source = f"bundle for {target}"

@@ -9,10 +9,10 @@ axes pp, dp and tp; where stages are impossible it says at which op and why.
 says of every plan with which flags pcp-compile makes it.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from pcp import strict_json
 from pcp.compiler import driver
 from pcp.compiler.options import MODES, CompileOptions
 from pcp.dialect.context import read
@@ -43,7 +43,7 @@ def _main(argv: Sequence[str]) -> None:
     choice = driver.plan(read(flags.model), options, **wanted)
     print("\n".join(choice.lines()))
     if flags.json:
-        flags.json.write_text(json.dumps(choice.to_dict(), indent=1))
+        flags.json.write_text(strict_json.dumps(choice.to_dict(), indent=1))
 
 
 def _parser() -> Parser:

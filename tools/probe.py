@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from pcp import strict_json
 from pcp.compiler.cluster import Cluster
 from pcp.compiler.targets import find
 from pcp.errors import ConfigError, UsageError
@@ -117,7 +118,7 @@ def _measure(world: Any, target: str, device: str, seconds: float) -> dict[str, 
 
 def _shared(world: Any, facts: dict[str, Any]) -> list[dict[str, Any]]:
     """Everyone's facts, in order of rank."""
-    line = np.frombuffer(json.dumps(facts).encode() + b"\n", np.uint8)
+    line = np.frombuffer(strict_json.dumps(facts).encode() + b"\n", np.uint8)
     gathered = world.all_gather(line, tag="facts")
     return [json.loads(text) for text in gathered.tobytes().decode().splitlines()]
 

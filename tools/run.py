@@ -41,7 +41,7 @@ from pcp.mesh import Mesh
 from pcp.runtime.dtypes import bits_dtype, numpy_dtype
 from pcp.tools import processes
 from pcp.tools.command import Parser, run
-from pcp.training import steps
+from pcp.training import nonfinite, steps
 
 EXAMPLE = "pcp run model.pcp --function grad --inputs batch.npz --out grads.npz"
 ADDRESS = "pcp run: meeting at "
@@ -252,6 +252,8 @@ def _report(flags: Namespace, results: Sequence[np.ndarray], how: str = "") -> N
     if flags.steps is not None:
         first, last = (float(results[0][i]) for i in (0, -1))
         print(f"loss {first:.6g} -> {last:.6g} in {counted(flags.steps, 'step')}")
+        if bad := nonfinite.first(list(map(float, results[0])), flags.steps):
+            print(f"loss is {bad[1]} at step {bad[0]}, the first that is not finite")
     print(f"wrote {flags.out}{how}")
 
 

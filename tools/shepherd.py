@@ -14,6 +14,7 @@ from pcp.tools import training_job as jobs
 from pcp.tools.command import MAX_PORT, Parser, port_number, run
 from pcp.tools.protection import add_protection_flags, protection
 from pcp.tools.signals import at_once, on_signals
+from pcp.training import nonfinite
 from pcp.training.dashboard import Dashboard, PlainLog
 from pcp.training.ending import Outcome
 from pcp.training.experiment import Experiment
@@ -176,6 +177,8 @@ def conclude(folder: RunFolder, outcome: Outcome) -> None:
         plot_losses(rounds, validations, folder.plot)
         lines["first loss"] = f"{rounds[0].loss_first:.4f}"
         lines["final loss"] = f"{rounds[-1].loss:.4f}"
+    if bad := nonfinite.summary(rounds):
+        lines["not finite"] = bad
     if outcome.validation_loss is not None:
         lines["validation loss"] = f"{outcome.validation_loss:.4f}"
     if rounds:

@@ -80,6 +80,9 @@ def _main(argv: Sequence[str]) -> None:
 
 def _check(flags: argparse.Namespace) -> None:
     """What no world is like: `UsageError`."""
+    for name in ("step_seconds", "round_trip", "restart", "spread", "overhead"):
+        if math.isinf(getattr(flags, name)):
+            raise UsageError(f"--{name.replace('_', '-')}: it would never end")
     for name in ("step_seconds", "bandwidth", "rounds"):
         if not getattr(flags, name) > 0:
             raise UsageError(f"--{name.replace('_', '-')}: above 0")

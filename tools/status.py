@@ -90,7 +90,7 @@ def lines(values: Mapping[str, Any]) -> list[str]:
     head = [
         f"run      {values['run']}",
         f"phase    {values['phase']}, round {values['round']} of {values['rounds']}",
-        f"loss     {'-' if loss is None else f'{loss:.4f}'}",
+        f"loss     {'-' if loss is None else f'{float(loss):.4f}'}",
         f"tokens   {values['tokens']:,}",
     ]
     workers = [
@@ -99,4 +99,4 @@ def lines(values: Mapping[str, Any]) -> list[str]:
         for w in values["workers"]
         for held in ["-" if w["round"] is None else w["round"]]
     ]
-    return head + workers
+    return head + workers + [f"warning  {line}" for line in values.get("nonfinite", ())]

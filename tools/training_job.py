@@ -1,7 +1,6 @@
 """What the training commands share: experiments, compilers, devices, logs."""
 
 import ipaddress
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
+from pcp import strict_json
 from pcp.errors import ConfigError, UsageError, nearest
 from pcp.passes import spec as specs
 from pcp.passes.optimizers import groups
@@ -253,4 +253,4 @@ def say(line: str) -> None:
 
 def to_json(values: object) -> str:
     """Indented JSON."""
-    return json.dumps(values, indent=2, default=str)
+    return strict_json.dumps(values, indent=2, default=str)

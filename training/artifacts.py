@@ -5,13 +5,13 @@ room knows no compiler. The first bundle also decides the data: batch and block
 are the model's. All bundles must have the same parameters and functions.
 """
 
-import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from pcp import strict_json
 from pcp.bundle import Bundle, sha256
 from pcp.errors import BundleError, ConfigError, StateMismatch, nearest
 from pcp.manifest import Manifest, Parameter
@@ -69,7 +69,7 @@ class Artifacts:
         """A digest of what is trained: names, shapes, dtypes."""
         trained = self.manifest.parameters
         found = [[p.name, list(p.shape), p.dtype] for p in trained]
-        return sha256(json.dumps(found).encode())
+        return sha256(strict_json.dumps(found).encode())
 
     def get(self, target: str) -> Artifact:
         """The bundle for `target`, compiled if nobody asked for it before."""

@@ -5,7 +5,8 @@
       outer.safetensors        the outer algorithm's shared state, e.g. momentum.<name>
       worker_0.safetensors     inner optimizer state of each member, by rank
       private_0.safetensors    outer state of its own, by rank, if it has any
-      state.json               round, digest, tokens, data cursor, seed, tokenizer
+      state.json               round, digest, tokens, data cursor, seed, tokenizer,
+                               and in which tensors a number is not finite
       SHA256SUMS.json          size and SHA-256 of each file above
 
 A checkpoint is written to a hidden folder, fsynced and renamed; a crash leaves
@@ -23,9 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pcp import strict_json
 from pcp.errors import StateMismatch
 from pcp.runtime.durable import sync_folder
 from pcp.training import tensors
+from pcp.training.nonfinite import tensors as tensors_with
 from pcp.training.tensors import Arrays
 
 FORMAT = "pcp-checkpoint"
@@ -52,14 +55,29 @@ class Checkpoint:
     """What JSON can hold: digest, tokens, data cursor, seed, tokenizer, ..."""
 
 
-def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:
-    yield "parameters.safetensors", tensors.to_bytes(checkpoint.parameters)
-    yield "outer.safetensors", tensors.to_bytes(checkpoint.outer)
+def nonfinite(checkpoint: Checkpoint) -> list[str]:
+    """The tensors in which a number is NaN or infinite, by file and name."""
+    return [
+        f"{kind}.{name}"
+        for kind, arrays in _groups(checkpoint)
+        for name in tensors_with(arrays)
+    ]
+
+
+def _groups(checkpoint: Checkpoint) -> Iterator[tuple[str, Arrays]]:
+    """The arrays of each file, by the file's name without its ending."""
+    yield "parameters", checkpoint.parameters
+    yield "outer", checkpoint.outer
     for rank, arrays in enumerate(checkpoint.workers):
-        yield f"worker_{rank}.safetensors", tensors.to_bytes(arrays)
+        yield f"worker_{rank}", arrays
     for rank, arrays in enumerate(checkpoint.private):
         if arrays:
-            yield f"private_{rank}.safetensors", tensors.to_bytes(arrays)
+            yield f"private_{rank}", arrays
+
+
+def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:
+    for kind, arrays in _groups(checkpoint):
+        yield f"{kind}.safetensors", tensors.to_bytes(arrays)
     state = {
         "format": FORMAT,
         "version": VERSION,
@@ -67,7 +85,7 @@ def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:
         "workers": len(checkpoint.workers),
         **checkpoint.info,
     }
-    yield "state.json", json.dumps(state, indent=1).encode()
+    yield "state.json", strict_json.dumps(state, indent=1).encode()
 
 
 def save(run: str | Path, checkpoint: Checkpoint, keep: int = 3) -> Path:
@@ -106,7 +124,7 @@ def _write_all(folder: Path, checkpoint: Checkpoint) -> None:
             "bytes": len(content),
             "sha256": hashlib.sha256(content).hexdigest(),
         }
-    _write(folder / SUMS, json.dumps(sums, indent=1).encode())
+    _write(folder / SUMS, strict_json.dumps(sums, indent=1).encode())
     sync_folder(folder)
 
 

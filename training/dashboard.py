@@ -1,5 +1,6 @@
 """Watching a run: a live table in a terminal, plain lines anywhere else."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,14 +24,17 @@ def round_line(record: Round, rounds: int) -> str:
 
 
 def sparkline(values: list[float], width: int = 48) -> str:
-    """The values as a row of bars, at most `width` of them."""
+    """The values as a row of bars, at most `width`; "!" where one is not finite."""
     if not values:
         return ""
     stride = -(-len(values) // width)
-    shown = [min(values[i : i + stride]) for i in range(0, len(values), stride)]
-    low, high = min(shown), max(shown)
+    parts = [values[i : i + stride] for i in range(0, len(values), stride)]
+    # None for a part with a value that is not finite: no bar shows that.
+    shown = [min(part) if all(map(math.isfinite, part)) else None for part in parts]
+    known = [v for v in shown if v is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
     scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_BARS[round((v - low) * scale)] for v in shown)
+    return "".join("!" if v is None else _BARS[round((v - low) * scale)] for v in shown)
 
 
 class PlainLog(Quiet):

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from pcp import strict_json
 from pcp.errors import ConfigError, nearest
 
 BUILTIN = "builtin:"
@@ -36,7 +37,9 @@ FROZEN_KEYS = (
 class Experiment(BaseModel):
     """Every key of an experiment file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False
+    )
 
     model_path: str = Field(
         description="StableHLO text (.mlir), compiled for each worker's target, "
@@ -272,7 +275,7 @@ def parse(raw: object, *, source: str = "experiment") -> Experiment:
 
 def json_schema() -> str:
     """The JSON Schema of an experiment file."""
-    return json.dumps(Experiment.model_json_schema(), indent=2)
+    return strict_json.dumps(Experiment.model_json_schema(), indent=2)
 
 
 def resolve(path: str, folder: Path) -> str:

@@ -30,6 +30,8 @@ class Work:
     steps: int
     tokens: int
     seconds: float
+    nonfinite: tuple[int, float] | None = None
+    """The first inner step, from 1, whose loss is not finite, and that loss."""
     epoch: int | None = None
     """Of the group that made the steps, if they were made together."""
 

@@ -32,6 +32,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from pcp import strict_json
 from pcp.errors import ConfigError, RuntimeFault, StateMismatch
 from pcp.runtime.durable import sync_folder
 from pcp.runtime.file_lock import hold
@@ -48,7 +49,7 @@ KEPT_ROUNDS = 512
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
-    body = json.dumps(record, separators=(",", ":"), sort_keys=True)
+    body = strict_json.dumps(record, separators=(",", ":"), sort_keys=True)
     check = f"{zlib.crc32(body.encode()):08x}"
     return f'{body[:-1]},"crc":"{check}"}}\n'.encode()
 

@@ -1,17 +1,22 @@
 """What a run reports: a JSON line a round, and events for whoever watches.
 
-A line of `metrics.jsonl` is a `Round`. A torn last line, left by a crash, is
+A line of `metrics.jsonl` is a `Round`; numbers that are not finite stand in it as
+`pcp.strict_json` spells them. A torn last line, left by a crash, is
 dropped by `read`; rounds that were done again, after a rewind or a crash of the
 shepherd, appear once, as they ended.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
+from pcp import strict_json
 from pcp.training.appending import append
 from pcp.training.protocol import Prepared
 
@@ -34,11 +39,18 @@ class MemberRound:
     processor_seconds: float
     """Of all its threads, since its last report."""
     resident_bytes: int
+    nonfinite_step: int | None = None
+    """The first inner step, from 1, with a loss that is NaN or infinite."""
+    nonfinite_loss: float | None = None
+    """That loss."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """One committed round. Losses are means over inner steps, in nats a token."""
+    """One committed round. Losses are means over inner steps, in nats a token.
+
+    One NaN among the workers' losses makes the least and the largest of them NaN too.
+    """
 
     round: int
     epoch: int
@@ -63,6 +75,11 @@ class Round:
     time: float
     """Unix time of the commit."""
     members: tuple[MemberRound, ...] = ()
+
+    @property
+    def broken(self) -> int:
+        """How many workers' losses are NaN or infinite."""
+        return sum(not math.isfinite(member.loss) for member in self.members)
 
 
 MEMBER_KEYS = {field.name for field in fields(MemberRound)} - {"worker"}
@@ -144,7 +161,7 @@ class MetricsFile(Quiet):
         self._file.close()
 
     def _append(self, values: Mapping[str, Any]) -> None:
-        line = f"{json.dumps(values)}\n".encode()
+        line = f"{strict_json.dumps(values)}\n".encode()
         append(self._file, line, path=self._path, what="metrics")
 
 
@@ -206,8 +223,9 @@ def summarise(
         workers=len(prepared),
         loss=sum(p.loss * p.tokens for p in prepared) / tokens,
         loss_first=sum(p.loss_first for p in prepared) / len(prepared),
-        loss_min=min(p.loss for p in prepared),
-        loss_max=max(p.loss for p in prepared),
+        # Not `min`, which depends on where among the others a NaN stands.
+        loss_min=float(np.min([p.loss for p in prepared])),
+        loss_max=float(np.max([p.loss for p in prepared])),
         tokens=tokens,
         tokens_total=tokens_before + tokens,
         seconds=seconds,
@@ -242,14 +260,19 @@ def read(path: str | Path) -> tuple[list[Round], dict[int, float]]:
                 rounds.popitem()  # it was done again after a rewind
             rounds[number] = round_of(values)
         else:
-            validations[number] = values["validation_loss"]
+            validations[number] = float(values["validation_loss"])
     return list(rounds.values()), validations
 
 
 def round_of(values: Mapping[str, Any]) -> Round:
     """A round from its line, without the line's `kind`."""
-    members = tuple(MemberRound(**m) for m in values.get("members", ()))
-    return Round(**{**values, "members": members})
+    members = tuple(MemberRound(**_numbers(m)) for m in values.get("members", ()))
+    return Round(**{**_numbers(values), "members": members})
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A line's values; those that are no JSON numbers stand there as strings."""
+    return {k: float(v) if isinstance(v, str) else v for k, v in values.items()}
 
 
 def _cut_torn_line(path: Path) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pcp import strict_json
 from pcp.errors import ConfigError
 from pcp.training.hub import Connection
 from pcp.training.members import Member
@@ -41,7 +42,7 @@ def write_control(folder: Path, host: str, port: int) -> str:
     hidden.unlink(missing_ok=True)
     descriptor = os.open(hidden, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
-        json.dump({"host": reached, "port": port, "key": key}, file)
+        file.write(strict_json.dumps({"host": reached, "port": port, "key": key}))
     os.replace(hidden, path)
     return key
 

@@ -1,5 +1,6 @@
 """The loss of a run as a picture."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -29,6 +30,10 @@ def plot_losses(
     axes.plot(xs, [r.loss for r in rounds], label="training")
     low, high = [r.loss_min for r in rounds], [r.loss_max for r in rounds]
     axes.fill_between(xs, low, high, alpha=0.2, label="range over workers")
+    broken = [tokens[r.round] for r in rounds if not math.isfinite(r.loss)]
+    if broken:  # along the lower edge, where no loss is drawn
+        edge = axes.get_xaxis_transform()
+        axes.plot(broken, [0.0] * len(broken), "rx", transform=edge, label="not finite")
     seen = {n: loss for n, loss in validations.items() if n in tokens}
     if seen:
         axes.plot(

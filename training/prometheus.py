@@ -23,6 +23,7 @@ _COUNTERS = {
     "pcp_rounds": ("committed rounds", None),
     "pcp_tokens": ("tokens trained on", "tokens"),
     "pcp_sent_bytes": ("bytes sent by all workers", "bytes_sent"),
+    "pcp_nonfinite_losses": ("workers' rounds with a NaN or infinite loss", "broken"),
 }
 # Name -> (what it is, the field of a `MemberRound`); labelled by worker.
 _BY_WORKER = {

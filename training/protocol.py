@@ -30,17 +30,19 @@ Where learners have clocks of their own, a lease comes before the round:
       (the newest state from its source, the outer step; Prepared, Commit)
 
 A message is a JSON object in one frame (`pcp.training.channel`). `kind` names
-it; an unknown kind, key or a value out of bounds is a `ProtocolError`. Rounds
-and epochs only grow, so a late message is known by its number and ignored.
+it; an unknown kind, key or a value out of bounds is a `ProtocolError`. A loss may be
+NaN or infinite, and travels as `pcp.strict_json` spells it. Rounds and epochs only
+grow, so a late message is known by its number and ignored.
 """
 
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from pcp import strict_json
 from pcp.errors import ProtocolError
 
-VERSION = 4
+VERSION = 5
 """Of this protocol; a `Hello` with another one is refused."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -48,6 +50,8 @@ Text = Annotated[str, Field(max_length=4000)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, lt=1 << 62)]
 Lease = Annotated[list[tuple[Count, Count]], Field(max_length=100_000)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Message(BaseModel, frozen=True):
@@ -59,7 +63,11 @@ class Message(BaseModel, frozen=True):
 
 
 class Prepared(Message, frozen=True):
-    """A member's round is computed; it waits for the commit."""
+    """A member's round is computed; it waits for the commit.
+
+    Losses may be NaN or infinite; then `nonfinite_step`, from 1, is the first inner
+    step with such a loss, and `nonfinite_loss` that loss.
+    """
 
     kind: Literal["prepared"] = "prepared"
     round: Count
@@ -71,10 +79,12 @@ class Prepared(Message, frozen=True):
     tokens: Count
     bytes_sent: Count
     bytes_received: Count
-    compute_seconds: float
-    exchange_seconds: float
-    processor_seconds: Annotated[float, Field(ge=0)] = 0.0
+    compute_seconds: Finite
+    exchange_seconds: Finite
+    processor_seconds: Seconds = 0.0
     resident_bytes: Count = 0
+    nonfinite_step: Annotated[Count, Field(ge=1)] | None = None
+    nonfinite_loss: float | None = None
 
 
 class Hello(Message, frozen=True):
@@ -200,7 +210,7 @@ class Learned(Message, frozen=True):
 
     kind: Literal["learned"] = "learned"
     turn: Count
-    seconds: Annotated[float, Field(ge=0)]
+    seconds: Seconds
 
 
 class Computed(Message, frozen=True):
@@ -255,7 +265,7 @@ class Meeting(BaseModel, frozen=True):
     round: Count
     epoch: Count
     entered: Count
-    waits: Annotated[float, Field(ge=0)] | None = None
+    waits: Seconds | None = None
 
 
 class Heartbeat(Message, frozen=True):
@@ -342,7 +352,7 @@ _ADAPTER: TypeAdapter[Message] = TypeAdapter(AnyMessage)
 
 def encode(message: Message) -> bytes:
     """The JSON of a message."""
-    return message.model_dump_json().encode()
+    return strict_json.dumps(message.model_dump()).encode()
 
 
 def decode(raw: bytes | bytearray | memoryview) -> Message:

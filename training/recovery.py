@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pcp.errors import StateMismatch, counted
 from pcp.training import checkpoint as checkpoints
-from pcp.training import tensors
+from pcp.training import nonfinite, tensors
 from pcp.training.attempt import Attempt
 from pcp.training.checkpoint import Checkpoint
 from pcp.training.ledger import CHECKPOINT, SEED, WEIGHTS
@@ -302,6 +302,7 @@ class Recovery:
         if saved is not None and saved.round > best:
             self._serve(saved)
             best = saved.round
+            self._tell_nonfinite(saved, f"the checkpoint of round {best}")
         elif best == 0:
             self._serve_initial_weights()
         shepherd.rounds.give_up()
@@ -340,7 +341,13 @@ class Recovery:
 
     def _serve_initial_weights(self) -> None:
         if weights := self._shepherd.experiment.initial_weights:
-            self._serve(Checkpoint(0, tensors.read(weights), {}))
+            saved = Checkpoint(0, tensors.read(weights), {})
+            self._serve(saved)
+            self._tell_nonfinite(saved, weights)
+
+    def _tell_nonfinite(self, saved: Checkpoint, what: str) -> None:
+        if names := checkpoints.nonfinite(saved):
+            self._shepherd.log(f"{what} is not finite: {nonfinite.listed(names)}")
 
 
 def _nothing() -> tuple[int, Arrays]:

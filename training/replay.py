@@ -26,7 +26,7 @@ from typing import Any
 
 from pcp.errors import StateMismatch
 from pcp.runtime import Endpoint
-from pcp.training import ledger, tensors
+from pcp.training import ledger, nonfinite, tensors
 from pcp.training.artifacts import quantum
 from pcp.training.checkpoint import Checkpoint
 from pcp.training.contract import Trainer
@@ -70,7 +70,7 @@ class Made:
                 "a member died between two exchanges of this round, and which of them "
                 "were complete is not in the ledger: this one cannot be made again"
             )
-        elif self.loss_recorded == self.loss_found:
+        elif nonfinite.same(self.loss_recorded, self.loss_found):
             where = "the inner steps' losses agree: look at the outer step"
         else:
             where = (
@@ -283,7 +283,7 @@ class Replay:
             workers=len(names),
             recorded=record["digest"],
             found=prepared[0].digest,
-            loss_recorded=record["loss"],
+            loss_recorded=float(record["loss"]),
             loss_found=sum(p.loss * p.tokens for p in prepared) / tokens,
             cut=bool(others) and cast[0].trainer.resumes,
         )

@@ -21,7 +21,7 @@ import numpy as np
 
 from pcp.errors import CollectiveAborted, RuntimeFault, StateMismatch
 from pcp.runtime import fetch_snapshot
-from pcp.training import tensors
+from pcp.training import nonfinite, tensors
 from pcp.training.data import Corpus
 from pcp.training.holding import Holding, Underway, Work
 from pcp.training.leases import size
@@ -301,14 +301,19 @@ class RoundRunner:
         holding, trainer = self._holding, self._holding.trainer
         underway = self._underway(order, round_)
         self._steps(order, underway, check, padding)
+        losses = [loss_value([loss]) for loss in underway.losses]
+        bad = nonfinite.first(losses, order.steps)
+        if bad is not None:
+            self._log(f"loss is {bad[1]} at step {bad[0]} of round {round_}")
         holding.work = Work(
             round=round_,
             lease=order.lease,
-            loss=loss_value(underway.losses),
-            loss_first=loss_value(underway.losses[:1]),
+            loss=loss_value(losses),
+            loss_first=losses[0],
             steps=order.steps,
             tokens=size(order.lease) * trainer.block,
             seconds=underway.seconds - trainer.waited,
+            nonfinite=bad,
             epoch=epoch,
         )
         return holding.work
@@ -400,6 +405,8 @@ class RoundRunner:
             exchange_seconds=time.monotonic() - began,
             processor_seconds=self._processor.lap(),
             resident_bytes=resident_bytes(),
+            nonfinite_step=None if work.nonfinite is None else work.nonfinite[0],
+            nonfinite_loss=None if work.nonfinite is None else work.nonfinite[1],
         )
         self._counted, self._fetched = (sent, received), 0
         self._holding.propose(candidate, prepared)

@@ -9,10 +9,11 @@ did comes late, and counts in a later one (`pcp.training.lateness`).
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pcp.errors import StateMismatch, counted
+from pcp.training import nonfinite
 from pcp.training.attempt import Attempt
 from pcp.training.lateness import Lateness
 from pcp.training.leases import LeasePool, Range
@@ -56,6 +57,8 @@ class Rounds:
         """The round under way."""
         self.newest: Round | None = None
         """The last round that was committed by this process."""
+        self.nonfinite: list[str] = []
+        """Whose losses in that round are not finite, a line each."""
         self._group: list[str] = []
         self.alone = False
         """A round has one member; other workers stand by."""
@@ -333,6 +336,12 @@ class Rounds:
             )
         self._retry(attempt.again(self._ledger.progress.epoch + 1))
 
+    def _nonfinite(self, record: Round, names: list[str]) -> Iterator[str]:
+        """What is to be said of the losses of a committed round."""
+        for member, name in zip(record.members, names, strict=True):
+            if line := nonfinite.said(member, name, record.round):
+                yield line
+
     def _seconds(self, attempt: Attempt, busy: float) -> float:
         """How long a round took of which a member says it was busy that long."""
         return max(self._shepherd.now() - attempt.began, busy)
@@ -380,6 +389,9 @@ class Rounds:
                 )
             )
         self.newest = record
+        self.nonfinite = list(self._nonfinite(record, attempt.members))
+        for line in self.nonfinite:
+            self._shepherd.log(line)
         self._shepherd.observer.round(record)
         due = attempt.round % self._experiment.checkpoint_every == 0
         if due or self.exhausted():

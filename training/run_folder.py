@@ -12,7 +12,6 @@
     checkpoints/         (`pcp.training.checkpoint`)
 """
 
-import json
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Self
 
+from pcp import strict_json
 from pcp.errors import ConfigError
 from pcp.training import ledger, metrics
 from pcp.training.experiment import Experiment
@@ -99,7 +99,7 @@ class RunFolder:
 
     def note(self, experiment: Experiment) -> None:
         """Keep an experiment as the run's; the API key is left out."""
-        text = json.dumps(experiment.model_dump(exclude=SECRETS), indent=1)
+        text = strict_json.dumps(experiment.model_dump(exclude=SECRETS), indent=1)
         _replace(self.experiment, text)
 
     def discard(self) -> None:

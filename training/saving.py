@@ -14,7 +14,7 @@ from pcp.errors import RuntimeFault, StateMismatch
 from pcp.runtime import fetch_snapshot
 from pcp.runtime.protection import Protection
 from pcp.training import checkpoint as checkpoints
-from pcp.training import tensors
+from pcp.training import nonfinite, tensors
 from pcp.training.checkpoint import Checkpoint
 from pcp.training.replicas import mean_of
 from pcp.training.state import (
@@ -46,6 +46,8 @@ def gather(
 ) -> Checkpoint:
     """The state of a round, and what is its own of the member at each address.
 
+    Its `info` says under "nonfinite" which tensors are not finite.
+
     `StateMismatch` if a member holds another round, or another state; a fault of the
     connection if one says nothing for `silence` seconds.
     """
@@ -59,7 +61,9 @@ def gather(
         return revision, arrays
 
     with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(addresses)))) as pool:
-        return assembled(round_, list(pool.map(fetch, addresses)))
+        found = assembled(round_, list(pool.map(fetch, addresses)))
+    found.info["nonfinite"] = checkpoints.nonfinite(found)
+    return found
 
 
 def assembled(round_: int, held: Sequence[tuple[int, tensors.Arrays]]) -> Checkpoint:
@@ -155,7 +159,8 @@ class Saver:
         def then(result: Checkpoint | Exception) -> None:
             self.blocking = False
             if isinstance(result, Checkpoint):
-                result.info = info
+                result.info |= info
+                self._tell_nonfinite(result)
                 self._write(result, names)
             else:
                 self._failed(result)
@@ -166,6 +171,13 @@ class Saver:
         shepherd.hub.work(
             lambda: gather(addresses, round_, digest, safe, silence), then
         )
+
+    def _tell_nonfinite(self, checkpoint: Checkpoint) -> None:
+        if names := checkpoint.info["nonfinite"]:
+            self._shepherd.log(
+                f"the state of round {checkpoint.round} is not finite, and is saved as "
+                f"it is: {nonfinite.listed(names)}"
+            )
 
     def _write(self, checkpoint: Checkpoint, names: list[str]) -> None:
         folder, keep = self._shepherd.folder, self._shepherd.experiment.keep_checkpoints

@@ -26,6 +26,7 @@ def status_of(shepherd: "Shepherd") -> dict[str, Any]:
         ],
         "prepared": len(attempt.prepared) if attempt else 0,
         "loss": newest.loss if newest else None,
+        "nonfinite": rounds.nonfinite + shepherd.validation.nonfinite,
         "tokens_per_second": newest.tokens_per_second if newest else None,
         "tokens": progress.tokens,
         "seconds": shepherd.age,

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from pcp import strict_json
 from pcp.errors import StateMismatch
 
 Arrays = dict[str, np.ndarray]
@@ -83,7 +84,7 @@ def to_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
         }
         chunks.append(raw)
         at += len(raw)
-    text = json.dumps(header, separators=(",", ":")).encode()
+    text = strict_json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + _LENGTH.size) % ALIGNMENT)
     return b"".join([_LENGTH.pack(len(text)), text, *chunks])
 

@@ -361,7 +361,8 @@ class BundleTrainer:
 
 def loss_value(losses: Sequence[Any]) -> float:
     """The mean of losses that may still be on the device."""
-    return float(np.mean([_host(loss).astype(np.float64) for loss in losses]))
+    with np.errstate(invalid="ignore"):  # of infinities: NaN is said, not warned of
+        return float(np.mean([_host(loss).astype(np.float64) for loss in losses]))
 
 
 def _host(value: Any) -> np.ndarray:

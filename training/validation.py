@@ -5,6 +5,7 @@ parameters of a committed round. A member that dies takes its share with it;
 the result then covers fewer batches, and says so.
 """
 
+import math
 from typing import TYPE_CHECKING
 
 from pcp.training.protocol import Validated
@@ -24,6 +25,8 @@ class Validation:
         self._loss, self._batches = 0.0, 0
         self.last: float | None = None
         """The newest held-out loss."""
+        self.nonfinite: list[str] = []
+        """Whose shares of it are not finite, a line each."""
 
     @property
     def open(self) -> bool:
@@ -39,6 +42,7 @@ class Validation:
             return {}
         self._round, self._missing = attempt.round, set(attempt.members)
         self._loss, self._batches = 0.0, 0
+        self.nonfinite = []
         count = len(attempt.members)
         return {name: (rank, count) for rank, name in enumerate(attempt.members)}
 
@@ -46,6 +50,8 @@ class Validation:
         """A member's share is done."""
         if message.round != self._round or name not in self._missing:
             return
+        if not math.isfinite(message.loss_sum):
+            self._tell(name, message.loss_sum)
         self._loss += message.loss_sum
         self._batches += message.batches
         self._settle(name)
@@ -57,6 +63,12 @@ class Validation:
                 f"the validation of round {self._round} lacks a share: a worker left"
             )
             self._settle(name)
+
+    def _tell(self, name: str, loss: float) -> None:
+        who = f"worker {self._shepherd.roster[name].index} ({name})"
+        line = f"{who}: validation loss is {loss} after round {self._round}"
+        self.nonfinite.append(line)
+        self._shepherd.log(line)
 
     def _settle(self, name: str) -> None:
         self._missing.discard(name)

@@ -69,5 +69,5 @@ def _by_worker(record: Round) -> dict[str, float]:
         f"worker/{member.worker}/{key}": value
         for member in record.members
         for key, value in asdict(member).items()
-        if key != "worker"
+        if key != "worker" and value is not None
     }

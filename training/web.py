@@ -10,7 +10,6 @@ from elsewhere can read it through the reader's browser.
 """
 
 import ipaddress
-import json
 import socket
 import threading
 import time
@@ -22,6 +21,7 @@ from importlib.resources import files
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
+from pcp import strict_json
 from pcp.errors import ConfigError
 from pcp.training.metrics import Quiet, Round
 
@@ -146,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError:
             self._send(400, "text/plain", b"after and since are numbers\n")
             return
-        content = json.dumps(page.answer(max(after, 0), since)).encode()
+        content = strict_json.dumps(page.answer(max(after, 0), since)).encode()
         self._send(200, "application/json", content)
 
     def _send(self, code: int, kind: str, content: bytes) -> None:

@@ -40,6 +40,7 @@ class Optimizer(spec.Spec):
     decay_min_rank: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         hint = nearest(self.schedule, SCHEDULES)
         self.require(
             self.schedule in SCHEDULES,

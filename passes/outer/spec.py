@@ -26,6 +26,7 @@ class Momentum(spec.Spec):
     nesterov: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.require(self.lr > 0, "lr", "must be positive")
         self.require(0 <= self.momentum < 1, "momentum", "must lie in [0, 1)")
 
@@ -112,6 +113,7 @@ class SparseLoCo(spec.Spec):
     bits: int = 2
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.require(self.lr > 0, "lr", "must be positive")
         self.require(0 <= self.beta <= 1, "beta", "must lie in [0, 1]")
         self.require(1 <= self.k <= 4096, "k", "must lie in 1 ... 4096")
@@ -130,6 +132,7 @@ class DeMo(spec.Spec):
     k: int = 32
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.require(0 <= self.beta <= 1, "beta", "must lie in [0, 1]")
         self.require(1 <= self.k <= 4096, "k", "must lie in 1 ... 4096")
 
@@ -162,6 +165,7 @@ class NoLoCo(spec.Spec):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.require(0 <= self.alpha < 1, "alpha", "must lie in [0, 1)")
         self.require(self.beta > 0, "beta", "must be positive")
         # Replicas drift apart above 2 for alpha = 0, 1.6 for 0.5, 0.45 for 0.9.
@@ -198,6 +202,7 @@ class AsyncLocalSGD(spec.Spec):
     dylu: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.require(self.lr > 0, "lr", "must be positive")
         self.require(0 <= self.momentum < 1, "momentum", "must lie in [0, 1)")
         self.require(self.period > 0, "period", "must be positive")
@@ -214,6 +219,7 @@ class Slope(spec.Spec):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         known = ("normal", "signs")
         self.require(self.noise in known, "noise", "must be normal or signs")
         self.require(self.seed >= 0, "seed", "must be at least 0")

@@ -5,13 +5,13 @@ import re
 import pytest
 from helpers.repository import ROOMS, ROOT, imported, imported_at_top, sources
 
-FLOOR = {"errors", "bundle", "layout", "manifest", "mesh"}
+FLOOR = {"errors", "strict_json", "bundle", "layout", "manifest", "mesh"}
 ALLOWED: dict[str, set[str]] = {
     "pcp": FLOOR,
     "dialect": {"errors"},
     "frontends": {"errors", "dialect"},
     "passes": {"errors", "dialect", "layout", "mesh"},
-    "autodiff": {"errors", "dialect", "passes"},
+    "autodiff": {"errors", "strict_json", "dialect", "passes"},
     "compiler": FLOOR | {"dialect", "passes", "autodiff"},
     "runtime": FLOOR,
     "training": FLOOR | {"runtime"},

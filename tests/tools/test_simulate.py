@@ -14,6 +14,7 @@ FLAGS = "--step-seconds 0.1 --workers 2,300 --bandwidth 10 --round-trip 50 --rou
     "flags",
     [
         ["--step-seconds", "-1"],
+        ["--step-seconds", "inf"],
         ["--step-seconds", "1", "--rounds", "0"],
         ["--step-seconds", "1", "--lifetime", "-2"],
         ["--step-seconds", "1", "--workers", "ten"],

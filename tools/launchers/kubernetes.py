@@ -5,7 +5,6 @@ shepherd that is restarted continues from the ledger on the shared volume. The
 experiment is a ConfigMap; the files it names must lie on the volume.
 """
 
-import json
 from argparse import Namespace
 from dataclasses import replace
 from importlib import import_module
@@ -13,6 +12,7 @@ from pathlib import PurePosixPath
 from shlex import join
 from typing import Any
 
+from pcp import strict_json
 from pcp.errors import ConfigError, counted, install
 from pcp.tools.command import Parser
 from pcp.tools.launchers.output import write
@@ -102,7 +102,7 @@ def _experiment(plan: Plan, flags: Namespace) -> Manifest:
         if isinstance(value, str) and value in here:
             values[key] = f"{VOLUME}/{PurePosixPath(value).name}"
     values["checkpoint_dir"] = f"{VOLUME}/runs"
-    content = json.dumps(values, indent=1)
+    content = strict_json.dumps(values, indent=1)
     made = _object("v1", "ConfigMap", f"{plan.name}-experiment", plan, flags)
     return made | {"data": {"experiment.json": content}}
 

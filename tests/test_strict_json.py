@@ -1,0 +1,64 @@
+"""JSON of numbers that JSON does not know: written so that every parser reads it."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pcp.strict_json import dumps
+
+FLOATS = st.floats(allow_nan=True, allow_infinity=True)
+VALUES = st.recursive(
+    FLOATS | st.integers() | st.booleans() | st.none(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+def strictly(text):
+    """What a parser reads that keeps to RFC 8259."""
+
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def same(a, b):
+    if isinstance(a, float):
+        return a == float(b) or (math.isnan(a) and math.isnan(float(b)))
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    return a == b
+
+
+@given(VALUES)
+def test_what_is_written_is_json_and_floats_read_it_back(values):
+    assert same(values, strictly(dumps(values)))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (math.nan, '"NaN"'),
+        (math.inf, '"Infinity"'),
+        (-math.inf, '"-Infinity"'),
+        ([1.5, (math.nan,)], '[1.5,["NaN"]]'),
+    ],
+)
+def test_the_words_are_those_of_javascript(value, text):
+    assert dumps(value, separators=(",", ":")) == text
+
+
+def test_without_such_numbers_it_is_pythons_json():
+    values = {"b": [1, 2.5, None, True, "NaN"], "a": {"é": 1e-300}}
+    for layout in ({}, {"indent": 1}, {"sort_keys": True}):
+        assert dumps(values, **layout) == json.dumps(values, **layout)
+
+
+def test_the_strict_parser_of_these_tests_bites():
+    with pytest.raises(AssertionError, match="NaN is no JSON"):
+        strictly(json.dumps([math.nan]))
