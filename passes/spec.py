@@ -108,7 +108,7 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def _read(cls: type[Spec], field: "Field[Any]", text: str) -> Hyper:
-    kind = type(field.default)
+    kind: Any = type(field.default)
     try:
         return _BOOLEANS[text] if kind is bool else kind(text)
     except (KeyError, ValueError) as error:
