@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from pcp.bundle import Bundle, Function, Manifest, TensorSpec
 from pcp.errors import BundleError, ConfigError, RuntimeFault, UsageError
+from pcp.runtime import processor
 from pcp.runtime.aliasing import extent, overlapping
 from pcp.runtime.devices import (
     Device,
@@ -134,6 +135,7 @@ class Program:
             module = manifest.of_device(member).programs[member].module
             manifest = manifest.of_device(member)
         name = module or _module_for(bundle, device)
+        _check_runs(bundle, name)
         program = cls(bundle, device, name, manifest)
         program.communicator = communicator
         return program
@@ -323,14 +325,29 @@ def drivers_of(device: Device) -> set[str]:
 
 def _module_for(bundle: Bundle, device: Device) -> str:
     wanted = drivers_of(device)
-    for name, module in bundle.manifest.modules.items():
-        if module.driver in wanted:
-            return name
+    fit = [n for n, m in bundle.manifest.modules.items() if m.driver in wanted]
+    if fit:  # what this processor cannot run is taken only to be refused
+        return next((n for n in fit if _runs(bundle, n)), fit[0])
     have = ", ".join(f"{n} ({m.driver})" for n, m in bundle.manifest.modules.items())
     raise ConfigError(
         f"no module for a {device.driver} device in the bundle; it holds "
         f"{have or 'none'}. Compile with `pcp-compile MODEL --target TARGET`"
     )
+
+
+def _runs(bundle: Bundle, name: str) -> bool:
+    module = bundle.manifest.modules.get(name)
+    return module is None or processor.runs(module.target)
+
+
+def _check_runs(bundle: Bundle, name: str) -> None:
+    """Instructions that the processor lacks would end the process."""
+    if not _runs(bundle, name):
+        target = bundle.manifest.modules[name].target
+        raise BundleError(
+            f"module {name!r} is for {target}, and this processor is a "
+            f"{processor.own()}: compile for that with pcp-compile --target"
+        )
 
 
 def _lookup(module: Any, name: str) -> Any:

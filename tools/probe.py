@@ -27,7 +27,9 @@ from pcp import strict_json
 from pcp.compiler.cluster import Cluster
 from pcp.compiler.targets import find
 from pcp.errors import ConfigError, UsageError
+from pcp.runtime import processor
 from pcp.tools import processes
+from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, run
 
 PROG = "pcp probe"
@@ -109,11 +111,27 @@ def _measure(world: Any, target: str, device: str, seconds: float) -> dict[str, 
 
     facts: dict[str, Any] = {"target": target, "host": socket.gethostname()}
     hosts = [other["host"] for other in _shared(world, facts)]
+    facts["target"] = _named(target, hosts)
     turns = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
     facts |= measures.device_facts(world, target, device, seconds, turns)
     if world.world_size > 1:
         facts |= measures.exchange(world, target, device, seconds, facts["membw"])
     return facts
+
+
+def _named(target: str, hosts: Sequence[str]) -> str:
+    """The target as a compiler is to take it, wherever that runs.
+
+    Of several machines `cpu:host` is another processor on each: this one is named.
+    """
+    if target != jobs.HOST or len(set(hosts)) == 1:
+        return target
+    if (own := processor.own()) is None:
+        raise ConfigError(
+            f"--target {target}: there are several machines, and pcp cannot name the "
+            "processor of this one; say it by LLVM's name, as cpu:neoverse-v2"
+        )
+    return own
 
 
 def _shared(world: Any, facts: dict[str, Any]) -> list[dict[str, Any]]:

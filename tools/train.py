@@ -62,7 +62,7 @@ def _main(argv: Sequence[str]) -> int:
     count = experiment.workers if flags.workers is None else flags.workers
     if count < 1:
         raise UsageError("--workers: at least one")
-    target = jobs.target_of(flags.backend, flags.target, local=True)
+    target = jobs.target_here(flags.backend, flags.target)
     device = flags.device or _local_device(flags.backend, count)
     slots = range(count)
     uris = [device or jobs.device_of(flags.backend, slot) for slot in slots]

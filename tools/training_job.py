@@ -15,6 +15,7 @@ from pcp.passes import spec as specs
 from pcp.passes.optimizers import groups
 from pcp.passes.optimizers import spec as optimizers
 from pcp.passes.outer import spec as outer
+from pcp.runtime import processor
 from pcp.training import experiment as experiments
 from pcp.training.data import check_readable
 from pcp.training.experiment import Experiment
@@ -29,6 +30,7 @@ BACKENDS = {
     "metal": ("metal", "metal"),
 }
 """Backend -> (default target, device address)."""
+HOST = "cpu:host"
 
 
 def device_of(backend: str, device_id: int) -> str:
@@ -36,14 +38,35 @@ def device_of(backend: str, device_id: int) -> str:
     return BACKENDS[check_backend(backend)][1].format(id=device_id)
 
 
-def target_of(backend: str, target: str | None, *, local: bool) -> str:
-    """What to compile for: as asked, or by backend.
+def target_here(backend: str, target: str | None) -> str:
+    """What to compile for on the machine that runs it: as asked, or by backend.
 
-    A worker on the shepherd's own machine gets code for exactly that processor,
-    several times faster than code that every x86-64 runs.
+    Code for exactly this processor is several times faster than what every x86-64 runs.
     """
     default = BACKENDS[check_backend(backend)][0]
-    return target or ("cpu:host" if local and default == "cpu" else default)
+    return target or (HOST if default == processor.ANY else default)
+
+
+def target_of_worker(backend: str, target: str | None, *, local: bool) -> str:
+    """What a shepherd is to compile for: as asked, or this machine's processor.
+
+    `cpu:host` is the compiler's own processor: to a shepherd that is not `local` the
+    worker names its own instead. `ConfigError` where that was asked for and pcp cannot
+    name it; where nothing was asked for, code that any processor of the family runs.
+    """
+    default = BACKENDS[check_backend(backend)][0]
+    if target not in (None, HOST) or default != processor.ANY:
+        return target or default
+    named = processor.own()
+    if local and (target == HOST or named is None):
+        return HOST
+    if target == HOST and named is None:
+        raise ConfigError(
+            f"--target {HOST}: the shepherd compiles on another machine, and pcp "
+            "cannot name this one's processor; say LLVM's name of it, as "
+            "cpu:neoverse-v2"
+        )
+    return named or default
 
 
 def check_devices(uris: Iterable[str], target: str, model: str) -> None:
@@ -194,9 +217,9 @@ def _from_bundle(path: str, target: str) -> bytes:
     from pcp.bundle import Bundle
 
     bundle = Bundle.read(path)
-    if target not in bundle.targets:
-        target = target.partition(":")[0]  # code for any such device will do
-    bundle.module(target)  # refuses, listing what there is
+    wanted = processor.substitutes(target)
+    there = [t for t in wanted if t in bundle.targets]
+    bundle.module((there or wanted[-1:])[0])  # refuses, listing what there is
     return bundle.to_bytes()
 
 

@@ -1,12 +1,13 @@
 """`pcp worker`: train for a shepherd on one device."""
 
 import os
+import platform
 import secrets
 import socket
 from collections.abc import Sequence
 
 from pcp.errors import BundleError, ConfigError, PeerLost, UsageError
-from pcp.runtime import Endpoint
+from pcp.runtime import Endpoint, processor
 from pcp.runtime.devices import open_device
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser, port_number, run
@@ -41,7 +42,7 @@ def parser() -> Parser:
     add("--host", default="127.0.0.1", help="the shepherd's host")
     add("--port", type=port_number, default=8080, help="the shepherd's port")
     add("--backend", default="cpu", help=f"one of {', '.join(jobs.BACKENDS)}")
-    add("--target", help="what to compile for; default by backend")
+    add("--target", help="what to compile for; default: this processor, or by backend")
     add("--device-id", type=int, default=0, help="which GPU; default 0")
     add("--device", help="the runtime's own device address, e.g. local-sync")
     add("--listen", metavar="HOST:PORT", help="where peers reach this worker")
@@ -69,7 +70,7 @@ def _train(argv: Sequence[str]) -> None:
     if flags.connect:
         host, port = _address(flags.connect)
     local = jobs.is_local(host)
-    target = jobs.target_of(flags.backend, flags.target, local=local)
+    target = jobs.target_of_worker(flags.backend, flags.target, local=local)
     device = flags.device or jobs.device_of(flags.backend, flags.device_id)
     name = flags.name or f"{socket.gethostname()}-{secrets.token_hex(4)}"
     log = jobs.stamped(f"worker {name}")
@@ -91,6 +92,12 @@ def _train(argv: Sequence[str]) -> None:
         return load_made(content, "the shepherd's bundle", device, target)
 
     log(f"process {os.getpid()} started for {host}:{port} on {opened.uri}")
+    if target == processor.ANY and not flags.target:
+        log(
+            f"code for any {platform.machine()}, which may be several times slower "
+            "than for this processor; pcp cannot name it: say --target cpu:NAME, with "
+            "LLVM's name"
+        )
     timing = Timing(patience=flags.patience)
     worker = Worker(identity, endpoint, load, log, timing, protected)
     with serving(flags, log, endpoint.telemetry.metrics):

@@ -5,6 +5,7 @@ from typing import Any
 
 from pcp.bundle import Bundle
 from pcp.manifest import Manifest
+from pcp.runtime import processor
 from pcp.training.replicas import ReplicaTrainer, has_replicas
 from pcp.training.slopes import SlopeTrainer, by_slopes
 from pcp.training.streaming import StreamingTrainer, streams
@@ -23,10 +24,11 @@ def load(bundle: Any, device: str, target: str | None) -> BundleTrainer:
 def load_made(content: bytes, source: str, device: str, target: str) -> BundleTrainer:
     """A trainer for a bundle that was made for `target`; `source` is for errors.
 
-    Of a bundle that has code for all such devices only, that is loaded.
+    Of a bundle that has none for it, the best code that runs wherever that would.
     """
     bundle = Bundle.from_bytes(content, source=source)
-    return load(bundle, device, target if target in bundle.targets else None)
+    there = [t for t in processor.substitutes(target) if t in bundle.targets]
+    return load(bundle, device, there[0] if there else None)
 
 
 _KINDS: list[tuple[Callable[[Manifest], bool], type[BundleTrainer]]] = [

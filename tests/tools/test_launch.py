@@ -9,12 +9,17 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from shlex import split
+from types import SimpleNamespace
 
 import pytest
 from helpers.bigram_model import write_experiment
 from helpers.processes import Processes, free_port
 
+from pcp.runtime import processor
+from pcp.tools import launch
 from pcp.tools.cli import COMMANDS, main
+from pcp.tools.launchers import ray as on_ray
+from pcp.tools.launchers.plan import Plan
 from pcp.training import checkpoint
 from pcp.training.experiment import parse
 from pcp.training.ledger import check
@@ -196,6 +201,44 @@ def test_the_manifests_name_flags_that_exist(folder):
 def test_wrong_usage_is_one_line(folder, capsys, line, hint):
     assert main(f"launch x.json {line}".split()) == 2
     assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["slurm", "kubernetes", "ray"])
+def test_no_launcher_says_what_processor_a_worker_has(folder, engine):
+    """Each worker names its own, on the machine where it was placed."""
+    if engine == "slurm":
+        text = _slurm(folder).read_text()
+    elif engine == "kubernetes":
+        text = str(_manifests(folder)[0]["Job", "big-workers"])
+    else:
+        text = str(_asked_of_ray())
+    assert "--backend" in text
+    assert "--target" not in text
+
+
+def _asked_of_ray():
+    """What the tasks that Ray is given are called with."""
+    asked = []
+    task = SimpleNamespace(remote=asked.append)
+    remote = SimpleNamespace(options=lambda **needs: task)
+    flags = launch.parser().parse_args(["x.json", "--on", "ray", "--workers", "2"])
+    plan = Plan.of(flags)
+    on_ray._start(SimpleNamespace(remote=lambda work: remote), plan, "10.0.0.1:8080")
+    return asked
+
+
+@pytest.mark.slow
+def test_ray_workers_get_code_for_their_processor(folder, children):
+    """The cluster's nodes are on this machine, whose processor the worker names."""
+    pytest.importorskip("ray")
+    named = processor.own()
+    assert named, "this test is for processors that pcp can name"
+    write_experiment(folder, outer_loop_steps=2)
+    launched = children.start("helpers.ray_cluster", "2", "x.json", "1")
+    assert launched.wait(240) == 0, launched.text
+    assert f"compiling model.mlir for {named} ..." in launched.text
+    assert f"worker 0 ({named}, " in launched.text
+    assert "for cpu ..." not in launched.text
 
 
 @pytest.mark.slow

@@ -16,15 +16,17 @@ from helpers.processes import Processes, free_port
 from helpers.training_runs import experiment, start_shepherd, start_worker
 
 from pcp.bundle import Bundle
-from pcp.errors import RuntimeFault
-from pcp.manifest import Manifest
+from pcp.errors import ConfigError, RuntimeFault
+from pcp.manifest import Manifest, Module
+from pcp.runtime import processor
 from pcp.tools import ledger, status, train
 from pcp.tools import training_job as jobs
 from pcp.tools.cli import main
 from pcp.tools.supervise import resumed
 from pcp.training import checkpoint as checkpoints
-from pcp.training import metrics
+from pcp.training import loading, metrics
 from pcp.training.experiment import parse
+from pcp.training.ledger import read
 from pcp.training.supervisor import HOPELESS
 
 
@@ -33,6 +35,12 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_experiment(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def processes():
+    with Processes() as started:
+        yield started
 
 
 def _one_line(capsys) -> str:
@@ -345,3 +353,70 @@ def _wait_for_another(process, text: str, known: int) -> str:
             return found[-1]
         assert time.monotonic() < until, process.text
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("named", "local", "target", "wanted"),
+    [
+        ("cpu:x86-64-v4", False, None, "cpu:x86-64-v4"),
+        ("cpu:x86-64-v4", False, "cpu:host", "cpu:x86-64-v4"),
+        ("cpu:x86-64-v4", True, None, "cpu:x86-64-v4"),
+        ("cpu:x86-64-v4", True, "cpu:host", "cpu:host"),
+        ("cpu:x86-64-v4", False, "cpu", "cpu"),
+        ("cpu:x86-64-v4", False, "cpu:znver4", "cpu:znver4"),
+        (None, True, None, "cpu:host"),
+        (None, False, None, "cpu"),
+    ],
+)
+def test_a_worker_asks_for_its_own_processor(monkeypatch, named, local, target, wanted):
+    monkeypatch.setattr(jobs.processor, "own", lambda: named)
+    assert jobs.target_of_worker("cpu", target, local=local) == wanted
+    assert jobs.target_of_worker("cuda", None, local=local) == "sm_80"
+
+
+def test_a_processor_without_a_name_is_not_the_shepherds(monkeypatch):
+    monkeypatch.setattr(jobs.processor, "own", lambda: None)
+    with pytest.raises(
+        ConfigError, match="--target cpu:host: the shepherd compiles on"
+    ):
+        jobs.target_of_worker("cpu", "cpu:host", local=False)
+
+
+def test_a_bundle_gives_the_best_code_that_runs(tmp_path):
+    made = {"backend": "llvm-cpu", "driver": "local-task"}
+    modules = {
+        t: Module(file=f"modules/{i}.vmfb", target=t, **made)
+        for i, t in enumerate(("cpu", "cpu:x86-64-v3"))
+    }
+    manifest = Manifest(mode="train", functions={}, modules=modules)
+    content = {m.file: t.encode() for t, m in modules.items()}
+    path = tmp_path / "m.pcp"
+    Bundle.build(manifest, content).write(path)
+    assert jobs._from_bundle(str(path), "cpu:x86-64-v4")
+    loaded = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading, "load", lambda b, device, target: loaded.append(target))
+        for target in ("cpu:x86-64-v4", "cpu:x86-64-v2", "cpu:host"):
+            loading.load_made(path.read_bytes(), "x", "local-sync", target)
+    assert loaded == ["cpu:x86-64-v3", "cpu", "cpu"]
+
+
+def test_a_worker_gets_code_for_its_processor(folder, processes):
+    """Not what every x86-64 runs: the shepherd compiles for what the worker named."""
+    named = processor.own()
+    if named is None:
+        pytest.skip("pcp cannot name this processor")
+    write_experiment(folder, outer_loop_steps=2)
+    port = free_port()
+    line = f"shepherd --config x.json --workers 1 --port {port} --no-dashboard"
+    shepherd = processes.start("pcp.tools.cli", *line.split())
+    shepherd.wait_for("listens on")
+    line = f"worker --connect 127.0.0.1:{port} --device local-sync"
+    worker = processes.start("pcp.tools.cli", *line.split())
+    assert shepherd.wait(120) == 0, shepherd.text
+    assert worker.wait(30) == 0, worker.text
+    assert f"compiling model.mlir for {named} ..." in shepherd.text
+    assert f"worker 0 ({named}, local-sync) connected" in shepherd.text
+    (run,) = (folder / "runs").glob("run_*")
+    (joined,) = [r for r in read(run / "ledger.jsonl")[0] if r["kind"] == "joined"]
+    assert joined["target"] == named
