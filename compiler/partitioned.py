@@ -19,6 +19,7 @@ from pcp.compiler import pipelines, sharding_file, signature
 from pcp.compiler.asked import check_planned, check_unstaged
 from pcp.compiler.emission import copy, emit_all
 from pcp.compiler.options import DEFAULT_SCHEDULE, CompileOptions
+from pcp.compiler.placing import PIPELINE, place
 from pcp.compiler.sources import with_source
 from pcp.compiler.targets import Target, find
 from pcp.dialect.bindings import ir
@@ -34,9 +35,6 @@ from pcp.passes.rewriting import device_modules, functions, refuse
 from pcp.passes.sharding.mesh import read_meshes
 
 MESH = "mesh"
-
-#: The mesh axis whose members are pipeline stages.
-PIPELINE = "pp"
 
 
 def is_wanted(module: ir.Module, options: CompileOptions) -> bool:
@@ -271,6 +269,7 @@ def lower(
     if mesh is None:
         mesh, options = _choose(module, options)
     split = _split(module, mesh, mode, options, observers)
+    mesh = read_meshes(module)[mesh.name]
     whole = copy(module)
     manifest = Manifest(
         mode=mode,  # type: ignore[arg-type]
@@ -308,9 +307,11 @@ def _split(
 def _annotate(
     module: ir.Module, mesh: Mesh, options: CompileOptions, observers
 ) -> None:
-    """Say on every port how its tensor lies."""
+    """Say on every port how its tensor lies, and of unequal devices who has which."""
     with module.context:
         sharding_file.annotate(module, mesh, options.sharding)
+        if options.mesh and options.cluster and not options.split:
+            place(module, mesh, options.entry, options.report)
     if options.zero:
         pipelines.zero(options.zero).run(module, observers)
     pipelines.split().steps[0].run(module)

@@ -125,6 +125,18 @@ def write(module: ir.Module, choice: Choice) -> None:
     annotate(module, candidate, choice.groups.get(candidate.tp, []))
 
 
+def rates(module: ir.Module, func: str, devices: tuple[str, ...]) -> dict[str, float]:
+    """How many forwards each of `devices` makes in a second while these work.
+
+    The devices of a mesh are weighed as those of a candidate are; `module` is changed.
+    """
+    inline_calls(module)
+    mode, forward = _mode(module, func)
+    model = Model(forward, mode, _batch(forward), _slots(module, mode))
+    known = Space(model, cluster.read(module), {}).among(devices).devices
+    return {name: 1 / model.seconds(known[name]) for name in devices}
+
+
 # --- the search ---
 
 

@@ -9,7 +9,7 @@ from pcp.dialect.bindings import ir
 from pcp.errors import PassError
 from pcp.mesh import Mesh
 from pcp.passes.base import Pass
-from pcp.passes.functions import symbol_name
+from pcp.passes.functions import ROLE, argument_attributes, string, symbol_name
 from pcp.passes.rewriting import functions, refuse
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.mesh import only_mesh
@@ -23,7 +23,8 @@ class SplitBatch(Pass):
     With sizes b and rates r (`weights`, or the devices' `throughput` of `dtype`) it
     takes the b that minimise max b/r: the shares rounded down, and each sample left
     to the device that would finish first with it. A device whose `memory` holds no
-    more than m samples of `bytes-per-sample` gets at most m. The sizes stand as
+    more than m samples of `bytes-per-sample` gets at most m; each gets `least` at
+    least, where there are that many. The sizes stand as
     `split` on the mesh; pcp-partition cuts by them. Gradients stay exact, since the
     loss of the whole program is divided by the whole batch.
 
@@ -41,12 +42,13 @@ class SplitBatch(Pass):
     weights: tuple[float, ...] = ()
     dtype: str = "f32"
     bytes_per_sample: int = 0
+    least: int = 0
 
     def run(self, module: ir.Module) -> None:
         """Write the split on the mesh."""
         with module.context:
             mesh = only_mesh(module)
-            op = _mesh_op(module, mesh.name)
+            op = mesh_op(module, mesh.name)
             if self.axis not in mesh.axes:
                 known = ", ".join(mesh.axes)
                 refuse(op, f'mesh @{mesh.name} has no axis "{self.axis}" ({known})')
@@ -54,7 +56,7 @@ class SplitBatch(Pass):
             rates = list(self.weights) or devices.rates(self.dtype)
             limits = devices.limits(self.bytes_per_sample)
             try:
-                sizes = shares(_batch(module, self.axis, op), rates, limits)
+                sizes = shares(_batch(module, self.axis, op), rates, limits, self.least)
             except ValueError as error:
                 refuse(op, str(error))
             _check_busy(sizes, mesh, self.axis, op)
@@ -65,19 +67,26 @@ class SplitBatch(Pass):
 
 
 def shares(
-    batch: int, rates: Sequence[float], limits: Sequence[int | None]
+    batch: int,
+    rates: Sequence[float],
+    limits: Sequence[int | None],
+    least: int = 0,
 ) -> list[int]:
     """Sizes that sum to `batch` and minimise max size/rate, none above its limit.
 
-    Raises `ValueError` when the limits leave no room for the batch.
+    None is below `least` where the batch is large enough for that. Raises `ValueError`
+    when the limits leave no room for the batch.
     """
     if len(rates) != len(limits):
         raise ValueError(f"{len(rates)} weights for {len(limits)} members")
     if min(rates) < 0 or not sum(rates):
         raise ValueError("weights are at least 0, and not all of them are 0")
     room = [batch if limit is None else min(limit, batch) for limit in limits]
+    least = min(least, batch // len(rates))
+    rest = batch - least * len(rates)
+    # No more than what is best without `least`: those who need it come first.
     sizes = [
-        min(int(batch * rate / sum(rates)), most)
+        min(max(least, int(rest * rate / sum(rates))), most)
         for rate, most in zip(rates, room, strict=True)
     ]
     while sum(sizes) < batch:
@@ -110,7 +119,8 @@ def _check_busy(sizes: Sequence[int], mesh: Mesh, axis: str, op: ir.Operation) -
 # --- what the module says ---
 
 
-def _mesh_op(module: ir.Module, name: str) -> ir.Operation:
+def mesh_op(module: ir.Module, name: str) -> ir.Operation:
+    """The `pcp.mesh` of this name."""
     return next(
         op.operation
         for op in module.body.operations
@@ -120,17 +130,7 @@ def _mesh_op(module: ir.Module, name: str) -> ir.Operation:
 
 def _batch(module: ir.Module, axis: str, mesh: ir.Operation) -> int:
     """The size of the dimension that the axis cuts, the same wherever it does."""
-    found: dict[int, str] = {}
-    for function in functions(module):
-        type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-        given = port_shardings(function, "arg_attrs", len(type_.inputs))
-        for i, (port, sharding) in enumerate(zip(type_.inputs, given, strict=True)):
-            if sharding is None:
-                continue
-            dims = from_attribute(sharding).dims
-            if dims and dims[0] == (axis,):
-                name = f"argument {i} of @{symbol_name(function)}"
-                found.setdefault(ir.RankedTensorType(port).shape[0], name)
+    found = cut_sizes(module, axis)
     if not found:
         raise PassError(
             f'pcp-split-batch: no argument has its first dimension cut along "{axis}"; '
@@ -140,6 +140,27 @@ def _batch(module: ir.Module, axis: str, mesh: ir.Operation) -> int:
         listed = ", ".join(f"{n} ({name})" for n, name in found.items())
         refuse(mesh, f'dimensions of different sizes are cut along "{axis}": {listed}')
     return next(iter(found))
+
+
+def cut_sizes(module: ir.Module, axis: str) -> dict[int, str]:
+    """The sizes of first dimensions that the axis alone cuts; an argument with each.
+
+    What is known to be kept from step to step is no data: it has no batch.
+    """
+    found: dict[int, str] = {}
+    for function in functions(module):
+        type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        given = port_shardings(function, "arg_attrs", len(type_.inputs))
+        roles = [string(said, ROLE) for said in argument_attributes(function)]
+        ports = zip(type_.inputs, given, roles, strict=True)
+        for i, (port, sharding, role) in enumerate(ports):
+            if sharding is None or role in ("param", "state", "grad"):
+                continue
+            dims = from_attribute(sharding).dims
+            if dims and dims[0] == (axis,):
+                name = f"argument {i} of @{symbol_name(function)}"
+                found.setdefault(ir.RankedTensorType(port).shape[0], name)
+    return found
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def _parser() -> Parser:
     add("--algorithm", help=f"between workers; default {DEFAULT_ALGORITHM}")
     add("--mesh", help="one program for each member: dp=4,tp=2")
     add("--split", help="how members share an axis, a number for each: dp=5,2,1")
-    help_ = "devices and links, .json or .mlir; without --mesh a plan is chosen"
+    help_ = "devices and links, .json or .mlir: a plan, or with --mesh its shares"
     add("--cluster", metavar="FILE", type=Path, help=help_)
     add("--sharding", metavar="auto|none|FILE", help="how tensors lie; default auto")
     add("--zero", type=int, choices=(1, 2, 3), default=0, help="ZeRO stage along dp")

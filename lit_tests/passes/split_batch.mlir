@@ -2,6 +2,7 @@
 // RUN: pcp-opt %s --pcp-split-batch | filecheck %s --check-prefix=MEASURED
 // RUN: pcp-opt %s --pass-pipeline='builtin.module(pcp-split-batch{weights=5,2,1},pcp-propagate-sharding,pcp-insert-reshards,pcp-partition)' | filecheck %s --check-prefix=CUT
 // RUN: pcp-opt %s --pcp-split-batch=bytes-per-sample=100 | filecheck %s --check-prefix=MEMORY
+// RUN: pcp-opt %s --pass-pipeline='builtin.module(pcp-split-batch{weights=900,2,1 least=1})' | filecheck %s --check-prefix=LEAST
 
 // CHECK: split = #pcp.split<"dp", [5, 2, 1]>
 // Throughputs 2 : 1 : 1.
@@ -12,6 +13,8 @@
 // CUT: %arg0: tensor<2x4xf32>
 // CUT-LABEL: module @c
 // CUT: %arg0: tensor<1x4xf32>
+// Without `least` two of them get nothing, which is an error.
+// LEAST: split = #pcp.split<"dp", [6, 1, 1]>
 // The first device has room for three samples.
 // MEMORY: split = #pcp.split<"dp", [3, 3, 2]>
 "pcp.target"() {arch = "x86_64", caps = {}, driver = "local", sym_name = "cpu"} : () -> ()

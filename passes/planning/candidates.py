@@ -271,7 +271,7 @@ class Space:
         rows = [devices[i * tp : (i + 1) * tp] for i in range(dp)]
         known = self.among(devices).devices
         rates = [min(1 / self.model.seconds(known[d]) for d in row) for row in rows]
-        if max(rates) < 1.02 * min(rates):
+        if alike(rates):
             return ()
         sizes = shares(self.model.batch, rates, [None] * dp)
         return tuple(sizes) if min(sizes) else None
@@ -364,6 +364,11 @@ class Space:
         cut = min(model.activations, sum(g.activations for g in groups))
         stored = (model.activations - cut + cut / c.tp) * share
         return own + gradients + state + stored
+
+
+def alike(rates: Sequence[float]) -> bool:
+    """Whether unequal shares are not worth their while."""
+    return max(rates) < 1.02 * min(rates)
 
 
 def _sum_seconds(members: int, bytes_: float, link: Link, device: Device) -> float:

@@ -42,6 +42,26 @@ def _compositions(total: int, parts: int):
             yield (first, *rest)
 
 
+@given(
+    st.integers(1, 12),
+    st.lists(st.integers(1, 999), min_size=1, max_size=3),
+)
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_with_one_for_each_no_other_sizes_finish_sooner(
+    batch: int, rates: list[int]
+) -> None:
+    sizes = shares(batch, [float(r) for r in rates], [None] * len(rates), least=1)
+    assert sum(sizes) == batch
+    least = min(1, batch // len(rates))
+    assert min(sizes) >= least
+    best = min(
+        max(n / r for n, r in zip(other, rates, strict=True))
+        for other in _compositions(batch, len(rates))
+        if min(other) >= least
+    )
+    assert max(n / r for n, r in zip(sizes, rates, strict=True)) <= best + 1e-12
+
+
 def test_memory_limits_a_share() -> None:
     assert shares(8, [4.0, 1.0], [3, None]) == [3, 5]
     with pytest.raises(ValueError, match="memory for 5 of 8 samples"):

@@ -41,7 +41,8 @@ def _part(x: np.ndarray, w: np.ndarray) -> tuple[float, np.ndarray]:
 
 
 def test_one_process_computes_in_bf16_and_one_in_f32(tmp_path: Path) -> None:
-    assert _compile(tmp_path, "--mesh", "dp=2", "--sharding", f"{tmp_path}/r.json") == 0
+    rules = ["--sharding", f"{tmp_path}/r.json", "--split", "dp=1,1"]
+    assert _compile(tmp_path, "--mesh", "dp=2", *rules) == 0
     random = np.random.default_rng(0)
     x, w = (random.normal(size=s).astype(np.float32) for s in ((8, 16), (16, 6)))
     np.savez(tmp_path / "in.npz", x=x, w=w)
