@@ -19,7 +19,7 @@ from pcp.compiler import pipelines, sharding_file, signature
 from pcp.compiler.asked import check_planned, check_unstaged
 from pcp.compiler.emission import copy, emit_all
 from pcp.compiler.options import DEFAULT_SCHEDULE, CompileOptions
-from pcp.compiler.placing import PIPELINE, place
+from pcp.compiler.placing import PIPELINE, place, tell_idle
 from pcp.compiler.sources import with_source
 from pcp.compiler.targets import Target, find
 from pcp.dialect.bindings import ir
@@ -187,6 +187,7 @@ def _add_mesh(module: ir.Module, axes: dict[str, int], options: CompileOptions) 
             f"--mesh {options.mesh} has {count} places, and the cluster "
             f"{len(devices)} devices ({', '.join(devices)})"
         )
+    tell_idle(devices[count:], options.report)
     named = ", ".join(f'#pcp.axis<"{axis}", {n}>' for axis, n in axes.items())
     listed = ", ".join(f"@{device}" for device in devices[:count])
     for view in list(module.body.operations):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pcp.compiler.emission import copy
 from pcp.compiler.sharding_file import BATCH_AXIS
 from pcp.dialect.bindings import ir
+from pcp.errors import PassError
 from pcp.mesh import Mesh
 from pcp.passes import plan
 from pcp.passes.functions import symbol_name
@@ -58,6 +59,12 @@ class Unequal:
         return min(self.rates[device] for device in row)
 
 
+def tell_idle(devices: list[str], say: Callable[[str], None]) -> None:
+    """Say which devices of a cluster are more than the mesh has places."""
+    if devices:
+        say(f"{', '.join(devices)} of the cluster: in no place of the mesh, and idle")
+
+
 def place(module: ir.Module, mesh: Mesh, func: str, say: Callable[[str], None]) -> Mesh:
     """Write on an annotated program's mesh who is where and who takes how much.
 
@@ -94,15 +101,17 @@ def _unequal(
         for view in module.body.operations
         if view.operation.name == "pcp.device"
     }
-    if idle := [name for name in ops if name not in mesh.devices]:
-        say(f"{', '.join(idle)} of the cluster: in no place of the mesh, and idle")
     known = [ops[name] for name in mesh.devices if name in ops]
     if not known:
         return None
     if dumb := [symbol_name(op) for op in known if "throughput" not in op.attributes]:
         say(f"no throughput of {', '.join(dumb)} is known: all take equal parts")
         return None
-    rates = plan.rates(copy(module), func, mesh.devices)
+    try:
+        rates = plan.rates(copy(module), func, mesh.devices)
+    except PassError as error:  # a type that was not measured, most likely
+        say(f"the devices cannot be weighed, and take equal parts: {error}")
+        return None
     if alike(list(rates.values())):
         return None
     hosts = {

@@ -134,7 +134,8 @@ def rates(module: ir.Module, func: str, devices: tuple[str, ...]) -> dict[str, f
     mode, forward = _mode(module, func)
     model = Model(forward, mode, _batch(forward), _slots(module, mode))
     known = Space(model, cluster.read(module), {}).among(devices).devices
-    return {name: 1 / model.seconds(known[name]) for name in devices}
+    # A program may cost nothing by the model: then no device is faster than another.
+    return {name: 1 / max(model.seconds(known[name]), 1e-12) for name in devices}
 
 
 # --- the search ---

@@ -166,6 +166,12 @@ def test_what_was_said_by_hand_stays(tmp_path) -> None:
         ((FAST, SLOW), "dp=2", ["none"], 'no one batch is cut along "dp"'),
         ((FAST, SLOW) * 2, "pp=2,dp=2", [], "stages, which weigh that, take equal"),
         ((FAST, FAST, SLOW), "dp=2", [], "c of the cluster: in no place of the mesh"),
+        (
+            (FAST, FAST, SLOW),
+            "pp=2",
+            ["none"],
+            "c of the cluster: in no place of the mesh",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_said(tmp_path, capsys, rates, mesh, flags, line):
@@ -202,6 +208,16 @@ def test_parameters_cut_along_the_batchs_axis_are_no_batch(tmp_path) -> None:
     rules = tmp_path / "p.json"
     rules.write_text('{"tensors": {"x": [["dp"]], "w": [["dp"]]}}')
     assert _split(_lowered(tmp_path, "dp=2", "--sharding", str(rules))) == [6, 2]
+
+
+def test_what_was_not_measured_is_said(tmp_path, capsys) -> None:
+    """The devices have a rate of f32 products, and the program multiplies f64."""
+    _cluster(tmp_path, FAST, SLOW)
+    text = _lowered(tmp_path, "dp=2", model=_model().replace("f32", "f64"))
+    assert _split(text) is None
+    said = capsys.readouterr().out
+    assert "cannot be weighed, and take equal parts" in said
+    assert "no throughput of f64" in said
 
 
 def test_too_few_devices_are_named(tmp_path, capsys) -> None:
