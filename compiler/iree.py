@@ -20,7 +20,7 @@ from pathlib import Path
 from weakref import WeakSet
 
 from pcp.compiler import fences
-from pcp.errors import CompileError, install
+from pcp.errors import CompileError, MissingPackage, install
 
 PACKAGE = "iree-base-compiler"
 MAX_MESSAGE = 300  # characters of an error that a person reads
@@ -107,7 +107,7 @@ def version() -> str:
     try:
         return package_version(PACKAGE)
     except PackageNotFoundError as error:
-        raise CompileError(_MISSING) from error
+        raise MissingPackage(_MISSING) from error
 
 
 _MISSING = f"iree-compile is not installed; run {install('compiler')}"
@@ -125,7 +125,7 @@ def binary() -> Path:
             path = Path(place, "_mlir_libs", name)
             if path.is_file():
                 return path
-    raise CompileError(_MISSING)
+    raise MissingPackage(_MISSING)
 
 
 def compile_text(

@@ -10,10 +10,17 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 
-from torch_mlir import ir
-from torch_mlir._mlir_libs import _stablehlo as stablehlo
-from torch_mlir.dialects import ext
-from torch_mlir.passmanager import PassManager
+from pcp.errors import MissingPackage, install
+
+try:
+    from torch_mlir import ir
+    from torch_mlir._mlir_libs import _stablehlo as stablehlo
+    from torch_mlir.dialects import ext
+    from torch_mlir.passmanager import PassManager
+except ImportError as error:  # a worker has none; or another version's
+    raise MissingPackage(
+        f"this needs pcp's compiler ({error}): {install('compiler')}"
+    ) from error
 
 __all__ = ["PassManager", "ext", "ir", "stablehlo", "torch_importer"]
 

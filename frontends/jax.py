@@ -15,7 +15,7 @@ import numpy as np
 
 from pcp.dialect.bindings import PassManager, ir
 from pcp.dialect.context import parse
-from pcp.errors import IRError, UsageError, install
+from pcp.errors import IRError, MissingPackage, UsageError, install
 from pcp.frontends import jax_rules, jax_sharding
 from pcp.frontends.signature import Argument, annotate, describe_init, entry
 
@@ -81,7 +81,7 @@ def _jax() -> Any:
     try:
         import jax
     except ImportError as error:
-        raise UsageError(
+        raise MissingPackage(
             f"exporting a JAX function needs jax: {install('jax')}"
         ) from error
     return jax

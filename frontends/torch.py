@@ -15,7 +15,7 @@ import numpy as np
 
 from pcp.dialect.bindings import ir, torch_importer
 from pcp.dialect.context import parse
-from pcp.errors import IRError, PcpError, UsageError, install
+from pcp.errors import IRError, MissingPackage, PcpError, UsageError, install
 from pcp.frontends.constants import freeze_arguments, tidy
 from pcp.frontends.signature import Argument, annotate, describe_init
 
@@ -81,7 +81,7 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError as error:
-        raise UsageError(
+        raise MissingPackage(
             f"exporting a PyTorch model needs torch: {install('torch')}"
         ) from error
     return torch

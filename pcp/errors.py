@@ -2,6 +2,7 @@
 
 PcpError
 ├── UsageError            wrong flags or arguments                 exit 2
+│   └── MissingPackage    a package of an extra is not installed
 ├── ConfigError           an experiment file or option value
 ├── IRError               a program that cannot be read or is invalid
 │   ├── MissingRule       an op on the active path without a derivative
@@ -21,6 +22,7 @@ about it. Commands print it as one line and exit with `exit_code`.
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class PcpError(Exception):
@@ -33,6 +35,10 @@ class UsageError(PcpError):
     """The command line itself is wrong."""
 
     exit_code = 2
+
+
+class MissingPackage(UsageError, ImportError):
+    """What was asked for needs a package that this installation has not."""
 
 
 class ConfigError(PcpError):
@@ -97,9 +103,24 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def install(extra: str = "") -> str:
-    """The command that installs pcp with an extra: it comes as a clone only."""
-    what = f"'.[{extra}]'" if extra else "."
-    return f"pip install -e {what} in pcp's clone"
+    """The command that adds an extra to the pcp that runs: a clone, or a wheel's.
+
+    For a wheel's, pip finds `pcp` installed and fetches only what the extra names.
+    """
+    wanted = f"[{extra}]" if extra else ""
+    if in_clone(Path(__file__)):
+        return f"pip install -e {_quoted('.' + wanted)} in pcp's clone"
+    return f"pip install {_quoted('pcp' + wanted)}"
+
+
+def in_clone(file: Path) -> bool:
+    """Whether this file of pcp's own lies in a clone: next to a project file."""
+    return (file.resolve().parents[1] / "pyproject.toml").is_file()
+
+
+def _quoted(requirement: str) -> str:
+    """For a shell, which takes brackets for a pattern."""
+    return f"'{requirement}'" if "[" in requirement else requirement
 
 
 def counted(number: int, noun: str) -> str:

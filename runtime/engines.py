@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
-from pcp.errors import ConfigError, UsageError, nearest
+from pcp.errors import ConfigError, MissingPackage, UsageError, nearest
 
 GROUP = "pcp.engines"
 OWN = "pcp"
@@ -65,7 +65,7 @@ def _opener(scheme: str) -> Callable[..., Any]:
         try:
             return getattr(importlib.import_module(module), name)
         except ModuleNotFoundError as error:
-            raise ConfigError(
+            raise MissingPackage(
                 f"{scheme}:// needs the package {error.name}, which is not installed"
             ) from error
     others = {point.name: point for point in entry_points(group=GROUP)}

@@ -10,7 +10,7 @@ Prometheus asks, so that nothing is copied meanwhile.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from pcp.errors import ConfigError, install
+from pcp.errors import ConfigError, MissingPackage, install
 from pcp.runtime import transport
 from pcp.runtime.telemetry import Histogram, Metric, Source
 
@@ -98,7 +98,7 @@ def _installed() -> tuple[Any, Any]:
     try:
         from prometheus_client import core, exposition
     except ImportError as error:
-        raise ConfigError(
+        raise MissingPackage(
             f"metrics need prometheus-client: {install('metrics')}"
         ) from error
     return core, exposition.start_http_server

@@ -1,11 +1,13 @@
 """What errors and reports say in the same words everywhere."""
 
 import tomllib
+from pathlib import Path
 
 import pytest
 from helpers.repository import ROOT, texts
 
-from pcp.errors import counted, install
+from pcp import errors
+from pcp.errors import MissingPackage, UsageError, counted, in_clone, install
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,28 @@ def test_advice_to_install_names_extras_that_there_are() -> None:
         assert install(extra) == f"pip install -e '.[{extra}]' in pcp's clone"
 
 
+def test_a_wheel_gets_its_extras_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside an installed pcp, pip takes that one and fetches the extra alone."""
+    (tmp_path / "pcp").mkdir()
+    installed = tmp_path / "pcp" / "errors.py"
+    assert in_clone(Path(errors.__file__))
+    assert not in_clone(installed)
+    monkeypatch.setattr(errors, "__file__", str(installed))
+    assert install("compiler") == "pip install 'pcp[compiler]'"
+    assert install() == "pip install pcp"
+
+
 def test_nothing_names_the_stranger_in_the_registry() -> None:
+    """A clone's commands must not: without a pcp installed pip takes another's."""
     wrong = "pip install " + "'pcp["
-    assert [path for path, text in texts() if wrong in text] == []
+    here = "tests/test_errors.py"
+    assert [path for path, text in texts() if wrong in text] == [here]
+
+
+def test_a_missing_package_is_a_usage_error_and_an_import_error() -> None:
+    error = MissingPackage("x needs y")
+    assert isinstance(error, UsageError)
+    assert isinstance(error, ImportError)
+    assert (str(error), error.exit_code) == ("x needs y", 2)

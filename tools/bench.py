@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pcp import strict_json
-from pcp.errors import ConfigError, RuntimeFault, UsageError, install
+from pcp.errors import MissingPackage, RuntimeFault, UsageError, install
 from pcp.tools import bench_topology, topology_plot
 from pcp.tools.bench_plot import svg
 from pcp.tools.command import Parser, run
@@ -220,7 +220,8 @@ def _gloo(comm: "Communicator") -> Call:
         import torch
         import torch.distributed as dist
     except ImportError:
-        raise ConfigError(f"--against gloo needs torch: {install('torch')}") from None
+        what = f"--against gloo needs torch: {install('torch')}"
+        raise MissingPackage(what) from None
     port = np.zeros(1, np.int64)
     store = None
     if comm.rank == 0:

@@ -9,8 +9,6 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pcp.bundle import Bundle
-from pcp.compiler import driver, emission, partitioned
 from pcp.compiler.options import (
     DEFAULT_ALGORITHM,
     DEFAULT_BUCKET_BYTES,
@@ -24,18 +22,14 @@ from pcp.compiler.options import (
     WIRES,
 )
 from pcp.compiler.options import CompileOptions as Options
-from pcp.compiler.targets import Target, find
-from pcp.dialect.bindings import ir
-from pcp.dialect.context import read
 from pcp.errors import UsageError
-from pcp.passes.overlap_collectives import usual_inflight
 from pcp.tools.cache_folder import cache_folder
 from pcp.tools.command import Parser, run
 from pcp.tools.signals import in_order
 
 PROG = "pcp-compile"
 ELASTIC = ("workers=elastic", "workers=-1")  # what training has anyway
-SUFFIXES = {"bundle": "pcp", "vmfb": "vmfb", "mlir": "mlir"}
+EMITTED = ("bundle", "vmfb", "mlir")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,32 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     flags = _parser().parse_args(argv)
     options = _options(flags)
-    targets = [find(name) for name in options.targets]  # before the slow part
-    if flags.emit != "bundle" and len(targets) > 1:
-        raise UsageError(f"--emit {flags.emit} writes one target, not {len(targets)}")
-    named = options.targets if flags.target else ()
-    output = Path(flags.output or output_name(flags.model, named, flags.emit))
-    module = read(flags.model)
-    if flags.emit == "mlir":
-        _write(output, _text(module, options, targets).encode())
-        print(f"wrote {output}")
-        return 0
-    bundle = driver.compile(module, options)
-    if flags.emit == "vmfb":
-        _write(output, bundle.module())
-    else:
-        bundle.write(output)
-    print(_summary(bundle, output))
+    from pcp.tools.compile_job import compile_file  # --help needs no compiler
+
+    print(compile_file(flags, options))
     return 0
-
-
-def _text(module: ir.Module, options: Options, targets: Sequence[Target]) -> str:
-    """What IREE would be given; for a mesh, the programs of all devices."""
-    if partitioned.is_wanted(module, options):
-        program, _ = driver.lower_partitioned(module, options)
-        return str(program.module)
-    program = driver.lower(module, options)
-    return emission.target_text(program.module, targets[0]).plain
 
 
 # --- the command line ---
@@ -106,11 +78,10 @@ def _parser() -> Parser:
     limit = DEFAULT_BUCKET_BYTES
     help_ = f"reductions travel together up to N bytes, 0 each alone; default {limit}"
     add("--bucket-bytes", type=int, metavar="N", default=limit, help=help_)
-    usual = f"default {usual_inflight(0)}, {usual_inflight(3)} with --zero 3"
-    help_ = f"collectives under way behind the work, 0 none; {usual}"
+    help_ = "collectives under way behind the work, 0 none; default 4, 2 with --zero 3"
     add("--inflight", type=int, metavar="N", help=help_)
     add("--wire", choices=WIRES, help="large floats travel between devices as this")
-    add("--emit", choices=tuple(SUFFIXES), default="bundle")
+    add("--emit", choices=EMITTED, default="bundle")
     add("--entry", default="main", help="the function to compile; default main")
     add("--keep-ir", metavar="DIR", type=Path, help="IR after each step")
     add("--opt-level", choices=OPT_LEVELS, default=DEFAULT_OPT_LEVEL, help="IREE's")
@@ -152,25 +123,7 @@ def _options(flags: argparse.Namespace) -> Options:
     )
 
 
-# --- what comes out ---
-
-
-def output_name(model: str, targets: Sequence[str], emit: str = "bundle") -> str:
-    """`model.sm_90a.pcp` for one target, `model.pcp` for several."""
-    stem = Path(model).stem
-    middle = f".{find(targets[0]).file_name}" if len(targets) == 1 else ""
-    return f"{stem}{middle}.{SUFFIXES[emit]}"
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-
-
-def _summary(bundle: Bundle, output: Path) -> str:
-    names = ", ".join(bundle.manifest.functions)
-    size = output.stat().st_size
-    return f"wrote {output} ({size} bytes; {bundle.manifest.mode}: {names})"
+# --- what is said ---
 
 
 def _say(line: str) -> None:

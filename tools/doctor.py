@@ -1,7 +1,11 @@
 """pcp doctor: is this machine ready, and what to do where it is not.
 
+What counts as a problem depends on what the machine is for: a worker needs no
+compiler. Without --for that is judged by whether any of the compiler is installed.
+
 pcp doctor
-pcp doctor --port 48148 --all-targets
+pcp doctor --for worker
+pcp doctor --for shepherd --port 48148 --all-targets
 """
 
 import importlib.metadata
@@ -13,12 +17,12 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pcp.compiler.options import CompileOptions
-from pcp.errors import PcpError, install
+from pcp.errors import MissingPackage, PcpError, counted, install
 from pcp.tools.cache_folder import cache_folder
 from pcp.tools.command import Parser, run
 from pcp.tools.signals import in_order
@@ -27,7 +31,14 @@ PROG = "pcp doctor"
 MINIMUM_PYTHON = (3, 11)
 ENOUGH_BYTES = 2 << 30  # a bundle for every target and a few checkpoints
 PROBE_S = 60.0
-NEEDED_EXTRAS = ("", "compiler")  # without these pcp cannot compile and train
+
+ROLES: dict[str, frozenset[str]] = {
+    "worker": frozenset({"core", "processor", "port"}),
+    # It compiles a model for the targets of its workers.
+    "shepherd": frozenset({"core", "port", "compiler"}),
+    "compile": frozenset({"core", "compiler"}),
+}
+"""What a machine is for -> what it needs for that."""
 
 OK, NOTE, BAD = "ok", "note", "BAD"
 
@@ -53,26 +64,45 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     flags = _parser().parse_args(argv)
+    roles = tuple(dict.fromkeys(flags.roles)) or usual_roles()
+    needed = frozenset().union(*(ROLES[role] for role in roles))
     checks: list[Callable[[], Iterator[Finding]]] = [
         python_version,
-        packages,
-        drivers,
-        lambda: port(flags.host, flags.port),
+        lambda: packages(needed),
+        lambda: drivers(needed),
+        lambda: port(flags.host, flags.port, needed),
         lambda: space(cache_folder()),
-        lambda: targets(None if flags.all_targets else SAMPLE),
+        lambda: targets(None if flags.all_targets else SAMPLE, needed),
     ]
     bad = 0
     for check in checks:
         for finding in check():
             print(finding, flush=True)
             bad += finding.level == BAD
-    print(f"{bad} problem(s)" if bad else "ready")
+    print(f"{counted(bad, 'problem') if bad else 'ready'} (for: {', '.join(roles)})")
     return 1 if bad else 0
 
 
+def usual_roles() -> tuple[str, ...]:
+    """All where some of the compiler is installed, else a worker's."""
+    compiler = (
+        name for name, _, extra in requirements(_metadata()) if extra == "compiler"
+    )
+    return tuple(ROLES) if any(map(_version, compiler)) else ("worker",)
+
+
 def _parser() -> Parser:
-    about = (__doc__ or "").strip().splitlines()
-    parser = Parser(prog=PROG, description=about[0], example="\n  ".join(about[2:]))
+    about, _, examples = (__doc__ or "").strip().rpartition("\n\n")
+    example = examples.replace("\n", "\n  ")
+    parser = Parser(prog=PROG, description=about, example=example)
+    parser.add_argument(
+        "--for",
+        dest="roles",
+        action="append",
+        choices=tuple(ROLES),
+        default=[],
+        help="what this machine shall do (repeatable); default: by what is installed",
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=0, help="is this port free?")
     parser.add_argument(
@@ -93,20 +123,42 @@ def python_version() -> Iterator[Finding]:
         yield Finding(BAD, "python", found, "install Python 3.11 or newer")
 
 
-def packages() -> Iterator[Finding]:
+def packages(needed: Container[str]) -> Iterator[Finding]:
     """What pcp's extras name, installed in the versions they name."""
-    for name, wanted, extra in requirements(importlib.metadata.requires("pcp") or []):
-        advice = install(extra)
-        needed = BAD if extra in NEEDED_EXTRAS else NOTE
-        try:
-            version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            yield Finding(needed, name, "not installed", advice)
-            continue
-        if wanted and version.partition("+")[0] != wanted:
-            yield Finding(needed, name, f"{version}, tested with {wanted}", advice)
+    lines = _metadata()
+    if not lines:
+        advice = f"{install()}; its metadata say which versions are right"
+        yield Finding(NOTE, "pcp", "not installed, only found on the path", advice)
+    for name, wanted, extra in requirements(lines):
+        level = BAD if (extra or "core") in needed else NOTE
+        version, advice = _version(name), install(extra)
+        if version is None:
+            yield Finding(level, name, f"not installed{_use(extra)}", advice)
+        elif wanted and version.partition("+")[0] != wanted:
+            yield Finding(level, name, f"{version}, tested with {wanted}", advice)
         else:
             yield Finding(OK, name, version)
+
+
+def _metadata() -> Sequence[str]:
+    """The requirements in pcp's metadata; none where pcp is not installed."""
+    try:
+        return importlib.metadata.requires("pcp") or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _use(extra: str) -> str:
+    """Who would need an extra's packages, where a role does."""
+    users = [role for role, needs in ROLES.items() if extra in needs]
+    return f" (for: {', '.join(users)})" if users else ""
 
 
 def requirements(lines: Sequence[str]) -> Iterator[tuple[str, str, str]]:
@@ -136,7 +188,7 @@ _DRIVER_ADVICE = {
 }
 
 
-def drivers() -> Iterator[Finding]:
+def drivers(needed: Container[str]) -> Iterator[Finding]:
     """Each driver of IREE's runtime, asked in a process of its own: one may crash."""
     for name in ("local-task", "cuda", "hip", "vulkan"):
         found = _probe(name)
@@ -144,7 +196,7 @@ def drivers() -> Iterator[Finding]:
             yield Finding(OK, f"driver {name}", f"{len(found)}: {', '.join(found)}")
             continue
         why = "no device" if isinstance(found, list) else _first_reason(found)
-        level = BAD if name == "local-task" else NOTE
+        level = BAD if name == "local-task" and "processor" in needed else NOTE
         yield Finding(level, f"driver {name}", why, _DRIVER_ADVICE.get(name, ""))
 
 
@@ -166,8 +218,8 @@ def _first_reason(error: str) -> str:
     return " ".join((match.group() if match else error).split())[:120]
 
 
-def port(host: str, number: int) -> Iterator[Finding]:
-    """A shepherd could listen here."""
+def port(host: str, number: int, needed: Container[str]) -> Iterator[Finding]:
+    """A shepherd could listen here; a worker listens for its peers."""
     about = f"port {number or 'any'}"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -177,7 +229,8 @@ def port(host: str, number: int) -> Iterator[Finding]:
             listener.listen(1)
         except (OSError, OverflowError) as error:
             why = f"{host}: {getattr(error, 'strerror', None) or error}"
-            yield Finding(BAD, about, why, "choose another with --port")
+            level = BAD if "port" in needed else NOTE
+            yield Finding(level, about, why, "choose another with --port")
             return
         yield Finding(OK, about, f"free on {host}")
 
@@ -210,23 +263,25 @@ func.func @main(%x: tensor<4x8xf32>, %y: tensor<8x4xf32>) -> tensor<4x4xf32> {
 """
 
 
-def targets(names: Sequence[str] | None) -> Iterator[Finding]:
+def targets(names: Sequence[str] | None, needed: Container[str]) -> Iterator[Finding]:
     """A matrix product compiles for each target (None: every one there is).
 
     No such device is needed.
     """
+    level = BAD if "compiler" in needed else NOTE
     try:
         from pcp.compiler import driver
         from pcp.compiler.targets import TARGETS
         from pcp.dialect.context import parse
-    except ImportError as error:
-        yield Finding(BAD, "targets", str(error), install("compiler"))
+    except MissingPackage as error:
+        yield Finding(level, "targets", "none compiles here", str(error))
         return
     for name in names or TARGETS:
         options = CompileOptions(targets=(name,), mode="forward", timeout=PROBE_S)
         try:
             driver.compile(parse(_SMALL), options)
         except PcpError as error:
-            yield Finding(BAD if name == "cpu" else NOTE, f"target {name}", str(error))
+            worst = level if name == "cpu" else NOTE
+            yield Finding(worst, f"target {name}", str(error))
         else:
             yield Finding(OK, f"target {name}", "compiles")

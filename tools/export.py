@@ -22,15 +22,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pcp.dialect.bindings import ir
-from pcp.errors import ConfigError, IRError, PcpError, UsageError, install, nearest
-from pcp.frontends.signature import arguments_of, require_scalar_loss
+from pcp.errors import (
+    ConfigError,
+    IRError,
+    MissingPackage,
+    PcpError,
+    UsageError,
+    install,
+    nearest,
+)
 from pcp.tools.command import Parser, run
 from pcp.training import tensors
+
+if TYPE_CHECKING:
+    from pcp.dialect.bindings import ir
 
 EXAMPLE = (
     "pcp export --torch examples/models/nanogpt_small.py:GPT "
@@ -94,6 +103,8 @@ def _main(argv: Sequence[str]) -> None:
     framework, path, name = _source(options)
     out = Path(options.out or Path(path).with_suffix(".mlir").name)
     _check_installed(framework)  # before the model's file, which fails without it
+    from pcp.frontends.signature import require_scalar_loss
+
     module, weights = _EXPORTERS[framework](_load(path), path, name, options)
     if not options.forward:
         require_scalar_loss(module)
@@ -124,7 +135,7 @@ def _source(options: Namespace) -> tuple[str, str, str]:
 def _check_installed(framework: str) -> None:
     # Not by importing it: the model's file may say before how (JAX_ENABLE_X64).
     if importlib.util.find_spec(framework) is None:
-        raise UsageError(f"--{framework} needs {framework}: {install(framework)}")
+        raise MissingPackage(f"--{framework} needs {framework}: {install(framework)}")
 
 
 def _load(path: str) -> ModuleType:
@@ -173,7 +184,7 @@ def _named(module: ModuleType, path: str, name: str) -> Any:
 
 def _export_torch(
     source: ModuleType, path: str, name: str, options: Namespace
-) -> tuple[ir.Module, dict[str, np.ndarray]]:
+) -> "tuple[ir.Module, dict[str, np.ndarray]]":
     import torch
 
     from pcp.frontends.torch import from_torch, weights_of
@@ -230,7 +241,7 @@ def _inputs(torch: Any, model: Any, options: Namespace) -> tuple[Any, ...]:
 
 def _export_jax(
     source: ModuleType, path: str, name: str, options: Namespace
-) -> tuple[ir.Module, dict[str, np.ndarray]]:
+) -> "tuple[ir.Module, dict[str, np.ndarray]]":
     from pcp.frontends.jax import from_jax, weights_of
 
     function = _named(source, path, name)
@@ -255,7 +266,9 @@ def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def _summary(module: ir.Module, out: Path, weights: str | None) -> None:
+def _summary(module: "ir.Module", out: Path, weights: str | None) -> None:
+    from pcp.frontends.signature import arguments_of
+
     arguments = arguments_of(module)
     parameters = sum(argument.role == "param" for argument in arguments)
     data = ", ".join(a.name for a in arguments if a.role == "data") or "none"

@@ -19,7 +19,6 @@ from pcp.bundle import (
     TensorSpec,
     manifest_bytes,
 )
-from pcp.dialect.context import read
 from pcp.errors import ConfigError, UsageError
 from pcp.tools import plan
 from pcp.tools.command import Parser, run
@@ -74,7 +73,10 @@ def _draw(source: str, output: Path) -> int:
     if output.suffix not in (".html", ".htm"):
         raise UsageError(f"-o {output}: the plan is a page of HTML; name it *.html")
     if source.endswith((".mlir", ".mlirbc")):
-        found = plan.of_module(read(source), Path(source).name)
+        from pcp.dialect.context import read
+        from pcp.tools.plan_of_ir import of_module
+
+        found = of_module(read(source), Path(source).name)
     else:
         found = plan.of_bundle(Bundle.read(source), Path(source).name)
     output.write_text(page(found))

@@ -23,9 +23,7 @@ from pcp.passes.base import Observer, Pipeline
 from pcp.tools.command import report
 from pcp.tools.expected import Received, mismatches
 from pcp.tools.observers import ALL, PrintIR, Timing
-
-PROG = "pcp-opt"
-SEPARATOR = "// -----"
+from pcp.tools.opt import PROG, SEPARATOR
 
 
 @dataclass(frozen=True)

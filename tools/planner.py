@@ -13,10 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pcp import strict_json
-from pcp.compiler import driver
 from pcp.compiler.options import MODES, CompileOptions
-from pcp.dialect.context import read
-from pcp.passes import plan
 from pcp.tools.command import Parser, run
 from pcp.tools.signals import in_order
 
@@ -30,6 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> None:
     flags = _parser().parse_args(argv)
+    from pcp.compiler import driver
+    from pcp.dialect.context import read
+    from pcp.passes import plan
+
     options = CompileOptions(
         mode=flags.mode,
         optimizer=flags.optimizer,

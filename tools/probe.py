@@ -24,8 +24,6 @@ from typing import Any
 import numpy as np
 
 from pcp import strict_json
-from pcp.compiler.cluster import Cluster
-from pcp.compiler.targets import find
 from pcp.errors import ConfigError, UsageError
 from pcp.runtime import processor
 from pcp.tools import processes
@@ -61,6 +59,8 @@ def _parser() -> Parser:
 
 def _main(argv: Sequence[str]) -> None:
     flags = _parser().parse_args(argv)
+    from pcp.compiler.targets import find
+
     find(flags.target)  # raises, naming the nearest
     alone = [flags.world, flags.rank, flags.connect]
     if any(x is not None for x in alone) and any(x is None for x in alone):
@@ -142,12 +142,16 @@ def _shared(world: Any, facts: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _device_of(target: str) -> str:
+    from pcp.compiler.targets import find
+
     driver = find(target).driver
     return "local-sync" if driver == "local-task" else driver
 
 
 def _memory(target: str) -> int:
     """Bytes of this machine's memory that are free now."""
+    from pcp.compiler.targets import find
+
     if find(target).driver != "local-task":
         raise ConfigError(
             f"what a device of target {target} holds cannot be measured; say --memory"
@@ -162,6 +166,8 @@ def _write(
     path: Path, facts: list[dict[str, Any]], links: list[dict[str, Any]]
 ) -> None:
     """The cluster file, numbers rounded to what was measured of them."""
+    from pcp.compiler.cluster import Cluster
+
     ordinals: dict[str, int] = {}
     devices = {}
     for rank, found in enumerate(facts):

@@ -60,6 +60,7 @@ def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
     protected = protection(flags)
     experiment = jobs.read_experiment(flags.config, flags.model, flags.algorithm)
+    jobs.check_compiler(experiment.model_path)
     resume = flags.resume or experiment.should_resume
     folder, known = jobs.run_folder(experiment, resume=resume, where=flags.run)
     screen = {"plain": flags.no_dashboard, "web": flags.web}

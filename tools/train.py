@@ -66,6 +66,7 @@ def _main(argv: Sequence[str]) -> int:
     device = flags.device or _local_device(flags.backend, count)
     slots = range(count)
     uris = [device or jobs.device_of(flags.backend, slot) for slot in slots]
+    jobs.check_compiler(experiment.model_path)
     jobs.check_devices(uris, target, experiment.model_path)
     resume = flags.resume or experiment.should_resume
     folder, _ = jobs.run_folder(experiment, resume=resume, where=flags.run)

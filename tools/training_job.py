@@ -92,6 +92,15 @@ def check_devices(uris: Iterable[str], target: str, model: str) -> None:
             )
 
 
+def check_compiler(model: str) -> None:
+    """`MissingPackage` now, and not when the first worker comes; bundles need none."""
+    if not model.endswith(".pcp"):
+        from pcp.compiler import iree
+        from pcp.dialect import bindings  # noqa: F401  raises where there are none
+
+        iree.binary()
+
+
 def is_local(host: str) -> bool:
     """Whether a host is this machine, by its loopback address."""
     try:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pcp.errors import ConfigError, install
+from pcp.errors import MissingPackage, install
 from pcp.training.metrics import Round
 
 
@@ -19,7 +19,7 @@ def plot_losses(
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigError(
+        raise MissingPackage(
             f"the loss plot needs matplotlib: {install('train')}"
         ) from error
     figure = Figure(figsize=(8, 5), layout="constrained")

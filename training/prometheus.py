@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from pcp.errors import ConfigError, install
+from pcp.errors import MissingPackage, install
 from pcp.training.metrics import MemberRound, Quiet, Round
 
 # Name -> (what it is, the field of a `Round`).
@@ -44,7 +44,7 @@ class Prometheus(Quiet):
         try:
             self._client: Any = import_module("prometheus_client")
         except ImportError as error:
-            raise ConfigError(
+            raise MissingPackage(
                 f"/metrics needs prometheus-client: {install('metrics')}"
             ) from error
         made = self._client

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from importlib import import_module
 from typing import Any
 
-from pcp.errors import ConfigError, install
+from pcp.errors import MissingPackage, install
 from pcp.training.experiment import Experiment
 from pcp.training.metrics import Quiet, Round
 from pcp.training.run_folder import SECRETS
@@ -18,7 +18,7 @@ class WandbRun(Quiet):
         try:
             wandb: Any = import_module("wandb")
         except ImportError as error:
-            raise ConfigError(
+            raise MissingPackage(
                 "a W&B key is set, but the package is missing: "
                 f"{install('wandb')}, or unset the key"
             ) from error

@@ -8,7 +8,7 @@ import pytest
 from helpers.small_models import FORWARD
 
 from pcp.compiler import iree
-from pcp.errors import CompileError
+from pcp.errors import CompileError, MissingPackage
 
 CPU = ("--iree-hal-target-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=generic")
 
@@ -111,7 +111,7 @@ def test_a_missing_compiler_says_what_to_install(
     monkeypatch.setattr(iree, "find_spec", lambda _: None)
     iree.binary.cache_clear()
     try:
-        with pytest.raises(CompileError, match=r"pip install -e '\.\[compiler\]'"):
+        with pytest.raises(MissingPackage, match=r"pip install -e '\.\[compiler\]'"):
             iree.binary()
     finally:
         iree.binary.cache_clear()

@@ -16,7 +16,13 @@ from helpers.engine_cases import check
 from helpers.processes import free_port
 from helpers.worlds import outcome, together
 
-from pcp.errors import ConfigError, RuntimeFault, Timeout, UsageError
+from pcp.errors import (
+    ConfigError,
+    MissingPackage,
+    RuntimeFault,
+    Timeout,
+    UsageError,
+)
 from pcp.runtime import engines
 from pcp.runtime.communicator import Communicator
 from pcp.runtime.rendezvous import Rendezvous
@@ -172,7 +178,7 @@ def test_engines_that_are_not_there(monkeypatch) -> None:
             connect(["nccl://127.0.0.1:1"])
     monkeypatch.delitem(sys.modules, "pcp.engines.torch_engine", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ConfigError, match="gloo:// needs the package torch"):
+    with pytest.raises(MissingPackage, match="gloo:// needs the package torch"):
         connect(["gloo://127.0.0.1:1"])
 
 

@@ -13,7 +13,8 @@ from helpers.small_models import FORWARD, TRAIN
 from pcp.bundle import Bundle
 from pcp.passes.overlap_collectives import usual_inflight
 from pcp.tools.cache_folder import cache_folder
-from pcp.tools.compile import main, output_name
+from pcp.tools.compile import main
+from pcp.tools.compile_job import output_name
 
 
 @pytest.fixture

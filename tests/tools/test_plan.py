@@ -11,7 +11,8 @@ from helpers import pipelines, small_models, spmd_models
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse
 from pcp.tools import cli, compile
-from pcp.tools.plan import Plan, bytes_text, of_module
+from pcp.tools.plan import Plan, bytes_text
+from pcp.tools.plan_of_ir import of_module
 from pcp.tools.plan_page import page
 
 SPLIT = (

@@ -10,7 +10,7 @@ import pytest
 from helpers.round_records import record
 from helpers.training_runs import experiment
 
-from pcp.errors import ConfigError
+from pcp.errors import MissingPackage
 from pcp.training.dashboard import Dashboard, PlainLog, sparkline
 from pcp.training.metrics import Fanout
 from pcp.training.plot import plot_losses
@@ -139,5 +139,5 @@ def test_wandb_gets_rounds_and_never_the_key(tmp_path, monkeypatch):
 
 def test_a_key_without_the_package_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ConfigError, match=r"pip install -e '\.\[wandb\]'"):
+    with pytest.raises(MissingPackage, match=r"pip install -e '\.\[wandb\]'"):
         WandbRun(experiment(tmp_path), "key", "run_1")

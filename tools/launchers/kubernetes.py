@@ -13,7 +13,7 @@ from shlex import join
 from typing import Any
 
 from pcp import strict_json
-from pcp.errors import ConfigError, counted, install
+from pcp.errors import ConfigError, MissingPackage, counted, install
 from pcp.tools.command import Parser
 from pcp.tools.launchers.output import write
 from pcp.tools.launchers.plan import Plan
@@ -53,7 +53,7 @@ def text(plan: Plan, flags: Namespace) -> str:
     try:
         yaml: Any = import_module("yaml")
     except ImportError as error:
-        raise ConfigError(f"manifests need PyYAML: {install('launch')}") from error
+        raise MissingPackage(f"manifests need PyYAML: {install('launch')}") from error
     needed = [f"#   {path}" for path in _files(plan)] or ["#   (none)"]
     if plan.protected:
         made = ["kubectl", "-n", flags.namespace, "create", "secret", "generic"]

@@ -9,7 +9,7 @@ from argparse import Namespace
 from importlib import import_module
 from typing import Any
 
-from pcp.errors import ConfigError, counted, install
+from pcp.errors import MissingPackage, counted, install
 from pcp.tools import interrupts, worker
 from pcp.tools import training_job as jobs
 from pcp.tools.command import Parser
@@ -44,7 +44,7 @@ def launch(plan: Plan, flags: Namespace) -> int:
     try:
         ray: Any = import_module("ray")
     except ImportError as error:
-        raise ConfigError(f"ray is missing: {install('launch')}") from error
+        raise MissingPackage(f"ray is missing: {install('launch')}") from error
     ray.init(address=flags.address)
     try:
         return _train(ray, plan, flags)
@@ -54,6 +54,7 @@ def launch(plan: Plan, flags: Namespace) -> int:
 
 def _train(ray: Any, plan: Plan, flags: Namespace) -> int:
     """Coordinate the run here, with its workers as tasks."""
+    jobs.check_compiler(plan.experiment.model_path)
     host = flags.listen or ray.util.get_node_ip_address()
     folder = RunFolder.at(plan.run, plan.experiment)
     screen = {"plain": True, "web": ("127.0.0.1", 0)}

@@ -1,0 +1,61 @@
+"""The work of pcp-compile on one file: read, compile, write, say what was written."""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from pcp.bundle import Bundle
+from pcp.compiler import driver, emission, partitioned
+from pcp.compiler.options import CompileOptions
+from pcp.compiler.targets import Target, find
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import read
+from pcp.errors import UsageError
+
+SUFFIXES = {"bundle": "pcp", "vmfb": "vmfb", "mlir": "mlir"}
+
+
+def compile_file(flags: Namespace, options: CompileOptions) -> str:
+    """Compile `flags.model` and write what `flags.emit` names; returns what to say."""
+    targets = [find(name) for name in options.targets]  # before the slow part
+    if flags.emit != "bundle" and len(targets) > 1:
+        raise UsageError(f"--emit {flags.emit} writes one target, not {len(targets)}")
+    named = options.targets if flags.target else ()
+    output = Path(flags.output or output_name(flags.model, named, flags.emit))
+    module = read(flags.model)
+    if flags.emit == "mlir":
+        _write(output, _text(module, options, targets).encode())
+        return f"wrote {output}"
+    bundle = driver.compile(module, options)
+    if flags.emit == "vmfb":
+        _write(output, bundle.module())
+    else:
+        bundle.write(output)
+    return _summary(bundle, output)
+
+
+def _text(module: ir.Module, options: CompileOptions, targets: Sequence[Target]) -> str:
+    """What IREE would be given; for a mesh, the programs of all devices."""
+    if partitioned.is_wanted(module, options):
+        program, _ = driver.lower_partitioned(module, options)
+        return str(program.module)
+    program = driver.lower(module, options)
+    return emission.target_text(program.module, targets[0]).plain
+
+
+def output_name(model: str, targets: Sequence[str], emit: str = "bundle") -> str:
+    """`model.sm_90a.pcp` for one target, `model.pcp` for several."""
+    stem = Path(model).stem
+    middle = f".{find(targets[0]).file_name}" if len(targets) == 1 else ""
+    return f"{stem}{middle}.{SUFFIXES[emit]}"
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def _summary(bundle: Bundle, output: Path) -> str:
+    names = ", ".join(bundle.manifest.functions)
+    size = output.stat().st_size
+    return f"wrote {output} ({size} bytes; {bundle.manifest.mode}: {names})"
