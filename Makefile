@@ -58,4 +58,4 @@ bench: $(VENV)/.dev ## the training step against JAX and PyTorch
 	$(BIN)/python benchmarks/step.py
 
 clean: ## remove what was built (the virtual environment stays)
-	rm -rf build dist *.egg-info pcp.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist *.egg-info src/*.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,27 +1,20 @@
-"""Packages, folders, links and the packaging map say the same."""
+"""Folders, links and the packaging's settings say the same."""
 
 import tomllib
-from pathlib import Path
 
+from helpers.core_install import packages
 from helpers.repository import ROOMS, ROOT
 
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())
 TOOL = CONFIG["tool"]["setuptools"]
 
 
-def packages_on_disk(root: Path) -> dict[str, str]:
-    """Each folder with an `__init__.py` under a room, as package and path."""
-    found = {"pcp": "pcp"}
-    for room in ROOMS:
-        for init in sorted((root / room).rglob("__init__.py")):
-            path = init.parent.relative_to(root)
-            found[".".join(["pcp", *path.parts])] = path.as_posix()
-    return found
-
-
-def test_the_packaging_map_lists_every_package():
-    assert TOOL["package-dir"] == packages_on_disk(ROOT)
-    assert sorted(TOOL["packages"]) == sorted(TOOL["package-dir"])
+def test_an_editable_install_puts_pcp_and_nothing_else_on_the_path():
+    """By a path, not by a finder of setuptools': `tests/test_install.py` says why."""
+    assert TOOL["package-dir"] == {"": "src"}
+    assert TOOL["packages"] == {"find": {"where": ["src"], "namespaces": False}}
+    visible = [p for p in (ROOT / "src").iterdir() if p.suffix != ".egg-info"]
+    assert [(p.name, p.readlink().as_posix()) for p in visible] == [("pcp", "../pcp")]
 
 
 def test_each_room_has_its_link():
@@ -39,12 +32,14 @@ def test_every_folder_with_code_is_a_package():
             assert (file.parent / "__init__.py").exists(), file
 
 
-def test_a_missing_package_would_be_seen(tmp_path):
-    for path in ("passes", "passes/new"):
-        (tmp_path / path).mkdir()
-        (tmp_path / path / "__init__.py").touch()
-    assert "pcp.passes.new" in packages_on_disk(tmp_path)
-    assert packages_on_disk(tmp_path) != TOOL["package-dir"]
+def test_the_packages_of_all_rooms_are_found():
+    found = {
+        ".".join(["pcp", *init.parent.relative_to(ROOT).parts])
+        for room in ROOMS
+        for init in (ROOT / room).rglob("__init__.py")
+    }
+    assert "pcp.passes.optimizers" in found
+    assert packages() == {"pcp"} | found
 
 
 def test_commands_exist():
