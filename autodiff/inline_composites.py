@@ -19,9 +19,16 @@ class InlineComposites(Pass):
     named, so that later passes see through. Calls stay. A composite whose
     decomposition has no body stays too; one that holds itself is an error.
 
+        func.func private @relu(%a: tensor<4xf32>) -> tensor<4xf32> {
+          %zero = stablehlo.constant dense<0.0> : tensor<4xf32>
+          %0 = stablehlo.maximum %a, %zero : tensor<4xf32>
+          return %0 : tensor<4xf32>
+        }
         %y = stablehlo.composite "jax.relu" %x {decomposition = @relu}
+            : (tensor<4xf32>) -> tensor<4xf32>
     becomes
-        %y = stablehlo.maximum %x, %zero
+        %zero = stablehlo.constant dense<0.0> : tensor<4xf32>
+        %y = stablehlo.maximum %x, %zero : tensor<4xf32>
     """
 
     name = "pcp-inline-composites"

@@ -31,18 +31,18 @@ class Vjp(Pass):
     given; every floating-point or complex input if left out).
 
         func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
-          %y = stablehlo.sine %x
-          return %y
+          %y = stablehlo.sine %x : tensor<4xf32>
+          return %y : tensor<4xf32>
         }
 
     becomes, with `pcp-vjp{func=f}`, the same and
 
         func.func @f_vjp(%x: tensor<4xf32>, %g: tensor<4xf32>)
             -> (tensor<4xf32>, tensor<4xf32>) {
-          %y = stablehlo.sine %x
-          %c = stablehlo.cosine %x
-          %d = stablehlo.multiply %g, %c
-          return %y, %d
+          %y = stablehlo.sine %x : tensor<4xf32>
+          %c = stablehlo.cosine %x : tensor<4xf32>
+          %d = stablehlo.multiply %g, %c : tensor<4xf32>
+          return %y, %d : tensor<4xf32>, tensor<4xf32>
         }
 
     It assumes static shapes. An op on the active path without a rule is an error
@@ -69,16 +69,16 @@ class Grad(Pass):
     a role, else every floating-point or complex input.
 
         func.func @main(%w: tensor<f32>, %n: tensor<i32>) -> tensor<f32> {
-          %y = stablehlo.exponential %w
-          return %y
+          %y = stablehlo.exponential %w : tensor<f32>
+          return %y : tensor<f32>
         }
 
     becomes, with `pcp-grad`, the same and
 
         func.func @main_grad(%w: tensor<f32>, %n: tensor<i32>)
             -> (tensor<f32>, tensor<f32>) {
-          %y = stablehlo.exponential %w
-          return %y, %y
+          %y = stablehlo.exponential %w : tensor<f32>
+          return %y, %y : tensor<f32>, tensor<f32>
         }
 
     (a cotangent of one times the result of the exponential; here pcp-simplify has
@@ -105,18 +105,18 @@ class Jvp(Pass):
     result.
 
         func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
-          %y = stablehlo.sine %x
-          return %y
+          %y = stablehlo.sine %x : tensor<4xf32>
+          return %y : tensor<4xf32>
         }
 
     becomes, with `pcp-jvp{func=f}`, the same and
 
         func.func @f_jvp(%x: tensor<4xf32>, %t: tensor<4xf32>)
             -> (tensor<4xf32>, tensor<4xf32>) {
-          %y = stablehlo.sine %x
-          %c = stablehlo.cosine %x
-          %d = stablehlo.multiply %t, %c
-          return %y, %d
+          %y = stablehlo.sine %x : tensor<4xf32>
+          %c = stablehlo.cosine %x : tensor<4xf32>
+          %d = stablehlo.multiply %t, %c : tensor<4xf32>
+          return %y, %d : tensor<4xf32>, tensor<4xf32>
         }
 
     It assumes what pcp-vjp assumes.

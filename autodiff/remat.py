@@ -46,23 +46,25 @@ class Remat(Pass):
     as they are: pcp-checkpoint-loops is for them, before differentiation. In a
     partitioned program run it behind the partitioner, on one device's program.
 
-        %y = stablehlo.sine %x         // forward
-        %z = stablehlo.sine %y
+        %y = stablehlo.sine %x : tensor<4xf32>         // forward
+        %z = stablehlo.sine %y : tensor<4xf32>
         ...
-        %c = stablehlo.cosine %y       // backward
-        %d = stablehlo.multiply %g, %c
+        %c = stablehlo.cosine %y : tensor<4xf32>       // backward
+        %d = stablehlo.multiply %g, %c : tensor<4xf32>
 
     becomes, when %y is not kept,
 
-        %b = stablehlo.slice %g [0:1]
+        %b = stablehlo.slice %g [0:1] : (tensor<4xf32>) -> tensor<1xf32>
         %i = stablehlo.bitcast_convert %b : (tensor<1xf32>) -> tensor<1xi32>
-        %o = stablehlo.or %i, %one
+        %o = stablehlo.or %i, %one : tensor<1xi32>
         %p = stablehlo.compare EQ, %o, %zero
+            : (tensor<1xi32>, tensor<1xi32>) -> tensor<1xi1>
         %q = stablehlo.broadcast_in_dim %p, dims = [0]
-        %x1 = stablehlo.select %q, %zeros, %x
-        %y1 = stablehlo.sine %x1
-        %c = stablehlo.cosine %y1
-        %d = stablehlo.multiply %g, %c
+            : (tensor<1xi1>) -> tensor<4xi1>
+        %x1 = stablehlo.select %q, %zeros, %x : tensor<4xi1>, tensor<4xf32>
+        %y1 = stablehlo.sine %x1 : tensor<4xf32>
+        %c = stablehlo.cosine %y1 : tensor<4xf32>
+        %d = stablehlo.multiply %g, %c : tensor<4xf32>
     """
 
     name = "pcp-remat"

@@ -45,10 +45,11 @@ class BucketCollectives(Pass):
 
         %b1 = stablehlo.reshape %b : (tensor<2x3xf32>) -> tensor<6xf32>
         %c = stablehlo.concatenate %a, %b1, dim = 0
+            : (tensor<4xf32>, tensor<6xf32>) -> tensor<10xf32>
         %r = "pcp.all_reduce"(%c) {axes = ["dp"], kind = "sum", mesh = @m}
             : (tensor<10xf32>) -> tensor<10xf32>
-        %0 = stablehlo.slice %r [0:4]
-        %s = stablehlo.slice %r [4:10]
+        %0 = stablehlo.slice %r [0:4] : (tensor<10xf32>) -> tensor<4xf32>
+        %s = stablehlo.slice %r [4:10] : (tensor<10xf32>) -> tensor<6xf32>
         %1 = stablehlo.reshape %s : (tensor<6xf32>) -> tensor<2x3xf32>
     """
 

@@ -49,6 +49,8 @@ class DemoteIndices(Pass):
 
         func.func @main(%i: tensor<4xi64>) -> tensor<4xi64> {
           %0 = stablehlo.add %i, %i : tensor<4xi64>
+          return %0 : tensor<4xi64>
+        }
 
     becomes, in short,
 

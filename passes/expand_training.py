@@ -41,16 +41,16 @@ class ExpandTraining(Pass):
     whose result is the loss, and a @grad that gives the loss and one gradient a
     parameter (`pcp-grad{func=main name=grad}`). Leaves both, and adds
 
-        @init(seed) -> params, state
-        @apply(params, grads, state) -> params, state
-        @eval(params, data) -> loss
-        @outer_init(params) -> state
-        @outer_step(anchors, params, state, received, tokens) -> params, state
-        @outer_early(state) -> received
-        @outer_send_p(anchors, params) -> sent
-        @outer_exchange_p(sent, tokens) -> received
-        @outer_apply_p(anchors, params, state, received) -> anchors, params, state
-        @grad_sync(grads, state, tokens) -> grads, state
+    - `@init(seed) -> params, state`
+    - `@apply(params, grads, state) -> params, state`
+    - `@eval(params, data) -> loss`
+    - `@outer_init(params) -> state`
+    - `@outer_step(anchors, params, state, received, tokens) -> params, state`
+    - `@outer_early(state) -> received`
+    - `@outer_send_p(anchors, params) -> sent`
+    - `@outer_exchange_p(sent, tokens) -> received`
+    - `@outer_apply_p(anchors, params, state, received) -> anchors, params, state`
+    - `@grad_sync(grads, state, tokens) -> grads, state`
 
     of which an algorithm has what it needs: `diloco` the first two, `ddp` the last,
     `streaming_diloco` three for each fragment p, `none`, for one worker alone,
@@ -68,11 +68,14 @@ class ExpandTraining(Pass):
 
     After, besides:
 
-        func.func @apply(%w: tensor<4xf32>, %g: tensor<4xf32>, %step: tensor<i32>) {
-          %0 = stablehlo.add %step, 1
-          %1 = stablehlo.multiply %g, 0.1
-          %2 = stablehlo.subtract %w, %1
-          return %2, %0
+        func.func @apply(%w: tensor<4xf32>, %g: tensor<4xf32>, %step: tensor<i32>)
+            -> (tensor<4xf32>, tensor<i32>) {
+          %one = stablehlo.constant dense<1> : tensor<i32>
+          %0 = stablehlo.add %step, %one : tensor<i32>
+          %lr = stablehlo.constant dense<0.1> : tensor<4xf32>
+          %1 = stablehlo.multiply %g, %lr : tensor<4xf32>
+          %2 = stablehlo.subtract %w, %1 : tensor<4xf32>
+          return %2, %0 : tensor<4xf32>, tensor<i32>
         }
     """
 

@@ -62,12 +62,15 @@ class InsertReshards(Pass):
 
         %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
             {pcp.sharding = [#pcp.sharding<@m, [[], []], [], []>]}
+            : (tensor<8x8xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>
 
     After:
 
         %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
             {pcp.sharding = [#pcp.sharding<@m, [[], []], [], ["tp"]>]}
+            : (tensor<8x8xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>
         %y = "pcp.reshard"(%p) {sharding = #pcp.sharding<@m, [[], []], [], []>}
+            : (tensor<8x4xf32>) -> tensor<8x4xf32>
 
     With `regather` a parameter that is gathered for its use is gathered again for a
     later one, unless nothing as large was gathered in between: whole copies live as

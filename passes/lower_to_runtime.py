@@ -63,10 +63,12 @@ class LowerToRuntime(Pass):
     Before:
 
         %y = "pcp.all_reduce"(%x) {axes = ["workers"], kind = "sum", mesh = @m}
+            : (tensor<4xf32>) -> tensor<4xf32>
 
     After:
 
         %y = "util.call"(%x) {callee = @pcp_rt.all_reduce_0_f32_4}
+            : (tensor<4xf32>) -> tensor<4xf32>
     """
 
     name = "pcp-lower-to-runtime"

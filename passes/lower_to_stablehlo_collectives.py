@@ -38,11 +38,18 @@ class LowerToStablehloCollectives(Pass):
     Before, run as pcp-lower-to-stablehlo-collectives{elastic=2}:
 
         %y = "pcp.all_reduce"(%x) {axes = ["workers"], kind = "sum", mesh = @m}
+            : (tensor<4xf32>) -> tensor<4xf32>
 
     After:
 
-        %y = "stablehlo.all_reduce"(%x) <{channel_handle = <handle = 1, type = 1>,
-            replica_groups = dense<[[0, 1]]>, use_global_device_ids}> ({ add })
+        %y = "stablehlo.all_reduce"(%x) <{
+            channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
+            replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>,
+            use_global_device_ids}> ({
+        ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+          %s = stablehlo.add %a, %b : tensor<f32>
+          stablehlo.return %s : tensor<f32>
+        }) : (tensor<4xf32>) -> tensor<4xf32>
     """
 
     name = "pcp-lower-to-stablehlo-collectives"

@@ -58,6 +58,7 @@ class OverlapCollectives(Pass):
             : (tensor<8x8xf32>) -> tensor<8x8xf32>
         %1 = stablehlo.subtract %w, %0 : tensor<8x8xf32>
         %2 = stablehlo.dot %a, %b
+            : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
 
     After:
 
@@ -68,6 +69,7 @@ class OverlapCollectives(Pass):
           "pcp.yield"(%r) : (tensor<8x8xf32>) -> ()
         }) : (tensor<8x8xf32>) -> !pcp.future<tensor<8x8xf32>>
         %2 = stablehlo.dot %a, %b
+            : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
         %0 = "pcp.wait"(%f) : (!pcp.future<tensor<8x8xf32>>) -> tensor<8x8xf32>
         %1 = stablehlo.subtract %w, %0 : tensor<8x8xf32>
     """

@@ -55,9 +55,14 @@ class Partition(Pass):
     After:
 
         module @d0 {
-          func.func @f(%x: tensor<8x4xf32>, %w: tensor<4x4xf32>) {
+          func.func @f(%x: tensor<8x4xf32>, %w: tensor<4x4xf32>) -> tensor<8x4xf32> {
             %p = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+                : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
             %y = "pcp.all_reduce"(%p) {axes = ["tp"], kind = "sum", mesh = @m, ordered}
+                : (tensor<8x4xf32>) -> tensor<8x4xf32>
+            return %y : tensor<8x4xf32>
+          }
+        }
     """
 
     name = "pcp-partition"

@@ -38,13 +38,18 @@ class PropagateSharding(Pass):
     Before:
 
         func.func @f(%x: tensor<8x16xf32> {pcp.sharding =
-            #pcp.sharding<@m, [["dp"], []], [], []>}, %w: tensor<16x4xf32>) {
+            #pcp.sharding<@m, [["dp"], []], [], []>}, %w: tensor<16x4xf32>)
+            -> tensor<8x4xf32> {
           %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+              : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
+          return %y : tensor<8x4xf32>
+        }
 
     After:
 
           %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
               {pcp.sharding = [#pcp.sharding<@m, [["dp"], []], [], []>]}
+              : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
     """
 
     name = "pcp-propagate-sharding"

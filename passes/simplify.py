@@ -40,9 +40,12 @@ class Simplify(Pass):
       and results is done in f32 (torch's layer norm computes its variance so).
 
         %0 = stablehlo.transpose %w, dims = [1, 0]
+            : (tensor<4x8xf32>) -> tensor<8x4xf32>
         %1 = stablehlo.dot_general %x, %0, contracting_dims = [1] x [0]
+            : (tensor<2x8xf32>, tensor<8x4xf32>) -> tensor<2x4xf32>
     becomes
         %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
+            : (tensor<2x8xf32>, tensor<4x8xf32>) -> tensor<2x4xf32>
     """
 
     name = "pcp-simplify"

@@ -22,12 +22,16 @@ class SplitContractions(Pass):
     dim of at least four chunks, are split.
 
         %0 = stablehlo.dot_general %x, %g, contracting_dims = [0] x [0]
+            : (tensor<2048x1024xf32>, tensor<2048x256xf32>) -> tensor<1024x256xf32>
     becomes
-        %a = stablehlo.reshape %x : [2048, 1024] -> [8, 256, 1024]
-        %b = stablehlo.reshape %g : [2048, 256] -> [8, 256, 256]
+        %a = stablehlo.reshape %x : (tensor<2048x1024xf32>) -> tensor<8x256x1024xf32>
+        %b = stablehlo.reshape %g : (tensor<2048x256xf32>) -> tensor<8x256x256xf32>
         %c = stablehlo.dot_general %a, %b, batching_dims = [0] x [0],
                                            contracting_dims = [1] x [1]
-        %0 = stablehlo.reduce(%c) applies stablehlo.add across dimensions = [0]
+            : (tensor<8x256x1024xf32>, tensor<8x256x256xf32>) -> tensor<8x1024x256xf32>
+        %0 = stablehlo.reduce(%c init: %zero) applies stablehlo.add
+            across dimensions = [0]
+            : (tensor<8x1024x256xf32>, tensor<f32>) -> tensor<1024x256xf32>
     """
 
     name = "pcp-split-contractions"
