@@ -1,0 +1,306 @@
+"""Every fenced block of every document is run, parsed, or held to what would run it.
+
+A new block is run by its language, in a folder that looks like the clone. What cannot
+run so stands in `INSTEAD`, with the reason and with what is checked in its place.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from helpers.command_lines import check, commands
+from helpers.documents import Block, all_blocks, blocks_of
+from helpers.fragments import ELLIPSIS, problem, unknown_ops
+from helpers.repository import ROOT
+
+from pcp.compiler.sharding_file import Rules
+from pcp.runtime.coordinator import Coordinator
+
+BLOCKS = all_blocks()
+LIMIT_S = 280
+DRAWN = set("─│┌┐└┘├┤┬┴►◄▲▼")
+
+
+# --- what a block of a language goes through ---
+
+
+def run_bash(block: Block, folder: Path) -> None:
+    """As a user's shell would, but the first failure ends it."""
+    _run(["bash", "-euo", "pipefail", "-c", block.text], folder)
+
+
+def run_python(block: Block, folder: Path) -> None:
+    _run([sys.executable, "-c", block.text], folder)
+
+
+def parse_mlir(block: Block, folder: Path) -> None:
+    """By MLIR; of a sketch, which leaves something out, the ops must exist."""
+    if ELLIPSIS in block.text:
+        assert unknown_ops(block.text) == []
+    else:
+        assert problem(block.text) is None
+
+
+def parse_json(block: Block, folder: Path) -> None:
+    json.loads(block.text)
+
+
+def is_drawn(block: Block, folder: Path) -> None:
+    """Without a language it is a picture, and nothing that could run."""
+    assert DRAWN & set(block.text), "say the language behind the fence"
+
+
+BY_LANGUAGE: dict[str, Callable[[Block, Path], None]] = {
+    "bash": run_bash,
+    "python": run_python,
+    "mlir": parse_mlir,
+    "json": parse_json,
+    "": is_drawn,
+}
+
+
+def _run(command: list[str], folder: Path) -> None:
+    bin_ = Path(sys.executable).parent
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    variables = {"PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": path}
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+
+
+# --- what is checked instead ---
+
+
+def understood(block: Block, folder: Path) -> None:
+    """Each command by its real parser; scripts, tests and make's targets exist."""
+    found = commands(block.text)
+    assert found
+    for words in found:
+        check(words)
+
+
+def elsewhere(block: Block, folder: Path) -> None:
+    """`tests/test_readme.py` runs it, with more asked of it."""
+    (test,) = [one.test for one in INSTEAD if one.fits(block)]
+    tests = (ROOT / "tests/test_readme.py").read_text()
+    assert re.search(rf"^def {test}\(", tests, re.MULTILINE)
+
+
+def with_its_model(block: Block, folder: Path) -> None:
+    """The user's own file is one of ours here."""
+    (folder / "my_model.py").write_text(
+        "import numpy as np\n"
+        "def loss(w, x):\n    return ((x @ w) ** 2).mean()\n"
+        "def example_arguments():\n"
+        "    return np.ones((2, 3), np.float32), np.ones((4, 2), np.float32)\n"
+    )
+    run_bash(block, folder)
+    assert "stablehlo.dot_general" in (folder / "loss.mlir").read_text()
+
+
+MEMBER = """\
+import numpy as np
+from pcp.runtime import Communicator, ErrorFeedback
+gradient, feedback = np.ones(4096, np.float32), ErrorFeedback()
+def step(comm):
+    return comm.all_reduce(np.ones(3))
+"""
+MEMBER_END = "assert np.allclose(gradient, 1, atol=1e-2)\ncomm.close()\n"
+
+
+def among_members(block: Block, folder: Path) -> None:
+    """Two members run it, at a coordinator of ours."""
+    with Coordinator.listen("127.0.0.1:0", first=2) as here:
+        assert '"coordinator:48148"' in block.text
+        text = block.text.replace("coordinator:48148", here.address)
+        code = MEMBER + text + MEMBER_END
+        command = [sys.executable, "-c", code]
+        members = [subprocess.Popen(command, cwd=folder) for _ in range(2)]
+        try:
+            assert [one.wait(60) for one in members] == [0, 0]
+        finally:
+            for one in members:
+                one.kill()
+                one.wait()
+
+
+def entries_of(module: str) -> Callable[[Block, Path], None]:
+    """Entries of a table or a list in that module, by the names that it has."""
+
+    def evaluate(block: Block, folder: Path) -> None:
+        names = dict(vars(import_module(module)))
+        for line in block.text.splitlines():
+            inside = f"{{{line}\n}}" if line.startswith('"') else f"[{line}\n]"
+            assert eval(inside, names)
+
+    return evaluate
+
+
+def rule_from_outside(block: Block, folder: Path) -> None:
+    """The names that a reader has of their own are given."""
+    own = "def double_times(g, x): return g\ndef my_rule(at): return [at.g]\n"
+    code = f"{own}{block.text}assert registry.find('mine.square') is not None\n"
+    _run([sys.executable, "-c", code], folder)
+
+
+def one_of_both(block: Block, folder: Path) -> None:
+    """Ops on functions that a reader has: alone, each is well formed."""
+    for line in block.text.splitlines():
+        assert problem(line) is None
+
+
+def sharding_file(block: Block, folder: Path) -> None:
+    (folder / "rules.json").write_text(block.text)
+    assert Rules.read(folder / "rules.json").tensors
+
+
+@dataclass(frozen=True)
+class Instead:
+    """A block that contains `has`, why it does not run here, what is done instead.
+
+    `slow` ones do run, under that mark; `test` names the one that runs it elsewhere.
+    """
+
+    file: str
+    has: str
+    why: str
+    check: Callable[[Block, Path], None]
+    slow: bool = False
+    test: str = ""
+
+    def fits(self, block: Block) -> bool:
+        return block.file == self.file and self.has in block.text
+
+
+CHAPTER = "pcp.autodiff.rules.elementwise"
+README, RULES, MESHES = "README.md", "docs/adding-a-rule.md", "docs/partitioning.md"
+INSTEAD = (
+    Instead(README, "make demo", "minutes: it installs, and trains", understood),
+    Instead(README, "--target sm_90a   #", "20 s of compiling", understood, slow=True),
+    Instead(README, "--node-manager", "a cluster with GPUs", understood),
+    Instead(README, "--mesh dp=2,tp=2", "a minute", understood, slow=True),
+    Instead(
+        README,
+        "pcp.from_jax",
+        "its result is asked for",
+        elsewhere,
+        test="test_a_model_of_jax_is_compiled_and_differentiated",
+    ),
+    Instead(
+        README,
+        "Communicator.connect",
+        "it is started four times",
+        elsewhere,
+        test="test_four_processes_sum",
+    ),
+    Instead(README, "Communicator.join", "it needs a coordinator", among_members),
+    Instead("docs/exporting.md", "my_model.py", "a file is the user's", with_its_model),
+    Instead(RULES, "Elementwise(", "a table's entry", entries_of(CHAPTER)),
+    Instead(RULES, "Case(", "entries", entries_of("helpers.cases_elementwise")),
+    Instead(RULES, "registry.register", "rules are the user's", rule_from_outside),
+    Instead(RULES, "pcp.custom_jvp", "one or the other", one_of_both),
+    Instead(MESHES, '"layers.*.qkv"', "a file that pcp reads", sharding_file),
+    Instead(MESHES, "test_jax_sharding.py", "it runs anyway, as a test", understood),
+    Instead(MESHES, "zero_memory.py", "minutes of measuring", understood),
+    Instead(MESHES, "uneven.py", "minutes of measuring", understood),
+)
+
+
+def instead_of(block: Block) -> Instead | None:
+    found = [one for one in INSTEAD if one.fits(block)]
+    assert len(found) <= 1, f"{block}: two entries of INSTEAD fit"
+    return found[0] if found else None
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Like the clone to look at; what is written stays here."""
+    for name in ("autodiff", "benchmarks", "docs", "examples", "tests"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    return tmp_path
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_a_block_works(block: Block, folder: Path) -> None:
+    other = instead_of(block)
+    assert block.language in BY_LANGUAGE, f"{block}: nothing runs {block.language!r}"
+    (other.check if other else BY_LANGUAGE[block.language])(block, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "block", [b for b in BLOCKS if (i := instead_of(b)) and i.slow], ids=str
+)
+def test_a_long_block_runs(block: Block, folder: Path) -> None:
+    BY_LANGUAGE[block.language](block, folder)
+
+
+@pytest.mark.parametrize("entry", INSTEAD, ids=lambda entry: entry.has)
+def test_what_is_not_run_is_there(entry: Instead) -> None:
+    """One entry, one block: one that is left over would excuse a later block."""
+    assert sum(map(entry.fits, BLOCKS)) == 1
+
+
+# --- the guards bite ---
+
+
+def test_documents_have_blocks() -> None:
+    files = {block.file for block in BLOCKS}
+    assert {"README.md", "docs/passes.md", "docs/dialect.md"} <= files
+    assert len(BLOCKS) > 100
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("bash", "pcp inspect no-such-file.pcp\n"),
+        ("bash", "pcp no-such-command | cat\n"),
+        ("python", "import pcp\npcp.no_such_name\n"),
+        ("mlir", '%y = "pcp.all_reduce"(%x) {axes = []} : (f32) -> f32\n'),
+        ("mlir", "%y = stablehlo.no_such_op %x, ...\n"),
+        ("json", "{,}\n"),
+        ("", "pcp inspect m.pcp\n"),
+    ],
+)
+def test_a_wrong_block_fails(language: str, text: str, folder: Path) -> None:
+    with pytest.raises((AssertionError, ValueError)):
+        BY_LANGUAGE[language](Block("x.md", 1, language, text), folder)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pcp train examples/demo.json --worker 2",
+        "pcp trian examples/demo.json",
+        "pcp --supervise -- --shepherd --confg examples/demo.json",
+        "pcp-compile m.mlir --mode gradient --target cpu",
+        "python benchmarks/no_such_script.py",
+        "pytest tests/no_such_test.py",
+        "make no-such-target",
+        "curl somewhere",
+    ],
+)
+def test_a_wrong_command_is_not_understood(line: str, folder: Path) -> None:
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        understood(Block("x.md", 1, "bash", line), folder)
+
+
+def test_fences() -> None:
+    text = "a\n\n```bash\nx\n```\n\n* b\n\n  ```python\n  y\n  ```\n````\n```\n````\n"
+    found = [(b.line, b.language, b.text) for b in blocks_of("f", text)]
+    assert found == [(3, "bash", "x\n"), (9, "python", "  y\n"), (12, "", "```\n")]
+    with pytest.raises(AssertionError, match="never closed"):
+        list(blocks_of("f", "```\nx\n"))
