@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.bigram_model import write_experiment
+from helpers.bigram_model import MODEL, write_experiment
 from helpers.core_install import (
     PROJECT,
     Installation,
@@ -178,6 +178,22 @@ def test_a_worker_trains_for_a_shepherd_that_has_it_all(
     checked = core.run("pcp", "ledger", "check", run, cwd=tmp_path)
     assert checked.returncode == 0, checked.stderr
     assert checked.stdout.endswith("ledger ok\n")
+
+
+def test_a_bundle_is_trained_without_the_compiler(
+    core: Installation, tmp_path: Path
+) -> None:
+    """Shepherd, supervisor and worker; the plot needs more, and the run does not."""
+    short = {"outer_loop_steps": 2, "max_epochs": 1, "model_path": "model.pcp"}
+    path = write_experiment(tmp_path, **short)
+    options = CompileOptions(mode="train")
+    driver.compile(parse(MODEL), options).write(tmp_path / "model.pcp")
+    flags = ["--workers", 1, "--target", "cpu", "--no-dashboard"]
+    done = core.run("pcp", "train", path, *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    plot = "'pcp[train]'"
+    assert f"none: the loss plot needs matplotlib: pip install {plot}\n" in done.stdout
+    assert "final loss" in done.stdout
 
 
 # --- a clone called pcp beside the script ---

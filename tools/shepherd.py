@@ -4,11 +4,12 @@ import os
 import signal
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from typing import Any
 
+from pcp.errors import MissingPackage
 from pcp.tools import interrupts
 from pcp.tools import training_job as jobs
 from pcp.tools.command import MAX_PORT, Parser, port_number, run
@@ -18,7 +19,7 @@ from pcp.training import nonfinite
 from pcp.training.dashboard import Dashboard, PlainLog
 from pcp.training.ending import Outcome
 from pcp.training.experiment import Experiment
-from pcp.training.metrics import Fanout, MetricsFile, Observer, read
+from pcp.training.metrics import Fanout, MetricsFile, Observer, Round, read
 from pcp.training.prometheus import Prometheus
 from pcp.training.run_folder import RunFolder
 from pcp.training.shepherd import Shepherd
@@ -169,13 +170,10 @@ def _web_page(experiment: Experiment, past, host: str, port: int) -> list[Any]:
 
 def conclude(folder: RunFolder, outcome: Outcome) -> None:
     """Draw the plot and print the summary."""
-    from pcp.training.plot import plot_losses
-
     rounds, validations = read(folder.metrics)
     early = " (cancelled; --resume goes on)" if outcome.cancelled else ""
     lines = {"rounds": f"{outcome.rounds}{early}"}
     if rounds:
-        plot_losses(rounds, validations, folder.plot)
         lines["first loss"] = f"{rounds[0].loss_first:.4f}"
         lines["final loss"] = f"{rounds[-1].loss:.4f}"
     if bad := nonfinite.summary(rounds):
@@ -189,8 +187,20 @@ def conclude(folder: RunFolder, outcome: Outcome) -> None:
         lines["tokens/s"] = f"{tokens / max(seconds, 1e-9):,.0f}"
         lines["bytes sent"] = f"{sent:,} per worker and round"
     if rounds:
-        lines["loss plot"] = str(folder.plot)
+        lines["loss plot"] = _plotted(folder, rounds, validations)
     lines["metrics"] = str(folder.metrics)
     lines["checkpoint"] = outcome.checkpoint or "none"
     for name, value in lines.items():
         jobs.say(f"{name:<16}{value}")
+
+
+def _plotted(
+    folder: RunFolder, rounds: Sequence[Round], validations: Mapping[int, float]
+) -> str:
+    """Where the plot lies, or what it needs: the run is complete without it."""
+    from pcp.training.plot import plot_losses
+
+    try:
+        return str(plot_losses(rounds, validations, folder.plot))
+    except MissingPackage as error:
+        return f"none: {error}"

@@ -6,7 +6,13 @@ import secrets
 import socket
 from collections.abc import Sequence
 
-from pcp.errors import BundleError, ConfigError, PeerLost, UsageError
+from pcp.errors import (
+    BundleError,
+    ConfigError,
+    MissingPackage,
+    PeerLost,
+    UsageError,
+)
 from pcp.runtime import Endpoint, processor
 from pcp.runtime.devices import open_device
 from pcp.tools import training_job as jobs
@@ -58,7 +64,7 @@ def parser() -> Parser:
 def _main(argv: Sequence[str]) -> None:
     try:
         _train(argv)
-    except (ConfigError, BundleError) as error:
+    except (ConfigError, BundleError, MissingPackage) as error:
         error.exit_code = HOPELESS  # started again it would find the same
         raise
 
