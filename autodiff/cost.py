@@ -27,6 +27,7 @@ Value = ir.Value
 #: Ops that give a buffer another name, shape or nothing at all.
 RENAMING = frozenset(
     {
+        "pcp.stop_gradient",
         "stablehlo.bitcast_convert",
         "stablehlo.get_tuple_element",
         "stablehlo.optimization_barrier",

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from pcp.autodiff import functions, registry
-from pcp.autodiff.activity import propagate
+from pcp.autodiff.activity import Activity, propagate
 from pcp.autodiff.cotangents import Cotangents, materialize
 from pcp.autodiff.forward import Tangents
 from pcp.autodiff.kinds import Rule, Site
@@ -25,7 +25,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import PassError, nearest
-from pcp.passes.rewriting import splice
+from pcp.passes.rewriting import STOP, splice
 
 Value = ir.Value
 
@@ -234,6 +234,7 @@ def _by_jvp(at: Site, custom: Custom) -> list[Value | None]:
         values, ops = _splice(custom.parts["jvp"], [*at.op.operands, *stand_ins])
     _take_over(at.op, values[:count])
     active = propagate(ops, dict.fromkeys(stand_ins, "a tangent of the custom rule"))
+    _refuse_stops(at, ops, active)
     cotangents = Cotangents()
     given = [
         g
@@ -244,6 +245,17 @@ def _by_jvp(at: Site, custom: Custom) -> list[Value | None]:
         cotangents.add(value, g)
     pull_back(ops, cotangents, active)
     return _spread(at, [cotangents.take(v) for v in stand_ins])
+
+
+def _refuse_stops(at: Site, ops: Sequence[ir.Operation], active: Activity) -> None:
+    """A rule that is to be transposed must hand its tangents on."""
+    for op in ops:
+        if op.name == STOP and op.operands[0] in active:
+            raise at.refuse(
+                f"the jvp rule of @{functions.callee(at.op)} stops a tangent at "
+                f"{location_string(op.location)}, so it has no transpose and serves "
+                "forward mode only (as in JAX); stop what the tangent is multiplied by"
+            )
 
 
 def _floats(values: Sequence[Value]) -> list[Value]:

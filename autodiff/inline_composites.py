@@ -1,23 +1,23 @@
-"""pcp-inline-composites: what composites stand for in their place."""
+"""pcp-inline-composites: the end of derivatives, of composites, rules and stops."""
 
 from dataclasses import dataclass
 
 from pcp.autodiff import functions
 from pcp.dialect.bindings import PassManager, ir
 from pcp.passes.base import Pass
-
-RULES = ("pcp.custom_jvp", "pcp.custom_vjp")
+from pcp.passes.stops import forget_derivatives
 
 
 @dataclass(frozen=True)
 class InlineComposites(Pass):
-    """Put the decompositions of composites in their place; drop derivative rules.
+    """Put decompositions in the place of composites; drop derivative rules and stops.
 
     Assumes that every derivative that is wanted has been made: what is derived from
-    the result later knows nothing of the program's own rules. Leaves no composite,
-    no `pcp.custom_jvp` and no `pcp.custom_vjp`, nor private functions that only these
-    named, so that later passes see through. Calls stay. A composite whose
-    decomposition has no body stays too; one that holds itself is an error.
+    the result later knows nothing of the program's own rules, nor of its stops. Leaves
+    no composite, no `pcp.custom_jvp` and no `pcp.custom_vjp`, nor private functions
+    that only these named, and no `pcp.stop_gradient`, so that later passes see
+    through. Calls stay. A composite whose decomposition has no body stays too; one
+    that holds itself is an error.
 
         func.func private @relu(%a: tensor<4xf32>) -> tensor<4xf32> {
           %zero = stablehlo.constant dense<0.0> : tensor<4xf32>
@@ -26,9 +26,12 @@ class InlineComposites(Pass):
         }
         %y = stablehlo.composite "jax.relu" %x {decomposition = @relu}
             : (tensor<4xf32>) -> tensor<4xf32>
+        %z = "pcp.stop_gradient"(%y) : (tensor<4xf32>) -> tensor<4xf32>
+        %w = stablehlo.multiply %z, %x : tensor<4xf32>
     becomes
         %zero = stablehlo.constant dense<0.0> : tensor<4xf32>
         %y = stablehlo.maximum %x, %zero : tensor<4xf32>
+        %w = stablehlo.multiply %y, %x : tensor<4xf32>
     """
 
     name = "pcp-inline-composites"
@@ -37,9 +40,7 @@ class InlineComposites(Pass):
         """Rewrite in place, or raise `PassError` at a composite of itself."""
         for function in functions.functions(module).values():
             functions.inline_calls(module, function, keeps=_is_call)
-        for view in list(module.body.operations):
-            if view.operation.name in RULES:
-                view.operation.erase()
+        forget_derivatives(module)
         with module.context:
             PassManager.parse("builtin.module(symbol-dce)").run(module.operation)
 

@@ -21,7 +21,9 @@ _VIRTUAL = frozenset(
     {"stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.iota"}
 )
 #: Another name of its operand's buffer.
-_ALIAS = frozenset({"stablehlo.optimization_barrier", "stablehlo.reshape"})
+_ALIAS = frozenset(
+    {"pcp.stop_gradient", "stablehlo.optimization_barrier", "stablehlo.reshape"}
+)
 _FUSING = ELEMENTWISE | {"stablehlo.reduce", "stablehlo.broadcast_in_dim"}
 
 

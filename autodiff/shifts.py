@@ -1,10 +1,10 @@
 """Maxima that only keep an exponential in range: their derivative cancels.
 
 A softmax or log-sum-exp subtracts the row's maximum m and is, as mathematics, the
-same for any m. A program that says so by stop_gradient loses that on its way to
-StableHLO, and one that does not pays for a derivative that adds up to zero. Here
-it is proved from the ops: give every row its own δ, replace m by m + δ, and
-follow each value that changes:
+same for any m. A program that says so has `pcp.stop_gradient`, if its frontend kept
+it; one that does not pays for a derivative that adds up to zero. Here it is proved
+from the ops: give every row its own δ, replace m by m + δ, and follow each value that
+changes:
 
     m                       + δ
     d = x − m               − δ
@@ -12,6 +12,7 @@ follow each value that changes:
     s = Σ e over the row    · exp(−δ)
     log s                   − δ
     e / s, d − log s, m + log s, e · (1/s)     unchanged
+    what is stopped                            unchanged, to a derivative
 
 If every path ends at an unchanged value, nothing downstream depends on m, and m
 counts as inactive.
@@ -181,6 +182,11 @@ def _identity_bound(op: ir.Operation, known: dict[Value, Shift]) -> Shift | None
     return None
 
 
+def _stopped(op: ir.Operation, known: dict[Value, Shift]) -> Shift | None:
+    """A derivative does not see what changes behind a stop."""
+    return replace(known[op.operands[0]], power=0)
+
+
 def _convert(op: ir.Operation, known: dict[Value, Shift]) -> Shift | None:
     to_float = hlo.is_float(hlo.element_type(op.results[0]))
     return known[op.operands[0]] if to_float else None
@@ -214,4 +220,5 @@ _FOLLOW = {
     "stablehlo.sign": _sign,
     "stablehlo.maximum": _identity_bound,
     "stablehlo.minimum": _identity_bound,
+    "pcp.stop_gradient": _stopped,
 }

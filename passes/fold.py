@@ -173,6 +173,7 @@ def _reverse(op: ir.Operation, inputs: Arrays) -> np.ndarray:
 
 
 FOLDS: dict[str, Callable[[ir.Operation, Arrays], np.ndarray | None]] = {
+    "pcp.stop_gradient": _elementwise(lambda x: x),
     "stablehlo.abs": _elementwise(np.abs),
     "stablehlo.add": _elementwise(np.add),
     "stablehlo.and": _elementwise(np.bitwise_and),

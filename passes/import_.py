@@ -19,6 +19,7 @@ from pcp.passes.rewriting import (
     replace,
     sweep,
 )
+from pcp.passes.stops import needless
 
 Values = Sequence[ir.Value]
 READ = ("builtin", "func", "stablehlo", "chlo", "pcp")
@@ -37,6 +38,8 @@ class Import(Pass):
       types are still dynamic, StableHLO's own shape refinement is asked once;
     - ops that the specification dropped (`dot`, `broadcast`, `einsum`,
       `unary_einsum`, `torch_index_select`, `create_token`) become spec ops;
+    - a `pcp.stop_gradient` that no derivative can reach (of integers, of a constant,
+      of what is stopped already) gives way to its operand;
     - what is dead after that goes.
 
     What is still dynamic or of another dialect is an error at its location.
@@ -276,6 +279,7 @@ def _contract(
 
 REWRITES: dict[str, Callable[[ir.Operation], Values | None]] = {
     "arith.constant": _arith_constant,
+    "pcp.stop_gradient": needless,
     "tensor.cast": _tensor_cast,
     "stablehlo.broadcast": _broadcast,
     "stablehlo.create_token": _token,

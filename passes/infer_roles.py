@@ -231,6 +231,7 @@ CONTRACTIONS = {"stablehlo.dot_general", "stablehlo.dot", "stablehlo.convolution
 FACTORS = {"stablehlo.multiply", "chlo.broadcast_multiply"}
 # Ops that hand a value on unchanged, in another shape or type.
 MOVES = {
+    "pcp.stop_gradient",
     "stablehlo.broadcast_in_dim",
     "stablehlo.broadcast",
     "stablehlo.dynamic_broadcast_in_dim",

@@ -24,6 +24,7 @@ from pcp.passes.rewriting import (
     replace,
     sweep,
 )
+from pcp.passes.stops import forget_derivatives
 
 Values = Sequence[ir.Value]
 
@@ -62,6 +63,7 @@ class Legalize(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Rewrite in place, or raise `PassError` at an op that has no legal form."""
+        forget_derivatives(module)
         if any(op.name.startswith("chlo.") for op in operations(module)):
             CppPasses("func.func(chlo-legalize-to-stablehlo)").run(module)
         for rules in (RULES, LAST):
@@ -69,13 +71,6 @@ class Legalize(Pass):
                 _legalize(op, rules)
         for function in functions(module):
             sweep(function)
-        for view in list(module.body.operations):
-            if view.operation.name in DERIVATIVES:
-                view.operation.erase()
-
-
-#: Rules of derivatives: those that were asked for are made.
-DERIVATIVES = ("pcp.custom_jvp", "pcp.custom_vjp")
 
 
 def _inside_out(module: ir.Module) -> list[ir.Operation]:
@@ -109,7 +104,6 @@ def _map(op: ir.Operation) -> Values:
 
 
 RULES: Rules = {
-    "pcp.stop_gradient": lambda op: [op.operands[0]],
     "stablehlo.atan2": special.atan2,
     "stablehlo.batch_norm_grad": norms.gradient,
     "stablehlo.batch_norm_inference": norms.inference,

@@ -18,6 +18,9 @@ from pcp.errors import PassError
 #: across it.
 HOLD = "stablehlo.optimization_barrier"
 
+#: Hands its operand on; a derivative ends here (see `stops`).
+STOP = "pcp.stop_gradient"
+
 
 def operations(module: ir.Module | ir.Operation) -> list[ir.Operation]:
     """Every op inside `module`, outer before inner, as a list safe to rewrite by.
@@ -150,6 +153,8 @@ _KEPT_STABLEHLO = frozenset(
 
 def is_pure(op: ir.Operation) -> bool:
     """Whether the op, and all in its regions, does nothing but make its results."""
+    if op.name == STOP:
+        return True
     dialect = op.name.partition(".")[0]
     if dialect not in ("stablehlo", "chlo", "arith") or op.name in _KEPT_STABLEHLO:
         return False

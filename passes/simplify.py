@@ -12,6 +12,7 @@ from pcp.passes.base import CppPasses, Pass
 from pcp.passes.narrow import narrow_f64
 from pcp.passes.rewriting import before, functions, is_unused, refuse, sweep
 from pcp.passes.simplify_options import Options
+from pcp.passes.stops import needless
 
 Values = Sequence[ir.Value]
 Pattern = Callable[[ir.Operation, Options], Values | None]
@@ -100,6 +101,7 @@ class Simplify(Pass):
 NESTED = ("stablehlo.while", "stablehlo.case", "stablehlo.if")
 
 PATTERNS: dict[str, tuple[Pattern, ...]] = {
+    "pcp.stop_gradient": (lambda op, _: needless(op),),
     "stablehlo.abs": (arithmetic.absolute,),
     "stablehlo.add": (
         arithmetic.add_neutral,

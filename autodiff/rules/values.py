@@ -19,7 +19,12 @@ Value = ir.Value
 
 #: Ops that leave a splat a splat of the same number.
 _TRANSPARENT = frozenset(
-    {"stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.transpose"}
+    {
+        "pcp.stop_gradient",
+        "stablehlo.broadcast_in_dim",
+        "stablehlo.reshape",
+        "stablehlo.transpose",
+    }
 )
 
 #: Ops that make whole numbers of whole numbers: the operands that matter.

@@ -1,6 +1,7 @@
 // RUN: pcp-opt %s --pcp-inline-composites | filecheck %s
 
-// Composites give way to their bodies at any depth; calls, and what they call, stay.
+// Composites give way to their bodies at any depth, stops to what they stop; calls, and
+// what they call, stay.
 // CHECK-LABEL: func.func @main
 // CHECK-NOT: composite
 // CHECK: "stablehlo.case"
@@ -13,6 +14,7 @@
 // CHECK-NOT: @inner
 // CHECK-NOT: @outer
 // CHECK-NOT: pcp.custom
+// CHECK-NOT: pcp.stop_gradient
 module {
   func.func @main(%x: tensor<4xf32>, %i: tensor<i32>) -> tensor<4xf32> {
     %0 = "stablehlo.case"(%i) ({
@@ -35,7 +37,8 @@ module {
   }
   func.func private @inner(%x: tensor<4xf32>) -> tensor<4xf32> {
     %0 = stablehlo.sine %x : tensor<4xf32>
-    return %0 : tensor<4xf32>
+    %1 = "pcp.stop_gradient"(%0) : (tensor<4xf32>) -> tensor<4xf32>
+    return %1 : tensor<4xf32>
   }
   func.func private @inner_jvp(%x: tensor<4xf32>, %t: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
     %0 = stablehlo.sine %x : tensor<4xf32>

@@ -317,3 +317,20 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = stablehlo.custom_call @mystery(%x) : (tensor<4xf32>) -> tensor<4xf32>
   return %y : tensor<4xf32>
 }
+
+// -----
+
+// A rule that stops its tangent says nothing that could be transposed.
+func.func @main(%x: tensor<f32>) -> tensor<f32> {
+  // expected-error@below {{the jvp rule of @f stops a tangent}}
+  %y = stablehlo.composite "jax.f" %x {decomposition = @f} : (tensor<f32>) -> tensor<f32>
+  return %y : tensor<f32>
+}
+func.func private @f(%x: tensor<f32>) -> tensor<f32> {
+  return %x : tensor<f32>
+}
+func.func private @f_jvp(%x: tensor<f32>, %t: tensor<f32>) -> (tensor<f32>, tensor<f32>) {
+  %s = "pcp.stop_gradient"(%t) : (tensor<f32>) -> tensor<f32>
+  return %x, %s : tensor<f32>, tensor<f32>
+}
+"pcp.custom_jvp"() {primal = @f, jvp = @f_jvp} : () -> ()

@@ -42,3 +42,16 @@ func.func @erf(%x: tensor<3xf32>) -> tensor<3xf32> {
   %0 = chlo.erf %x : tensor<3xf32> -> tensor<3xf32>
   return %0 : tensor<3xf32>
 }
+
+// -----
+
+// A loop's bound behind a stop of integers is a bound; what a derivative can reach stays
+// stopped.
+// CHECK-LABEL: func.func @stops
+// CHECK-NEXT: %[[S:.+]] = "pcp.stop_gradient"(%arg0)
+// CHECK-NEXT: return %[[S]], %arg1
+func.func @stops(%x: tensor<4xf32>, %n: tensor<i32>) -> (tensor<4xf32>, tensor<i32>) {
+  %0 = "pcp.stop_gradient"(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = "pcp.stop_gradient"(%n) : (tensor<i32>) -> tensor<i32>
+  return %0, %1 : tensor<4xf32>, tensor<i32>
+}

@@ -86,3 +86,24 @@ func.func @convolution(%x: tensor<2x6x5x3xf32>, %w: tensor<3x2x3x4xf32>) -> tens
   %0 = stablehlo.transpose %c, dims = [0, 2, 3, 1] : (tensor<2x4x4x4xf32>) -> tensor<2x4x4x4xf32>
   return %0 : tensor<2x4x4x4xf32>
 }
+
+// -----
+
+// A stop that no derivative can reach goes: of integers, of a constant, of what is
+// stopped. Any other stays, and is nothing that its operand could cancel with.
+// CHECK-LABEL: func.func @stops
+// CHECK-DAG: %[[TWO:.+]] = stablehlo.constant dense<2.000000e+00>
+// CHECK-DAG: %[[S:.+]] = "pcp.stop_gradient"(%arg0)
+// CHECK-NOT: pcp.stop_gradient
+// CHECK: %[[D:.+]] = stablehlo.subtract %arg0, %[[S]]
+// CHECK: return %arg1, %[[TWO]], %[[S]], %[[D]]
+func.func @stops(%x: tensor<4xf32>, %n: tensor<4xi32>) -> (tensor<4xi32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) {
+  %c = stablehlo.constant dense<2.0> : tensor<4xf32>
+  %0 = "pcp.stop_gradient"(%n) : (tensor<4xi32>) -> tensor<4xi32>
+  %1 = "pcp.stop_gradient"(%c) : (tensor<4xf32>) -> tensor<4xf32>
+  %2 = "pcp.stop_gradient"(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  %3 = "pcp.stop_gradient"(%2) : (tensor<4xf32>) -> tensor<4xf32>
+  %4 = "pcp.stop_gradient"(%3) : (tensor<4xf32>) -> tensor<4xf32>
+  %5 = stablehlo.subtract %x, %4 : tensor<4xf32>
+  return %0, %1, %3, %5 : tensor<4xi32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+}

@@ -291,4 +291,5 @@ def test_time_is_linear() -> None:
 
 
 def test_every_pattern_has_a_known_op() -> None:
-    assert all(name.startswith("stablehlo.") for name in PATTERNS)
+    own = {"pcp.stop_gradient"}
+    assert all(name.startswith("stablehlo.") for name in PATTERNS.keys() - own)
