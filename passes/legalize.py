@@ -9,6 +9,7 @@ from pcp.passes import legalize_fourier as fourier
 from pcp.passes import legalize_functions as special
 from pcp.passes import legalize_indexing as indexing
 from pcp.passes import legalize_linear_algebra as linear_algebra
+from pcp.passes import legalize_loops as loops
 from pcp.passes import legalize_norms as norms
 from pcp.passes import legalize_reductions as reductions
 from pcp.passes import legalize_scatters as scatters
@@ -46,6 +47,7 @@ class Legalize(Pass):
     - `fft` goes dim by dim, lengths other than powers of two by a matrix product;
     - complex numbers are padded by parts, and convolved so;
     - the negation of a summand moves behind the sum;
+    - a body of `while` reads all that it carries;
     - `pcp.stop_gradient`, which has done its work, gives way to its operand, and
       `pcp.custom_vjp` and `pcp.custom_jvp` go;
     - no CHLO is left.
@@ -127,7 +129,10 @@ RULES: Rules = {
 }
 
 # For what the others make, too.
-LAST: Rules = {"stablehlo.constant": complex_.constant}
+LAST: Rules = {
+    "stablehlo.constant": complex_.constant,
+    "stablehlo.while": loops.read_carries,
+}
 
 REFUSED: dict[str, str] = {
     "stablehlo.collective_broadcast": "IREE rejects it; write pcp.broadcast",

@@ -83,3 +83,29 @@ func.func @stop_gradient(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = "pcp.stop_gradient"(%x) : (tensor<4xf32>) -> tensor<4xf32>
   return %0 : tensor<4xf32>
 }
+
+// What a body carries and does not read, or returns from outside of the loop, is tied to
+// what the step was given; what it hands on, and what nobody reads, is left alone.
+// CHECK-LABEL: @carries
+// CHECK: stablehlo.while(%[[I:.+]] = %{{.+}}, %[[A:.+]] = %arg0, %[[B:.+]] = %arg1, %[[C:.+]] = %arg2, %[[D:.+]] = %arg0)
+// CHECK: do {
+// CHECK-DAG: %[[S:.+]] = stablehlo.sine %[[B]]
+// CHECK-DAG: %[[U:.+]]:2 = stablehlo.optimization_barrier %[[S]], %[[A]]
+// CHECK-DAG: %[[V:.+]]:2 = stablehlo.optimization_barrier %{{.+}}, %[[B]]
+// CHECK: stablehlo.return %{{.+}}, %[[U]]#0, %[[V]]#0, %[[C]], %[[S]]
+func.func @carries(%x: tensor<4xf32>, %y: tensor<4xf32>, %z: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %zeros = stablehlo.constant dense<0.0> : tensor<4xf32>
+  %r:5 = stablehlo.while(%i = %zero, %a = %x, %b = %y, %c = %z, %d = %x) : tensor<i32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+  cond {
+    %n = stablehlo.constant dense<3> : tensor<i32>
+    %t = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %t : tensor<i1>
+  } do {
+    %j = stablehlo.add %i, %one : tensor<i32>
+    %s = stablehlo.sine %b : tensor<4xf32>
+    stablehlo.return %j, %s, %zeros, %c, %s : tensor<i32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+  }
+  return %r#1, %r#2, %r#3 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
+}
