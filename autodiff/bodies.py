@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from pcp.autodiff.functions import CALLS
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 
@@ -55,7 +56,7 @@ def lift(
     for inner in ops:
         inner = inner.operation
         scalars = all(hlo.shape_of(r) == () for r in inner.results)
-        if len(inner.regions) or not scalars:
+        if len(inner.regions) or not scalars or inner.name in CALLS:
             return None
         if not len(inner.operands):
             copy = inner.clone()

@@ -7,7 +7,11 @@ where the cotangents are wanted. What they hold has its own rules, so order two
 needs nothing more; a custom function that they call keeps its rule.
 
 A jvp function serves reverse mode: what it makes of stand-in tangents is walked
-back to these, which is the transpose of its linear part.
+back to these, which is the transpose of its linear part. Functions with jvp rules that
+it applies to tangents count as what they compute: they are linear there, and the rule
+of a linear function is the function again (JAX does the same).
+
+A function may have a rule of each kind: then each mode has its own.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,10 +47,11 @@ class Scope:
     """What the module that is being differentiated says."""
 
     module: ir.Module
-    rules: dict[str, Custom] = field(default_factory=dict)
+    rules: dict[str, dict[str, Custom]] = field(default_factory=dict)
 
 
 _scope: ContextVar[Scope] = ContextVar("custom rules in force")
+_transposing: ContextVar[bool] = ContextVar("a jvp rule is walked back", default=False)
 
 
 @contextmanager
@@ -61,12 +66,13 @@ def within(module: ir.Module) -> Iterator[None]:
 
 def keeps(call: ir.Operation) -> bool:
     """Whether a call or composite has a rule, and so is not inlined before the walk."""
-    return _rule_of(call) is not None or registered(call) is not None
+    return bool(_rules_of(call)) or registered(call) is not None
 
 
-def _rule_of(call: ir.Operation) -> Custom | None:
+def _rules_of(call: ir.Operation) -> dict[str, Custom]:
+    """The rules of the function that is called, by the op that says them."""
     scope = _scope.get(None)
-    return None if scope is None else scope.rules.get(functions.callee(call))
+    return {} if scope is None else scope.rules.get(functions.callee(call), {})
 
 
 def registered(call: ir.Operation) -> Rule | None:
@@ -84,21 +90,22 @@ def registered(call: ir.Operation) -> Rule | None:
 # --- reading the module's rules ---
 
 
-def _read(module: ir.Module) -> dict[str, Custom]:
+def _read(module: ir.Module) -> dict[str, dict[str, Custom]]:
     known = functions.functions(module)
-    rules: dict[str, Custom] = {}
+    rules: dict[str, dict[str, Custom]] = {}
     for op in module.body.operations:
         op = op.operation
         if op.name not in functions.RULES:
             continue
         primal = _named(op, "primal", known)
         name = functions.symbol(primal)
-        if name in rules:
-            raise _wrong(op, f"@{name} has a rule already, at {_at(rules[name].op)}")
+        own = rules.setdefault(name, {})
+        if op.name in own:
+            raise _wrong(op, f"@{name} has one already, at {_at(own[op.name].op)}")
         roles = functions.RULES[op.name]
         parts = {role: _named(op, role, known) for role in roles}
         CHECKS[op.name](op, primal, parts)
-        rules[name] = Custom(op, parts)
+        own[op.name] = Custom(op, parts)
     return rules
 
 
@@ -182,10 +189,11 @@ def _must(
 
 def reverse(at: Site) -> Sequence[Value | None]:
     """The cotangents of a call's or a composite's inputs."""
-    if (custom := _rule_of(at.op)) is not None:
-        if custom.op.name == "pcp.custom_vjp":
-            return _by_vjp(at, custom)
-        return _by_jvp(at, custom)
+    rules = _rules_of(at.op)
+    if (custom := rules.get("pcp.custom_vjp")) is not None:
+        return _by_vjp(at, custom)
+    if (custom := rules.get("pcp.custom_jvp")) is not None:
+        return _by_body(at) if _transposing.get() else _by_jvp(at, custom)
     if (rule := registered(at.op)) is not None:
         return rule.vjp(at)
     source = next(at.active[v] for v in at.inputs if v in at.active)
@@ -194,14 +202,14 @@ def reverse(at: Site) -> Sequence[Value | None]:
 
 def forward(op: ir.Operation, tangents: Tangents) -> bool:
     """Set the tangents of a call's results; False where reverse mode must serve."""
-    custom = _rule_of(op)
-    if custom is None:
+    rules = _rules_of(op)
+    if not rules:
         if registered(op) is None:
             raise registry.missing_function(
                 op, functions.callee(op), "an input with a tangent"
             )
         return False
-    if custom.op.name == "pcp.custom_vjp":
+    if (custom := rules.get("pcp.custom_jvp")) is None:
         raise PassError(
             f"{_at(op)}: {op.name}: @{functions.callee(op)} has a pcp.custom_vjp, "
             "which says nothing of forward mode (as jax.custom_vjp); give it a "
@@ -243,8 +251,28 @@ def _by_jvp(at: Site, custom: Custom) -> list[Value | None]:
     ]
     for value, g in zip(values[count:], given, strict=True):
         cotangents.add(value, g)
-    pull_back(ops, cotangents, active)
+    token = _transposing.set(True)
+    try:
+        pull_back(ops, cotangents, active)
+    finally:
+        _transposing.reset(token)
     return _spread(at, [cotangents.take(v) for v in stand_ins])
+
+
+def _by_body(at: Site) -> list[Value | None]:
+    """As if the function had no rule: what it computes is walked back."""
+    name = functions.callee(at.op)
+    primal = functions.find(_scope.get().module, name)
+    with ir.InsertionPoint(at.op):
+        values, ops = _splice(primal, list(at.op.operands))
+    _take_over(at.op, values)
+    wanted = {v: at.active[v] for v, w in zip(at.inputs, at.wanted, strict=True) if w}
+    active = propagate(ops, dict(wanted))
+    cotangents = Cotangents()
+    for value, g in zip(values, at.cotangents, strict=True):
+        cotangents.add(value, g)
+    pull_back(ops, cotangents, active)
+    return [cotangents.take(v) if v in wanted else None for v in at.inputs]
 
 
 def _refuse_stops(at: Site, ops: Sequence[ir.Operation], active: Activity) -> None:

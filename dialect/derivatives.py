@@ -25,7 +25,8 @@ class CustomVjp(CustomRule, name="custom_vjp"):
     With `@f(x...) -> y...`, `@forward(x...) -> (y..., residuals...)` runs in its place
     and `@backward(residuals..., ȳ...) -> x̄...` gives the cotangents. There is a ȳ for
     each floating-point or complex y, and an x̄ for each such x. Forward mode refuses
-    such a function. Gone after `pcp-legalize`.
+    such a function, unless it has a `pcp.custom_jvp` too, which then serves that mode
+    only. Gone after `pcp-inline-composites`.
 
         "pcp.custom_vjp"() {primal = @f, forward = @f_fwd, backward = @f_bwd}
             : () -> ()
@@ -42,7 +43,8 @@ class CustomJvp(CustomRule, name="custom_jvp"):
 
     With `@f(x...) -> y...`, `@jvp(x..., ẋ...) -> (y..., ẏ...)`, linear in the ẋ. There
     is a ẋ for each floating-point or complex x, and a ẏ for each such y. Reverse mode
-    transposes what depends on the ẋ. Gone after `pcp-legalize`.
+    transposes what depends on the ẋ; what the jvp function makes of them by functions
+    with jvp rules counts as what these compute. Gone after `pcp-inline-composites`.
 
         "pcp.custom_jvp"() {primal = @f, jvp = @f_jvp} : () -> ()
     """

@@ -29,7 +29,9 @@ OUTER = ("average", "nesterov")
 
 
 class StopGradient(Op, name="stop_gradient", traits=[ext.Pure]):
-    """The value itself; its derivative is zero.
+    """The value itself; its derivative is zero, in each mode and order.
+
+    Gone after `pcp-inline-composites`, which stands behind the last derivative.
 
     %y = "pcp.stop_gradient"(%x) : (tensor<4xf32>) -> tensor<4xf32>
     """

@@ -71,3 +71,16 @@ func.func @main(%x: tensor<f32>, %n: tensor<i32>) -> tensor<f32> {
     }
   return %r#1 : tensor<f32>
 }
+
+// -----
+
+// One rule of each kind.
+func.func @main(%x: tensor<f32>) -> tensor<f32> {
+  return %x : tensor<f32>
+}
+func.func private @jvp(%x: tensor<f32>, %t: tensor<f32>) -> (tensor<f32>, tensor<f32>) {
+  return %x, %t : tensor<f32>, tensor<f32>
+}
+"pcp.custom_jvp"() {primal = @main, jvp = @jvp} : () -> ()
+// expected-error@below {{pcp.custom_jvp: @main has one already, at}}
+"pcp.custom_jvp"() {primal = @main, jvp = @jvp} : () -> ()

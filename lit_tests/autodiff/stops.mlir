@@ -128,3 +128,64 @@ func.func private @f_jvp(%x: tensor<f32>, %t: tensor<f32>) -> (tensor<f32>, tens
   return %y, %d : tensor<f32>, tensor<f32>
 }
 "pcp.custom_jvp"() {primal = @f, jvp = @f_jvp} : () -> ()
+
+// -----
+
+// A rule for each mode: reverse mode has the one, forward mode the other.
+// GRAD-LABEL: func.func @main_grad(
+// GRAD: %[[C:.+]] = stablehlo.constant dense<5.000000e+00>
+// GRAD: return %{{.+}}, %[[C]]
+// JVP-LABEL: func.func @main_jvp(
+// JVP: %[[C:.+]] = stablehlo.constant dense<3.000000e+00>
+// JVP: %[[T:.+]] = stablehlo.multiply %arg1, %[[C]]
+// JVP: return %{{.+}}, %[[T]]
+func.func @main(%x: tensor<f32>) -> tensor<f32> {
+  %y = stablehlo.composite "jax.f" %x {decomposition = @f} : (tensor<f32>) -> tensor<f32>
+  return %y : tensor<f32>
+}
+func.func private @f(%x: tensor<f32>) -> tensor<f32> {
+  %y = stablehlo.tanh %x : tensor<f32>
+  return %y : tensor<f32>
+}
+func.func private @f_jvp(%x: tensor<f32>, %t: tensor<f32>) -> (tensor<f32>, tensor<f32>) {
+  %y = stablehlo.tanh %x : tensor<f32>
+  %c = stablehlo.constant dense<3.0> : tensor<f32>
+  %d = stablehlo.multiply %t, %c : tensor<f32>
+  return %y, %d : tensor<f32>, tensor<f32>
+}
+func.func private @f_forward(%x: tensor<f32>) -> tensor<f32> {
+  %y = stablehlo.tanh %x : tensor<f32>
+  return %y : tensor<f32>
+}
+func.func private @f_back(%g: tensor<f32>) -> tensor<f32> {
+  %c = stablehlo.constant dense<5.0> : tensor<f32>
+  %d = stablehlo.multiply %g, %c : tensor<f32>
+  return %d : tensor<f32>
+}
+"pcp.custom_jvp"() {primal = @f, jvp = @f_jvp} : () -> ()
+"pcp.custom_vjp"() {primal = @f, forward = @f_forward, backward = @f_back} : () -> ()
+
+// -----
+
+// A linear function whose rule applies it to the tangent is what it computes there: the
+// derivative is 3 · 2, and there is an end to it.
+// GRAD-LABEL: func.func @main_grad(
+// GRAD: %[[C:.+]] = stablehlo.constant dense<6.000000e+00>
+// GRAD: return %{{.+}}, %[[C]]
+func.func @main(%x: tensor<f32>) -> tensor<f32> {
+  %y = stablehlo.composite "jax.f" %x {decomposition = @f} : (tensor<f32>) -> tensor<f32>
+  return %y : tensor<f32>
+}
+func.func private @f(%x: tensor<f32>) -> tensor<f32> {
+  %c = stablehlo.constant dense<2.0> : tensor<f32>
+  %y = stablehlo.multiply %x, %c : tensor<f32>
+  return %y : tensor<f32>
+}
+func.func private @f_jvp(%x: tensor<f32>, %t: tensor<f32>) -> (tensor<f32>, tensor<f32>) {
+  %y = stablehlo.composite "jax.f" %x {decomposition = @f} : (tensor<f32>) -> tensor<f32>
+  %s = stablehlo.composite "jax.f" %t {decomposition = @f} : (tensor<f32>) -> tensor<f32>
+  %c = stablehlo.constant dense<3.0> : tensor<f32>
+  %d = stablehlo.multiply %s, %c : tensor<f32>
+  return %y, %d : tensor<f32>, tensor<f32>
+}
+"pcp.custom_jvp"() {primal = @f, jvp = @f_jvp} : () -> ()
