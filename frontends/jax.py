@@ -3,8 +3,8 @@
 The arguments of `@main` are the leaves of `args` in JAX's order. The first
 argument of `fn` holds the parameters, the others the data; a leaf is named by
 its path, `params.layers.0.w` for `fn(params, ...)` and
-`params["layers"][0]["w"]`. Functions keep the derivative rules that they were given
-(see `jax_rules`).
+`params["layers"][0]["w"]`. Derivatives are JAX's: functions keep the rules that they
+were given, and what is stopped stays so (see `jax_rules`).
 """
 
 import inspect
@@ -37,9 +37,11 @@ def from_jax(
     Shardings are `jax.jit`'s, here or in a function that is jitted already; they and
     those inside become annotations of the module (see `jax_sharding`).
 
-    With `rules` a function inside that has a `jax.custom_vjp` or `jax.custom_jvp`
-    becomes a composite with a `pcp.custom_vjp` or `pcp.custom_jvp`; without, it is
-    differentiated as it is written.
+    With `rules` a function inside that has a `jax.custom_vjp` or `jax.custom_jvp`, or
+    whose derivative JAX knows by other means (`jax_calls.OWN`), becomes a composite
+    with a `pcp.custom_vjp` or `pcp.custom_jvp`; without, which is meant for inference,
+    it is differentiated as it is written. `jax.lax.stop_gradient` becomes
+    `pcp.stop_gradient` either way.
     """
     jax = _jax()
     _check_positions(params, len(args))
@@ -50,6 +52,8 @@ def from_jax(
     shardings = jax_sharding.Ports.of(module)
     jax_rules.attach(module)
     _inline(module)
+    with module.context:
+        jax_rules.attach_stops(module)
     leaves = list(_leaves(jax, fn, args))
     _check_unused(module, len(leaves), _name(fn))
     annotate(module, [_argument(*leaf, frozenset(params)) for leaf in leaves])
@@ -92,9 +96,7 @@ def _name(fn: Callable[..., Any]) -> str:
 
 
 def _lower(jitted: Any, args: tuple[Any, ...], name: str, rules: bool) -> str:
-    if not rules:
-        return jax_sharding.text_of(jitted.lower(*args), name)
-    parameters = jax_rules.Rules(name).parameters()
+    parameters = jax_rules.Rules(name, kept=rules).parameters()
     lowered = jitted.trace(*args).lower(_private_parameters=parameters)
     return jax_sharding.text_of(lowered, name)
 

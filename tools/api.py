@@ -44,17 +44,22 @@ def from_jax(
     fn: Callable[..., Any],
     *args: Any,
     params: Collection[int] = (0,),
+    rules: bool = True,
     in_shardings: Any = None,
     out_shardings: Any = None,
 ) -> ir.Module:
     """Trace `fn(*args)`; the arguments at `params` hold the parameters.
 
-    Shardings, as `jax.jit` takes them, become annotations of the module.
+    Derivatives are those of `jax.grad`: `stop_gradient` and functions' own derivative
+    rules are kept. With `rules=False`, meant for inference, the latter are not: such
+    functions are differentiated as they are written. Shardings, as `jax.jit` takes
+    them, become annotations of the module.
     """
     return jax_frontend.from_jax(
         fn,
         *args,
         params=params,
+        rules=rules,
         in_shardings=in_shardings,
         out_shardings=out_shardings,
     )
