@@ -145,7 +145,7 @@ class Cluster(_Model):
         targets = dict.fromkeys(d.target for d in self.devices.values())
         devices = [_device(name, device) for name, device in self.devices.items()]
         links = [_link(pair, link) for link in self.links for pair in link.pairs]
-        return "\n".join([*map(_target, targets), *devices, *links]) + "\n"
+        return "\n".join([*map(target_op, targets), *devices, *links]) + "\n"
 
 
 def json_schema() -> str:
@@ -178,10 +178,16 @@ def _facts(link: Link) -> tuple[float, float, str]:
 _DRIVERS = {"local-task": "local", "local-sync": "local"}
 
 
-def _target(name: str) -> str:
+def target_symbol(name: str) -> str:
+    """What the op of a compile target is called."""
+    return f"target.{name}"
+
+
+def target_op(name: str) -> str:
+    """A compile target as an op."""
     driver = find(name).driver
     return (
-        f'"pcp.target"() {{sym_name = "target.{name}", arch = "{name}", '
+        f'"pcp.target"() {{sym_name = "{target_symbol(name)}", arch = "{name}", '
         f'driver = "{_DRIVERS.get(driver, driver)}", caps = {{}}}} : () -> ()'
     )
 
@@ -189,7 +195,7 @@ def _target(name: str) -> str:
 def _device(name: str, device: Device) -> str:
     facts = [
         f'sym_name = "{name}"',
-        f'target = @"target.{device.target}"',
+        f'target = @"{target_symbol(device.target)}"',
         f"host = {strict_json.dumps(device.host)}",
         f"ordinal = {device.ordinal}",
         f"memory = {device.memory}",

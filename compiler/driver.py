@@ -22,6 +22,7 @@ from pcp.compiler import iree, partitioned, pipelines, signature
 from pcp.compiler.asked import check_whole
 from pcp.compiler.attributes import plain
 from pcp.compiler.emission import copy, emit
+from pcp.compiler.mesh_targets import targets_of
 from pcp.compiler.options import (
     DEFAULT_ALGORITHM,
     DEFAULT_OPTIMIZER,
@@ -75,7 +76,7 @@ def compile(module: ir.Module, options: CompileOptions) -> Bundle:
 
 def _compile_partitioned(module: ir.Module, options: CompileOptions) -> Bundle:
     program, mode = lower_partitioned(module, options)
-    targets = partitioned.targets_of(program.whole, program.mesh, options)
+    targets = targets_of(program.whole, program.mesh, options)
     changes = {
         "producer": _producer(),
         "optimizer": _method(program.whole, "optimizer"),

@@ -18,12 +18,13 @@ from pcp.compiler import cluster as cluster_file
 from pcp.compiler import pipelines, sharding_file, signature
 from pcp.compiler.asked import check_planned, check_unstaged
 from pcp.compiler.emission import copy, emit_all
+from pcp.compiler.mesh_targets import describe_unlike, targets_of
 from pcp.compiler.options import DEFAULT_SCHEDULE, CompileOptions
 from pcp.compiler.placing import PIPELINE, place, tell_idle
 from pcp.compiler.sources import with_source
-from pcp.compiler.targets import Target, find
+from pcp.compiler.targets import Target
 from pcp.dialect.bindings import ir
-from pcp.errors import ConfigError, nearest
+from pcp.errors import ConfigError
 from pcp.mesh import Mesh
 from pcp.passes import plan
 from pcp.passes.base import Pipeline
@@ -31,8 +32,9 @@ from pcp.passes.functions import symbol_name
 from pcp.passes.overlap_collectives import usual_inflight
 from pcp.passes.pipeline.names import name_results
 from pcp.passes.planning.candidates import Candidate
-from pcp.passes.rewriting import device_modules, functions, refuse
+from pcp.passes.rewriting import device_modules, functions
 from pcp.passes.sharding.mesh import read_meshes
+from pcp.passes.zero import unshared
 
 MESH = "mesh"
 
@@ -102,7 +104,10 @@ def describe(module: ir.Module, options: CompileOptions) -> Mesh | None:
             f"{found}; say one with --mesh dp=4,tp=2"
         )
     mesh = next(iter(meshes.values()))
-    return _add_split(module, mesh, options.split) if options.split else mesh
+    describe_unlike(module, mesh, options)
+    if options.split:
+        _add_split(module, mesh, options.split)
+    return read_meshes(module)[mesh.name]
 
 
 def choices(
@@ -200,46 +205,12 @@ def _add_mesh(module: ir.Module, axes: dict[str, int], options: CompileOptions) 
         ir.InsertionPoint.at_block_begin(module.body).insert(op)
 
 
-def _add_split(module: ir.Module, mesh: Mesh, text: str) -> Mesh:
-    """The mesh with the shares of one axis written on it, in place of its own."""
+def _add_split(module: ir.Module, mesh: Mesh, text: str) -> None:
+    """Write the shares of one axis on the mesh, in place of its own."""
     split = ir.Attribute.parse(parse_split(text, mesh), module.context)
     for view in module.body.operations:
         if view.operation.name == "pcp.mesh":
             view.operation.attributes["split"] = split
-    return read_meshes(module)[mesh.name]
-
-
-def targets_of(module: ir.Module, mesh: Mesh, options: CompileOptions) -> list[Target]:
-    """Each device's compile target: its own, or the one asked for."""
-    described = {
-        symbol_name(op): op.operation
-        for op in module.body.operations
-        if op.operation.name in ("pcp.device", "pcp.target")
-    }
-    asked = [find(name) for name in dict.fromkeys(options.targets)]
-    if any(device in described for device in mesh.devices):
-        return [_target_of(described, device) for device in mesh.devices]
-    if len(asked) == mesh.size:
-        return asked
-    if len(asked) > 1:
-        raise ConfigError(
-            f"{len(asked)} targets for {mesh.size} devices; give one for all of them, "
-            "one for each, or describe the devices with --cluster"
-        )
-    return asked * mesh.size
-
-
-def _target_of(described: dict[str, ir.Operation], device: str) -> Target:
-    name = ir.FlatSymbolRefAttr(described[device].attributes["target"]).value
-    if name not in described or described[name].name != "pcp.target":
-        known = [n for n, op in described.items() if op.name == "pcp.target"]
-        refuse(
-            described[device],
-            f"@{device} is to be compiled for @{name}, and there is no such pcp.target "
-            f"(there is {', '.join(known) or 'none'}).{nearest(name, known)}",
-        )
-    arch = ir.StringAttr(described[name].attributes["arch"]).value
-    return find("cpu" if arch in ("x86_64", "aarch64", "arm64") else arch)
 
 
 # --- compiling ---
@@ -315,6 +286,12 @@ def _annotate(
             place(module, mesh, options.entry, options.report)
     if options.zero:
         pipelines.zero(options.zero).run(module, observers)
+    if axes := unshared(module):
+        pipelines.share_updates().run(module, observers)
+        options.report(
+            f"members along {', '.join(axes)} compile for unlike targets, which round "
+            "differently: each updates its share, as with --zero 2"
+        )
     pipelines.split().steps[0].run(module)
     for line in sharding_file.idle(module, mesh, besides=PIPELINE):
         options.report(line)

@@ -71,6 +71,7 @@ WHOLE: dict[str, tuple[str, ...]] = {
 SPLIT = (
     "pcp-propagate-sharding",
     "pcp-insert-reshards",
+    "pcp-one-owner",
     "pcp-partition",
     "pcp-device-precision",
     "pcp-verify-plan",
@@ -98,6 +99,11 @@ def whole(mode: str, *, entry: str, optimizer: str = "") -> Pipeline:
 def zero(stage: int) -> Pipeline:
     """What training keeps, cut along the data axis."""
     return catalog.pipeline(f"builtin.module(pcp-zero{{stage={stage}}})")
+
+
+def share_updates() -> Pipeline:
+    """A share of each update for each of the members that round differently."""
+    return catalog.pipeline("builtin.module(pcp-share-updates)")
 
 
 def communication(*, bucket_bytes: int, inflight: int, wire: str | None) -> list[str]:

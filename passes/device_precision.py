@@ -9,10 +9,9 @@ from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
 from pcp.passes.base import Pass
 from pcp.passes.functions import symbol_name
-from pcp.passes.partition import DEVICE
 from pcp.passes.rewriting import before, device_modules, functions, refuse
 from pcp.passes.sharding.flow import block_of, walk
-from pcp.passes.sharding.mesh import read_meshes
+from pcp.passes.sharding.mesh import DEVICE, read_meshes
 from pcp.passes.variation import UNKNOWN, Axes, variations
 
 PRECISION = "precision"

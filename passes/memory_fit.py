@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from pcp.dialect.bindings import ir
 from pcp.passes.functions import function_type, symbol_name
-from pcp.passes.partition import DEVICE
 from pcp.passes.pipeline.work import type_bytes
 from pcp.passes.rewriting import device_modules
+from pcp.passes.sharding.mesh import DEVICE
 
 Fail = Callable[[ir.Operation, str], None]
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from pcp.dialect import collectives, hlo
+from pcp.dialect.base import integer, strings
 from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
 from pcp.passes.base import Pass
@@ -21,14 +22,11 @@ from pcp.passes.sharding.manual import (
     TO_PART,
     is_manual,
 )
-from pcp.passes.sharding.mesh import only_mesh
+from pcp.passes.sharding.mesh import DEVICE, only_mesh
 from pcp.passes.sharding.plan import Plan
 from pcp.passes.sharding.resharding import Step, steps
 
 Value = ir.Value
-
-#: On a device's module: what its `pcp.device` said.
-DEVICE = "pcp.device"
 
 
 @dataclass(frozen=True)
@@ -169,6 +167,8 @@ class Member:
             return operands
         if is_manual(op):
             return self._own(op, operands)
+        if op.name == "pcp.broadcast":
+            return [self._owned(op, operands[0])]
         if op.name.startswith("pcp.") and op.name != "pcp.stop_gradient":
             refuse(op, "it stands in a program that is still to be partitioned")
         if op not in self.plan.rules:
@@ -202,6 +202,17 @@ class Member:
         if "axes" in op.attributes:  # from here on, as all collectives
             results[0].owner.operation.attributes["ordered"] = _flag()
         return results
+
+    def _owned(self, op: ir.Operation, value: Value) -> Value:
+        """What all members along the axes hold alike, from the one that owns it."""
+        axes = strings(op, "axes")
+        layout = self.plan.layouts[op.operands[0]]
+        if cut := {*layout.axes, *layout.unreduced} & set(axes):
+            refuse(op, f'along "{min(cut)}" members hold parts, and no copies')
+        root = integer(op, "root")
+        return collectives.broadcast(
+            value, mesh=self.mesh.name, axes=axes, root=root, ordered=_flag()
+        )
 
     def _joined(self, at: Local, results: Sequence[Value]) -> Sequence[Value]:
         """Partial results other than sums are reduced where they arise."""

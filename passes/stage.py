@@ -198,7 +198,8 @@ def _stage(function: ir.Operation, wanted: Wanted, mesh: Mesh, homes: Homes) -> 
         refuse(function, "no argument has the role data and a batch to cut")
     else:
         separated = separate(function, 1, within)
-        stages = assign_once(separated.flow, wanted.stages, homes)
+        unlike = AXIS in mesh.unlike
+        stages = assign_once(separated.flow, wanted.stages, homes, unlike=unlike)
     made = build_schedule(function, separated, stages, mesh, AXIS)
     made.walk(_unmark)
 

@@ -50,6 +50,20 @@ def variations(
         device: Variation(device, mesh, mail).begin(function, holders)
         for device, function in functions.items()
     }
+    follow_all(found, functions, UNKNOWN)
+    return found
+
+
+def follow_all(
+    found: "Mapping[str, Variation]",
+    functions: Mapping[str, ir.Operation],
+    unsent: Axes,
+) -> None:
+    """Follow the devices' functions until all are through.
+
+    `unsent` is what is said of a message that nobody sends.
+    """
+    mail = next(iter(found.values())).mail
     waiting = {
         device: found[device].follow(entry(function))
         for device, function in functions.items()
@@ -61,8 +75,7 @@ def variations(
                 del waiting[device]
         if waiting and len(mail) == came:
             wanted = {message for v in found.values() for message in v.wanted}
-            mail.update((message, UNKNOWN) for message in wanted - mail.keys())
-    return found
+            mail.update((message, unsent) for message in wanted - mail.keys())
 
 
 def _holders(functions: Mapping[str, ir.Operation]) -> dict[str, list[str]]:
@@ -103,7 +116,7 @@ class Variation:
         for argument, sharding, said in zip(
             block.arguments, given, argument_attributes(function), strict=True
         ):
-            alone = self._alone(holders.get(string(said, NAME) or "", []))
+            alone = self.alone(holders.get(string(said, NAME) or "", []))
             self._learn(argument, _cut_axes(sharding) | alone)
         return self
 
@@ -163,7 +176,7 @@ class Variation:
 
     # --- who has what ---
 
-    def _alone(self, devices: Sequence[str]) -> Axes:
+    def alone(self, devices: Sequence[str]) -> Axes:
         """The axes along which no two places hold an argument."""
         places = dict(zip(self.mesh.devices, self.mesh.members, strict=True))
         held = [places[device] for device in devices if device in places]

@@ -16,6 +16,9 @@ from pcp.passes.sharding.layout import from_attribute, to_attribute
 from pcp.passes.sharding.mesh import only_mesh
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
 
+#: The mesh axis whose members hold other tensors of the program, not copies.
+PIPELINE = "pp"
+
 #: Which roles each stage cuts (Rajbhandari et al., arXiv:1910.02054).
 CUT = {1: ("state",), 2: ("state", "grad"), 3: ("state", "grad", "param")}
 
@@ -35,6 +38,8 @@ class Zero(Pass):
     `pcp.constraint`s without the axis, and gives its gradients through
     `pcp.barrier_prop`s: the cut is how they are kept, and spreads no further.
     Parameters are gathered again for a later layer's use, unless `regather=false`.
+    With `contain=true` gradients are given so under stage 2 too, and a tensor whose
+    dimensions are all cut, or too small, is cut once more where another axis cuts it.
 
     Before, in a module with `pcp.mesh @m` of dp=2:
 
@@ -52,6 +57,7 @@ class Zero(Pass):
     stage: int = 1
     axis: str = "dp"
     regather: bool = True
+    contain: bool = False
 
     def run(self, module: ir.Module) -> None:
         """Annotate the borders of all functions."""
@@ -73,7 +79,7 @@ class Zero(Pass):
                 for function in functions(module)
                 for which in ("arg_attrs", "res_attrs")
             )
-            if "param" in CUT[self.stage]:
+            if "param" in CUT[self.stage] or self.contain:
                 for function in functions(module):
                     self._contain(function, mesh)
             if not found:
@@ -94,11 +100,15 @@ class Zero(Pass):
             shape = tuple(ir.RankedTensorType(port).shape)
             layout = from_attribute(old) if old else Layout.replicated(len(shape))
             if role in CUT[self.stage]:
-                layout = cut(layout, shape, self.axis, mesh)
+                layout = self._cut(layout, shape, mesh)
             kept = role in CUT[3] or old is not None
             new.append(to_attribute(layout, mesh.name) if kept else None)
         set_port_shardings(function, which, new)
         return sum(role in CUT[self.stage] for role in roles)
+
+    def _cut(self, layout: Layout, shape: tuple[int, ...], mesh: Mesh) -> Layout:
+        made = cut(layout, shape, self.axis, mesh)
+        return cut_again(layout, shape, self.axis, mesh) if self.contain else made
 
     def _contain(self, function: ir.Operation, mesh: Mesh) -> None:
         """Keep the cut of parameters and gradients out of what is computed."""
@@ -110,7 +120,7 @@ class Zero(Pass):
         for argument, role, sharding in zip(
             list(entry.arguments), roles, given, strict=True
         ):
-            if role == "param" and sharding is not None:
+            if role in CUT[self.stage] and role == "param" and sharding is not None:
                 whole = from_attribute(sharding).without([self.axis])
                 _constrain_uses(argument, to_attribute(whole, mesh.name))
         end = returned(entry)
@@ -120,6 +130,79 @@ class Zero(Pass):
                 direction = {"direction": ir.StringAttr.get("none")}
                 barrier = _annotated("barrier_prop", end, end.operands[i], direction)
                 end.operands[i] = barrier
+
+
+@dataclass(frozen=True)
+class ShareUpdates(Pass):
+    """Give members whose code rounds differently a share of each update.
+
+    Where the devices along an axis of the mesh have unlike targets, members that all
+    update the same parameters drift apart. Along each such axis this cuts gradients
+    and the optimizer's state as pcp-zero{stage=2 contain=true}, what is cut already
+    left as it is: a member updates its part, and a gather gives all of them the same
+    bits. A reduce_scatter and an all_gather take the bytes of the all_reduce that they
+    stand for. Does nothing to members that are alike, along the pipeline's axis
+    "pp", and in a program that updates nothing.
+
+    Before, in a module with `pcp.mesh @m` of dp=2 over devices of unlike targets:
+
+        func.func @apply(%w: tensor<8xf32> {pcp.role = "param"},
+            %g: tensor<8xf32> {pcp.role = "grad"})
+
+    After:
+
+        func.func @apply(%w: tensor<8xf32> {pcp.role = "param", pcp.sharding =
+            #pcp.sharding<@m, [[]], [], []>}, %g: tensor<8xf32> {pcp.role = "grad",
+            pcp.sharding = #pcp.sharding<@m, [["dp"]], [], []>})
+    """
+
+    name = "pcp-share-updates"
+
+    def run(self, module: ir.Module) -> None:
+        """Annotate the borders of all functions."""
+        for axis in unshared(module):
+            Zero(stage=2, axis=axis, contain=True).run(module)
+
+
+def unshared(module: ir.Module) -> list[str]:
+    """The axes along which unlike members would make the same updates."""
+    with module.context:
+        mesh = only_mesh(module)
+        sides = [
+            [_ports(function, which) for which in ("arg_attrs", "res_attrs")]
+            for function in functions(module)
+        ]
+    if not any(all("param" in _roles_of(side) for side in pair) for pair in sides):
+        return []  # no function gives other parameters than it was given
+    kept = [port for pair in sides for side in pair for port in side]
+    wanted = [(shape, at) for role, shape, at in kept if role in CUT[2]]
+    return [
+        axis
+        for axis in mesh.axes
+        if axis in mesh.unlike - {PIPELINE}
+        and any(cut_again(at, shape, axis, mesh) != at for shape, at in wanted)
+    ]
+
+
+#: Role, shape, and how it lies.
+Port = tuple[str, tuple[int, ...], Layout]
+
+
+def _ports(function: ir.Operation, which: str) -> list[Port]:
+    type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    types = list(type_.inputs if which == "arg_attrs" else type_.results)
+    shapes = [tuple(ir.RankedTensorType(port).shape) for port in types]
+    given = port_shardings(function, which, len(types))
+    layouts = [
+        Layout.replicated(len(shape)) if said is None else from_attribute(said)
+        for shape, said in zip(shapes, given, strict=True)
+    ]
+    roles = _roles(function, which, len(types))
+    return list(zip(roles, shapes, layouts, strict=True))
+
+
+def _roles_of(side: Sequence[Port]) -> set[str]:
+    return {role for role, _, _ in side}
 
 
 def _constrain_uses(value: ir.Value, sharding: ir.Attribute) -> None:
@@ -157,6 +240,27 @@ def cut(layout: Layout, shape: Sequence[int], axis: str, mesh: Mesh) -> Layout:
     dims = list(layout.dims)
     dims[fits[0]] = (axis,)
     return Layout(tuple(dims))
+
+
+def cut_again(layout: Layout, shape: Sequence[int], axis: str, mesh: Mesh) -> Layout:
+    """As `cut`, or on a dimension that other axes cut; each member has some of it."""
+    if axis in layout.axes:
+        return layout
+    made = [
+        Layout((*layout.dims[:d], (*axes, axis), *layout.dims[d + 1 :]))
+        for d, axes in enumerate(layout.dims)
+        if mesh.fills(shape[d], (*axes, axis))
+    ]
+    made.sort(key=lambda new: _preference(new, layout, shape, mesh))
+    return made[0] if made else layout
+
+
+def _preference(
+    new: Layout, old: Layout, shape: Sequence[int], mesh: Mesh
+) -> tuple[bool, bool]:
+    """Free dimensions first, of these the ones that fall into equal parts."""
+    d = next(d for d, axes in enumerate(new.dims) if axes != old.dims[d])
+    return bool(old.dims[d]), not mesh.is_even(shape[d], new.dims[d])
 
 
 def _roles(function: ir.Operation, which: str, count: int) -> list[str]:

@@ -10,7 +10,7 @@ Along several axes, major to minor, each part is cut again.
 Plain values: what compiles a program and what runs it agree on parts here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -19,17 +19,35 @@ from math import prod
 
 @dataclass(frozen=True)
 class Mesh:
-    """Axes with their sizes, the last one fastest, and a device for each member."""
+    """Axes with their sizes, the last one fastest, and a device for each member.
+
+    `unlike` are the axes along which members run code compiled for other targets:
+    what two of them compute alike may differ in the last place.
+    """
 
     name: str
     axes: dict[str, int]
     devices: tuple[str, ...] = ()
     weights: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    unlike: frozenset[str] = frozenset()
 
     @property
     def size(self) -> int:
         """How many members there are."""
         return prod(self.axes.values())
+
+    def differing(self, codes: Mapping[str, str]) -> frozenset[str]:
+        """The axes along which `codes`, by device, change; unnamed ones are alike."""
+        code = {
+            tuple(place.items()): codes.get(device, "")
+            for place, device in zip(self.members, self.devices, strict=True)
+        }
+        return frozenset(
+            axis
+            for axis in self.axes
+            for place, own in code.items()
+            if own != code[tuple((dict(place) | {axis: 0}).items())]
+        )
 
     @cached_property
     def members(self) -> list[dict[str, int]]:

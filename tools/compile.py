@@ -59,7 +59,7 @@ def _parser() -> Parser:
         action="append",
         default=[],
         help="cpu, cpu:host, cpu:<llvm cpu>, sm_90a, gfx942, vulkan, metal, ...; "
-        "say it again for more",
+        "say it again for more; over a mesh one for all members, or one for each",
     )
     add("-o", dest="output", metavar="OUT", help="default: MODEL.TARGET.pcp here")
     add("--mode", choices=MODES, help="default: train if there is a scalar loss")
@@ -97,7 +97,7 @@ def _options(flags: argparse.Namespace) -> Options:
     if not targets and not flags.cluster:
         raise UsageError("say what to compile for: --target cpu, or --cluster FILE")
     return Options(
-        targets=tuple(dict.fromkeys(targets)) or ("cpu",),
+        targets=tuple(targets) or ("cpu",),
         mode=flags.mode,
         optimizer=flags.optimizer,
         algorithm=flags.algorithm,

@@ -17,10 +17,11 @@ SUFFIXES = {"bundle": "pcp", "vmfb": "vmfb", "mlir": "mlir"}
 
 def compile_file(flags: Namespace, options: CompileOptions) -> str:
     """Compile `flags.model` and write what `flags.emit` names; returns what to say."""
-    targets = [find(name) for name in options.targets]  # before the slow part
+    # Before the slow part:
+    targets = [find(name) for name in dict.fromkeys(options.targets)]
     if flags.emit != "bundle" and len(targets) > 1:
         raise UsageError(f"--emit {flags.emit} writes one target, not {len(targets)}")
-    named = options.targets if flags.target else ()
+    named = [target.name for target in targets] if flags.target else ()
     output = Path(flags.output or output_name(flags.model, named, flags.emit))
     module = read(flags.model)
     if flags.emit == "mlir":

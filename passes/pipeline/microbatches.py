@@ -30,6 +30,7 @@ from pcp.passes.sharding.layout import (
     to_attribute,
 )
 from pcp.passes.sharding.mesh import read_meshes
+from pcp.passes.sharding.owners import give_owners
 from pcp.passes.sharding.plan import Plan
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
 from pcp.passes.sharding.resharding import Step, steps
@@ -137,6 +138,7 @@ def separate(function: ir.Operation, count: int, mesh: Mesh) -> Separated:
     resharder = _OneByOne(joint)
     resharder.function(copy)
     resharder.split_sums(block_of(copy, 0))
+    give_owners(copy, replace(joint, unlike=mesh.unlike))
     plan = Plan.read(copy, joint)
     flow = Flow.read(copy, summed(copy, plan, joint))
     check_tail(flow, plan)

@@ -8,6 +8,7 @@ is made of a scalar (the factor of a clipped norm, spread over a gradient), but 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pcp.dialect.bindings import ir
 from pcp.passes.functions import (
@@ -21,6 +22,7 @@ from pcp.passes.pipeline.flow import FIXED, TAIL, Flow
 from pcp.passes.pipeline.stages import Homes, Stages
 from pcp.passes.pipeline.work import size_bytes
 from pcp.passes.rewriting import is_pure
+from pcp.passes.sharding.rounding import rounds
 
 Value = ir.Value
 
@@ -28,10 +30,13 @@ Value = ir.Value
 DEPTH = 8
 
 
-def assign_once(flow: Flow, count: int, homes: Homes) -> Stages:
+def assign_once(
+    flow: Flow, count: int, homes: Homes, *, unlike: bool = False
+) -> Stages:
     """Stages for what has to run on one of them; all other ops are made again.
 
-    `homes` are the stages of the parameters by name; `flow.kinds` is rewritten.
+    `homes` are the stages of the parameters by name; `flow.kinds` is rewritten. Where
+    stages are `unlike`, which round differently, what several are given is made once.
     """
     stages = Stages(flow, count)
     everywhere = list(range(count))
@@ -41,7 +46,7 @@ def assign_once(flow: Flow, count: int, homes: Homes) -> Stages:
         stages.homes[argument] = _home(said, homes, everywhere)
     for k, said in enumerate(result_attributes(flow.function)):
         stages.delivered[k] = _home(said, homes, everywhere)
-    once = _Once(stages, frozenset(everywhere))
+    once = _Once(stages, frozenset(everywhere), unlike)
     once.spread()
     once.deliver()
     return stages
@@ -64,12 +69,17 @@ def _home(
 BELONGS = ("param", "grad", "state", "anchor")
 
 
+#: What the devices of each stage that reads it exchange among themselves.
+AGAIN = ("pcp.reshard", "pcp.broadcast")
+
+
 @dataclass
 class _Once:
     """The stages on which each value can be had without sending it."""
 
     stages: Stages
     everywhere: frozenset[int]
+    unlike: bool = False
     at: dict[Value, frozenset[int]] = field(default_factory=dict)
 
     @property
@@ -83,7 +93,7 @@ class _Once:
         for number, op in enumerate(self.flow.ops):
             self.flow.kinds[number] = FIXED
             near = self._near(number) or frozenset([self._gather(number)])
-            if op.name != "pcp.reshard" and not is_pure(op):
+            if op.name not in AGAIN and not is_pure(op):
                 near = frozenset([min(near)])
                 self._pin(number, min(near))
             self.at.update((result, near) for result in op.results)
@@ -144,5 +154,20 @@ class _Once:
     def deliver(self) -> None:
         """Results that are wanted on stages that cannot make them are sent."""
         for k, value in enumerate(self.flow.results):
-            for stage in self.stages.delivered[k]:
+            stages = self.stages.delivered[k]
+            number = self.flow.makers.get(value)
+            if self.unlike and len(stages) > 1 and number in self._rounded:
+                near = self.at[value] & frozenset(stages) or self.at[value]
+                self._pin(number, min(near))
+            for stage in stages:
                 self._bring(value, stage)
+
+    @cached_property
+    def _rounded(self) -> set[int]:
+        """The ops that something rounds in, or in front of."""
+        found: set[int] = set()
+        for number, op in enumerate(self.flow.ops):
+            makers = {self.flow.makers.get(v) for v in self.flow.reads[number]}
+            if rounds(op) or makers & found:
+                found.add(number)
+        return found

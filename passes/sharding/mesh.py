@@ -1,17 +1,21 @@
 """Meshes as a module describes them."""
 
+from dataclasses import replace
 from math import prod
 
 from pcp.dialect.attributes import ELASTIC, Split, axis_sizes
-from pcp.dialect.base import as_integers, symbols
+from pcp.dialect.base import as_integers, symbols, text
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import PassError, nearest
 from pcp.mesh import Mesh
 from pcp.passes.functions import symbol_name
-from pcp.passes.rewriting import refuse
+from pcp.passes.rewriting import attributes, refuse
 
-__all__ = ["Mesh", "only_mesh", "read_mesh", "read_meshes", "weights"]
+__all__ = ["DEVICE", "Mesh", "codes", "only_mesh", "read_mesh", "read_meshes", "weights"]
+
+#: On a device's module: what its `pcp.device` said.
+DEVICE = "pcp.device"
 
 
 def read_mesh(op: ir.Operation) -> Mesh:
@@ -29,7 +33,43 @@ def read_mesh(op: ir.Operation) -> Mesh:
     name = symbol_name(op)
     devices = symbols(op, "devices")
     named = [f"{name}_{i}" for i in range(prod(axes.values()))]
-    return Mesh(name, axes, tuple(devices or named), weights(op))
+    mesh = Mesh(name, axes, tuple(devices or named), weights(op))
+    return replace(mesh, unlike=mesh.differing(codes(op.parent.operation)))
+
+
+#: Drivers that compile what they are given where they load it, for what is there.
+COMPILES_AT_LOAD = ("vulkan", "metal")
+
+
+def codes(module: ir.Operation) -> dict[str, str]:
+    """What each described device runs: its target, and where that is compiled.
+
+    A device is described by its `pcp.device`, or by what its module keeps of that.
+    """
+    ops = [view.operation for view in module.regions[0].blocks[0].operations]
+    targets = {symbol_name(op): op for op in ops if op.name == "pcp.target"}
+    return {
+        symbol_name(op): _code(facts, targets)
+        for op in ops
+        if "target" in (facts := _facts(op))
+    }
+
+
+def _facts(op: ir.Operation) -> dict[str, ir.Attribute]:
+    """What is said of a device; nothing for an op that describes none."""
+    if op.name == "builtin.module" and DEVICE in op.attributes:
+        return {fact.name: fact.attr for fact in ir.DictAttr(op.attributes[DEVICE])}
+    return attributes(op) if op.name == "pcp.device" else {}
+
+
+def _code(facts: dict[str, ir.Attribute], targets: dict[str, ir.Operation]) -> str:
+    name = ir.FlatSymbolRefAttr(facts["target"]).value
+    if name not in targets:
+        return name
+    words = [text(targets[name], key) for key in ("arch", "driver")]
+    if words[1] in COMPILES_AT_LOAD and "host" in facts:
+        words.append(ir.StringAttr(facts["host"]).value)
+    return " ".join(words)
 
 
 def weights(op: ir.Operation) -> dict[str, tuple[int, ...]]:

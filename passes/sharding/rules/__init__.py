@@ -47,6 +47,7 @@ RULES: dict[str, Callable[[ir.Operation], Rule | None]] = {
     "arith.constant": elementwise.source,
     "chlo.top_k": linear_algebra.top_k,
     "pcp.barrier_prop": elementwise.elementwise,
+    "pcp.broadcast": elementwise.elementwise,
     "pcp.constraint": elementwise.elementwise,
     "pcp.reshard": elementwise.elementwise,
     "pcp.stop_gradient": elementwise.elementwise,

@@ -1,0 +1,184 @@
+"""Whether what a step keeps is the same bits on members that round differently.
+
+After `pcp-partition` a module holds one module for each device. Where devices of a mesh
+have unlike targets, what several members compute alike may differ in the last place:
+harmless in what is summed up at once, and a drift without end in parameters and
+optimizer state, which the next step takes from where this one left them.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+
+from pcp.dialect.base import strings
+from pcp.dialect.bindings import ir
+from pcp.passes.functions import (
+    NAME,
+    ROLE,
+    entry,
+    result_attributes,
+    string,
+    symbol_name,
+)
+from pcp.passes.member_order import SHARED
+from pcp.passes.rewriting import HOLD, device_modules, functions
+from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned, walk
+from pcp.passes.sharding.layout import from_attribute
+from pcp.passes.sharding.mesh import Mesh, read_meshes
+from pcp.passes.sharding.owners import AGREE
+from pcp.passes.sharding.ports import port_shardings
+from pcp.passes.sharding.rounding import rounds
+from pcp.passes.variation import Axes, Message, Variation, follow_all
+
+Fail = Callable[[ir.Operation, str], None]
+
+#: The roles of what a step keeps for the next one.
+KEPT = ("param", "state")
+
+
+def check_owners(module: ir.Module, fail: Fail) -> None:
+    """Call `fail` at the first result, or branch, that unlike members each decide."""
+    for mesh in read_meshes(module).values():
+        homes = device_modules(module)
+        own = {d: homes[d] for d in mesh.devices if d in homes}
+        if not mesh.unlike or not own:
+            continue
+        named = {d: {symbol_name(f): f for f in functions(h)} for d, h in own.items()}
+        for name in dict.fromkeys(n for made in named.values() for n in made):
+            alike = {d: made[name] for d, made in named.items() if name in made}
+            _check(alike, mesh, fail)
+
+
+def _check(alike: Mapping[str, ir.Operation], mesh: Mesh, fail: Fail) -> None:
+    """Check one function of all devices."""
+    mail: dict[Message, Axes] = {}
+    found = {
+        device: Difference(device, mesh, mail).begin(function, {})
+        for device, function in alike.items()
+    }
+    follow_all(found, alike, mesh.unlike)
+    for device, function in alike.items():
+        _check_kept(function, alike, found[device], fail)
+        for op in walk(entry(function)):
+            if op.name in CONTROL_FLOW:
+                _check_branch(op, found[device], fail)
+
+
+def _check_kept(
+    function: ir.Operation,
+    alike: Mapping[str, ir.Operation],
+    found: "Difference",
+    fail: Fail,
+) -> None:
+    values = list(returned(entry(function)).operands)
+    given = port_shardings(function, "res_attrs", len(values))
+    said = result_attributes(function)
+    for value, sharding, facts in zip(values, given, said, strict=True):
+        role, name = string(facts, ROLE), string(facts, NAME)
+        if role not in KEPT:
+            continue
+        layout = from_attribute(sharding) if sharding is not None else None
+        cut = set(layout.axes) if layout else set()
+        alone = found.alone([d for d in alike if _gives(alike[d], role, name)])
+        if apart := sorted(found.axes([value]) - cut - alone):
+            at = value.owner if not isinstance(value.owner, ir.Block) else function
+            fail(
+                at.operation,
+                f'makes {role} "{name}", which every member along "{apart[0]}" '
+                f"computes: @{found.device} and others of unlike targets round "
+                "differently, and drift apart. Give it one owner: run pcp-share-updates"
+                " before pcp-propagate-sharding, pcp-one-owner before pcp-partition",
+            )
+
+
+def _gives(function: ir.Operation, role: str | None, name: str | None) -> bool:
+    return any(
+        (string(facts, ROLE), string(facts, NAME)) == (role, name)
+        for facts in result_attributes(function)
+    )
+
+
+def _check_branch(op: ir.Operation, found: "Difference", fail: Fail) -> None:
+    """Members that meet in a branch or a loop decide alike to go there."""
+    decided = op.operands[0]
+    if op.name == "stablehlo.while":
+        decided = returned(block_of(op, 0)).operands[0]
+    met = {axis for axis in _met(op) if axis in found.axes([decided])}
+    if met:
+        fail(
+            op,
+            f'meets members along "{min(met)}" in a collective inside, and each decides'
+            " by its own rounding whether to go there; give the decision one owner: "
+            'write "pcp.broadcast", or run pcp-one-owner before pcp-partition',
+        )
+
+
+def _met(op: ir.Operation) -> set[str]:
+    """The axes of the collectives in an op's regions."""
+    axes: set[str] = set()
+
+    def visit(inner: ir.Operation) -> ir.WalkResult:
+        if inner.name in SHARED:
+            axes.update(strings(inner, "axes"))
+        return ir.WalkResult.ADVANCE
+
+    op.walk(visit)
+    return axes
+
+
+@dataclass
+class Difference(Variation):
+    """The axes along which a value's copies may hold other bits, as `known`.
+
+    Where `Variation` says only what is sure, this leaves out only what is sure. What a
+    function is given is the same for all.
+    """
+
+    def begin(
+        self, function: ir.Operation, holders: Mapping[str, list[str]]
+    ) -> "Difference":
+        """Read which values are sent."""
+        super().begin(function, holders)
+        self.known = dict.fromkeys(entry(function).arguments, frozenset())
+        return self
+
+    def _results(self, op: ir.Operation) -> Generator[Message, None, list[Axes]]:
+        if op.name == "stablehlo.while":
+            return (yield from self._loop(op))
+        if op.name in CONTROL_FLOW:
+            branches = []
+            for region in op.regions:
+                branches.append((yield from self.follow(region.blocks[0])))
+            return [frozenset().union(*each) for each in zip(*branches, strict=True)]
+        if op.name == HOLD:
+            return [self.axes([value]) for value in op.operands]
+        own = self.axes(op.operands)
+        if op.name == "pcp.start":
+            self.known.update((a, own) for a in block_of(op, 0).arguments)
+            own = frozenset().union(*(yield from self.follow(block_of(op, 0))))
+        elif op.name == "pcp.recv":
+            own = self.mail[self._message(op)]
+        elif op.name in AGREE:
+            own -= set(strings(op, "axes"))
+        elif rounds(op) or op.name == "func.call":
+            own |= self.mesh.unlike
+        return [own] * len(op.results)
+
+    def _loop(self, op: ir.Operation) -> Generator[Message, None, list[Axes]]:
+        """The smallest sets that the first and every later round agree on."""
+        carried = [self.axes([value]) for value in op.operands]
+        while True:
+            for region in op.regions:
+                arguments = region.blocks[0].arguments
+                self.known.update(zip(arguments, carried, strict=True))
+            yield from self.follow(block_of(op, 0))
+            after = yield from self.follow(block_of(op, 1))
+            joined = [a | b for a, b in zip(carried, after, strict=True)]
+            if joined == carried:
+                return carried
+            carried = joined
+
+    def _post(self, op: ir.Operation) -> None:
+        """What is sent in a loop or a branch may be another thing each time."""
+        message, axes = self._message(op), self.axes(op.operands)
+        again = op.parent.operation.name != "func.func" or message in self.mail
+        self.mail[message] = self.mesh.unlike if again else axes
