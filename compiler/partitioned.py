@@ -18,7 +18,7 @@ from pcp.compiler import cluster as cluster_file
 from pcp.compiler import pipelines, sharding_file, signature
 from pcp.compiler.asked import check_planned, check_unstaged
 from pcp.compiler.emission import copy, emit_all
-from pcp.compiler.mesh_targets import describe_unlike, targets_of
+from pcp.compiler.mesh_targets import describe_unlike
 from pcp.compiler.options import DEFAULT_SCHEDULE, CompileOptions
 from pcp.compiler.placing import PIPELINE, place, tell_idle
 from pcp.compiler.sources import with_source

@@ -6,6 +6,7 @@ know, no dtype without a size, no function that donates what it is not given.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -221,7 +222,10 @@ class Manifest(_Model):
         for name, mesh in self.mesh.items():
             if set(mesh.devices) == set(self.programs):
                 axes, weights = dict(mesh.axes), dict(mesh.weights)
-                return pcp_mesh.Mesh(name, axes, mesh.devices, weights)
+                made = pcp_mesh.Mesh(name, axes, mesh.devices, weights)
+                codes = {d: self.modules[p.module] for d, p in self.programs.items()}
+                targets = {device: code.target for device, code in codes.items()}
+                return replace(made, unlike=made.differing(targets))
         raise BundleError("the bundle holds no program that is spread over a mesh")
 
     def of_device(self, name: str) -> "Manifest":

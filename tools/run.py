@@ -36,12 +36,12 @@ import numpy as np
 
 from pcp.bundle import Bundle, Function, Manifest, TensorSpec
 from pcp.errors import RuntimeFault, UsageError, counted, nearest
-from pcp.layout import join
 from pcp.mesh import Mesh
 from pcp.runtime.dtypes import bits_dtype, numpy_dtype
 from pcp.tools import processes
 from pcp.tools.command import Parser, run
-from pcp.training import nonfinite, steps
+from pcp.training import agreement, nonfinite, steps
+from pcp.training.agreement import joined_results
 
 EXAMPLE = "pcp run model.pcp --function grad --inputs batch.npz --out grads.npz"
 ADDRESS = "pcp run: meeting at "
@@ -68,6 +68,9 @@ def _parser() -> Parser:
     add("--out", metavar="FILE.npz", required=True, help="the results by name")
     add("--steps", type=int, metavar="K", help="train for K steps")
     add("--seed", type=int, default=0, help="of the first values; default 0")
+    help_ = "compare what members hold alike every K steps, 0 never; default "
+    help_ += f"{agreement.USUAL} where they run code for unlike targets, else 0"
+    add("--parity", type=int, metavar="K", help=help_)
     add("--device", default="local-sync", help="an IREE device; default local-sync")
     add("--rank", type=int, metavar="R", help="run this member only")
     add("--connect", metavar="HOST:PORT", help="where rank 0 listens")
@@ -95,6 +98,8 @@ def _main(argv: Sequence[str]) -> int:
 def _check_steps(bundle: Bundle, flags: Namespace) -> None:
     if flags.steps < 1:
         raise UsageError(f"--steps {flags.steps}: at least one")
+    if flags.parity is not None and flags.parity < 0:
+        raise UsageError(f"--parity {flags.parity}: at least 0, which is never")
     if flags.function:
         raise UsageError("--steps runs @grad and @apply; leave --function out")
     steps.check(bundle.manifest)
@@ -216,7 +221,10 @@ def _outputs(manifest: Manifest, name: str, flags: Namespace) -> list[TensorSpec
 
 
 def _train(
-    training: steps.Steps, manifest: Manifest, flags: Namespace
+    training: steps.Steps,
+    manifest: Manifest,
+    flags: Namespace,
+    agree: agreement.Agreement | None = None,
 ) -> list[np.ndarray]:
     """The losses of the steps, then parameters and state."""
     data = [t for t in manifest.function("grad").inputs if t.role == "data"]
@@ -233,6 +241,8 @@ def _train(
             losses.append(training.step(batch))
             if not flags.rank:  # all members have the same loss
                 _say_loss(number, flags.steps, losses[-1])
+            if agree:
+                agree.check(training, number, last=number == flags.steps)
         return [np.stack(losses), *training.values()]
     finally:
         training.close()
@@ -296,7 +306,9 @@ def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
                 with world.trace(*traced) if flags.trace else nullcontext():
                     if flags.steps is not None:
                         training = steps.Steps(program, manifest, mesh, place)
-                        results = _train(training, manifest, flags)
+                        often = agreement.every(flags.parity, mesh)
+                        agree = agreement.Agreement(world, manifest, own, mesh, often)
+                        results = _train(training, manifest, flags, agree)
                     else:
                         results = _as_list(program[name](*parts))
             # What a member sent may still wait to be received when it is done.
@@ -337,8 +349,9 @@ def _everyone(bundle: Bundle, name: str, flags: Namespace) -> int:
         _processes(flags, name, outs)
         parts = [_read(out) for out in outs]
     specs = _outputs(bundle.manifest, name, flags)
-    joined = joined_results(mesh, specs, parts)
-    _save(flags.out, _names(specs), joined)
+    keys = _names(specs)
+    joined = joined_results(mesh, dict(zip(keys, specs, strict=True)), parts)
+    _save(flags.out, keys, joined)
     _report(flags, joined, f" ({counted(mesh.size, 'process')})")
     return 0
 
@@ -349,23 +362,6 @@ def _check_inputs(manifest: Manifest, name: str, flags: Namespace) -> None:
         _load(flags.inputs, manifest.function(name))
     elif not flags.inputs.startswith("random:"):
         _batches(manifest, _read(flags.inputs), flags.steps)
-
-
-def joined_results(
-    mesh: Mesh, specs: Sequence[TensorSpec], parts: Sequence[dict[str, np.ndarray]]
-) -> list[np.ndarray]:
-    """The whole results; an error where two devices disagree about a part.
-
-    A result may lie on some devices only: those that have it hold all of it.
-    """
-    whole = []
-    for key, spec in zip(_names(specs), specs, strict=True):
-        held = [member.get(key) for member in parts]
-        try:
-            whole.append(join(held, spec.shape, spec.layout, mesh))
-        except ValueError as error:
-            raise RuntimeFault(f"result {key}: {error}") from error
-    return whole
 
 
 def _processes(flags: Namespace, name: str, outs: Sequence[Path]) -> None:
@@ -386,6 +382,7 @@ def _command(flags: Namespace, name: str, out: Path) -> list[str]:
         command += ["--function", name]
     else:
         command += ["--steps", str(flags.steps), "--seed", str(flags.seed)]
+        command += [] if flags.parity is None else ["--parity", str(flags.parity)]
     command += ["--inputs", flags.inputs, "--out", str(out), "--device", flags.device]
     command += ["--timeout", str(flags.timeout)]
     command += ["--trace", flags.trace] if flags.trace else []

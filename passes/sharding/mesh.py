@@ -12,7 +12,15 @@ from pcp.mesh import Mesh
 from pcp.passes.functions import symbol_name
 from pcp.passes.rewriting import attributes, refuse
 
-__all__ = ["DEVICE", "Mesh", "codes", "only_mesh", "read_mesh", "read_meshes", "weights"]
+__all__ = [
+    "DEVICE",
+    "Mesh",
+    "codes",
+    "only_mesh",
+    "read_mesh",
+    "read_meshes",
+    "weights",
+]
 
 #: On a device's module: what its `pcp.device` said.
 DEVICE = "pcp.device"
