@@ -47,6 +47,7 @@ PASSES: dict[str, str] = {
     "pcp-grad": "pcp.autodiff.passes:Grad",
     "pcp-jvp": "pcp.autodiff.passes:Jvp",
     "pcp-remat": "pcp.autodiff.remat:Remat",
+    "pcp-verify-owners": "pcp.passes.verify_owners:VerifyOwners",
     "pcp-verify-plan": "pcp.passes.verify_plan:VerifyPlan",
     "pcp-vjp": "pcp.autodiff.passes:Vjp",
     "pcp-zero": "pcp.passes.zero:Zero",

@@ -74,6 +74,7 @@ SPLIT = (
     "pcp-one-owner",
     "pcp-partition",
     "pcp-device-precision",
+    "pcp-verify-owners",
     "pcp-verify-plan",
 )
 STAGES = (
@@ -81,6 +82,7 @@ STAGES = (
     "pcp-schedule{kind=$schedule}",
     "pcp-lower-schedule",
     "pcp-device-precision",
+    "pcp-verify-owners",
     "pcp-verify-plan",
 )
 DEVICE: dict[str, tuple[str, ...]] = {

@@ -1,12 +1,14 @@
 """pcp-compress-collectives: floats travel in a narrower type."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
 from pcp.dialect.bindings import ir
 from pcp.errors import PassError, nearest
 from pcp.passes.base import Pass
-from pcp.passes.rewriting import operations
+from pcp.passes.functions import KEPT, ROLE, result_attributes, string
+from pcp.passes.rewriting import all_functions, defining, operations
 
 NARROWED = ("pcp.all_reduce", "pcp.reduce_scatter", "pcp.all_gather")
 WIRES = {"bf16": ir.BF16Type.get, "f16": ir.F16Type.get}
@@ -21,7 +23,8 @@ class CompressCollectives(Pass):
     reductions add up in f32, and their result is rounded once more. All members get
     the same bits. A sum of n contributions x is then off by at most
     `eps * (sum |x| + |sum x|)`, where eps is 2**-8 for bf16 and 2**-11 for f16, while
-    values stay in the type's range: f16 overflows above 65504.
+    values stay in the type's range: f16 overflows above 65504. What a step keeps is
+    gathered as it is: rounded parameters would lose each update that is smaller.
 
     Before:
 
@@ -47,8 +50,11 @@ class CompressCollectives(Pass):
             )
         with module.context:
             wire = WIRES[self.wire]()
+            kept = {op for function in all_functions(module) for op in _kept(function)}
             for op in operations(module):
-                if op.name in NARROWED and self._pays(op, wire.width):
+                if op.name not in NARROWED or op in kept:
+                    continue
+                if self._pays(op, wire.width):
                     op.attributes["wire"] = ir.TypeAttr.get(wire)
 
     def _pays(self, op: ir.Operation, width: int) -> bool:
@@ -63,6 +69,17 @@ class CompressCollectives(Pass):
             return False
         wide = element.width
         return wide > width and prod(type_.shape) * wide // 8 >= self.min_bytes
+
+
+def _kept(function: ir.Operation) -> Iterator[ir.Operation]:
+    """The gathers that give what the function says are new parameters, or state."""
+    returned = list(function.regions[0].blocks[0].operations)[-1].operands
+    for value, said in zip(returned, result_attributes(function), strict=True):
+        if string(said, ROLE) not in KEPT:
+            continue
+        while (op := defining(value)) is not None and _grows(op):
+            yield op
+            value = op.operands[0]
 
 
 def _grows(op: ir.Operation) -> bool:

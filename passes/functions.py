@@ -13,6 +13,9 @@ from pcp.errors import PassError
 
 ROLE, NAME, INIT = "pcp.role", "pcp.name", "pcp.init"
 
+#: The roles of what a training step keeps for the next one.
+KEPT = ("param", "state")
+
 
 @dataclass(frozen=True)
 class Port:

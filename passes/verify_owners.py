@@ -1,17 +1,13 @@
-"""Whether what a step keeps is the same bits on members that round differently.
+"""pcp-verify-owners: no two unlike members each compute what a step keeps."""
 
-After `pcp-partition` a module holds one module for each device. Where devices of a mesh
-have unlike targets, what several members compute alike may differ in the last place:
-harmless in what is summed up at once, and a drift without end in parameters and
-optimizer state, which the next step takes from where this one left them.
-"""
-
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 
 from pcp.dialect.base import strings
 from pcp.dialect.bindings import ir
+from pcp.passes.base import Pass
 from pcp.passes.functions import (
+    KEPT,
     NAME,
     ROLE,
     entry,
@@ -20,7 +16,7 @@ from pcp.passes.functions import (
     symbol_name,
 )
 from pcp.passes.member_order import SHARED
-from pcp.passes.rewriting import HOLD, device_modules, functions
+from pcp.passes.rewriting import HOLD, device_modules, functions, refuse
 from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned, walk
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.mesh import Mesh, read_meshes
@@ -29,14 +25,40 @@ from pcp.passes.sharding.ports import port_shardings
 from pcp.passes.sharding.rounding import rounds
 from pcp.passes.variation import Axes, Message, Variation, follow_all
 
-Fail = Callable[[ir.Operation, str], None]
 
-#: The roles of what a step keeps for the next one.
-KEPT = ("param", "state")
+@dataclass(frozen=True)
+class VerifyOwners(Pass):
+    """Check that members of unlike targets hold the same bits of what a step keeps.
+
+    Assumes what pcp-partition or pcp-lower-schedule leaves; collectives stand each
+    alone yet. Changes nothing. Follows each device's program from its arguments, which
+    are the same where a layout says so: what rounds may come out otherwise on a member
+    of another target, and a collective gives all members along its axes the same.
+    Refused are
+
+    * a parameter or optimizer state that members along an axis each compute;
+    * a branch or loop in which members meet, and which each enters by its own rounding.
+
+    Refused at the subtraction, with @a and @b of unlike targets along "dp", and left as
+    it is with a `pcp.broadcast` or `pcp.all_gather` behind it:
+
+        module @a attributes {pcp.device = {target = @x}} {
+          func.func @apply(%w: tensor<4xf32>, %g: tensor<4xf32>)
+              -> (tensor<4xf32> {pcp.name = "w", pcp.role = "param"}) {
+            %new = stablehlo.subtract %w, %g : tensor<4xf32>
+            return %new : tensor<4xf32>
+    """
+
+    name = "pcp-verify-owners"
+
+    def run(self, module: ir.Module) -> None:
+        """Raise `PassError` at the first value that has several owners."""
+        with module.context:
+            check_owners(module)
 
 
-def check_owners(module: ir.Module, fail: Fail) -> None:
-    """Call `fail` at the first result, or branch, that unlike members each decide."""
+def check_owners(module: ir.Module) -> None:
+    """Raise `PassError` at the first result, or branch, that members each decide."""
     for mesh in read_meshes(module).values():
         homes = device_modules(module)
         own = {d: homes[d] for d in mesh.devices if d in homes}
@@ -45,10 +67,10 @@ def check_owners(module: ir.Module, fail: Fail) -> None:
         named = {d: {symbol_name(f): f for f in functions(h)} for d, h in own.items()}
         for name in dict.fromkeys(n for made in named.values() for n in made):
             alike = {d: made[name] for d, made in named.items() if name in made}
-            _check(alike, mesh, fail)
+            _check(alike, mesh)
 
 
-def _check(alike: Mapping[str, ir.Operation], mesh: Mesh, fail: Fail) -> None:
+def _check(alike: Mapping[str, ir.Operation], mesh: Mesh) -> None:
     """Check one function of all devices."""
     mail: dict[Message, Axes] = {}
     found = {
@@ -57,17 +79,16 @@ def _check(alike: Mapping[str, ir.Operation], mesh: Mesh, fail: Fail) -> None:
     }
     follow_all(found, alike, mesh.unlike)
     for device, function in alike.items():
-        _check_kept(function, alike, found[device], fail)
+        _check_kept(function, alike, found[device])
         for op in walk(entry(function)):
             if op.name in CONTROL_FLOW:
-                _check_branch(op, found[device], fail)
+                _check_branch(op, found[device])
 
 
 def _check_kept(
     function: ir.Operation,
     alike: Mapping[str, ir.Operation],
     found: "Difference",
-    fail: Fail,
 ) -> None:
     values = list(returned(entry(function)).operands)
     given = port_shardings(function, "res_attrs", len(values))
@@ -81,9 +102,9 @@ def _check_kept(
         alone = found.alone([d for d in alike if _gives(alike[d], role, name)])
         if apart := sorted(found.axes([value]) - cut - alone):
             at = value.owner if not isinstance(value.owner, ir.Block) else function
-            fail(
+            refuse(
                 at.operation,
-                f'makes {role} "{name}", which every member along "{apart[0]}" '
+                f'it makes {role} "{name}", which every member along "{apart[0]}" '
                 f"computes: @{found.device} and others of unlike targets round "
                 "differently, and drift apart. Give it one owner: run pcp-share-updates"
                 " before pcp-propagate-sharding, pcp-one-owner before pcp-partition",
@@ -97,18 +118,18 @@ def _gives(function: ir.Operation, role: str | None, name: str | None) -> bool:
     )
 
 
-def _check_branch(op: ir.Operation, found: "Difference", fail: Fail) -> None:
+def _check_branch(op: ir.Operation, found: "Difference") -> None:
     """Members that meet in a branch or a loop decide alike to go there."""
     decided = op.operands[0]
     if op.name == "stablehlo.while":
         decided = returned(block_of(op, 0)).operands[0]
     met = {axis for axis in _met(op) if axis in found.axes([decided])}
     if met:
-        fail(
+        refuse(
             op,
-            f'meets members along "{min(met)}" in a collective inside, and each decides'
-            " by its own rounding whether to go there; give the decision one owner: "
-            'write "pcp.broadcast", or run pcp-one-owner before pcp-partition',
+            f'it meets members along "{min(met)}" in a collective inside, and each '
+            "decides by its own rounding whether to go there; give the decision one "
+            'owner: write "pcp.broadcast", or run pcp-one-owner before pcp-partition',
         )
 
 

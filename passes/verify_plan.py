@@ -21,7 +21,6 @@ from pcp.passes.base import Pass
 from pcp.passes.group_sizes import GROUPS, SIZED
 from pcp.passes.member_order import check_member_order
 from pcp.passes.memory_fit import check_memory
-from pcp.passes.verify_owners import check_owners
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,7 @@ class VerifyPlan(Pass):
     * a future is not waited for exactly once;
     * two members of a group meet different collectives, or in another order;
     * devices wait for each other in a round, when their programs are replayed;
-    * a device has less memory than the arguments, or results, of one of its functions;
-    * members of unlike targets each compute the same parameter or state, or a branch
-      in which they meet, and no collective gives them the same bits.
+    * a device has less memory than the arguments, or results, of one of its functions.
 
     Before, refused with `'pcp.all_reduce' op names axis "tp", which mesh @m has
     not (axes: dp)`; after `axes = ["dp"]`, the module as it was:
@@ -67,7 +64,6 @@ def verify_plan(module: ir.Module) -> None:
     _check_channels(plan.ops)
     check_memory(module, fail)
     check_member_order(module, plan.mesh_devices(), fail)
-    check_owners(module, fail)
 
 
 def fail(op: ir.Operation, message: str) -> None:

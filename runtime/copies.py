@@ -126,16 +126,16 @@ def _measured(
     """(largest difference, units in the last place) by rank, of the first ones."""
     own = np.zeros((min(SHOWN, len(found)), 2))
     for i, one in enumerate(found[: len(own)]):
-        array, tag = copies[one.number].array, f"{_TAG}/{i}"
+        array = copies[one.number].array
         if array is None:
             continue
         flat = np.ascontiguousarray(array).reshape(-1)
         if comm.rank == one.source:
             for rank in one.ranks:
-                comm.send(flat.view(np.uint8), rank, tag=tag)
+                comm.send(flat.view(np.uint8), rank, tag=i)
         elif comm.rank in one.ranks:
             theirs = np.empty(flat.nbytes, np.uint8)
-            comm.recv(theirs, one.source, tag=tag)
+            comm.recv(theirs, one.source, tag=i)
             own[i] = difference(flat, theirs.view(flat.dtype))
     told = comm.all_gather(own[None], tag=f"{_TAG}/amounts")
     return [told[:, i] for i in range(len(own))]

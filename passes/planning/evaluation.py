@@ -10,6 +10,7 @@ from pcp.layout import Layout
 from pcp.mesh import Mesh
 from pcp.passes.bucket_collectives import BucketCollectives
 from pcp.passes.functions import (
+    KEPT,
     NAME,
     ROLE,
     argument_attributes,
@@ -19,6 +20,7 @@ from pcp.passes.functions import (
     symbol_name,
 )
 from pcp.passes.insert_reshards import InsertReshards
+from pcp.passes.one_owner import OneOwner
 from pcp.passes.overlap_collectives import OverlapCollectives, usual_inflight
 from pcp.passes.partition import Member as Part
 from pcp.passes.pipeline.names import name_results
@@ -36,7 +38,7 @@ from pcp.passes.sharding.mesh import only_mesh
 from pcp.passes.sharding.plan import Plan
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
 from pcp.passes.split_contractions import SplitContractions
-from pcp.passes.zero import Zero
+from pcp.passes.zero import ShareUpdates, Zero
 
 MESH, BATCH = "mesh", "dp"
 
@@ -46,9 +48,6 @@ STEPS = {"train": ("grad", "apply"), "grad": ("grad",), "forward": ()}
 #: Bytes that a compiler takes for temporaries, against those alive at once: it packs
 #: them with gaps, and runs ops in waves. Measured with IREE on GPTs: 1.1 to 1.2.
 PACKING = 1.15
-
-#: Roles of what is there from one step to the next.
-KEPT = ("param", "state")
 
 
 @dataclass(frozen=True)
@@ -106,6 +105,7 @@ def annotate(module: ir.Module, candidate: Candidate, groups: list[Group]) -> No
                 _annotate(function, which, cut, (BATCH,) if candidate.dp > 1 else ())
     if candidate.zero and candidate.dp > 1:
         Zero(stage=candidate.zero).run(module)
+    ShareUpdates().run(module)
 
 
 def _annotate(
@@ -190,6 +190,7 @@ class Judge:
         try:
             PropagateSharding().run(module)
             InsertReshards().run(module)
+            OneOwner().run(module)
         except PassError as error:
             if "cannot be cut into" in str(error):
                 return None

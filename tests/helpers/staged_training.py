@@ -43,10 +43,10 @@ def differences(model: str, steps: int, **options: Any) -> dict[str, float]:
         return pipelines.run_mixed(program.module, name, tensors)
 
     def as_whole(name: str, tensors: Tensors) -> Tensors:
-        return _whole(program, name, tensors)
+        return whole_program(program, name, tensors)
 
     worst = {}
-    ran = [_train(run, seed, data, steps) for run in (on_devices, as_whole)]
+    ran = [train(run, seed, data, steps) for run in (on_devices, as_whole)]
     for name in ran[0]:
         one, other = ran[0][name], ran[1][name]
         assert set(one) == set(other), set(one) ^ set(other)
@@ -54,7 +54,7 @@ def differences(model: str, steps: int, **options: Any) -> dict[str, float]:
     return worst
 
 
-def _train(run: Runner, seed: Tensors, data: Tensors, steps: int) -> dict[str, Tensors]:
+def train(run: Runner, seed: Tensors, data: Tensors, steps: int) -> dict[str, Tensors]:
     kept = run("init", seed)
     left = {"init": kept}
     for _ in range(steps):
@@ -65,7 +65,7 @@ def _train(run: Runner, seed: Tensors, data: Tensors, steps: int) -> dict[str, T
     return left
 
 
-def _whole(program: Any, name: str, tensors: Tensors) -> Tensors:
+def whole_program(program: Any, name: str, tensors: Tensors) -> Tensors:
     """The function of the program before it was spread, in the interpreter."""
     alone = parse(str(program.whole))
     with alone.context:
