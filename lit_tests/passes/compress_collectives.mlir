@@ -30,3 +30,23 @@ func.func @others(%a: tensor<15xf32>, %i: tensor<64xi32>, %h: tensor<64xf16>, %f
   %4 = "pcp.broadcast"(%f) {axes = ["dp"], mesh = @m, root = 0} : (tensor<64xf32>) -> tensor<64xf32>
   return %0, %1, %2, %3, %4 : tensor<15xf32>, tensor<64xi32>, tensor<64xf16>, tensor<64xf32>, tensor<64xf32>
 }
+
+// -----
+
+// What a step keeps is gathered as it is: a parameter rounded to bf16 in each step would
+// not move by less than that. A gradient is only added.
+// CHECK-LABEL: func.func @apply
+// CHECK-NOT: wire = bf16
+// CHECK: return
+// CHECK-LABEL: func.func @grad
+// CHECK: "pcp.all_gather"{{.*}}wire = bf16
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>, #pcp.axis<"tp", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @apply(%w: tensor<8xf32>) -> (tensor<32xf32> {pcp.name = "w", pcp.role = "param"}) {
+  %0 = "pcp.all_gather"(%w) {axes = ["tp"], dim = 0, mesh = @m, sizes = []} : (tensor<8xf32>) -> tensor<16xf32>
+  %1 = "pcp.all_gather"(%0) {axes = ["dp"], dim = 0, mesh = @m, sizes = []} : (tensor<16xf32>) -> tensor<32xf32>
+  return %1 : tensor<32xf32>
+}
+func.func @grad(%g: tensor<16xf32>) -> (tensor<32xf32> {pcp.name = "w", pcp.role = "grad"}) {
+  %0 = "pcp.all_gather"(%g) {axes = ["dp"], dim = 0, mesh = @m, sizes = []} : (tensor<16xf32>) -> tensor<32xf32>
+  return %0 : tensor<32xf32>
+}

@@ -1,12 +1,12 @@
 """One run on two kinds of processor: code for any x86-64, and for exactly this one."""
 
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.bigram_model import write_experiment
 from helpers.processes import Processes
+from helpers.processors import fused
 from helpers.training_runs import start_shepherd
 
 from pcp.bundle import Bundle
@@ -21,12 +21,6 @@ from pcp.training.replay import Replay
 
 TARGETS = ("cpu", "cpu:host", "cpu", "cpu:host")
 ROUNDS = 6
-
-
-def _fused() -> bool:
-    """Whether this processor multiplies and adds in one rounding."""
-    about = Path("/proc/cpuinfo")
-    return about.exists() and " fma " in about.read_text()
 
 
 def _gradient(content: bytes) -> np.ndarray:
@@ -86,7 +80,7 @@ def test_replicas_agree_to_the_bit_on_two_kinds_of_processor(
     assert refused == [], "a member held another state behind a commit"
     assert checkpoints.load(outcome.checkpoint).round == ROUNDS
     check(shepherd.folder.ledger)
-    if _fused():
+    if fused():
         states = [_gradient(asked[target]) for target in ("cpu", "cpu:host")]
         assert not np.array_equal(*states), "two kinds that round alike show nothing"
     _is_made_again(shepherd.folder.ledger)

@@ -1,0 +1,176 @@
+"""`pcp run --steps` over members compiled for unlike processors: one set of weights.
+
+Code for any x86-64 multiplies, rounds and adds; code for this processor does it at once.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import chrome_trace, spmd_models
+from helpers.bundle_runs import ran
+from helpers.processors import fused
+
+from pcp.bundle import Bundle
+from pcp.tools import cli, compile
+
+ADAMW = "adamw{lr=1e-2,clip_norm=1.0}"
+STEPS = 30
+TWO, FOUR = ["cpu:host", "cpu"], ["cpu:host", "cpu", "cpu", "cpu:host"]
+CUTS = {"*.qkv": [[], ["tp"]], "*.up": [[], ["tp"]], "*.b1": [["tp"]]}
+CUTS |= {"*.down": [["tp"]], "*.out": [["tp"]], "token": [["tp"]]}
+
+
+def _compile(
+    model: str,
+    targets: list[str],
+    folder: Path,
+    *more: str,
+    mesh: str = "dp=2",
+    optimizer: str = ADAMW,
+) -> Path:
+    """A training bundle of a model, for one member a target."""
+    folder.mkdir(exist_ok=True)
+    (folder / "m.mlir").write_text(spmd_models.training_text(model))
+    flags = [flag for target in targets for flag in ("--target", target)]
+    flags += ["--mesh", mesh] if mesh else []
+    flags += ["--mode", "train", "--algorithm", "none", "--optimizer", optimizer, *more]
+    bundle = folder / "m.pcp"
+    flags += ["--cache", "off", "-q", "-o", str(bundle)]
+    assert compile.main([str(folder / "m.mlir"), *flags]) == 0
+    return bundle
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """The MLP's batch; parameters are drawn by `@init`, which rounds too."""
+    model = spmd_models.models()["mlp"]
+    path = tmp_path_factory.mktemp("data") / "in.npz"
+    named = dict(zip(model.names, model.arguments, strict=True))
+    np.savez(path, **{name: x for name, x in named.items() if name.startswith("data")})
+    return path
+
+
+@pytest.fixture(scope="module")
+def unlike(tmp_path_factory) -> Path:
+    return _compile("mlp", TWO, tmp_path_factory.mktemp("unlike"))
+
+
+def _sent(bundle: Path, inputs: Path, steps: int) -> int:
+    """Bytes that the busiest member sends in so many steps."""
+    trace = bundle.with_name("trace.json")
+    ran(bundle, inputs, "--steps", str(steps), "--trace", str(trace))
+    found = json.loads(trace.read_text())
+    chrome_trace.check(found)
+    sent: dict[int, int] = {}
+    for event in found["traceEvents"]:
+        count = event.get("args", {}).get("sent", 0)
+        sent[event["pid"]] = sent.get(event["pid"], 0) + count
+    return max(sent.values())
+
+
+def test_unlike_members_train_as_one(unlike: Path, data: Path, tmp_path: Path) -> None:
+    """`pcp run` refuses parameters of which two members hold other bits."""
+    alone = _compile("mlp", ["cpu:host"], tmp_path / "alone", mesh="")
+    flags = ["--steps", str(STEPS), "--seed", "7"]
+    expected = ran(alone, data, *flags)
+    found = ran(unlike, data, *flags, "--parity", "10")
+    assert found["losses"][-1] < 0.9 * found["losses"][0]
+    for name, value in found.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-3, atol=1e-4)
+
+
+def test_they_send_no_more_than_members_that_are_alike(
+    unlike: Path, data: Path, tmp_path: Path
+) -> None:
+    alike = _compile("mlp", ["cpu"], tmp_path / "alike")
+    assert len(Bundle.read(alike).manifest.modules) == 1
+    assert _sent(unlike, data, STEPS) <= 1.1 * _sent(alike, data, STEPS)
+
+
+@pytest.fixture(scope="module")
+def untold(tmp_path_factory) -> Path:
+    """Two bundles of members that are alike, one member of each."""
+    folder = tmp_path_factory.mktemp("untold")
+    one, other = (
+        Bundle.read(_compile("mlp", [target], folder / str(i)))
+        for i, target in enumerate(TWO)
+    )
+    manifest, file = one.manifest, "modules/mesh_1.vmfb"
+    theirs = other.manifest.modules["mesh_0"].model_copy(update={"file": file})
+    programs = {
+        device: program.model_copy(update={"module": device})
+        for device, program in manifest.programs.items()
+    }
+    modules = {"mesh_0": manifest.modules["mesh_0"], "mesh_1": theirs}
+    changes = {"modules": modules, "programs": programs}
+    members = {**one.members, file: other.members["modules/mesh_0.vmfb"]}
+    bundle = Bundle.build(manifest.model_copy(update=changes), members)
+    return bundle.write(folder / "m.pcp")
+
+
+@pytest.mark.skipif(not fused(), reason="this processor rounds as any x86-64 does")
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (
+            ["--parity", "2"],
+            r"after step 2: members hold other bits of what is to be the same: "
+            r"b1 on mesh_1 by up to \S+ \(\d+ units? in the last place\) from mesh_0; "
+            r".*more tensors differ",
+        ),
+        ([], rf"after step {STEPS}: .* on mesh_1 by up to "),  # behind the last one
+        (["--parity", "0"], "result b1: members hold different values"),
+    ],
+)
+def test_members_that_drift_apart_are_named(
+    flags: list[str], says: str, untold: Path, data: Path, tmp_path: Path, capfd
+) -> None:
+    flags = [*flags, "--inputs", str(data), "--out", str(tmp_path / "out.npz")]
+    assert cli.main(["run", str(untold), "--steps", str(STEPS), *flags]) == 1
+    assert re.search(says, capfd.readouterr().err)
+    assert not (tmp_path / "out.npz").exists()
+
+
+def test_parity_counts_steps(unlike: Path, data: Path, tmp_path: Path, capfd) -> None:
+    flags = ["--steps", "2", "--parity", "-1", "--inputs", str(data)]
+    code = cli.main(["run", str(unlike), *flags, "--out", str(tmp_path / "out.npz")])
+    assert code == 2
+    assert "--parity -1: at least 0" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_thousand_steps(unlike: Path, data: Path) -> None:
+    found = ran(unlike, data, "--steps", "1000", "--parity", "1")
+    assert len(found["losses"]) == 1000
+    assert found["losses"][-1] < 0.1 * found["losses"][0]
+
+
+#: How a GPT is spread over two kinds of members: mesh, targets, flags, sharding rules.
+SPREAD = {
+    "tp2": ("tp=2", TWO, [], CUTS),
+    "dp2-tp2": ("dp=2,tp=2", FOUR, [], {**CUTS, "data.*": [["dp"]]}),
+    "pp2": ("pp=2", TWO, ["--tied", "--microbatches", "2"], None),
+    "pp2-dp2": ("pp=2,dp=2", FOUR, ["--tied", "--microbatches", "2"], None),
+    "zero3": ("dp=2", TWO, ["--zero", "3"], None),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", SPREAD)
+def test_a_gpt_over_unlike_members(plan: str, tmp_path: Path) -> None:
+    mesh, targets, flags, rules = SPREAD[plan]
+    if rules is not None:
+        (tmp_path / "rules.json").write_text(json.dumps({"tensors": rules}))
+        flags = [*flags, "--sharding", str(tmp_path / "rules.json")]
+    ids = np.random.default_rng(1).integers(0, 50, (4, 4, 9))
+    np.savez(tmp_path / "in.npz", **{"data.0": ids[..., :-1], "data.1": ids[..., 1:]})
+    told = ["--steps", "20", "--seed", "7"]
+    alone = _compile("gpt", ["cpu:host"], tmp_path / "alone", mesh="")
+    bundle = _compile("gpt", targets, tmp_path / "spread", *flags, mesh=mesh)
+    expected = ran(alone, tmp_path / "in.npz", *told)
+    found = ran(bundle, tmp_path / "in.npz", *told, "--parity", "1")
+    np.testing.assert_allclose(found["losses"], expected["losses"], rtol=1e-3)
+    assert set(found) == set(expected)
