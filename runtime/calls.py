@@ -16,7 +16,14 @@ from pcp.errors import UsageError
 from pcp.runtime.arguments import check_peer, facts_of, ranges_of, routes_of, rows_of
 from pcp.runtime.buffers import checked, octets
 from pcp.runtime.codecs import Codec
-from pcp.runtime.collectives import Barrier, Chain, EagerReduce, Exchange, Ring
+from pcp.runtime.collectives import (
+    Barrier,
+    Chain,
+    EagerReduce,
+    EagerScatter,
+    Exchange,
+    Ring,
+)
 from pcp.runtime.commons import SMALLEST
 from pcp.runtime.compressed import CompressedReduce, Memory
 from pcp.runtime.feedback import ErrorFeedback
@@ -203,9 +210,11 @@ def reduce_scatter(
     first, last = rows[seat.rank]
     width = array[0].size if array.shape[0] else 0
 
-    def take(flat: NDArray) -> NDArray:
-        part = flat.reshape(-1)[first * width : last * width]
+    def shaped(part: NDArray) -> NDArray:
         return part.reshape(last - first, *array.shape[1:]).copy()
+
+    def take(flat: NDArray) -> NDArray:
+        return shaped(flat.reshape(-1)[first * width : last * width])
 
     shared: dict[str, Any] = {
         "rank": seat.rank,
@@ -219,7 +228,8 @@ def reduce_scatter(
     if squeeze is not None:
         return _compressed(seat, facts, timeout, squeeze, chunks, False, shared)
     if array.nbytes <= EAGER_BYTES or seat.world_size == 1:
-        return EagerReduce(seat.peers, facts, timeout, **shared)
+        own = {**shared, "chunks": chunks, "commit": shaped}
+        return EagerScatter(seat.peers, facts, timeout, **own)
     return _large(seat, facts, timeout, chunks, None, SharedReduce, shared)
 
 

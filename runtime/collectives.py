@@ -1,7 +1,8 @@
 """The algorithms: how the bytes of each collective travel.
 
 * `EagerReduce`: small reductions; every member gets every contribution with
-  the OPEN frames and reduces in rank order. One message delay.
+  the OPEN frames and reduces in rank order. One message delay. `EagerScatter`: of
+  each contribution only what is to be its own.
 * `Ring`: all_reduce and reduce_scatter of more; 2(N-1) or N-1 steps along the
   ring of ranks (Patarasuk & Yuan, 2009). There is no stop between steps: a
   segment goes on to the next step as soon as it is reduced, so that transfer,
@@ -87,6 +88,29 @@ class EagerReduce(Operation):
     def commit(self) -> Any:
         ordered = [self._parts[rank] for rank in sorted(self._parts)]
         return self._write(self._reduction.sequential(ordered))
+
+
+class EagerScatter(EagerReduce):
+    """A small reduction of which each member gets, and is sent, its elements alone.
+
+    `chunks[r]` is the range of rank r's; `commit` gets the own ones, flat.
+    """
+
+    def __init__(
+        self, *given: Any, chunks: Sequence[tuple[int, int]], rank: int, **more: Any
+    ) -> None:
+        super().__init__(*given, rank=rank, **more)
+        self._chunks = chunks
+        self._whole = self._source.reshape(-1)
+        self._source = self._of(rank)
+        self._parts = {rank: self._source.copy()}
+
+    def _of(self, rank: int) -> NDArray:
+        start, stop = self._chunks[rank]
+        return self._whole[start:stop]
+
+    def eager(self, peer: int) -> memoryview:
+        return octets(self._of(peer))
 
 
 class Ring(Operation):

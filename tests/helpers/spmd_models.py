@@ -156,7 +156,20 @@ def gradient_text(name: str) -> str:
 @cache
 def training_text(name: str) -> str:
     """The model's loss `@main(params, data)` with names and roles."""
-    model = models()[name]
+    return text_of(models()[name])
+
+
+def with_batch(name: str, batch: int) -> Model:
+    """A model with more examples, drawn anew."""
+    model, random = models()[name], np.random.default_rng(5)
+    data = tuple(
+        random.normal(size=(batch, *x.shape[1:])).astype(np.float32) for x in model.data
+    )
+    return Model(model.loss, model.params, data)
+
+
+def text_of(model: Model) -> str:
+    """A model's loss with names and roles."""
     text = jax.jit(model.loss, keep_unused=True).lower(model.params, *model.data)
     module = parse(text.as_text())
     with module.context:

@@ -118,6 +118,15 @@ def test_reduce_scatter_splits_the_first_dimension(comms, shape):
         np.testing.assert_array_equal(result, want)
 
 
+def test_a_small_reduce_scatter_sends_each_member_its_rows_alone(three):
+    arrays = [np.full((3, 512), c.rank + 1.0) for c in three]
+    before = [c.bytes_sent for c in three]
+    results = together(three, lambda c: c.reduce_scatter(arrays[c.rank]))
+    for comm, result, sent in zip(three, results, before, strict=True):
+        assert result.tolist() == [[6.0] * 512]
+        assert comm.bytes_sent - sent < 2 * arrays[0][:1].nbytes + 2048  # headers
+
+
 def test_reduce_scatter_with_sizes(three):
     arrays = [draw(r, 12_000, "int64").reshape(-1, 2) for r in range(3)]
     sizes = [1000, 0, 5000]
