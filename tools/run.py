@@ -18,9 +18,12 @@ To start the processes on machines of their own, say on each
     pcp run model.pcp --function grad --inputs batch.npz --out part.npz \
         --rank R --connect HOST:PORT
 
-where rank 0 listens at HOST:PORT; each writes its parts to `--out`. `--trace FILE`
-shows the calls, exchanges and operations of all of them in one file, which
-https://ui.perfetto.dev opens.
+where rank 0 listens at HOST:PORT; each writes its parts to `--out`.
+
+`--parity K` compares what members hold alike every K steps, and says who differs and by
+how much; where members run code for unlike targets this is done without being asked.
+`--trace FILE` shows the calls, exchanges and operations of all of them in one file,
+which https://ui.perfetto.dev opens.
 """
 
 import tempfile

@@ -15,7 +15,7 @@ from pcp.dialect.base import strings
 from pcp.dialect.bindings import ir
 from pcp.dialect.collectives import broadcast
 from pcp.mesh import Mesh
-from pcp.passes.rewriting import before
+from pcp.passes.rewriting import HOLD, before
 from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.layout import SHARDING, Layout, to_attribute
 from pcp.passes.sharding.manual import TO_PART, is_manual
@@ -77,8 +77,10 @@ class _Owners:
             found |= self.mesh.unlike & set(self.mesh.axes)
         if op.name in AGREE:
             found -= set(strings(op, "axes"))
-        for result in op.results:
+        for number, result in enumerate(op.results):
             layout = self.layouts[result]
+            if op.name == HOLD:  # each result is its operand
+                found = self._axes([op.operands[number]])
             self.differs[result] = found - {*layout.axes, *layout.unreduced}
         if is_manual(op) or op.name == TO_PART:
             return  # members' own values, not copies of one
