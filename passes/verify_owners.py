@@ -39,14 +39,20 @@ class VerifyOwners(Pass):
     * a parameter or optimizer state that members along an axis each compute;
     * a branch or loop in which members meet, and which each enters by its own rounding.
 
-    Refused at the subtraction, with @a and @b of unlike targets along "dp", and left as
-    it is with a `pcp.broadcast` or `pcp.all_gather` behind it:
+    Before, refused at the subtraction, with @a and @b of unlike targets along "dp":
 
         module @a attributes {pcp.device = {target = @x}} {
           func.func @apply(%w: tensor<4xf32>, %g: tensor<4xf32>)
               -> (tensor<4xf32> {pcp.name = "w", pcp.role = "param"}) {
             %new = stablehlo.subtract %w, %g : tensor<4xf32>
             return %new : tensor<4xf32>
+
+    After this, the module as it was:
+
+            %new = stablehlo.subtract %w, %g : tensor<4xf32>
+            %own = "pcp.broadcast"(%new) {axes = ["dp"], mesh = @m, ordered, root = 0}
+                : (tensor<4xf32>) -> tensor<4xf32>
+            return %own : tensor<4xf32>
     """
 
     name = "pcp-verify-owners"

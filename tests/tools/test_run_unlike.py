@@ -192,7 +192,8 @@ def test_a_gpt_over_unlike_members(plan: str, tmp_path: Path) -> None:
         (tmp_path / "rules.json").write_text(json.dumps({"tensors": rules}))
         flags = [*flags, "--sharding", str(tmp_path / "rules.json")]
     ids = np.random.default_rng(1).integers(0, 50, (4, 4, 9))
-    np.savez(tmp_path / "in.npz", **{"data.0": ids[..., :-1], "data.1": ids[..., 1:]})
+    batches = {"data.0": ids[..., :-1], "data.1": ids[..., 1:]}
+    np.savez(tmp_path / "in.npz", **batches)  # type: ignore[arg-type]
     told, gpt = ["--steps", "20", "--seed", "7"], spmd_models.models()["gpt"]
     alone = _compile(gpt, ["cpu:host"], tmp_path / "alone", mesh="")
     bundle = _compile(gpt, targets, tmp_path / "spread", *flags, mesh=mesh)
