@@ -322,11 +322,18 @@ class Engine(Member):
 
         return self._do(run, timeout)
 
-    def barrier(self, *, tag: str = "", timeout: Seconds = None) -> None:
-        """Wait until all members are here."""
-        self.barrier_async(tag=tag, timeout=timeout).result()
+    def barrier(
+        self, *, pairs: bool = True, tag: str = "", timeout: Seconds = None
+    ) -> None:
+        """Wait until all members are here; calls before it are finished, `pairs` too.
 
-    def barrier_async(self, *, tag: str = "", timeout: Seconds = None) -> Pending:
+        The engine carries them out in turn, whatever `pairs` says.
+        """
+        self.barrier_async(pairs=pairs, tag=tag, timeout=timeout).result()
+
+    def barrier_async(
+        self, *, pairs: bool = True, tag: str = "", timeout: Seconds = None
+    ) -> Pending:
         """As `barrier`, at once."""
         return self._do(self._barrier, timeout)
 

@@ -5,12 +5,13 @@ Engines are not made for several threads, nor for going on after a failure.
 
 import contextlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Lock, get_ident
 from typing import Any, Self
 
-from pcp.errors import CollectiveAborted, RuntimeFault
+from pcp.errors import CollectiveAborted, RuntimeFault, Timeout, UsageError, counted
 from pcp.runtime.communicator import Seconds, seconds
+from pcp.runtime.leaving import DRAIN_SECONDS
 from pcp.runtime.operation import Pending
 
 
@@ -30,16 +31,33 @@ class Member:
         self._ident = 0
         self._thread = ThreadPoolExecutor(1, f"pcp-{self.name}", self._begin)
         self._lock = Lock()
+        self._asked: set[Pending] = set()
+        """Calls that are not finished."""
         self._closed = False
 
-    def close(self) -> None:
-        """Let go of the engine; calls that have been made are finished first."""
+    def close(self, timeout: Seconds = None) -> None:
+        """Let go of the engine, once the calls that have been made are finished.
+
+        As `Communicator.close`: after `timeout` seconds, by default the engine's, up
+        to a minute, it raises and says how many were not, which go on in the engine's
+        thread; and it raises what one of them failed with. With `timeout=0` it does
+        not wait.
+        """
+        if self.inside:
+            raise UsageError(f"a callback closes {self.name}; do it in another thread")
+        patience = min(self.timeout, DRAIN_SECONDS)
+        if timeout is not None:
+            patience = seconds(timeout)
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-        self._thread.submit(self._end)
-        self._thread.shutdown()
+            asked, known = list(self._asked), self.fault
+        ended = self._thread.submit(self._end)
+        self._thread.shutdown(wait=False)
+        if patience > 0:
+            wait([*asked, ended], patience)
+            self._check_finished(asked, known)
 
     @property
     def inside(self) -> bool:
@@ -49,8 +67,19 @@ class Member:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close(timeout=None if kind is None else 0)
+
+    def _check_finished(self, asked: list[Pending], known: RuntimeFault | None) -> None:
+        """Raise for calls that were under way, if that is news."""
+        left = sum(not pending.done() for pending in asked)
+        if left:
+            raise Timeout(f"{self.name}: left with {counted(left, 'call')} under way")
+        errors = [p.exception(0) for p in asked if not p.cancelled()]
+        failed = next((error for error in errors if error is not None), None)
+        if failed is not None and known is None:
+            told = f"{self.name}: left before it had happened: {failed}"
+            raise CollectiveAborted(told) from failed
 
     def _begin(self) -> None:
         self._ident = get_ident()
@@ -63,10 +92,12 @@ class Member:
         """Run it in the engine's thread, after what was called before."""
         pending = Pending()
         pending.by = self
+        pending.add_done_callback(self._asked.discard)
         patience = self.timeout if timeout is None else seconds(timeout)
         with self._lock:
             if self._closed:
                 raise CollectiveAborted(f"this member closed its {self.name}")
+            self._asked.add(pending)
             self._thread.submit(self._run, pending, run, patience)
         return pending
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import UsageError
+from pcp.runtime.buffers import spans
 from pcp.runtime.operation import Pending
 
 Call = TypeVar("Call", bound=Callable[..., Pending])
@@ -33,10 +34,11 @@ def foreign(*, writes: bool = False) -> Callable[[Call], Call]:
     def wrap(call: Call) -> Call:
         @functools.wraps(call)
         def calling(self: Any, given: Any, *args: Any, **options: Any) -> Pending:
-            if given is None or isinstance(given, np.ndarray):
-                return call(self, given, *args, **options)
-            taken, back = _enter(given, writes)
+            back, taken = None, given
+            if given is not None and not isinstance(given, np.ndarray):
+                taken, back = _enter(given, writes)
             pending = call(self, taken, *args, **options)
+            pending.spans = spans(taken)
             return pending if back is None else Returned(pending, back)
 
         return cast("Call", calling)
@@ -79,6 +81,8 @@ class Returned(Pending):
 def of_torch(tensor: Any) -> NDArray:
     """The memory of a tensor as a numpy array of its shape.
 
+    Not by `numpy()`, after which torch lets nobody resize the storage ever again, as
+    FSDP does with its parameters.
     Types that numpy lacks (bfloat16, the 8-bit floats) need `ml_dtypes`.
     UsageError for tensors that are not dense, contiguous and on the CPU.
     """
@@ -96,9 +100,9 @@ def of_torch(tensor: Any) -> NDArray:
     plain = tensor.detach()
     name = str(plain.dtype).removeprefix("torch.")
     if name != "bfloat16" and not name.startswith("float8"):
-        return plain.numpy()
+        return np.from_dlpack(plain)
     bits = getattr(torch, _BITS[plain.element_size()])
-    return plain.view(bits).numpy().view(_ml_dtype(name))
+    return np.from_dlpack(plain.view(bits)).view(_ml_dtype(name))
 
 
 def to_torch(array: NDArray) -> Any:

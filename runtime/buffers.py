@@ -23,6 +23,21 @@ def octets(array: NDArray) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
+def spans(given: NDArray | Sequence[NDArray] | None) -> list[tuple[int, int]]:
+    """Where C-contiguous arrays lie: first address, and the one behind the last."""
+    if given is None:
+        return []
+    arrays = [given] if isinstance(given, np.ndarray) else given
+    starts = [array.ctypes.data for array in arrays]
+    sizes = [array.nbytes for array in arrays]
+    return [(at, at + size) for at, size in zip(starts, sizes, strict=True)]
+
+
+def overlap(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> bool:
+    """Whether memory of one list of `spans` is in the other."""
+    return any(a < d and c < b for a, b in some for c, d in others)
+
+
 def checked(array: NDArray, what: str, *, writable: bool = False) -> NDArray:
     """`array`, as a plain one, if a collective can use its memory, else UsageError."""
     if not isinstance(array, np.ndarray):

@@ -16,14 +16,7 @@ from pcp.errors import UsageError
 from pcp.runtime.arguments import check_peer, facts_of, ranges_of, routes_of, rows_of
 from pcp.runtime.buffers import checked, octets
 from pcp.runtime.codecs import Codec
-from pcp.runtime.collectives import (
-    Barrier,
-    Chain,
-    EagerReduce,
-    EagerScatter,
-    Exchange,
-    Ring,
-)
+from pcp.runtime.collectives import Chain, EagerReduce, EagerScatter, Exchange, Ring
 from pcp.runtime.commons import SMALLEST
 from pcp.runtime.compressed import CompressedReduce, Memory
 from pcp.runtime.feedback import ErrorFeedback
@@ -409,11 +402,6 @@ def recv(seat: Seat, out: NDArray, src: int, timeout: float) -> Operation:
         commit=lambda: write(scratch),
         agreed=False,
     )
-
-
-def barrier(seat: Seat, timeout: float) -> Operation:
-    """Nothing but everybody's presence."""
-    return Barrier(seat.peers, {"kind": "barrier"}, timeout)
 
 
 def _into(array: NDArray) -> Callable[[NDArray], NDArray]:

@@ -10,7 +10,6 @@
 * `Exchange`: all_gather, all_to_all, permute, send and recv; each member sends
   its pieces directly to whom they belong.
 * `Chain`: large broadcasts, forwarded segment by segment.
-* `Barrier`: nothing but the OPEN frames.
 
 The order of a reduction is declared in `reduction`.
 """
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pcp.errors import ProtocolError, RuntimeFault
+from pcp.errors import ProtocolError
 from pcp.runtime.buffers import BufferPool, Loan, octets
 from pcp.runtime.framing import Header
 from pcp.runtime.operation import Operation
@@ -42,17 +41,6 @@ def pieces(start: int, stop: int, step: int) -> Iterator[tuple[int, int]]:
     """[start, stop) in consecutive ranges of at most `step`."""
     for first in range(start, stop, step):
         yield first, min(first + step, stop)
-
-
-class Barrier(Operation):
-    """Over when all members have come; nobody needs to vote on that."""
-
-    votes = False
-
-    def on_lost(self, peer: int, error: RuntimeFault) -> None:
-        """Who came and went again was here: that is all a barrier asks."""
-        if peer not in self.opened:
-            super().on_lost(peer, error)
 
 
 class EagerReduce(Operation):

@@ -5,10 +5,10 @@
 
 All members must make the same calls. Operations are matched by their tag and
 how often the tag was used, so any number may be under way at once; calls
-without a tag share one and are matched in the order they were made. Every
-operation has a deadline. An operation either completes on all members, or
-raises on all of them and leaves their arrays as they were. A communicator is of no
-use to a process that is forked: it stays its parent's.
+without a tag share one and are matched in the order they were made. `barrier` and
+`close` come after all that was called before them. Every operation has a deadline;
+it either completes on all members, or raises on all and leaves their arrays as they
+were. A process that is forked can use no communicator: it stays its parent's.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import CollectiveAborted, ConfigError, RuntimeFault, UsageError
-from pcp.runtime import engines, keys
+from pcp.runtime import engines, keys, leaving
 from pcp.runtime.arranged import Arranged, Arrangement
 from pcp.runtime.calls import Seat
 from pcp.runtime.commons import Commons
@@ -34,7 +34,7 @@ from pcp.runtime.in_process import pair
 from pcp.runtime.loop import Loop
 from pcp.runtime.observed import Observed
 from pcp.runtime.operation import Operation, Pending
-from pcp.runtime.param_sync import SyncReport, param_sync
+from pcp.runtime.param_sync import SyncReport, param_sync, wait_for_users
 from pcp.runtime.posting import Seconds
 from pcp.runtime.reductions import Reductions
 from pcp.runtime.uneven import Uneven
@@ -65,7 +65,7 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
         self.timeout = timeout
         """Deadline in seconds for operations that are not given one."""
         self._group = group
-        self._owned = list(owned)
+        self._owned: list[Any] = []
         self._seat = Seat(group.rank, group.world_size, commons=Commons(group))
         self._counters: dict[int, itertools.count] = {}
         self._syncs = itertools.count()
@@ -73,6 +73,8 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
         self._arrangement = Arrangement()
         self._lock = threading.Lock()
         self._closed = False
+        if owned:
+            self.own(owned)
 
     @classmethod
     def connect(
@@ -291,9 +293,13 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
         source: int | str = 0,
         timeout: Seconds = None,
     ) -> SyncReport:
-        """Make `tensors` bit-identical on all members; see `param_sync`."""
+        """Make `tensors` bit-identical on all members; see `param_sync`.
+
+        Operations under way that were given any of their memory come first.
+        """
         turn = next(self._syncs)
         patience = self._patience(timeout)
+        wait_for_users(self._group, tensors.values(), patience)
         return param_sync(self, tensors, revision, source, turn, patience, self._aside)
 
     # Ending.
@@ -307,33 +313,57 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
         self._group.loop.check_process()
         self._group.loop.call(self._group.abort, CollectiveAborted(reason))
 
-    def close(self) -> None:
-        """Leave the group; what has completed is not affected."""
-        self._close(crash=False)
+    def close(self, timeout: Seconds = None) -> None:
+        """Leave the group, once what was called before has happened; call nothing more.
+
+        Waits for the operations under way here, which need the others: at most
+        `timeout` seconds, by default the communicator's, up to a minute. Then it
+        raises (Timeout, or what they failed with) and names those that did not
+        happen; of a group that was broken before, only their futures say so. With
+        `timeout=0` nothing is waited for, and what is under way is given up: so
+        leaves who has failed. A `with` block that ends with an exception leaves so,
+        too. `abort` gives up on all members.
+        """
+        if self._group.loop.forked:
+            return  # it is our parent's
+        leaving.check_outside(self._group)
+        most = min(self.timeout, leaving.DRAIN_SECONDS)
+        patience = most if timeout is None else seconds(timeout)
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        last = leaving.Leaving(self._group)
+        with ExitStack() as stack:
+            stack.callback(self._close)
+            if patience > 0:
+                last.wait(patience)
+        if patience > 0:
+            last.check()
 
     def crash(self) -> None:
         """Cut all connections as if the process had died; for drills."""
+        with self._lock:
+            if self._closed or self._group.loop.forked:
+                return
+            self._closed = True
         self._close(crash=True)
 
     def __enter__(self) -> "Communicator":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close(timeout=None if kind is None else 0)
 
     def own(self, things: Sequence[Any]) -> None:
         """Close these, in order, when the communicator closes."""
         self._owned += things
+        leaving.is_open(self)
 
     # Inside.
 
-    def _close(self, crash: bool) -> None:
-        if self._group.loop.forked:
-            return  # it is our parent's
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
+    def _close(self, crash: bool = False) -> None:
+        leaving.is_closed(self)
         self._arrangement.close()
         with ExitStack() as stack:
             for thing in reversed(self._owned):
@@ -351,7 +381,8 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
         operation.tag, operation.label = _hashed(tag), tag
         operation.pending.by = loop
         with self._lock:
-            if self._closed or loop.closed:
+            # What goes on in callbacks is part of what is under way.
+            if loop.closed or (self._closed and not loop.inside):
                 operation.release()
                 raise CollectiveAborted("this member closed its communicator")
             counter = self._counters.setdefault(operation.tag, itertools.count())

@@ -213,7 +213,7 @@ class Endpoint:
             self._closed = True
         try:
             self.loop.ask(self._shut)
-            self._linger()
+            self._linger(self.pulse.silence)
         finally:  # a loop that is too busy to answer ends all the same
             self._door.close(self.loop)
             self.loop.close()
@@ -386,8 +386,12 @@ class Endpoint:
         self._waiting.clear()
         self._parked.clear()
 
-    def _linger(self, seconds: float = 1.0) -> None:
-        """Let farewells and their acknowledgement go through."""
+    def _linger(self, seconds: float) -> None:
+        """Let farewells and their acknowledgement go through.
+
+        A connection that is closed before the peer has read it all may be reset, and
+        what it had not read is then lost. Who lives answers in a moment.
+        """
         until = time.monotonic() + seconds
         while time.monotonic() < until and self.loop.ask(
             lambda: any(group.lingering for group in self._groups)

@@ -194,7 +194,8 @@ def _recv(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pen
 
 
 def _sync(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pending:
-    return chained(comm.barrier_async(tag=tag), lambda _: array)
+    # A receive that does not depend on it may have been called before it, here alone.
+    return chained(comm.barrier_async(pairs=False, tag=tag), lambda _: array)
 
 
 def _parity(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pending:

@@ -37,7 +37,6 @@ from pcp.runtime.shared_memory import SharedLink
 from pcp.runtime.telemetry import Metric, Telemetry
 from pcp.runtime.transport import Link
 
-_FLUSH_SECONDS = 2.0
 _PROCESSORS = os.cpu_count() or 1
 
 
@@ -64,7 +63,10 @@ class Group:
         self.health = Health()
         self.telemetry = telemetry or Telemetry()
         self.telemetry.sources.append(self._metrics)
-        self._heart = Heart(self, pulse or Pulse())
+        pulse = pulse or Pulse()
+        self._heart = Heart(self, pulse)
+        self.farewell = pulse.silence
+        """How long a peer may take to hear our goodbye, in seconds."""
         self._faults = faults
         self._ranks: dict[Link, int] = {}
         self._operations: dict[tuple[int, int], Operation] = {}
@@ -186,6 +188,11 @@ class Group:
         return not self._operations
 
     @property
+    def under_way(self) -> list[Operation]:
+        """The operations that were posted and are not over, in that order."""
+        return list(self._operations.values())
+
+    @property
     def in_flight(self) -> int:
         """How many operations are under way."""
         return len(self._operations)
@@ -200,7 +207,7 @@ class Group:
         operation = self._operations.get(key)
         if operation is not None:
             if not operation.promise():
-                operation.give_up(_again(self.fault or _given_up()))
+                operation.give_up(again(self.fault or _given_up()))
             return operation.voted
         if key in self._conceded:
             return False
@@ -229,7 +236,7 @@ class Group:
         parked = self._parked.take(key)
         self._posted[operation.tag] = operation.seq + 1
         if self.fault is not None or key in self._conceded:
-            operation.end(_again(self.fault or _given_up()))
+            operation.end(again(self.fault or _given_up()))
             return
         gone = self._left.intersection(operation.peers)
         if len(self._operations) >= MAX_IN_FLIGHT:
@@ -243,10 +250,11 @@ class Group:
             operation.start(self)
         except Exception as error:  # no memory, most likely
             operation.give_up(RuntimeFault(f"{operation.name} did not start: {error}"))
-        for peer in gone:
-            operation.on_lost(peer, self._left_error(peer))
+        # Who left may have been there before, and sent what is to be received.
         for peer, header, payload in parked:
             self._guarded(peer, self._dispatch, peer, header, payload, early=True)
+        for peer in gone:
+            operation.on_lost(peer, self._left_error(peer))
 
     # Ending.
 
@@ -257,12 +265,18 @@ class Group:
         self._break(error)
 
     def close(self, *, crash: bool = False) -> None:
-        """Leave. Peers are told, unless this imitates a crash."""
+        """Leave, and give up what is under way. Peers are told, unless in a crash.
+
+        The connections go when the peers have heard all that was said (`lingering`).
+        """
         if self._closed:
             return
         self._closed = True
         self._heart.stop()
-        self._break(CollectiveAborted("this member closed its communicator"))
+        error = CollectiveAborted("this member closed its communicator")
+        for operation in () if crash else self.under_way:
+            operation.left(error)
+        self._break(error)
         self.telemetry.sources.remove(self._metrics)
         self.telemetry.keep(self._ranks)
         for what in self.at_close:
@@ -274,7 +288,7 @@ class Group:
                 link.sever()
             else:
                 link.send(Frame(Kind.BYE))
-                link.close(flush=_FLUSH_SECONDS)
+                link.close(flush=self.farewell)
 
     # What links tell (`transport.Sink`).
 
@@ -395,7 +409,7 @@ class Group:
             operation.on_lost(rank, self._left_error(rank))
         if link is not None:
             self._closing.append(link)
-            link.close(flush=_FLUSH_SECONDS)
+            link.close(flush=self.farewell)
 
     def _lose(self, rank: int, reason: str) -> None:
         """A member died: tell everybody, and finish the group."""
@@ -451,8 +465,9 @@ def _given_up() -> RuntimeFault:
     return CollectiveAborted("the other members gave this operation up")
 
 
-def _again(fault: RuntimeFault) -> RuntimeFault:
+def again(fault: RuntimeFault, message: str | None = None) -> RuntimeFault:
     """A fresh exception of the same meaning, for another caller to raise."""
+    message = message or str(fault)
     if isinstance(fault, PeerLost):
-        return PeerLost(str(fault), peer=fault.peer)
-    return type(fault)(str(fault))
+        return PeerLost(message, peer=fault.peer)
+    return type(fault)(message)

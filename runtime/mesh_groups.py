@@ -7,11 +7,12 @@ world: the first member hosts the meeting, and its address goes round in the wor
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 
 from pcp.errors import ConfigError, PeerLost, RuntimeFault
 from pcp.manifest import Manifest
 from pcp.mesh import Mesh
-from pcp.runtime.communicator import Communicator
+from pcp.runtime.communicator import Communicator, Seconds
 from pcp.runtime.tracing import Recorder
 
 
@@ -40,7 +41,7 @@ class MeshGroups(Mapping[str, Communicator]):
             for axes in sorted(set(wanted)):
                 made[",".join(axes)] = _form(world, mesh, axes)
         except BaseException:
-            cls(world, made).close()
+            cls(world, made).close(timeout=0)
             raise
         return cls(world, made)
 
@@ -85,11 +86,12 @@ class MeshGroups(Mapping[str, Communicator]):
         found = self._world.fault
         return found if isinstance(found, PeerLost) else fault
 
-    def close(self) -> None:
-        """Leave all groups but the world."""
-        for group in self._groups.values():
-            if group is not self._world:
-                group.close()
+    def close(self, timeout: Seconds = None) -> None:
+        """Leave all groups but the world, each as `Communicator.close` does."""
+        with ExitStack() as stack:
+            for group in self._groups.values():
+                if group is not self._world:
+                    stack.callback(group.close, timeout)
 
 
 def group_ranks(mesh: Mesh, axes: tuple[str, ...], rank: int) -> list[int]:

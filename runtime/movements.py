@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 
 from pcp.runtime import calls
 from pcp.runtime.arrays import foreign
+from pcp.runtime.barrier import Barrier
 from pcp.runtime.operation import Pending
 from pcp.runtime.posting import Posting, Seconds
 
@@ -137,10 +138,21 @@ class Movements(Posting):
         operation = calls.recv(self._seat, out, src, self._patience(timeout))
         return self._post(operation, f"p2p/{src}/{self._seat.rank}/{tag}")
 
-    def barrier(self, *, tag: str = "", timeout: Seconds = None) -> None:
-        """Wait until all members are here."""
-        self.barrier_async(tag=tag, timeout=timeout).result()
+    def barrier(
+        self, *, pairs: bool = True, tag: str = "", timeout: Seconds = None
+    ) -> None:
+        """Wait until all members are here, and what they called before is over.
 
-    def barrier_async(self, *, tag: str = "", timeout: Seconds = None) -> Pending:
+        That is every operation of this communicator that was called before on any
+        member, whatever its tag, `_async` ones too: it has happened on all members, or
+        failed on all, which its own future says. Without `pairs` it does not wait for
+        sends and receives, which may then be met behind the barrier.
+        """
+        self.barrier_async(pairs=pairs, tag=tag, timeout=timeout).result()
+
+    def barrier_async(
+        self, *, pairs: bool = True, tag: str = "", timeout: Seconds = None
+    ) -> Pending:
         """As `barrier`, at once."""
-        return self._post(calls.barrier(self._seat, self._patience(timeout)), tag)
+        patience = self._patience(timeout)
+        return self._post(Barrier(self._seat.peers, patience, pairs=pairs), tag)

@@ -27,7 +27,7 @@ An operation's life, driven by frames in the loop's thread:
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -80,6 +80,11 @@ class Members(Protocol):
         """Have an operation decided that was voted for; False: nobody decides."""
         ...
 
+    @property
+    def under_way(self) -> "list[Operation]":
+        """The operations that were posted and are not over, in that order."""
+        ...
+
 
 _SLOW_BYTES = 64 << 10
 """To go through so many takes longer than to wake a peer."""
@@ -103,6 +108,8 @@ class Pending(Future):
 
     by: Completer | None = None
     """Who completes it."""
+    spans: Sequence[tuple[int, int]] = ()
+    """The memory of the arrays that it was given, from and up to which address."""
 
     def result(self, timeout: float | None = None) -> Any:
         """The operation's value; raises its fault, or Timeout after `timeout` s.
@@ -175,6 +182,8 @@ class Operation:
         self.tag = self.seq = 0
         self.opened: dict[int, dict[str, Any]] = {}
         self.over = False
+        self.at_end: list[Callable[[], None]] = []
+        """What the loop does next when it is over and its callers have been told."""
         self.committed = False
         self.promised = False
         """Whether the arbiter was told of our vote: it may decide by that now."""
@@ -250,9 +259,13 @@ class Operation:
         self._timer = group.later(delay, self._expired)
         self.prepare()
         self._said = written(self.descriptor)
-        for peer in self.peers:
-            group.send(peer, self._frame(Kind.OPEN, self._opening(peer)))
         self._unsent += 1  # what is sent at once must not look like everything
+        self.announce()
+
+    def announce(self) -> None:
+        """Say to the peers that this member is there, and begin."""
+        for peer in self.peers:
+            self.group.send(peer, self._frame(Kind.OPEN, self._opening(peer)))
         self.begin()
         self._was_sent()
 
@@ -353,6 +366,9 @@ class Operation:
             for peer, cost in self._ahead.items():
                 self._group.caught_up(peer, cost)
             self._group.retire(self)
+            for what in self.at_end:
+                self._group.later(0.0, what)
+            self.at_end.clear()
         self.release()
         if not self.pending.set_running_or_notify_cancel():
             return
@@ -378,7 +394,24 @@ class Operation:
     def broken(self, error: PcpError) -> None:
         """The group ends: so does the operation, unless it may have happened."""
         if not self.over and not self._undecided(error):
-            self.end(error)
+            self.end(self._in_doubt(error))
+
+    def left(self, error: PcpError) -> None:
+        """This member leaves the group: it votes against, if it has not voted.
+
+        Without that word the others would go on as if it had died.
+        """
+        if not self.over and not self.voted:
+            me = self.group.rank
+            self._tell_abort(f"rank {me} left the group", me, me)
+        self.broken(error)
+
+    def _in_doubt(self, error: PcpError) -> PcpError:
+        """After a vote for it, what nobody here can know is said."""
+        if not self.voted or not isinstance(error, CollectiveAborted):
+            return error
+        what = f"{self.title} may have happened on the others"
+        return CollectiveAborted(f"{error}; this member had voted, {what}")
 
     def _undecided(self, error: PcpError) -> bool:
         """Whether the operation waits for a decision, which `error` is a reason for."""
@@ -468,11 +501,19 @@ class Operation:
         else:
             self.end(value=value)
 
-    def _expired(self) -> None:
+    @property
+    def title(self) -> str:
+        """Its name, and the caller's tag if it has one."""
+        return f"{self.name} {self.label!r}" if self.label else self.name
+
+    @property
+    def obstacle(self) -> str:
+        """Why it is not over."""
         missing = [p for p in self.peers if p not in self.opened]
-        who = (
-            f"rank {', '.join(map(str, missing))} never joined it"
-            if missing
-            else "it did not finish"
-        )
-        self.give_up(Timeout(f"{self.name} gave up after {self._timeout:g} s: {who}"))
+        if missing:
+            return f"rank {', '.join(map(str, missing))} never joined it"
+        return "it did not finish"
+
+    def _expired(self) -> None:
+        told = f"{self.name} gave up after {self._timeout:g} s: {self.obstacle}"
+        self.give_up(Timeout(told))

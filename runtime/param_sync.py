@@ -10,6 +10,9 @@
 4. Everybody digests again. Only if all now agree are the members' arrays
    written; otherwise StateMismatch on all members, and nothing has changed.
 
+What is under way on the same memory ends before any of that: until it is committed on
+all members, they hold different bits of which no source is right.
+
 If the source dies on the way, it fails on all members. What had arrived by then is
 kept aside and counts as held when it is tried again, with whoever is left: only what
 is still missing travels.
@@ -17,8 +20,9 @@ is still missing travels.
 
 import hashlib
 import json
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,12 +31,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp import strict_json
-from pcp.errors import StateMismatch, UsageError
-from pcp.runtime.buffers import checked, octets
+from pcp.errors import StateMismatch, Timeout, UsageError
+from pcp.runtime.buffers import checked, octets, overlap, spans
+from pcp.runtime.group import Group
 
 _DIGEST = 16
 _ELECTED = "elected"
 _TAG = "pcp.param_sync"
+_LOOK_SECONDS = 0.002
 
 
 class Member(Protocol):
@@ -149,6 +155,21 @@ def param_sync(
     moved = sum(array.nbytes for array in arrived.values())
     updated = tuple(name for name in names if name in fresh)
     return SyncReport(chosen, states[chosen]["revision"], updated, moved)
+
+
+def wait_for_users(group: Group, arrays: Iterable[NDArray], patience: float) -> None:
+    """Wait until no operation under way was given memory of these arrays."""
+    memory = spans([array for array in arrays if isinstance(array, np.ndarray)])
+
+    def using() -> list[str]:
+        under_way = group.under_way
+        return [op.title for op in under_way if overlap(op.pending.spans, memory)]
+
+    until = time.monotonic() + patience
+    while found := group.loop.ask(using):
+        if time.monotonic() > until:
+            raise Timeout(f"param_sync waits for {', '.join(found)}, called before it")
+        time.sleep(_LOOK_SECONDS)
 
 
 def _summary(

@@ -316,10 +316,12 @@ def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
                         results = _as_list(program[name](*parts))
             # What a member sent may still wait to be received when it is done.
             world.barrier(tag="done")
+            groups.close()
         except RuntimeFault as fault:
             raise groups.cause(fault) from fault
         finally:
-            groups.close()
+            # After a fault: what others wait for in vain, they hear at once.
+            groups.close(timeout=0)
     _save(flags.out, _names(_outputs(own, name, flags)), results)
     return 0
 

@@ -180,9 +180,9 @@ class RoundRunner:
         )
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leave the group; exchanges under way are of a round that is given up."""
         if self._comm is not None:
-            self._comm.close()
+            self._comm.close(timeout=0)
             self._comm = None
 
     def _superseded(self, order: RoundStart) -> bool:

@@ -43,6 +43,10 @@ class Simulation:
     kills: int = 2
     restarts: int = 1
     cuts: int = 1
+    leaves: int = 0
+    """Members that close while the others go on."""
+    barriers: bool = False
+    """Whether each reduction has a barrier behind it."""
     slow: bool = False
     """Whether one member hears everything late, now one and now another."""
     events: int = 0
@@ -89,10 +93,10 @@ class Simulation:
         """To the end, with faults at drawn moments; raises what went wrong."""
         faults = sorted(
             self.random.randrange(20, 400)
-            for _ in range(self.kills + self.restarts + self.cuts)
+            for _ in range(self.kills + self.restarts + self.cuts + self.leaves)
         )
         kinds = ["kill"] * self.kills + ["restart"] * self.restarts
-        kinds += ["cut"] * self.cuts
+        kinds += ["cut"] * self.cuts + ["leave"] * self.leaves
         self.random.shuffle(kinds)
         plan = deque(zip(faults, kinds, strict=True))
         for index in range(self.members + self.newcomers):
@@ -172,6 +176,9 @@ class Simulation:
         if len(able) < 2:
             return
         node = self.random.choice(able)
+        if kind == "leave":
+            node.leaving = True
+            return
         if self.random.random() < 0.3:
             node.frozen = True
             thaws = self.random.random() < 0.5
@@ -228,12 +235,29 @@ class Simulation:
         if not node.alive:
             return
         node.alive = False
-        for group in (node.agent.group, node.agent.formed, node.forming):
-            for link in list(group.links.values()) if group is not None else ():
+        for group in self._groups_of(node):
+            for link in list(group.links.values()):
                 queue = self._queues.get(link._channel)
                 for _ in range(self.random.randrange(len(queue) + 1) if queue else 0):
                     queue.pop()
                 link.close()
+        self._gone(node)
+
+    def leaves_now(self, node: Node) -> None:
+        """A member says goodbye; what it said before is heard."""
+        if not node.alive:
+            return
+        node.left, node.alive = True, False
+        for group in self._groups_of(node):
+            assert group.idle, "it leaves when nothing of its own is under way"
+            group.close()
+        self._gone(node)
+
+    def _groups_of(self, node: Node) -> list[Any]:
+        groups = (node.agent.group, node.agent.formed, node.forming)
+        return [group for group in groups if group is not None]
+
+    def _gone(self, node: Node) -> None:
         for other in self.nodes.values():
             group = other.forming
             if other.alive and group is not None and node.name in other._facts["names"]:
@@ -390,7 +414,8 @@ class Simulation:
             assert values <= {whole}, f"seed {self.seed}: {epoch} {key}: {by_name}"
             # Also who dies later takes its outcome into the next epoch.
             on = {n for n in self.epochs[epoch] if self.nodes[n].entered > epoch}
-            alive = {n for n in by_name if self.nodes[n].alive} | on
+            stay = {n for n in by_name if self.nodes[n].alive or self.nodes[n].left}
+            alive = stay | on
             split = {by_name.get(n) is None for n in alive}
             assert len(split) < 2, f"seed {self.seed}: {epoch} {key}: {by_name}"
             if values:

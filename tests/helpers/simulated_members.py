@@ -7,6 +7,7 @@ real ones.
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from pcp.errors import PeerLost
 from pcp.runtime import calls
 from pcp.runtime.agent import Agent
+from pcp.runtime.barrier import Barrier
 from pcp.runtime.calls import Seat
 from pcp.runtime.framing import Frame, Header
 from pcp.runtime.group import Group, Pulse
@@ -122,6 +124,8 @@ class Node:
         """Steps that are done; -1 before the first agreement on it."""
         self.outcomes: list[Outcome] = []
         self.alive = True
+        self.leaving = self.left = False
+        """Whether it closes when what it called is over, and has."""
         self.frozen = False
         self.expelled = False
         self.linked = False
@@ -215,6 +219,11 @@ class Node:
         operation = calls.all_reduce(seat, array, op, 1e9)
         operation.tag, operation.seq = 0, next(self._seq)
         key = (0, operation.seq)
+        barrier = Barrier(seat.peers, 1e9)
+        wanted = [operation]
+        if self.world.barriers:
+            barrier.tag, barrier.seq = 0, next(self._seq)
+            wanted.append(barrier)
         before = array.copy()
 
         def over(pending: Any) -> None:
@@ -224,16 +233,26 @@ class Node:
             value = int(array[0]) if error is None else None
             if op == "sum":
                 self.outcomes.append(Outcome(group.epoch, key, value))
-            if error is None:
-                self.world.post(("call", self.name), lambda: then(array))
-            else:
+            if error is not None:
                 assert np.array_equal(array, before), "an abort changed the input"
-                self.world.post(("call", self.name), self._vote_when_idle)
+
+        def all_over(pending: Any) -> None:
+            if pending is barrier.pending and pending.exception() is None:
+                assert operation.over, "a barrier overtook what was called before it"
+            if not self.alive or not all(posted.over for posted in wanted):
+                return
+            what = (lambda: then(array)) if operation.committed else self._renew
+            if self.leaving:
+                what = partial(self.world.leaves_now, self)
+            self.world.post(("call", self.name), what)
 
         operation.pending.add_done_callback(over)
-        group.post(operation)
+        for posted in wanted:
+            posted.pending.add_done_callback(all_over)
+        for posted in wanted:
+            group.post(posted)
 
-    def _vote_when_idle(self) -> None:
+    def _renew(self) -> None:
         assert self.agent.group is not None
         assert self.agent.group.idle
         self.agent.vote()

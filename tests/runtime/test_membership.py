@@ -261,6 +261,8 @@ def simulate(seeds: range) -> tuple[int, int, int]:
             members=2 + seed % 4,
             kills=seed % 4,
             restarts=int(seed % 3 == 0),
+            leaves=int(seed % 7 == 0),
+            barriers=seed % 2 == 1,
             slow=seed % 5 == 0,
         ).run()
         counts[0] += len(run.epochs)

@@ -271,7 +271,7 @@ def test_who_says_goodbye_leaves_no_data_behind() -> None:
     with distant(2) as comms:
         comms[0].all_reduce_async(draw(0))
         eventually(lambda: parked(comms[1]) > 0)
-        comms[0].close()
+        comms[0].close(timeout=0)
         eventually(lambda: parked(comms[1]) == 0)
 
 
