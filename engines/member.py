@@ -33,6 +33,10 @@ class Member:
         self._lock = Lock()
         self._asked: set[Pending] = set()
         """Calls that are not finished."""
+        self.heard = False
+        """Whether the caller was told by a future that something failed."""
+        self._failed: BaseException | None = None
+        """What failed first."""
         self._closed = False
 
     def close(self, timeout: Seconds = None) -> None:
@@ -40,8 +44,8 @@ class Member:
 
         As `Communicator.close`: after `timeout` seconds, by default the engine's, up
         to a minute, it raises and says how many were not, which go on in the engine's
-        thread; and it raises what one of them failed with. With `timeout=0` it does
-        not wait.
+        thread; and it raises if one failed, and nobody looked at a future that says
+        so. With `timeout=0` it does not wait.
         """
         if self.inside:
             raise UsageError(f"a callback closes {self.name}; do it in another thread")
@@ -52,12 +56,12 @@ class Member:
             if self._closed:
                 return
             self._closed = True
-            asked, known = list(self._asked), self.fault
+            asked = list(self._asked)
         ended = self._thread.submit(self._end)
         self._thread.shutdown(wait=False)
         if patience > 0:
             wait([*asked, ended], patience)
-            self._check_finished(asked, known)
+            self._check_finished(asked)
 
     @property
     def inside(self) -> bool:
@@ -70,16 +74,14 @@ class Member:
     def __exit__(self, kind: object, *_: object) -> None:
         self.close(timeout=None if kind is None else 0)
 
-    def _check_finished(self, asked: list[Pending], known: RuntimeFault | None) -> None:
-        """Raise for calls that were under way, if that is news."""
+    def _check_finished(self, asked: list[Pending]) -> None:
+        """Raise if some call failed, and nobody was told."""
         left = sum(not pending.done() for pending in asked)
         if left:
             raise Timeout(f"{self.name}: left with {counted(left, 'call')} under way")
-        errors = [p.exception(0) for p in asked if not p.cancelled()]
-        failed = next((error for error in errors if error is not None), None)
-        if failed is not None and known is None:
-            told = f"{self.name}: left before it had happened: {failed}"
-            raise CollectiveAborted(told) from failed
+        if self._failed is not None and not self.heard:
+            told = f"{self.name}: left before it had happened: {self._failed}"
+            raise CollectiveAborted(told) from self._failed
 
     def _begin(self) -> None:
         self._ident = get_ident()
@@ -91,7 +93,7 @@ class Member:
     def _do(self, run: Callable[[float], Any], timeout: Seconds) -> Pending:
         """Run it in the engine's thread, after what was called before."""
         pending = Pending()
-        pending.by = self
+        pending.by, pending.of = self, self
         pending.add_done_callback(self._asked.discard)
         patience = self.timeout if timeout is None else seconds(timeout)
         with self._lock:
@@ -113,6 +115,7 @@ class Member:
         except BaseException as error:
             if isinstance(error, RuntimeFault) and self.fault is None:
                 self.fault = error
+            self._failed = self._failed or error
             pending.set_exception(error)
 
 

@@ -53,7 +53,7 @@ class Returned(Pending):
         super().__init__()
         self._inner: Pending | None = inner
         self._back = back
-        self.by = inner.by
+        self.by, self.of = inner.by, inner.of
         inner.add_done_callback(self._finish)
 
     def cancel(self) -> bool:

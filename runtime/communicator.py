@@ -249,6 +249,7 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
     @property
     def fault(self) -> RuntimeFault | None:
         """Why the group is finished, such as PeerLost; None while it works."""
+        self._group.heard |= self._group.fault is not None
         return self._group.fault
 
     @property
@@ -317,12 +318,12 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
         """Leave the group, once what was called before has happened; call nothing more.
 
         Waits for the operations under way here, which need the others: at most
-        `timeout` seconds, by default the communicator's, up to a minute. Then it
-        raises (Timeout, or what they failed with) and names those that did not
-        happen; of a group that was broken before, only their futures say so. With
-        `timeout=0` nothing is waited for, and what is under way is given up: so
-        leaves who has failed. A `with` block that ends with an exception leaves so,
-        too. `abort` gives up on all members.
+        `timeout` seconds, by default the communicator's, up to a minute. If some of
+        them, or earlier ones, did not happen and nobody looked at any future that
+        says so, it then raises Timeout, or what they failed with, and names them.
+        With `timeout=0` nothing is waited for nor said, and what is under way is
+        given up: so leaves who has failed. A `with` block that ends with an exception
+        leaves so, too. `abort` gives up on all members.
         """
         if self._group.loop.forked:
             return  # it is our parent's
@@ -379,7 +380,7 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
     def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:
         loop = self._group.loop
         operation.tag, operation.label = _hashed(tag), tag
-        operation.pending.by = loop
+        operation.pending.by, operation.pending.of = loop, self._group
         with self._lock:
             # What goes on in callbacks is part of what is under way.
             if loop.closed or (self._closed and not loop.inside):

@@ -8,12 +8,14 @@ a new one under a higher epoch.
 
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from pcp.errors import (
     CollectiveAborted,
+    PcpError,
     PeerLost,
     ProtocolError,
     RuntimeFault,
@@ -37,6 +39,8 @@ from pcp.runtime.shared_memory import SharedLink
 from pcp.runtime.telemetry import Metric, Telemetry
 from pcp.runtime.transport import Link
 
+_REMEMBERED = 32
+Fault = TypeVar("Fault", bound=PcpError)
 _PROCESSORS = os.cpu_count() or 1
 
 
@@ -61,6 +65,10 @@ class Group:
         self.fault: RuntimeFault | None = None
         """Why the group is finished, or None while it works."""
         self.health = Health()
+        self.heard = False
+        """Whether the caller was told, by a future or by `fault`, that it fails."""
+        self.failures: deque[tuple[str, PcpError]] = deque(maxlen=_REMEMBERED)
+        """Operations that failed, for who leaves and was not told."""
         self.telemetry = telemetry or Telemetry()
         self.telemetry.sources.append(self._metrics)
         pulse = pulse or Pulse()
@@ -161,6 +169,8 @@ class Group:
         if self._operations.pop(key, None) is not None:
             self.loop.expecting -= self._beside
         self._doubtful.pop(key, None)
+        if operation.error is not None and not operation.pending.cancelled():
+            self.failures.append((operation.title, again(operation.error)))
         if self.arbiter is not None and not operation.committed:
             self._conceded.add(key)
         self.health.waited(operation.timing, len(operation.peers))
@@ -465,9 +475,9 @@ def _given_up() -> RuntimeFault:
     return CollectiveAborted("the other members gave this operation up")
 
 
-def again(fault: RuntimeFault, message: str | None = None) -> RuntimeFault:
+def again(fault: Fault, message: str | None = None) -> Fault:
     """A fresh exception of the same meaning, for another caller to raise."""
     message = message or str(fault)
     if isinstance(fault, PeerLost):
-        return PeerLost(message, peer=fault.peer)
+        return type(fault)(message, peer=fault.peer)
     return type(fault)(message)

@@ -19,7 +19,7 @@ import time
 from contextlib import ExitStack
 from typing import Protocol
 
-from pcp.errors import RuntimeFault, Timeout, UsageError
+from pcp.errors import PcpError, Timeout, UsageError
 from pcp.runtime.group import Group, again
 from pcp.runtime.operation import Operation
 
@@ -36,11 +36,9 @@ class Leaving:
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._known = group.fault
-        """What the caller has been told already, by every operation since."""
-        self._seen: dict[Operation, str] = {}
-        """Why each was not over when it was last looked at."""
-        self._left: list[Operation] = []
+        self._left: dict[Operation, str] = {}
+        """Those that were not over when it was last looked at, and why."""
+        self._failed: list[tuple[str, PcpError]] = []
         self._waited = 0.0
 
     def wait(self, patience: float) -> None:
@@ -51,32 +49,29 @@ class Leaving:
             self._waited = time.monotonic() - began
 
     def check(self) -> None:
-        """Once the group is closed: raise if there were some that did not happen."""
-        failed = [op for op in self._seen if op.error and not op.pending.cancelled()]
-        if not failed or self._known is not None:
+        """Once the group is closed: raise if something failed, and nobody was told."""
+        if self._group.heard:
             return
-        told = [f"{op.title}: {self._reason(op)}" for op in failed[:_NAMED]]
-        if len(failed) > _NAMED:
-            told.append(f"{len(failed) - _NAMED} more")
+        cut = [f"{op.title}: {why}" for op, why in self._left.items() if op.error]
+        told = cut + [f"{title}: {error}" for title, error in self._failed]
+        if len(told) > _NAMED:
+            told[_NAMED:] = [f"{len(told) - _NAMED} more"]
         message = f"left before it had happened: {'; '.join(told)}"
-        if any(op in self._left for op in failed):
+        if cut:
             raise Timeout(f"{message} (waited {self._waited:.3g} s)")
-        error = failed[0].error
-        assert isinstance(error, RuntimeFault), "what was posted fails at run time"
-        raise again(error, message)
+        if self._failed:
+            raise again(self._failed[0][1], message)
 
     def _look(self) -> bool:
         loop = self._group.loop
         if loop.closed:
             return False
-        now = loop.ask(lambda: {op: op.obstacle for op in self._group.under_way})
-        self._seen |= now
-        self._left = list(now)
-        return bool(now)
+        self._left, self._failed = loop.ask(self._now)
+        return bool(self._left)
 
-    def _reason(self, operation: Operation) -> str:
-        left = operation in self._left
-        return self._seen[operation] if left else str(operation.error)
+    def _now(self) -> tuple[dict[Operation, str], list[tuple[str, PcpError]]]:
+        under_way = {op: op.obstacle for op in self._group.under_way}
+        return under_way, list(self._group.failures)
 
 
 class Leaver(Protocol):

@@ -99,6 +99,12 @@ class Completer(Protocol):
         ...
 
 
+class Hearing(Protocol):
+    """Who notes whether the caller was told that something failed."""
+
+    heard: bool
+
+
 class Pending(Future):
     """An operation under way; `result` waits for it.
 
@@ -108,6 +114,8 @@ class Pending(Future):
 
     by: Completer | None = None
     """Who completes it."""
+    of: Hearing | None = None
+    """Who is to know that the caller heard of a failure."""
     spans: Sequence[tuple[int, int]] = ()
     """The memory of the arrays that it was given, from and up to which address."""
 
@@ -126,6 +134,7 @@ class Pending(Future):
             message = f"no result after {timeout} s; the operation is still under way"
             raise Timeout(message) from None
         finally:
+            self._note()
             # The fault's trace refers to this frame: it must not refer to the fault,
             # or the arrays of all callers stay until the garbage collector comes.
             del self
@@ -141,7 +150,18 @@ class Pending(Future):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The operation's fault, or None; waits as `result` does."""
         self._check_waiting(timeout)
-        return super().exception(timeout)
+        try:
+            return super().exception(timeout)
+        finally:
+            self._note()
+
+    def _note(self) -> None:
+        """The caller has just looked. In the completing thread it is not the caller."""
+        inside = self.by is not None and self.by.inside
+        if self.of is None or inside or not self.done() or self.cancelled():
+            return
+        if super().exception(0) is not None:
+            self.of.heard = True
 
     def _check_waiting(self, timeout: float | None) -> None:
         if timeout != 0 and self.by and self.by.inside and not self.done():

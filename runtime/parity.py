@@ -68,7 +68,7 @@ def elected(held: Sequence[bytes]) -> int:
 def chained(first: Pending, then: Callable[[Any], Any]) -> Pending:
     """A future of `then(value)`, or of what that future gives if it is one."""
     after = Pending()
-    after.by = first.by
+    after.by, after.of = first.by, first.of
 
     def finish(done: Any) -> None:
         try:
