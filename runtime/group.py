@@ -169,8 +169,7 @@ class Group:
         if self._operations.pop(key, None) is not None:
             self.loop.expecting -= self._beside
         self._doubtful.pop(key, None)
-        if operation.error is not None and not operation.pending.cancelled():
-            self.failures.append((operation.title, again(operation.error)))
+        self._remember(operation)
         if self.arbiter is not None and not operation.committed:
             self._conceded.add(key)
         self.health.waited(operation.timing, len(operation.peers))
@@ -246,13 +245,12 @@ class Group:
         parked = self._parked.take(key)
         self._posted[operation.tag] = operation.seq + 1
         if self.fault is not None or key in self._conceded:
-            operation.end(again(self.fault or _given_up()))
+            self._refuse(operation, again(self.fault or _given_up()))
             return
         gone = self._left.intersection(operation.peers)
         if len(self._operations) >= MAX_IN_FLIGHT:
-            operation.end(
-                UsageError(f"more than {MAX_IN_FLIGHT} operations under way; wait")
-            )
+            told = f"more than {MAX_IN_FLIGHT} operations under way; wait"
+            self._refuse(operation, UsageError(told))
             return
         self._operations[key] = operation
         self.loop.expecting += self._beside
@@ -355,6 +353,14 @@ class Group:
             self._lose(rank, f"rank {rank} is lost: {error}")
 
     # Inside.
+
+    def _refuse(self, operation: Operation, error: PcpError) -> None:
+        operation.end(error)
+        self._remember(operation)
+
+    def _remember(self, operation: Operation) -> None:
+        if operation.error is not None and not operation.pending.cancelled():
+            self.failures.append((operation.title, again(operation.error)))
 
     def _stale(self, header: Header) -> bool:
         return header.seq < self._posted.get(header.tag, 0)

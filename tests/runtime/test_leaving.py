@@ -38,8 +38,8 @@ SIZES = (7, 60_000)
 
 
 def late() -> dict[int, FaultPlan]:
-    """Rank 2's first vote is half a second under way to rank 1."""
-    return {2: FaultPlan([Fault("delay", kind=Kind.DONE, peer=1, seconds=0.5)])}
+    """Rank 2's first vote is a quarter of a second under way."""
+    return {2: FaultPlan([Fault("delay", kind=Kind.DONE, peer=1, seconds=0.25)])}
 
 
 def start(comm: Communicator, size: int) -> np.ndarray:
