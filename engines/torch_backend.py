@@ -16,7 +16,6 @@ an operation happens on all members or raises on all of them.
 # pyright: reportPrivateImportUsage=false
 
 import itertools
-import socket
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -27,16 +26,17 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from pcp.engines.tensors import fill, ordered
+from pcp.engines.torch_meeting import meet
 from pcp.engines.torch_ops import bitwise_of, word_of
+from pcp.engines.torch_split import for_groups_of, fresh_name
 from pcp.engines.torch_work import PcpWork
-from pcp.errors import Timeout, UsageError
+from pcp.errors import UsageError
 from pcp.runtime.communicator import Communicator
 from pcp.runtime.operation import Pending
-from pcp.runtime.rendezvous import Rendezvous
 
 Tensors = Sequence[torch.Tensor]
 
-_ADDRESS = "pcp/address"
+_CPU = torch.device("cpu")
 
 
 class PcpProcessGroup(dist.ProcessGroup):
@@ -46,6 +46,7 @@ class PcpProcessGroup(dist.ProcessGroup):
         super().__init__(comm.rank, comm.world_size)  # pyright: ignore[reportCallIssue]
         self.comm = comm
         """The communicator below; close the group, not this."""
+        self._name = ""
 
     # Facts.
 
@@ -57,10 +58,34 @@ class PcpProcessGroup(dist.ProcessGroup):
         """As in `init_process_group`."""
         return "pcp"
 
+    # Torch keeps name and devices with a group's C++ backends, of which we have none.
+
     @property
     def group_name(self) -> str:
         """By which torch finds the group again."""
-        return dist.distributed_c10d._world.pg_names[self]
+        return self._name
+
+    def getGroupName(self) -> str:
+        """As `group_name`, for C++."""
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [_CPU]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        """What torch asks about a device's backend, this answers itself."""
+        same = torch.device(device).type == _CPU.type
+        return self if same else super()._get_backend(device)
+
+    supports_splitting = supports_coalescing = supports_time_estimate = False
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Whether it has memory of its own to hand out."""
+        return False
 
     # Reductions.
 
@@ -287,9 +312,37 @@ class PcpProcessGroup(dist.ProcessGroup):
         raise UsageError("the pcp backend receives from a named rank: give src=")
 
     def barrier(self, opts: Any = None) -> PcpWork:
-        """Until all ranks are here."""
-        pending = self.comm.barrier_async(timeout=_patience(opts))
+        """Until all ranks are here, and their collectives before it are over.
+
+        As with Gloo, sends and receives may be met behind it.
+        """
+        pending = self.comm.barrier_async(pairs=False, timeout=_patience(opts))
         return PcpWork([pending], [])
+
+    # Other groups.
+
+    def split_group(
+        self,
+        new_ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Any = None,
+    ) -> "PcpProcessGroup | None":
+        """The group of some of this one's ranks; all of them call it, each its own.
+
+        None for who is not in `new_ranks`. `torch.distributed.split_group` also makes
+        it known to torch.
+        """
+        comm = self.comm.group(new_ranks)
+        if comm is None:
+            return None
+        made = PcpProcessGroup(comm)
+        made._set_group_name(group_name or fresh_name(comm))
+        made._set_group_desc(group_desc or f"{self.group_desc}:split")
+        comm.timeout = timeout.total_seconds() if timeout else self.comm.timeout
+        return made
 
     # Ending.
 
@@ -298,7 +351,7 @@ class PcpProcessGroup(dist.ProcessGroup):
         self.comm.timeout = timeout.total_seconds()
 
     def shutdown(self) -> None:
-        """Leave the group."""
+        """Leave the group, once what was called before has happened."""
         self.comm.close()
 
     def abort(self) -> None:
@@ -310,41 +363,15 @@ def register() -> None:
     """Make `pcp` a backend of torch.distributed; importing this module does."""
     if "pcp" not in dist.Backend.backend_list:
         dist.Backend.register_backend("pcp", create, devices=["cpu"])
+        split = for_groups_of(PcpProcessGroup)
+        dist.split_group = dist.distributed_c10d.split_group = split
 
 
 def create(
     store: dist.Store, rank: int, world_size: int, timeout: timedelta
 ) -> PcpProcessGroup:
     """The group of everybody who comes with this store."""
-    seconds = timeout.total_seconds()
-    if rank:
-        try:
-            store.wait([_ADDRESS], timeout)
-        except dist.DistError as error:
-            raise Timeout(f"rank 0 of the group did not come: {error}") from None
-        meeting: str | Rendezvous = store.get(_ADDRESS).decode()
-    else:
-        meeting = Rendezvous.listen(f"{_own_host(store)}:0")
-        store.set(_ADDRESS, meeting.address)
-    comm = Communicator.connect(
-        meeting, rank=rank, world_size=world_size, timeout=seconds
-    )
-    return PcpProcessGroup(comm)
-
-
-def _own_host(store: dist.Store) -> str:
-    """The address by which this machine reaches the store; IPv6 in brackets."""
-    while isinstance(store, dist.PrefixStore):
-        store = store.underlying_store
-    if not isinstance(store, dist.TCPStore):
-        return "127.0.0.1"
-    family, _, _, _, target = socket.getaddrinfo(
-        store.host, store.port, type=socket.SOCK_DGRAM
-    )[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(target)  # sends nothing: it only chooses a route
-        host = probe.getsockname()[0]
-    return f"[{host}]" if ":" in host else host
+    return PcpProcessGroup(meet(store, rank, world_size, timeout))
 
 
 def _back(tensors: Tensors) -> Any:

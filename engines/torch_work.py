@@ -38,6 +38,8 @@ class PcpWork(dist.Work):
         self._finish = finish
         self._source = source
         self._future: torch.futures.Future = torch.futures.Future()
+        self._awaited = False
+        """Whether somebody has the future."""
         self._over = threading.Event()
         self._error: BaseException | None = None
         self._left = len(self._pendings)
@@ -62,10 +64,20 @@ class PcpWork(dist.Work):
         except BaseException as error:
             self._error = error
             self._over.set()
-            _hooks.submit(self._future.set_exception, error)
+            _hooks.submit(self._fail, error)
         else:
             self._over.set()
             _hooks.submit(self._future.set_result, self._tensors)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._awaited:
+            self._told()
+        self._future.set_exception(error)
+
+    def _told(self) -> None:
+        """Who asked hears of the failure: the group need not say it again."""
+        for pending in self._pendings:
+            pending.exception(0)
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
         """Until it is done, or Timeout after `timeout` (none when 0)."""
@@ -73,6 +85,7 @@ class PcpWork(dist.Work):
         if not self._over.wait(seconds if seconds > 0 else None):
             raise Timeout(f"no result after {seconds:g} s; it is still under way")
         if self._error is not None:
+            self._told()
             raise self._error
         return True
 
@@ -90,6 +103,8 @@ class PcpWork(dist.Work):
 
     def exception(self) -> BaseException | None:
         """What it failed with."""
+        if self._error is not None:
+            self._told()
         return self._error
 
     def result(self) -> list[torch.Tensor]:
@@ -99,6 +114,9 @@ class PcpWork(dist.Work):
 
     def get_future(self) -> torch.futures.Future:
         """A future of the tensors."""
+        self._awaited = True
+        if self._error is not None:
+            self._told()
         return self._future
 
     def source_rank(self) -> int:

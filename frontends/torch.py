@@ -74,7 +74,7 @@ def to_numpy(tensor: "torch.Tensor") -> np.ndarray:
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
-    return np.array(tensor.numpy(), order="C")
+    return _copied(tensor)
 
 
 def _torch() -> Any:
@@ -93,7 +93,12 @@ def _raw(tensor: "torch.Tensor") -> np.ndarray:
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.view(torch.int16)
-    return np.array(tensor.numpy(), order="C")
+    return _copied(tensor)
+
+
+def _copied(tensor: "torch.Tensor") -> np.ndarray:
+    # After `tensor.numpy()` torch would never let its storage be resized again.
+    return np.array(np.from_dlpack(tensor.resolve_conj().resolve_neg()), order="C")
 
 
 def _check_frozen_size(frozen: "Mapping[str, torch.Tensor]", model: str) -> None:

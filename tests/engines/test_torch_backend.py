@@ -27,3 +27,25 @@ def test_every_rank_agrees_with_gloo(world):
             wanted.add("hooks")
             assert {f"ok {name}" for name in wanted} <= said
             assert len(said) > 80
+
+
+def test_what_scripts_for_gloo_do_beside_collectives(tmp_path):
+    """FSDP1, groups that come and go, checkpoints, works nobody waited for."""
+    port = free_port()
+    with Processes() as processes:
+        ranks = [
+            processes.start(
+                "helpers.torch_features",
+                RANK=str(rank),
+                WORLD_SIZE="2",
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=str(port),
+                FOLDER=str(tmp_path / "saved"),
+            )
+            for rank in range(2)
+        ]
+        for rank in ranks:
+            assert rank.wait(SECONDS) == 0, rank.text
+            said = {line for line in rank.lines if line.startswith("ok ")}
+            wanted = "fsdp layouts resized apart groups order checkpoint end".split()
+            assert said == {f"ok {name}" for name in wanted}
