@@ -17,6 +17,7 @@ from helpers.processes import free_port
 from helpers.worlds import outcome, together
 
 from pcp.errors import (
+    CollectiveAborted,
     ConfigError,
     MissingPackage,
     RuntimeFault,
@@ -126,6 +127,35 @@ def test_what_an_engine_has_not_is_said() -> None:
         (name,) = options
         with pytest.raises(UsageError, match=f"has no {name}="):
             connect(["gloo://127.0.0.1:1"], **options)
+
+
+def test_an_engine_is_left_after_what_was_called(tmp_path) -> None:
+    comms = connect(places("gloo file", 2, tmp_path))
+    arrays = [np.full(50_000, r + 1.0) for r in range(2)]
+
+    def run(c: Any) -> None:
+        with c:
+            c.all_reduce_async(arrays[c.rank])
+
+    together(comms, run)
+    assert all((array == 3).all() for array in arrays)
+
+
+def test_an_engine_says_what_did_not_happen(tmp_path) -> None:
+    comms = connect(places("gloo file", 2, tmp_path))
+    lonely = comms[0].recv_async(np.ones(3), 1)
+    with pytest.raises(Timeout, match="gloo: left with 1 call under way"):
+        comms[0].close(timeout=0.2)
+    comms[1].close()
+    assert isinstance(outcome(lambda: lonely.result(40)), RuntimeFault)
+    (alone,) = connect([f"gloo://{tmp_path / 'another'}"])
+    alone._do(_fails, None)
+    with pytest.raises(CollectiveAborted, match="before it had happened: out of order"):
+        alone.close()
+
+
+def _fails(_: float) -> None:
+    raise RuntimeFault("out of order")
 
 
 def test_a_callback_that_waits_is_refused() -> None:

@@ -42,6 +42,17 @@ def test_a_tied_weight_is_one_argument() -> None:
     assert "head.weight" not in weights_of(model)
 
 
+def test_weights_that_were_read_can_be_resized() -> None:
+    """As FSDP does with them, and `Tensor.numpy` ends for ever."""
+    model = nn.Linear(3, 2).to(torch.bfloat16)
+    model.bias.data = model.bias.data.float()
+    values = weights_of(model)
+    for name, parameter in model.named_parameters():
+        want = parameter.detach().float().tolist()
+        assert values[name].tolist() == want
+        parameter.untyped_storage().resize_(0)
+
+
 def test_one_tensor_passed_twice_is_two_arguments(iree: Iree) -> None:
     # torch.export alone would make one of them and read it in both places.
     case = example("gpt")

@@ -34,6 +34,16 @@ def test_a_tensor_is_reduced_where_it_lies(comms, dtype, size):
         assert (tensor.float() == 1).all()
 
 
+@pytest.mark.parametrize("dtype", TORCH, ids=str)
+def test_a_tensor_can_be_resized_afterwards(comms, dtype):
+    """As FSDP does with its parameters, and `Tensor.numpy` ends for ever."""
+    tensors = [torch.ones(8).to(dtype) for _ in range(2)]
+    together(comms, lambda c: c.all_reduce(tensors[c.rank]))
+    for tensor in tensors:
+        tensor.untyped_storage().resize_(0)
+        assert tensor.untyped_storage().nbytes() == 0
+
+
 @pytest.mark.parametrize("size", [5, 300])
 @pytest.mark.parametrize("call", ["all_reduce", "all_reduced"])
 def test_one_member_may_bring_a_matrix(comms, call, size):
