@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from pcp.autodiff import loops
 from pcp.autodiff.activity import Activity, propagate
 from pcp.autodiff.cotangents import Cotangents, materialize
 from pcp.autodiff.kinds import Site
@@ -10,6 +9,9 @@ from pcp.autodiff.rerun import run_again
 from pcp.autodiff.reverse import pull_back
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
+from pcp.passes.analysis import loops
+from pcp.passes.rewriting import captures
+from pcp.passes.sharding.flow import block_of
 
 Value = ir.Value
 
@@ -20,7 +22,7 @@ class ActiveLoop:
     def __init__(self, at: Site) -> None:
         self.at = at
         self.count = len(at.op.operands)
-        self.body = loops.block_of(at.op, 1)
+        self.body = block_of(at.op, 1)
         self.ops = [op.operation for op in self.body.operations][:-1]
         self.arguments = list(self.body.arguments)
         self.returned = loops.returned(self.body)
@@ -53,7 +55,7 @@ class ActiveLoop:
                 if any(r in needed and r in self.inner for r in op.results):
                     needed.update(op.operands)
                     if len(op.regions):
-                        needed.update(loops.captured(op))
+                        needed.update(captures(op))
             more = {j for j, a in enumerate(self.arguments) if a in needed}
             if more <= live:
                 break

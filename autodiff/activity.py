@@ -16,6 +16,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import MissingRule
+from pcp.passes.rewriting import captures
 
 Value = ir.Value
 
@@ -25,25 +26,6 @@ Activity = dict[Value, str]
 
 #: Types that hold tensors.
 _HOLDERS = ("tuple<", "!pcp.future<", "!stablehlo.future<")
-
-
-def captures(op: ir.Operation) -> list[Value]:
-    """Values used inside the op's regions and defined outside, in order of use."""
-    inside: set[Value] = set()
-    found: dict[Value, None] = {}
-    for region in op.regions:
-        _collect(region, inside, found)
-    return list(found)
-
-
-def _collect(region: ir.Region, inside: set[Value], found: dict[Value, None]) -> None:
-    for block in region.blocks:
-        inside.update(block.arguments)
-        for nested in block.operations:
-            found.update((v, None) for v in nested.operands if v not in inside)
-            for inner in nested.regions:
-                _collect(inner, inside, found)
-            inside.update(nested.results)
 
 
 def inputs(op: ir.Operation) -> tuple[Value, ...]:

@@ -3,12 +3,13 @@
 import math
 from dataclasses import dataclass
 
-from pcp.autodiff import loops
 from pcp.autodiff.cut_loops import CHECKPOINT
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.errors import PassError
+from pcp.passes.analysis import loops
 from pcp.passes.base import Pass
+from pcp.passes.rewriting import operations
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class CheckpointLoops(Pass):
                 "number of iterations"
             )
         with module.context:
-            for op in loops.nested(module.operation):
+            for op in operations(module.operation):
                 if op.name == "stablehlo.while" and CHECKPOINT not in op.attributes:
                     _mark(op, fixed)
 

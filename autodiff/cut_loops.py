@@ -14,12 +14,12 @@ N/k + k states in place of N, least at k = √N, for one more forward run.
 
 from collections.abc import Callable
 
-from pcp.autodiff import loops
 from pcp.autodiff.rerun import run_again
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import PassError
+from pcp.passes.analysis import loops
 
 Value = ir.Value
 

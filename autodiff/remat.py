@@ -5,14 +5,15 @@ from dataclasses import dataclass
 
 from pcp.autodiff import functions
 from pcp.autodiff.guards import waiting
-from pcp.autodiff.liveness import Graph, Node, Step, graph, peak
 from pcp.autodiff.remat_report import Report
 from pcp.autodiff.segments import Cuts, Guard, Rerun, Schedule, constants, cut
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.dialect.context import location_string
 from pcp.errors import PassError, nearest
+from pcp.passes.analysis.memory import Graph, Node, Step, graph, peak
 from pcp.passes.base import Pass
+from pcp.passes.rewriting import operations
 
 #: Numbers of segments that are tried when none is asked for.
 SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -164,15 +165,10 @@ class _Problem:
             )
         return _Problem(whole, max(made) + 1, options, where)
 
-    def plain(self) -> list[Step]:
-        """The function as it is."""
-        nodes = enumerate(self.graph.nodes)
-        return [Step(i, n.operands, n.results) for i, n in nodes]
-
     def peak_of(self, schedule: Schedule | None) -> int:
         """Predicted bytes; of the function as it is for None."""
         if schedule is None:
-            return peak(self.graph, self.plain(), self.graph.sizes)
+            return peak(self.graph, self.graph.steps, self.graph.sizes)
         return peak(self.graph, schedule.steps(), schedule.sizes)
 
     def report(self, schedule: Schedule | None) -> Report:
@@ -324,16 +320,7 @@ def _reread(
     changed = {values[a]: values[b] for a, b in zip(old, new, strict=True) if a != b}
     if not changed:
         return
-    for inner in (op, *_nested(op)):
+    for inner in (op, *operations(op)):
         for i, operand in enumerate(inner.operands):
             if operand in changed:
                 inner.operands[i] = changed[operand]
-
-
-def _nested(op: ir.Operation) -> list[ir.Operation]:
-    found = []
-    for region in op.regions:
-        for block in region.blocks:
-            for view in block.operations:
-                found += [view.operation, *_nested(view.operation)]
-    return found

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pcp import strict_json
-from pcp.autodiff.liveness import Graph, Step
 from pcp.autodiff.segments import Schedule
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import PassError
+from pcp.passes.analysis.memory import Graph, Step
 
 
 @dataclass(frozen=True)

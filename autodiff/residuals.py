@@ -12,9 +12,11 @@ body. Each such value is then, in this order of preference,
 
 from collections.abc import Callable
 
-from pcp.autodiff.loops import Counter, block_of, invariant, nested, returned
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
+from pcp.passes.analysis.loops import Counter, invariant, returned
+from pcp.passes.rewriting import operations
+from pcp.passes.sharding.flow import block_of
 
 Value = ir.Value
 
@@ -58,7 +60,7 @@ class Residuals:
 
         Values that must be kept become placeholders, listed in `taped`.
         """
-        for op in nested(reverse):
+        for op in operations(reverse):
             for value in {v for v in op.operands if v in self._inside}:
                 with ir.InsertionPoint(before):
                     op.replace_uses_of_with(value, self._available(value))

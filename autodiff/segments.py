@@ -10,8 +10,8 @@ clones that make its values again, from what was kept.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from pcp.autodiff.liveness import GUARD, Graph, Step
 from pcp.autodiff.revolve import Action, revolve
+from pcp.passes.analysis.memory import GUARD, Graph, Step
 
 
 @dataclass(frozen=True)

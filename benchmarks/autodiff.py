@@ -3,7 +3,7 @@
 Three tables:
 
 - count: operations and bytes of pcp's gradient program and of JAX's, both as they
-  are before any compiler optimises them, by one counter (`pcp.autodiff.cost`);
+  are before any compiler optimises them, by one counter (`pcp.passes.analysis.cost`);
 - time: both compiled by the same IREE with the same flags and run in turns, on
   one thread, in seconds of processor time;
 - speed: seconds to differentiate, simplify and verify a GPT of 2048 tokens.
@@ -23,13 +23,14 @@ from typing import Any
 import numpy as np
 from autodiff_programs import PROGRAMS, Program, gpt
 
-from pcp.autodiff import cost, functions
+from pcp.autodiff import functions
 from pcp.autodiff.inline_composites import InlineComposites
 from pcp.autodiff.passes import Grad
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
 from pcp.frontends.jax import from_jax
+from pcp.passes.analysis import cost
 from pcp.passes.base import verify
 from pcp.passes.simplify import Simplify
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from pcp.dialect.bindings import ir
+from pcp.passes.analysis.cost import size_bytes
 from pcp.passes.functions import function_type, symbol_name
-from pcp.passes.pipeline.work import type_bytes
 from pcp.passes.rewriting import device_modules
 from pcp.passes.sharding.mesh import DEVICE
 
@@ -36,7 +36,7 @@ def _memory(home: ir.Operation) -> int | None:
 def _check_fits(function: ir.Operation, device: str, room: int, fail: Fail) -> None:
     type_ = function_type(function)
     for what, types in (("arguments", type_.inputs), ("results", type_.results)):
-        need = sum(map(type_bytes, types))
+        need = sum(map(size_bytes, types))
         if need > room:
             fail(
                 function,

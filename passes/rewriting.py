@@ -22,20 +22,44 @@ HOLD = "stablehlo.optimization_barrier"
 STOP = "pcp.stop_gradient"
 
 
-def operations(module: ir.Module | ir.Operation) -> list[ir.Operation]:
-    """Every op inside `module`, outer before inner, as a list safe to rewrite by.
+def operations(holder: ir.Module | ir.Operation | ir.Region) -> list[ir.Operation]:
+    """Every op inside `holder`, outer before inner, as a list safe to rewrite by.
 
     Erase an op of it only together with nothing else of the list: an op whose
     region holds listed ops must outlive them.
     """
+    if isinstance(holder, ir.Region):
+        ops = [view.operation for block in holder.blocks for view in block.operations]
+        return [found for op in ops for found in (op, *operations(op))]
     found: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
         found.append(op.operation)
         return ir.WalkResult.ADVANCE
 
-    module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    holder.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
     return found[1:]
+
+
+def captures(op: ir.Operation) -> list[ir.Value]:
+    """Values used inside the op's regions and defined outside, in order of use."""
+    inside: set[ir.Value] = set()
+    found: dict[ir.Value, None] = {}
+    for region in op.regions:
+        _collect(region, inside, found)
+    return list(found)
+
+
+def _collect(
+    region: ir.Region, inside: set[ir.Value], found: dict[ir.Value, None]
+) -> None:
+    for block in region.blocks:
+        inside.update(block.arguments)
+        for nested in block.operations:
+            found.update((v, None) for v in nested.operands if v not in inside)
+            for inner in nested.regions:
+                _collect(inner, inside, found)
+            inside.update(nested.results)
 
 
 def functions(module: ir.Module | ir.Operation) -> Iterator[ir.Operation]:

@@ -8,6 +8,7 @@ from pcp.dialect.context import location_string
 from pcp.errors import PassError, nearest
 from pcp.mesh import Mesh
 from pcp.passes import functions as funcs
+from pcp.passes.analysis.cost import size_bytes
 from pcp.passes.base import Pass
 from pcp.passes.inlining import inline_calls
 from pcp.passes.pipeline.backward import assign_backward
@@ -17,7 +18,6 @@ from pcp.passes.pipeline.names import name_results
 from pcp.passes.pipeline.once import assign_once
 from pcp.passes.pipeline.stages import Homes, Wanted, assign
 from pcp.passes.pipeline.tasks import build_schedule
-from pcp.passes.pipeline.work import size_bytes
 from pcp.passes.planning.cluster import rate_of
 from pcp.passes.rewriting import functions, refuse
 from pcp.passes.sharding.layout import from_attribute

@@ -21,13 +21,14 @@ from pcp.runtime.commons import SMALLEST
 from pcp.runtime.compressed import CompressedReduce, Memory
 from pcp.runtime.feedback import ErrorFeedback
 from pcp.runtime.operation import Operation
-from pcp.runtime.reduction import EAGER_BYTES, Reduction, bounds, declared
+from pcp.runtime.reduction import Reduction, bounds, declared
 from pcp.runtime.scheduled import Scheduled
 from pcp.runtime.schedules import DIRECT, schedule
 from pcp.runtime.seat import Seat
 from pcp.runtime.shared_arrays import ARRAYS
 from pcp.runtime.shared_reduce import SharedReduce, through_memory
 from pcp.runtime.straight_reduce import StraightReduce, straight, visible
+from pcp.wire import EAGER_BYTES
 
 _NOTHING = memoryview(b"")
 _COMPRESSIBLE = ("float32", "bfloat16", "float16")

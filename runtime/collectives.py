@@ -24,7 +24,8 @@ from pcp.errors import ProtocolError
 from pcp.runtime.buffers import BufferPool, Loan, octets
 from pcp.runtime.framing import Header
 from pcp.runtime.operation import Operation
-from pcp.runtime.reduction import EAGER_BYTES, Reduction
+from pcp.runtime.reduction import Reduction
+from pcp.wire import EAGER_BYTES
 
 _LARGEST_SEGMENT = 512 << 10
 _SMALLEST_SEGMENT = 64 << 10

@@ -13,7 +13,7 @@ import numpy as np
 
 from pcp.errors import ProtocolError
 from pcp.runtime.framing import MAX_TEXT, Header, Kind, text, text_payload
-from pcp.runtime.reduction import EAGER_BYTES
+from pcp.wire import EAGER_BYTES
 
 _LENGTH_BYTES = 4
 

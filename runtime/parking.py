@@ -10,7 +10,7 @@ from collections import Counter
 
 from pcp.errors import ProtocolError
 from pcp.runtime.framing import Header, Kind
-from pcp.runtime.reduction import EAGER_BYTES
+from pcp.wire import EAGER_BYTES
 
 MAX_IN_FLIGHT = 1024
 """Operations a member may have under way; bounds what peers must park."""

@@ -24,9 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import UsageError, nearest
-
-EAGER_BYTES = 32 << 10
-"""Contributions up to this size travel with the first frame of an operation."""
+from pcp.wire import EAGER_BYTES
 
 LARGE_WORLD = 8
 """More members than this reduce what is small for each of them in few steps."""

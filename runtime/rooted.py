@@ -22,7 +22,8 @@ from pcp.runtime.dtypes import sent_dtype
 from pcp.runtime.framing import Header
 from pcp.runtime.operation import Operation, Pending
 from pcp.runtime.posting import Posting, Seconds
-from pcp.runtime.reduction import EAGER_BYTES, Reduction, bounds
+from pcp.runtime.reduction import Reduction, bounds
+from pcp.wire import EAGER_BYTES
 
 _NOTHING = memoryview(b"")
 

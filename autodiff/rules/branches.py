@@ -8,7 +8,6 @@ reverse needs instead: the forward op returns it, zeros where another was taken.
 
 from collections.abc import Callable, Sequence
 
-from pcp.autodiff import loops
 from pcp.autodiff.activity import Activity, propagate
 from pcp.autodiff.cotangents import Cotangents, materialize
 from pcp.autodiff.forward import Tangents, push_forward, tangent_or_zeros
@@ -17,6 +16,8 @@ from pcp.autodiff.rerun import once_only, run_again
 from pcp.autodiff.reverse import pull_back
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
+from pcp.passes.rewriting import operations
+from pcp.passes.sharding.flow import block_of
 
 Value = ir.Value
 
@@ -37,7 +38,7 @@ def branches(at: Site) -> list[Value | None]:
         block = reverse.regions[index].blocks.append()
         with ir.InsertionPoint(block):
             if keep:
-                results, ops = _in_place(loops.block_of(at.op, index))
+                results, ops = _in_place(block_of(at.op, index))
             else:
                 results, ops = run_again(at.op, index, [])
             _return_cotangents(ops, results, at.cotangents, wanted, at.active)
@@ -72,7 +73,7 @@ def _return_cotangents(
 def _keep(op: ir.Operation, reverse: ir.Operation) -> None:
     """Let the forward op return the values of each branch that `reverse` uses."""
     needed = [
-        _used_from(loops.block_of(op, index), reverse.regions[index])
+        _used_from(block_of(op, index), reverse.regions[index])
         for index in range(len(op.regions))
     ]
     kept = [(index, value) for index, values in enumerate(needed) for value in values]
@@ -82,14 +83,14 @@ def _keep(op: ir.Operation, reverse: ir.Operation) -> None:
 
     extra = widened(op, [v.type for _, v in kept], lambda index, *_: more(index))
     for (index, value), result in zip(kept, extra, strict=True):
-        for user in loops.nested(reverse.regions[index]):
+        for user in operations(reverse.regions[index]):
             user.replace_uses_of_with(value, result)
 
 
 def _used_from(block: ir.Block, region: ir.Region) -> list[Value]:
     """Values defined directly in `block` that ops anywhere in `region` use."""
     own = {result for op in block.operations for result in op.operation.results}
-    users = loops.nested(region)
+    users = operations(region)
     return list(dict.fromkeys(v for op in users for v in op.operands if v in own))
 
 
@@ -112,7 +113,7 @@ def widened(
         )
     for index in range(len(op.regions)):
         op.regions[index].blocks[0].append_to(wider.regions[index])
-        *ops, end = [o.operation for o in loops.block_of(wider, index).operations]
+        *ops, end = [o.operation for o in block_of(wider, index).operations]
         with ir.InsertionPoint(end), op.location:
             values = more(index, ops, end)
             hlo.op("return", [*end.operands, *values], [])

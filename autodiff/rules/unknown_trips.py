@@ -20,7 +20,7 @@ first, so memory grows with their square; forward over reverse only doubles it.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pcp.autodiff import loops, residuals
+from pcp.autodiff import residuals
 from pcp.autodiff.active_loops import ActiveLoop
 from pcp.autodiff.cut_loops import CHECKPOINT, positive
 from pcp.autodiff.kinds import Site
@@ -28,6 +28,9 @@ from pcp.autodiff.rerun import erase_unused, run_again
 from pcp.autodiff.slots import Slots
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
+from pcp.passes.analysis import loops
+from pcp.passes.rewriting import captures, operations
+from pcp.passes.sharding.flow import block_of
 
 Value = ir.Value
 
@@ -93,7 +96,7 @@ class _Reverse:
         reverse = hlo.op("while", operands, types, regions=2)
         hlo.body(reverse, types, lambda t, *_: hlo.compare("GE", t, _int(0)))
         block.append_to(reverse.regions[1])
-        block = loops.block_of(reverse, 1)
+        block = block_of(reverse, 1)
         husk.erase()
         for value in kept:
             block.add_argument(value.type, reverse.location)
@@ -118,14 +121,14 @@ class _Reverse:
     def _state(self, block: ir.Block) -> list[int]:
         """The carries that the VJP needs, and those that the body makes them from."""
         place = {v: j for j, v in enumerate(self.loop.arguments)}
-        ops = [op for o in block.operations for op in (o.operation, *loops.nested(o))]
+        ops = [op for o in block.operations for op in (o.operation, *operations(o))]
         need = {place[v] for op in ops for v in op.operands if v in place}
         while True:
             values = {self.loop.returned[j] for j in need}
             for op in reversed(self.loop.ops):
                 if any(r in values for r in op.results):
                     values.update(op.operands)
-                    values.update(loops.captured(op) if len(op.regions) else ())
+                    values.update(captures(op) if len(op.regions) else ())
             more = need | {place[v] for v in values if v in place}
             if more == need:
                 return sorted(j for j in need if not self.invariant[j])
@@ -151,7 +154,7 @@ class _Reverse:
             value = self.loop.at.op.operands[j] if self.invariant[j] else None
             value = arguments.get(j, value)
             if value is not None:
-                for user in loops.nested(block.owner):
+                for user in operations(block.owner):
                     user.replace_uses_of_with(argument, value)
         *_, end = block.operations
         with ir.InsertionPoint(end):
@@ -184,7 +187,7 @@ class _Reverse:
             return [hlo.add(i, _int(1)), *(after[j] for j in state), *written]
 
         hlo.body(run, types, iteration, region=1)
-        erase_unused(loops.block_of(run, 1))
+        erase_unused(block_of(run, 1))
         results = list(run.results)[1:]
         return results[:count], results[count:]
 

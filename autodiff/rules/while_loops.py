@@ -5,7 +5,7 @@ forward one. Loops whose number of iterations is found by running them are in
 `unknown_trips`.
 """
 
-from pcp.autodiff import loops, residuals
+from pcp.autodiff import residuals
 from pcp.autodiff.active_loops import ActiveLoop
 from pcp.autodiff.activity import Activity, propagate
 from pcp.autodiff.cut_loops import RECOMPUTE
@@ -15,6 +15,9 @@ from pcp.autodiff.rerun import erase_unused
 from pcp.autodiff.rules import unknown_trips
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
+from pcp.passes.analysis import loops
+from pcp.passes.rewriting import captures
+from pcp.passes.sharding.flow import block_of
 
 Value = ir.Value
 
@@ -104,12 +107,12 @@ def _attach_tapes(
 
 def while_forward(op: ir.Operation, tangents: Tangents) -> None:
     """The loop carries the tangents of its active carries along."""
-    captured = {v: "" for v in loops.captured(op) if v in tangents}
+    captured = {v: "" for v in captures(op) if v in tangents}
     start = {j for j, v in enumerate(op.operands) if v in tangents}
     moving = sorted(_active_carries(op, start, captured))
     with ir.InsertionPoint(op):
         starts = [tangent_or_zeros(op.operands[j], tangents) for j in moving]
-    ops = [inner.operation for inner in loops.block_of(op, 1).operations][:-1]
+    ops = [inner.operation for inner in block_of(op, 1).operations][:-1]
 
     def update(body: ir.Block, carried: list[Value]) -> list[Value]:
         inner: Tangents = {v: tangents[v] for v in captured}
@@ -125,7 +128,7 @@ def while_forward(op: ir.Operation, tangents: Tangents) -> None:
 
 def _active_carries(op: ir.Operation, active: set[int], captured: Activity) -> set[int]:
     """The least set of carries, from `active`, that the body maps into itself."""
-    body = loops.block_of(op, 1)
+    body = block_of(op, 1)
     ops = [inner.operation for inner in body.operations][:-1]
     while True:
         inner = {**captured, **{body.arguments[j]: "" for j in active}}

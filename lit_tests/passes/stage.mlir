@@ -142,3 +142,40 @@ func.func @counted(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %k: 
   %g = stablehlo.dot_general %x, %b, contracting_dims = [0] x [0] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
   return %l, %g : tensor<f32>, tensor<4x4xf32>
 }
+
+// -----
+
+// A loop weighs as much as its four rounds, also one that counts down: the first stage
+// is that loop, the second the four products behind it.
+// CHECK-LABEL: func.func @round_by_round
+// CHECK: stablehlo.while
+// CHECK: stablehlo.dot_general
+// CHECK-NOT: stablehlo.dot_general
+// CHECK: device = @mesh_0, dir = "fwd", microbatch = 0 : i64, stage = 0 : i64
+// CHECK-COUNT-4: stablehlo.dot_general
+// CHECK: device = @mesh_1, dir = "fwd", microbatch = 0 : i64, stage = 1 : i64
+// DEVICES-LABEL: module @mesh_0
+// DEVICES: func.func @round_by_round(%{{.*}}: tensor<64x64xf32> {pcp.name = "w", pcp.role = "param"}, %{{.*}}: tensor<8x64xf32>
+// DEVICES-LABEL: module @mesh_1
+// DEVICES: func.func @round_by_round(%{{.*}}: tensor<64x64xf32> {pcp.name = "v", pcp.role = "param"}) -> (tensor<f32> {pcp.name = "loss", pcp.role = "loss"})
+func.func @round_by_round(%w: tensor<64x64xf32> {pcp.role = "param", pcp.name = "w"}, %v: tensor<64x64xf32> {pcp.role = "param", pcp.name = "v"}, %x: tensor<8x64xf32> {pcp.role = "data", pcp.name = "x"}) -> (tensor<f32> {pcp.role = "loss"}) {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %last = stablehlo.constant dense<3> : tensor<i32>
+  %loop:2 = stablehlo.while(%i = %last, %y = %x) : tensor<i32>, tensor<8x64xf32>
+   cond {
+    %first = stablehlo.constant dense<0> : tensor<i32>
+    %more = stablehlo.compare GE, %i, %first : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %more : tensor<i1>
+  } do {
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %next = stablehlo.subtract %i, %one : tensor<i32>
+    %z = stablehlo.dot_general %y, %w, contracting_dims = [1] x [0] : (tensor<8x64xf32>, tensor<64x64xf32>) -> tensor<8x64xf32>
+    stablehlo.return %next, %z : tensor<i32>, tensor<8x64xf32>
+  }
+  %0 = stablehlo.dot_general %loop#1, %v, contracting_dims = [1] x [0] : (tensor<8x64xf32>, tensor<64x64xf32>) -> tensor<8x64xf32>
+  %1 = stablehlo.dot_general %0, %v, contracting_dims = [1] x [0] : (tensor<8x64xf32>, tensor<64x64xf32>) -> tensor<8x64xf32>
+  %2 = stablehlo.dot_general %1, %v, contracting_dims = [1] x [0] : (tensor<8x64xf32>, tensor<64x64xf32>) -> tensor<8x64xf32>
+  %3 = stablehlo.dot_general %2, %v, contracting_dims = [1] x [0] : (tensor<8x64xf32>, tensor<64x64xf32>) -> tensor<8x64xf32>
+  %sum = stablehlo.reduce(%3 init: %zero) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x64xf32>, tensor<f32>) -> tensor<f32>
+  return %sum : tensor<f32>
+}

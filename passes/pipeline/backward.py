@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pcp.dialect.bindings import ir
+from pcp.passes.analysis.cost import size_bytes
 from pcp.passes.pipeline.flow import FIXED, MAIN, SETTLE, TAIL, Flow
 from pcp.passes.pipeline.stages import Stages
-from pcp.passes.pipeline.work import size_bytes
 from pcp.passes.rewriting import refuse
 
 Value = ir.Value

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pcp.dialect.bindings import ir
+from pcp.passes.analysis.cost import size_bytes
 from pcp.passes.functions import (
     NAME,
     ROLE,
@@ -20,7 +21,6 @@ from pcp.passes.functions import (
 )
 from pcp.passes.pipeline.flow import FIXED, TAIL, Flow
 from pcp.passes.pipeline.stages import Homes, Stages
-from pcp.passes.pipeline.work import size_bytes
 from pcp.passes.rewriting import is_pure
 from pcp.passes.sharding.rounding import rounds
 

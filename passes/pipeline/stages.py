@@ -12,6 +12,7 @@ from typing import NoReturn
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import PassError
+from pcp.passes.analysis.cost import size_bytes, work
 from pcp.passes.functions import (
     NAME,
     argument_attributes,
@@ -23,7 +24,6 @@ from pcp.passes.pipeline.cuts import Chain, best_cuts
 from pcp.passes.pipeline.flow import AXIS, Flow
 from pcp.passes.pipeline.marks import MARK, mark_of
 from pcp.passes.pipeline.microbatches import Separated
-from pcp.passes.pipeline.work import size_bytes, work
 from pcp.passes.rewriting import refuse
 from pcp.passes.sharding.flow import walk
 

@@ -12,18 +12,19 @@ from functools import cached_property
 from itertools import product
 
 from pcp.dialect.bindings import ir
+from pcp.passes.analysis.cost import size_bytes, work
+from pcp.passes.analysis.loops import trips
+from pcp.passes.analysis.memory import Storage
 from pcp.passes.functions import NAME, ROLE, argument_attributes, string
-from pcp.passes.pipeline.work import size_bytes, work
 from pcp.passes.planning.cluster import Cluster, Device, Link
 from pcp.passes.planning.cost import (
-    TERMINATORS,
+    Member,
+    block_cost,
     exchange_seconds,
-    op_seconds,
     wire_seconds,
 )
-from pcp.passes.planning.storage import Storage
 from pcp.passes.planning.tensor_groups import Group
-from pcp.passes.sharding.flow import block_of
+from pcp.passes.sharding.flow import CONTROL_FLOW, block_of
 from pcp.passes.split_batch import shares
 
 #: Microbatches for each stage that are worth a try: the bubble is small by then.
@@ -113,10 +114,10 @@ class Model:
             and ir.RankedTensorType(argument.type).rank
         )
 
-    @cached_property
+    @property
     def activations(self) -> int:
-        """Bytes that the forward stores."""
-        return sum(map(size_bytes, self._kept))
+        """Bytes that the forward stores, in every round of a loop."""
+        return self._kept[0]
 
     @cached_property
     def work(self) -> float:
@@ -126,35 +127,43 @@ class Model:
     def seconds(self, device: Device) -> float:
         """The whole forward on one device."""
         if device.facts not in self._seconds:
-            self._seconds[device.facts] = sum(
-                op_seconds(view.operation, self._storage, device)
-                for view in self._block.operations
-                if view.operation.name not in TERMINATORS
-            )
+            found = block_cost(self._block, Member.alone(device))
+            self._seconds[device.facts] = found.compute
         return self._seconds[device.facts]
 
-    @cached_property
+    @property
     def dispatches(self) -> int:
-        """How many ops of the forward store something."""
-        return len(self._kept)
-
-    @cached_property
-    def boundary(self) -> float:
-        """Bytes that go from one pipeline stage to the next, about."""
-        return self.activations / max(1, len(self._kept))
+        """How many results of the forward are stored."""
+        return self._kept[1]
 
     @property
-    def _kept(self) -> list[ir.Value]:
-        made = self._storage.stored
-        return [v for v in made if not isinstance(v.owner, ir.Block)]
+    def boundary(self) -> float:
+        """Bytes that go from one pipeline stage to the next, about."""
+        return self.activations / max(1, self.dispatches)
+
+    @cached_property
+    def _kept(self) -> tuple[int, int]:
+        return _stored(self._block)
 
     @property
     def _block(self) -> ir.Block:
         return block_of(self.function, 0)
 
-    @cached_property
-    def _storage(self) -> Storage:
-        return Storage.read(self._block)
+
+def _stored(block: ir.Block) -> tuple[int, int]:
+    """Bytes and number of the results that a block's ops store."""
+    stored = Storage.read(block).stored
+    bytes_ = count = 0
+    for op in (view.operation for view in block.operations):
+        made = [r for r in op.results if r in stored]
+        bytes_ += sum(map(size_bytes, made))
+        count += len(made)
+        if op.name in CONTROL_FLOW:
+            times = trips(op) if op.name == "stablehlo.while" else 1
+            inner = [_stored(region.blocks[0]) for region in op.regions]
+            bytes_ += times * sum(b for b, _ in inner)
+            count += times * sum(n for _, n in inner)
+    return bytes_, count
 
 
 # --- which there are ---
@@ -337,9 +346,12 @@ class Space:
         total = 0.0
         if c.tp > 1:
             link = self.cluster.slowest(c.devices[: c.tp])
-            sums = [b * share for g in groups for b in g.reduced]
             both = 1 if self.model.mode == "forward" else 2
-            each = sum(_sum_seconds(c.tp, b, link, device) for b in sums)
+            each = sum(
+                count * _sum_seconds(c.tp, bytes_ * share, link, device)
+                for group in groups
+                for bytes_, count in group.reduced.items()
+            )
             total += both * each / c.pp
         if c.dp > 1 and self.model.mode != "forward":
             row = c.devices[: len(c.devices) // c.pp]
@@ -379,4 +391,4 @@ def _sum_seconds(members: int, bytes_: float, link: Link, device: Device) -> flo
 
 def _work_first(group: Group) -> float:
     """Work divided against bytes summed."""
-    return -(group.work - 50.0 * sum(group.reduced))
+    return -(group.work - 50.0 * group.reduced_bytes)

@@ -9,21 +9,25 @@ bytes. A started collective runs beside the work until it is waited for, unless 
 device is a processor, whose cores move the bytes themselves.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from pcp.dialect.base import strings
 from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
-from pcp.passes import constants
-from pcp.passes.pipeline.work import flops, size_bytes
+from pcp.passes.analysis.cost import (
+    flops,
+    read_bytes,
+    size_bytes,
+    update_of,
+    written_bytes,
+)
+from pcp.passes.analysis.loops import trips
+from pcp.passes.analysis.memory import Storage, exchanges
 from pcp.passes.planning.cluster import Cluster, Device, Link
-from pcp.passes.planning.storage import Storage, exchanges
 from pcp.passes.rewriting import HOLD
 from pcp.passes.sharding.flow import CONTROL_FLOW
-
-#: Sums up to here go to every member at once, without a ring.
-EAGER_BYTES = 32 << 10
+from pcp.wire import EAGER_BYTES
 
 #: Operations an element costs where it is not one.
 _SLOW = frozenset(
@@ -34,6 +38,9 @@ _SLOW = frozenset(
     ).split()
 )
 SLOW_FLOPS = 20
+
+#: The values of a block that have memory.
+Stored = Collection[ir.Value]
 
 TERMINATORS = ("func.return", "stablehlo.return", "pcp.yield")
 
@@ -114,17 +121,30 @@ def rate_of(op: ir.Operation, device: Device) -> float:
     return max(device.throughput.values())
 
 
-def op_seconds(op: ir.Operation, storage: Storage, device: Device) -> float:
+def op_seconds(op: ir.Operation, stored: Stored, device: Device) -> float:
     """The roofline's time of one op that is no control flow."""
-    stored = [r for r in op.results if r in storage.stored]
-    moved = sum(size_bytes(v) for v in (*_direct(op, storage), *stored))
+    made = [i for i, r in enumerate(op.results) if r in stored]
+    moved = sum(written_bytes(op, i) for i in made)
+    for i, operand in enumerate(op.operands):
+        if operand in stored:
+            moved += read_bytes(op, i)
+    moved += sum(_copied_bytes(op, i, stored) for i in made)
     seconds = op_flops(op) / rate_of(op, device) + moved / device.membw
-    return seconds + (device.overhead if stored else 0.0)
+    return seconds + (device.overhead if made else 0.0)
 
 
-def _direct(op: ir.Operation, storage: Storage) -> list[ir.Value]:
-    """The stored operands that the op itself reads."""
-    return [v for v in op.operands if v in storage.stored]
+def _copied_bytes(op: ir.Operation, index: int, stored: Stored) -> int:
+    """What an update makes first of a tensor that it cannot change in place.
+
+    Another op reads that, too, or it is no more than a constant or a map.
+    """
+    if (update := update_of(op, index)) is None:
+        return 0
+    operand, whole = op.operands[index], size_bytes(op.results[index])
+    if operand not in stored:
+        return whole - size_bytes(update)
+    alone = sum(1 for _ in operand.uses) == 1
+    return 0 if alone else 2 * whole
 
 
 # --- a block ---
@@ -168,6 +188,12 @@ class Member:
     def _rank(self) -> int:
         return self.mesh.members.index(self.place)
 
+    @classmethod
+    def alone(cls, device: Device) -> "Member":
+        """Of a mesh of one."""
+        mesh = Mesh("mesh", {"dp": 1}, (device.name,))
+        return cls(Cluster({device.name: device}, {}), mesh, mesh.members[0])
+
     def group(self, axes: Sequence[str]) -> list[str]:
         """The devices that differ from it along `axes` only."""
         return [
@@ -182,7 +208,7 @@ class Walk:
     """Goes through ops in order on both resources of a member."""
 
     member: Member
-    storage: Storage
+    stored: Stored
     clock: _Clock = field(default_factory=_Clock)
     sent: float = 0.0
     _ends: dict[ir.Value, float] = field(default_factory=dict)
@@ -210,7 +236,7 @@ class Walk:
         elif is_collective(op):
             clock.wait(self._exchange(op))
         elif op.name not in (*TERMINATORS, HOLD):
-            clock.compute(op_seconds(op, self.storage, self.member.device))
+            clock.compute(op_seconds(op, self.stored, self.member.device))
 
     def _exchange(self, op: ir.Operation) -> float:
         """Put a collective on the wire; when it will be over."""
@@ -221,7 +247,7 @@ class Walk:
 
 def block_cost(block: ir.Block, member: Member) -> Cost:
     """What a block's ops take in their order."""
-    walk = Walk(member, Storage.read(block))
+    walk = Walk(member, Storage.read(block).stored)
     for view in block.operations:
         walk.op(view.operation)
     return walk.cost
@@ -232,20 +258,9 @@ def _control_flow(op: ir.Operation, member: Member) -> Cost:
     costs = [block_cost(region.blocks[0], member) for region in op.regions]
     if op.name == "stablehlo.while":
         once = costs[0] + costs[1]
-        n = trips(op)
-        return Cost(n * once.compute, n * once.waiting, n * once.sent)
+        count = trips(op)
+        return Cost(count * once.compute, count * once.waiting, count * once.sent)
     return max(costs, key=lambda cost: cost.seconds)
-
-
-def trips(op: ir.Operation) -> int:
-    """The rounds of a counted loop: the constant that its condition compares with."""
-    condition = op.regions[0].blocks[0]
-    for view in condition.operations:
-        if view.operation.name == "stablehlo.compare":
-            for value in view.operation.operands:
-                if isinstance(limit := constants.splat(value), int):
-                    return max(1, limit)
-    return 1
 
 
 def is_collective(op: ir.Operation) -> bool:

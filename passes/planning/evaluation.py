@@ -8,6 +8,8 @@ from pcp.dialect.bindings import ir
 from pcp.errors import PassError
 from pcp.layout import Layout
 from pcp.mesh import Mesh
+from pcp.passes.analysis.cost import size_bytes
+from pcp.passes.analysis.memory import Storage, temporary_bytes, value_bytes
 from pcp.passes.bucket_collectives import BucketCollectives
 from pcp.passes.functions import (
     KEPT,
@@ -24,8 +26,7 @@ from pcp.passes.one_owner import OneOwner
 from pcp.passes.overlap_collectives import OverlapCollectives, usual_inflight
 from pcp.passes.partition import Member as Part
 from pcp.passes.pipeline.names import name_results
-from pcp.passes.pipeline.work import size_bytes
-from pcp.passes.planning import cost, storage
+from pcp.passes.planning import cost
 from pcp.passes.planning.candidates import Candidate
 from pcp.passes.planning.cluster import Cluster
 from pcp.passes.planning.cost import Cost
@@ -45,9 +46,6 @@ MESH, BATCH = "mesh", "dp"
 #: What runs in a step, by mode; the others are not judged.
 STEPS = {"train": ("grad", "apply"), "grad": ("grad",), "forward": ()}
 
-#: Bytes that a compiler takes for temporaries, against those alive at once: it packs
-#: them with gaps, and runs ops in waves. Measured with IREE on GPTs: 1.1 to 1.2.
-PACKING = 1.15
 
 
 @dataclass(frozen=True)
@@ -263,8 +261,8 @@ def step_bytes(made: list[ir.Operation]) -> float:
         updates = symbol_name(function) == "apply"
         placed = [v for v in _returned(block) if updates and _in_place(v)]
         parts = _sent(block) if updates else []
-        inside += sum(map(storage.value_bytes, parts))
-        inside += int(PACKING * storage.temporary_bytes(block, placed, parts))
+        inside += sum(map(value_bytes, parts))
+        inside += temporary_bytes(block, placed, parts)
         own.append(inside)
     return float(sum(kept.values()) + max(own, default=0))
 
@@ -281,10 +279,11 @@ def _in_place(value: ir.Value) -> bool:
 
 def _sent(block: ir.Block) -> list[ir.Value]:
     """What is computed and then given to collectives."""
-    made = storage.Storage.read(block)
-    ops = [view.operation for view in block.operations]
-    given = [v for op in ops if _exchanges(op) for v in made.read_by(op)]
-    return [v for v in dict.fromkeys(given) if not isinstance(v.owner, ir.Block)]
+    storage = Storage.read(block)
+    whole = storage.whole
+    given = [x for node in whole.nodes if _exchanges(node.op) for x in node.operands]
+    stored = dict.fromkeys(v for x in given for v in storage.behind[x])
+    return [whole.values[v] for v in stored if v >= whole.arguments]
 
 
 def _exchanges(op: ir.Operation) -> bool:

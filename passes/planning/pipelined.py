@@ -13,17 +13,17 @@ from dataclasses import dataclass, field, replace
 from pcp.dialect.base import integer, symbol
 from pcp.dialect.bindings import ir
 from pcp.errors import PassError
+from pcp.passes.analysis.cost import size_bytes
+from pcp.passes.analysis.memory import Storage
 from pcp.passes.bucket_collectives import BucketCollectives
 from pcp.passes.lower_schedule import LowerSchedule
 from pcp.passes.overlap_collectives import OverlapCollectives, usual_inflight
 from pcp.passes.pipeline.wiring import Wiring, schedules
-from pcp.passes.pipeline.work import size_bytes
 from pcp.passes.planning import cost
 from pcp.passes.planning.candidates import Candidate
 from pcp.passes.planning.cluster import Cluster
-from pcp.passes.planning.cost import Cost, Member, Walk
+from pcp.passes.planning.cost import Cost, Member, Stored, Walk
 from pcp.passes.planning.evaluation import Judge, Judged, fullest, step_bytes
-from pcp.passes.planning.storage import Storage
 from pcp.passes.propagate_sharding import PropagateSharding
 from pcp.passes.rewriting import device_modules, functions
 from pcp.passes.schedule import SchedulePass, alive
@@ -115,12 +115,12 @@ class Program:
     """The functions of a device, and what they store."""
 
     functions: list[ir.Operation]
-    storages: list[Storage]
+    stored: list[Stored]
 
     @classmethod
     def read(cls, home: ir.Operation) -> "Program":
         found = list(functions(home))
-        return cls(found, [Storage.read(block_of(f, 0)) for f in found])
+        return cls(found, [Storage.read(block_of(f, 0)).stored for f in found])
 
 
 @dataclass
@@ -148,10 +148,10 @@ class _Segments:
 
     def program(self, program: Program) -> "_Segments":
         """One function behind the other."""
-        for storage in program.storages:
-            walk = Walk(self.member, storage)
+        for function, stored in zip(program.functions, program.stored, strict=True):
+            walk = Walk(self.member, stored)
             self.done.append(_Segment(self.number, 0.0))
-            for view in storage.block.operations:
+            for view in block_of(function, 0).operations:
                 self._op(view.operation, walk)
             walk.clock.wait(walk.clock.wire)
             self.done[-1].end = walk.clock.now

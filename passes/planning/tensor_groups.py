@@ -7,13 +7,15 @@ factor rules that propagation goes by. What equal layers give is one group.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
+from pcp.passes.analysis.cost import size_bytes, work
+from pcp.passes.analysis.loops import repeats
 from pcp.passes.functions import NAME, ROLE, argument_attributes, string
-from pcp.passes.pipeline.work import size_bytes, work
 from pcp.passes.sharding.factors import PASS, Assignment, project
 from pcp.passes.sharding.flow import Node, block_of
 from pcp.passes.sharding.layout import Layout
@@ -26,16 +28,21 @@ AXIS = "tp"
 class Group:
     """Parameters with the dimension each is cut in, and what that changes.
 
-    `work` is the forward work that is divided, as `pipeline.work` weighs it,
-    `activations` the stored bytes that are, `reduced` the bytes of each partial sum
-    that arises.
+    `work` is the forward work that is divided, as `analysis.cost` weighs it,
+    `activations` the stored bytes that are, `reduced` how often a partial sum of so
+    many bytes arises. What is in a loop counts in every round.
     """
 
     cut: dict[str, int] = field(default_factory=dict)
     parameter_bytes: int = 0
     activations: int = 0
     work: float = 0.0
-    reduced: list[int] = field(default_factory=list)
+    reduced: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def reduced_bytes(self) -> int:
+        """Of all partial sums."""
+        return sum(bytes_ * count for bytes_, count in self.reduced.items())
 
     def join(self, other: "Group") -> None:
         """The same of another layer."""
@@ -141,7 +148,8 @@ class _Finder:
                 self._count(node, group)
         for v in values:
             if v in self.values and v not in self.numbers:
-                group.activations += size_bytes(self.values[v])
+                value = self.values[v]
+                group.activations += _times(value) * size_bytes(value)
         return group
 
     def _count(self, node: Node, group: Group) -> None:
@@ -151,6 +159,13 @@ class _Finder:
             layout = Layout(tuple(self.propagation.tensors[value].dims))
             assignment |= project(node.rule, dims, layout, self.mesh)[0]
         if assignment:
-            group.work += work(node.op)
+            group.work += repeats(node.op) * work(node.op)
         if any(node.rule.kinds[f] != PASS for f in assignment):
-            group.reduced.append(sum(size_bytes(r) for r in node.op.results))
+            bytes_ = sum(size_bytes(r) for r in node.op.results)
+            group.reduced[bytes_] += repeats(node.op)
+
+
+def _times(value: ir.Value) -> int:
+    """How often a value is made."""
+    owner = value.owner
+    return 0 if isinstance(owner, ir.Block) else repeats(owner.operation)

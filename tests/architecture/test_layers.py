@@ -5,12 +5,12 @@ import re
 import pytest
 from helpers.repository import ROOMS, ROOT, imported, imported_at_top, sources
 
-FLOOR = {"errors", "strict_json", "bundle", "layout", "manifest", "mesh"}
+FLOOR = {"errors", "strict_json", "bundle", "layout", "manifest", "mesh", "wire"}
 ALLOWED: dict[str, set[str]] = {
     "pcp": FLOOR,
     "dialect": {"errors"},
     "frontends": {"errors", "dialect"},
-    "passes": {"errors", "dialect", "layout", "mesh"},
+    "passes": {"errors", "dialect", "layout", "mesh", "wire"},
     "autodiff": {"errors", "strict_json", "dialect", "passes"},
     "compiler": FLOOR | {"dialect", "passes", "autodiff"},
     "runtime": FLOOR,

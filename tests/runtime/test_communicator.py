@@ -13,7 +13,8 @@ from pcp.errors import CollectiveAborted, PeerLost, Timeout, UsageError
 from pcp.runtime.communicator import Communicator
 from pcp.runtime.faults import Fault, FaultPlan
 from pcp.runtime.framing import Kind
-from pcp.runtime.reduction import EAGER_BYTES, reference
+from pcp.runtime.reduction import reference
+from pcp.wire import EAGER_BYTES
 
 DTYPES = [
     "float16",

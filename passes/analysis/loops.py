@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from pcp.autodiff.activity import captures
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
+from pcp.passes.sharding.flow import block_of
 
 Value = ir.Value
 
@@ -17,11 +17,6 @@ class Counter:
     start: int
     step: int
     trips: int
-
-
-def block_of(op: ir.Operation, region: int) -> ir.Block:
-    """The only block of a region."""
-    return op.regions[region].blocks[0]
 
 
 def returned(block: ir.Block) -> list[Value]:
@@ -73,6 +68,22 @@ def counter(loop: ir.Operation) -> Counter | None:
         if (found := _course(loop, index, flipped, bound)) is not None:
             return found
     return None
+
+
+def trips(loop: ir.Operation) -> int:
+    """How often the body runs; once where only the run can tell."""
+    found = counter(loop)
+    return 1 if found is None else found.trips
+
+
+def repeats(op: ir.Operation) -> int:
+    """How often an op runs in a call of its function: the trips of the loops around."""
+    around, count = op.parent, 1
+    while around is not None and around.name != "func.func":
+        if around.name == "stablehlo.while":
+            count *= trips(around.operation)
+        around = around.operation.parent
+    return count
 
 
 _FLIPPED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE", "EQ": "EQ"}
@@ -131,23 +142,6 @@ def _trips(start: int, step: int, direction: str, bound: int) -> int | None:
         trips = (bound - start) // step
         return trips if trips >= 0 else None
     return None
-
-
-def nested(holder: ir.Operation | ir.Region) -> list[ir.Operation]:
-    """All ops inside an op or a region, at any depth, outer ones first."""
-    regions = [holder] if isinstance(holder, ir.Region) else holder.regions
-    found = []
-    for region in regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                found.append(inner.operation)
-                found += nested(inner.operation)
-    return found
-
-
-def captured(loop: ir.Operation) -> list[Value]:
-    """Values of the surroundings that the loop's regions use."""
-    return captures(loop)
 
 
 def is_scalar_integer(value: Value) -> bool:

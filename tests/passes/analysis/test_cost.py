@@ -2,8 +2,9 @@
 
 import pytest
 
-from pcp.autodiff import cost, functions
+from pcp.autodiff import functions
 from pcp.dialect.context import parse
+from pcp.passes.analysis import cost
 
 LOOP = """
   %zero = stablehlo.constant dense<0> : tensor<i32>

@@ -10,17 +10,20 @@ The count is of the program as written, before any compiler fuses or folds:
   `case` and `if`: the dearest branch.
 
 Bytes are the sizes of an op's operands and results; ops that only rename
-(`RENAMING`) move none.
+(`RENAMING`) move none. What reads or updates a part of a tensor moves that part:
+slices, gathers, and with updates in place `dynamic_update_slice` and `scatter`. XLA's
+HloCostAnalysis counts these so, too.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-from pcp.autodiff import loops
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
+from pcp.passes.analysis import loops
 from pcp.passes.elementwise import ELEMENTWISE
+from pcp.passes.sharding.flow import CONTROL_FLOW, block_of
 
 Value = ir.Value
 
@@ -39,8 +42,12 @@ RENAMING = frozenset(
 )
 #: Elementwise in form, but without arithmetic.
 _FREE = frozenset({"stablehlo.bitcast_convert", "stablehlo.convert"})
-_LOOPS = frozenset({"stablehlo.while"})
-_BRANCHES = frozenset({"stablehlo.case", "stablehlo.if"})
+#: Read as much of their first operand as they give.
+_PARTIAL = frozenset({"stablehlo.dynamic_slice", "stablehlo.gather", "stablehlo.slice"})
+
+#: What moving a byte through memory is worth, in operations: about what processors
+#: of today do in that time.
+FLOPS_PER_BYTE = 8.0
 
 
 @dataclass(frozen=True)
@@ -54,31 +61,57 @@ class Cost:
         return Cost(self.flops + other.flops, self.bytes + other.bytes)
 
 
-def size(value: Value | ir.Type) -> int:
+def size_bytes(value: Value | ir.Type) -> int:
     """Bytes of a tensor; booleans and narrower integers take one byte each.
 
-    Tokens and other values without a shape take none.
+    Tokens and other values without a static shape take none.
     """
     type_ = value if isinstance(value, ir.Type) else value.type
     if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
         return 0
-    return prod(type_.shape) * element_size(type_.element_type)
+    return prod(type_.shape) * _element_bytes(type_.element_type)
 
 
-def element_size(element: ir.Type) -> int:
+def _element_bytes(element: ir.Type) -> int:
     """Bytes of one element as it lies in memory."""
     if isinstance(element, ir.ComplexType):
-        return 2 * element_size(element.element_type)
+        return 2 * _element_bytes(element.element_type)
     if isinstance(element, ir.IntegerType | ir.FloatType):
         return max(1, element.width // 8)
     return 8  # index
+
+
+def update_of(op: ir.Operation, index: int) -> Value | None:
+    """What is written into an operand, if the op changes a part of that."""
+    if op.name == "stablehlo.dynamic_update_slice" and index == 0:
+        return op.operands[1]
+    count = len(op.operands) // 2
+    if op.name == "stablehlo.scatter" and index < count:
+        return op.operands[count + 1 + index]
+    return None
+
+
+def read_bytes(op: ir.Operation, index: int) -> int:
+    """Bytes that an op reads of an operand; of what it changes, the part."""
+    if (update := update_of(op, index)) is not None:
+        return size_bytes(update) if op.name == "stablehlo.scatter" else 0
+    if index == 0 and op.name in _PARTIAL:
+        return size_bytes(op.results[0])
+    return size_bytes(op.operands[index])
+
+
+def written_bytes(op: ir.Operation, index: int) -> int:
+    """Bytes that an op writes of a result; an update is one in place."""
+    update = update_of(op, index)
+    return size_bytes(op.results[index] if update is None else update)
 
 
 def bytes_moved(op: ir.Operation) -> int:
     """Bytes of the operands read and the results written; regions are not entered."""
     if op.name in RENAMING:
         return 0
-    return sum(map(size, op.operands)) + sum(map(size, op.results))
+    read = sum(read_bytes(op, i) for i in range(len(op.operands)))
+    return read + sum(written_bytes(op, i) for i in range(len(op.results)))
 
 
 def flops(op: ir.Operation) -> int:
@@ -93,28 +126,24 @@ def flops(op: ir.Operation) -> int:
 
 def cost(op: ir.Operation) -> Cost:
     """An op's cost; a loop's or branch's is that of what it runs."""
-    if op.name in _LOOPS or op.name in _BRANCHES:
-        inner = [total(r.blocks[0].operations) for r in op.regions]
-        if op.name in _BRANCHES:
-            return max(inner, key=lambda c: (c.flops, c.bytes), default=Cost())
-        trips = _trips(op)
-        return Cost(*(trips * n for n in _sum(inner)))
-    return Cost(flops(op), bytes_moved(op))
+    if op.name not in CONTROL_FLOW:
+        return Cost(flops(op), bytes_moved(op))
+    inner = [total(block_of(op, i).operations) for i in range(len(op.regions))]
+    if op.name != "stablehlo.while":
+        return max(inner, key=lambda c: (c.flops, c.bytes), default=Cost())
+    count, once = loops.trips(op), inner[0] + inner[1]
+    return Cost(count * once.flops, count * once.bytes)
 
 
 def total(ops: Iterable[ir.Operation | ir.OpView]) -> Cost:
     """The sum over a block's ops, for example `total(functions.body(f).operations)`."""
-    return Cost(*_sum(cost(op.operation) for op in ops))
+    return sum((cost(op.operation) for op in ops), Cost())
 
 
-def _sum(costs: Iterable[Cost]) -> tuple[int, int]:
-    listed = list(costs)
-    return sum(c.flops for c in listed), sum(c.bytes for c in listed)
-
-
-def _trips(loop: ir.Operation) -> int:
-    counter = loops.counter(loop)
-    return 1 if counter is None else counter.trips
+def work(op: ir.Operation) -> float:
+    """Operations and moved bytes in one number: time, up to a factor."""
+    found = cost(op)
+    return found.flops + FLOPS_PER_BYTE * found.bytes
 
 
 def _elements(value: Value) -> int:

@@ -1,0 +1,1 @@
+"""What passes know about a program without running it: loops, cost, memory."""
