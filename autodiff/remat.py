@@ -11,7 +11,8 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.dialect.context import location_string
 from pcp.errors import PassError, nearest
-from pcp.passes.analysis.memory import Graph, Node, Step, graph, peak
+from pcp.passes.analysis.memory import peak
+from pcp.passes.analysis.storage import Graph, Node, Step, graph
 from pcp.passes.base import Pass
 from pcp.passes.rewriting import operations
 

@@ -10,7 +10,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import PassError
-from pcp.passes.analysis.memory import Graph, Step
+from pcp.passes.analysis.storage import Graph, Step
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pcp.autodiff.revolve import Action, revolve
-from pcp.passes.analysis.memory import GUARD, Graph, Step
+from pcp.passes.analysis.storage import GUARD, Graph, Step
 
 
 @dataclass(frozen=True)

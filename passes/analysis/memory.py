@@ -1,301 +1,23 @@
-"""Which values have memory of their own, and the most that an order of ops holds.
+"""The most memory that an order of ops holds at once.
 
-The model is that of a compiler that fuses as IREE does. What maps element by element
-is computed where it is read; memory goes to what is contracted, reduced, gathered or
-sent, and to maps that more than one op reads. Constants, broadcasts and reshapes hold
-nothing. Arguments belong to the caller and count for nothing.
-
-Ops run in submissions: a loop or a branch, an exchange and a barrier are one each.
-What is read behind its submission, or returned, has its memory from that submission's
-first op to the end of the last one that reads it; anything else from its op to its
-last reader. What updates a part of a tensor takes that tensor's memory, where nothing
-reads it afterwards. A loop holds its carries twice: those that a round reads, and
-those that it makes.
+Arguments belong to the caller and count for nothing; what else has memory says
+`storage`. Ops run in submissions, as IREE's: a loop or a branch, an exchange and a
+barrier are one each. What is read behind its submission, or returned, has its memory
+from that submission's first op to the end of the last one that reads it; anything else
+from its op to its last reader. What updates a part of a tensor takes that tensor's
+memory, where nothing reads it afterwards. A loop holds its carries twice: those that a
+round reads, and those that it makes.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
-from pcp.dialect.attributes import Future
 from pcp.dialect.bindings import ir
-from pcp.dialect.hlo import shape_of
-from pcp.passes.analysis.cost import flops, size_bytes, update_of
-from pcp.passes.analysis.loops import invariant, is_scalar_integer
-from pcp.passes.elementwise import ELEMENTWISE
-from pcp.passes.rewriting import HOLD, captures, ints, is_pure
+from pcp.passes.analysis.storage import GUARD, Graph, Step, Storage, graph
+from pcp.passes.rewriting import HOLD
 from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
 
 Value = ir.Value
-
-#: Another look at what is stored already.
-VIEWS = frozenset({"stablehlo.reshape", "pcp.wait", HOLD})
-#: Made where they are read, whoever reads them.
-FREE = frozenset(
-    {
-        "arith.constant",
-        "stablehlo.broadcast_in_dim",
-        "stablehlo.constant",
-        "stablehlo.iota",
-    }
-)
-#: Joined with the one op that reads them.
-JOINED = ELEMENTWISE | {"stablehlo.reverse", "stablehlo.slice", "stablehlo.transpose"}
-#: Writes what it reads into a part of a tensor, element by element.
-_INTO = "stablehlo.dynamic_update_slice"
-#: What reads a joined map element by element as well.
-READERS = JOINED | {_INTO, "stablehlo.broadcast_in_dim", "stablehlo.reduce"}
-#: What maps can be appended to.
-ROOTS = frozenset(
-    {"stablehlo.dot_general", "stablehlo.convolution", "stablehlo.reduce"}
-)
-
-
-# --- a block as numbered values ---
-
-
-@dataclass(frozen=True)
-class Node:
-    """One op: what it reads (its regions' captures too) and makes, by number."""
-
-    op: ir.Operation
-    operands: tuple[int, ...]
-    results: tuple[int, ...]
-
-    @cached_property
-    def flops(self) -> int:
-        """Operations of one run."""
-        return flops(self.op)
-
-    @cached_property
-    def pure(self) -> bool:
-        """Whether it does nothing but make its results."""
-        return is_pure(self.op)
-
-    @cached_property
-    def inside(self) -> int:
-        """Bytes that a round of a loop, or a branch, holds besides the op's results."""
-        if self.op.name not in CONTROL_FLOW:
-            return 0
-        blocks = [block_of(self.op, i) for i in range(len(self.op.regions))]
-        if self.op.name == "stablehlo.while":
-            return max(map(temporary_bytes, blocks))
-        return max(temporary_bytes(b, list(returned(b).operands)) for b in blocks)
-
-    @cached_property
-    def is_view(self) -> bool:
-        """Whether it is another look at its operands; so is a piece without gaps."""
-        return self.op.name in VIEWS or _is_piece(self.op)
-
-    @cached_property
-    def handed_on(self) -> dict[int, int]:
-        """The results that are an operand again, each with the operand's place."""
-        places = range(len(self.results))
-        if self.op.name == "stablehlo.while":
-            return {i: i for i in places if invariant(self.op)[i]}
-        if self.is_view:
-            return {i: i if self.op.name == HOLD else 0 for i in places}
-        return {}
-
-    @cached_property
-    def replaced(self) -> dict[int, int]:
-        """The results that can take an operand's memory, each with its place."""
-        places = range(len(self.results))
-        if self.op.name == "stablehlo.while":
-            return {i: i for i in places if i not in self.handed_on}
-        return {i: i for i in places if update_of(self.op, i) is not None}
-
-
-@dataclass
-class Graph:
-    """A block's ops in order; `sizes` in bytes, `returned` by number.
-
-    The `arguments` first values are the block's, then what it reads of its
-    surroundings.
-    """
-
-    nodes: list[Node] = field(default_factory=list)
-    values: list[Value] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    returned: tuple[int, ...] = ()
-    arguments: int = 0
-
-    @property
-    def producer(self) -> dict[int, int]:
-        """The node that makes each value; arguments have none."""
-        return {r: i for i, node in enumerate(self.nodes) for r in node.results}
-
-    @property
-    def steps(self) -> list["Step"]:
-        """The block as it is."""
-        return [Step(i, n.operands, n.results) for i, n in enumerate(self.nodes)]
-
-
-def graph(block: ir.Block) -> Graph:
-    """Number the values that a block's ops read and make."""
-    *ops, end = [view.operation for view in block.operations]
-    made = {result: None for op in ops for result in op.results}
-    read = dict.fromkeys(v for op in (*ops, end) for v in _reads(op) if v not in made)
-    values = list(dict.fromkeys([*block.arguments, *read, *made]))
-    number = {value: i for i, value in enumerate(values)}
-
-    def numbers(some: Iterable[Value]) -> tuple[int, ...]:
-        return tuple(number[v] for v in some)
-
-    return Graph(
-        [Node(op, numbers(_reads(op)), numbers(op.results)) for op in ops],
-        values,
-        [value_bytes(v) for v in values],
-        numbers(end.operands),
-        len(values) - len(made),
-    )
-
-
-def _is_piece(op: ir.Operation) -> bool:
-    """Whether an op takes a part that lies in memory as one piece: rows of a stack."""
-    if op.name not in ("stablehlo.dynamic_slice", "stablehlo.slice"):
-        return False
-    if op.name == "stablehlo.slice" and any(n != 1 for n in ints(op, "strides")):
-        return False
-    part, whole = shape_of(op.results[0]), shape_of(op.operands[0])
-    rows = next((i for i, n in enumerate(part) if n != 1), len(part))
-    return part[rows + 1 :] == whole[rows + 1 :]
-
-
-def _reads(op: ir.Operation) -> Iterator[Value]:
-    """Operands and captures; what is under way is read until it is waited for."""
-    yield from op.operands
-    if len(op.regions):
-        yield from captures(op)
-    if op.name == "pcp.wait":
-        yield from op.operands[0].owner.operands
-
-
-def value_bytes(value: Value) -> int:
-    """Bytes of a tensor, or of what a started collective will give."""
-    if not isinstance(value.type, Future):
-        return size_bytes(value)
-    inner = block_of(value.owner, 0)
-    return sum(size_bytes(v) for v in returned(inner).operands)
-
-
-#: The node of a step that is no op of the graph: an elementwise op of one operand.
-GUARD = -1
-
-
-@dataclass(frozen=True)
-class Step:
-    """A node run with these values; a clone has results of its own."""
-
-    node: int
-    operands: tuple[int, ...]
-    results: tuple[int, ...]
-
-
-# --- what is stored ---
-
-#: Stands for the reader of what a block returns.
-_RETURN = "return"
-
-
-@dataclass
-class Storage:
-    """Of ops in an order: the stored values that each value is, or is computed from."""
-
-    whole: Graph
-    steps: Sequence[Step]
-    behind: dict[int, tuple[int, ...]] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, block: ir.Block) -> "Storage":
-        """Of a block as it is."""
-        whole = graph(block)
-        return cls(whole, whole.steps)
-
-    def __post_init__(self) -> None:
-        free = set()
-        for i, value in enumerate(self.whole.values[: self.whole.arguments]):
-            self.behind[i] = () if _is_free(value) else (i,)
-            free.update((i,) if _is_free(value) else ())
-        readers = self._readers()
-        for step in self.steps:
-            if self.name(step) in FREE:
-                free.update(step.results)
-            for i, result in enumerate(step.results):
-                if self._is_stored(step, i, readers.get(result, {}), free):
-                    self.behind[result] = (result,)
-                else:
-                    self.behind[result] = self._sources(step, i)
-
-    @cached_property
-    def stored(self) -> frozenset[Value]:
-        """The block's values that have memory, arguments included."""
-        values = enumerate(self.whole.values)
-        return frozenset(v for i, v in values if self.behind.get(i) == (i,))
-
-    def name(self, step: Step) -> str:
-        """Of a step's op."""
-        guard = step.node == GUARD
-        return "stablehlo.select" if guard else self.whole.nodes[step.node].op.name
-
-    def _is_view(self, step: Step) -> bool:
-        return step.node != GUARD and self.whole.nodes[step.node].is_view
-
-    def handed_on(self, step: Step) -> dict[int, int]:
-        """See `Node.handed_on`."""
-        return {} if step.node == GUARD else self.whole.nodes[step.node].handed_on
-
-    def _readers(self) -> dict[int, dict[object, str]]:
-        """The steps that read each value, also through views, and their ops' names."""
-        found: dict[int, dict[object, str]] = {}
-        for value in self.whole.returned:
-            found.setdefault(value, {})[_RETURN] = _RETURN
-        for at in reversed(range(len(self.steps))):
-            step = self.steps[at]
-            name = self.name(step)
-            if self._is_view(step):
-                for i, place in self.handed_on(step).items():
-                    own = found.get(step.results[i], {})
-                    found.setdefault(step.operands[place], {}).update(own)
-                continue
-            for operand in step.operands:
-                found.setdefault(operand, {})[at] = name
-        return found
-
-    def _is_stored(
-        self, step: Step, place: int, readers: dict[object, str], free: set[int]
-    ) -> bool:
-        name, names = self.name(step), list(readers.values())
-        if place in self.handed_on(step):
-            return False
-        if name in ELEMENTWISE and self._is_counter(step.results[place]):
-            return False
-        if name in FREE or (name in JOINED and free.issuperset(step.operands)):
-            return _RETURN in names  # a mask, a scale: made from constants alone
-        if name in JOINED:
-            return len(names) > 1 or any(reader not in READERS for reader in names)
-        if name in ROOTS and len(names) == 1:
-            return names[0] not in ELEMENTWISE and names[0] != _INTO
-        return True
-
-    def _is_counter(self, result: int) -> bool:
-        """Whether it is an integer alone: the host counts loops, and has these."""
-        return result < len(self.whole.values) and is_scalar_integer(
-            self.whole.values[result]
-        )
-
-    def _sources(self, step: Step, place: int) -> tuple[int, ...]:
-        """What a value that is not stored is computed from."""
-        of = self.handed_on(step).get(place)
-        through = step.operands if of is None else (step.operands[of],)
-        return tuple(dict.fromkeys(v for x in through for v in self.behind[x]))
-
-
-def _is_free(value: Value) -> bool:
-    return not isinstance(value.owner, ir.Block) and value.owner.name in FREE
-
-
-# --- how long it is held ---
 
 
 @dataclass
@@ -392,9 +114,22 @@ def peak(
     held = most = 0
     for change, step in zip(changes, steps, strict=False):
         held += change
-        inside = 0 if step.node == GUARD else whole.nodes[step.node].inside
-        most = max(most, held + inside)
+        most = max(most, held + _inside(whole, step))
     return most
+
+
+def _inside(whole: Graph, step: Step) -> int:
+    """Bytes that a round of a loop, or a branch, holds besides the op's results."""
+    op = None if step.node == GUARD else whole.nodes[step.node].op
+    if op is None or op.name not in CONTROL_FLOW:
+        return 0
+    if step.node not in whole.inside:
+        branch = op.name != "stablehlo.while"
+        blocks = [block_of(op, i) for i in range(len(op.regions))]
+        own = [returned(b).operands if branch else () for b in blocks]
+        held = map(temporary_bytes, blocks, own)
+        whole.inside[step.node] = max(held)
+    return whole.inside[step.node]
 
 
 def temporary_bytes(

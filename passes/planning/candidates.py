@@ -14,7 +14,7 @@ from itertools import product
 from pcp.dialect.bindings import ir
 from pcp.passes.analysis.cost import size_bytes, work
 from pcp.passes.analysis.loops import trips
-from pcp.passes.analysis.memory import Storage
+from pcp.passes.analysis.storage import Storage
 from pcp.passes.functions import NAME, ROLE, argument_attributes, string
 from pcp.passes.planning.cluster import Cluster, Device, Link
 from pcp.passes.planning.cost import (

@@ -23,7 +23,8 @@ from pcp.passes.analysis.cost import (
     written_bytes,
 )
 from pcp.passes.analysis.loops import trips
-from pcp.passes.analysis.memory import Storage, exchanges
+from pcp.passes.analysis.memory import exchanges
+from pcp.passes.analysis.storage import Storage
 from pcp.passes.planning.cluster import Cluster, Device, Link
 from pcp.passes.rewriting import HOLD
 from pcp.passes.sharding.flow import CONTROL_FLOW

@@ -9,7 +9,8 @@ from pcp.errors import PassError
 from pcp.layout import Layout
 from pcp.mesh import Mesh
 from pcp.passes.analysis.cost import size_bytes
-from pcp.passes.analysis.memory import Storage, temporary_bytes, value_bytes
+from pcp.passes.analysis.memory import temporary_bytes
+from pcp.passes.analysis.storage import Storage, value_bytes
 from pcp.passes.bucket_collectives import BucketCollectives
 from pcp.passes.functions import (
     KEPT,

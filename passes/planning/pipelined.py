@@ -14,7 +14,7 @@ from pcp.dialect.base import integer, symbol
 from pcp.dialect.bindings import ir
 from pcp.errors import PassError
 from pcp.passes.analysis.cost import size_bytes
-from pcp.passes.analysis.memory import Storage
+from pcp.passes.analysis.storage import Storage
 from pcp.passes.bucket_collectives import BucketCollectives
 from pcp.passes.lower_schedule import LowerSchedule
 from pcp.passes.overlap_collectives import OverlapCollectives, usual_inflight

@@ -81,11 +81,15 @@ def test_every_plan_that_is_judged_partitions() -> None:
 
 
 def test_zero_holds_less_the_further_it_goes() -> None:
-    search = _search("mlp", devices(FAST, FAST), axes={"dp": 2})
-    choice = search.run(keep=24)
-    held = {j.candidate.zero: j.memory for j in choice.judged}
-    assert held[1] < held[0]
-    assert set(held) == {0, 1, 2, 3}
+    """Of four devices. Of two, half of Adam's state is as much as a step's parameters,
+    and those are held twice while they are gathered: IREE's allocator says so, too."""
+    search = _search("mlp", devices(*[FAST] * 4), axes={"dp": 4})
+    first = {c.zero: c for c in search.space.candidates() if c.dp == 4}
+    held = [search.judge.judge(first[zero]) for zero in range(4)]
+    assert all(held)
+    memory = [j.memory for j in held if j is not None]
+    assert memory == sorted(memory, reverse=True)
+    assert len(set(memory)) == 4
 
 
 def test_a_slow_device_is_left_out() -> None:
