@@ -23,6 +23,8 @@ Value = ir.Value
 
 #: Another look at what is stored already.
 VIEWS = frozenset({"stablehlo.reshape", "pcp.wait", HOLD})
+#: That, too, where they take rows of a stack, which lie in memory as one piece.
+_PIECES = frozenset({"stablehlo.dynamic_slice", "stablehlo.slice"})
 #: Made where they are read, whoever reads them.
 FREE = frozenset(
     {
@@ -137,8 +139,8 @@ def graph(block: ir.Block) -> Graph:
 
 
 def _is_piece(op: ir.Operation) -> bool:
-    """Whether an op takes a part that lies in memory as one piece: rows of a stack."""
-    if op.name not in ("stablehlo.dynamic_slice", "stablehlo.slice"):
+    """Whether an op takes rows of a stack, or a part of one row."""
+    if op.name not in _PIECES:
         return False
     if op.name == "stablehlo.slice" and any(n != 1 for n in ints(op, "strides")):
         return False
@@ -223,8 +225,13 @@ class Storage:
         guard = step.node == GUARD
         return "stablehlo.select" if guard else self.whole.nodes[step.node].op.name
 
-    def _is_view(self, step: Step) -> bool:
-        return step.node != GUARD and self.whole.nodes[step.node].is_view
+    def _is_view(self, step: Step, readers: dict[int, dict[object, str]]) -> bool:
+        """What is returned is a copy of a piece, but the reshaped tensor itself."""
+        if step.node == GUARD or not self.whole.nodes[step.node].is_view:
+            return False
+        return self.name(step) in VIEWS or _RETURN not in readers.get(
+            step.results[0], {}
+        )
 
     def handed_on(self, step: Step) -> dict[int, int]:
         """See `Node.handed_on`."""
@@ -238,7 +245,7 @@ class Storage:
         for at in reversed(range(len(self.steps))):
             step = self.steps[at]
             name = self.name(step)
-            if self._is_view(step):
+            if self._is_view(step, found):
                 for i, place in self.handed_on(step).items():
                     own = found.get(step.results[i], {})
                     found.setdefault(step.operands[place], {}).update(own)
@@ -252,7 +259,7 @@ class Storage:
     ) -> bool:
         name, names = self.name(step), list(readers.values())
         if place in self.handed_on(step):
-            return False
+            return _RETURN in names and name in _PIECES
         if name in ELEMENTWISE and self._is_counter(step.results[place]):
             return False
         if name in FREE or (name in JOINED and free.issuperset(step.operands)):

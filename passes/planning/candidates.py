@@ -159,10 +159,9 @@ def _stored(block: ir.Block) -> tuple[int, int]:
         bytes_ += sum(map(size_bytes, made))
         count += len(made)
         if op.name in CONTROL_FLOW:
+            *_, body = sorted(_stored(region.blocks[0]) for region in op.regions)
             times = trips(op) if op.name == "stablehlo.while" else 1
-            inner = [_stored(region.blocks[0]) for region in op.regions]
-            bytes_ += times * sum(b for b, _ in inner)
-            count += times * sum(n for _, n in inner)
+            bytes_, count = bytes_ + times * body[0], count + times * body[1]
     return bytes_, count
 
 

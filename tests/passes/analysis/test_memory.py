@@ -169,3 +169,15 @@ func.func @f(%a: {T}, %b: {T}) -> {T} {{
     with module.context:
         (function,) = functions(module)
         assert temporary_bytes(block_of(function, 0)) == expected
+
+
+def test_a_row_that_is_returned_is_a_copy() -> None:
+    row = "tensor<1x256xf32>"
+    module = parse(f"""
+func.func @f(%a: {T}) -> {row} {{
+  %y = stablehlo.slice %a [2:3, 0:256] : ({T}) -> {row}
+  return %y : {row}
+}}""")
+    with module.context:
+        (function,) = functions(module)
+        assert temporary_bytes(block_of(function, 0)) == 4 * 256
