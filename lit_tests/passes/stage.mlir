@@ -157,8 +157,8 @@ func.func @counted(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %k: 
 // DEVICES-LABEL: module @mesh_0
 // DEVICES: func.func @round_by_round(%{{.*}}: tensor<64x64xf32> {pcp.name = "w", pcp.role = "param"}, %{{.*}}: tensor<8x64xf32>
 // DEVICES-LABEL: module @mesh_1
-// DEVICES: func.func @round_by_round(%{{.*}}: tensor<64x64xf32> {pcp.name = "v", pcp.role = "param"}) -> (tensor<f32> {pcp.name = "loss", pcp.role = "loss"})
-func.func @round_by_round(%w: tensor<64x64xf32> {pcp.role = "param", pcp.name = "w"}, %v: tensor<64x64xf32> {pcp.role = "param", pcp.name = "v"}, %x: tensor<8x64xf32> {pcp.role = "data", pcp.name = "x"}) -> (tensor<f32> {pcp.role = "loss"}) {
+// DEVICES: func.func @round_by_round(%{{.*}} {pcp.name = "v0", pcp.role = "param"}, {{.*}} {pcp.name = "v3", pcp.role = "param"}) -> (tensor<f32> {pcp.name = "loss", pcp.role = "loss"})
+func.func @round_by_round(%w: tensor<64x64xf32> {pcp.role = "param", pcp.name = "w"}, %v0: tensor<64x64xf32> {pcp.role = "param", pcp.name = "v0"}, %v1: tensor<64x64xf32> {pcp.role = "param", pcp.name = "v1"}, %v2: tensor<64x64xf32> {pcp.role = "param", pcp.name = "v2"}, %v3: tensor<64x64xf32> {pcp.role = "param", pcp.name = "v3"}, %x: tensor<8x64xf32> {pcp.role = "data", pcp.name = "x"}) -> (tensor<f32> {pcp.role = "loss"}) {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
   %last = stablehlo.constant dense<3> : tensor<i32>
   %loop:2 = stablehlo.while(%i = %last, %y = %x) : tensor<i32>, tensor<8x64xf32>
@@ -172,10 +172,10 @@ func.func @round_by_round(%w: tensor<64x64xf32> {pcp.role = "param", pcp.name = 
     %z = stablehlo.dot_general %y, %w, contracting_dims = [1] x [0] : (tensor<8x64xf32>, tensor<64x64xf32>) -> tensor<8x64xf32>
     stablehlo.return %next, %z : tensor<i32>, tensor<8x64xf32>
   }
-  %0 = stablehlo.dot_general %loop#1, %v, contracting_dims = [1] x [0] : (tensor<8x64xf32>, tensor<64x64xf32>) -> tensor<8x64xf32>
-  %1 = stablehlo.dot_general %0, %v, contracting_dims = [1] x [0] : (tensor<8x64xf32>, tensor<64x64xf32>) -> tensor<8x64xf32>
-  %2 = stablehlo.dot_general %1, %v, contracting_dims = [1] x [0] : (tensor<8x64xf32>, tensor<64x64xf32>) -> tensor<8x64xf32>
-  %3 = stablehlo.dot_general %2, %v, contracting_dims = [1] x [0] : (tensor<8x64xf32>, tensor<64x64xf32>) -> tensor<8x64xf32>
+  %0 = stablehlo.dot_general %loop#1, %v0, contracting_dims = [1] x [0] : (tensor<8x64xf32>, tensor<64x64xf32>) -> tensor<8x64xf32>
+  %1 = stablehlo.dot_general %0, %v1, contracting_dims = [1] x [0] : (tensor<8x64xf32>, tensor<64x64xf32>) -> tensor<8x64xf32>
+  %2 = stablehlo.dot_general %1, %v2, contracting_dims = [1] x [0] : (tensor<8x64xf32>, tensor<64x64xf32>) -> tensor<8x64xf32>
+  %3 = stablehlo.dot_general %2, %v3, contracting_dims = [1] x [0] : (tensor<8x64xf32>, tensor<64x64xf32>) -> tensor<8x64xf32>
   %sum = stablehlo.reduce(%3 init: %zero) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x64xf32>, tensor<f32>) -> tensor<f32>
   return %sum : tensor<f32>
 }

@@ -1,4 +1,4 @@
-"""Twelve layers as a scan and written out are one model, and judged alike."""
+"""Layers as a scan and written out are one model, and judged alike."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +16,10 @@ from pcp.passes.planning.cluster import Device
 from pcp.passes.planning.cost import Member, block_cost
 from pcp.passes.sharding.flow import block_of
 
-LAYERS, WIDTH, NEAR = 12, 128, 0.15
+WIDTH, NEAR = 128, 0.15
 DEVICE = Device("a", target="cpu", throughput={"f32": 5e10}, membw=1e10, overhead=2e-5)
 
+Shape = tuple[int, ...]
 Layer = Callable[[Any, dict[str, Any]], Any]
 
 
@@ -41,11 +42,12 @@ def block(x: Any, w: dict[str, Any]) -> Any:
     return x + jax.nn.gelu(norm(x) @ w["up"]) @ w["down"]
 
 
-#: The layer, its weights, whether all layers share them, its input.
-MODELS: dict[str, tuple[Layer, dict[str, tuple[int, int]], bool, tuple[int, ...]]] = {
-    "dense": (dense, {"w": (2 * WIDTH, 2 * WIDTH)}, True, (512, 2 * WIDTH)),
+#: The layer, how often, its weights, whether all layers share them, its input.
+MODELS: dict[str, tuple[Layer, int, dict[str, Shape], bool, Shape]] = {
+    "dense": (dense, 60, {"w": (2 * WIDTH, 2 * WIDTH)}, True, (512, 2 * WIDTH)),
     "transformer": (
         block,
+        12,
         {
             **{name: (WIDTH, WIDTH) for name in ("q", "k", "v", "out")},
             "up": (WIDTH, 4 * WIDTH),
@@ -59,8 +61,8 @@ MODELS: dict[str, tuple[Layer, dict[str, tuple[int, int]], bool, tuple[int, ...]
 
 def judged(name: str, scanned: bool) -> tuple[float, float]:
     """Seconds of the loss and of its gradient on one device."""
-    layer, shapes, shared, given = MODELS[name]
-    stack = () if shared else (LAYERS,)
+    layer, count, shapes, shared, given = MODELS[name]
+    stack = () if shared else (count,)
     weights = {
         n: jax.ShapeDtypeStruct((*stack, *s), "float32") for n, s in shapes.items()
     }
@@ -74,10 +76,10 @@ def judged(name: str, scanned: bool) -> tuple[float, float]:
                 lambda x, own: (layer(x, w if shared else own), None),
                 x,
                 None if shared else w,
-                LAYERS,
+                count,
             )
         else:
-            for i in range(LAYERS):
+            for i in range(count):
                 x = layer(x, of(w, i))
         return jnp.square(x).mean()
 
