@@ -22,7 +22,7 @@ from pcp.passes.sharding.flow import block_of, returned
 Value = ir.Value
 
 #: Another look at what is stored already.
-VIEWS = frozenset({"stablehlo.reshape", "pcp.wait", HOLD})
+VIEWS = frozenset({"pcp.stop_gradient", "stablehlo.reshape", "pcp.wait", HOLD})
 #: That, too, where they take rows of a stack, which lie in memory as one piece.
 _PIECES = frozenset({"stablehlo.dynamic_slice", "stablehlo.slice"})
 #: Made where they are read, whoever reads them.
