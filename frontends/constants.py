@@ -26,6 +26,8 @@ from pcp.frontends.signature import entry
 # Large constants stay as they were written: folding them would only move bytes.
 MAX_ELEMENTS = 1 << 16
 
+_PURE = ("stablehlo.", "pcp.stop_gradient")
+
 _FOLDABLE = {
     f"stablehlo.{name}"
     for name in (
@@ -42,7 +44,7 @@ def tidy(module: ir.Module, function: str = "main") -> None:
         for op in list(block.operations):
             _make_static(op.operation)
         fold_constants(block)
-        _erase_dead(block)
+        erase_dead(block)
         PassManager.parse("builtin.module(cse)").run(module.operation)
 
 
@@ -192,10 +194,10 @@ def _copy(op: ir.Operation, values: dict[ir.Value, ir.Value]) -> None:
     values[op.results[0]] = copy.results[0]
 
 
-def _erase_dead(block: ir.Block) -> None:
-    """Erase StableHLO ops without uses, last first."""
+def erase_dead(block: ir.Block) -> None:
+    """Erase StableHLO ops and stops without uses, last first."""
     for view in reversed(list(block.operations)):
         op = view.operation
         used = any(True for result in op.results for _ in result.uses)
-        if not used and op.name.startswith("stablehlo.") and op.results:
+        if not used and op.name.startswith(_PURE) and op.results:
             op.erase()

@@ -6,18 +6,26 @@ argument. Buffers and parameters with `requires_grad=False` are constants.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
 
 from pcp.dialect.bindings import ir, torch_importer
-from pcp.dialect.context import parse
+from pcp.dialect.context import make_context, parse
 from pcp.errors import IRError, MissingPackage, PcpError, UsageError, install
 from pcp.frontends.constants import freeze_arguments, tidy
+from pcp.frontends.rules import attach
 from pcp.frontends.signature import Argument, annotate, describe_init
+from pcp.frontends.torch_formulas import formulas
+from pcp.frontends.torch_marks import Mark, cut, join
+from pcp.frontends.torch_places import line_of, place
+from pcp.frontends.torch_rules import Rules
+from pcp.frontends.torch_stops import stop
+from pcp.frontends.torch_trace import Trace, check_hooks
 
 if TYPE_CHECKING:
     import torch
@@ -40,15 +48,16 @@ def from_torch(
     torch = _torch()
     trained, frozen = trained_parameters(model), frozen_tensors(model)
     _check_frozen_size(frozen, type(model).__name__)
+    check_hooks(torch, model)
     functional = _functional(torch, model, [*trained, *frozen], result)
-    with catch_warnings():
-        # torch.export warns about its own internals.
-        simplefilter("ignore")
-        text = _import(torch, functional, [*trained.values(), *frozen.values()], inputs)
-    module = parse(text, source=type(model).__name__)
+    reader = _Reader(torch, Trace(torch))
+    tensors = [*trained.values(), *frozen.values()]
+    wanted = [True] * len(trained) + [False] * len(frozen) + [True] * len(inputs)
+    module, reached = reader.program(functional, (*tensors, *inputs), wanted)
     freeze_arguments(module, len(trained), [_raw(t) for t in frozen.values()])
+    attach(module)
     tidy(module)
-    annotate(module, _arguments(model, trained, inputs))
+    annotate(module, _arguments(model, trained, inputs, reached))
     return module
 
 
@@ -141,30 +150,86 @@ def _chosen(returned: Any, result: int) -> Any:
     return returned[result]
 
 
-def _import(
-    torch: Any,
-    functional: Any,
-    tensors: "Sequence[torch.Tensor]",
-    inputs: "Sequence[torch.Tensor]",
-) -> str:
-    """StableHLO text with locations."""
-    fx = torch_importer()
-    # Copies: torch.export makes one argument of a tensor that is passed twice.
-    arguments = tuple(tensor.detach().clone() for tensor in (*tensors, *inputs))
-    with _blame("torch.export"):
-        program = torch.export.export(functional, arguments, strict=False)
-    table = {**fx.get_decomposition_table(), **decompositions(torch)}
-    with _blame("torch's decompositions"):
-        program = program.run_decompositions(table)
-    _check_pure(torch, program, functional.names)
-    with _blame("torch-mlir"):
-        module = fx.export_and_import(
-            program,
-            output_type="stablehlo",
-            decomposition_table={},
-            hooks=_literal_hooks(torch, fx),
-        )
-    return module.operation.get_asm(enable_debug_info=True)
+@dataclass(frozen=True)
+class _Reader:
+    """Makes modules of PyTorch modules, their stops and rules included."""
+
+    torch: Any
+    trace: Trace
+    context: ir.Context = field(default_factory=make_context)
+
+    def program(
+        self, module: Any, inputs: tuple[Any, ...], wanted: Sequence[bool]
+    ) -> tuple[ir.Module, set[int]]:
+        """The program, and the inputs that a gradient comes back to."""
+        text, marks, reached = self._text(module, inputs, wanted)
+        program = parse(text, self.context, source=type(module).__name__)
+        join(program, marks, Rules(self.trace, program, self.rule).build)
+        return program, reached
+
+    def rule(self, module: Any, inputs: tuple[Any, ...], rules: Rules) -> ir.Module:
+        """The program of a derivative rule, for the program that `rules` is of."""
+        text, marks, _ = self._text(module, inputs, [True] * len(inputs))
+        program = parse(text, self.context, source=type(module).__name__)
+        tidy(program)  # before it speaks of functions that stand elsewhere
+        join(program, marks, rules.build)
+        return program
+
+    def _text(
+        self, module: Any, inputs: tuple[Any, ...], wanted: Sequence[bool]
+    ) -> tuple[str, list[Mark], set[int]]:
+        """StableHLO text with locations, and what was cut out of it."""
+        torch, fx = self.torch, torch_importer()
+        # torch.export warns about its own internals.
+        with catch_warnings():
+            simplefilter("ignore")
+            with _blame("torch.export"), self.trace.watching():
+                program = torch.export.export(module, _copies(inputs), strict=False)
+            reached = stop(torch, program, wanted)
+            table = _decompositions(torch, fx)
+            with _blame("torch's decompositions"):
+                program = program.run_decompositions(table)
+            _check_pure(torch, program, getattr(module, "names", ()))
+            marks = cut(program)
+            _say_floats(torch, program.graph)
+            with _blame("torch-mlir"):
+                read = fx.export_and_import(
+                    program,
+                    output_type="stablehlo",
+                    decomposition_table={},
+                    hooks=_literal_hooks(torch, fx),
+                )
+        return read.operation.get_asm(enable_debug_info=True), marks, reached
+
+
+def _copies(tensors: "Sequence[torch.Tensor]") -> "tuple[torch.Tensor, ...]":
+    """torch.export makes one argument of a tensor that is passed twice.
+
+    They want a gradient where the originals do: models ask.
+    """
+    return tuple(t.detach().clone().requires_grad_(t.requires_grad) for t in tensors)
+
+
+def _decompositions(torch: Any, fx: Any) -> dict[Any, Any]:
+    """torch-mlir's, without one that is wrong where targets end early, and ours."""
+    table = {**fx.get_decomposition_table(), **formulas(torch)}
+    del table[torch.ops.aten.multilabel_margin_loss_forward.default]
+    return table
+
+
+#: Ops that torch-mlir folds; of a constant of floats it reads an integer as float bits.
+_FOLDED = ("add", "div", "eq", "ge", "gt", "le", "lt", "mul", "ne", "rsub", "sub")
+
+
+def _say_floats(torch: Any, graph: Any) -> None:
+    """Numbers beside a tensor of floats are floats: `ones * -1` was 1.8e19."""
+    packets = [getattr(torch.ops.aten, name) for name in _FOLDED]
+    for node in (n for n in graph.nodes if n.op == "call_function"):
+        if getattr(node.target, "overloadpacket", None) not in packets:
+            continue
+        tensor, number, *rest = node.args
+        if type(number) is int and tensor.meta["val"].is_floating_point():
+            node.args = (tensor, float(number), *rest)
 
 
 @contextmanager
@@ -178,7 +243,9 @@ def _blame(stage: str) -> Iterator[None]:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         wanted = [line for line in lines if "error:" in line] or lines[:1]
         detail = wanted[0] if wanted else type(error).__name__
-        raise IRError(f"{stage} cannot export this model: {detail}") from error
+        where = line_of(error)
+        prefix = f"{where}: " if where else ""
+        raise IRError(f"{prefix}{stage} cannot export this model: {detail}") from error
 
 
 def _check_pure(torch: Any, program: Any, names: Sequence[str]) -> None:
@@ -187,7 +254,7 @@ def _check_pure(torch: Any, program: Any, names: Sequence[str]) -> None:
         tags = getattr(node.target, "tags", ())
         if torch.Tag.nondeterministic_seeded in tags:
             raise IRError(
-                f"{_place(node)}: {node.target} draws random numbers, which a "
+                f"{place(node)}: {node.target} draws random numbers, which a "
                 "compiled step cannot; call model.eval() or set dropout to 0"
             )
     signature = program.graph_signature
@@ -201,48 +268,6 @@ def _check_pure(torch: Any, program: Any, names: Sequence[str]) -> None:
             "@main has no side effects: call model.eval(), or use a norm without "
             "running statistics"
         )
-
-
-def _place(node: Any) -> str:
-    """`file:line` of the user's line that made a node."""
-    frames = [
-        line.strip()
-        for line in (node.meta.get("stack_trace") or "").splitlines()
-        if line.strip().startswith("File ")
-    ]
-    if not frames:
-        return "the model"
-    path, line = frames[-1].removeprefix("File ").split(", ")[:2]
-    return f"{path.strip(chr(34))}:{line.removeprefix('line ')}"
-
-
-def decompositions(torch: Any) -> dict[Any, Callable[..., Any]]:
-    """Variance in the dtype of its input.
-
-    torch-mlir computes every variance, so every layer norm, in float64: twice
-    the memory, and no float64 on most accelerators. This is the two-pass
-    formula sum((x - mean(x))^2) / (n - correction), as torch has it in float32.
-    """
-    aten = torch.ops.aten
-
-    def var_mean(
-        x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False
-    ) -> Any:
-        if x.is_complex():
-            return NotImplemented
-        dims = [d % x.ndim for d in dim] if dim else list(range(x.ndim))
-        count = int(np.prod([x.shape[d] for d in dims], dtype=np.int64))
-        mean = torch.sum(x, dims, keepdim=True) / count
-        centred = x - mean
-        degrees = max(count - (1 if correction is None else correction), 0)
-        variance = torch.sum(centred * centred, dims, keepdim=keepdim) / degrees
-        return variance, mean if keepdim else torch.squeeze(mean, dims)
-
-    def var(x: Any, dim: Any = None, **options: Any) -> Any:
-        both = var_mean(x, dim, **options)
-        return both if both is NotImplemented else both[0]
-
-    return {aten.var_mean.correction: var_mean, aten.var.correction: var}
 
 
 def _literal_hooks(torch: Any, fx: Any) -> Any:
@@ -279,10 +304,14 @@ def _arguments(
     model: "torch.nn.Module",
     trained: "Mapping[str, torch.Tensor]",
     inputs: "tuple[torch.Tensor, ...]",
+    reached: Collection[int],
 ) -> list[Argument]:
+    """Parameters that no gradient comes back to are state: torch updates none."""
     parameters = [
         Argument(name, "param", describe_init(to_numpy(p)))
-        for name, p in trained.items()
+        if i in reached
+        else Argument(name, "state")
+        for i, (name, p) in enumerate(trained.items())
     ]
     names = list(inspect.signature(model.forward).parameters)
     data = [

@@ -1,0 +1,174 @@
+"""A function and its backward, traced as one, made the parts of a `pcp.custom_vjp`.
+
+    @joint(operands, cotangents) -> (results, cotangents of the operands)
+
+What depends on a cotangent is the backward function, the rest the forward, and what
+crosses are the residuals:
+
+    @f(operands) -> results
+    @f_forward(operands) -> (results, residuals)
+    @f_backward(residuals, cotangents) -> cotangents of the operands
+
+For a second derivative the forward function calls `@f`, whose rule holds there too: a
+residual that is a result of it is differentiated by that rule. Others are as they are
+written.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from pcp.dialect import hlo
+from pcp.dialect.bindings import ir
+from pcp.dialect.inlining import inside
+from pcp.frontends.constants import erase_dead
+from pcp.frontends.rules import MARKS
+
+Value = ir.Value
+
+
+def split(module: ir.Module, joint: ir.Operation, results: int, name: str) -> None:
+    """Define `@name`, `@name_forward` and `@name_backward`, and mark the first."""
+    values = list(_end(joint).operands)[:results]
+    cotangents = sum(map(hlo.is_differentiable, values))
+    count = len(_block(joint).arguments) - cotangents
+    saved = _residuals(joint, results, count)
+    with module.context:
+        primal = _primal(module, joint, results, count, name)
+        parts = {
+            "forward": _forward(module, joint, results, count, saved, name),
+            "backward": _backward(module, joint, results, count, saved, name),
+        }
+        for role in MARKS["pcp.custom_vjp"]:
+            attribute = f"pcp.custom_vjp.{role}"
+            primal.attributes[attribute] = ir.FlatSymbolRefAttr.get(parts[role])
+
+
+def _residuals(joint: ir.Operation, results: int, count: int) -> list[Value]:
+    """What the backward half reads of the forward half; constants it has itself."""
+    late = set(list(_block(joint).arguments)[count:])
+    read: dict[Value, None] = {}
+    for op in _ops(joint):
+        taken = dict.fromkeys(_reads(op))
+        if late & taken.keys():
+            late.update(op.results)
+            read |= taken
+    read |= dict.fromkeys(list(_end(joint).operands)[results:])
+    return [v for v in read if v not in late and not _is_constant(v)]
+
+
+def _reads(op: ir.Operation) -> Iterator[Value]:
+    """The operands of an op and of what is in it."""
+    for inner in inside(op):
+        yield from inner.operands
+
+
+def _is_constant(value: Value) -> bool:
+    return isinstance(value, ir.OpResult) and not len(value.owner.operation.operands)
+
+
+# --- the three functions ---
+
+
+def _primal(
+    module: ir.Module, joint: ir.Operation, results: int, count: int, name: str
+) -> ir.Operation:
+    clone, _ = _clone(module, joint, name)
+    _finish(clone, list(_end(clone).operands)[:results], keep=range(count))
+    return clone
+
+
+def _forward(
+    module: ir.Module,
+    joint: ir.Operation,
+    results: int,
+    count: int,
+    saved: Sequence[Value],
+    name: str,
+) -> str:
+    clone, twins = _clone(module, joint, f"{name}_forward")
+    block, end = _block(clone), _end(clone)
+    values = list(end.operands)[:results]
+    with ir.InsertionPoint(end), end.location:
+        called = ir.Operation.create(
+            "stablehlo.composite",
+            operands=list(block.arguments)[:count],
+            results=[v.type for v in values],
+            attributes={
+                "name": ir.StringAttr.get(f"torch.{name}"),
+                "decomposition": ir.FlatSymbolRefAttr.get(name),
+            },
+        )
+        known = dict(zip(values, called.results, strict=True))
+        residuals = [known.get(twins[v], twins[v]) for v in saved]
+    _finish(clone, [*called.results, *residuals], keep=range(count))
+    return f"{name}_forward"
+
+
+def _backward(
+    module: ir.Module,
+    joint: ir.Operation,
+    results: int,
+    count: int,
+    saved: Sequence[Value],
+    name: str,
+) -> str:
+    clone, twins = _clone(module, joint, f"{name}_backward")
+    block = _block(clone)
+    given = len(block.arguments)
+    for value in saved:
+        argument = block.add_argument(value.type, clone.location)
+        twins[value].replace_all_uses_with(argument)
+    order = [*range(given, len(block.arguments)), *range(count, given)]
+    _finish(clone, list(_end(clone).operands)[results:], keep=order)
+    return f"{name}_backward"
+
+
+def _clone(
+    module: ir.Module, function: ir.Operation, name: str
+) -> tuple[ir.Operation, dict[Value, Value]]:
+    """A private copy, and the values of the copy by those of the original."""
+    clone = function.clone(ir.InsertionPoint(module.body))
+    clone.attributes["sym_name"] = ir.StringAttr.get(name)
+    clone.attributes["sym_visibility"] = ir.StringAttr.get("private")
+    return clone, dict(zip(_values(function), _values(clone), strict=True))
+
+
+def _values(function: ir.Operation) -> Iterator[Value]:
+    yield from _block(function).arguments
+    for op in _ops(function):
+        yield from op.results
+
+
+def _finish(
+    function: ir.Operation, returned: Sequence[Value], keep: Sequence[int]
+) -> None:
+    """Return these values, of these of the arguments, in this order."""
+    block, end = _block(function), _end(function)
+    with ir.InsertionPoint(end), end.location:
+        ir.Operation.create("func.return", operands=list(returned))
+    end.erase()
+    erase_dead(block)
+    old = list(block.arguments)
+    for i in keep:
+        new = block.add_argument(old[i].type, function.location)
+        old[i].replace_all_uses_with(new)
+    for _ in old:
+        block.erase_argument(0)
+    type_ = ir.FunctionType.get(
+        [a.type for a in block.arguments], [v.type for v in _end(function).operands]
+    )
+    function.attributes["function_type"] = ir.TypeAttr.get(type_)
+    for name in ("arg_attrs", "res_attrs"):
+        if name in function.attributes:
+            del function.attributes[name]
+
+
+def _block(function: ir.Operation) -> ir.Block:
+    return function.regions[0].blocks[0]
+
+
+def _ops(function: ir.Operation) -> list[ir.Operation]:
+    return [view.operation for view in _block(function).operations][:-1]
+
+
+def _end(function: ir.Operation) -> ir.Operation:
+    return [view.operation for view in _block(function).operations][-1]

@@ -1,0 +1,218 @@
+"""Ops of our own in a traced PyTorch program, past a compiler that knows neither.
+
+    pcp::stop_gradient(Tensor x) -> Tensor       x; no gradient flows
+    pcp::call(Tensor[] operands, Tensor[] like, int call) -> Tensor[]
+                                                 a call that has a derivative rule
+
+torch-mlir would refuse them. So `cut` takes them out before it sees the program: what
+a mark gives becomes an argument of `@main`, what it takes a result. Nothing between
+can lose, merge or move one, since it would change the function's type; `join` counts
+them and puts ops of the `pcp` dialect in their places.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
+from functools import cache
+from operator import getitem
+from typing import Any
+
+from pcp.dialect.bindings import ir
+from pcp.errors import IRError
+from pcp.frontends.signature import entry
+from pcp.frontends.torch_places import here, place, refuse
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One op that was cut out: which call (None: a stop), its arity, and its line."""
+
+    call: int | None
+    operands: int
+    results: int
+    place: str
+
+
+#: The ops of a call that take its place: from operands to results.
+Build = Callable[[int, Sequence[ir.Value]], Sequence[ir.Value]]
+
+
+#: A library of torch's takes its ops along when it goes.
+_alive: list[Any] = []
+
+
+@cache
+def ops() -> Any:
+    """`torch.ops.pcp`, defined at the first use.
+
+    torch itself differentiates a call only if the model asks for a gradient inside
+    of `forward`, by which time the rule is not known.
+    """
+    import torch
+
+    library = torch.library.Library("pcp", "DEF")
+    library.define("stop_gradient(Tensor x) -> Tensor")
+    library.define("call(Tensor[] operands, Tensor[] like, int call) -> Tensor[]")
+    fake = torch.library.register_fake
+    fake("pcp::stop_gradient", torch.empty_like, lib=library)
+    fake("pcp::call", lambda _, like, call: [*map(torch.empty_like, like)], lib=library)
+    torch.library.register_autograd("pcp::call", _refuse_inside, lib=library)
+    _alive.append(library)
+    return torch.ops.pcp
+
+
+def _refuse_inside(*_: Any) -> Any:
+    raise refuse(
+        here(),
+        "torch.autograd.grad in forward goes through an autograd.Function; write that "
+        "gradient out, or the function without a rule of its own",
+    )
+
+
+def cut(program: Any) -> list[Mark]:
+    """Take the marks out of an exported program without mutation, in order."""
+    graph = program.graph
+    graph.eliminate_dead_code()
+    marks = [_cut_one(program, node) for node in list(_marks(graph))]
+    graph.eliminate_dead_code()  # what only `like` needed
+    program.graph_module.recompile()
+    return marks
+
+
+def _marks(graph: Any) -> Iterator[Any]:
+    known = (ops().stop_gradient.default, ops().call.default)
+    return (node for node in graph.nodes if node.target in known)
+
+
+def _cut_one(program: Any, node: Any) -> Mark:
+    if node.target is ops().stop_gradient.default:
+        operands, results, call = [node.args[0]], [node], None
+    else:
+        operands, _, call = node.args
+        results = [_result(node, i) for i in range(len(node.meta["val"]))]
+    for result in results:
+        _become_argument(program, result)
+    for operand in operands:
+        _become_result(program, operand)
+    if call is not None:
+        program.graph.erase_node(node)
+    return Mark(call, len(operands), len(results), place(node))
+
+
+def _result(node: Any, i: int) -> Any:
+    """The node that takes result `i` of a call."""
+    for user in node.users:
+        if user.target is getitem and user.args[1] == i:
+            return user
+    with node.graph.inserting_after(node):
+        taken = node.graph.call_function(getitem, (node, i))
+    taken.meta = {"val": node.meta["val"][i]}
+    return taken
+
+
+def _become_argument(program: Any, node: Any) -> None:
+    from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+
+    *_, last = (n for n in program.graph.nodes if n.op == "placeholder")
+    with program.graph.inserting_after(last):
+        argument = program.graph.placeholder(f"mark_{node.name}")
+    argument.meta = copy(node.meta)
+    node.replace_all_uses_with(argument)
+    program.graph.erase_node(node)
+    spec = InputSpec(InputKind.USER_INPUT, TensorArgument(argument.name), None)
+    program.graph_signature.input_specs.append(spec)
+
+
+def _become_result(program: Any, node: Any) -> None:
+    from torch.export.graph_signature import OutputKind, OutputSpec, TensorArgument
+
+    (output,) = program.graph.find_nodes(op="output")
+    output.args = ((*output.args[0], node),)
+    spec = OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None)
+    program.graph_signature.output_specs.append(spec)
+
+
+def join(module: ir.Module, marks: Sequence[Mark], build: Build) -> None:
+    """Put ops in the place of the arguments and results that `cut` made of `marks`."""
+    function = entry(module)
+    block = function.regions[0].blocks[0]
+    end = [view.operation for view in block.operations][-1]
+    taken = sum(mark.operands for mark in marks)
+    given = sum(mark.results for mark in marks)
+    results = len(end.operands) - taken
+    first = len(block.arguments) - given
+    if results < 0 or first < 0:
+        raise IRError(f"torch-mlir lost some of {len(marks)} gradient marks")
+    with module.context:
+        _join_all(block, marks, build, first, list(end.operands)[results:])
+        _shorten(function, first, results)
+
+
+def _join_all(
+    block: ir.Block,
+    marks: Sequence[Mark],
+    build: Build,
+    first: int,
+    operands: list[ir.Value],
+) -> None:
+    arguments = list(block.arguments)[first:]
+    for mark in marks:
+        takes, operands = operands[: mark.operands], operands[mark.operands :]
+        gives, arguments = arguments[: mark.results], arguments[mark.results :]
+        # The operand may be what an earlier mark gave: read it now, not before.
+        with _behind(block, takes), _location(mark.place):
+            values = _build(mark, build, takes)
+        for old, new in zip(gives, values, strict=True):
+            if old.type != new.type:
+                raise IRError(f"{mark.place}: gives {new.type} for {old.type}")
+            operands = [new if operand == old else operand for operand in operands]
+            old.replace_all_uses_with(new)
+
+
+def _build(mark: Mark, build: Build, takes: list[ir.Value]) -> Sequence[ir.Value]:
+    if mark.call is not None:
+        return build(mark.call, takes)
+    (value,) = takes
+    stop = ir.Operation.create(
+        "pcp.stop_gradient", operands=takes, results=[value.type]
+    )
+    return [stop.result]
+
+
+def _behind(block: ir.Block, values: Sequence[ir.Value]) -> ir.InsertionPoint:
+    """Where all of the values are there."""
+    owners = [v.owner for v in values if isinstance(v, ir.OpResult)]
+    makers = {hash(owner.operation): owner.operation for owner in owners}
+    if not makers:
+        return ir.InsertionPoint.at_block_begin(block)
+    if len(makers) == 1:  # as it is for all stops: no search
+        return ir.InsertionPoint.after(*makers.values())
+    ordered = (view.operation for view in block.operations)
+    *_, last = (op for op in ordered if hash(op) in makers)
+    return ir.InsertionPoint.after(last)
+
+
+def _location(spot: str) -> ir.Location:
+    path, _, line = spot.rpartition(":")
+    if not line.isdigit():
+        return ir.Location.unknown()
+    return ir.Location.file(path, int(line), 1)
+
+
+def _shorten(function: ir.Operation, arguments: int, results: int) -> None:
+    """Drop the arguments and results behind those that the model has."""
+    block = function.regions[0].blocks[0]
+    while len(block.arguments) > arguments:
+        block.erase_argument(arguments)
+    end = [view.operation for view in block.operations][-1]
+    kept = list(end.operands)[:results]
+    with ir.InsertionPoint(end), end.location:
+        ir.Operation.create("func.return", operands=kept)
+    end.erase()
+    type_ = ir.FunctionType.get(
+        [a.type for a in block.arguments], [v.type for v in kept]
+    )
+    function.attributes["function_type"] = ir.TypeAttr.get(type_)
+    for name in ("arg_attrs", "res_attrs"):
+        if name in function.attributes:
+            del function.attributes[name]
