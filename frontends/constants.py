@@ -94,19 +94,20 @@ def freeze_arguments(
             for argument, array in zip(
                 list(block.arguments)[first:], arrays, strict=False
             ):
-                argument.replace_all_uses_with(_constant(array, argument.type))
+                argument.replace_all_uses_with(dense(array, argument.type))
         for _ in arrays:
             block.erase_argument(first)
         new = ir.FunctionType.get(kept, old.results)
         op.attributes["function_type"] = ir.TypeAttr.get(new)
 
 
-def _constant(array: np.ndarray, type_: ir.Type) -> ir.Value:
+def dense(array: np.ndarray, type_: ir.Type) -> ir.Value:
+    """A constant with these bytes, at the insertion point."""
     element = hlo.element_type(type_)
-    dense = ir.DenseElementsAttr.get(
+    value = ir.DenseElementsAttr.get(
         np.ascontiguousarray(array), type=element, shape=hlo.shape_of(type_)
     )
-    return hlo.op("constant", [], [type_], value=dense).result
+    return hlo.op("constant", [], [type_], value=value).result
 
 
 def fold_constants(block: ir.Block) -> None:

@@ -20,11 +20,12 @@ from pcp.errors import IRError, MissingPackage, PcpError, UsageError, install
 from pcp.frontends.constants import freeze_arguments, tidy
 from pcp.frontends.rules import attach
 from pcp.frontends.signature import Argument, annotate, describe_init
+from pcp.frontends.torch_constants import copied, raw
 from pcp.frontends.torch_formulas import formulas
 from pcp.frontends.torch_marks import Mark, cut, join
 from pcp.frontends.torch_places import line_of, place
 from pcp.frontends.torch_rules import Rules
-from pcp.frontends.torch_stops import stop
+from pcp.frontends.torch_stops import check_ops, stop
 from pcp.frontends.torch_trace import Trace, check_hooks
 
 if TYPE_CHECKING:
@@ -50,11 +51,11 @@ def from_torch(
     _check_frozen_size(frozen, type(model).__name__)
     check_hooks(torch, model)
     functional = _functional(torch, model, [*trained, *frozen], result)
-    reader = _Reader(torch, Trace(torch))
+    reader = _Reader(torch, Trace(torch), trained)
     tensors = [*trained.values(), *frozen.values()]
     wanted = [True] * len(trained) + [False] * len(frozen) + [True] * len(inputs)
     module, reached = reader.program(functional, (*tensors, *inputs), wanted)
-    freeze_arguments(module, len(trained), [_raw(t) for t in frozen.values()])
+    freeze_arguments(module, len(trained), [raw(t) for t in frozen.values()])
     attach(module)
     tidy(module)
     annotate(module, _arguments(model, trained, inputs, reached))
@@ -83,7 +84,7 @@ def to_numpy(tensor: "torch.Tensor") -> np.ndarray:
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
-    return _copied(tensor)
+    return copied(tensor)
 
 
 def _torch() -> Any:
@@ -94,20 +95,6 @@ def _torch() -> Any:
             f"exporting a PyTorch model needs torch: {install('torch')}"
         ) from error
     return torch
-
-
-def _raw(tensor: "torch.Tensor") -> np.ndarray:
-    """The bytes of a tensor; bfloat16, which numpy lacks, as int16."""
-    torch = _torch()
-    tensor = tensor.detach().cpu()
-    if tensor.dtype == torch.bfloat16:
-        tensor = tensor.view(torch.int16)
-    return _copied(tensor)
-
-
-def _copied(tensor: "torch.Tensor") -> np.ndarray:
-    # After `tensor.numpy()` torch would never let its storage be resized again.
-    return np.array(np.from_dlpack(tensor.resolve_conj().resolve_neg()), order="C")
 
 
 def _check_frozen_size(frozen: "Mapping[str, torch.Tensor]", model: str) -> None:
@@ -135,12 +122,31 @@ def _functional(
         def forward(self, *arguments: "torch.Tensor") -> Any:
             tensors = dict(zip(names, arguments, strict=False))
             inputs = arguments[len(names) :]
-            returned = torch.func.functional_call(model, tensors, inputs)
+            check = model.register_forward_hook(_check_assigned(tensors))
+            try:
+                returned = torch.func.functional_call(model, tensors, inputs)
+            finally:
+                check.remove()
             return returned if result is None else _chosen(returned, result)
 
     functional = Functional()
     functional.names = names
     return functional
+
+
+def _check_assigned(tensors: "Mapping[str, torch.Tensor]") -> Any:
+    """A hook that refuses a model whose buffers or parameters are others afterwards."""
+
+    def check(model: "torch.nn.Module", *_: Any) -> None:
+        now = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        for name, tensor in tensors.items():
+            if now.get(name) is not tensor:
+                raise IRError(
+                    f"the model assigns {name} while it runs; @main has no side "
+                    "effects: return the new value, or keep it out of forward"
+                )
+
+    return check
 
 
 def _chosen(returned: Any, result: int) -> Any:
@@ -156,6 +162,7 @@ class _Reader:
 
     torch: Any
     trace: Trace
+    trained: "Mapping[str, torch.Tensor]"
     context: ir.Context = field(default_factory=make_context)
 
     def program(
@@ -185,19 +192,19 @@ class _Reader:
             simplefilter("ignore")
             with _blame("torch.export"), self.trace.watching():
                 program = torch.export.export(module, _copies(inputs), strict=False)
+            check_ops(torch, program.graph_module)
+            _check_captured(program, self.trained)
             reached = stop(torch, program, wanted)
-            table = _decompositions(torch, fx)
+            table = {**fx.get_decomposition_table(), **formulas(torch)}
             with _blame("torch's decompositions"):
                 program = program.run_decompositions(table)
             _check_pure(torch, program, getattr(module, "names", ()))
             marks = cut(program)
-            _say_floats(torch, program.graph)
             with _blame("torch-mlir"):
                 read = fx.export_and_import(
                     program,
                     output_type="stablehlo",
                     decomposition_table={},
-                    hooks=_literal_hooks(torch, fx),
                 )
         return read.operation.get_asm(enable_debug_info=True), marks, reached
 
@@ -208,28 +215,6 @@ def _copies(tensors: "Sequence[torch.Tensor]") -> "tuple[torch.Tensor, ...]":
     They want a gradient where the originals do: models ask.
     """
     return tuple(t.detach().clone().requires_grad_(t.requires_grad) for t in tensors)
-
-
-def _decompositions(torch: Any, fx: Any) -> dict[Any, Any]:
-    """torch-mlir's, without one that is wrong where targets end early, and ours."""
-    table = {**fx.get_decomposition_table(), **formulas(torch)}
-    del table[torch.ops.aten.multilabel_margin_loss_forward.default]
-    return table
-
-
-#: Ops that torch-mlir folds; of a constant of floats it reads an integer as float bits.
-_FOLDED = ("add", "div", "eq", "ge", "gt", "le", "lt", "mul", "ne", "rsub", "sub")
-
-
-def _say_floats(torch: Any, graph: Any) -> None:
-    """Numbers beside a tensor of floats are floats: `ones * -1` was 1.8e19."""
-    packets = [getattr(torch.ops.aten, name) for name in _FOLDED]
-    for node in (n for n in graph.nodes if n.op == "call_function"):
-        if getattr(node.target, "overloadpacket", None) not in packets:
-            continue
-        tensor, number, *rest = node.args
-        if type(number) is int and tensor.meta["val"].is_floating_point():
-            node.args = (tensor, float(number), *rest)
 
 
 @contextmanager
@@ -246,6 +231,19 @@ def _blame(stage: str) -> Iterator[None]:
         where = line_of(error)
         prefix = f"{where}: " if where else ""
         raise IRError(f"{prefix}{stage} cannot export this model: {detail}") from error
+
+
+def _check_captured(program: Any, trained: "Mapping[str, torch.Tensor]") -> None:
+    """A parameter that the program has as a constant would not be trained."""
+    kept = [*program.constants.values(), *program.state_dict.values()]
+    held = {t.untyped_storage().data_ptr() for t in kept if hasattr(t, "data_ptr")}
+    for name, parameter in trained.items():
+        if parameter.numel() and parameter.untyped_storage().data_ptr() in held:
+            raise IRError(
+                f"parameter {name} is used otherwise than as the model's own attribute "
+                "(by a list, a closure, or the argument of an autograd.Function), so "
+                "its gradient would be lost; pass the tensor itself"
+            )
 
 
 def _check_pure(torch: Any, program: Any, names: Sequence[str]) -> None:
@@ -268,36 +266,6 @@ def _check_pure(torch: Any, program: Any, names: Sequence[str]) -> None:
             "@main has no side effects: call model.eval(), or use a norm without "
             "running statistics"
         )
-
-
-def _literal_hooks(torch: Any, fx: Any) -> Any:
-    """Tensors written out in `forward` become dense constants: no pass of ours
-    reads resource blobs."""
-
-    class DenseLiterals(fx.FxImporterHooks):
-        def resolve_literal(self, gni: Any, literal: Any, info: Any) -> Any:
-            if not isinstance(literal, torch.Tensor) or literal.numel() < 2:
-                return None
-            name = str(literal.dtype).removeprefix("torch.")
-            if not hasattr(np, name):  # bool_ arrives as uint8, bfloat16 not at all
-                return None
-            # Under export the tensor is fake to numpy, but its list is real.
-            array = np.array(literal.tolist(), name)
-            return _dense_literal(array, gni._cc.tensor_to_vtensor_type(literal))
-
-    return DenseLiterals()
-
-
-def _dense_literal(array: np.ndarray, type_: ir.Type) -> ir.Value:
-    kinds = {"f": "f", "i": "si", "u": "ui"}
-    context = type_.context
-    spelling = f"{kinds[array.dtype.kind]}{array.dtype.itemsize * 8}"
-    element = ir.Type.parse(spelling, context)
-    with context:
-        value = ir.DenseElementsAttr.get(array, type=element, shape=array.shape)
-        return ir.Operation.create(
-            "torch.vtensor.literal", results=[type_], attributes={"value": value}
-        ).result
 
 
 def _arguments(

@@ -14,7 +14,6 @@ class Losses(Formulas):
         return {
             aten.binary_cross_entropy.default: self.binary_cross_entropy,
             aten.huber_loss.default: self.huber_loss,
-            aten.multi_margin_loss.default: self.multi_margin_loss,
             aten.smooth_l1_loss.default: self.smooth_l1_loss,
         }
 
@@ -66,7 +65,7 @@ class Losses(Formulas):
         self,
         x: Any,
         target: Any,
-        power: Any = 1,
+        p: Any = 1,
         margin: Any = 1,
         weight: Any = None,
         reduction: int = 1,
@@ -76,7 +75,7 @@ class Losses(Formulas):
         x, classes = torch.atleast_2d(x), torch.atleast_1d(target).unsqueeze(1)
         over = margin - torch.gather(x, 1, classes) + x
         over = torch.where(over <= 0, 0, over)
-        over = over if power == 1 else over * over
+        over = over if p == 1 else over * over
         over = over if weight is None else over * weight[classes]
         others = torch.arange(x.shape[1], device=x.device) != classes
         loss = torch.mean(torch.where(others, over, 0), 1)

@@ -17,20 +17,30 @@ from functools import cache
 from operator import getitem
 from typing import Any
 
+import numpy as np
+
+from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.errors import IRError
+from pcp.frontends.constants import dense
 from pcp.frontends.signature import entry
+from pcp.frontends.torch_constants import constants
 from pcp.frontends.torch_places import here, place, refuse
 
 
 @dataclass(frozen=True)
 class Mark:
-    """One op that was cut out: which call (None: a stop), its arity, and its line."""
+    """One op that was cut out: its arity, its line, and what it is.
 
-    call: int | None
+    A call has its number, a constant its value (an array, or a number for all of it);
+    what has neither is a stop.
+    """
+
     operands: int
     results: int
     place: str
+    call: int | None = None
+    constant: Any = None
 
 
 #: The ops of a call that take its place: from operands to results.
@@ -56,9 +66,14 @@ def ops() -> Any:
     fake = torch.library.register_fake
     fake("pcp::stop_gradient", torch.empty_like, lib=library)
     fake("pcp::call", lambda _, like, call: [*map(torch.empty_like, like)], lib=library)
+    torch.library.register_vmap("pcp::stop_gradient", _map_stop, lib=library)
     torch.library.register_autograd("pcp::call", _refuse_inside, lib=library)
     _alive.append(library)
     return torch.ops.pcp
+
+
+def _map_stop(_: Any, in_dims: tuple[Any], x: Any) -> tuple[Any, Any]:
+    return ops().stop_gradient(x), in_dims[0]
 
 
 def _refuse_inside(*_: Any) -> Any:
@@ -73,10 +88,16 @@ def cut(program: Any) -> list[Mark]:
     """Take the marks out of an exported program without mutation, in order."""
     graph = program.graph
     graph.eliminate_dead_code()
-    marks = [_cut_one(program, node) for node in list(_marks(graph))]
+    marks = [_cut_constant(program, *found) for found in constants(program)]
+    marks += [_cut_one(program, node) for node in list(_marks(graph))]
     graph.eliminate_dead_code()  # what only `like` needed
     program.graph_module.recompile()
     return marks
+
+
+def _cut_constant(program: Any, node: Any, value: Any) -> Mark:
+    _become_argument(program, node)
+    return Mark(0, 1, place(node), constant=value)
 
 
 def _marks(graph: Any) -> Iterator[Any]:
@@ -96,7 +117,7 @@ def _cut_one(program: Any, node: Any) -> Mark:
         _become_result(program, operand)
     if call is not None:
         program.graph.erase_node(node)
-    return Mark(call, len(operands), len(results), place(node))
+    return Mark(len(operands), len(results), place(node), call=call)
 
 
 def _result(node: Any, i: int) -> Any:
@@ -161,7 +182,7 @@ def _join_all(
         gives, arguments = arguments[: mark.results], arguments[mark.results :]
         # The operand may be what an earlier mark gave: read it now, not before.
         with _behind(block, takes), _location(mark.place):
-            values = _build(mark, build, takes)
+            values = _build(mark, build, takes, [value.type for value in gives])
         for old, new in zip(gives, values, strict=True):
             if old.type != new.type:
                 raise IRError(f"{mark.place}: gives {new.type} for {old.type}")
@@ -169,9 +190,15 @@ def _join_all(
             old.replace_all_uses_with(new)
 
 
-def _build(mark: Mark, build: Build, takes: list[ir.Value]) -> Sequence[ir.Value]:
+def _build(
+    mark: Mark, build: Build, takes: list[ir.Value], types: list[ir.Type]
+) -> Sequence[ir.Value]:
     if mark.call is not None:
         return build(mark.call, takes)
+    if isinstance(mark.constant, np.ndarray):
+        return [dense(mark.constant, *types)]
+    if mark.constant is not None:
+        return [hlo.constant(mark.constant, *types)]
     (value,) = takes
     stop = ir.Operation.create(
         "pcp.stop_gradient", operands=takes, results=[value.type]

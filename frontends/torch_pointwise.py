@@ -9,6 +9,8 @@ from pcp.frontends.torch_formula import Formula, Formulas
 class Pointwise(Formulas):
     """Activations, bounds, and functions with a point where the formula has none."""
 
+    inside_atan2 = False
+
     def table(self) -> dict[Any, Formula]:
         """The formula of each op."""
         aten = self.aten
@@ -60,8 +62,10 @@ class Pointwise(Formulas):
     def hardswish(self, x: Any) -> Any:
         """hardswish_backward: nothing at -3, the identity at 3."""
         where = self.torch.where
-        inner = where(x < 3, x * (x + 3) / 6, x)
-        return where(x <= -3, x * 0, inner)  # NaN at -inf, as torch
+        near = (x > -3) & (x < 3)
+        curve = where(near, x, 0)
+        far = where(x <= -3, self.stop(x) * 0, x)  # NaN at -inf, as torch
+        return where(near, curve * (curve + 3) / 6, far)
 
     def leaky_relu(self, x: Any, slope: float = 0.01) -> Any:
         """leaky_relu_backward: the slope at 0."""
@@ -159,15 +163,16 @@ class Pointwise(Formulas):
 
     def atan2(self, x: Any, y: Any) -> Any:
         """atan2_backward: nothing where both are 0, whose angle their signs say."""
-        torch = self.torch
-        zero = (x == 0) & (y == 0)
-        angle = torch.where(torch.signbit(y), math.pi, 0.0).to(x.dtype)
-        angle = torch.where(torch.signbit(x), -angle, angle)
-        ratio = torch.where(zero, 1, x) / torch.where(zero, 1, y)
-        turned = torch.where(x < 0, -math.pi, math.pi).to(x.dtype)
-        return torch.where(
-            zero, angle, torch.atan(ratio) + torch.where(y < 0, turned, 0)
-        )
+        torch, zero = self.torch, (x == 0) & (y == 0)
+        if self.inside_atan2:
+            return NotImplemented
+        self.inside_atan2 = True
+        try:
+            angle = torch.atan2(x, torch.where(zero, 1, y))
+            fixed = torch.atan2(self.stop(x), self.stop(y))
+        finally:
+            self.inside_atan2 = False
+        return torch.where(zero, fixed, angle)
 
     def asinh(self, x: Any) -> Any:
         """grad / sqrt(x^2 + 1): smooth at 0, and without squares that overflow."""

@@ -46,7 +46,6 @@ def stop(torch: Any, program: Any, wanted: Sequence[bool]) -> set[int]:
     `wanted` says of each input of the user's whether it may have one. Where no result
     has a gradient, all inputs are counted.
     """
-    _check_ops(torch, program.graph_module)
     _forget_detach_in_place(torch, program.graph_module)
     leaves, values = _inputs(torch, program, wanted)
     with torch.enable_grad():
@@ -66,10 +65,10 @@ def _nodes(module: Any) -> Iterator[Any]:
             yield from (n for n in part.graph.nodes if n.op == "call_function")
 
 
-def _check_ops(torch: Any, module: Any) -> None:
-    """Plain ops, and regions with a mode: of other things torch has its own rules."""
+def check_ops(torch: Any, module: Any) -> None:
+    """Refuse what torch has its own rules for: control flow, transforms but vmap."""
     for node in _nodes(module):
-        known = node.target in (getitem, *_regions())
+        known = node.target in (getitem, *_regions()) or _is_vmap(node.target)
         if not known and not isinstance(node.target, torch._ops.OpOverload):
             raise refuse(
                 place(node),
@@ -77,6 +76,18 @@ def _check_ops(torch: Any, module: Any) -> None:
                 "model uses control flow or a transform of torch.func; write it in "
                 "plain ops",
             )
+
+
+def _is_vmap(target: Any) -> bool:
+    """What torch.vmap leaves in a graph around the ops that it maps."""
+    module, name = getattr(target, "__module__", ""), getattr(target, "__name__", "")
+    return module.startswith("torch._functorch.") and name in (
+        "lazy_load_decompositions",
+        "_vmap_increment_nesting",
+        "_vmap_decrement_nesting",
+        "_add_batch_dim",
+        "_remove_batch_dim",
+    )
 
 
 def _forget_detach_in_place(torch: Any, module: Any) -> None:
@@ -169,7 +180,7 @@ def _call(runner: Any, node: Any) -> Any:
 
     if node.target in _regions():
         return runner.region(node)
-    if node.target is getitem:
+    if node.target is getitem or _is_vmap(node.target):
         return _run(runner, node)
     live = [n for n in node.all_input_nodes if _has_gradient(runner.env[n])]
     written = _written(runner, node)
@@ -196,7 +207,7 @@ def _mark(node: Any, live: Sequence[Any], value: Any) -> None:
             node.replace_input_with(given, _stop_before(node, given, given))
         return
     for user in [u for u in node.users if u.target is getitem]:
-        taken = value[user.args[1]]
+        (taken,) = _tensors(value[user.args[1]])
         if any(taken is t for t in stopped):
             late = _stop_before(user.next, user, node)
             user.replace_all_uses_with(late, lambda other, late=late: other is not late)
@@ -266,7 +277,17 @@ def _tensors(value: Any) -> Iterator[Any]:
     from torch.utils._pytree import tree_leaves
 
     leaves = tree_leaves(value)
-    return (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+    return (_unwrapped(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def _unwrapped(tensor: Any) -> Any:
+    """The tensor that vmap's stands for: it has the gradient and the memory."""
+    import torch
+
+    functorch: Any = getattr(torch._C, "_functorch")  # noqa: B009 - typed without it
+    while functorch.is_batchedtensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def _has_gradient(value: Any) -> bool:

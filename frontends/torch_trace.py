@@ -19,6 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 from pcp.frontends import torch_marks
+from pcp.frontends.torch_losses import Losses
 from pcp.frontends.torch_places import here, is_called_by_torch, refuse
 
 #: Rules within rules: a backward that applies its own class again ends here, and is
@@ -41,9 +42,17 @@ DATA = (
     "as x + (new - x).detach()"
 )
 FREEZE = "requires_grad changes while the model runs; freeze parameters before export"
+TRANSFORM = (
+    "an autograd.Function runs inside of a transform of torch.func, which has no rule "
+    "for it here; write the transform out"
+)
 INFERENCE = (
     "gradients are enabled inside of inference_mode, where torch records none; use "
     "torch.no_grad() outside"
+)
+MULTILABEL = (
+    "torch's export of multilabel_margin_loss has another value where targets end "
+    "early; write the loss out"
 )
 SAVED = (
     "saved_tensors_hooks change what backward reads, which the program does not show; "
@@ -116,12 +125,6 @@ class Trace:
         They are made of the inputs alone, so nothing else keeps that alive.
         """
         torch = self.torch
-        if torch._C._are_functorch_transforms_active():
-            raise refuse(
-                here(),
-                f"{function.__qualname__}, an autograd.Function, runs inside of a "
-                "torch.func transform; write the transform out",
-            )
         leaves, tree = torch.utils._pytree.tree_flatten(outputs)
         given = [t for t in torch.utils._pytree.tree_leaves(args) if _is(torch, t)]
         like = [t for t in leaves if _is(torch, t)]
@@ -143,6 +146,12 @@ class Trace:
             return trace._apply(cls, super(single, cls).apply, args)
 
         yield single, "apply", classmethod(apply)
+        # Where a transform of torch.func is on, apply goes another way.
+        yield (
+            torch._functorch.autograd_function.CustomFunctionHigherOrderOperator,
+            ("__call__"),
+            _refusal(TRANSFORM),
+        )
         yield from self._inference_patches()
         hooks = torch.autograd.graph.saved_tensors_hooks
         enter = hooks.__enter__
@@ -196,7 +205,17 @@ class Trace:
             tensor.requires_grad_: _freezing,
             tensor.requires_grad.__set__: _freezing,
             torch.autograd.grad: self._grad,
+            # torch traces these two as formulas that are not theirs.
+            torch.nn.functional.multi_margin_loss: self._multi_margin_loss,
+            torch.nn.functional.multilabel_margin_loss: _refusal(MULTILABEL),
         }
+
+    def _multi_margin_loss(
+        self, _: Any, *args: Any, reduction: str = "mean", **options: Any
+    ) -> Any:
+        number = ("none", "mean", "sum").index(reduction)
+        formula = Losses(self.torch).multi_margin_loss
+        return formula(*args, **options, reduction=number)
 
     def _grad(
         self,

@@ -62,7 +62,8 @@ def read(module: ir.Module, func: str, grad: str | None) -> Trainable:
             where = location_string(functions.entry(main).arguments[i].location)
             raise PassError(
                 f"{where}: argument {port.name!r} has the role {port.role!r}; a model "
-                'to train takes "param" and "data" only'
+                'to train takes "param" and "data" only; what no gradient reaches is '
+                "a constant if it is frozen before the export (requires_grad_(False))"
             )
     loss = _loss(main, func)
     training = Trainable(params, _inits(main), inputs, loss)

@@ -1,0 +1,58 @@
+"""Constants of a traced PyTorch program, kept from torch-mlir.
+
+It folds what is computed from them, and wrongly: an integer beside a constant of floats
+is read as the bits of a float (`torch.ones(3) * -1` was 1.8e19, `torch.sign` of a
+constant -2. was 1.). So it does not get to see one.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+
+def raw(tensor: Any) -> np.ndarray:
+    """The bytes of a tensor; bfloat16, which numpy lacks, as int16."""
+    import torch
+
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.view(torch.int16)
+    return copied(tensor)
+
+
+def copied(tensor: Any) -> np.ndarray:
+    """The numbers of a tensor on the CPU, in memory of their own."""
+    # After `tensor.numpy()` torch would never let its storage be resized again.
+    return np.array(np.from_dlpack(tensor.resolve_conj().resolve_neg()), order="C")
+
+
+def constants(program: Any) -> Iterator[tuple[Any, Any]]:
+    """Nodes that are constants, and their values: an array, or a number for all of it.
+
+    Those that were lifted out of the graph stop being inputs of the program.
+    """
+    import torch
+    from torch.export.graph_signature import InputKind
+
+    aten, signature = torch.ops.aten, program.graph_signature
+    lifted = {s.arg.name: s.target for s in _of(signature, InputKind.CONSTANT_TENSOR)}
+    numbers = {
+        aten.full.default: 1,
+        aten.full_like.default: 1,
+        aten.scalar_tensor.default: 0,
+    }
+    for node in list(program.graph.nodes):
+        if node.op == "placeholder" and node.name in lifted:
+            yield node, raw(program.constants[lifted[node.name]])
+        elif node.target in numbers:
+            number = node.args[numbers[node.target]]
+            if isinstance(number, int | float):
+                yield node, number
+    signature.input_specs = [
+        s for s in signature.input_specs if s.kind is not InputKind.CONSTANT_TENSOR
+    ]
+
+
+def _of(signature: Any, kind: Any) -> Iterator[Any]:
+    return (spec for spec in signature.input_specs if spec.kind is kind)
