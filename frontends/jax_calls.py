@@ -153,7 +153,7 @@ def _trace_jvp(call: Call) -> Rule:
         values, derived = jax.jvp(
             lambda *xs: call.alone(*closed, *xs), xs, tuple(all_[count:])
         )
-        marred = _floats(avals[:count], all_)
+        marred = _floats(avals[:count], all_[:count])
         return [*values, *_marred(_floats(values, derived), marred)]
 
     return {"jvp": jax.make_jaxpr(jvp)(*avals, *given)}
@@ -211,7 +211,7 @@ def is_float(value: Any) -> bool:
 
 def _floats(values: Sequence[Any], derived: Sequence[Any]) -> list[Any]:
     """The derived of those values that have any."""
-    pairs = zip(values, derived, strict=False)
+    pairs = zip(values, derived, strict=True)
     return [d for v, d in pairs if is_float(v)]
 
 

@@ -69,13 +69,12 @@ def _compare(seeds: range, ours: list[Any], theirs: list[Any]) -> None:
             assert_close(a[i], b[i], 1e-5, f"program {seed}")
 
 
-def _check_gradients(seeds: range, interpreter: Interpreter, depth: int) -> list[Any]:
-    """Our gradients of drawn programs are JAX's; returns these."""
+def _check_gradients(seeds: range, interpreter: Interpreter, depth: int) -> None:
+    """Our gradients of drawn programs are JAX's."""
     fn, rows = _whole(seeds, depth=depth), _rows(seeds)
     theirs = _jax(interpreter, jax.grad(fn, (0, 1)), *rows)
     text = transformed(str(pcp.from_jax(fn, *rows, params=[0, 1])), "pcp-grad")
     _compare(seeds, interpreter.run(text, rows)[1:], theirs)
-    return theirs
 
 
 @pytest.mark.parametrize("group", range(10))
@@ -93,10 +92,11 @@ def test_deeper_gradients(group: int, interpreter: Interpreter) -> None:
 
 def test_the_drawn_stops_matter(interpreter: Interpreter) -> None:
     """Most gradients would be others without stops: what loses one is seen."""
-    seeds = range(GROUP)
-    fn = _whole(seeds, stop=lambda v: v)
-    without = _jax(interpreter, jax.grad(fn, (0, 1)), *_rows(seeds))
-    theirs = _check_gradients(seeds, interpreter, depth=2)
+    seeds, rows = range(GROUP), _rows(range(GROUP))
+    without, theirs = (
+        _jax(interpreter, jax.grad(_whole(seeds, stop=s), (0, 1)), *rows)
+        for s in (lambda v: v, stop)
+    )
     off = sum(np.abs(a - b).max(1) for a, b in zip(theirs, without, strict=True))
     assert np.sum(off > 1e-3) > GROUP // 2
 
@@ -114,7 +114,7 @@ def test_drawn_tangents(interpreter: Interpreter) -> None:
 
 @pytest.mark.parametrize("again", ["pcp-vjp", "pcp-jvp"])
 def test_drawn_derivatives_of_derivatives(again: str, interpreter: Interpreter) -> None:
-    seeds = range(500, 520)
+    seeds = range(500, 510)
     fn, rows = _whole(seeds, ruled=False), _rows(seeds)
     slope = jax.value_and_grad(fn, (0, 1))
     given = [np.cos(row) for row in rows]
@@ -141,7 +141,7 @@ def _derived(seed: int) -> str:
 def test_drawn_gradients_and_tangents_in_iree(
     iree: Iree, interpreter: Interpreter
 ) -> None:
-    seeds = range(600, 610)
+    seeds = range(606, 609)  # 608 has a carry that IREE alone would not compile
     rows = _rows(seeds)
     given = [np.cos(row) for row in rows]
     theirs = _jax(interpreter, jax.grad(_whole(seeds, ruled=False), (0, 1)), *rows)
@@ -347,14 +347,10 @@ def _gamma(x: Any) -> Any:
 
 BOTH: dict[str, Callable[[Any], Any]] = {
     "linear_solve": lambda x: _linear_solve(x, transpose_solve=_rough),
-    "linear_solve of vmap": jax.vmap(
-        lambda x: _linear_solve(x, transpose_solve=_rough)
-    ),
     "linear_solve symmetric": lambda x: linalg.cg(lambda v: A @ v * jnp.sum(x), x)[0],
     "root": _root,
     "a rule that applies the function to its tangent": _doubled,
     "gamma samples": _gamma,
-    "gammainc": lambda x: special.gammainc(x, x + 1) * special.gammaincc(x, x),
     "stops of complex numbers": lambda x: jnp.real(stop(x + 1j * x) * (x + 2j * x)),
     "stops of 16 bits": lambda x: stop(x.astype(jnp.float16)) * x,
     "stops in a reduction's body": lambda x: lax.reduce(
@@ -363,6 +359,13 @@ BOTH: dict[str, Callable[[Any], Any]] = {
     "stopped keys of a sort": lambda x: lax.sort((stop(-x), x * x), num_keys=1)[1],
     "barrier": lambda x: lax.optimization_barrier(stop(x) * x) ** 2,
     "reduce_precision": lambda x: lax.reduce_precision(1.2345 * x, 8, 3) ** 2,
+}
+SLOW: dict[str, Callable[[Any], Any]] = {  # JAX compiles them for seconds
+    "gammainc": lambda x: special.gammainc(x, x + 1) * special.gammaincc(x, x),
+    "linear_solve of vmap": jax.vmap(
+        lambda x: _linear_solve(x, transpose_solve=_rough)
+    ),
+    "samples of beta": lambda x: jax.random.beta(jax.random.key(1), x, x + 1),
 }
 REVERSE: dict[str, Callable[[Any], Any]] = {
     "linear_call": _linear_call,
@@ -374,18 +377,22 @@ def _case(fn: Callable[[Any], Any], x: np.ndarray) -> Case:
     return Case(fn.__name__, fn, (x,), text=str(pcp.from_jax(fn, x)), tolerance=2e-5)
 
 
-def _argument(name: str) -> np.ndarray:
-    return np.stack([X, X + 1]) if "vmap" in name else X
-
-
 @pytest.mark.parametrize("name", [*BOTH, *REVERSE])
 def test_reverse(name: str, interpreter: Interpreter) -> None:
-    check_vjp(_case((BOTH | REVERSE)[name], _argument(name)), interpreter)
+    check_vjp(_case((BOTH | REVERSE)[name], X), interpreter)
 
 
 @pytest.mark.parametrize("name", BOTH)
 def test_forward(name: str, interpreter: Interpreter) -> None:
-    check_jvp(_case(BOTH[name], _argument(name)), interpreter)
+    check_jvp(_case(BOTH[name], X), interpreter)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_both_of_the_slow_ones(name: str, interpreter: Interpreter) -> None:
+    case = _case(SLOW[name], np.stack([X, X + 1]) if "vmap" in name else X)
+    check_vjp(case, interpreter)
+    check_jvp(case, interpreter)
 
 
 @pytest.mark.parametrize("again", ["pcp-vjp", "pcp-jvp"])
