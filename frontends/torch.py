@@ -20,7 +20,7 @@ from pcp.errors import IRError, MissingPackage, PcpError, UsageError, install
 from pcp.frontends.constants import freeze_arguments, tidy
 from pcp.frontends.rules import attach
 from pcp.frontends.signature import Argument, annotate, describe_init
-from pcp.frontends.torch_constants import copied, raw
+from pcp.frontends.torch_constants import copied, literal_hooks, raw
 from pcp.frontends.torch_formulas import formulas
 from pcp.frontends.torch_marks import Mark, cut, join
 from pcp.frontends.torch_places import line_of, place
@@ -205,6 +205,7 @@ class _Reader:
                     program,
                     output_type="stablehlo",
                     decomposition_table={},
+                    hooks=literal_hooks(torch, fx),
                 )
         return read.operation.get_asm(enable_debug_info=True), marks, reached
 

@@ -138,6 +138,21 @@ class Along(Formulas):
         padding = (indices == padding_idx).unsqueeze(-1)
         return self.torch.where(padding, self.stop(rows), rows)
 
+    def slice_scatter(
+        self,
+        x: Any,
+        source: Any,
+        dim: int = 0,
+        start: int | None = None,
+        end: int | None = None,
+        step: int = 1,
+    ) -> Any:
+        """An end inside: of one beyond, torch-mlir allocates all that lies between."""
+        size = x.shape[dim]
+        if end is not None and end <= size:
+            return NotImplemented
+        return self.aten.slice_scatter(x, source, dim, start, size, step)
+
     def max_pool(
         self,
         x: Any,

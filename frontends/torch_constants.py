@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from pcp.dialect.bindings import ir
+
 
 def raw(tensor: Any) -> np.ndarray:
     """The bytes of a tensor; bfloat16, which numpy lacks, as int16."""
@@ -56,3 +58,33 @@ def constants(program: Any) -> Iterator[tuple[Any, Any]]:
 
 def _of(signature: Any, kind: Any) -> Iterator[Any]:
     return (spec for spec in signature.input_specs if spec.kind is kind)
+
+
+def literal_hooks(torch: Any, fx: Any) -> Any:
+    """What torch-mlir's importer writes out itself (the indices of `as_strided`)
+    becomes dense constants: no pass of ours reads resource blobs."""
+
+    class DenseLiterals(fx.FxImporterHooks):
+        def resolve_literal(self, gni: Any, literal: Any, info: Any) -> Any:
+            if not isinstance(literal, torch.Tensor) or literal.numel() < 2:
+                return None
+            name = str(literal.dtype).removeprefix("torch.")
+            if not hasattr(np, name):  # bool_ arrives as uint8, bfloat16 not at all
+                return None
+            # Under export the tensor is fake to numpy, but its list is real.
+            array = np.array(literal.tolist(), name)
+            return _dense_literal(array, gni._cc.tensor_to_vtensor_type(literal))
+
+    return DenseLiterals()
+
+
+def _dense_literal(array: np.ndarray, type_: ir.Type) -> ir.Value:
+    kinds = {"f": "f", "i": "si", "u": "ui"}
+    context = type_.context
+    spelling = f"{kinds[array.dtype.kind]}{array.dtype.itemsize * 8}"
+    element = ir.Type.parse(spelling, context)
+    with context:
+        value = ir.DenseElementsAttr.get(array, type=element, shape=array.shape)
+        return ir.Operation.create(
+            "torch.vtensor.literal", results=[type_], attributes={"value": value}
+        ).result

@@ -24,6 +24,7 @@ def formulas(torch: Any) -> dict[Any, Formula]:
     found = {op: for_reals(f) for table in tables for op, f in table.items()}
     for op in (torch.ops.aten.remainder.Scalar, torch.ops.aten.remainder.Tensor):
         found[op] = for_integers(torch, found[op])
+    found[torch.ops.aten.slice_scatter.default] = Along(torch).slice_scatter
     return found
 
 

@@ -48,13 +48,14 @@ def line_of(error: BaseException) -> str | None:
 
 
 def is_called_by_torch() -> bool:
-    """Whether torch's own code, not the user's, is what runs right above pcp's."""
+    """Whether torch's own code, not the user's, calls what a function mode sees."""
     import torch
 
-    ours = _foreign()[2:]
-    frames = reversed(traceback.extract_stack())
-    nearest = next(frame for frame in frames if not frame.filename.startswith(ours))
-    return nearest.filename.startswith(str(Path(torch.__file__).parent))
+    ours, inside = _foreign()[2:], str(Path(torch.__file__).parent)
+    for frame in reversed(traceback.extract_stack()):
+        if frame.name != "__torch_function__" and not frame.filename.startswith(ours):
+            return frame.filename.startswith(inside)
+    return False
 
 
 def refuse(where: str, what: str) -> IRError:

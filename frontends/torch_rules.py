@@ -35,6 +35,7 @@ class Rules:
     module: ir.Module
     read: Callable[[Any, tuple[Any, ...], "Rules"], ir.Module]
     known: dict[str, str] = field(default_factory=dict)
+    alike: dict[Any, str] = field(default_factory=dict)
 
     def build(self, number: int, operands: Sequence[Value]) -> Sequence[Value]:
         """The call as a composite, at the insertion point."""
@@ -52,7 +53,16 @@ class Rules:
         ).results
 
     def _primal(self, call: Call) -> str:
-        """The function of a call, with its rule; equal ones are written once."""
+        """The function of a call, with its rule; calls that are alike share one."""
+        key = _looks(self.trace.torch, call)
+        if key is None:
+            return self._written(call)
+        if key not in self.alike:
+            self.alike[key] = self._written(call)
+        return self.alike[key]
+
+    def _written(self, call: Call) -> str:
+        """The function of a call; equal ones are written once."""
         module = self._read(call)  # held: its functions end with it
         joint = entry(module)
         key = f"{_name(call)} {len(call.results)} {joint}"
@@ -84,6 +94,21 @@ class Rules:
 def _name(call: Call) -> str:
     """The class's name, made a symbol."""
     return re.sub(r"\W+", "_", call.function.__name__)
+
+
+def _looks(torch: Any, call: Call) -> tuple[Any, ...] | None:
+    """What calls have in common that trace alike; None if an argument may change."""
+    leaves, tree = torch.utils._pytree.tree_flatten(call.arguments)
+    plain = (bool, float, int, str, type(None))
+    if not all(isinstance(leaf, (torch.Tensor, *plain)) for leaf in leaves):
+        return None
+    looks = tuple(
+        (tuple(leaf.shape), leaf.dtype)
+        if isinstance(leaf, torch.Tensor)
+        else (type(leaf), leaf)
+        for leaf in leaves
+    )
+    return call.function, call.depth, str(tree), looks
 
 
 # --- tracing ---

@@ -214,6 +214,9 @@ class Trace:
         self, _: Any, *args: Any, reduction: str = "mean", **options: Any
     ) -> Any:
         number = ("none", "mean", "sum").index(reduction)
+        for old in ("size_average", "reduce"):
+            if options.pop(old, None) is not None:
+                raise refuse(here(), f"{old} is torch's old spelling; use reduction")
         formula = Losses(self.torch).multi_margin_loss
         return formula(*args, **options, reduction=number)
 
