@@ -35,10 +35,14 @@ def meet(
     comm = Communicator.connect(
         meeting, rank=rank, world_size=world_size, timeout=seconds
     )
-    if rank == 0:
-        # A group that gets the same name later must not go to this address.
-        store.delete_key(_ADDRESS)
-    comm.barrier()
+    try:
+        if rank == 0:
+            # A group that gets the same name later must not go to this address.
+            store.delete_key(_ADDRESS)
+        comm.barrier()
+    except BaseException:
+        comm.close(timeout=0)
+        raise
     return comm
 
 

@@ -12,7 +12,7 @@ import functools
 import secrets
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch.distributed as dist
@@ -21,17 +21,6 @@ from torch.distributed import distributed_c10d as c10d
 from pcp.errors import UsageError
 
 _NAME_BYTES = 16
-
-
-class Splits(Protocol):
-    """A process group that can be split."""
-
-    group_name: str
-    group_desc: str
-
-    def split_group(self, new_ranks: Sequence[int], *args: Any, **options: Any) -> Any:
-        """The group of these members; None for who is not among them."""
-        ...
 
 
 def fresh_name(comm: Any) -> str:

@@ -18,6 +18,8 @@ An operation's life, driven by frames in the loop's thread:
 * The caller's array is written in the commit and nowhere else. A member votes
   once. When one dies, the others commit if all of them had finished, and give
   up, inputs unchanged, if one had not.
+* Who leaves the group votes against what it has not voted for, and says so: only the
+  dead are left out of account.
 * What no vote can settle: a member that gives up *after* its vote (its deadline
   passes, its program aborts the group), or that finds itself alone, may be the
   only one. In an elastic group it asks the coordinator, who decides once for all
