@@ -35,6 +35,7 @@ PASSES: dict[str, str] = {
     "pcp-partition": "pcp.passes.partition:Partition",
     "pcp-plan": "pcp.passes.plan:Plan",
     "pcp-propagate-sharding": "pcp.passes.propagate_sharding:PropagateSharding",
+    "pcp-isolate-conversions": "pcp.passes.isolate_conversions:IsolateConversions",
     "pcp-isolate-gathers": "pcp.passes.isolate_gathers:IsolateGathers",
     "pcp-legalize": "pcp.passes.legalize:Legalize",
     "pcp-simplify": "pcp.passes.simplify:Simplify",

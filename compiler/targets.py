@@ -53,16 +53,24 @@ def _cpu(name: str, cpu: str) -> Target:
     return Target(name, "llvm-cpu", "local-task", flags, _FOR_CACHES)
 
 
+# Their code generator tiles a scatter together with what makes its updates.
+_TILED = ("pcp-isolate-conversions{of=scatters}",)
+
+
 def _cuda(name: str, flags: tuple[str, ...] = ()) -> Target:
-    return Target(name, "cuda", "cuda", flags, doubles=False)
+    return Target(name, "cuda", "cuda", flags, _TILED, doubles=False)
 
 
 def _rocm(name: str) -> Target:
     flags = (f"--iree-rocm-target={name}",)
-    return Target(name, "rocm", "hip", flags, doubles=False)
+    return Target(name, "rocm", "hip", flags, _TILED, doubles=False)
 
 
-_SPIRV = ("pcp-isolate-gathers", "pcp-demote-indices")
+_SPIRV = (
+    "pcp-isolate-gathers",
+    "pcp-isolate-conversions{of=contractions}",
+    "pcp-demote-indices",
+)
 
 TARGETS: dict[str, Target] = {
     row.name: row

@@ -10,6 +10,7 @@ from pcp.passes import legalize_functions as special
 from pcp.passes import legalize_indexing as indexing
 from pcp.passes import legalize_linear_algebra as linear_algebra
 from pcp.passes import legalize_loops as loops
+from pcp.passes import legalize_narrow as narrow
 from pcp.passes import legalize_norms as norms
 from pcp.passes import legalize_reductions as reductions
 from pcp.passes import legalize_scatters as scatters
@@ -48,6 +49,7 @@ class Legalize(Pass):
     - complex numbers are padded by parts, and convolved so;
     - the negation of a summand moves behind the sum;
     - a body of `while` reads all that it carries;
+    - floats narrower than f32 are contracted and added up in f32, and rounded once;
     - `pcp.stop_gradient`, which has done its work, gives way to its operand, and
       `pcp.custom_vjp` and `pcp.custom_jvp` go;
     - no CHLO is left.
@@ -131,6 +133,12 @@ RULES: Rules = {
 # For what the others make, too.
 LAST: Rules = {
     "stablehlo.constant": complex_.constant,
+    "stablehlo.convert": narrow.convert,
+    "stablehlo.convolution": narrow.convolution,
+    "stablehlo.dot": narrow.contraction,
+    "stablehlo.dot_general": narrow.contraction,
+    "stablehlo.reduce": narrow.reduction,
+    "stablehlo.reduce_window": narrow.reduction,
     "stablehlo.while": loops.read_carries,
 }
 

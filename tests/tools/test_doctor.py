@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pcp.compiler.pipelines import PIPELINES
 from pcp.tools import doctor
 from pcp.tools.doctor import BAD, NOTE, OK, ROLES
 
@@ -98,10 +99,22 @@ def test_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_targets() -> None:
-    fine, wrong = doctor.targets(["cpu", "cpu:pentium99"], ALL)
-    assert (fine.level, fine.found) == (OK, "compiles")
-    assert wrong.level == NOTE
-    assert "pentium99" in wrong.found
+    fine, *wrong = doctor.targets(["cpu", "cpu:pentium99"], ALL)
+    assert (fine.level, fine.found) == (OK, "compiles f32 and bf16")
+    for finding, dtype in zip(wrong, doctor.DTYPES, strict=True):
+        assert finding.level == NOTE
+        assert finding.found.startswith(f"{dtype}: ")
+        assert "pentium99" in finding.found
+
+
+def test_a_target_without_bf16_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As all of CUDA's would be if nothing legalised their products."""
+    forward = tuple(p for p in PIPELINES["forward"] if p != "pcp-legalize")
+    monkeypatch.setitem(PIPELINES, "forward", forward)
+    (finding,) = doctor.targets(["sm_90a"], ALL)
+    assert finding.level == NOTE
+    assert finding.found.startswith("bf16: ")
+    assert "failed to distribute" in finding.found
 
 
 def test_the_exit_code_counts_what_is_needed(
