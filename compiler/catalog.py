@@ -38,6 +38,7 @@ PASSES: dict[str, str] = {
     "pcp-isolate-conversions": "pcp.passes.isolate_conversions:IsolateConversions",
     "pcp-isolate-gathers": "pcp.passes.isolate_gathers:IsolateGathers",
     "pcp-legalize": "pcp.passes.legalize:Legalize",
+    "pcp-master-weights": "pcp.passes.master_weights:MasterWeights",
     "pcp-simplify": "pcp.passes.simplify:Simplify",
     "pcp-schedule": "pcp.passes.schedule:SchedulePass",
     "pcp-lower-schedule": "pcp.passes.lower_schedule:LowerSchedule",

@@ -20,6 +20,9 @@ _SIMPLIFY = ("pcp-inline-composites", "pcp-simplify")
 
 REVERSE = "pcp-grad{func=$entry name=grad}"
 
+#: Before the derivative: training updates nothing narrower than f32.
+MASTERS = "pcp-master-weights{func=$entry}"
+
 #: What training differentiates with, for the algorithms that need no gradient; an
 #: algorithm that needs no derivative at all begins with a pass that does no harm.
 DERIVATIVES: dict[str, str] = {
@@ -43,6 +46,7 @@ PIPELINES: dict[str, tuple[str, ...]] = {
         *_BORDER,
     ),
     "train": (
+        MASTERS,
         "$derivative",
         *_SIMPLIFY,
         "pcp-expand-training{optimizer=$optimizer algorithm=$algorithm}",
@@ -60,6 +64,7 @@ WHOLE: dict[str, tuple[str, ...]] = {
     "forward": ("pcp-batch-lookups", *_SIMPLIFY, *_CLEAN),
     "grad": ("pcp-batch-lookups", REVERSE, *_SIMPLIFY, *_CLEAN),
     "train": (
+        MASTERS,
         "pcp-batch-lookups",
         REVERSE,
         *_SIMPLIFY,

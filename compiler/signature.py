@@ -27,7 +27,7 @@ from pcp.dialect.attributes import axis_sizes
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import CompileError, nearest
-from pcp.passes.functions import argument_attributes, is_public
+from pcp.passes.functions import COMPUTE, argument_attributes, is_public
 from pcp.passes.sharding.layout import SHARDING, from_attribute
 from pcp.passes.sharding.mesh import weights
 from pcp.passes.verify_inplace import is_donated
@@ -97,10 +97,16 @@ def functions(module: ir.Module, entry: str, mode: str) -> dict[str, Function]:
 def parameters(module: ir.Module, entry: str) -> tuple[Parameter, ...]:
     """The entry's parameters in order; `init` is zeros where nothing is said."""
     op = public_functions(module)[entry]
-    inits = [entry.get("pcp.init", "zeros") for entry in _entries(op, "arg_attrs")]
+    said = _entries(op, "arg_attrs")
     return tuple(
-        Parameter(name=t.name, shape=t.shape, dtype=t.dtype, init=init)
-        for t, init in zip(_inputs(op), inits, strict=True)
+        Parameter(
+            name=t.name,
+            shape=t.shape,
+            dtype=t.dtype,
+            init=entry.get("pcp.init", "zeros"),
+            compute=entry.get(COMPUTE, ""),
+        )
+        for t, entry in zip(_inputs(op), said, strict=True)
         if t.role == "param"
     )
 
@@ -192,7 +198,7 @@ def _entries(op: ir.Operation, name: str) -> list[dict[str, Any]]:
     if attribute is None:
         types = _types(op)[0 if name == "arg_attrs" else 1]
         return [{} for _ in types]
-    keys = ("pcp.role", "pcp.name", "pcp.init")
+    keys = ("pcp.role", "pcp.name", "pcp.init", COMPUTE)
     return [
         {n.name: plain(n.attr) for n in ir.DictAttr(entry) if n.name in keys}
         | {n.name: _axes(n.attr) for n in ir.DictAttr(entry) if n.name == SHARDING}

@@ -37,9 +37,10 @@ JVP = "jvp"
 class ExpandTraining(Pass):
     """Add @init, @apply, @eval and the outer algorithm's functions to a model.
 
-    Assumes a @main whose arguments have names and roles (`pcp-infer-roles`) and
-    whose result is the loss, and a @grad that gives the loss and one gradient a
-    parameter (`pcp-grad{func=main name=grad}`). Leaves both, and adds
+    Assumes a @main whose arguments have names and roles (`pcp-infer-roles`), whose
+    parameters are f32 or f64 (`pcp-master-weights`) and whose result is the loss, and
+    a @grad that gives the loss and one gradient a parameter
+    (`pcp-grad{func=main name=grad}`). Leaves both, and adds
 
     - `@init(seed) -> params, state`
     - `@apply(params, grads, state) -> params, state`
@@ -105,6 +106,8 @@ def expand_training(
     """See `ExpandTraining`."""
     with module.context, module.operation.location:
         rule = outer_rule(algorithm)
+        if rule.differences:
+            trainable.refuse_differences(module, func, algorithm.kind)
         training = trainable.read(module, func, None if rule.probe else grad)
         trained = apply.assign(optimizer, training.params)
         add_init(module, training, trained)

@@ -16,6 +16,9 @@ ROLE, NAME, INIT = "pcp.role", "pcp.name", "pcp.init"
 #: The roles of what a training step keeps for the next one.
 KEPT = ("param", "state")
 
+COMPUTE = "pcp.compute"
+"""On a parameter or loss: the type the model has it in, where that is narrower."""
+
 
 @dataclass(frozen=True)
 class Port:

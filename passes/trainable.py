@@ -10,8 +10,9 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import location_string
 from pcp.errors import ConfigError, PassError
-from pcp.passes import functions, initialize
+from pcp.passes import functions, initialize, master_weights
 from pcp.passes.functions import Port
+from pcp.passes.legalize_narrow import is_narrow
 from pcp.passes.optimizers import numbers
 
 
@@ -58,19 +59,41 @@ def read(module: ir.Module, func: str, grad: str | None) -> Trainable:
             'with {pcp.role = "param"}'
         )
     for i, port in enumerate(inputs):
+        where = location_string(functions.entry(main).arguments[i].location)
         if port.role not in ("param", "data"):
-            where = location_string(functions.entry(main).arguments[i].location)
             raise PassError(
                 f"{where}: argument {port.name!r} has the role {port.role!r}; a model "
                 'to train takes "param" and "data" only; what no gradient reaches is '
                 "a constant if it is frozen before the export (requires_grad_(False))"
             )
+        if port.role == "param" and is_narrow(hlo.element_type(port.type)):
+            raise PassError(
+                f"{where}: parameter {port.name!r} is {hlo.element_type(port.type)}, "
+                "which loses updates smaller than its last place; run "
+                "pcp-master-weights in front of the derivative"
+            )
     loss = _loss(main, func)
     training = Trainable(params, _inits(main), inputs, loss)
     functions.set_result_attributes(main, [_attributes(Port("loss", "loss", loss))])
     if grad is not None:
-        _annotate_grad(module, training, grad)
+        _annotate_grad(module, main, training, grad)
     return training
+
+
+def refuse_differences(module: ir.Module, func: str, algorithm: str) -> None:
+    """`PassError` where the loss of a model is too coarse to take differences of."""
+    main = functions.find(module, func)
+    assert main is not None
+    names = [*functions.argument_attributes(main), *functions.result_attributes(main)]
+    for said in names:
+        if (narrow := said.get(functions.COMPUTE)) is not None:
+            name = functions.string(said, functions.NAME)
+            what = f"parameter {name!r}" if name else "the loss"
+            raise PassError(
+                f"{location_string(main.location)}: {algorithm} takes the difference "
+                f"of two losses near each other, and {what} is rounded to {narrow}, "
+                "which swallows it; export the model in f32, or take forward_gradient"
+            )
 
 
 def _attributes(port: Port) -> dict[str, ir.Attribute]:
@@ -117,7 +140,9 @@ def _inits(main: ir.Operation) -> list[initialize.Init]:
     return found
 
 
-def _annotate_grad(module: ir.Module, training: Trainable, name: str) -> None:
+def _annotate_grad(
+    module: ir.Module, main: ir.Operation, training: Trainable, name: str
+) -> None:
     function = functions.find(module, name)
     if function is None:
         raise PassError(
@@ -133,6 +158,12 @@ def _annotate_grad(module: ir.Module, training: Trainable, name: str) -> None:
             f"{functions.function_type(function)}; training needs {wanted}: the loss, "
             "and one gradient a parameter"
         )
+    masters = [
+        functions.COMPUTE in said
+        for said in functions.argument_attributes(main)
+        if functions.string(said, functions.ROLE) == "param"
+    ]
+    master_weights.unrounded_gradients(function, masters)
     outputs = [Port("loss", "loss", training.loss), *training.grads]
     functions.set_argument_attributes(function, [*map(_attributes, training.inputs)])
     functions.set_result_attributes(function, [*map(_attributes, outputs)])

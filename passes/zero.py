@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.errors import PassError
 from pcp.layout import Layout
 from pcp.mesh import Mesh
 from pcp.passes.base import Pass
 from pcp.passes.functions import ROLE
+from pcp.passes.legalize_narrow import is_narrow
 from pcp.passes.rewriting import before, functions
 from pcp.passes.sharding.flow import block_of, returned
 from pcp.passes.sharding.late import REGATHER
@@ -206,8 +208,16 @@ def _roles_of(side: Sequence[Port]) -> set[str]:
 
 
 def _constrain_uses(value: ir.Value, sharding: ir.Attribute) -> None:
-    """A `pcp.constraint` in front of each op that uses the value."""
+    """A `pcp.constraint` in front of each op that uses the value.
+
+    A master that is rounded (`pcp-master-weights`) is gathered as what it is rounded
+    to: half the bytes.
+    """
     for user in list({use.owner.operation for use in value.uses}):
+        rounds = user.name == "stablehlo.convert"
+        if rounds and is_narrow(hlo.element_type(user.result)):
+            _constrain_uses(user.result, sharding)
+            continue
         inner = _annotated("constraint", user, value, {"sharding": sharding})
         for i, operand in enumerate(list(user.operands)):
             if operand == value:

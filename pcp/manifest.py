@@ -127,10 +127,19 @@ class Function(_Model):
 
 
 class Parameter(_Tensor):
-    """A trained tensor; `init` says how it starts, e.g. `normal(0.02)`."""
+    """A trained tensor; `init` says how it starts, e.g. `normal(0.02)`.
+
+    `compute` is the narrower type in which the model uses it, where this is its master.
+    """
 
     name: str
     init: str
+    compute: str = ""
+
+    @property
+    def model_dtype(self) -> str:
+        """The type that the model itself has it in."""
+        return self.compute or self.dtype
 
 
 class Collective(_Tensor):

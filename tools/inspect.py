@@ -126,7 +126,14 @@ def describe(bundle: Bundle, source: str, *, tensors: bool = False) -> Iterator[
 
 def _parameters(manifest: Manifest) -> str:
     count = sum(prod(p.shape) for p in manifest.parameters)
-    kinds = ", ".join(sorted({p.dtype for p in manifest.parameters}))
+    kinds = ", ".join(
+        sorted(
+            {
+                p.dtype + (f", masters of {p.compute}" if p.compute else "")
+                for p in manifest.parameters
+            }
+        )
+    )
     if not manifest.parameters:
         return "none"
     return f"{len(manifest.parameters)} tensors, {count:,} numbers ({kinds})"

@@ -21,7 +21,7 @@ from pcp.training.bundles import batch_shape, check_bundle
 from pcp.training.data import Corpus, check_vocabulary
 from pcp.training.experiment import Experiment
 from pcp.training.leases import LeasePool
-from pcp.training.state import unlike
+from pcp.training.state import as_masters, unlike
 
 CompileFor = Callable[[str], bytes]
 
@@ -100,7 +100,7 @@ class Artifacts:
         return corpus
 
     def _check_dtype(self, manifest: Manifest) -> None:
-        found = sorted({p.dtype for p in manifest.parameters})
+        found = sorted({p.model_dtype for p in manifest.parameters})
         if found != [self._experiment.dtype]:
             raise ConfigError(
                 f"dtype: the experiment says {self._experiment.dtype!r}, the model's "
@@ -112,7 +112,7 @@ def _check_weights(path: str | None, manifest: Manifest) -> None:
     """Refuse initial weights that lack a parameter, or have it in another shape."""
     if not path:
         return
-    arrays = tensors.read(path)
+    arrays = as_masters(tensors.read(path), manifest.parameters)
     ours = {p.name: _like(p) for p in manifest.parameters}
     for name, found in unlike(ours, arrays):
         if found is None:

@@ -57,7 +57,9 @@ class Experiment(BaseModel):
         "random", description="order of the samples of an epoch"
     )
     dtype: Literal["f32", "bf16", "f16"] = Field(
-        "f32", description="the dtype of the model's parameters"
+        "f32",
+        description="the dtype of the model's parameters; bf16 and f16 are trained as "
+        "masters in f32",
     )
     vocabulary_size: int | None = Field(
         None, gt=0, description="ids the model accepts; null: judged by its shapes"

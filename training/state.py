@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pcp.errors import StateMismatch
+from pcp.manifest import Parameter
+from pcp.runtime.dtypes import numpy_dtype
 from pcp.training.tensors import Arrays
 
 PARAMETER, OUTER, PRIVATE, INNER = "parameter/", "outer/", "private/", "inner/"
@@ -47,6 +49,18 @@ def moved(arrays: Mapping[str, Any], old: str, new: str) -> Arrays:
 def shared_part(arrays: Mapping[str, Any]) -> Arrays:
     """What all members of a group agree on."""
     return {k: a for k, a in arrays.items() if k.startswith((PARAMETER, OUTER))}
+
+
+def as_masters(
+    arrays: Mapping[str, Any], parameters: Iterable[Parameter], prefix: str = ""
+) -> Arrays:
+    """The arrays; a parameter that comes as the model has it, as its f32 master."""
+    new = dict(arrays)
+    for p in parameters:
+        given = new.get(prefix + p.name)
+        if p.compute and given is not None and given.dtype == numpy_dtype(p.compute):
+            new[prefix + p.name] = given.astype(numpy_dtype(p.dtype))
+    return new
 
 
 def unlike(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

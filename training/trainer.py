@@ -35,6 +35,7 @@ from pcp.training.state import (
     OUTER,
     PARAMETER,
     PRIVATE,
+    as_masters,
     check_like,
     prefixed,
     shared_part,
@@ -81,6 +82,7 @@ class BundleTrainer:
         self._functions = manifest.functions
         self.every_step = "grad_sync" in manifest.functions
         self._meetings = Meetings()
+        self._parameters = manifest.parameters
         self._names = [p.name for p in manifest.parameters]
         self._states = [
             t.name for t in self._functions["init"].results if t.role == "state"
@@ -149,6 +151,7 @@ class BundleTrainer:
 
     def restore(self, snapshot: Mapping[str, np.ndarray], index: int) -> None:
         """Take a snapshot's shared state, and those of its others that are for us."""
+        snapshot = as_masters(snapshot, self._parameters, PARAMETER)
         missing = [n for n in self._names if PARAMETER + n not in snapshot]
         if missing:
             raise StateMismatch(

@@ -44,3 +44,11 @@ func.func @main(%w: tensor<f32> {pcp.name = "w", pcp.role = "param", pcp.init = 
 func.func @grad(%w: tensor<f32>) -> tensor<f32> {
   return %w : tensor<f32>
 }
+
+// -----
+
+func.func @main(
+    // expected-error@below {{parameter 'w' is bf16, which loses updates smaller than its last place; run pcp-master-weights in front of the derivative}}
+    %w: tensor<bf16> {pcp.name = "w", pcp.role = "param", pcp.init = "ones"}) -> tensor<bf16> {
+  return %w : tensor<bf16>
+}

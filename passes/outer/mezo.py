@@ -28,4 +28,4 @@ def probe(
     return scale(hlo.add(above, below), 0.5), slope
 
 
-RULE = OuterRule(probe=probe, state=lambda spec: (STEPS,))
+RULE = OuterRule(probe=probe, differences=True, state=lambda spec: (STEPS,))

@@ -92,7 +92,8 @@ class OuterRule:
     state, tokens)` gives the gradients to apply and the new slots. `exchanges` is
     whether there is anything to exchange: if not, one worker trains alone. `pieces`
     is in place of a step: the parts of one that goes fragment by fragment. With
-    `probe`, in place of gradients there are slopes (`pcp.passes.outer.probes`). With
+    `probe`, in place of gradients there are slopes (`pcp.passes.outer.probes`), with
+    `differences` from losses close to each other. With
     `replicas` each worker has parameters of its own, also between rounds. `axis` is
     that of the exchanges: all workers, or `pair`.
     """
@@ -104,5 +105,6 @@ class OuterRule:
     exchanges: bool = True
     pieces: "Pieces | None" = None
     probe: "Probe | None" = None
+    differences: bool = False
     replicas: bool = False
     axis: str = "workers"

@@ -67,7 +67,8 @@ def expanded(
     kind = algorithm.partition("{")[0]
     grad = pipelines.DERIVATIVES.get(kind, pipelines.REVERSE)
     grad = grad.replace("$entry", "main")
-    module = run_passes(text, f"pcp-infer-roles,{grad},{expand}")
+    masters = "pcp-master-weights"
+    module = run_passes(text, f"pcp-infer-roles,{masters},{grad},{expand}")
     if keep:
         _keep_only(module, keep)
     catalog.pipeline(f"builtin.module({after})").run(module)

@@ -5,21 +5,17 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.training_programs import (
-    CLEAN,
     expanded,
     model,
     program,
     run_passes,
     tensors,
-    worst,
 )
 
 from pcp.compiler import signature
 from pcp.errors import PassError
 from pcp.passes.expand_training import ExpandTraining
 from pcp.passes.outer.spec import KINDS, Average, DiLoCo, parse
-
-torch = pytest.importorskip("torch")
 
 
 def borders(module: Any) -> dict[str, Any]:
@@ -125,65 +121,6 @@ def test_eval_is_main_and_grad_descends() -> None:
             losses.append(float(loss))
     assert losses == sorted(losses, reverse=True)
     assert losses[0] - losses[-1] > 1
-
-
-def test_narrow_parameters_are_updated_in_float32() -> None:
-    """bfloat16 parameters with float32 state: torch in float32, rounded each step."""
-    options = "adamw{lr=0.01,weight_decay=0.1,clip_norm=1.0}"
-    module = expanded(
-        model("bf16"), options, after=f"{CLEAN},pcp-verify-inplace", keep=["apply"]
-    )
-    types = [t.dtype for t in borders(module)["apply"].results]
-    assert types == ["bf16"] * 3 + ["f32"] * 6 + ["i32"]
-    generator = np.random.default_rng(1)
-    params = [torch.nn.Parameter(_rounded(torch.tensor(p))) for p in tensors(generator)]
-    optimizer = torch.optim.AdamW(params, lr=0.01, weight_decay=0.1)
-    with program(module) as loaded:
-        inputs = loaded["apply"].signature.inputs
-        values = [loaded.to_device(_bits(p), "bf16") for p in params]
-        values += [
-            loaded.to_device(np.zeros(t.shape, np.float32)) for t in inputs[6:-1]
-        ]
-        values.append(loaded.to_device(np.asarray(0, np.int32)))
-        for _ in range(20):
-            gradients = [_rounded(torch.tensor(g)) for g in tensors(generator)]
-            given = [loaded.to_device(_bits(g), "bf16") for g in gradients]
-            values = list(
-                loaded["apply"](*values[:3], *given, *values[3:], device_arrays=True)
-            )
-            for p, g in zip(params, gradients, strict=True):
-                p.grad = g
-            torch.nn.utils.clip_grad_norm_(params, 1.0)
-            optimizer.step()
-            for p in params:
-                p.data = _rounded(p.data)
-        found = [_widened(v.numpy()) for v in values[:3]]
-    wanted = [p.detach().numpy() for p in params]
-    # A last place of float32 may decide how one value rounds: 2^-8 of it.
-    assert worst(found, wanted) < 0.01
-    assert (
-        np.mean(
-            np.concatenate(
-                [(f == w).ravel() for f, w in zip(found, wanted, strict=True)]
-            )
-        )
-        > 0.9
-    )
-
-
-def _rounded(x: Any) -> Any:
-    return x.detach().to(torch.bfloat16).to(torch.float32)
-
-
-def _bits(x: Any) -> np.ndarray:
-    """bfloat16 values as the integers that hold them."""
-    return x.detach().to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
-
-
-def _widened(x: np.ndarray) -> np.ndarray:
-    """bfloat16, as bits or as a type of its own, as float32."""
-    bits = np.ascontiguousarray(x).view(np.uint16).reshape(x.shape)
-    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 REFUSED = {

@@ -1,11 +1,14 @@
 """Initial weights: taken by name, or refused."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from helpers.bigram import BigramTrainer
+from helpers.bigram_model import MODEL, VOCABULARY, write_experiment
 from helpers.training_runs import experiment, run, start_shepherd, start_worker
 
 from pcp.errors import ConfigError
+from pcp.tools.cli import main
 from pcp.training import checkpoint as checkpoints
 from pcp.training import tensors
 from pcp.training.data import Corpus
@@ -56,3 +59,38 @@ def test_a_checkpoints_parameters_are_initial_weights(tmp_path):
     corpus = Corpus(exp, trainer.batch, trainer.block)
     loss = trainer.evaluate(corpus.read(np.arange(trainer.batch)))
     assert watcher.rounds[0].loss_first == pytest.approx(loss, rel=1e-6)
+
+
+def bf16_bigram(folder):
+    """An experiment whose model has its table, and computes, in bf16."""
+    path = write_experiment(
+        folder, dtype="bf16", learning_rate=1e-3, initial_weights="w.safetensors"
+    )
+    narrow = MODEL.replace("xf32>", "xbf16>").replace("tensor<f32>", "tensor<bf16>")
+    (folder / "model.mlir").write_text(narrow.replace("0xFF800000", "0xFF80"))
+    table = np.ones((VOCABULARY, VOCABULARY), ml_dtypes.bfloat16)
+    (folder / "w.safetensors").write_bytes(tensors.to_bytes({"arg0": table}))
+    return path
+
+
+def test_a_bf16_model_trains_masters_from_its_own_weights(tmp_path, monkeypatch):
+    """`pcp train`: 30 steps of AdamW at 1e-3 from 1.0, where bf16 has steps of 2^-7."""
+    monkeypatch.chdir(tmp_path)
+    bf16_bigram(tmp_path)
+    assert main(["train", "x.json", "--run", "out", "--no-dashboard"]) == 0
+    saved = checkpoints.load(checkpoints.folders(tmp_path / "out")[0])
+    table = saved.parameters["arg0"]
+    assert table.dtype == np.float32
+    assert 0.01 < np.abs(table - 1).max() < 0.1
+    assert main(["ledger", "replay", "out"]) == 0
+    state = saved.workers[0]
+    assert {a.dtype for n, a in state.items() if n != "step"} == {np.dtype(np.float32)}
+
+
+def test_the_dtype_is_the_models(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    path = bf16_bigram(tmp_path)
+    path.write_text(path.read_text().replace('"bf16"', '"f32"'))
+    assert main(["train", "x.json", "--no-dashboard"]) == 1
+    said = "the experiment says 'f32', the model's parameters are bf16"
+    assert said in capsys.readouterr().err
