@@ -109,8 +109,8 @@ class Zero(Pass):
         return sum(role in CUT[self.stage] for role in roles)
 
     def _cut(self, layout: Layout, shape: tuple[int, ...], mesh: Mesh) -> Layout:
-        made = cut(layout, shape, self.axis, mesh)
-        return cut_again(layout, shape, self.axis, mesh) if self.contain else made
+        choose = cut_again if self.contain else cut
+        return choose(layout, shape, self.axis, mesh)
 
     def _contain(self, function: ir.Operation, mesh: Mesh) -> None:
         """Keep the cut of parameters and gradients out of what is computed."""

@@ -156,7 +156,8 @@ class _Once:
         for k, value in enumerate(self.flow.results):
             stages = self.stages.delivered[k]
             number = self.flow.makers.get(value)
-            if self.unlike and len(stages) > 1 and number in self._rounded:
+            several = self.unlike and len(stages) > 1
+            if several and number in self._rounded and self.flow.kinds[number] == FIXED:
                 near = self.at[value] & frozenset(stages) or self.at[value]
                 self._pin(number, min(near))
             for stage in stages:

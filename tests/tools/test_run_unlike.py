@@ -184,20 +184,31 @@ SPREAD = {
 }
 
 
+TOLD = ["--steps", "20", "--seed", "7"]
+
+
+@pytest.fixture(scope="module")
+def gpt_alone(tmp_path_factory) -> tuple[Path, dict[str, np.ndarray]]:
+    """(batches, what one process makes of them)."""
+    folder = tmp_path_factory.mktemp("gpt")
+    ids = np.random.default_rng(1).integers(0, 50, (4, 4, 9))
+    batches = {"data.0": ids[..., :-1], "data.1": ids[..., 1:]}
+    np.savez(folder / "in.npz", **batches)  # type: ignore[arg-type]
+    bundle = _compile(spmd_models.models()["gpt"], ["cpu:host"], folder, mesh="")
+    return folder / "in.npz", ran(bundle, folder / "in.npz", *TOLD)
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("plan", SPREAD)
-def test_a_gpt_over_unlike_members(plan: str, tmp_path: Path) -> None:
+def test_a_gpt_over_unlike_members(plan: str, gpt_alone, tmp_path: Path) -> None:
+    inputs, expected = gpt_alone
     mesh, targets, flags, rules = SPREAD[plan]
     if rules is not None:
         (tmp_path / "rules.json").write_text(json.dumps({"tensors": rules}))
         flags = [*flags, "--sharding", str(tmp_path / "rules.json")]
-    ids = np.random.default_rng(1).integers(0, 50, (4, 4, 9))
-    batches = {"data.0": ids[..., :-1], "data.1": ids[..., 1:]}
-    np.savez(tmp_path / "in.npz", **batches)  # type: ignore[arg-type]
-    told, gpt = ["--steps", "20", "--seed", "7"], spmd_models.models()["gpt"]
-    alone = _compile(gpt, ["cpu:host"], tmp_path / "alone", mesh="")
-    bundle = _compile(gpt, targets, tmp_path / "spread", *flags, mesh=mesh)
-    expected = ran(alone, tmp_path / "in.npz", *told)
-    found = ran(bundle, tmp_path / "in.npz", *told, "--parity", "1")
+    gpt = spmd_models.models()["gpt"]
+    bundle = _compile(gpt, targets, tmp_path, *flags, mesh=mesh)
+    found = ran(bundle, inputs, *TOLD, "--parity", "1")
     np.testing.assert_allclose(found["losses"], expected["losses"], rtol=1e-3)
     assert set(found) == set(expected)
