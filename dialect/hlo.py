@@ -75,8 +75,10 @@ def constant(value: Any, type_: ir.Type) -> Value:
     elif isinstance(element, ir.IntegerType) and ir.IntegerType(element).width == 1:
         dense = ir.DenseElementsAttr.get_splat(ranked, ir.BoolAttr.get(bool(value)))
     else:
+        # The bindings read numbers as i64: the upper half of ui64 by its bits.
+        number = int(value) - (int(value) >> 63 << 64 if value > 0 else 0)
         dense = ir.DenseElementsAttr.get_splat(
-            ranked, ir.IntegerAttr.get(element, int(value))
+            ranked, ir.IntegerAttr.get(element, number)
         )
     return op("constant", [], [ranked], value=dense).result
 
@@ -143,6 +145,7 @@ or_ = _binary("or")
 power = _binary("power")
 remainder = _binary("remainder")
 shift_left = _binary("shift_left")
+shift_right_arithmetic = _binary("shift_right_arithmetic")
 shift_right_logical = _binary("shift_right_logical")
 subtract = _binary("subtract")
 xor = _binary("xor")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pcp.dialect.bindings import ir
 from pcp.passes import legalize_complex as complex_
+from pcp.passes import legalize_conversions as conversions
 from pcp.passes import legalize_fourier as fourier
 from pcp.passes import legalize_functions as special
 from pcp.passes import legalize_indexing as indexing
@@ -15,6 +16,7 @@ from pcp.passes import legalize_norms as norms
 from pcp.passes import legalize_reductions as reductions
 from pcp.passes import legalize_scatters as scatters
 from pcp.passes import legalize_sorts as sorts
+from pcp.passes import legalize_trigonometry as trigonometry
 from pcp.passes import legalize_windows as windows
 from pcp.passes.base import CppPasses, Pass
 from pcp.passes.elementwise import inline
@@ -45,6 +47,9 @@ class Legalize(Pass):
     - a stable `sort` gets the position as a last key: IREE's is not stable;
     - `power`, `atan2` and `cbrt` give what IEEE 754 says for negative bases, zeros
       and infinities;
+    - `sine`, `cosine` and `tan` of up to 32 bits are computed by integers and
+      polynomials, to a few ulp at every finite number;
+    - `convert` of floats to integers saturates and makes 0 of NaN;
     - `fft` goes dim by dim, lengths other than powers of two by a matrix product;
     - complex numbers are padded by parts, and convolved so;
     - the negation of a summand moves behind the sum;
@@ -114,7 +119,9 @@ RULES: Rules = {
     "stablehlo.batch_norm_training": norms.training,
     "stablehlo.cbrt": special.cbrt,
     "stablehlo.cholesky": linear_algebra.cholesky,
+    "stablehlo.convert": conversions.convert,
     "stablehlo.convolution": complex_.convolution,
+    "stablehlo.cosine": trigonometry.cosine,
     "stablehlo.dynamic_slice": indexing.dynamic_slice,
     "stablehlo.dynamic_update_slice": indexing.dynamic_update_slice,
     "stablehlo.fft": fourier.fft,
@@ -126,7 +133,9 @@ RULES: Rules = {
     "stablehlo.reduce_window": complex_.reduce_window,
     "stablehlo.scatter": scatters.scatter,
     "stablehlo.select_and_scatter": windows.select_and_scatter,
+    "stablehlo.sine": trigonometry.sine,
     "stablehlo.sort": sorts.stable,
+    "stablehlo.tan": trigonometry.tan,
     "stablehlo.triangular_solve": linear_algebra.triangular_solve,
 }
 

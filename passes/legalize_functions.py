@@ -1,6 +1,6 @@
 """Functions at the points where IREE's kernels answer wrongly.
 
-It computes xʸ as exp(y log x) when y is not a constant, which has no answer for
+It computes xʸ as exp(y log x), but for a few constant y, which has no answer for
 x < 0; atan2 and cbrt lose signed zeros and infinities.
 """
 
@@ -14,14 +14,35 @@ from pcp.passes.rewriting import defining
 
 Value = ir.Value
 Values = Sequence[Value]
+# Exponents for which IREE multiplies, and those for which pcp does.
+MULTIPLIED = (-2, -1, 0, 1, 2, 3)
+LONGEST = 16
 
 
 def power(op: ir.Operation) -> Values | None:
     """From |x|ʸ, by the rules of IEEE 754 pow; None where IREE's is right."""
     x, y = op.operands
     real = hlo.is_float(hlo.element_type(x))
-    if not real or splat(y) is not None or _is_guarded(op):
+    exponent = splat(y)
+    if not real or exponent in MULTIPLIED or _is_guarded(op):
         return None
+    if exponent is None or not _is_short(exponent):
+        return [_power(x, y)]
+    return [_product(x, int(exponent))]
+
+
+def _product(x: Value, exponent: int) -> Value:
+    """xⁿ by squares, 16-bit floats in f32."""
+    element = hlo.element_type(x)
+    wide = hlo.convert(x, ir.F32Type.get()) if ir.FloatType(element).width < 32 else x
+    product = _repeated(wide, abs(exponent))
+    if exponent < 0:
+        product = hlo.divide(hlo.constant_like(wide, 1), product)
+    return hlo.convert(product, element)
+
+
+def _power(x: Value, y: Value) -> Value:
+    """An odd y keeps the sign of x; one that is not whole knows no x < 0."""
     one = hlo.constant_like(x, 1)
     size = hlo.abs(x)
     no_growth = hlo.or_(
@@ -29,12 +50,27 @@ def power(op: ir.Operation) -> Values | None:
     )
     value = hlo.select(no_growth, one, hlo.power(size, y))
     half = hlo.multiply(y, hlo.constant_like(y, 0.5))
-    whole, even = (hlo.compare("EQ", hlo.floor(v), v) for v in (y, half))
+    whole, even = (hlo.compare("EQ", hlo.round_nearest_even(v), v) for v in (y, half))
     same = hlo.compare("EQ", hlo.add(size, size), size)  # of 0 and of infinity
     other = hlo.select(same, value, hlo.constant_like(x, float("nan")))
     signed = hlo.select(even, value, hlo.negate(value))
     below = hlo.select(whole, signed, other)
-    return [hlo.select(_is_negative(x), below, value)]
+    unknown = hlo.and_(hlo.compare("NE", y, y), hlo.compare("NE", x, one))
+    value = hlo.select(_is_negative(x), below, value)
+    return hlo.select(unknown, y, value)
+
+
+def _is_short(exponent: float) -> bool:
+    """Whether products are as good as IREE's exp(y log x), and faster."""
+    return abs(exponent) <= LONGEST and exponent == int(exponent)
+
+
+def _repeated(x: Value, count: int) -> Value:
+    if count == 1:
+        return x
+    half = _repeated(x, count // 2)
+    square = hlo.multiply(half, half)
+    return hlo.multiply(square, x) if count % 2 else square
 
 
 def _is_guarded(op: ir.Operation) -> bool:

@@ -89,7 +89,7 @@ func.func @stop_gradient(%x: tensor<4xf32>) -> tensor<4xf32> {
 // CHECK-LABEL: @carries
 // CHECK: stablehlo.while(%[[I:.+]] = %{{.+}}, %[[A:.+]] = %arg0, %[[B:.+]] = %arg1, %[[C:.+]] = %arg2, %[[D:.+]] = %arg0)
 // CHECK: do {
-// CHECK-DAG: %[[S:.+]] = stablehlo.sine %[[B]]
+// CHECK-DAG: %[[S:.+]] = stablehlo.tanh %[[B]]
 // CHECK-DAG: %[[U:.+]]:2 = stablehlo.optimization_barrier %[[S]], %[[A]]
 // CHECK-DAG: %[[V:.+]]:2 = stablehlo.optimization_barrier %{{.+}}, %[[B]]
 // CHECK: stablehlo.return %{{.+}}, %[[U]]#0, %[[V]]#0, %[[C]], %[[S]]
@@ -104,7 +104,7 @@ func.func @carries(%x: tensor<4xf32>, %y: tensor<4xf32>, %z: tensor<4xf32>) -> (
     stablehlo.return %t : tensor<i1>
   } do {
     %j = stablehlo.add %i, %one : tensor<i32>
-    %s = stablehlo.sine %b : tensor<4xf32>
+    %s = stablehlo.tanh %b : tensor<4xf32>
     stablehlo.return %j, %s, %zeros, %c, %s : tensor<i32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
   }
   return %r#1, %r#2, %r#3 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>

@@ -24,11 +24,11 @@ class IreeFailed(RuntimeError):
 
 
 class Iree:
-    """A server process; use as a context manager."""
+    """A server process for one of pcp's CPU targets; use as a context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: str = "cpu:host") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "helpers.iree_server"],
+            [sys.executable, "-m", "helpers.iree_server", target],
             cwd=Path(__file__).parent.parent,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -75,13 +75,13 @@ Calls = dict[str, list[np.ndarray]]
 
 
 @lru_cache(maxsize=4)
-def _compiled(text: str) -> bytes | str:
+def _compiled(text: str, target: str) -> bytes | str:
     """The module, or why there is none; iree-compile is a process of its own."""
     from pcp.compiler.iree import compile_text
     from pcp.compiler.targets import find
     from pcp.errors import CompileError
 
-    flags = ("--iree-hal-target-backends=llvm-cpu", *find("cpu:host").all_flags)
+    flags = ("--iree-hal-target-backends=llvm-cpu", *find(target).all_flags)
     try:
         return compile_text(text, flags, timeout=5 * DEADLINE_S)
     except CompileError as error:
@@ -137,16 +137,16 @@ def _run(compiled: bytes, calls: Calls) -> list[Any]:
     return [*answers, *[ended] * (len(calls) - len(answers))]
 
 
-def _serve() -> None:
+def _serve(target: str) -> None:
     import iree.runtime  # noqa: F401 - loaded once, before the forks
 
     while (request := _receive(sys.stdin.buffer)) is not None:
         text, calls = request  # type: ignore[misc]
-        compiled = _compiled(text)
+        compiled = _compiled(text, target)
         refused = isinstance(compiled, str)
         answers = [compiled] * len(calls) if refused else _run(compiled, calls)
         _send(sys.stdout.buffer, answers)
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(sys.argv[1])

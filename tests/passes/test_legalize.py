@@ -253,6 +253,26 @@ def test_functions_at_their_special_points(iree: Iree, name: str) -> None:
     np.testing.assert_array_equal(np.signbit(got[zeros]), np.signbit(want[zeros]))
 
 
+EXPONENTS = [-33, -3, -2.5, -2, -1, -0.5, 0, 1 / 3, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 10]
+
+
+def test_powers_with_constant_exponents(iree: Iree) -> None:
+    """Negative bases, both zeros and both infinities; 1e30 overflows on the way."""
+    exponents = [*EXPONENTS, 16, 33, 1e30, np.inf, -np.inf, np.nan]
+    points = [*POINTS, 1e-3, 1e30]
+    x = np.array([*points, *(-p for p in points), np.nan], np.float32)
+
+    def powers(x):
+        return jnp.stack([lax.pow(x, jnp.full_like(x, y)) for y in exponents])
+
+    jitted = jax.jit(powers)
+    want = np.asarray(jitted(x))
+    (got,) = iree.run(legalized(jitted.lower(x).as_text()), [x])
+    np.testing.assert_allclose(got, want, rtol=3e-6)
+    zeros = want == 0
+    np.testing.assert_array_equal(np.signbit(got[zeros]), np.signbit(want[zeros]))
+
+
 GATHERS: dict[str, tuple[Callable, tuple[np.ndarray, ...]]] = {
     "rows": (
         lambda x, i: x.at[i].get(mode="clip"),
