@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pcp.dialect.bindings import ir
 from pcp.passes import legalize_complex as complex_
+from pcp.passes import legalize_complex_functions as of_complex
 from pcp.passes import legalize_conversions as conversions
 from pcp.passes import legalize_fourier as fourier
 from pcp.passes import legalize_functions as special
@@ -49,6 +50,8 @@ class Legalize(Pass):
       and infinities;
     - `sine`, `cosine` and `tan` of up to 32 bits are computed by integers and
       polynomials, to a few ulp at every finite number;
+    - `abs`, `exponential`, `exponential_minus_one`, `sine`, `cosine`, `tan` and `tanh`
+      of complex numbers are written out by parts, so that none overflows early;
     - `convert` of floats to integers saturates and makes 0 of NaN;
     - `fft` goes dim by dim, lengths other than powers of two by a matrix product;
     - complex numbers are padded by parts, and convolved so;
@@ -94,7 +97,8 @@ def _inside_out(module: ir.Module) -> list[ir.Operation]:
     return found[:-1]
 
 
-Rules = dict[str, Callable[[ir.Operation], Values | None]]
+Rule = Callable[[ir.Operation], Values | None]
+Rules = dict[str, Rule]
 
 
 def _legalize(op: ir.Operation, rules: Rules) -> None:
@@ -112,7 +116,15 @@ def _map(op: ir.Operation) -> Values:
     return inline(op.regions[0].blocks[0], list(op.operands))
 
 
+def _by_kind(of_complex: Rule, of_real: Rule) -> Rule:
+    def rule(op: ir.Operation) -> Values | None:
+        return of_complex(op) or of_real(op)
+
+    return rule
+
+
 RULES: Rules = {
+    "stablehlo.abs": of_complex.absolute,
     "stablehlo.atan2": special.atan2,
     "stablehlo.batch_norm_grad": norms.gradient,
     "stablehlo.batch_norm_inference": norms.inference,
@@ -121,9 +133,11 @@ RULES: Rules = {
     "stablehlo.cholesky": linear_algebra.cholesky,
     "stablehlo.convert": conversions.convert,
     "stablehlo.convolution": complex_.convolution,
-    "stablehlo.cosine": trigonometry.cosine,
+    "stablehlo.cosine": _by_kind(of_complex.cosine, trigonometry.cosine),
     "stablehlo.dynamic_slice": indexing.dynamic_slice,
     "stablehlo.dynamic_update_slice": indexing.dynamic_update_slice,
+    "stablehlo.exponential": of_complex.exponential,
+    "stablehlo.exponential_minus_one": of_complex.exponential_minus_one,
     "stablehlo.fft": fourier.fft,
     "stablehlo.gather": indexing.gather,
     "stablehlo.map": _map,
@@ -133,9 +147,10 @@ RULES: Rules = {
     "stablehlo.reduce_window": complex_.reduce_window,
     "stablehlo.scatter": scatters.scatter,
     "stablehlo.select_and_scatter": windows.select_and_scatter,
-    "stablehlo.sine": trigonometry.sine,
+    "stablehlo.sine": _by_kind(of_complex.sine, trigonometry.sine),
     "stablehlo.sort": sorts.stable,
-    "stablehlo.tan": trigonometry.tan,
+    "stablehlo.tan": _by_kind(of_complex.tan, trigonometry.tan),
+    "stablehlo.tanh": of_complex.tanh,
     "stablehlo.triangular_solve": linear_algebra.triangular_solve,
 }
 

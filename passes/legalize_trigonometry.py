@@ -108,6 +108,14 @@ def tan(op: ir.Operation) -> Values | None:
     return _in_f32(op, lambda angle: angle.tangent())
 
 
+def sine_and_cosine(x: Value) -> tuple[Value, Value]:
+    """Of a tensor of floats; those wider than f32 are left to IREE."""
+    if ir.FloatType(hlo.element_type(x)).width > 32:
+        return hlo.sine(x), hlo.cosine(x)
+    angle = _Angle(x)
+    return angle.sine(), angle.cosine()
+
+
 def _in_f32(op: ir.Operation, function: Callable[["_Angle"], Value]) -> Values | None:
     element = hlo.element_type(op.result)
     if not hlo.is_float(element) or ir.FloatType(element).width > 32:

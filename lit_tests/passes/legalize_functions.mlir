@@ -77,3 +77,17 @@ func.func @fifth(%x: tensor<3xf32>) -> tensor<3xf32> {
   %0 = stablehlo.power %x, %y : tensor<3xf32>
   return %0 : tensor<3xf32>
 }
+
+// -----
+
+// The larger part is taken out before anything is squared.
+// CHECK-LABEL: func.func @size
+// CHECK: %[[L:.*]] = stablehlo.maximum
+// CHECK: %[[S:.*]] = stablehlo.minimum
+// CHECK: %[[R:.*]] = stablehlo.divide %[[S]], %[[L]]
+// CHECK: stablehlo.multiply %[[R]], %[[R]]
+// CHECK: return
+func.func @size(%z: tensor<3xcomplex<f32>>) -> tensor<3xf32> {
+  %0 = stablehlo.abs %z : (tensor<3xcomplex<f32>>) -> tensor<3xf32>
+  return %0 : tensor<3xf32>
+}

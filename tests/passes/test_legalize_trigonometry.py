@@ -165,6 +165,7 @@ def test_a_gradient_at_far_positions(host: Iree) -> None:
     wide, thrice = x.astype(np.float64), np.float32(3) * x
     want = np.sin(2 * wide) - 3 * np.sin(thrice.astype(np.float64))
     (found,) = host.run_all(str(module), {"slope": [x]})
+    assert not isinstance(found, str), found
     np.testing.assert_allclose(found[-1], want, rtol=0, atol=1.5e-6)
 
 
