@@ -50,8 +50,9 @@ class Legalize(Pass):
       and infinities;
     - `sine`, `cosine` and `tan` of up to 32 bits are computed by integers and
       polynomials, to a few ulp at every finite number;
-    - `abs`, `exponential`, `exponential_minus_one`, `sine`, `cosine`, `tan` and `tanh`
-      of complex numbers are written out by parts, so that none overflows early;
+    - `abs`, `divide`, `log`, `power`, `exponential`, `exponential_minus_one`, `sine`,
+      `cosine`, `tan` and `tanh` of complex numbers are written out by parts, so that
+      none overflows early;
     - `convert` of floats to integers saturates and makes 0 of NaN;
     - `fft` goes dim by dim, lengths other than powers of two by a matrix product;
     - complex numbers are padded by parts, and convolved so;
@@ -134,15 +135,17 @@ RULES: Rules = {
     "stablehlo.convert": conversions.convert,
     "stablehlo.convolution": complex_.convolution,
     "stablehlo.cosine": _by_kind(of_complex.cosine, trigonometry.cosine),
+    "stablehlo.divide": of_complex.divide,
     "stablehlo.dynamic_slice": indexing.dynamic_slice,
     "stablehlo.dynamic_update_slice": indexing.dynamic_update_slice,
     "stablehlo.exponential": of_complex.exponential,
     "stablehlo.exponential_minus_one": of_complex.exponential_minus_one,
     "stablehlo.fft": fourier.fft,
     "stablehlo.gather": indexing.gather,
+    "stablehlo.log": of_complex.log,
     "stablehlo.map": _map,
     "stablehlo.pad": complex_.pad,
-    "stablehlo.power": special.power,
+    "stablehlo.power": _by_kind(of_complex.power, special.power),
     "stablehlo.reduce": reductions.negated_sum,
     "stablehlo.reduce_window": complex_.reduce_window,
     "stablehlo.scatter": scatters.scatter,

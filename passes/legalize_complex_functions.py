@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
+from pcp.passes.legalize_functions import angle
 from pcp.passes.legalize_trigonometry import sine_and_cosine
 
 Value = ir.Value
@@ -29,6 +30,75 @@ def absolute(op: ir.Operation) -> Values | None:
     infinity = hlo.constant_like(large, float("inf"))
     parts = (hlo.compare("EQ", part, infinity) for part in (a, b))
     return [hlo.select(hlo.or_(*parts), infinity, size)]
+
+
+def divide(op: ir.Operation) -> Values | None:
+    """(ac + bd + i (bc - ad)) / (c² + d²), with c and d over twice the larger one.
+
+    By zero it is that of each part by c, as in C99, Annex G; by infinity, 0.
+    """
+    x, y = op.operands
+    if not hlo.is_complex(hlo.element_type(x)):
+        return None
+    (a, b), (c, d) = ((hlo.real(v), hlo.imag(v)) for v in (x, y))
+    large = hlo.maximum(hlo.abs(c), hlo.abs(d))
+    half = hlo.constant_like(c, 0.5)
+    p, q = (hlo.multiply(half, hlo.divide(v, large)) for v in (c, d))
+    norm = hlo.add(hlo.multiply(p, p), hlo.multiply(q, q))
+    norm = hlo.add(norm, norm)
+    real = hlo.add(hlo.multiply(a, p), hlo.multiply(b, q))
+    imag = hlo.subtract(hlo.multiply(b, p), hlo.multiply(a, q))
+    zero = hlo.compare("EQ", large, hlo.zeros(large.type))
+    same = hlo.compare("EQ", hlo.add(large, large), large)  # of 0 and of infinity
+    edge = hlo.select(zero, c, large)
+    parts = (
+        hlo.select(same, hlo.divide(v, edge), hlo.divide(hlo.divide(n, large), norm))
+        for v, n in ((a, real), (b, imag))
+    )
+    return [hlo.complex_(*parts)]
+
+
+def log(op: ir.Operation) -> Values | None:
+    """log|z| + i arg z."""
+    if (parts := _parts(op)) is None:
+        return None
+    return [hlo.complex_(*_logarithm(*parts))]
+
+
+def power(op: ir.Operation) -> Values | None:
+    """e^(w log z); 0ʷ is 0 for Re w > 0, and 1 for w = 0."""
+    z, w = op.operands
+    if not hlo.is_complex(hlo.element_type(z)):
+        return None
+    (a, b), (c, d) = ((hlo.real(v), hlo.imag(v)) for v in (z, w))
+    size, turn = _logarithm(a, b)
+    growth = hlo.subtract(hlo.multiply(c, size), hlo.multiply(d, turn))
+    sine, cosine = sine_and_cosine(
+        hlo.add(hlo.multiply(d, size), hlo.multiply(c, turn))
+    )
+    zero, one = hlo.zeros(c.type), hlo.constant_like(c, 1)
+    no_base, no_growth = (
+        hlo.and_(hlo.compare("EQ", u, zero), hlo.compare("EQ", v, zero))
+        for u, v in ((a, b), (c, d))
+    )
+    no_base = hlo.and_(no_base, hlo.compare("GT", c, zero))
+    real, imag = (
+        hlo.select(hlo.or_(no_base, no_growth), zero, _grown(growth, v))
+        for v in (cosine, sine)
+    )
+    return [hlo.complex_(hlo.select(no_growth, one, real), imag)]
+
+
+def _logarithm(a: Value, b: Value) -> tuple[Value, Value]:
+    """log √(a² + b²) by the larger part, and the angle."""
+    sizes = hlo.abs(a), hlo.abs(b)
+    large, small = hlo.maximum(*sizes), hlo.minimum(*sizes)
+    ratio = hlo.divide(small, large)
+    rest = hlo.log_plus_one(hlo.multiply(ratio, ratio))
+    rest = hlo.multiply(hlo.constant_like(rest, 0.5), rest)
+    same = hlo.compare("EQ", hlo.add(large, large), large)  # of 0 and of infinity
+    size = hlo.log(large)
+    return hlo.select(same, size, hlo.add(size, rest)), angle(b, a)
 
 
 def exponential(op: ir.Operation) -> Values | None:

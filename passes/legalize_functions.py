@@ -105,17 +105,22 @@ def atan2(op: ir.Operation) -> Values | None:
     y, x = op.operands
     if not hlo.is_float(hlo.element_type(y)) or _is_first_quadrant(op):
         return None
+    return [angle(y, x)]
+
+
+def angle(y: Value, x: Value) -> Value:
+    """Of (x, y) from the first axis, in [-π, π]; −0 is below it."""
     up, right = hlo.abs(y), hlo.abs(x)
-    angle = hlo.atan2(up, right)
+    turn = hlo.atan2(up, right)
     same = hlo.compare("EQ", up, right)
     zero = hlo.and_(same, hlo.compare("EQ", up, hlo.zeros(up.type)))
-    angle = hlo.select(zero, hlo.zeros(angle.type), angle)
+    turn = hlo.select(zero, hlo.zeros(turn.type), turn)
     infinite = hlo.compare("EQ", up, hlo.constant_like(up, float("inf")))
-    diagonal = hlo.constant_like(angle, pi / 4)
-    angle = hlo.select(hlo.and_(same, infinite), diagonal, angle)
-    turned = hlo.subtract(hlo.constant_like(angle, pi), angle)
-    angle = hlo.select(_is_negative(x), turned, angle)
-    return [hlo.select(_is_negative(y), hlo.negate(angle), angle)]
+    diagonal = hlo.constant_like(turn, pi / 4)
+    turn = hlo.select(hlo.and_(same, infinite), diagonal, turn)
+    turned = hlo.subtract(hlo.constant_like(turn, pi), turn)
+    turn = hlo.select(_is_negative(x), turned, turn)
+    return hlo.select(_is_negative(y), hlo.negate(turn), turn)
 
 
 def _is_first_quadrant(op: ir.Operation) -> bool:
