@@ -16,6 +16,7 @@ So the functions say here what IREE does not see: that the caller reads on.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes import functions, rewriting
 from pcp.passes.base import Pass
@@ -75,13 +76,34 @@ def protect_arguments(function: ir.Operation) -> None:
     if kept:
         _barrier(kept, block.operations[len(block.operations) - 1].operation)
     if given:
-        taken = _barrier(given, block.operations[0].operation)
-        for argument, value in zip(given, taken.results, strict=True):
-            argument.replace_all_uses_except(value, taken)
+        first = block.operations[0].operation
+        for argument, (read, value) in zip(given, _barrier(given, first), strict=True):
+            argument.replace_all_uses_except(value, read)
 
 
-def _barrier(values: Sequence[ir.Value], op: ir.Operation) -> ir.Operation:
+def _barrier(
+    values: Sequence[ir.Value], op: ir.Operation
+) -> list[tuple[ir.Operation, ir.Value]]:
+    """A barrier in front of `op`: of each value, what reads it and what comes out.
+
+    IREE has no barrier of unsigned integers; their bits go through it.
+    """
     with before(op):
-        return ir.Operation.create(
-            BARRIER, operands=list(values), results=[v.type for v in values]
+        bits = [_signless(value) for value in values]
+        made = ir.Operation.create(
+            BARRIER, operands=bits, results=[b.type for b in bits]
         )
+        return [
+            (made, result)
+            if bit == value
+            else (bit.owner.operation, hlo.bitcast_convert(result, value.type))
+            for value, bit, result in zip(values, bits, made.results, strict=True)
+        ]
+
+
+def _signless(x: ir.Value) -> ir.Value:
+    element = hlo.element_type(x)
+    if not isinstance(element, ir.IntegerType) or element.is_signless:
+        return x
+    signless = ir.IntegerType.get_signless(element.width)
+    return hlo.bitcast_convert(x, hlo.like(x, element=signless))

@@ -51,3 +51,13 @@ func.func @constant() -> tensor<f32> {
   %0 = stablehlo.constant dense<1.0> : tensor<f32>
   return %0 : tensor<f32>
 }
+
+// Unsigned integers go through as bits.
+
+// CHECK-LABEL: func.func @unsigned
+// CHECK: %[[BITS:.*]] = stablehlo.bitcast_convert %arg0 : (tensor<4xui8>) -> tensor<4xi8>
+// CHECK: "util.optimization_barrier"(%[[BITS]])
+func.func @unsigned(%c: tensor<4xui8>) -> tensor<4xui8> {
+  %0 = stablehlo.add %c, %c : tensor<4xui8>
+  return %0 : tensor<4xui8>
+}

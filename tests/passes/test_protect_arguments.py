@@ -17,6 +17,7 @@ from helpers.random_updates import arguments, program
 import pcp
 from pcp.compiler import pipelines
 from pcp.dialect.context import parse
+from pcp.runtime.dtypes import numpy_dtype
 from pcp.runtime.executor import BoundFunction, DeviceArray, Program
 from pcp.training.steps import Steps
 
@@ -101,6 +102,42 @@ def test_what_is_protected_is_overwritten_without(
     assert last == "pcp-protect-arguments"
     monkeypatch.setitem(pipelines.PIPELINES, "forward", tuple(steps))
     assert _beside()[0].any()
+
+
+UPDATED = """
+func.func @main(%c: tensor<4xTYPE>NAMED, %u: tensor<1xTYPE>, %i: tensor<i32>)
+    -> (tensor<4xTYPE>NAMED, tensor<4xi1>) {
+  %0 = stablehlo.dynamic_update_slice %c, %u, %i
+      : (tensor<4xTYPE>, tensor<1xTYPE>, tensor<i32>) -> tensor<4xTYPE>
+  %1 = stablehlo.compare NE, %c, %c
+      : (tensor<4xTYPE>, tensor<4xTYPE>) -> tensor<4xi1>
+  return %0, %1 : tensor<4xTYPE>, tensor<4xi1>
+}
+"""
+TYPES = ("i1", "ui8", "i16", "ui32", "i64", "ui64", "bf16", "f64", "complex<f32>")
+
+
+@pytest.mark.parametrize("named", ["", ' {pcp.name = "c", pcp.role = "state"}'])
+def test_every_type(named: str) -> None:
+    """As the functions of one program; where `named`, the argument is given away."""
+    texts = [
+        UPDATED.replace("TYPE", t).replace("NAMED", named).replace("main", f"f{i}")
+        for i, t in enumerate(TYPES)
+    ]
+    text = "".join(texts).replace("@f0", "@main")
+    bundle = pcp.compile(parse(text), targets=["cpu"], mode="forward")
+    with Program.load(bundle) as loaded:
+        for name, type_ in zip(loaded.functions, TYPES, strict=True):
+            dtype = numpy_dtype(type_)
+            cache, row = np.zeros(4, dtype), np.ones(1, dtype)
+            kept, at = loaded.to_device(cache, type_), np.int32(2)
+            updated, differs = loaded[name](kept, row, at, device_arrays=True)
+            expected = cache.copy()
+            expected[2:3] = row
+            assert updated.numpy().tobytes() == expected.tobytes(), type_
+            assert not differs.numpy().any()
+            if not named:
+                assert kept.numpy().tobytes() == cache.tobytes(), type_
 
 
 # --- what users write ---
