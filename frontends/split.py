@@ -46,8 +46,9 @@ def _residuals(joint: ir.Operation, results: int, count: int) -> list[Value]:
     """What the backward half reads of the forward half; constants it has itself."""
     late = set(list(_block(joint).arguments)[count:])
     read: dict[Value, None] = {}
+    known = set(_values(joint))
     for op in _ops(joint):
-        taken = dict.fromkeys(_reads(op))
+        taken = dict.fromkeys(v for v in _reads(op) if v in known)
         if late & taken.keys():
             late.update(op.results)
             read |= taken

@@ -28,9 +28,11 @@ BEHIND = (
 
 @dataclass
 class _Memory:
-    """Which values share memory, over a graph and its regions."""
+    """Which values share memory, over a graph and its regions, and where it runs."""
 
     aliases: dict[int, list[tuple[Any, Any]]] = field(default_factory=dict)
+    #: The node that runs in each graph that has not ended.
+    running: dict[Any, Any] = field(default_factory=dict)
 
     def add(self, node: Any, value: Any) -> None:
         for tensor in _tensors(value):
@@ -48,10 +50,10 @@ def stop(torch: Any, program: Any, wanted: Sequence[bool]) -> set[int]:
     """
     _forget_detach_in_place(torch, program.graph_module)
     leaves, values = _inputs(torch, program, wanted)
-    with torch.enable_grad():
+    with _fake_mode(values), torch.enable_grad():
         returned = _runner()(program.graph_module, _Memory()).run(*values)
     program.graph_module.recompile()
-    results = [t for t in _tensors(returned) if t.requires_grad]
+    results = [t for t in _tensors(returned) if _is_live(t)]
     if not results:
         return set(range(len(wanted)))
     found = _reached(results)
@@ -119,6 +121,14 @@ def _inputs(
     return leaves, values
 
 
+def _fake_mode(values: Sequence[Any]) -> Any:
+    """The mode that the inputs are of, so that all values are without data."""
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    modes = [v.fake_mode for v in values if isinstance(v, FakeTensor)]
+    return modes[0] if modes else FakeTensorMode()
+
+
 def _reached(results: Sequence[Any]) -> set[int]:
     """Ids of the leaves that autograd would accumulate a gradient in."""
     pending, seen, found = [t.grad_fn for t in results], set(), set()
@@ -146,6 +156,7 @@ def _runner() -> Any:
             self.memory = memory
 
         def run_node(self, n: Any) -> Any:
+            self.memory.running[n.graph] = n
             value = _call(self, n) if n.op == "call_function" else super().run_node(n)
             self.memory.add(n, value)
             return value
@@ -161,6 +172,7 @@ def _runner() -> Any:
                 mode = torch.autocast(kind, dtype, on, keep)
             with mode:
                 value = type(self)(body, self.memory).run(*given, **kwargs)
+            del self.memory.running[body.graph]
             body.recompile()
             return value
 
@@ -199,7 +211,7 @@ def _run(runner: Any, node: Any) -> Any:
 def _mark(node: Any, live: Sequence[Any], value: Any) -> None:
     """Stop what an op was given, or, if some of its results have a gradient, others."""
     floats = [t for t in _tensors(value) if _differentiable(t)]
-    stopped = [t for t in floats if not t.requires_grad]
+    stopped = [t for t in floats if not _is_live(t)]
     if not (live and stopped):
         return
     if len(stopped) == len(floats):
@@ -247,26 +259,28 @@ def _check_recorded(runner: Any, node: Any, written: Sequence[Any]) -> None:
 
     if torch.is_grad_enabled():
         return
+    memory = runner.memory
     for tensor in written:
-        if any(alias.requires_grad for _, alias in runner.memory.of(tensor)):
+        if _is_live(tensor) or any(
+            _is_read_later(holder, memory) and _is_live(other)
+            for holder, other in memory.of(tensor)
+        ):
             raise refuse(place(node), f"{node.target} {BEHIND}")
 
 
 def _check_aliases(runner: Any, node: Any, written: Sequence[Any]) -> None:
     """Whoever reads the memory later agrees on whether it has a gradient."""
+    memory = runner.memory
     for tensor in written:
-        others = [
-            (n, t) for n, t in runner.memory.of(tensor) if _is_read_after(n, node)
-        ]
-        if any(t.requires_grad != tensor.requires_grad for _, t in others):
-            raise refuse(place(node), f"{node.target} {BEHIND}")
+        for holder, other in memory.of(tensor):
+            if _is_read_later(holder, memory) and _is_live(other) != _is_live(tensor):
+                raise refuse(place(node), f"{node.target} {BEHIND}")
 
 
-def _is_read_after(holder: Any, node: Any) -> bool:
-    """Whether a value is used behind `node`; across regions nobody knows, so yes."""
-    if holder.graph is not node.graph:
-        return bool(holder.users)
-    return any(user > node for user in holder.users)
+def _is_read_later(holder: Any, memory: _Memory) -> bool:
+    """Whether a value is used behind what runs now; not if its graph has ended."""
+    now = memory.running.get(holder.graph)
+    return now is not None and any(user > now for user in holder.users)
 
 
 # --- values ---
@@ -291,7 +305,13 @@ def _unwrapped(tensor: Any) -> Any:
 
 
 def _has_gradient(value: Any) -> bool:
-    return any(t.requires_grad for t in _tensors(value))
+    return any(_is_live(t) for t in _tensors(value))
+
+
+def _is_live(tensor: Any) -> bool:
+    """Whether a gradient comes back from here: a view made under no_grad says that it
+    requires one, and leads nowhere. (Leaves are behind copies.)"""
+    return tensor.grad_fn is not None
 
 
 def _differentiable(tensor: Any) -> bool:

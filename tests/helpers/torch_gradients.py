@@ -51,9 +51,13 @@ def theirs(model: nn.Module, *inputs: Tensor) -> list[np.ndarray]:
 
 
 def derived(module: ir.Module, passes: str = GRADIENT) -> str:
-    """The gradient of `module` as the `@main` of a text for the interpreter."""
+    """What `passes` name `@derived`, alone, as the `@main` of a text."""
     pipeline(f"builtin.module({passes},{CLEAN})").run(module)
-    return str(module).replace("@main(", "@old(").replace("@derived(", "@main(")
+    for view in list(module.body.operations):
+        name = ir.StringAttr(view.operation.attributes["sym_name"]).value
+        if name != "derived":
+            view.operation.erase()
+    return str(module).replace("@derived(", "@main(")
 
 
 def ours(
