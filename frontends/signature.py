@@ -128,12 +128,15 @@ def describe_init(values: np.ndarray) -> str | None:
     is a guess; mean and deviation are right either way.) A mean within four
     standard errors of zero counts as zero. Moments are rounded to three digits,
     bounds to four; a uniform bound is the largest magnitude times (n + 1) / n,
-    its unbiased estimate. Integers and complex numbers have none.
+    its unbiased estimate. Integers and complex numbers have
+    none, nor has what is not finite.
     """
     flat = np.asarray(values).ravel()
     if flat.size == 0 or flat.dtype.kind in "iubc":
         return None
     flat = flat.astype(np.float64)
+    if not np.all(np.isfinite(flat)):
+        return None
     if np.all(flat == flat[0]):
         return _constant_init(float(flat[0]))
     mean, std = float(flat.mean()), float(flat.std())

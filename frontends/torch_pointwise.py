@@ -30,6 +30,7 @@ class Pointwise(Formulas):
             aten.elu.default: self.elu,
             aten.fmax.default: self.fmax,
             aten.fmin.default: self.fmin,
+            aten.fmod.Scalar: self.fmod,
             aten.hardsigmoid.default: self.hardsigmoid,
             aten.hardswish.default: self.hardswish,
             aten.hardtanh.default: self.hardtanh,
@@ -131,8 +132,7 @@ class Pointwise(Formulas):
     def copysign(self, x: Any, y: Any) -> Any:
         """copysign_tensor_self_backward: nothing at 0."""
         torch, size = self.torch, self.abs(x)
-        y = torch.as_tensor(y, dtype=x.dtype) if isinstance(y, int | float) else y
-        return torch.where(torch.signbit(y), -size, size)
+        return torch.where(torch.signbit(self._tensor(x, y)), -size, size)
 
     def logaddexp(self, x: Any, y: Any) -> Any:
         """grad / (1 + exp(other - self)), smooth where the two are equal."""
@@ -185,9 +185,17 @@ class Pointwise(Formulas):
         value = torch.where(large, distant, near)
         return torch.where(negative, -value, value)
 
+    def fmod(self, x: Any, y: Any) -> Any:
+        """By a number: torch-mlir knows that by a tensor only."""
+        return self.torch.fmod(x, self._tensor(x, y))
+
+    def _tensor(self, x: Any, y: Any) -> Any:
+        is_tensor = isinstance(y, self.torch.Tensor)
+        return y if is_tensor else self.torch.full_like(x, y)
+
     def remainder(self, x: Any, y: Any) -> Any:
         """The sign of the divisor, where torch-mlir gives that of the dividend."""
         torch = self.torch
-        rest = torch.fmod(x, y)
+        rest = torch.fmod(x, self._tensor(x, y))
         other = (rest != 0) & ((rest < 0) != (y < 0))
         return torch.where(other, rest + y, rest)

@@ -1,0 +1,68 @@
+"""PyTorch's subgradients: at ties and kinks the gradient is torch's own."""
+
+import numpy as np
+import pytest
+import torch
+from helpers.interpreter import Interpreter
+from helpers.torch_gradients import Weighted, ours, theirs
+from helpers.torch_ties import POINTS, POINTWISE, TABLE
+from torch import nn
+
+from pcp.frontends.torch import from_torch
+
+NAMES = sorted(TABLE)
+CHUNKS = [NAMES[i::4] for i in range(4)]
+
+
+def _close(found: np.ndarray, wanted: np.ndarray, what: str) -> None:
+    finite = np.abs(wanted[np.isfinite(wanted)])
+    scale = float(finite.max(initial=1.0))
+    np.testing.assert_allclose(found, wanted, atol=1e-5 * scale, err_msg=what)
+
+
+@pytest.mark.parametrize("names", CHUNKS, ids=range(4))
+def test_values_and_gradients(names: list[str], interpreter: Interpreter) -> None:
+    model = Weighted(*zip(*(TABLE[name] for name in names), strict=True))
+    (_, *values), found = ours(interpreter, model)
+    for name, value, wanted in zip(names, values, model()[1:], strict=True):
+        _close(value, wanted.numpy(force=True), f"{name}: value")
+    for name, ours_, theirs_ in zip(names, found, theirs(model), strict=True):
+        _close(ours_, theirs_, name)
+
+
+def test_formulas_keep_what_is_not_finite(interpreter: Interpreter) -> None:
+    points = torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0])
+    # erf at inf: torch's own vector code gives NaN.
+    names = [name for name in POINTWISE if name not in ("gelu",)]
+    functions = [POINTWISE[name] for name in names]
+    model = Weighted(functions, [points] * len(functions))
+    (_, *values), _ = ours(interpreter, model)
+    for name, value, wanted in zip(names, values, model()[1:], strict=True):
+        np.testing.assert_allclose(
+            value, wanted.numpy(force=True), rtol=1e-5, err_msg=name
+        )
+
+
+class Integers(nn.Module):
+    """Remainders of integers, whose signs torch-mlir gets wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(1))
+
+    def forward(self, i: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.w.sum(), i % 3, i % -3, i // 3, torch.remainder(i, torch.tensor(-3))
+
+
+def test_remainders_of_integers(interpreter: Interpreter) -> None:
+    i, model = torch.tensor([-7, -6, -1, 0, 1, 5, 7]), Integers()
+    text = str(from_torch(model, i))
+    found = interpreter.run(text, [np.ones(1, np.float32), i.numpy()])
+    for value, wanted in zip(found[1:], model(i)[1:], strict=True):
+        np.testing.assert_array_equal(value, wanted.numpy())
+
+
+def test_points_are_where_the_conventions_differ() -> None:
+    """The table would not see a shared tie if its points missed the kinks."""
+    kinks = {0.0, 1.0, -1.0, 3.0, -3.0, 6.0, 0.5, -0.5}
+    assert kinks <= set(POINTS.tolist())
