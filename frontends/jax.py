@@ -17,7 +17,6 @@ from pcp.dialect.bindings import PassManager, ir
 from pcp.dialect.context import parse
 from pcp.errors import IRError, MissingPackage, UsageError, install
 from pcp.frontends import jax_rules, jax_sharding
-from pcp.frontends.rules import attach
 from pcp.frontends.signature import Argument, annotate, describe_init, entry
 
 
@@ -51,7 +50,7 @@ def from_jax(
     text = _lower(jitted, args, _name(fn), rules)
     module = parse(text, source=_name(fn))
     shardings = jax_sharding.Ports.of(module)
-    attach(module)
+    jax_rules.attach(module)
     _inline(module)
     with module.context:
         jax_rules.attach_stops(module)

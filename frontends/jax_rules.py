@@ -10,6 +10,7 @@ found wherever they stand: in a scan, a branch, under vmap, in another rule.
 `pcp-remat`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,12 @@ import numpy as np
 from pcp.dialect.bindings import ir
 from pcp.errors import IRError
 from pcp.frontends.jax_calls import Call, Rule, emit, is_float, primitives
+
+#: Attributes of a function while JAX lowers: its rule's functions by role.
+MARKS = {
+    "pcp.custom_jvp": ("jvp",),
+    "pcp.custom_vjp": ("forward", "backward"),
+}
 
 #: Rules within rules. A rule that calls its own function is found again, so that only
 #: families of functions, f' = g, g' = h, ..., come here: beyond this order of
@@ -150,6 +157,28 @@ def attach_stops(module: ir.Module) -> None:
             )
         call.results[0].replace_all_uses_with(made.results[0])
         call.erase()
+
+
+def attach(module: ir.Module) -> None:
+    """Turn the marks on functions into `pcp.custom_jvp` and `pcp.custom_vjp` ops."""
+    for view in list(module.body.operations):
+        function = view.operation
+        for op, roles in MARKS.items():
+            if f"{op}.{roles[0]}" in function.attributes:
+                _attach(function, op, roles)
+
+
+def _attach(function: ir.Operation, op: str, roles: Sequence[str]) -> None:
+    names = {role: function.attributes[f"{op}.{role}"] for role in roles}
+    for role in roles:
+        del function.attributes[f"{op}.{role}"]
+    primal = ir.StringAttr(function.attributes["sym_name"]).value
+    with function.context, ir.InsertionPoint.after(function):
+        ir.Operation.create(
+            op,
+            attributes={"primal": ir.FlatSymbolRefAttr.get(primal), **names},
+            loc=function.location,
+        )
 
 
 def _reference(function: Any) -> Any:

@@ -20,7 +20,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.inlining import inside
 from pcp.frontends.constants import erase_dead
-from pcp.frontends.rules import MARKS
+from pcp.frontends.jax_rules import MARKS
 
 Value = ir.Value
 

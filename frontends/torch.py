@@ -18,7 +18,7 @@ from pcp.dialect.bindings import ir, torch_importer
 from pcp.dialect.context import make_context, parse
 from pcp.errors import IRError, MissingPackage, PcpError, UsageError, install
 from pcp.frontends.constants import freeze_arguments, tidy
-from pcp.frontends.rules import attach
+from pcp.frontends.jax_rules import attach
 from pcp.frontends.signature import Argument, annotate, describe_init
 from pcp.frontends.torch_constants import copied, literal_hooks, raw
 from pcp.frontends.torch_formulas import formulas
