@@ -200,6 +200,7 @@ class _Reader:
                 program = program.run_decompositions(table)
             _check_pure(torch, program, getattr(module, "names", ()))
             marks = cut(program)
+            reached |= set(_unused(program, len(inputs)))
             with _blame("torch-mlir"):
                 read = fx.export_and_import(
                     program,
@@ -208,6 +209,12 @@ class _Reader:
                     hooks=literal_hooks(torch, fx),
                 )
         return read.operation.get_asm(enable_debug_info=True), marks, reached
+
+
+def _unused(program: Any, count: int) -> Iterator[int]:
+    """Inputs, of the first `count`, that no result depends on."""
+    nodes = program.graph.find_nodes(op="placeholder")
+    return (i for i, node in enumerate(nodes[:count]) if not node.users)
 
 
 def _copies(tensors: "Sequence[torch.Tensor]") -> "tuple[torch.Tensor, ...]":

@@ -58,9 +58,11 @@ class Along(Formulas):
         dtype: Any = None,
     ) -> Any:
         """norm_backward: nothing where the norm is 0, nor for an element that is."""
-        torch = self.torch
-        x = x if dtype is None else x.to(dtype)
-        dims = _dims(x, dim)
+        torch, kind = self.torch, x.dtype if dtype is None else dtype
+        if torch.finfo(kind).bits < 32:  # torch sums these in float32
+            wide = self.vector_norm(x.float(), order, dim, keepdim)
+            return wide.to(kind)
+        x, dims = x.to(kind), _dims(x, dim)
         if order == 0:
             return torch.sum((x != 0).to(x.dtype), dims, keepdim=keepdim)
         if order == 2:

@@ -22,9 +22,10 @@ def formulas(torch: Any) -> dict[Any, Formula]:
     """A decomposition for each op, for `ExportedProgram.run_decompositions`."""
     tables = [kind(torch).table() for kind in (Pointwise, Along, Losses)]
     found = {op: for_reals(f) for table in tables for op, f in table.items()}
-    for op in (torch.ops.aten.remainder.Scalar, torch.ops.aten.remainder.Tensor):
-        found[op] = for_integers(torch, found[op])
-    found[torch.ops.aten.slice_scatter.default] = Along(torch).slice_scatter
+    aten = torch.ops.aten
+    for op in (aten.remainder.Scalar, aten.remainder.Tensor):
+        found[op] = Pointwise(torch).remainder
+    found[aten.slice_scatter.default] = Along(torch).slice_scatter
     return found
 
 
@@ -35,17 +36,5 @@ def for_reals(formula: Formula) -> Formula:
         if not x.is_floating_point():
             return NotImplemented
         return formula(x, *args, **options)
-
-    return decompose
-
-
-def for_integers(torch: Any, formula: Formula) -> Formula:
-    """A remainder of integers too: what the quotient, rounded down, leaves."""
-
-    def decompose(x: Any, y: Any) -> Any:
-        kind = y.dtype if isinstance(y, torch.Tensor) else type(y)
-        if x.is_floating_point() or kind is float or "float" in str(kind):
-            return formula(x, y)
-        return x - torch.div(x, y, rounding_mode="floor") * y
 
     return decompose

@@ -39,8 +39,6 @@ class Pointwise(Formulas):
             aten.logaddexp.default: self.logaddexp,
             aten.logaddexp2.default: self.logaddexp2,
             aten.relu.default: self.relu,
-            aten.remainder.Scalar: self.remainder,
-            aten.remainder.Tensor: self.remainder,
             aten.sinc.default: self.sinc,
             aten.softplus.default: self.softplus,
             aten.xlogy.Tensor: self.xlogy,
@@ -178,7 +176,7 @@ class Pointwise(Formulas):
         """grad / sqrt(x^2 + 1): smooth at 0, and without squares that overflow."""
         torch, negative = self.torch, x < 0
         size = torch.where(negative, -x, x)
-        large = size > 1e4
+        large = size > torch.finfo(x.dtype).max ** 0.5 / 2
         near = torch.where(large, 0, size)
         near = torch.log1p(near + near * near / (1 + torch.sqrt(1 + near * near)))
         distant = torch.log(torch.where(large, size, 1)) + math.log(2)
@@ -196,6 +194,8 @@ class Pointwise(Formulas):
     def remainder(self, x: Any, y: Any) -> Any:
         """The sign of the divisor, where torch-mlir gives that of the dividend."""
         torch = self.torch
+        if not torch.result_type(x, y).is_floating_point:
+            return x - torch.div(x, y, rounding_mode="floor") * y
         rest = torch.fmod(x, self._tensor(x, y))
         other = (rest != 0) & ((rest < 0) != (y < 0))
         return torch.where(other, rest + y, rest)

@@ -153,6 +153,7 @@ class Trace:
             _refusal(TRANSFORM),
         )
         yield from self._inference_patches()
+        yield torch.autograd, "backward", _refusal(BACKWARD)
         hooks = torch.autograd.graph.saved_tensors_hooks
         enter = hooks.__enter__
 
@@ -255,7 +256,7 @@ def _is(torch: Any, value: Any) -> bool:
 
 
 def _refusal(what: str) -> Callable[..., Any]:
-    def stop(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def stop(*args: Any, **kwargs: Any) -> Any:
         raise refuse(here(), what)
 
     return stop

@@ -195,6 +195,11 @@ def enabled_in_inference(x: Tensor) -> Tensor:
         return x * 2
 
 
+def backward_of_many(x: Tensor) -> Tensor:
+    torch.autograd.backward([x.sum()])
+    return x
+
+
 def backward_inside(x: Tensor) -> Tensor:
     x.sum().backward()
     return x
@@ -210,6 +215,7 @@ REFUSED = {
     "saved tensors": (saved_otherwise, "saved_tensors_hooks"),
     "inference": (enabled_in_inference, "inside of inference_mode"),
     "backward": (backward_inside, "backward\\(\\) in forward"),
+    "backward of many": (backward_of_many, "backward\\(\\) in forward"),
     "torch.func": (lambda x: torch.func.grad(torch.sum)(x), "transform of torch.func"),
     "multilabel": (
         lambda x: nn.functional.multilabel_margin_loss(x, torch.tensor([0, -1, 1])),
@@ -299,6 +305,21 @@ def test_what_torch_would_not_update_is_not_a_parameter() -> None:
     assert roles == ["state", "state", "param", "param", "data"]
     with pytest.raises(PassError, match=r"teacher\.weight.*requires_grad_\(False\)"):
         trainable.read(module, "main", None)
+
+
+class Unused(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(3, 3)
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = super().forward(x)
+        return self.head(h), h.sum()
+
+
+def test_what_no_result_needs_is_a_parameter() -> None:
+    roles = [a.role for a in arguments_of(from_torch(Unused(), X, result=1))]
+    assert roles == ["param"] * 4 + ["data"]
 
 
 def test_frozen_parameters_are_constants() -> None:
