@@ -57,7 +57,9 @@ class Legalize(Pass):
     - `fft` goes dim by dim, lengths other than powers of two by a matrix product;
     - complex numbers are padded by parts, and convolved so;
     - the negation of a summand moves behind the sum;
-    - a body of `while` reads all that it carries;
+    - a sum of all elements goes dim by dim where rows or columns are spread in it;
+    - a body of `while` reads all that it carries, and what a loop or a branch may give
+      back as it came is copied in front of it;
     - floats narrower than f32 are contracted and added up in f32, and rounded once;
     - `pcp.stop_gradient`, which has done its work, gives way to its operand, and
       `pcp.custom_vjp` and `pcp.custom_jvp` go;
@@ -117,9 +119,11 @@ def _map(op: ir.Operation) -> Values:
     return inline(op.regions[0].blocks[0], list(op.operands))
 
 
-def _by_kind(of_complex: Rule, of_real: Rule) -> Rule:
+def _first(one: Rule, other: Rule) -> Rule:
+    """The one rule or, where it leaves the op, the other."""
+
     def rule(op: ir.Operation) -> Values | None:
-        return of_complex(op) or of_real(op)
+        return one(op) or other(op)
 
     return rule
 
@@ -134,7 +138,7 @@ RULES: Rules = {
     "stablehlo.cholesky": linear_algebra.cholesky,
     "stablehlo.convert": conversions.convert,
     "stablehlo.convolution": complex_.convolution,
-    "stablehlo.cosine": _by_kind(of_complex.cosine, trigonometry.cosine),
+    "stablehlo.cosine": _first(of_complex.cosine, trigonometry.cosine),
     "stablehlo.divide": of_complex.divide,
     "stablehlo.dynamic_slice": indexing.dynamic_slice,
     "stablehlo.dynamic_update_slice": indexing.dynamic_update_slice,
@@ -145,14 +149,14 @@ RULES: Rules = {
     "stablehlo.log": of_complex.log,
     "stablehlo.map": _map,
     "stablehlo.pad": complex_.pad,
-    "stablehlo.power": _by_kind(of_complex.power, special.power),
-    "stablehlo.reduce": reductions.negated_sum,
+    "stablehlo.power": _first(of_complex.power, special.power),
+    "stablehlo.reduce": _first(reductions.negated_sum, reductions.step_by_step),
     "stablehlo.reduce_window": complex_.reduce_window,
     "stablehlo.scatter": scatters.scatter,
     "stablehlo.select_and_scatter": windows.select_and_scatter,
-    "stablehlo.sine": _by_kind(of_complex.sine, trigonometry.sine),
+    "stablehlo.sine": _first(of_complex.sine, trigonometry.sine),
     "stablehlo.sort": sorts.stable,
-    "stablehlo.tan": _by_kind(of_complex.tan, trigonometry.tan),
+    "stablehlo.tan": _first(of_complex.tan, trigonometry.tan),
     "stablehlo.tanh": of_complex.tanh,
     "stablehlo.triangular_solve": linear_algebra.triangular_solve,
 }
@@ -166,7 +170,9 @@ LAST: Rules = {
     "stablehlo.dot_general": narrow.contraction,
     "stablehlo.reduce": narrow.reduction,
     "stablehlo.reduce_window": narrow.reduction,
-    "stablehlo.while": loops.read_carries,
+    "stablehlo.case": loops.own_branches,
+    "stablehlo.if": loops.own_branches,
+    "stablehlo.while": _first(loops.own_carries, loops.read_carries),
 }
 
 REFUSED: dict[str, str] = {

@@ -1,8 +1,10 @@
-"""Sums that IREE's GPU tiling can split."""
+"""Sums that IREE's tiling can split."""
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.constants import splat
+from pcp.passes.elementwise import ELEMENTWISE
+from pcp.passes.legalize_narrow import is_narrow
 from pcp.passes.rewriting import before, defining
 
 
@@ -22,6 +24,46 @@ def negated_sum(op: ir.Operation) -> None:
     with ir.InsertionPoint.after(op), op.location:
         negative = hlo.negate(total)
     total.replace_all_uses_except(negative, negative.owner.operation)
+
+
+def step_by_step(op: ir.Operation) -> list[ir.Value] | None:
+    """The sum of all elements, dimension by dimension, where rows or columns meet it.
+
+    IREE joins a sum with what makes its summands. With a tensor among that which is
+    spread along one of the dimensions, a sum over several at once does not compile:
+    `Σ w[n] x[m, n]` is taken for a contraction to a scalar on CPUs ("invalid
+    accumulator/result vector shape"), and on GPUs it fails for every function of the
+    two ("failed to distribute"). The sum is over the last dimension first.
+    """
+    shape = hlo.shape_of(op.operands[0])
+    if len(op.operands) != 2 or len(shape) < 2 or hlo.shape_of(op.results[0]):
+        return None
+    if not _sums_from_zero(op) or not _meets_spread(op.operands[0]):
+        return None
+    element = hlo.element_type(op.operands[0])
+    total = op.operands[0]
+    if is_narrow(element):  # rounded once, at the end
+        total = hlo.convert(total, ir.F32Type.get())
+    for dim in reversed(range(len(shape))):
+        total = hlo.reduce_sum(total, [dim])
+    return [hlo.convert(total, element) if is_narrow(element) else total]
+
+
+def _meets_spread(value: ir.Value) -> bool:
+    """Whether a tensor that has some of the dimensions is joined with others."""
+    seen: set[ir.Value] = set()
+    pending = [value]
+    while pending:
+        op = defining(current := pending.pop())
+        if current in seen or op is None:
+            continue
+        seen.add(current)
+        if op.name == "stablehlo.broadcast_in_dim":
+            if 0 < len(hlo.shape_of(op.operands[0])) < len(hlo.shape_of(current)):
+                return True
+        elif op.name in ELEMENTWISE:
+            pending += op.operands
+    return False
 
 
 def _sums_from_zero(op: ir.Operation) -> bool:

@@ -31,13 +31,11 @@ class OneOwner(Pass):
 
         %y = stablehlo.multiply %w, %w
             {pcp.sharding = [#pcp.sharding<@m, [[]], [], []>]} : tensor<4xf32>
-        return %y : tensor<4xf32>
 
     After:
 
         %o = "pcp.broadcast"(%y) {axes = ["dp"], mesh = @m, root = 0, pcp.sharding =
             [#pcp.sharding<@m, [[]], [], []>]} : (tensor<4xf32>) -> tensor<4xf32>
-        return %o : tensor<4xf32>
     """
 
     name = "pcp-one-owner"

@@ -13,7 +13,6 @@ So the functions say here what IREE does not see: that the caller reads on.
   old value is one more reader that IREE knows of.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pcp.dialect import hlo
@@ -32,8 +31,8 @@ class ProtectArguments(Pass):
 
     Assumes that `pcp-verify-inplace` has said which arguments are given away, and that
     nothing behind it changes the program's values. Leaves in each public function an
-    `util.optimization_barrier` of the arguments that are kept in front of its return,
-    and one of the others at its start, in generic form: from here on the module is
+    `util.optimization_barrier` of each argument that is kept in front of its return,
+    and one of each other at its start, in generic form: from here on the module is
     IREE's to read. Shape and type of arguments and results stay.
 
     Before:
@@ -47,7 +46,8 @@ class ProtectArguments(Pass):
     After, in short:
 
           %0 = stablehlo.dynamic_update_slice %c, %u, %i : ...
-          %1:3 = "util.optimization_barrier"(%c, %u, %i) : ...
+          %1 = "util.optimization_barrier"(%c) : (tensor<4xf32>) -> tensor<4xf32>
+          %2 = "util.optimization_barrier"(%u) : ...
           return %c, %0 : tensor<4xf32>, tensor<4xf32>
     """
 
@@ -65,40 +65,33 @@ class ProtectArguments(Pass):
 def protect_arguments(function: ir.Operation) -> None:
     """See `ProtectArguments`."""
     block = functions.entry(function)
+    first, *_, last = [*block.operations, *block.operations]
     attributes = functions.argument_attributes(function)
-    tensors = [
-        (argument, is_donated(said))
-        for argument, said in zip(block.arguments, attributes, strict=True)
-        if isinstance(argument.type, ir.RankedTensorType)
-    ]
-    kept = [argument for argument, donated in tensors if not donated]
-    given = [argument for argument, donated in tensors if donated]
-    if kept:
-        _barrier(kept, block.operations[len(block.operations) - 1].operation)
-    if given:
-        first = block.operations[0].operation
-        for argument, (read, value) in zip(given, _barrier(given, first), strict=True):
+    for argument, said in zip(block.arguments, attributes, strict=True):
+        if not _has_elements(argument.type):
+            continue
+        if is_donated(said):
+            read, value = _barrier(argument, first.operation)
             argument.replace_all_uses_except(value, read)
+        else:
+            _barrier(argument, last.operation)
 
 
-def _barrier(
-    values: Sequence[ir.Value], op: ir.Operation
-) -> list[tuple[ir.Operation, ir.Value]]:
-    """A barrier in front of `op`: of each value, what reads it and what comes out.
+def _has_elements(type_: ir.Type) -> bool:
+    return isinstance(type_, ir.RankedTensorType) and 0 not in type_.shape
+
+
+def _barrier(value: ir.Value, op: ir.Operation) -> tuple[ir.Operation, ir.Value]:
+    """A barrier in front of `op`: what reads the value, and what comes out.
 
     IREE has no barrier of unsigned integers; their bits go through it.
     """
     with before(op):
-        bits = [_signless(value) for value in values]
-        made = ir.Operation.create(
-            BARRIER, operands=bits, results=[b.type for b in bits]
-        )
-        return [
-            (made, result)
-            if bit == value
-            else (bit.owner.operation, hlo.bitcast_convert(result, value.type))
-            for value, bit, result in zip(values, bits, made.results, strict=True)
-        ]
+        bits = _signless(value)
+        made = ir.Operation.create(BARRIER, operands=[bits], results=[bits.type])
+        if bits == value:
+            return made, made.result
+        return bits.owner.operation, hlo.bitcast_convert(made.result, value.type)
 
 
 def _signless(x: ir.Value) -> ir.Value:

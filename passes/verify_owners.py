@@ -46,13 +46,14 @@ class VerifyOwners(Pass):
               -> (tensor<4xf32> {pcp.name = "w", pcp.role = "param"}) {
             %new = stablehlo.subtract %w, %g : tensor<4xf32>
             return %new : tensor<4xf32>
+          }
+        }
 
     After this, the module as it was:
 
-            %new = stablehlo.subtract %w, %g : tensor<4xf32>
-            %own = "pcp.broadcast"(%new) {axes = ["dp"], mesh = @m, ordered, root = 0}
-                : (tensor<4xf32>) -> tensor<4xf32>
-            return %own : tensor<4xf32>
+        %new = stablehlo.subtract %w, %g : tensor<4xf32>
+        %own = "pcp.broadcast"(%new) {axes = ["dp"], mesh = @m, ordered, root = 0}
+            : (tensor<4xf32>) -> tensor<4xf32>
     """
 
     name = "pcp-verify-owners"

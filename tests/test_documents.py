@@ -216,6 +216,8 @@ INSTEAD = (
     Instead(MESHES, "test_jax_sharding.py", "it runs anyway, as a test", understood),
     Instead(MESHES, "zero_memory.py", "minutes of measuring", understood),
     Instead(MESHES, "uneven.py", "minutes of measuring", understood),
+    Instead(MESHES, "--target cpu:host --target cpu", "a user's model", understood),
+    Instead(MESHES, "test_run_unlike.py", "minutes of tests", understood),
 )
 
 

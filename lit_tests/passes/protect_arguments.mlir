@@ -4,7 +4,9 @@
 
 // CHECK-LABEL: func.func @main
 // CHECK: %[[NEW:.*]] = stablehlo.dynamic_update_slice %arg0
-// CHECK: "util.optimization_barrier"(%arg0, %arg1, %arg2)
+// CHECK: "util.optimization_barrier"(%arg0)
+// CHECK-NEXT: "util.optimization_barrier"(%arg1)
+// CHECK-NEXT: "util.optimization_barrier"(%arg2)
 // CHECK-NEXT: return %arg0, %[[NEW]]
 func.func @main(%c: tensor<4xf32>, %u: tensor<1xf32>, %i: tensor<i32>) -> (tensor<4xf32>, tensor<4xf32>) {
   %0 = stablehlo.dynamic_update_slice %c, %u, %i : (tensor<4xf32>, tensor<1xf32>, tensor<i32>) -> tensor<4xf32>
@@ -18,7 +20,8 @@ func.func @main(%c: tensor<4xf32>, %u: tensor<1xf32>, %i: tensor<i32>) -> (tenso
 // CHECK-SAME: %arg0: tensor<4xf32> {iree.abi.consume, pcp.name = "cache", pcp.role = "state"}
 // CHECK: %[[CACHE:.*]] = "util.optimization_barrier"(%arg0)
 // CHECK: stablehlo.dynamic_update_slice %[[CACHE]]
-// CHECK: "util.optimization_barrier"(%arg1, %arg2)
+// CHECK: "util.optimization_barrier"(%arg1)
+// CHECK-NEXT: "util.optimization_barrier"(%arg2)
 // CHECK-NEXT: return
 func.func @decode(%c: tensor<4xf32> {pcp.name = "cache", pcp.role = "state"}, %u: tensor<1xf32>, %i: tensor<i32>) -> (tensor<4xf32> {pcp.name = "cache", pcp.role = "state"}) {
   %0 = stablehlo.dynamic_update_slice %c, %u, %i : (tensor<4xf32>, tensor<1xf32>, tensor<i32>) -> tensor<4xf32>
@@ -29,7 +32,9 @@ func.func @decode(%c: tensor<4xf32> {pcp.name = "cache", pcp.role = "state"}, %u
 
 // CHECK-LABEL: func.func @beside
 // CHECK-SAME: pcp.copied = "it is returned as it came"
-// CHECK: "util.optimization_barrier"(%arg0, %arg1, %arg2)
+// CHECK: "util.optimization_barrier"(%arg0)
+// CHECK-NEXT: "util.optimization_barrier"(%arg1)
+// CHECK-NEXT: "util.optimization_barrier"(%arg2)
 // CHECK-NEXT: return
 func.func @beside(%c: tensor<4xf32> {pcp.name = "cache", pcp.role = "state"}, %u: tensor<1xf32>, %i: tensor<i32>) -> (tensor<4xf32> {pcp.name = "cache", pcp.role = "state"}, tensor<4xf32>) {
   %0 = stablehlo.dynamic_update_slice %c, %u, %i : (tensor<4xf32>, tensor<1xf32>, tensor<i32>) -> tensor<4xf32>
@@ -60,4 +65,14 @@ func.func @constant() -> tensor<f32> {
 func.func @unsigned(%c: tensor<4xui8>) -> tensor<4xui8> {
   %0 = stablehlo.add %c, %c : tensor<4xui8>
   return %0 : tensor<4xui8>
+}
+
+// What has no elements has nothing to keep, and no barrier.
+
+// CHECK-LABEL: func.func @empty
+// CHECK-NOT: "util.optimization_barrier"(%arg0)
+// CHECK: "util.optimization_barrier"(%arg1)
+func.func @empty(%e: tensor<0x4xf32>, %a: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.negate %a : tensor<4xf32>
+  return %0 : tensor<4xf32>
 }

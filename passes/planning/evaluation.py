@@ -48,7 +48,6 @@ MESH, BATCH = "mesh", "dp"
 STEPS = {"train": ("grad", "apply"), "grad": ("grad",), "forward": ()}
 
 
-
 @dataclass(frozen=True)
 class Judged:
     """A candidate with what its program takes: the slowest and fullest members."""

@@ -216,8 +216,8 @@ class Comm:
             self.fails(error)
             self.group.loses(self.rank, error)
 
-    def close(self) -> None:
-        """Leave: those who need this member are told."""
+    def close(self, timeout: float | None = None) -> None:
+        """Leave at once: those who need this member are told."""
         if self.fault is None:
             self.fault = CollectiveAborted("this member closed its communicator")
             self._bell.ring()
