@@ -217,7 +217,10 @@ class Comm:
             self.group.loses(self.rank, error)
 
     def close(self, timeout: float | None = None) -> None:
-        """Leave at once: those who need this member are told."""
+        """Leave: those who need this member are told.
+
+        Calls wait for their results here: nothing is under way that could be awaited.
+        """
         if self.fault is None:
             self.fault = CollectiveAborted("this member closed its communicator")
             self._bell.ring()
