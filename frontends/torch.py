@@ -3,6 +3,9 @@
 The arguments of `@main` are the trained parameters in the order of
 `named_parameters()`, then the tensors of `forward`. A tied weight is one
 argument. Buffers and parameters with `requires_grad=False` are constants.
+
+Derivatives are PyTorch's: stops (`torch_stops`), rules of `autograd.Function`
+(`torch_rules`) and the sides of ties (`torch_formulas`) come along.
 """
 
 import inspect
@@ -42,9 +45,11 @@ def from_torch(
 
     `inputs` fix shapes and dtypes; their values do not matter. `result` chooses
     one of several that `forward` returns, as the loss of a model that returns
-    (logits, loss). The model keeps
-    its mode: one that draws random numbers (dropout in training mode) or writes
-    buffers (batch norm in training mode) is an `IRError` that names the place.
+    (logits, loss). The model keeps its mode: one that draws random numbers (dropout
+    in training mode) or writes buffers (batch norm in training mode) is an `IRError`
+    that names the place, and so is one whose gradients a program cannot say (hooks,
+    writes that autograd does not see). A parameter that is used and that no gradient
+    comes back to has the role "state".
     """
     torch = _torch()
     trained, frozen = trained_parameters(model), frozen_tensors(model)

@@ -105,7 +105,7 @@ def _looks(torch: Any, call: Call) -> tuple[Any, ...] | None:
     looks = tuple(
         (tuple(leaf.shape), leaf.dtype)
         if isinstance(leaf, torch.Tensor)
-        else (type(leaf), leaf)
+        else (type(leaf), repr(leaf))  # 0.0 is not -0.0
         for leaf in leaves
     )
     return call.function, call.depth, str(tree), looks

@@ -46,10 +46,6 @@ TRANSFORM = (
     "an autograd.Function runs inside of a transform of torch.func, which has no rule "
     "for it here; write the transform out"
 )
-INFERENCE = (
-    "gradients are enabled inside of inference_mode, where torch records none; use "
-    "torch.no_grad() outside"
-)
 MULTILABEL = (
     "torch's export of multilabel_margin_loss has another value where targets end "
     "early; write the loss out"
@@ -79,7 +75,7 @@ class Trace:
     calls: list[Call] = field(default_factory=list)
     depth: int = 0
     paused: bool = False
-    inference: int = 0
+    inference: bool = False
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -166,32 +162,31 @@ class Trace:
         yield hooks, "__enter__", enter_hooks
 
     def _inference_patches(self) -> Iterator[tuple[Any, str, Any]]:
+        """inference_mode as no_grad; nothing records inside, whatever enables it."""
         torch, trace = self.torch, self
-        inference, on = torch.inference_mode, torch.set_grad_enabled
+        inference, switch = torch.inference_mode, torch.set_grad_enabled
+        start = switch.__init__
 
         def enter(self: Any) -> None:
-            self.before = torch.is_grad_enabled()
-            trace.inference += bool(self.mode)
-            torch._C._set_grad_enabled(self.before and not self.mode)
+            self.before = torch.is_grad_enabled(), trace.inference
+            trace.inference = bool(self.mode)
+            torch._C._set_grad_enabled(not self.mode)
 
         def leave(self: Any, *_: Any) -> None:
-            trace.inference -= bool(self.mode)
-            torch._C._set_grad_enabled(self.before)
+            enabled, trace.inference = self.before
+            torch._C._set_grad_enabled(enabled)
+
+        def enable(self: Any) -> None:
+            self.prev = torch.is_grad_enabled()
+            torch._C._set_grad_enabled(not trace.inference)
+
+        def set_enabled(self: Any, mode: bool) -> None:
+            start(self, mode and not trace.inference)
 
         yield inference, "__enter__", enter
         yield inference, "__exit__", leave
-        for owner in (torch.enable_grad, on):
-            method = "__enter__" if owner is torch.enable_grad else "__init__"
-            yield owner, method, self._refusing(getattr(owner, method))
-
-    def _refusing(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(instance: Any, *args: Any, **kwargs: Any) -> Any:
-            enables = args[:1] == (True,) or kwargs.get("mode") or not (args or kwargs)
-            if self.inference and enables:
-                raise refuse(here(), INFERENCE)
-            return method(instance, *args, **kwargs)
-
-        return call
+        yield torch.enable_grad, "__enter__", enable
+        yield switch, "__init__", set_enabled
 
     def _handlers(self) -> dict[Any, Callable[..., Any]]:
         torch = self.torch
