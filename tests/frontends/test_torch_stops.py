@@ -85,7 +85,23 @@ def left_off(x: Tensor) -> Tensor:
     return y * x
 
 
+def enabled_in_inference(x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        with torch.enable_grad():
+            y = torch.sin(x)
+        with torch.set_grad_enabled(True):
+            z = torch.sin(x)
+    return y.clone() + z.clone() + x
+
+
+def enabled_by_inference(x: Tensor) -> Tensor:
+    with torch.no_grad(), torch.inference_mode(False):
+        return torch.sin(x)
+
+
 KEPT = {
+    "inference": enabled_in_inference,
+    "no inference": enabled_by_inference,
     "straight through": straight_through,
     "new leaf": new_leaf,
     "detach_": detached_in_place,
@@ -190,11 +206,6 @@ def saved_otherwise(x: Tensor) -> Tensor:
         return x * x
 
 
-def enabled_in_inference(x: Tensor) -> Tensor:
-    with torch.inference_mode(), torch.enable_grad():
-        return x * 2
-
-
 def backward_of_many(x: Tensor) -> Tensor:
     torch.autograd.backward([x.sum()])
     return x
@@ -213,7 +224,6 @@ REFUSED = {
     "hook": (hooked, "hook on a gradient"),
     "node hook": (hooked_node, "hook on a gradient"),
     "saved tensors": (saved_otherwise, "saved_tensors_hooks"),
-    "inference": (enabled_in_inference, "inside of inference_mode"),
     "backward": (backward_inside, "backward\\(\\) in forward"),
     "backward of many": (backward_of_many, "backward\\(\\) in forward"),
     "torch.func": (lambda x: torch.func.grad(torch.sum)(x), "transform of torch.func"),
