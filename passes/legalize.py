@@ -59,7 +59,8 @@ class Legalize(Pass):
     - the negation of a summand moves behind the sum;
     - a sum of all elements goes dim by dim where rows or columns are spread in it;
     - a body of `while` reads all that it carries, and what a loop or a branch may give
-      back as it came is copied in front of it;
+      back as it came is copied in front of it, as is what an update writes over while
+      a loop, a branch or an exchange reads it;
     - floats narrower than f32 are contracted and added up in f32, and rounded once;
     - `pcp.stop_gradient`, which has done its work, gives way to its operand, and
       `pcp.custom_vjp` and `pcp.custom_jvp` go;
@@ -163,15 +164,18 @@ RULES: Rules = {
 
 # For what the others make, too.
 LAST: Rules = {
+    "stablehlo.case": loops.own_branches,
     "stablehlo.constant": complex_.constant,
     "stablehlo.convert": narrow.convert,
     "stablehlo.convolution": narrow.convolution,
     "stablehlo.dot": narrow.contraction,
     "stablehlo.dot_general": narrow.contraction,
+    "stablehlo.dynamic_update_slice": loops.own_updated,
+    "stablehlo.if": loops.own_branches,
     "stablehlo.reduce": narrow.reduction,
     "stablehlo.reduce_window": narrow.reduction,
-    "stablehlo.case": loops.own_branches,
-    "stablehlo.if": loops.own_branches,
+    "stablehlo.scatter": loops.own_updated,
+    "stablehlo.sort": loops.own_updated,
     "stablehlo.while": _first(loops.own_carries, loops.read_carries),
 }
 

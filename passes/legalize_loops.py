@@ -14,7 +14,8 @@ So what may come out as it went in goes in as a copy.
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.analysis.loops import counter
-from pcp.passes.rewriting import before
+from pcp.passes.rewriting import before, defining, operations
+from pcp.passes.sharding.flow import CONTROL_FLOW
 
 Value = ir.Value
 
@@ -53,18 +54,74 @@ def own_branches(op: ir.Operation) -> None:
                     end.operands[i] = _copy(value)
 
 
+def own_updated(op: ir.Operation) -> None:
+    """Copy what an op writes over where others read it, in another submission.
+
+    In one submission ops keep the program's order. A loop, a branch and an exchange
+    end it; what stands behind waits for what it reads, but not for other readers of
+    what it writes over.
+    """
+    inputs = len(op.results)
+    for i, value in enumerate(list(op.operands)[:inputs]):
+        apart = _is_outside(value, op.block) or _has_submissions(op.block)
+        if apart and _is_read_elsewhere(value):
+            op.operands[i] = _copy(value)
+
+
+def _has_submissions(block: ir.Block) -> bool:
+    names = (view.operation.name for view in block.operations)
+    return any(n in CONTROL_FLOW or n.startswith("pcp.") for n in names)
+
+
+def _is_read_elsewhere(value: Value) -> bool:
+    """Whether the memory of a value has another reader, seen through views."""
+    while sum(1 for _ in value.uses) == 1:
+        made = defining(value)
+        if made is None or made.name not in _VIEWS:
+            return False
+        value = made.operands[0]
+    return not _is_constant(value)
+
+
+_VIEWS = (
+    "stablehlo.bitcast_convert",
+    "stablehlo.optimization_barrier",
+    "stablehlo.reshape",
+)
+
+
 def _is_shared(value: Value) -> bool:
-    """Whether somebody else has the memory of a value too; a constant is made anew."""
+    """Whether somebody else has the memory of a value too."""
     if isinstance(value.owner, ir.Block):
         return True
-    made = value.owner.operation.name not in ("stablehlo.constant", "stablehlo.iota")
-    return made and sum(1 for _ in value.uses) > 1
+    return not _is_constant(value) and sum(1 for _ in value.uses) > 1
+
+
+def _is_constant(value: Value) -> bool:
+    """Whether a value is made anew wherever it is read."""
+    made = defining(value)
+    return made is not None and made.name in ("stablehlo.constant", "stablehlo.iota")
 
 
 def _copy(x: Value) -> Value:
-    """`x` in memory of its own: a choice that no compiler can make."""
-    never = hlo.optimization_barrier(hlo.scalar(False, ir.IntegerType.get_signless(1)))
+    """`x` in memory of its own: a choice that no compiler can make.
+
+    By a number that no other copy of the function has, so that none is merged.
+    """
+    i32 = ir.IntegerType.get_signless(32)
+    number = hlo.optimization_barrier(hlo.scalar(_barriers(), i32))
+    never = hlo.compare("LT", number, hlo.scalar(0, i32), "SIGNED")
     return hlo.select(never, hlo.zeros(x.type), x)
+
+
+def _barriers() -> int:
+    """How many barriers the function has in which an op is being made."""
+    function = ir.InsertionPoint.current.block.owner.operation
+    while function.name != "func.func":
+        function = function.parent.operation
+    return sum(
+        op.name == "stablehlo.optimization_barrier" for op in operations(function)
+    )
 
 
 def _is_at_risk(

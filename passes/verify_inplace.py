@@ -178,7 +178,7 @@ def updates_slices(function: ir.Operation, argument: ir.Value, result: int) -> b
     returned = list(_terminator(function).operands)
     value = written = returned[result]
     while not isinstance(value.owner, ir.Block) and value.owner.name in SLICED:
-        value = value.owner.operation.operands[0]
+        value = value.owner.operation.operands[ir.OpResult(value).result_number]
     return (
         value == argument != written
         and argument not in returned
@@ -205,7 +205,7 @@ def _needed_for(value: ir.Value) -> set[ir.Value]:
     return seen
 
 
-# Their first operand with parts of it replaced.
+# Each result is the operand of its number with parts of it replaced.
 SLICED = ("stablehlo.dynamic_update_slice", "stablehlo.scatter")
 
 # Each result element depends on the operands' elements of the same index alone.

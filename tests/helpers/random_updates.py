@@ -59,12 +59,14 @@ def _distinct(p: Updates) -> Value:
 
 
 def looped(p: Updates) -> Value:
-    """Three rounds that each write a slice of what the round before left."""
+    """Rounds that each write a slice of what the round before left: three, or
+    as many as the caller says, which may be none."""
     cache, rows = p.shaped(CACHE), p.shaped(ROWS)
     i32 = p.position.type
     types = [i32, cache.type]
+    rounds = p.position if p.rng.random() < 0.5 else hlo.constant(3, i32)
     made = hlo.op("while", [hlo.zeros(i32), cache], types, regions=2)
-    hlo.body(made, types, lambda k, _: hlo.compare("LT", k, hlo.constant(3, i32)))
+    hlo.body(made, types, lambda k, _: hlo.compare("LT", k, rounds))
 
     def body(k: Value, x: Value) -> list[Value]:
         new = hlo.dynamic_update_slice(x, rows, [k, hlo.zeros(i32)])
@@ -72,6 +74,16 @@ def looped(p: Updates) -> Value:
 
     hlo.body(made, types, body, region=1)
     return made.results[1]
+
+
+def branched(p: Updates) -> Value:
+    """A cache as it was, or with rows written, as the caller says."""
+    cache, rows, i32 = p.shaped(CACHE), p.shaped(ROWS), p.position.type
+    at = [hlo.constant(1, i32), hlo.zeros(i32)]
+    made = hlo.op("case", [p.position], [cache.type], regions=2)
+    hlo.body(made, [], lambda: cache)
+    hlo.body(made, [], lambda: hlo.dynamic_update_slice(cache, rows, at), region=1)
+    return made.results[0]
 
 
 def alias(p: Updates) -> Value:
@@ -91,7 +103,8 @@ def _turned(x: Value) -> list[int]:
 
 
 OPS = (
-    *(written, written, written, scattered, scattered, looped, alias, alias),
+    *(written, written, written, scattered, scattered, looped, branched),
+    *(alias, alias, random_ops.dot),
     *(random_ops.unary, random_ops.binary, random_ops.scaled, random_ops.slice_),
     *(random_ops.reduce, random_ops.masked),
 )
@@ -155,4 +168,4 @@ def arguments(seed: int) -> list[np.ndarray]:
     """Small integers, and a position."""
     rng = np.random.default_rng(seed)
     drawn = [rng.integers(-4, 5, shape).astype(np.float32) for shape in SHAPES]
-    return [*drawn, np.array(rng.integers(-1, 7), np.int32)]
+    return [*drawn, np.array(rng.integers(-2, 7), np.int32)]

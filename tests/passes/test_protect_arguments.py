@@ -88,10 +88,10 @@ def _bits(arrays: Any) -> list[bytes]:
     return [np.asarray(a).tobytes() for a in arrays]
 
 
-def test_half_of_the_named_programs_give_their_cache_away(updates: Program) -> None:
+def test_some_programs_give_their_cache_away(updates: Program) -> None:
     """Else the test above would prove little of them."""
     donating = [n for n in updates.functions if updates[n].signature.donates]
-    assert len(donating) > RANDOM / 10
+    assert len(donating) > RANDOM / 20
 
 
 def test_what_is_protected_is_overwritten_without(

@@ -1,0 +1,68 @@
+// RUN: pcp-opt %s --pcp-legalize --split-input-file | filecheck %s
+
+// A loop that may run no round would give the caller's memory back.
+
+// CHECK-LABEL: func.func @no_round
+// CHECK: stablehlo.optimization_barrier
+// CHECK: %[[NEVER:.*]] = stablehlo.compare
+// CHECK: %[[OWN:.*]] = stablehlo.select %[[NEVER]], {{.*}}, %arg0
+// CHECK: stablehlo.while({{.*}} = {{.*}}, {{.*}} = %[[OWN]])
+func.func @no_round(%x: tensor<4xf32>, %n: tensor<i32>) -> tensor<4xf32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %0:2 = stablehlo.while(%i = %zero, %y = %x) : tensor<i32>, tensor<4xf32>
+    cond {
+      %p = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %p : tensor<i1>
+    } do {
+      %j = stablehlo.add %i, %one : tensor<i32>
+      %z = stablehlo.add %y, %y : tensor<4xf32>
+      stablehlo.return %j, %z : tensor<i32>, tensor<4xf32>
+    }
+  return %0#1 : tensor<4xf32>
+}
+
+// -----
+
+// One that runs three rounds would not.
+
+// CHECK-LABEL: func.func @three_rounds
+// CHECK-NOT: stablehlo.select
+func.func @three_rounds(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %one = stablehlo.constant dense<1> : tensor<i32>
+  %n = stablehlo.constant dense<3> : tensor<i32>
+  %0:2 = stablehlo.while(%i = %zero, %y = %x) : tensor<i32>, tensor<4xf32>
+    cond {
+      %p = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %p : tensor<i1>
+    } do {
+      %j = stablehlo.add %i, %one : tensor<i32>
+      %z = stablehlo.add %y, %y : tensor<4xf32>
+      stablehlo.return %j, %z : tensor<i32>, tensor<4xf32>
+    }
+  return %0#1 : tensor<4xf32>
+}
+
+// -----
+
+// A branch hands on a copy; an update does not write over what a branch reads.
+
+// CHECK-LABEL: func.func @beside_a_branch
+// CHECK: "stablehlo.case"
+// CHECK: %[[HANDED:.*]] = stablehlo.select {{.*}}, %[[X:.*]] : tensor<i1>
+// CHECK: stablehlo.return %[[HANDED]]
+// CHECK: %[[COPY:.*]] = stablehlo.select {{.*}}, %[[X]] : tensor<i1>
+// CHECK: stablehlo.dynamic_update_slice %[[COPY]]
+func.func @beside_a_branch(%a: tensor<4xf32>, %u: tensor<1xf32>, %i: tensor<i32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %x = stablehlo.add %a, %a : tensor<4xf32>
+  %y = "stablehlo.case"(%i) ({
+    stablehlo.return %x : tensor<4xf32>
+  }, {
+    %n = stablehlo.negate %x : tensor<4xf32>
+    stablehlo.return %n : tensor<4xf32>
+  }) : (tensor<i32>) -> tensor<4xf32>
+  %zero = stablehlo.constant dense<0> : tensor<i32>
+  %z = stablehlo.dynamic_update_slice %x, %u, %zero : (tensor<4xf32>, tensor<1xf32>, tensor<i32>) -> tensor<4xf32>
+  return %y, %z : tensor<4xf32>, tensor<4xf32>
+}
