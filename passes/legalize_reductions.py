@@ -1,5 +1,7 @@
 """Sums that IREE's tiling can split."""
 
+from math import prod
+
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.constants import splat
@@ -59,7 +61,7 @@ def _meets_spread(value: ir.Value) -> bool:
             continue
         seen.add(current)
         if op.name == "stablehlo.broadcast_in_dim":
-            if 0 < len(hlo.shape_of(op.operands[0])) < len(hlo.shape_of(current)):
+            if 1 < prod(hlo.shape_of(op.operands[0])) < prod(hlo.shape_of(current)):
                 return True
         elif op.name in ELEMENTWISE:
             pending += op.operands

@@ -35,3 +35,26 @@ func.func @maximum(%x: tensor<2x3xf32>) -> tensor<2xf32> {
   %s = stablehlo.reduce(%n init: %low) applies stablehlo.maximum across dimensions = [1] : (tensor<2x3xf32>, tensor<f32>) -> tensor<2xf32>
   return %s : tensor<2xf32>
 }
+
+// A sum of all elements, of which some are spread along a dimension, goes dim by dim.
+// CHECK-LABEL: @all_with_rows
+// CHECK: %[[P:.*]] = stablehlo.multiply
+// CHECK: %[[ROWS:.*]] = stablehlo.reduce(%[[P]] {{.*}} dimensions = [1]
+// CHECK: stablehlo.reduce(%[[ROWS]] {{.*}} dimensions = [0]
+func.func @all_with_rows(%w: tensor<3xf32>, %x: tensor<2x3xf32>) -> tensor<f32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %b = stablehlo.broadcast_in_dim %w, dims = [1] : (tensor<3xf32>) -> tensor<2x3xf32>
+  %p = stablehlo.multiply %b, %x : tensor<2x3xf32>
+  %s = stablehlo.reduce(%p init: %zero) applies stablehlo.add across dimensions = [0, 1] : (tensor<2x3xf32>, tensor<f32>) -> tensor<f32>
+  return %s : tensor<f32>
+}
+
+// Without rows it stays.
+// CHECK-LABEL: @all
+// CHECK: dimensions = [0, 1]
+func.func @all(%x: tensor<2x3xf32>) -> tensor<f32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %p = stablehlo.multiply %x, %x : tensor<2x3xf32>
+  %s = stablehlo.reduce(%p init: %zero) applies stablehlo.add across dimensions = [0, 1] : (tensor<2x3xf32>, tensor<f32>) -> tensor<f32>
+  return %s : tensor<f32>
+}

@@ -1,6 +1,7 @@
 """pcp-legalize against JAX: IREE runs the legalised program, out of range too."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -473,3 +474,26 @@ func.func @main(%x: tensor<3xf32>) -> tensor<3xf32> {
 }""")
     with pytest.raises(PassError, match=r"3:8: stablehlo.custom_call: IREE cannot"):
         Legalize().run(module)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_sums_of_all_elements_with_rows_or_columns(
+    dtype: Any, axis: int, iree: Iree
+) -> None:
+    """IREE takes the first for a contraction to a scalar, and fails."""
+    spread, x = floats(*((4, 1), (1, 7))[axis]), floats(4, 7, seed=1)
+    given = [spread.astype(dtype).ravel(), x.astype(dtype)]
+
+    def both(w: jax.Array, x: jax.Array) -> list[jax.Array]:
+        w = w.reshape(spread.shape)
+        return [jnp.sum(w * x), jnp.sum((w + x) ** 2)]
+
+    text = legalized(jax.jit(both).lower(*given).as_text())
+    wide = [np.asarray(g, np.float64) for g in given]
+    found = iree.run(text, given)
+    for result, right in zip(found, both(*map(jnp.asarray, wide)), strict=True):
+        tolerance = 1e-5 if dtype is np.float32 else 0.02
+        np.testing.assert_allclose(
+            np.asarray(result, np.float32), right, rtol=tolerance, atol=tolerance
+        )

@@ -1,0 +1,9 @@
+// IREE: 'vector.contract' op invalid accumulator/result vector shape
+// pcp-legalize: one dimension after the other
+func.func @main(%w: tensor<4xf32>, %x: tensor<64x4xf32>) -> tensor<f32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %rows = stablehlo.broadcast_in_dim %w, dims = [1] : (tensor<4xf32>) -> tensor<64x4xf32>
+  %0 = stablehlo.multiply %rows, %x : tensor<64x4xf32>
+  %1 = stablehlo.reduce(%0 init: %zero) applies stablehlo.add across dimensions = [0, 1] : (tensor<64x4xf32>, tensor<f32>) -> tensor<f32>
+  return %1 : tensor<f32>
+}
