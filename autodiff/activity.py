@@ -14,7 +14,7 @@ from pcp.autodiff.registry import is_boundary, is_no_gradient
 from pcp.autodiff.shifts import cancels
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import MissingRule
 from pcp.passes.rewriting import captures
 

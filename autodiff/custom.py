@@ -27,7 +27,7 @@ from pcp.autodiff.kinds import Rule, Site
 from pcp.autodiff.reverse import pull_back
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError, nearest
 from pcp.passes.rewriting import STOP, splice
 

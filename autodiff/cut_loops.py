@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pcp.autodiff.rerun import run_again
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError
 from pcp.passes.analysis import loops
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pcp.autodiff.expansion import expand, forget_channels
 from pcp.dialect import hlo
 from pcp.dialect.bindings import PassManager, ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError, nearest
 from pcp.passes.rewriting import splice
 

@@ -25,7 +25,7 @@ from typing import Protocol
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import MissingRule
 
 Value = ir.Value

@@ -14,7 +14,7 @@ from pcp.autodiff.forward import Tangents, push_forward, tangent_or_zeros
 from pcp.autodiff.reverse import pull_back
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError
 from pcp.passes.base import Pass
 

@@ -10,7 +10,7 @@ from importlib import import_module
 
 from pcp.autodiff.kinds import NoGradient, Refusal, Rule
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import MissingRule, nearest
 
 #: Files of `autodiff/rules/`, named as the chapters of the specification are.

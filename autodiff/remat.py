@@ -9,7 +9,7 @@ from pcp.autodiff.remat_report import Report
 from pcp.autodiff.segments import Cuts, Guard, Rerun, Schedule, constants, cut
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError, nearest
 from pcp.passes.analysis.memory import peak
 from pcp.passes.analysis.storage import Graph, Node, Step, graph

@@ -8,7 +8,7 @@ from pcp import strict_json
 from pcp.autodiff.segments import Schedule
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError
 from pcp.passes.analysis.storage import Graph, Step
 

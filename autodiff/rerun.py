@@ -12,7 +12,7 @@ from pcp.autodiff import functions
 from pcp.autodiff.expansion import fresh_channel
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import MissingRule
 from pcp.passes.rewriting import splice
 

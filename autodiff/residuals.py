@@ -16,7 +16,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.analysis.loops import Counter, invariant, returned
 from pcp.passes.rewriting import operations
-from pcp.passes.sharding.flow import block_of
+from pcp.passes.walk import block_of
 
 Value = ir.Value
 

@@ -12,7 +12,7 @@ from pcp.autodiff.activity import Activity, inputs, require_held
 from pcp.autodiff.cotangents import Cotangents
 from pcp.autodiff.kinds import Site
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import IRError, MissingRule, PassError
 
 

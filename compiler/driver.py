@@ -16,7 +16,6 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
-import pcp
 from pcp.bundle import Bundle, Manifest, Method, Module
 from pcp.compiler import iree, partitioned, pipelines, signature
 from pcp.compiler.asked import check_whole
@@ -36,6 +35,7 @@ from pcp.passes.base import Observer, Pipeline, Step
 from pcp.passes.optimizers.groups import parse as parse_optimizer
 from pcp.passes.outer.spec import parse as parse_algorithm
 from pcp.passes.plan import Choice
+from pcp.version import VERSION
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ def _method(module: ir.Module, name: str) -> Method | None:
 
 
 def _producer() -> dict[str, str]:
-    versions = {"pcp": pcp.__version__, iree.PACKAGE: iree.version()}
+    versions = {"pcp": VERSION, iree.PACKAGE: iree.version()}
     try:
         versions["torch-mlir"] = package_version("torch-mlir")
     except PackageNotFoundError:  # the bindings came from elsewhere

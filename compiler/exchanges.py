@@ -14,7 +14,7 @@ import numpy as np
 
 from pcp.dialect.base import integer, integers, text
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError, StateMismatch
 
 Array = np.ndarray

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import ConfigError, nearest
 from pcp.layout import Layout
 from pcp.mesh import Mesh

@@ -25,12 +25,12 @@ from pcp.bundle import (
 from pcp.compiler.attributes import dictionary, plain
 from pcp.dialect.attributes import axis_sizes
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import CompileError, nearest
+from pcp.passes.donation import is_donated
 from pcp.passes.functions import COMPUTE, argument_attributes, is_public
 from pcp.passes.sharding.layout import SHARDING, from_attribute
 from pcp.passes.sharding.mesh import weights
-from pcp.passes.verify_inplace import is_donated
 
 GRADIENT = "grad"  # the function that pcp-grad adds
 _ROLES = get_args(Role)

@@ -1,14 +1,13 @@
 """MLIR contexts with StableHLO, CHLO and pcp loaded, and parsing into them."""
 
-import re
 from pathlib import Path
 
+from pcp.dialect import sdy, sdy_manual
 from pcp.dialect.bindings import PassManager, ir, stablehlo
+from pcp.dialect.diagnostics import diagnostics
 from pcp.errors import IRError
 
 _registered = False
-
-_FRAME = re.compile(r'"[^"]*":\d+:\d+')
 
 
 def make_context() -> ir.Context:
@@ -50,8 +49,6 @@ def parse(
 
     Shardings of JAX's, in generic form, are read as pcp's: see `dialect.sdy`.
     """
-    from pcp.dialect import sdy
-
     if sdy.is_in(text):
         return _parse_sharded(text, context or make_context(), source)
     try:
@@ -63,8 +60,6 @@ def parse(
 
 def _parse_sharded(text: str, context: ir.Context, source: str) -> ir.Module:
     """Parse text with ops of a dialect that the wheel has not, and replace these."""
-    from pcp.dialect import sdy, sdy_manual
-
     before = context.allow_unregistered_dialects
     context.allow_unregistered_dialects = True
     try:
@@ -121,32 +116,3 @@ def decode(content: bytes, source: str) -> str:
     if not text.strip():
         raise IRError(f"{source}: empty input, there is no program to read")
     return text
-
-
-def diagnostics(error: ir.MLIRError, source: str) -> str:
-    """The first diagnostic of `error` as `file:line:col: message`."""
-    for diagnostic in error.error_diagnostics:
-        where = location_string(diagnostic.location, source)
-        # They are longer than all the rest.
-        notes = [n.message for n in diagnostic.notes if not is_echo(n.message)]
-        return f"{where}: {'; '.join([diagnostic.message, *notes])}"
-    return f"{source}: {error}"
-
-
-def is_echo(note: str) -> bool:
-    """Whether a note prints the op again, or the names of all dialects."""
-    return note.startswith(("see current operation", "Available dialects: "))
-
-
-def location_string(location: ir.Location, source: str = "-") -> str:
-    """`file:line:col` of a location; `source` stands in for an unnamed one.
-
-    Of a call stack it is the innermost frame, which MLIR prints first.
-    """
-    text = str(location).removeprefix("loc(").removesuffix(")")
-    if frame := _FRAME.search(text):
-        text = frame.group()
-    if text == "unknown":
-        return source
-    text = text.replace('"-"', source).replace('"', "")
-    return text.removesuffix(":0:0")  # a module that its file does not write out

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from pcp.dialect import sdy_manual
 from pcp.dialect.bindings import ir
+from pcp.dialect.diagnostics import location_string
 from pcp.dialect.inlining import inline_annotated
 from pcp.dialect.sdy_text import Parsed, read_sharding, read_shardings
 from pcp.errors import IRError
@@ -93,8 +94,6 @@ class _Conversion:
         yield from found[1:]
 
     def refuse(self, op: ir.Operation, what: str) -> NoReturn:
-        from pcp.dialect.context import location_string
-
         where = location_string(op.location, self.source)
         raise IRError(f"{where}: {op.name}: {what}")
 

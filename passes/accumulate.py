@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError
 from pcp.passes import functions, loops
 from pcp.passes.base import Pass

@@ -26,7 +26,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Self
 
 from pcp.dialect.bindings import PassManager, ir
-from pcp.dialect.context import diagnostics
+from pcp.dialect.diagnostics import diagnostics
 from pcp.errors import PassError, nearest
 
 

@@ -10,9 +10,9 @@ from pcp.mesh import Mesh
 from pcp.passes.base import Pass
 from pcp.passes.functions import symbol_name
 from pcp.passes.rewriting import before, device_modules, functions, refuse
-from pcp.passes.sharding.flow import block_of, walk
 from pcp.passes.sharding.mesh import DEVICE, read_meshes
 from pcp.passes.variation import UNKNOWN, Axes, variations
+from pcp.passes.walk import block_of, walk
 
 PRECISION = "precision"
 CONTRACTIONS = ("stablehlo.dot_general", "stablehlo.convolution")

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import ConfigError, PassError, nearest
 from pcp.passes import functions, initialize
 from pcp.passes.base import Pass

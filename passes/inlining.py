@@ -7,14 +7,14 @@ on a call or on a callee's arguments.
 from collections.abc import Iterator, Sequence
 
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import nearest
 from pcp.passes.base import CppPasses
 from pcp.passes.functions import entry, symbol_name
 from pcp.passes.pipeline.marks import MARK, mark_of
 from pcp.passes.rewriting import functions, refuse, splice
-from pcp.passes.sharding.flow import walk
 from pcp.passes.sharding.ports import port_shardings
+from pcp.passes.walk import walk
 
 CALL = "func.call"
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError
 from pcp.mesh import Mesh
 from pcp.passes.base import Pass
@@ -26,7 +26,6 @@ from pcp.passes.sharding.factors import (
     expressible,
     project,
 )
-from pcp.passes.sharding.flow import block_of, element_width, returned
 from pcp.passes.sharding.late import (
     LATE,
     REGATHER,
@@ -45,6 +44,7 @@ from pcp.passes.sharding.mesh import only_mesh
 from pcp.passes.sharding.ports import op_shardings, port_shardings
 from pcp.passes.sharding.rules import rule_of
 from pcp.passes.sharding.ways import Tensor, Work
+from pcp.passes.walk import block_of, element_width, returned
 
 #: Ops without operands, which are made again rather than moved.
 SOURCES = ("stablehlo.constant", "stablehlo.iota", "arith.constant")

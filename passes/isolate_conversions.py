@@ -15,7 +15,8 @@ from pcp.dialect.bindings import ir
 from pcp.errors import PassError, nearest
 from pcp.passes.base import Pass
 from pcp.passes.elementwise import ELEMENTWISE
-from pcp.passes.legalize_narrow import CONTRACTIONS, MOVES, comes_converted, is_narrow
+from pcp.passes.legalize_narrow import comes_converted
+from pcp.passes.narrow_floats import CONTRACTIONS, MOVES, is_narrow
 from pcp.passes.rewriting import before, operations
 
 KINDS = {

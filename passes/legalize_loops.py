@@ -15,7 +15,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.analysis.loops import counter
 from pcp.passes.rewriting import before, defining, operations
-from pcp.passes.sharding.flow import CONTROL_FLOW
+from pcp.passes.walk import CONTROL_FLOW
 
 Value = ir.Value
 

@@ -12,18 +12,11 @@ from collections.abc import Callable, Sequence
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.passes.elementwise import body_kind
+from pcp.passes.narrow_floats import MOVES, is_narrow
 from pcp.passes.rewriting import attributes, defining, integer
 
 Value = ir.Value
 Values = Sequence[Value]
-
-#: Ops that only move elements.
-MOVES = frozenset(
-    f"stablehlo.{name}"
-    for name in ("broadcast_in_dim", "reshape", "slice", "transpose")
-)
-
-CONTRACTIONS = ("stablehlo.convolution", "stablehlo.dot", "stablehlo.dot_general")
 
 LARGEST_F32 = (2 - 2.0**-23) * 2.0**127
 
@@ -33,11 +26,6 @@ _COMBINE = {
     "minimum": hlo.minimum,
     "multiply": hlo.multiply,
 }
-
-
-def is_narrow(element: ir.Type) -> bool:
-    """Whether it is a float of fewer than 32 bits."""
-    return isinstance(element, ir.FloatType) and ir.FloatType(element).width < 32
 
 
 def contraction(op: ir.Operation) -> Values | None:

@@ -6,7 +6,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.constants import splat
 from pcp.passes.elementwise import ELEMENTWISE
-from pcp.passes.legalize_narrow import is_narrow
+from pcp.passes.narrow_floats import is_narrow
 from pcp.passes.rewriting import before, defining
 
 

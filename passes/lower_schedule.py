@@ -27,8 +27,8 @@ from pcp.passes.pipeline.wiring import (
     schedules,
 )
 from pcp.passes.rewriting import HOLD, attributes, functions, refuse
-from pcp.passes.sharding.flow import returned
 from pcp.passes.sharding.mesh import only_mesh
+from pcp.passes.walk import returned
 
 Value = ir.Value
 

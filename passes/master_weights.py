@@ -8,7 +8,7 @@ from pcp.dialect.bindings import ir
 from pcp.errors import PassError
 from pcp.passes import functions
 from pcp.passes.base import Pass
-from pcp.passes.legalize_narrow import MOVES, is_narrow
+from pcp.passes.narrow_floats import MOVES, is_narrow
 from pcp.passes.rewriting import attributes, before, defining
 
 

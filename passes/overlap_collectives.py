@@ -9,7 +9,7 @@ from pcp.dialect.bindings import ir
 from pcp.errors import PassError
 from pcp.passes.base import Pass
 from pcp.passes.rewriting import all_functions, is_pure, replace
-from pcp.passes.sharding.flow import CONTROL_FLOW
+from pcp.passes.walk import CONTROL_FLOW
 
 #: What can be on its way while the program goes on.
 COLLECTIVES = frozenset(

@@ -11,7 +11,6 @@ from pcp.passes.base import Pass
 from pcp.passes.functions import symbol_name
 from pcp.passes.rewriting import functions, refuse
 from pcp.passes.sharding.annotations import check_shardings
-from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.late import LATE
 from pcp.passes.sharding.layout import SHARDING, WHY, Layout
 from pcp.passes.sharding.local import Local, localize
@@ -25,6 +24,7 @@ from pcp.passes.sharding.manual import (
 from pcp.passes.sharding.mesh import DEVICE, only_mesh
 from pcp.passes.sharding.plan import Plan
 from pcp.passes.sharding.resharding import Step, steps
+from pcp.passes.walk import CONTROL_FLOW, block_of, returned
 
 Value = ir.Value
 

@@ -23,7 +23,7 @@ from pcp.passes.planning.candidates import Candidate, Guess, Model, Space
 from pcp.passes.planning.choice import Choice, mib
 from pcp.passes.planning.evaluation import STEPS, Judge, Judged, add_mesh, annotate
 from pcp.passes.rewriting import functions, refuse
-from pcp.passes.sharding.flow import block_of, walk
+from pcp.passes.walk import block_of, walk
 
 #: Ops that are partitioned in a search, all candidates together: a bound on its time.
 WORK = 16_000

@@ -16,11 +16,11 @@ from pcp.passes.base import Pass
 from pcp.passes.inlining import inline_calls
 from pcp.passes.rewriting import functions
 from pcp.passes.sharding import expansions
-from pcp.passes.sharding.flow import block_of, walk
 from pcp.passes.sharding.layout import SHARDING, WHY, to_attribute
 from pcp.passes.sharding.mesh import only_mesh
 from pcp.passes.sharding.ports import set_port_shardings
 from pcp.passes.sharding.propagation import Propagation
+from pcp.passes.walk import block_of, walk
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes import functions, rewriting
 from pcp.passes.base import Pass
+from pcp.passes.donation import is_donated
 from pcp.passes.rewriting import before
-from pcp.passes.verify_inplace import is_donated
 
 BARRIER = "util.optimization_barrier"
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError
 
 #: Hands its operands on, each as its own result, and lets no compiler move or merge

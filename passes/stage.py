@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError, nearest
 from pcp.mesh import Mesh
 from pcp.passes import functions as funcs

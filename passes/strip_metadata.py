@@ -7,7 +7,7 @@ served once the signature stands in the manifest.
 from dataclasses import dataclass
 
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError
 from pcp.passes.base import Pass
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import ConfigError, PassError
 from pcp.passes import functions, initialize, master_weights
 from pcp.passes.functions import Port
-from pcp.passes.legalize_narrow import is_narrow
+from pcp.passes.narrow_floats import is_narrow
 from pcp.passes.optimizers import numbers
 
 

@@ -15,9 +15,9 @@ from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
 from pcp.passes.functions import NAME, argument_attributes, entry, string
 from pcp.passes.rewriting import HOLD
-from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned, walk
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.ports import port_shardings
+from pcp.passes.walk import CONTROL_FLOW, block_of, returned, walk
 
 Axes = frozenset[str]
 

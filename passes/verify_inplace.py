@@ -26,9 +26,8 @@ from pcp.dialect.bindings import ir
 from pcp.errors import PassError
 from pcp.passes import functions, rewriting
 from pcp.passes.base import Pass
+from pcp.passes.donation import CONSUME, OUTPUT
 
-OUTPUT = "iree.abi.output"
-CONSUME = "iree.abi.consume"
 COPIED = "pcp.copied"
 
 
@@ -94,11 +93,6 @@ def verify_inplace(function: ir.Operation) -> None:
         else:
             found[i][COPIED] = ir.StringAttr.get(problem)
     functions.set_argument_attributes(function, found)
-
-
-def is_donated(attributes: dict[str, ir.Attribute]) -> bool:
-    """Whether a call consumes the argument that has these attributes."""
-    return OUTPUT in attributes or CONSUME in attributes
 
 
 def updates(function: ir.Operation) -> dict[int, int]:

@@ -17,13 +17,13 @@ from pcp.passes.functions import (
 )
 from pcp.passes.member_order import SHARED
 from pcp.passes.rewriting import HOLD, device_modules, functions, refuse
-from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned, walk
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.mesh import Mesh, read_meshes
 from pcp.passes.sharding.owners import AGREE
 from pcp.passes.sharding.ports import port_shardings
 from pcp.passes.sharding.rounding import rounds
 from pcp.passes.variation import Axes, Message, Variation, follow_all
+from pcp.passes.walk import CONTROL_FLOW, block_of, returned, walk
 
 
 @dataclass(frozen=True)

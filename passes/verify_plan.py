@@ -15,7 +15,7 @@ from pcp.dialect.attributes import (
 )
 from pcp.dialect.base import Invalid, integer, integers, strings, symbols
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError, nearest
 from pcp.passes.base import Pass
 from pcp.passes.group_sizes import GROUPS, SIZED

@@ -10,13 +10,13 @@ from pcp.layout import Layout
 from pcp.mesh import Mesh
 from pcp.passes.base import Pass
 from pcp.passes.functions import ROLE
-from pcp.passes.legalize_narrow import is_narrow
+from pcp.passes.narrow_floats import is_narrow
 from pcp.passes.rewriting import before, functions
-from pcp.passes.sharding.flow import block_of, returned
 from pcp.passes.sharding.late import REGATHER
 from pcp.passes.sharding.layout import from_attribute, to_attribute
 from pcp.passes.sharding.mesh import only_mesh
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
+from pcp.passes.walk import block_of, returned
 
 #: The mesh axis whose members hold other tensors of the program, not copies.
 PIPELINE = "pp"

@@ -7,6 +7,8 @@ The names in `__all__` are the public API. They load on first use, so
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from pcp.version import VERSION
+
 if TYPE_CHECKING:
     from pcp.bundle import Bundle
     from pcp.passes.optimizers.spec import (
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from pcp.runtime.executor import Program
     from pcp.tools.api import compile, from_jax, from_torch, grad, load, run_passes
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "SGD",
     "Adafactor",

@@ -10,9 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from pcp.tools.command import Parser, run
-
-PROG = "pcp-opt"
-SEPARATOR = "// -----"
+from pcp.tools.opt_text import PROG, SEPARATOR
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,8 +11,8 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.context import make_context
 from pcp.errors import PassError, UsageError, nearest
 from pcp.passes.base import Pipeline, split_top_level
-from pcp.tools.opt import SEPARATOR
 from pcp.tools.opt_job import Job
+from pcp.tools.opt_text import SEPARATOR
 
 DIALECTS = (
     "affine arith bufferization builtin cf chlo complex func linalg math memref "

@@ -9,21 +9,14 @@ from typing import Any
 
 from pcp.compiler import repro
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import (
-    decode,
-    diagnostics,
-    is_bytecode,
-    is_echo,
-    location_string,
-    make_context,
-    parse_bytes,
-)
+from pcp.dialect.context import decode, is_bytecode, make_context, parse_bytes
+from pcp.dialect.diagnostics import diagnostics, is_echo, location_string
 from pcp.errors import IRError, PcpError
 from pcp.passes.base import Observer, Pipeline
 from pcp.tools.command import report
 from pcp.tools.expected import Received, mismatches
 from pcp.tools.observers import ALL, PrintIR, Timing
-from pcp.tools.opt import PROG, SEPARATOR
+from pcp.tools.opt_text import PROG, SEPARATOR
 
 
 @dataclass(frozen=True)

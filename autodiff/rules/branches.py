@@ -17,7 +17,7 @@ from pcp.autodiff.reverse import pull_back
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.rewriting import operations
-from pcp.passes.sharding.flow import block_of
+from pcp.passes.walk import block_of
 
 Value = ir.Value
 

@@ -17,7 +17,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.analysis import loops
 from pcp.passes.rewriting import captures
-from pcp.passes.sharding.flow import block_of
+from pcp.passes.walk import block_of
 
 Value = ir.Value
 

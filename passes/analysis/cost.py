@@ -23,7 +23,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.passes.analysis import loops
 from pcp.passes.elementwise import ELEMENTWISE
-from pcp.passes.sharding.flow import CONTROL_FLOW, block_of
+from pcp.passes.walk import CONTROL_FLOW, block_of
 
 Value = ir.Value
 

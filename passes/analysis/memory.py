@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pcp.dialect.bindings import ir
 from pcp.passes.analysis.storage import GUARD, Graph, Step, Storage, graph
 from pcp.passes.rewriting import HOLD
-from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
+from pcp.passes.walk import CONTROL_FLOW, block_of, returned
 
 Value = ir.Value
 

@@ -17,7 +17,7 @@ from pcp.passes.analysis.cost import flops, size_bytes, update_of
 from pcp.passes.analysis.loops import invariant, is_scalar_integer
 from pcp.passes.elementwise import ELEMENTWISE
 from pcp.passes.rewriting import HOLD, captures, ints, is_pure
-from pcp.passes.sharding.flow import block_of, returned
+from pcp.passes.walk import block_of, returned
 
 Value = ir.Value
 

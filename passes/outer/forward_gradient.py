@@ -7,9 +7,8 @@ with the number of parameters.
 """
 
 from pcp.dialect.bindings import ir
-from pcp.passes.outer.probes import Model
 from pcp.passes.outer.replicas import STEPS
-from pcp.passes.outer.rule import OuterRule, Values
+from pcp.passes.outer.rule import Model, OuterRule, Values
 from pcp.passes.outer.spec import ForwardGradient
 
 Value = ir.Value

@@ -9,9 +9,8 @@ fine-tuning with a small learning rate: its variance grows with the parameters.
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.optimizers.numbers import scale
-from pcp.passes.outer.probes import Model
 from pcp.passes.outer.replicas import STEPS
-from pcp.passes.outer.rule import OuterRule, Values
+from pcp.passes.outer.rule import Model, OuterRule, Values
 from pcp.passes.outer.spec import MeZO
 
 Value = ir.Value

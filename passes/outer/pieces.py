@@ -10,7 +10,7 @@ An exchange takes nothing that inner steps change, so it runs beside them and ca
 done again by the members that are left. Locals live on from round to round.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol
@@ -19,24 +19,10 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes import functions
 from pcp.passes.functions import Port
-from pcp.passes.outer.rule import Round, Tensors, Values
+from pcp.passes.outer.rule import Pieces, Round, Tensors
 from pcp.passes.trainable import Trainable
 
 Value = ir.Value
-
-
-@dataclass(frozen=True)
-class Pieces:
-    """The four parts of such an algorithm; see the module.
-
-    Shapes are those of the fragment's parameters. `apply` gives new anchors, new
-    locals and the new slots.
-    """
-
-    split: Callable[[Any, Sequence[str], Sequence[int]], list[list[int]]]
-    send: Callable[[Any, Round], list[Value]]
-    exchange: Callable[[Any, Values, Value], list[Value]]
-    apply: Callable[[Any, Round, Values], tuple[list[Value], list[Value], Tensors]]
 
 
 class State(Protocol):

@@ -26,26 +26,10 @@ from pcp.passes.outer import coded
 from pcp.passes.outer.codes import as_numbers, as_words
 from pcp.passes.outer.group import sum_over_workers
 from pcp.passes.outer.replicas import STEPS, counter
-from pcp.passes.outer.rule import Values
+from pcp.passes.outer.rule import Model, Probe, Values
 from pcp.passes.trainable import Trainable
 
 Value = ir.Value
-
-
-@dataclass(frozen=True)
-class Model:
-    """What a probe may ask: the loss at parameters, or how it changes along tangents.
-
-    `loss(params)` and `along(params, tangents)`, the loss and its derivative; the data
-    are those of the step.
-    """
-
-    loss: Callable[[Values], Value]
-    along: Callable[[Values, Values], tuple[Value, Value]]
-
-
-Probe = Callable[[Any, Model, Values, Values], tuple[Value, Value]]
-"""`probe(spec, model, params, direction)` gives a loss and a slope."""
 
 
 @dataclass(frozen=True)

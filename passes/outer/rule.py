@@ -17,15 +17,11 @@ the roles `outer`, `private` and `received` of their arguments.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.optimizers.numbers import math_type
-
-if TYPE_CHECKING:
-    from pcp.passes.outer.pieces import Pieces
-    from pcp.passes.outer.probes import Probe
 
 Values = Sequence[ir.Value]
 Tensors = dict[str, list[ir.Value]]
@@ -72,6 +68,41 @@ class Round:
     received: Values = ()
 
 
+Made = list[ir.Value]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The four parts of an algorithm by fragments; see `pcp.passes.outer.pieces`.
+
+    Shapes are those of the fragment's parameters. `apply` gives new anchors, new
+    locals and the new slots.
+    """
+
+    split: Callable[[Any, Sequence[str], Sequence[int]], list[list[int]]]
+    send: Callable[[Any, Round], list[ir.Value]]
+    exchange: Callable[[Any, Values, ir.Value], list[ir.Value]]
+    apply: Callable[
+        [Any, Round, Values], tuple[list[ir.Value], list[ir.Value], Tensors]
+    ]
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a probe may ask: the loss at parameters, or how it changes along tangents.
+
+    `loss(params)` and `along(params, tangents)`, the loss and its derivative; the data
+    are those of the step.
+    """
+
+    loss: Callable[[Values], ir.Value]
+    along: Callable[[Values, Values], tuple[ir.Value, ir.Value]]
+
+
+Probe = Callable[[Any, Model, Values, Values], tuple[ir.Value, ir.Value]]
+"""`probe(spec, model, params, direction)` gives a loss and a slope."""
+
+
 Step = Callable[[Any, Round], tuple[list[ir.Value], Tensors]]
 EveryStep = Callable[
     [Any, Values, Tensors, ir.Value], tuple[list[ir.Value], Mapping[str, Values]]
@@ -103,8 +134,8 @@ class OuterRule:
     early: Callable[[Any, Tensors], list[ir.Value]] | None = None
     state: Callable[[Any], Sequence[Slot]] = _none
     exchanges: bool = True
-    pieces: "Pieces | None" = None
-    probe: "Probe | None" = None
+    pieces: Pieces | None = None
+    probe: Probe | None = None
     differences: bool = False
     replicas: bool = False
     axis: str = "workers"

@@ -19,8 +19,7 @@ from pcp.passes.optimizers.numbers import scale, widen
 from pcp.passes.outer import fragments
 from pcp.passes.outer.diloco import descend, moved, slots
 from pcp.passes.outer.group import weighted_mean
-from pcp.passes.outer.pieces import Pieces
-from pcp.passes.outer.rule import OuterRule, Round, Tensors, Values
+from pcp.passes.outer.rule import OuterRule, Pieces, Round, Tensors, Values
 from pcp.passes.outer.spec import StreamingDiLoCo
 
 Value = ir.Value

@@ -21,7 +21,6 @@ from pcp.passes.propagate_sharding import PropagateSharding
 from pcp.passes.rewriting import functions, refuse
 from pcp.passes.sharding import expansions
 from pcp.passes.sharding.expansions import HINTS
-from pcp.passes.sharding.flow import block_of, walk
 from pcp.passes.sharding.layout import (
     SHARDING,
     Axes,
@@ -34,6 +33,7 @@ from pcp.passes.sharding.owners import give_owners
 from pcp.passes.sharding.plan import Plan
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
 from pcp.passes.sharding.resharding import Step, steps
+from pcp.passes.walk import block_of, walk
 
 _NEVER = 1e30
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError
 from pcp.passes.analysis.cost import size_bytes, work
 from pcp.passes.functions import (
@@ -25,7 +25,7 @@ from pcp.passes.pipeline.flow import AXIS, Flow
 from pcp.passes.pipeline.marks import MARK, mark_of
 from pcp.passes.pipeline.microbatches import Separated
 from pcp.passes.rewriting import refuse
-from pcp.passes.sharding.flow import walk
+from pcp.passes.walk import walk
 
 #: How many times slower than with free cuts a stage may be before a parameter that
 #: is used all over the program is an error.

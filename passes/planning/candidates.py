@@ -24,8 +24,8 @@ from pcp.passes.planning.cost import (
     wire_seconds,
 )
 from pcp.passes.planning.tensor_groups import Group
-from pcp.passes.sharding.flow import CONTROL_FLOW, block_of
 from pcp.passes.split_batch import shares
+from pcp.passes.walk import CONTROL_FLOW, block_of
 
 #: Microbatches for each stage that are worth a try: the bubble is small by then.
 MOST_MICROBATCHES = 8

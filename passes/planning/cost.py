@@ -27,7 +27,7 @@ from pcp.passes.analysis.memory import exchanges
 from pcp.passes.analysis.storage import Storage
 from pcp.passes.planning.cluster import Cluster, Device, Link
 from pcp.passes.rewriting import HOLD
-from pcp.passes.sharding.flow import CONTROL_FLOW
+from pcp.passes.walk import CONTROL_FLOW
 from pcp.wire import EAGER_BYTES
 
 #: Operations an element costs where it is not one.

@@ -34,12 +34,12 @@ from pcp.passes.planning.cost import Cost
 from pcp.passes.planning.tensor_groups import AXIS, Group
 from pcp.passes.propagate_sharding import PropagateSharding
 from pcp.passes.rewriting import functions
-from pcp.passes.sharding.flow import block_of
 from pcp.passes.sharding.layout import to_attribute
 from pcp.passes.sharding.mesh import only_mesh
 from pcp.passes.sharding.plan import Plan
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
 from pcp.passes.split_contractions import SplitContractions
+from pcp.passes.walk import block_of
 from pcp.passes.zero import ShareUpdates, Zero
 
 MESH, BATCH = "mesh", "dp"

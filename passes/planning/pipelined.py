@@ -28,10 +28,10 @@ from pcp.passes.propagate_sharding import PropagateSharding
 from pcp.passes.rewriting import device_modules, functions
 from pcp.passes.schedule import SchedulePass, alive
 from pcp.passes.schedule_simulation import Timeline, Work, simulate
-from pcp.passes.sharding.flow import block_of
 from pcp.passes.sharding.mesh import read_meshes
 from pcp.passes.split_contractions import SplitContractions
 from pcp.passes.stage import AXIS, Stage
+from pcp.passes.walk import block_of
 
 
 class Uncut(PassError):

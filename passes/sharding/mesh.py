@@ -6,7 +6,7 @@ from math import prod
 from pcp.dialect.attributes import ELASTIC, Split, axis_sizes
 from pcp.dialect.base import as_integers, symbols, text
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError, nearest
 from pcp.mesh import Mesh
 from pcp.passes.functions import symbol_name

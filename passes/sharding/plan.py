@@ -13,12 +13,12 @@ from pcp.passes.sharding.factors import (
     operand_layouts,
     project,
 )
-from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.layout import SHARDING, Layout, from_attribute
 from pcp.passes.sharding.local import check_closed
 from pcp.passes.sharding.manual import FROM_PART, TO_PART
 from pcp.passes.sharding.ports import op_shardings, port_shardings
 from pcp.passes.sharding.rules import rule_of
+from pcp.passes.walk import CONTROL_FLOW, block_of, returned
 
 
 @dataclass

@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 
 from pcp.dialect.base import text
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string
+from pcp.dialect.diagnostics import location_string
 from pcp.mesh import Mesh
 from pcp.passes.elementwise import ELEMENTWISE
 from pcp.passes.sharding.annotations import annotations

@@ -5,7 +5,16 @@ import re
 import pytest
 from helpers.repository import ROOMS, ROOT, imported, imported_at_top, sources
 
-FLOOR = {"errors", "strict_json", "bundle", "layout", "manifest", "mesh", "wire"}
+FLOOR = {
+    "errors",
+    "strict_json",
+    "bundle",
+    "layout",
+    "manifest",
+    "mesh",
+    "version",
+    "wire",
+}
 ALLOWED: dict[str, set[str]] = {
     "pcp": FLOOR,
     "dialect": {"errors"},

@@ -3,7 +3,8 @@
 import pytest
 
 from pcp.dialect.bindings import ir
-from pcp.dialect.context import location_string, make_context, parse, parse_bytes, read
+from pcp.dialect.context import make_context, parse, parse_bytes, read
+from pcp.dialect.diagnostics import location_string
 from pcp.errors import IRError
 
 GOOD = "func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }"

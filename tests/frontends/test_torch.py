@@ -146,7 +146,7 @@ def test_large_buffers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_locations_are_the_users_lines() -> None:
-    from pcp.dialect.context import location_string
+    from pcp.dialect.diagnostics import location_string
 
     module = from_torch(Dropout().eval(), torch.ones(4))
     op = module.body.operations[0].regions[0].blocks[0].operations[-2]

@@ -14,7 +14,7 @@ from helpers.staged_training import Tensors
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.rewriting import device_modules, functions
-from pcp.passes.sharding.flow import CONTROL_FLOW, block_of, walk
+from pcp.passes.walk import CONTROL_FLOW, block_of, walk
 
 #: What gives some of the bits that it is given.
 MOVES = frozenset(

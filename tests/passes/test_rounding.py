@@ -10,8 +10,8 @@ from pcp.compiler import driver
 from pcp.compiler.options import CompileOptions
 from pcp.dialect.context import parse
 from pcp.passes.rewriting import functions
-from pcp.passes.sharding.flow import block_of, walk
 from pcp.passes.sharding.rounding import decisions, rounds
+from pcp.passes.walk import block_of, walk
 from pcp.runtime.executor import Program
 
 #: Exact by what the pass says: what moves, selects and compares, on arguments as they

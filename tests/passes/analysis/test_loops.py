@@ -16,7 +16,7 @@ from pcp.passes.planning import tensor_groups
 from pcp.passes.planning.candidates import Model
 from pcp.passes.planning.cluster import Device
 from pcp.passes.planning.cost import Member, block_cost
-from pcp.passes.sharding.flow import block_of, walk
+from pcp.passes.walk import block_of, walk
 
 N = 64
 X, H = f"tensor<{N}x{N}xf32>", f"tensor<{N}x{2 * N}xf32>"

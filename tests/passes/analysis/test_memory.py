@@ -5,7 +5,7 @@ import pytest
 from pcp.dialect.context import parse
 from pcp.passes.analysis.memory import temporary_bytes
 from pcp.passes.rewriting import functions
-from pcp.passes.sharding.flow import block_of
+from pcp.passes.walk import block_of
 
 T = "tensor<256x256xf32>"
 SIZE = 4 * 256 * 256

@@ -7,7 +7,7 @@ from pcp.mesh import Mesh
 from pcp.passes.planning import cost
 from pcp.passes.planning.cluster import Cluster, Device, Link, Rates
 from pcp.passes.rewriting import functions
-from pcp.passes.sharding.flow import block_of
+from pcp.passes.walk import block_of
 
 LINK = Link(bandwidth=1e9, latency=1e-4)
 DEVICE = {"target": "cpu", "throughput": {"f32": 1e10}, "membw": 1e10}

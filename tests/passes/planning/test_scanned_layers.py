@@ -14,7 +14,7 @@ from pcp.passes.functions import find
 from pcp.passes.inlining import inline_calls
 from pcp.passes.planning.cluster import Device
 from pcp.passes.planning.cost import Member, block_cost
-from pcp.passes.sharding.flow import block_of
+from pcp.passes.walk import block_of
 
 WIDTH, NEAR = 128, 0.15
 DEVICE = Device("a", target="cpu", throughput={"f32": 5e10}, membw=1e10, overhead=2e-5)

@@ -4,7 +4,7 @@ from pcp.dialect.context import parse
 from pcp.passes.insert_reshards import InsertReshards
 from pcp.passes.propagate_sharding import PropagateSharding
 from pcp.passes.rewriting import functions
-from pcp.passes.sharding.flow import block_of
+from pcp.passes.walk import block_of
 
 T = "tensor<8x8xf32>"
 PROGRAM = f"""

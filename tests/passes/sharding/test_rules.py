@@ -17,8 +17,8 @@ from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse
 from pcp.layout import Layout, join, shard
 from pcp.mesh import Mesh
-from pcp.passes.sharding.flow import CONTROL_FLOW
 from pcp.passes.sharding.rules import RULES
+from pcp.passes.walk import CONTROL_FLOW
 
 #: Ops without a rule, and why: they run whole on every member, or never come here.
 REASONS: dict[str, frozenset[str]] = {

@@ -1,0 +1,3 @@
+"""The version of pcp, which bundles and `pcp --version` name."""
+
+VERSION = "0.1.0"
