@@ -52,7 +52,7 @@ format: $(VENV)/.dev ## format the sources
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/.dev ## regenerate docs/passes.md, dialect.md and derivatives.md
-	$(BIN)/python -m pcp.tools.docs
+	$(BIN)/python -m pcp.tools.pages.docs
 
 bench: $(VENV)/.dev ## the training step against JAX and PyTorch
 	$(BIN)/python benchmarks/step.py

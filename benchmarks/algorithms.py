@@ -37,13 +37,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples" / "models"))
 
 from pcp.bundle import Bundle
-from pcp.runtime.communicator import Communicator
-from pcp.tools.cache_folder import cache_folder
-from pcp.training.bundles import on_own_clocks
-from pcp.training.data import Corpus
-from pcp.training.experiment import Experiment, parse
-from pcp.training.loading import load
-from pcp.training.tensors import Arrays
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.tools.support.cache_folder import cache_folder
+from pcp.training.config.experiment import Experiment, parse
+from pcp.training.data.corpus import Corpus
+from pcp.training.storage.safetensors_io import Arrays
+from pcp.training.trainer.load import load
+from pcp.training.trainer.training_plan import on_own_clocks
 
 MEMBERS = 4
 SCHEDULE = "schedule=warmup_cosine,warmup_steps=$warmup,total_steps=$total"

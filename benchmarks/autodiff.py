@@ -23,16 +23,16 @@ from typing import Any
 import numpy as np
 from autodiff_programs import PROGRAMS, Program, gpt
 
-from pcp.autodiff import functions
-from pcp.autodiff.inline_composites import InlineComposites
-from pcp.autodiff.passes import Grad
+from pcp.autodiff.core import functions
+from pcp.autodiff.passes.derivatives import Grad
+from pcp.autodiff.passes.inline_composites import InlineComposites
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
 from pcp.frontends.jax import from_jax
 from pcp.passes.analysis import cost
-from pcp.passes.base import verify
-from pcp.passes.simplify import Simplify
+from pcp.passes.core.base import verify
+from pcp.passes.simplify.simplify import Simplify
 
 #: Relative to the largest gradient; both run the same arithmetic in float32.
 TOLERANCE = 1e-4

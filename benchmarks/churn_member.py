@@ -27,10 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import CollectiveAborted, PeerLost, ProtocolError, RuntimeFault
-from pcp.runtime.communicator import Communicator
-from pcp.runtime.elastic import ElasticCommunicator
-from pcp.runtime.param_sync import digest
-from pcp.runtime.shared_arrays import shared_empty
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.communicator.elastic import ElasticCommunicator
+from pcp.runtime.communicator.param_sync import digest
+from pcp.runtime.memory.shared_arrays import shared_empty
 
 SIZES = (1, 500, 9_000, 60_000, 250_000)
 """Elements: with the first frames, along the ring over a connection, and in memory."""

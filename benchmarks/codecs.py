@@ -14,8 +14,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from pcp.runtime.codecs import Codec, codec
-from pcp.runtime.compressed import SEGMENT
+from pcp.runtime.collectives.compressed_reduce import SEGMENT
+from pcp.runtime.compression.codecs import Codec, codec
 
 NAMES = ("fp16", "bf16", "fp8", "int8", "int8zp", "e3m0", "int2", "topk", "randomk")
 Array = NDArray[np.float32]

@@ -44,9 +44,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pcp.runtime.communicator import Communicator
-from pcp.runtime.rendezvous import Rendezvous
-from pcp.runtime.shared_arrays import shared_empty
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.group.rendezvous import Rendezvous
+from pcp.runtime.memory.shared_arrays import shared_empty
 
 Call = Callable[[np.ndarray], object]
 ALONE = ("copy", "wire")

@@ -78,7 +78,7 @@ def load(folder: Path) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
 
 def pcp(folder: Path, size: Size, driver: str = "local-task") -> Step:
     """@grad and @apply of the train bundle, everything on the device."""
-    from pcp.runtime.executor import Program
+    from pcp.runtime.program.executor import Program
 
     program = Program.load(folder / "step.pcp", device=driver)
     weights, ids, targets = load(folder)

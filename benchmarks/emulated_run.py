@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "examples" / "models"))
 from wan import Network, address, before_others, end, namespace
 
 from pcp.bundle import Bundle
-from pcp.tools.cache_folder import cache_folder
-from pcp.training import metrics
+from pcp.tools.support.cache_folder import cache_folder
+from pcp.training.observe import metrics
 
 PORT = 8080
 

@@ -8,8 +8,8 @@ from faults_run import END_SECONDS, Run
 
 from pcp.errors import PcpError
 from pcp.runtime import fetch_snapshot
-from pcp.training import tensors
-from pcp.training.state import shared_part
+from pcp.training.storage import safetensors_io
+from pcp.training.storage.state_names import shared_part
 
 
 class Audit:
@@ -54,5 +54,5 @@ class Audit:
             except PcpError:
                 continue  # it is dead, or holds nothing yet
             if reached:  # round 0 is in no ledger
-                digest = tensors.digest(shared_part(arrays))
+                digest = safetensors_io.digest(shared_part(arrays))
                 self._held.append((reached, digest))

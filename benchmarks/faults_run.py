@@ -21,12 +21,13 @@ from typing import Any, Self
 import psutil
 
 from pcp.errors import PcpError
-from pcp.tools.control import give
-from pcp.tools.status import ask
-from pcp.training import checkpoint as checkpoints
-from pcp.training import metrics, tensors
-from pcp.training.ledger import check, read
-from pcp.training.recovery import shared_of
+from pcp.tools.commands.control import give
+from pcp.tools.commands.status import ask
+from pcp.training.coordinator.recovery import shared_of
+from pcp.training.observe import metrics
+from pcp.training.storage import checkpoint as checkpoints
+from pcp.training.storage import safetensors_io
+from pcp.training.storage.ledger import check, read
 
 DEMO = Path(__file__).parents[1] / "examples" / "demo.json"
 END_SECONDS = 120.0
@@ -122,7 +123,7 @@ class Run:
         report = check(self.folder / "ledger.jsonl")
         saved, refused = checkpoints.newest(self.folder, report.rounds)
         assert saved is not None, refused
-        assert tensors.digest(shared_of(saved)) in self.digests()[saved.round]
+        assert safetensors_io.digest(shared_of(saved)) in self.digests()[saved.round]
         print(f"rounds {report.rounds}; {report.consumed} samples, each exactly once; ")
         print(f"the checkpoint of round {saved.round} is what the ledger committed")
 

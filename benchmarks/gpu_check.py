@@ -20,7 +20,7 @@ from statistics import median
 
 import numpy as np
 
-import pcp.runtime.executor as executor
+import pcp.runtime.program.executor as executor
 from pcp.errors import PcpError
 
 MODEL = Path(__file__).parent.parent / "examples" / "models" / "nanogpt_small.mlir"

@@ -122,12 +122,12 @@ def _member(
     path: str, rank: int, steps: int, slowness: float | None, pipe: Connection
 ) -> None:
     from pcp.bundle import Bundle
-    from pcp.runtime.communicator import Communicator
-    from pcp.runtime.devices import Device
-    from pcp.runtime.executor import Program
-    from pcp.runtime.mesh_groups import MeshGroups
-    from pcp.runtime.rendezvous import Rendezvous
-    from pcp.training.steps import Steps
+    from pcp.runtime.communicator.communicator import Communicator
+    from pcp.runtime.group.rendezvous import Rendezvous
+    from pcp.runtime.program.devices import Device
+    from pcp.runtime.program.executor import Program
+    from pcp.runtime.program.mesh_groups import MeshGroups
+    from pcp.training.trainer.step_loop import Steps
 
     bundle = Bundle.read(path)
     manifest = bundle.manifest

@@ -33,7 +33,7 @@ from planner_models import gpt
 from pcp.compiler import driver
 from pcp.compiler.options import DEFAULT_BUCKET_BYTES, CompileOptions
 from pcp.dialect.context import parse
-from pcp.passes.overlap_collectives import usual_inflight
+from pcp.passes.collectives.overlap_collectives import usual_inflight
 
 MEMBERS = 2
 

@@ -24,9 +24,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "tests"))
 
-from helpers import spmd_models  # noqa: E402
-from helpers.random_spmd import random_program  # noqa: E402
-from helpers.spmd_runs import PLAN  # noqa: E402
+from helpers.models import sharded  # noqa: E402
+from helpers.oracles.spmd import PLAN  # noqa: E402
+from helpers.random_programs.spmd import random_program  # noqa: E402
 from shardy import SENT  # noqa: E402
 
 from pcp.compiler.catalog import pipeline  # noqa: E402
@@ -112,10 +112,10 @@ def main() -> None:
     flags = parser.parse_args()
     rows: list[dict[str, object]] = []
     print(f"{'program':18} {'pcp':>12} {'Shardy':>12}  ratio   (bytes a member sends)")
-    for model in spmd_models.models():
-        for plan, (axes, cut) in spmd_models.PLANS.items():
-            if spmd_models.fits(model, axes, cut):
-                text = spmd_models.annotate(model, axes, cut)
+    for model in sharded.models():
+        for plan, (axes, cut) in sharded.PLANS.items():
+            if sharded.fits(model, axes, cut):
+                text = sharded.annotate(model, axes, cut)
                 compare(f"{model} {plan}", text, rows)
     steps = len(rows)
     for seed in range(flags.random):

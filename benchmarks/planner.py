@@ -34,9 +34,9 @@ from pcp.compiler import driver  # noqa: E402
 from pcp.compiler.cluster import Cluster  # noqa: E402
 from pcp.compiler.options import CompileOptions  # noqa: E402
 from pcp.dialect.context import parse  # noqa: E402
-from pcp.passes.plan import Choice  # noqa: E402
 from pcp.passes.planning.candidates import Candidate  # noqa: E402
 from pcp.passes.planning.evaluation import Judged  # noqa: E402
+from pcp.passes.planning.plan import Choice  # noqa: E402
 
 OPTIMIZER = "adamw{lr=1e-3}"
 

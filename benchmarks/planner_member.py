@@ -15,13 +15,13 @@ from statistics import median
 import numpy as np
 
 from pcp.bundle import Bundle
-from pcp.runtime import devices
-from pcp.runtime.communicator import Communicator
-from pcp.runtime.dtypes import numpy_dtype
-from pcp.runtime.executor import Program
-from pcp.runtime.mesh_groups import MeshGroups
-from pcp.runtime.rendezvous import Rendezvous
-from pcp.training.steps import Steps
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.group.rendezvous import Rendezvous
+from pcp.runtime.memory.dtypes import numpy_dtype
+from pcp.runtime.program import devices
+from pcp.runtime.program.executor import Program
+from pcp.runtime.program.mesh_groups import MeshGroups
+from pcp.training.trainer.step_loop import Steps
 
 
 def main() -> None:

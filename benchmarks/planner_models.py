@@ -8,7 +8,7 @@ import numpy as np
 
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
-from pcp.passes.functions import Port
+from pcp.passes.core.functions import Port
 
 
 def _weights(*shape: int) -> Any:

@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 from autodiff_programs import Program, gpt
 
-from pcp.autodiff import functions
-from pcp.autodiff.passes import Grad
+from pcp.autodiff.core import functions
+from pcp.autodiff.passes.derivatives import Grad
 from pcp.compiler.attributes import dictionary
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir
 from pcp.frontends.jax import from_jax
-from pcp.passes.simplify import Simplify
+from pcp.passes.simplify.simplify import Simplify
 
 MIB = 2**20
 CALL_S = 300  # of the child that measures one call

@@ -32,11 +32,11 @@ from wan import can_emulate
 
 from pcp.bundle import Bundle
 from pcp.errors import StateMismatch
-from pcp.training.data import Corpus
-from pcp.training.experiment import Experiment, parse
-from pcp.training.loading import load
-from pcp.training.simulation import Figures, simulate
-from pcp.training.world import World
+from pcp.training.config.experiment import Experiment, parse
+from pcp.training.data.corpus import Corpus
+from pcp.training.simulate.network_model import World
+from pcp.training.simulate.simulation import Figures, simulate
+from pcp.training.trainer.load import load
 
 WIDTH, LAYERS, BLOCK, BATCH = 64, 2, 64, 4
 STEPS, ROUNDS, SKIPPED = 20, 14, 2

@@ -65,7 +65,7 @@ def serve(name: str, folder: Path, size: Size) -> None:
 def _import(name: str) -> None:
     """Load the libraries, and wake them, before memory is counted."""
     if name.startswith("pcp"):
-        import pcp.runtime.executor  # noqa: F401
+        import pcp.runtime.program.executor  # noqa: F401
     elif name == "jax":
         import jax
 

@@ -211,7 +211,7 @@ def pcp(
     **options: Any,
 ) -> Reduce:
     """pcp's all_reduce; `compression=` and the like are handed on."""
-    from pcp.runtime.communicator import Communicator
+    from pcp.runtime.communicator.communicator import Communicator
 
     comm = Communicator.connect(
         f"{address(0)}:{port}",

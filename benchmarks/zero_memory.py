@@ -15,7 +15,7 @@ from pathlib import Path
 from mesh_members import Report, compile_bundle, network, run_members
 
 from pcp.bundle import Bundle
-from pcp.training.steps import kept
+from pcp.training.trainer.step_loop import kept
 
 
 def measure(

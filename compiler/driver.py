@@ -31,10 +31,10 @@ from pcp.compiler.sources import with_source
 from pcp.compiler.targets import find
 from pcp.dialect.bindings import ir
 from pcp.errors import CompileError, IRError
-from pcp.passes.base import Observer, Pipeline, Step
-from pcp.passes.optimizers.groups import parse as parse_optimizer
-from pcp.passes.outer.spec import parse as parse_algorithm
-from pcp.passes.plan import Choice
+from pcp.passes.core.base import Observer, Pipeline, Step
+from pcp.passes.planning.plan import Choice
+from pcp.passes.training.optimizers.groups import parse as parse_optimizer
+from pcp.passes.training.outer.spec import parse as parse_algorithm
 from pcp.version import VERSION
 
 

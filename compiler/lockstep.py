@@ -31,10 +31,10 @@ from pcp.dialect.bundles import CAST
 from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError
 from pcp.mesh import Mesh
-from pcp.passes.functions import symbol_name
-from pcp.passes.rewriting import device_modules
+from pcp.passes.core.functions import symbol_name
+from pcp.passes.core.rewriting import device_modules
+from pcp.passes.core.walk import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.mesh import read_meshes
-from pcp.passes.walk import CONTROL_FLOW, block_of, returned
 
 #: What a member asks for while it runs, and is given. Values are arrays, and futures.
 Running = Generator[Request, list[Any] | None, list[Any]]

@@ -9,8 +9,8 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
 from pcp.errors import ConfigError, nearest
 from pcp.mesh import Mesh
-from pcp.passes.functions import symbol_name
-from pcp.passes.rewriting import refuse
+from pcp.passes.core.functions import symbol_name
+from pcp.passes.core.rewriting import refuse
 
 
 def targets_of(module: ir.Module, mesh: Mesh, options: CompileOptions) -> list[Target]:

@@ -26,15 +26,15 @@ from pcp.compiler.targets import Target
 from pcp.dialect.bindings import ir
 from pcp.errors import ConfigError
 from pcp.mesh import Mesh
-from pcp.passes import plan
-from pcp.passes.base import Pipeline
-from pcp.passes.functions import symbol_name
-from pcp.passes.overlap_collectives import usual_inflight
+from pcp.passes.collectives.overlap_collectives import usual_inflight
+from pcp.passes.core.base import Pipeline
+from pcp.passes.core.functions import symbol_name
+from pcp.passes.core.rewriting import device_modules, functions
 from pcp.passes.pipeline.names import name_results
+from pcp.passes.planning import plan
 from pcp.passes.planning.candidates import Candidate
-from pcp.passes.rewriting import device_modules, functions
 from pcp.passes.sharding.mesh import read_meshes
-from pcp.passes.zero import unshared
+from pcp.passes.sharding.zero import unshared
 
 MESH = "mesh"
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from string import Template
 
 from pcp.compiler import catalog
-from pcp.passes.base import Pipeline
+from pcp.passes.core.base import Pipeline
 
 PREPARE = ("pcp-import",)
 

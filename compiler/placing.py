@@ -16,11 +16,11 @@ from pcp.compiler.sharding_file import BATCH_AXIS
 from pcp.dialect.bindings import ir
 from pcp.errors import PassError
 from pcp.mesh import Mesh
-from pcp.passes import plan
-from pcp.passes.functions import symbol_name
+from pcp.passes.core.functions import symbol_name
+from pcp.passes.planning import plan
 from pcp.passes.planning.candidates import alike
 from pcp.passes.sharding.mesh import read_meshes
-from pcp.passes.split_batch import SplitBatch, cut_sizes, mesh_op
+from pcp.passes.sharding.split_batch import SplitBatch, cut_sizes, mesh_op
 
 #: The mesh axis whose members are pipeline stages.
 PIPELINE = "pp"

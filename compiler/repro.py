@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pcp.dialect.bindings import ir
-from pcp.passes.base import Observer, Pipeline, Step
+from pcp.passes.core.base import Observer, Pipeline, Step
 
 
 def run(

@@ -7,7 +7,7 @@ import numpy as np
 
 from pcp.compiler.exchanges import Array
 from pcp.dialect.bindings import ir, stablehlo
-from pcp.passes.base import CppPasses
+from pcp.passes.core.base import CppPasses
 
 #: Arrays, and futures and tuples of them, by the value of the program.
 Values = dict[ir.Value, Any]

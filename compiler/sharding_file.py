@@ -22,8 +22,8 @@ from pcp.dialect.diagnostics import location_string
 from pcp.errors import ConfigError, nearest
 from pcp.layout import Layout
 from pcp.mesh import Mesh
-from pcp.passes.functions import NAME, ROLE, symbol_name
-from pcp.passes.rewriting import attributes, functions, operations
+from pcp.passes.core.functions import NAME, ROLE, symbol_name
+from pcp.passes.core.rewriting import attributes, functions, operations
 from pcp.passes.sharding.layout import SHARDING, from_attribute, to_attribute
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
 

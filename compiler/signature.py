@@ -27,8 +27,8 @@ from pcp.dialect.attributes import axis_sizes
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.errors import CompileError, nearest
-from pcp.passes.donation import is_donated
-from pcp.passes.functions import COMPUTE, argument_attributes, is_public
+from pcp.passes.core.donation import is_donated
+from pcp.passes.core.functions import COMPUTE, argument_attributes, is_public
 from pcp.passes.sharding.layout import SHARDING, from_attribute
 from pcp.passes.sharding.mesh import weights
 

@@ -8,13 +8,13 @@
     vulkan, metal  by API; 64-bit indices become 32-bit ones
 
 A row says which compiler of IREE's, which driver runs the result, and IREE's
-flags. What the IR must say is in `passes/assign_target.py`.
+flags. What the IR must say is in `passes/legalize/assign_target.py`.
 """
 
 from dataclasses import dataclass
 
 from pcp.errors import ConfigError, nearest
-from pcp.passes.assign_target import CUDA, DEVICES, ROCM
+from pcp.passes.legalize.assign_target import CUDA, DEVICES, ROCM
 
 
 @dataclass(frozen=True)

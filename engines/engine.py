@@ -18,13 +18,18 @@ from numpy.typing import NDArray
 
 from pcp.engines.member import Member
 from pcp.errors import UsageError
-from pcp.runtime import engines
-from pcp.runtime.arguments import check_peer, check_root, ranges_of, routes_of
-from pcp.runtime.arrays import foreign
-from pcp.runtime.buffers import checked, octets
-from pcp.runtime.communicator import Communicator, Seconds
-from pcp.runtime.operation import Pending
-from pcp.runtime.reduction import Reduction, bounds
+from pcp.runtime.collectives.operation import Pending
+from pcp.runtime.collectives.reduction import Reduction, bounds
+from pcp.runtime.collectives.validation import (
+    check_peer,
+    check_root,
+    ranges_of,
+    routes_of,
+)
+from pcp.runtime.communicator import backend_registry
+from pcp.runtime.communicator.array_interop import foreign
+from pcp.runtime.communicator.communicator import Communicator, Seconds
+from pcp.runtime.memory.buffer_pool import checked, octets
 
 Sizes = Sequence[int]
 
@@ -91,7 +96,7 @@ class Engine(Member):
     ) -> Pending:
         """As `all_reduce`, at once."""
         own = {"algorithm": algorithm, "compression": compression, "feedback": feedback}
-        engines.only_own(self.name, own)
+        backend_registry.only_own(self.name, own)
         array = checked(array, "all_reduce", writable=True)
         Reduction.of(op, array.dtype)
         if not self._reduces(array.dtype):
@@ -143,7 +148,7 @@ class Engine(Member):
     ) -> Pending:
         """As `reduce_scatter`, at once."""
         own = {"compression": compression, "feedback": feedback}
-        engines.only_own(self.name, own)
+        backend_registry.only_own(self.name, own)
         array = checked(array, "reduce_scatter")
         reduction = Reduction.of(op, array.dtype)
         rows = self._rows(array, sizes)

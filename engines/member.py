@@ -10,9 +10,9 @@ from threading import Lock, get_ident
 from typing import Any, Self
 
 from pcp.errors import CollectiveAborted, RuntimeFault, Timeout, UsageError, counted
-from pcp.runtime.communicator import Seconds, seconds
-from pcp.runtime.leaving import DRAIN_SECONDS
-from pcp.runtime.operation import Pending
+from pcp.runtime.collectives.operation import Pending
+from pcp.runtime.communicator.communicator import Seconds, seconds
+from pcp.runtime.group.leaving import DRAIN_SECONDS
 
 
 class Member:

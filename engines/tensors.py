@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 
 from pcp.errors import UsageError
-from pcp.runtime.arrays import of_torch
+from pcp.runtime.communicator.array_interop import of_torch
 
 
 def ordered(tensor: torch.Tensor) -> NDArray:

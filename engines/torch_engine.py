@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from pcp.engines.engine import Engine, Sizes
 from pcp.engines.member import translated
 from pcp.errors import ConfigError, PeerLost, RuntimeFault, Timeout
-from pcp.runtime import transport
-from pcp.runtime.arrays import to_torch
+from pcp.runtime.communicator.array_interop import to_torch
+from pcp.runtime.transport import link
 
 _OPS = {
     "sum": dist.ReduceOp.SUM,
@@ -136,7 +136,7 @@ def gloo(place: str, *, rank: int, world_size: int, timeout: float) -> TorchEngi
     if place.startswith("/"):
         options._devices = [devices.create_default_device()]
     else:
-        own = transport.own_address(place)
+        own = link.own_address(place)
         options._devices = [devices.create_device(hostname=own)]
     facts = {"rank": rank, "world_size": world_size, "timeout": timeout}
     store = _store(place, **facts)
@@ -167,7 +167,7 @@ def nccl(place: str, *, rank: int, world_size: int, timeout: float) -> TorchEngi
 def _store(place: str, *, rank: int, world_size: int, timeout: float) -> dist.Store:
     if place.startswith("/"):
         return dist.FileStore(place, world_size)
-    host, port = transport.parse_address(place)
+    host, port = link.parse_address(place)
     with translated((RuntimeError,), _not_met(place)):
         return dist.TCPStore(
             host,

@@ -12,8 +12,8 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from pcp.errors import Timeout
-from pcp.runtime.communicator import Communicator
-from pcp.runtime.rendezvous import Rendezvous
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.group.rendezvous import Rendezvous
 
 _ADDRESS = "pcp/address"
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from pcp.errors import Timeout
-from pcp.runtime.operation import Pending
+from pcp.runtime.collectives.operation import Pending
 
 Finish = Callable[[list[Any]], None]
 

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from pcp.runtime.communicator import Communicator
-from pcp.runtime.rendezvous import Rendezvous
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.group.rendezvous import Rendezvous
 
 WORLD = 4
 

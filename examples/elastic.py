@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from pcp.runtime.communicator import Communicator
-from pcp.runtime.coordinator import Coordinator
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.group.coordinator import Coordinator
 
 STEPS = 6
 

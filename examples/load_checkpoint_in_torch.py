@@ -14,9 +14,10 @@ try:
 except ModuleNotFoundError as error:
     raise SystemExit("this example needs torch: pip install -e '.[torch]'") from error
 
-from pcp.training import checkpoint, metrics
-from pcp.training.data import Corpus
-from pcp.training.experiment import parse
+from pcp.training.config.experiment import parse
+from pcp.training.data.corpus import Corpus
+from pcp.training.observe import metrics
+from pcp.training.storage import checkpoint
 
 sys.path.insert(0, str(Path(__file__).parent / "models"))
 from nanogpt_small import GPT

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from pcp.runtime.communicator import Communicator
-from pcp.runtime.feedback import ErrorFeedback
-from pcp.runtime.schedules import simulate
+from pcp.runtime.collectives.schedule import simulate
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.compression.error_feedback import ErrorFeedback
 
 WORLD = 4
 

@@ -14,9 +14,9 @@ import numpy as np
 import trustme
 
 from pcp.errors import RuntimeFault
-from pcp.runtime.communicator import Communicator
-from pcp.runtime.coordinator import Coordinator
-from pcp.runtime.tls import Tls
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.group.coordinator import Coordinator
+from pcp.runtime.transport.tls import Tls
 
 KEY = "what `openssl rand -hex 32` says"
 

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from pcp.runtime.communicator import Communicator
-from pcp.runtime.faults import FaultPlan, Shape
-from pcp.runtime.probing import Effort
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.topology.link_probe import Effort
+from pcp.runtime.transport.fault_injection import FaultPlan, Shape
 
 WORLD = 4
 SLOW = FaultPlan(shapes=[Shape(peer=1, bytes_per_second=4e6)])

@@ -11,7 +11,7 @@ from pcp.version import VERSION
 
 if TYPE_CHECKING:
     from pcp.bundle import Bundle
-    from pcp.passes.optimizers.spec import (
+    from pcp.passes.training.optimizers.spec import (
         SGD,
         Adafactor,
         AdamW,
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
         Muon,
         Nesterov,
     )
-    from pcp.runtime.communicator import Communicator
-    from pcp.runtime.executor import Program
+    from pcp.runtime.communicator.communicator import Communicator
+    from pcp.runtime.program.executor import Program
     from pcp.tools.api import compile, from_jax, from_torch, grad, load, run_passes
 
 __version__ = VERSION
@@ -43,15 +43,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "SGD": "pcp.passes.optimizers.spec",
-    "Adafactor": "pcp.passes.optimizers.spec",
-    "AdamW": "pcp.passes.optimizers.spec",
+    "SGD": "pcp.passes.training.optimizers.spec",
+    "Adafactor": "pcp.passes.training.optimizers.spec",
+    "AdamW": "pcp.passes.training.optimizers.spec",
     "Bundle": "pcp.bundle",
-    "Communicator": "pcp.runtime.communicator",
-    "Lion": "pcp.passes.optimizers.spec",
-    "Muon": "pcp.passes.optimizers.spec",
-    "Nesterov": "pcp.passes.optimizers.spec",
-    "Program": "pcp.runtime.executor",
+    "Communicator": "pcp.runtime.communicator.communicator",
+    "Lion": "pcp.passes.training.optimizers.spec",
+    "Muon": "pcp.passes.training.optimizers.spec",
+    "Nesterov": "pcp.passes.training.optimizers.spec",
+    "Program": "pcp.runtime.program.executor",
     "compile": "pcp.tools.api",
     "from_jax": "pcp.tools.api",
     "from_torch": "pcp.tools.api",

@@ -10,13 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pcp.runtime.communicator import Communicator
-    from pcp.runtime.endpoint import Endpoint
-    from pcp.runtime.executor import Program
-    from pcp.runtime.feedback import ErrorFeedback
-    from pcp.runtime.rendezvous import Rendezvous
-    from pcp.runtime.shared_arrays import shared_empty
-    from pcp.runtime.snapshot import fetch_snapshot
+    from pcp.runtime.communicator.communicator import Communicator
+    from pcp.runtime.compression.error_feedback import ErrorFeedback
+    from pcp.runtime.group.endpoint import Endpoint
+    from pcp.runtime.group.rendezvous import Rendezvous
+    from pcp.runtime.group.state_transfer import fetch_snapshot
+    from pcp.runtime.memory.shared_arrays import shared_empty
+    from pcp.runtime.program.executor import Program
 
 __all__ = [
     "Communicator",
@@ -29,13 +29,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Communicator": "pcp.runtime.communicator",
-    "Endpoint": "pcp.runtime.endpoint",
-    "ErrorFeedback": "pcp.runtime.feedback",
-    "Program": "pcp.runtime.executor",
-    "Rendezvous": "pcp.runtime.rendezvous",
-    "fetch_snapshot": "pcp.runtime.snapshot",
-    "shared_empty": "pcp.runtime.shared_arrays",
+    "Communicator": "pcp.runtime.communicator.communicator",
+    "Endpoint": "pcp.runtime.group.endpoint",
+    "ErrorFeedback": "pcp.runtime.compression.error_feedback",
+    "Program": "pcp.runtime.program.executor",
+    "Rendezvous": "pcp.runtime.group.rendezvous",
+    "fetch_snapshot": "pcp.runtime.group.state_transfer",
+    "shared_empty": "pcp.runtime.memory.shared_arrays",
 }
 
 

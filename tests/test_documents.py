@@ -15,13 +15,13 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from helpers.command_lines import check, commands
-from helpers.documents import Block, all_blocks, blocks_of
-from helpers.fragments import ELLIPSIS, problem, unknown_ops
-from helpers.repository import ROOT
+from helpers.repository.commands import check, commands
+from helpers.repository.markdown import Block, all_blocks, blocks_of
+from helpers.repository.mlir_fragments import ELLIPSIS, problem, unknown_ops
+from helpers.repository.sources import ROOT
 
 from pcp.compiler.sharding_file import Rules
-from pcp.runtime.coordinator import Coordinator
+from pcp.runtime.group.coordinator import Coordinator
 
 BLOCKS = all_blocks()
 LIMIT_S = 1500  # of the long ones; pytest's own limit ends the others
@@ -209,7 +209,7 @@ INSTEAD = (
     Instead(README, "Communicator.join", "it needs a coordinator", among_members),
     Instead("docs/exporting.md", "my_model.py", "a file is the user's", with_its_model),
     Instead(RULES, "Elementwise(", "a table's entry", entries_of(CHAPTER)),
-    Instead(RULES, "Case(", "entries", entries_of("helpers.cases_elementwise")),
+    Instead(RULES, "Case(", "entries", entries_of("helpers.cases.elementwise")),
     Instead(RULES, "registry.register", "rules are the user's", rule_from_outside),
     Instead(RULES, "pcp.custom_jvp", "one or the other", one_of_both),
     Instead(MESHES, '"layers.*.qkv"', "a file that pcp reads", sharding_file),

@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from helpers.repository import ROOT, texts
+from helpers.repository.sources import ROOT, texts
 
 from pcp import errors
 from pcp.errors import MissingPackage, UsageError, counted, in_clone, install

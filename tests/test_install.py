@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.bigram_model import MODEL, write_experiment
-from helpers.core_install import (
+from helpers.models.bigram_stablehlo import MODEL, write_experiment
+from helpers.models.stablehlo_small import TANH_SUM
+from helpers.repository.installation import (
     PROJECT,
     Installation,
     Said,
@@ -17,15 +18,14 @@ from helpers.core_install import (
     as_wheel,
     bare,
 )
-from helpers.processes import Processes, free_port
-from helpers.repository import ROOT
-from helpers.small_models import TANH_SUM
+from helpers.repository.sources import ROOT
+from helpers.servers.processes import Processes, free_port
 
 from pcp.compiler import driver
 from pcp.compiler.options import CompileOptions
 from pcp.dialect.context import parse
-from pcp.tools import inspect
 from pcp.tools.cli import COMMANDS
+from pcp.tools.commands import inspect
 
 COMPILER = "'pcp[compiler]'"
 """What pip is to install: an extra of the pcp that is there."""
@@ -127,14 +127,14 @@ def test_inspect_says_all_of_a_bundle(
 ) -> None:
     """Just what it says where the compiler is."""
     views = [[], ["--tensors"], ["--json"], ["--ir", "program"]]
-    commands = [("pcp.tools.inspect", [str(bundle), *view]) for view in views]
+    commands = [("pcp.tools.commands.inspect", [str(bundle), *view]) for view in views]
     for command, said in zip(commands, core.mains(commands, tmp_path), strict=True):
         assert inspect.main(command[1]) == 0
         assert said == Said(0, capsys.readouterr().out, "")
     pages = [tmp_path / "here.html", tmp_path / "core.html"]
     draw = [str(bundle), "--plan", "-o"]
     assert inspect.main([*draw, str(pages[0])]) == 0
-    core.mains([("pcp.tools.inspect", [*draw, str(pages[1])])], tmp_path)
+    core.mains([("pcp.tools.commands.inspect", [*draw, str(pages[1])])], tmp_path)
     assert pages[0].read_text() == pages[1].read_text()
 
 

@@ -7,9 +7,9 @@ import venv
 from pathlib import Path
 
 import pytest
-from helpers.core_install import PROJECT, Installation, as_editable, bare
-from helpers.repository import ROOMS, ROOT
-from helpers.small_models import TANH_SUM
+from helpers.models.stablehlo_small import TANH_SUM
+from helpers.repository.installation import PROJECT, Installation, as_editable, bare
+from helpers.repository.sources import ROOMS, ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +80,7 @@ def itself(clone: Path, builder: Installation, folder: Path) -> Path:
 def belongs_in() -> list[str]:
     """What is to be installed: the rooms' and the door's sources, and data."""
     files = [f for f in known() if f.parts[0] in ("pcp", *ROOMS) and f.suffix]
-    data = ("pcp/py.typed", "training/page.html")
+    data = ("pcp/py.typed", "training/observe/page.html")
     wanted = [f for f in files if f.suffix == ".py" or f.as_posix() in data]
     return sorted(f"pcp/{f.as_posix().removeprefix('pcp/')}" for f in wanted)
 

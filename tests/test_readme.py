@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from helpers.processes import free_port
-from helpers.repository import ROOT
+from helpers.repository.sources import ROOT
+from helpers.servers.processes import free_port
 
 
 def _blocks() -> list[str]:

@@ -19,7 +19,7 @@ from pcp.errors import UsageError
 from pcp.frontends import jax as jax_frontend
 from pcp.frontends import stablehlo
 from pcp.frontends import torch as torch_frontend
-from pcp.passes.base import Observer
+from pcp.passes.core.base import Observer
 
 if TYPE_CHECKING:
     import torch

@@ -15,28 +15,55 @@ from importlib import import_module
 
 import pcp
 from pcp.errors import UsageError, nearest
-from pcp.tools.command import run
+from pcp.tools.support.command import run
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "train": ("pcp.tools.train", "train on this machine: shepherd, workers, summary"),
-    "launch": ("pcp.tools.launch", "a run on Ray, Slurm, Kubernetes or here"),
-    "simulate": ("pcp.tools.simulate", "a run on paper: more workers, worse networks"),
-    "shepherd": ("pcp.tools.shepherd", "coordinate a training run"),
-    "worker": ("pcp.tools.worker", "train for a shepherd"),
-    "node": ("pcp.tools.node", "run supervised workers, one per device"),
-    "supervise": ("pcp.tools.supervise", "restart a command when it dies"),
-    "coordinator": ("pcp.tools.coordinator", "where an elastic group meets"),
-    "run": ("pcp.tools.run", "run one function of a bundle, spread over its mesh"),
-    "plan": ("pcp.tools.planner", "which mesh and layouts suit a cluster, and why"),
-    "probe": ("pcp.tools.probe", "measure this machine and write a cluster file"),
-    "bench": ("pcp.tools.bench", "how fast collectives and the network are here"),
-    "export": ("pcp.tools.export", "a PyTorch or JAX model to model.mlir"),
-    "status": ("pcp.tools.status", "what a run is doing"),
-    "control": ("pcp.tools.control", "pause, cancel, drain a worker, change H"),
-    "ledger": ("pcp.tools.ledger", "check a run's samples; make its rounds again"),
-    "inspect": ("pcp.tools.inspect", "what a bundle holds"),
-    "doctor": ("pcp.tools.doctor", "check the installation and say what to do"),
-    "schema": ("pcp.tools.schema", "the JSON Schema of experiment files"),
+    "train": (
+        "pcp.tools.commands.train",
+        "train on this machine: shepherd, workers, summary",
+    ),
+    "launch": ("pcp.tools.launchers.launch", "a run on Ray, Slurm, Kubernetes or here"),
+    "simulate": (
+        "pcp.tools.commands.simulate",
+        "a run on paper: more workers, worse networks",
+    ),
+    "shepherd": ("pcp.tools.commands.shepherd", "coordinate a training run"),
+    "worker": ("pcp.tools.commands.worker", "train for a shepherd"),
+    "node": ("pcp.tools.commands.node", "run supervised workers, one per device"),
+    "supervise": ("pcp.tools.commands.supervise", "restart a command when it dies"),
+    "coordinator": ("pcp.tools.commands.coordinator", "where an elastic group meets"),
+    "run": (
+        "pcp.tools.commands.run",
+        "run one function of a bundle, spread over its mesh",
+    ),
+    "plan": (
+        "pcp.tools.commands.planner",
+        "which mesh and layouts suit a cluster, and why",
+    ),
+    "probe": (
+        "pcp.tools.commands.probe",
+        "measure this machine and write a cluster file",
+    ),
+    "bench": (
+        "pcp.tools.commands.bench",
+        "how fast collectives and the network are here",
+    ),
+    "export": ("pcp.tools.commands.export", "a PyTorch or JAX model to model.mlir"),
+    "status": ("pcp.tools.commands.status", "what a run is doing"),
+    "control": (
+        "pcp.tools.commands.control",
+        "pause, cancel, drain a worker, change H",
+    ),
+    "ledger": (
+        "pcp.tools.commands.ledger",
+        "check a run's samples; make its rounds again",
+    ),
+    "inspect": ("pcp.tools.commands.inspect", "what a bundle holds"),
+    "doctor": (
+        "pcp.tools.commands.doctor",
+        "check the installation and say what to do",
+    ),
+    "schema": ("pcp.tools.commands.schema", "the JSON Schema of experiment files"),
 }
 """Name -> (module whose `main(argv)` runs it, one line of help)."""
 

@@ -23,9 +23,9 @@ from pcp.compiler.options import (
 )
 from pcp.compiler.options import CompileOptions as Options
 from pcp.errors import UsageError
-from pcp.tools.cache_folder import cache_folder
-from pcp.tools.command import Parser, run
-from pcp.tools.signals import in_order
+from pcp.tools.support.cache_folder import cache_folder
+from pcp.tools.support.command import Parser, run
+from pcp.tools.support.signals import in_order
 
 PROG = "pcp-compile"
 ELASTIC = ("workers=elastic", "workers=-1")  # what training has anyway
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     flags = _parser().parse_args(argv)
     options = _options(flags)
-    from pcp.tools.compile_job import compile_file  # --help needs no compiler
+    from pcp.tools.support.compile_job import compile_file  # --help needs no compiler
 
     print(compile_file(flags, options))
     return 0

@@ -9,8 +9,8 @@ import re
 import sys
 from collections.abc import Sequence
 
-from pcp.tools.command import Parser, run
-from pcp.tools.opt_text import PROG, SEPARATOR
+from pcp.tools.support.command import Parser, run
+from pcp.tools.support.opt_text import PROG, SEPARATOR
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     parser = _parser()
     options, words = parser.parse_known_args([_two_dashes(word) for word in argv])
-    from pcp.tools import opt_command  # --help needs no compiler
+    from pcp.tools.support import opt_command  # --help needs no compiler
 
     if options.list_passes:
         return opt_command.print_passes()

@@ -8,16 +8,16 @@ reverse needs instead: the forward op returns it, zeros where another was taken.
 
 from collections.abc import Callable, Sequence
 
-from pcp.autodiff.activity import Activity, propagate
-from pcp.autodiff.cotangents import Cotangents, materialize
-from pcp.autodiff.forward import Tangents, push_forward, tangent_or_zeros
-from pcp.autodiff.kinds import Site
-from pcp.autodiff.rerun import once_only, run_again
-from pcp.autodiff.reverse import pull_back
+from pcp.autodiff.core.activity import Activity, propagate
+from pcp.autodiff.core.cotangents import Cotangents, materialize
+from pcp.autodiff.core.forward import Tangents, push_forward, tangent_or_zeros
+from pcp.autodiff.core.kinds import Site
+from pcp.autodiff.core.rerun import once_only, run_again
+from pcp.autodiff.core.reverse import pull_back
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.passes.rewriting import operations
-from pcp.passes.walk import block_of
+from pcp.passes.core.rewriting import operations
+from pcp.passes.core.walk import block_of
 
 Value = ir.Value
 

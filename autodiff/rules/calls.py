@@ -1,8 +1,8 @@
 """Calls and composites that have rules of their own; all others are inlined."""
 
-from pcp.autodiff import custom
-from pcp.autodiff.forward import Tangents, push_through
-from pcp.autodiff.kinds import Vjp
+from pcp.autodiff.core import custom
+from pcp.autodiff.core.forward import Tangents, push_through
+from pcp.autodiff.core.kinds import Vjp
 from pcp.dialect.bindings import ir
 
 

@@ -6,9 +6,9 @@ their place have inaccurate and large derivatives.
 
 from math import pi, prod, sqrt
 
-from pcp.autodiff.kinds import Elementwise, Linear, NoGradient, Site, Vjp
+from pcp.autodiff.core.kinds import Elementwise, Linear, NoGradient, Site, Vjp
+from pcp.autodiff.core.values import scale
 from pcp.autodiff.rules.bessel import bessel_i0e, epsilon
-from pcp.autodiff.rules.values import scale
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.hlo_indexing import Windows, scatter

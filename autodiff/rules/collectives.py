@@ -7,7 +7,7 @@ over the group is a sum over the group.
 
 from collections.abc import Sequence
 
-from pcp.autodiff.kinds import Linear, NoGradient, Refusal, Site, Vjp
+from pcp.autodiff.core.kinds import Linear, NoGradient, Refusal, Site, Vjp
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 

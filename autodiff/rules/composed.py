@@ -7,13 +7,14 @@ normalization, `map`, tuples, asynchronous pairs, and CHLO's broadcasting forms.
 import re
 from collections.abc import Callable, Sequence
 
-from pcp.autodiff.bodies import lift
-from pcp.autodiff.kinds import Decomposed, NoGradient, Refusal
+from pcp.autodiff.core.bodies import lift
+from pcp.autodiff.core.kinds import Decomposed, NoGradient, Refusal
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.errors import PassError
-from pcp.passes import import_, legalize_norms
-from pcp.passes.rewriting import splice
+from pcp.passes.core.rewriting import splice
+from pcp.passes.ingest import import_
+from pcp.passes.legalize import legalize_norms
 
 Value = ir.Value
 Values = Sequence[Value]

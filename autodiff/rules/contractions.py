@@ -7,8 +7,8 @@ it accumulates in.
 
 from dataclasses import dataclass
 
-from pcp.autodiff.kinds import Bilinear, Site
-from pcp.autodiff.rules.values import wide
+from pcp.autodiff.core.kinds import Bilinear, Site
+from pcp.autodiff.core.values import wide
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 

@@ -5,9 +5,9 @@ Branches and loops have files of their own.
 
 from collections.abc import Sequence
 
-from pcp.autodiff import registry
-from pcp.autodiff.cut_loops import segmented
-from pcp.autodiff.kinds import NoGradient, Site, Vjp
+from pcp.autodiff.core import registry
+from pcp.autodiff.core.kinds import NoGradient, Site, Vjp
+from pcp.autodiff.loops.cut_loops import segmented
 from pcp.autodiff.rules.branches import branches, branches_forward
 from pcp.autodiff.rules.while_loops import while_, while_forward
 from pcp.dialect.bindings import ir
@@ -27,7 +27,7 @@ def _custom_call(at: Site) -> Sequence[Value | None]:
         return [at.g]
     raise at.refuse(
         f'no derivative rule for the custom call "{target}"; register one as '
-        f'"custom_call:{target}" with pcp.autodiff.registry.register, or write the '
+        f'"custom_call:{target}" with pcp.autodiff.core.registry.register, or write the '
         "computation in StableHLO"
     )
 

@@ -6,8 +6,8 @@ o of the result. Either cotangent is itself a convolution.
 
 from dataclasses import replace
 
-from pcp.autodiff.kinds import Bilinear, Site
-from pcp.autodiff.rules.values import wide
+from pcp.autodiff.core.kinds import Bilinear, Site
+from pcp.autodiff.core.values import wide
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.hlo_windows import Convolution, Dims, convolution, dilated

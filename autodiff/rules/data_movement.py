@@ -2,8 +2,8 @@
 
 from itertools import accumulate
 
-from pcp.autodiff.kinds import Linear, NoGradient, Site, Vjp
-from pcp.autodiff.rules.values import sum_all, sum_over
+from pcp.autodiff.core.kinds import Linear, NoGradient, Site, Vjp
+from pcp.autodiff.core.values import sum_all, sum_over
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 

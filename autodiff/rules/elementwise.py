@@ -5,8 +5,8 @@ zero; `clamp` passes nothing on at its bounds: the choices of JAX. Poles stay
 poles: no epsilon and no guard is slipped in.
 """
 
-from pcp.autodiff.kinds import Bilinear, Elementwise, Linear, NoGradient, Site, Vjp
-from pcp.autodiff.rules.values import scale, splat_of, sum_all, was_integer
+from pcp.autodiff.core.kinds import Bilinear, Elementwise, Linear, NoGradient, Site, Vjp
+from pcp.autodiff.core.values import scale, splat_of, sum_all, was_integer
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 

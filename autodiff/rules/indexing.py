@@ -5,9 +5,9 @@ window to where it fits, a scatter (see `scatters`) drops it; a transpose must d
 what its primal did, so a gather's clamps its indices first.
 """
 
-from pcp.autodiff.kinds import Linear, Site, Vjp
+from pcp.autodiff.core.kinds import Linear, Site, Vjp
+from pcp.autodiff.core.values import wide
 from pcp.autodiff.rules.places import flag, in_range
-from pcp.autodiff.rules.values import wide
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.hlo_indexing import Windows, clamp_indices, scatter, sort

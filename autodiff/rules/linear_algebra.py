@@ -7,7 +7,7 @@ convention of `kinds`).
 
 from math import prod
 
-from pcp.autodiff.kinds import Linear, Site, Vjp
+from pcp.autodiff.core.kinds import Linear, Site, Vjp
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 

@@ -1,7 +1,7 @@
 """Where a gather reads and a scatter writes: in range or not, found or made so."""
 
-from pcp.autodiff.kinds import Site
-from pcp.autodiff.rules.values import constant_array
+from pcp.autodiff.core.kinds import Site
+from pcp.autodiff.core.values import constant_array
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.hlo_indexing import (

@@ -8,10 +8,10 @@ refused.
 
 from math import prod
 
-from pcp.autodiff.bodies import combiner, lift
-from pcp.autodiff.cotangents import Cotangents, materialize
-from pcp.autodiff.kinds import Site, Vjp
-from pcp.autodiff.rules.values import sum_all, wide
+from pcp.autodiff.core.bodies import combiner, lift
+from pcp.autodiff.core.cotangents import Cotangents, materialize
+from pcp.autodiff.core.kinds import Site, Vjp
+from pcp.autodiff.core.values import sum_all, wide
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 
@@ -148,7 +148,7 @@ def _tree(at: Site, count: int) -> list[Value | None]:
     initial values. Nothing is divided by an element, so that a product has its exact
     derivatives, of every order, with any number of zeros.
     """
-    from pcp.autodiff.reverse import pull_back  # rules are below the walk
+    from pcp.autodiff.core.reverse import pull_back  # rules are below the walk
 
     shape = hlo.shape_of(at[0])
     dims = sorted(at.ints("dimensions"))
@@ -190,7 +190,7 @@ def _tree(at: Site, count: int) -> list[Value | None]:
 
 
 def _propagated(made: list[ir.Operation], active: dict[Value, str]):
-    from pcp.autodiff.activity import propagate
+    from pcp.autodiff.core.activity import propagate
 
     return propagate(made, active)
 

@@ -6,10 +6,10 @@ own collectives (`collectives`). Each op that a rule makes has a channel of its 
 
 from collections.abc import Sequence
 
-from pcp.autodiff.bodies import combiner
-from pcp.autodiff.cotangents import total
-from pcp.autodiff.expansion import fresh_channel
-from pcp.autodiff.kinds import Refusal, Site, Vjp
+from pcp.autodiff.core.bodies import combiner
+from pcp.autodiff.core.cotangents import total
+from pcp.autodiff.core.expansion import fresh_channel
+from pcp.autodiff.core.kinds import Refusal, Site, Vjp
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 

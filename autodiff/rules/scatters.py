@@ -7,12 +7,12 @@ keeps them apart.
 
 from collections.abc import Sequence
 
-from pcp.autodiff.activity import propagate
-from pcp.autodiff.bodies import combiner, lift, returns_update
-from pcp.autodiff.cotangents import Cotangents
-from pcp.autodiff.kinds import Site, Vjp
+from pcp.autodiff.core.activity import propagate
+from pcp.autodiff.core.bodies import combiner, lift, returns_update
+from pcp.autodiff.core.cotangents import Cotangents
+from pcp.autodiff.core.kinds import Site, Vjp
+from pcp.autodiff.core.values import wide
 from pcp.autodiff.rules.places import Place
-from pcp.autodiff.rules.values import wide
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.hlo_indexing import sort
@@ -179,7 +179,7 @@ def _any_body(at: Site, count: int) -> list[Value | None]:
 
     Elements that no update reaches keep their cotangent.
     """
-    from pcp.autodiff.reverse import pull_back  # rules are below the walk
+    from pcp.autodiff.core.reverse import pull_back  # rules are below the walk
 
     place = Place(at)
     olds = [place.read(x) for x in at.inputs[:count]]

@@ -20,17 +20,17 @@ first, so memory grows with their square; forward over reverse only doubles it.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pcp.autodiff import residuals
-from pcp.autodiff.active_loops import ActiveLoop
-from pcp.autodiff.cut_loops import CHECKPOINT, positive
-from pcp.autodiff.kinds import Site
-from pcp.autodiff.rerun import erase_unused, run_again
-from pcp.autodiff.slots import Slots
+from pcp.autodiff.core.kinds import Site
+from pcp.autodiff.core.rerun import erase_unused, run_again
+from pcp.autodiff.loops import residuals
+from pcp.autodiff.loops.active_loops import ActiveLoop
+from pcp.autodiff.loops.cut_loops import CHECKPOINT, positive
+from pcp.autodiff.loops.slots import Slots
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.analysis import loops
-from pcp.passes.rewriting import captures, operations
-from pcp.passes.walk import block_of
+from pcp.passes.core.rewriting import captures, operations
+from pcp.passes.core.walk import block_of
 
 Value = ir.Value
 

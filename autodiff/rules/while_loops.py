@@ -5,19 +5,19 @@ forward one. Loops whose number of iterations is found by running them are in
 `unknown_trips`.
 """
 
-from pcp.autodiff import residuals
-from pcp.autodiff.active_loops import ActiveLoop
-from pcp.autodiff.activity import Activity, propagate
-from pcp.autodiff.cut_loops import RECOMPUTE
-from pcp.autodiff.forward import Tangents, push_forward, tangent_or_zeros
-from pcp.autodiff.kinds import Site
-from pcp.autodiff.rerun import erase_unused
+from pcp.autodiff.core.activity import Activity, propagate
+from pcp.autodiff.core.forward import Tangents, push_forward, tangent_or_zeros
+from pcp.autodiff.core.kinds import Site
+from pcp.autodiff.core.rerun import erase_unused
+from pcp.autodiff.loops import residuals
+from pcp.autodiff.loops.active_loops import ActiveLoop
+from pcp.autodiff.loops.cut_loops import RECOMPUTE
 from pcp.autodiff.rules import unknown_trips
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.analysis import loops
-from pcp.passes.rewriting import captures
-from pcp.passes.walk import block_of
+from pcp.passes.core.rewriting import captures
+from pcp.passes.core.walk import block_of
 
 Value = ir.Value
 

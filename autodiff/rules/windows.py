@@ -8,11 +8,11 @@ elementwise pieces, which are then differentiated.
 from itertools import product
 from math import prod
 
-from pcp.autodiff.activity import propagate
-from pcp.autodiff.bodies import combiner, lift
-from pcp.autodiff.cotangents import Cotangents
-from pcp.autodiff.kinds import Site, Vjp
-from pcp.autodiff.rules.values import sum_all, wide
+from pcp.autodiff.core.activity import propagate
+from pcp.autodiff.core.bodies import combiner, lift
+from pcp.autodiff.core.cotangents import Cotangents
+from pcp.autodiff.core.kinds import Site, Vjp
+from pcp.autodiff.core.values import sum_all, wide
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.hlo_indexing import Windows, gather, scatter
@@ -212,7 +212,7 @@ def _selected(x: Value, init: Value | None, window: Window, wins) -> Value:
 
 def _pull(made, outputs, gs, sources) -> list[Value | None]:
     """Cotangents of `sources` from those of `outputs` through the ops `made`."""
-    from pcp.autodiff.reverse import pull_back  # rules are below the walk
+    from pcp.autodiff.core.reverse import pull_back  # rules are below the walk
 
     active = {x: "" for x in sources if hlo.is_differentiable(x)}
     cotangents = Cotangents()

@@ -22,8 +22,8 @@ from math import prod
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.passes.analysis import loops
-from pcp.passes.elementwise import ELEMENTWISE
-from pcp.passes.walk import CONTROL_FLOW, block_of
+from pcp.passes.core.elementwise import ELEMENTWISE
+from pcp.passes.core.walk import CONTROL_FLOW, block_of
 
 Value = ir.Value
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.passes.walk import block_of
+from pcp.passes.core.walk import block_of
 
 Value = ir.Value
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from pcp.dialect.bindings import ir
 from pcp.passes.analysis.storage import GUARD, Graph, Step, Storage, graph
-from pcp.passes.rewriting import HOLD
-from pcp.passes.walk import CONTROL_FLOW, block_of, returned
+from pcp.passes.core.rewriting import HOLD
+from pcp.passes.core.walk import CONTROL_FLOW, block_of, returned
 
 Value = ir.Value
 

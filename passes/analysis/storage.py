@@ -15,9 +15,9 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.hlo import shape_of
 from pcp.passes.analysis.cost import flops, size_bytes, update_of
 from pcp.passes.analysis.loops import invariant, is_scalar_integer
-from pcp.passes.elementwise import ELEMENTWISE
-from pcp.passes.rewriting import HOLD, captures, ints, is_pure
-from pcp.passes.walk import block_of, returned
+from pcp.passes.core.elementwise import ELEMENTWISE
+from pcp.passes.core.rewriting import HOLD, captures, ints, is_pure
+from pcp.passes.core.walk import block_of, returned
 
 Value = ir.Value
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from pcp.dialect.bindings import ir
 from pcp.passes.analysis.cost import size_bytes
+from pcp.passes.core.rewriting import refuse
 from pcp.passes.pipeline.flow import FIXED, MAIN, SETTLE, TAIL, Flow
 from pcp.passes.pipeline.stages import Stages
-from pcp.passes.rewriting import refuse
 
 Value = ir.Value
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pcp.dialect.bindings import ir
-from pcp.passes.functions import ROLE, argument_attributes, string
-from pcp.passes.rewriting import is_pure
+from pcp.passes.core.functions import ROLE, argument_attributes, string
+from pcp.passes.core.rewriting import is_pure
+from pcp.passes.core.walk import block_of, returned
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.ports import port_shardings
-from pcp.passes.walk import block_of, returned
 
 Value = ir.Value
 

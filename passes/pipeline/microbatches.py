@@ -12,15 +12,21 @@ from dataclasses import dataclass, field, replace
 
 from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
-from pcp.passes.functions import ROLE, argument_attributes, entry, function_type, string
-from pcp.passes.insert_reshards import Resharder
+from pcp.passes.core.functions import (
+    ROLE,
+    argument_attributes,
+    entry,
+    function_type,
+    string,
+)
+from pcp.passes.core.rewriting import functions, refuse
+from pcp.passes.core.walk import block_of, walk
 from pcp.passes.pipeline.flow import AXIS, GIVEN, Flow
 from pcp.passes.pipeline.separation import check_tail, summed
 from pcp.passes.pipeline.whole import joins_of_data, take_whole
-from pcp.passes.propagate_sharding import PropagateSharding
-from pcp.passes.rewriting import functions, refuse
 from pcp.passes.sharding import expansions
 from pcp.passes.sharding.expansions import HINTS
+from pcp.passes.sharding.insert_reshards import Resharder
 from pcp.passes.sharding.layout import (
     SHARDING,
     Axes,
@@ -32,8 +38,8 @@ from pcp.passes.sharding.mesh import read_meshes
 from pcp.passes.sharding.owners import give_owners
 from pcp.passes.sharding.plan import Plan
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
+from pcp.passes.sharding.propagate_sharding import PropagateSharding
 from pcp.passes.sharding.resharding import Step, steps
-from pcp.passes.walk import block_of, walk
 
 _NEVER = 1e30
 

@@ -1,7 +1,7 @@
 """Names for the results of a gradient function, which tell whose they are."""
 
 from pcp.dialect.bindings import ir
-from pcp.passes.functions import (
+from pcp.passes.core.functions import (
     NAME,
     ROLE,
     argument_attributes,

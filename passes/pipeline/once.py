@@ -12,16 +12,16 @@ from functools import cached_property
 
 from pcp.dialect.bindings import ir
 from pcp.passes.analysis.cost import size_bytes
-from pcp.passes.functions import (
+from pcp.passes.core.functions import (
     NAME,
     ROLE,
     argument_attributes,
     result_attributes,
     string,
 )
+from pcp.passes.core.rewriting import is_pure
 from pcp.passes.pipeline.flow import FIXED, TAIL, Flow
 from pcp.passes.pipeline.stages import Homes, Stages
-from pcp.passes.rewriting import is_pure
 from pcp.passes.sharding.rounding import rounds
 
 Value = ir.Value

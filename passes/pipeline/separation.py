@@ -2,12 +2,12 @@
 
 from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
+from pcp.passes.core.rewriting import refuse
+from pcp.passes.core.walk import block_of, walk
 from pcp.passes.pipeline.flow import AXIS, TAIL, Flow
-from pcp.passes.rewriting import refuse
 from pcp.passes.sharding.halo import Exchange
 from pcp.passes.sharding.plan import Plan
 from pcp.passes.sharding.resharding import steps
-from pcp.passes.walk import block_of, walk
 
 
 def summed(function: ir.Operation, plan: Plan, mesh: Mesh) -> set[ir.Value]:

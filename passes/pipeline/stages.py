@@ -13,19 +13,19 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError
 from pcp.passes.analysis.cost import size_bytes, work
-from pcp.passes.functions import (
+from pcp.passes.core.functions import (
     NAME,
     argument_attributes,
     result_attributes,
     string,
     symbol_name,
 )
+from pcp.passes.core.marks import MARK, mark_of
+from pcp.passes.core.rewriting import refuse
+from pcp.passes.core.walk import walk
 from pcp.passes.pipeline.cuts import Chain, best_cuts
 from pcp.passes.pipeline.flow import AXIS, Flow
-from pcp.passes.pipeline.marks import MARK, mark_of
 from pcp.passes.pipeline.microbatches import Separated
-from pcp.passes.rewriting import refuse
-from pcp.passes.walk import walk
 
 #: How many times slower than with free cuts a stage may be before a parameter that
 #: is used all over the program is an error.

@@ -9,13 +9,13 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.bundles import CAST, bundled, pack, unpack
 from pcp.layout import Layout
 from pcp.mesh import Mesh
-from pcp.passes.functions import entry
-from pcp.passes.partition import Member
+from pcp.passes.core.functions import entry
+from pcp.passes.core.rewriting import attributes
 from pcp.passes.pipeline.flow import AXIS, FIXED, Flow
 from pcp.passes.pipeline.microbatches import Separated
 from pcp.passes.pipeline.parts import OPT, Key, Part, parts_of
 from pcp.passes.pipeline.stages import Stages
-from pcp.passes.rewriting import attributes
+from pcp.passes.sharding.partition import Member
 
 Value = ir.Value
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from pcp.dialect.bindings import ir
 from pcp.dialect.inlining import remap
-from pcp.passes.functions import (
+from pcp.passes.core.functions import (
     ROLE,
     argument_attributes,
     entry,
@@ -18,8 +18,8 @@ from pcp.passes.functions import (
     set_argument_attributes,
     string,
 )
+from pcp.passes.core.rewriting import is_pure, sweep
 from pcp.passes.pipeline.flow import WHOLE, reads
-from pcp.passes.rewriting import is_pure, sweep
 from pcp.passes.sharding.expansions import HINTS
 from pcp.passes.sharding.layout import SHARDING, from_attribute
 from pcp.passes.sharding.ports import op_shardings, port_shardings

@@ -7,7 +7,7 @@ from pcp.dialect.attributes import On
 from pcp.dialect.base import integer, symbol, text
 from pcp.dialect.bindings import ir
 from pcp.dialect.bundles import CAST
-from pcp.passes.rewriting import refuse
+from pcp.passes.core.rewriting import refuse
 
 Value = ir.Value
 

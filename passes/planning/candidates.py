@@ -12,11 +12,12 @@ from functools import cached_property
 from itertools import product
 
 from pcp.dialect.bindings import ir
+from pcp.passes.analysis.cluster import Cluster, Device, Link
 from pcp.passes.analysis.cost import size_bytes, work
 from pcp.passes.analysis.loops import trips
 from pcp.passes.analysis.storage import Storage
-from pcp.passes.functions import NAME, ROLE, argument_attributes, string
-from pcp.passes.planning.cluster import Cluster, Device, Link
+from pcp.passes.core.functions import NAME, ROLE, argument_attributes, string
+from pcp.passes.core.walk import CONTROL_FLOW, block_of
 from pcp.passes.planning.cost import (
     Member,
     block_cost,
@@ -24,8 +25,7 @@ from pcp.passes.planning.cost import (
     wire_seconds,
 )
 from pcp.passes.planning.tensor_groups import Group
-from pcp.passes.split_batch import shares
-from pcp.passes.walk import CONTROL_FLOW, block_of
+from pcp.passes.sharding.split_batch import shares
 
 #: Microbatches for each stage that are worth a try: the bubble is small by then.
 MOST_MICROBATCHES = 8

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pcp.dialect.base import strings
 from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
+from pcp.passes.analysis.cluster import Cluster, Device, Link
 from pcp.passes.analysis.cost import (
     flops,
     read_bytes,
@@ -25,9 +26,8 @@ from pcp.passes.analysis.cost import (
 from pcp.passes.analysis.loops import trips
 from pcp.passes.analysis.memory import exchanges
 from pcp.passes.analysis.storage import Storage
-from pcp.passes.planning.cluster import Cluster, Device, Link
-from pcp.passes.rewriting import HOLD
-from pcp.passes.walk import CONTROL_FLOW
+from pcp.passes.core.rewriting import HOLD
+from pcp.passes.core.walk import CONTROL_FLOW
 from pcp.wire import EAGER_BYTES
 
 #: Operations an element costs where it is not one.

@@ -8,11 +8,16 @@ from pcp.dialect.bindings import ir
 from pcp.errors import PassError
 from pcp.layout import Layout
 from pcp.mesh import Mesh
+from pcp.passes.analysis.cluster import Cluster
 from pcp.passes.analysis.cost import size_bytes
 from pcp.passes.analysis.memory import temporary_bytes
 from pcp.passes.analysis.storage import Storage, value_bytes
-from pcp.passes.bucket_collectives import BucketCollectives
-from pcp.passes.functions import (
+from pcp.passes.collectives.bucket_collectives import BucketCollectives
+from pcp.passes.collectives.overlap_collectives import (
+    OverlapCollectives,
+    usual_inflight,
+)
+from pcp.passes.core.functions import (
     KEPT,
     NAME,
     ROLE,
@@ -22,25 +27,23 @@ from pcp.passes.functions import (
     string,
     symbol_name,
 )
-from pcp.passes.insert_reshards import InsertReshards
-from pcp.passes.one_owner import OneOwner
-from pcp.passes.overlap_collectives import OverlapCollectives, usual_inflight
-from pcp.passes.partition import Member as Part
+from pcp.passes.core.rewriting import functions
+from pcp.passes.core.walk import block_of
 from pcp.passes.pipeline.names import name_results
 from pcp.passes.planning import cost
 from pcp.passes.planning.candidates import Candidate
-from pcp.passes.planning.cluster import Cluster
 from pcp.passes.planning.cost import Cost
 from pcp.passes.planning.tensor_groups import AXIS, Group
-from pcp.passes.propagate_sharding import PropagateSharding
-from pcp.passes.rewriting import functions
+from pcp.passes.sharding.insert_reshards import InsertReshards
 from pcp.passes.sharding.layout import to_attribute
 from pcp.passes.sharding.mesh import only_mesh
+from pcp.passes.sharding.one_owner import OneOwner
+from pcp.passes.sharding.partition import Member as Part
 from pcp.passes.sharding.plan import Plan
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
-from pcp.passes.split_contractions import SplitContractions
-from pcp.passes.walk import block_of
-from pcp.passes.zero import ShareUpdates, Zero
+from pcp.passes.sharding.propagate_sharding import PropagateSharding
+from pcp.passes.sharding.zero import ShareUpdates, Zero
+from pcp.passes.simplify.split_contractions import SplitContractions
 
 MESH, BATCH = "mesh", "dp"
 

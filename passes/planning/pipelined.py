@@ -13,25 +13,28 @@ from dataclasses import dataclass, field, replace
 from pcp.dialect.base import integer, symbol
 from pcp.dialect.bindings import ir
 from pcp.errors import PassError
+from pcp.passes.analysis.cluster import Cluster
 from pcp.passes.analysis.cost import size_bytes
 from pcp.passes.analysis.storage import Storage
-from pcp.passes.bucket_collectives import BucketCollectives
-from pcp.passes.lower_schedule import LowerSchedule
-from pcp.passes.overlap_collectives import OverlapCollectives, usual_inflight
+from pcp.passes.collectives.bucket_collectives import BucketCollectives
+from pcp.passes.collectives.overlap_collectives import (
+    OverlapCollectives,
+    usual_inflight,
+)
+from pcp.passes.core.rewriting import device_modules, functions
+from pcp.passes.core.walk import block_of
+from pcp.passes.pipeline.lower_schedule import LowerSchedule
+from pcp.passes.pipeline.schedule import SchedulePass, alive
+from pcp.passes.pipeline.schedule_simulation import Timeline, Work, simulate
+from pcp.passes.pipeline.stage import AXIS, Stage
 from pcp.passes.pipeline.wiring import Wiring, schedules
 from pcp.passes.planning import cost
 from pcp.passes.planning.candidates import Candidate
-from pcp.passes.planning.cluster import Cluster
 from pcp.passes.planning.cost import Cost, Member, Stored, Walk
 from pcp.passes.planning.evaluation import Judge, Judged, fullest, step_bytes
-from pcp.passes.propagate_sharding import PropagateSharding
-from pcp.passes.rewriting import device_modules, functions
-from pcp.passes.schedule import SchedulePass, alive
-from pcp.passes.schedule_simulation import Timeline, Work, simulate
 from pcp.passes.sharding.mesh import read_meshes
-from pcp.passes.split_contractions import SplitContractions
-from pcp.passes.stage import AXIS, Stage
-from pcp.passes.walk import block_of
+from pcp.passes.sharding.propagate_sharding import PropagateSharding
+from pcp.passes.simplify.split_contractions import SplitContractions
 
 
 class Uncut(PassError):

@@ -15,12 +15,12 @@ from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
 from pcp.passes.analysis.cost import size_bytes, work
 from pcp.passes.analysis.loops import repeats
-from pcp.passes.functions import NAME, ROLE, argument_attributes, string
+from pcp.passes.core.functions import NAME, ROLE, argument_attributes, string
+from pcp.passes.core.walk import block_of
 from pcp.passes.sharding.factors import PASS, Assignment, project
 from pcp.passes.sharding.flow import Node
 from pcp.passes.sharding.layout import Layout
 from pcp.passes.sharding.propagation import Propagation
-from pcp.passes.walk import block_of
 
 AXIS = "tp"
 

@@ -6,11 +6,11 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError, nearest
 from pcp.mesh import Mesh
-from pcp.passes.rewriting import refuse
+from pcp.passes.core.rewriting import refuse
+from pcp.passes.core.walk import block_of, returned, walk
 from pcp.passes.sharding.flow import Graph
 from pcp.passes.sharding.layout import SHARDING, Annotation, from_attribute
 from pcp.passes.sharding.ports import check_written, op_shardings, port_shardings
-from pcp.passes.walk import block_of, returned, walk
 
 #: The number of a value in the graph, its annotation, the op that says it, and of a
 #: function at which port.

@@ -6,9 +6,9 @@ says how one is to lie is made again with it.
 """
 
 from pcp.dialect.bindings import ir
-from pcp.passes import constants
+from pcp.passes.core import constants
+from pcp.passes.core.walk import block_of, walk
 from pcp.passes.sharding.layout import SHARDING
-from pcp.passes.walk import block_of, walk
 
 #: Ops that say how tensors are to lie, and compute nothing.
 HINTS = ("pcp.constraint", "pcp.barrier_prop")

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pcp.dialect.bindings import ir
+from pcp.passes.core.walk import CONTROL_FLOW, block_of, element_width, returned, walk
 from pcp.passes.sharding.factors import Rule, Rules
 from pcp.passes.sharding.manual import is_manual, mark
 from pcp.passes.sharding.rules import rule_of
-from pcp.passes.walk import CONTROL_FLOW, block_of, element_width, returned, walk
 
 
 @dataclass

@@ -5,10 +5,10 @@ from math import prod
 
 from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
-from pcp.passes.functions import ROLE
+from pcp.passes.core.functions import ROLE
+from pcp.passes.core.walk import block_of, element_width
 from pcp.passes.sharding import resharding
 from pcp.passes.sharding.layout import Layout
-from pcp.passes.walk import block_of, element_width
 
 #: On a reshard, and on the all_gather that it becomes: not before its turn.
 LATE = "late"

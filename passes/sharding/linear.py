@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from pcp.dialect.bindings import ir
-from pcp.passes import constants
-from pcp.passes.elementwise import body_kind
+from pcp.passes.core import constants
+from pcp.passes.core.elementwise import body_kind
 
 _LINEAR = ("negate", "reshape", "transpose", "slice", "convert")
 

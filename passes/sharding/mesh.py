@@ -9,8 +9,8 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError, nearest
 from pcp.mesh import Mesh
-from pcp.passes.functions import symbol_name
-from pcp.passes.rewriting import attributes, refuse
+from pcp.passes.core.functions import symbol_name
+from pcp.passes.core.rewriting import attributes, refuse
 
 __all__ = [
     "DEVICE",

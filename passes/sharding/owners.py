@@ -15,12 +15,12 @@ from pcp.dialect.base import strings
 from pcp.dialect.bindings import ir
 from pcp.dialect.collectives import broadcast
 from pcp.mesh import Mesh
-from pcp.passes.rewriting import HOLD, before
+from pcp.passes.core.rewriting import HOLD, before
+from pcp.passes.core.walk import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.layout import SHARDING, Layout, to_attribute
 from pcp.passes.sharding.manual import TO_PART, is_manual
 from pcp.passes.sharding.plan import Plan
 from pcp.passes.sharding.rounding import decisions, rounds
-from pcp.passes.walk import CONTROL_FLOW, block_of, returned
 
 #: Collectives after which the members along their axes hold the same.
 AGREE = ("pcp.all_reduce", "pcp.all_gather", "pcp.broadcast")

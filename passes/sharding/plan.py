@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
-from pcp.passes.rewriting import refuse
+from pcp.passes.core.rewriting import refuse
+from pcp.passes.core.walk import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.factors import (
     Assignment,
     Rule,
@@ -18,7 +19,6 @@ from pcp.passes.sharding.local import check_closed
 from pcp.passes.sharding.manual import FROM_PART, TO_PART
 from pcp.passes.sharding.ports import op_shardings, port_shardings
 from pcp.passes.sharding.rules import rule_of
-from pcp.passes.walk import CONTROL_FLOW, block_of, returned
 
 
 @dataclass

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pcp.dialect.attributes import Sharding, check_kind
 from pcp.dialect.base import Invalid
 from pcp.dialect.bindings import ir
-from pcp.passes.rewriting import refuse
+from pcp.passes.core.rewriting import refuse
 from pcp.passes.sharding.layout import SHARDING
 
 _PORTS = {"arg_attrs": "argument", "res_attrs": "result"}

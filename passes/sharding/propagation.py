@@ -9,7 +9,7 @@ from pcp.dialect.base import text
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.mesh import Mesh
-from pcp.passes.elementwise import ELEMENTWISE
+from pcp.passes.core.elementwise import ELEMENTWISE
 from pcp.passes.sharding.annotations import annotations
 from pcp.passes.sharding.factors import (
     REPLICATE,

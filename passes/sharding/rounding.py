@@ -11,7 +11,7 @@ sort. Two members that decide differently hold what no rounding explains.
 
 from pcp.dialect.bindings import ir
 from pcp.dialect.hlo import is_complex, is_float
-from pcp.passes.walk import CONTROL_FLOW
+from pcp.passes.core.walk import CONTROL_FLOW
 
 #: Float results of these are among the operands, up to their sign.
 _EXACT = frozenset(

@@ -5,10 +5,10 @@ import dataclasses
 import re
 
 import pytest
-from helpers.repository import ROOT, sources
+from helpers.repository.sources import ROOT, sources
 
 from pcp.compiler.catalog import PASSES, lookup
-from pcp.passes.base import Pass
+from pcp.passes.core.base import Pass
 
 
 def stem(name: str) -> str:

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from helpers.repository import ROOT
+from helpers.repository.sources import ROOT
 
 KIND = r"(?:-(?:NEXT|SAME|NOT|DAG|LABEL|EMPTY|COUNT-\d+))?(?:\{LITERAL\})?"
 DIAGNOSTIC = re.compile(

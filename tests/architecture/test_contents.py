@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from helpers.repository import texts
+from helpers.repository.sources import texts
 
 FORBIDDEN = re.compile(
     r"(?<![\w./])/(?:work|home/\w+|root|Users/\w+|tmp)/[\w.]"  # someone's folders

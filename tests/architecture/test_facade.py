@@ -3,7 +3,7 @@
 import ast
 
 import pytest
-from helpers.repository import ROOT
+from helpers.repository.sources import ROOT
 
 import pcp
 

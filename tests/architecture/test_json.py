@@ -3,7 +3,7 @@
 import ast
 
 import pytest
-from helpers.repository import ROOMS, ROOT, sources
+from helpers.repository.sources import ROOMS, ROOT, sources
 
 WRITER = "pcp/strict_json.py"
 #: Python's words for NaN and infinity, and pydantic's `null` in their place.

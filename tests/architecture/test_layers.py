@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from helpers.repository import ROOMS, ROOT, imported, imported_at_top, sources
+from helpers.repository.sources import ROOMS, ROOT, imported, imported_at_top, sources
 
 FLOOR = {
     "errors",
@@ -92,7 +92,7 @@ def test_a_room_imports_only_what_it_may(room):
 @pytest.mark.parametrize(
     ("room", "source"),
     [
-        ("dialect", "from pcp.passes.base import Pass"),
+        ("dialect", "from pcp.passes.core.base import Pass"),
         ("runtime", "import pcp.compiler.driver"),
         ("training", "def f():\n    from pcp.passes import base"),
         ("passes", "from pcp import compiler"),

@@ -2,8 +2,8 @@
 
 import tomllib
 
-from helpers.core_install import packages
-from helpers.repository import ROOMS, ROOT
+from helpers.repository.installation import packages
+from helpers.repository.sources import ROOMS, ROOT
 
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())
 TOOL = CONFIG["tool"]["setuptools"]
@@ -38,7 +38,7 @@ def test_the_packages_of_all_rooms_are_found():
         for room in ROOMS
         for init in (ROOT / room).rglob("__init__.py")
     }
-    assert "pcp.passes.optimizers" in found
+    assert "pcp.passes.training.optimizers" in found
     assert packages() == {"pcp"} | found
 
 

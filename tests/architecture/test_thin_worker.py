@@ -6,7 +6,11 @@ import sys
 import pytest
 
 HEAVY = ("torch", "jax", "jaxlib", "torch_mlir", "iree.compiler")
-WORKER = ("pcp.runtime.executor", "pcp.runtime.communicator", "pcp.training.worker")
+WORKER = (
+    "pcp.runtime.program.executor",
+    "pcp.runtime.communicator.communicator",
+    "pcp.training.worker.worker",
+)
 
 
 def loaded(modules: tuple[str, ...]) -> set[str]:

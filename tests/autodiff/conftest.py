@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from helpers.interpreter import Interpreter
+from helpers.servers.interpreter import Interpreter
 
 
 @pytest.fixture(scope="session")

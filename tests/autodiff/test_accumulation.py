@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.gradients import transformed
-from helpers.interpreter import Interpreter
+from helpers.oracles.jax_gradients import transformed
+from helpers.servers.interpreter import Interpreter
 from jax import lax
 
 ROWS = 10_000

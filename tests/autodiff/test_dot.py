@@ -16,18 +16,18 @@ from zlib import crc32
 import jax
 import numpy as np
 import pytest
-from helpers import cases_collectives, cases_replicas
-from helpers.activity import differentiated
-from helpers.dot_points import Point
-from helpers.dot_programs import PROGRAMS
-from helpers.gradients import derived_module, is_float, leaves
-from helpers.interpreter import Interpreter
+from helpers.cases import collectives, replicas
+from helpers.dot.drawn_programs import PROGRAMS
+from helpers.dot.points import Point
+from helpers.oracles.activity import differentiated
+from helpers.oracles.jax_gradients import derived_module, is_float, leaves
+from helpers.servers.interpreter import Interpreter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import numpy as jnp
 
-from pcp.autodiff import registry
-from pcp.autodiff.kinds import (
+from pcp.autodiff.core import registry
+from pcp.autodiff.core.kinds import (
     Bilinear,
     Decomposed,
     Elementwise,
@@ -151,16 +151,16 @@ def test_modes_agree_anywhere(name: str, interpreter: Interpreter) -> None:
 
 # --- every rule has a program ---
 
-#: Nothing at hand runs one: tests/autodiff/test_custom.py holds its rules.
+#: Nothing at hand runs one: tests/autodiff/core/test_custom.py holds its rules.
 NOT_RUN = {"stablehlo.custom_call"}
 
 
 def of_members() -> set[str]:
     """Ops whose dot test runs over several members (rules/test_collectives.py, and
     rules/test_replicas.py against jax)."""
-    texts = [text for text, _ in cases_collectives.CASES.values()]
-    texts += [cases_collectives.ANNOTATED]
-    texts += [c.text for c in (*cases_replicas.CASES, cases_replicas.BROADCAST)]
+    texts = [text for text, _ in collectives.CASES.values()]
+    texts += [collectives.ANNOTATED]
+    texts += [c.text for c in (*replicas.CASES, replicas.BROADCAST)]
     return set().union(*map(differentiated, texts))
 
 

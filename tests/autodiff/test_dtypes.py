@@ -6,9 +6,9 @@ from contextlib import nullcontext
 import jax
 import numpy as np
 import pytest
-from helpers.cases_dtypes import CASES, Typed
-from helpers.gradients import check_vjp, transformed
-from helpers.interpreter import Interpreter
+from helpers.cases.dtypes import CASES, Typed
+from helpers.oracles.jax_gradients import check_vjp, transformed
+from helpers.servers.interpreter import Interpreter
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir

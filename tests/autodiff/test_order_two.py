@@ -1,22 +1,22 @@
 """Derivatives of derivatives: a gradient program is a program like any other."""
 
 import pytest
-from helpers import (
-    cases_chlo,
-    cases_client,
-    cases_composed,
-    cases_contractions,
-    cases_control_flow,
-    cases_data_movement,
-    cases_elementwise,
-    cases_hard,
-    cases_linear_algebra,
-    cases_reductions,
-    cases_scatters,
+from helpers.cases import (
+    chlo,
+    client,
+    composed,
+    contractions,
+    control_flow,
+    data_movement,
+    elementwise,
+    hard,
+    linear_algebra,
+    reductions,
+    scatters,
 )
-from helpers.gradients import Case, check_jvp, check_vjp, derivative_case
-from helpers.interpreter import Interpreter
-from helpers.programs import PROGRAMS
+from helpers.models.jax_small import PROGRAMS
+from helpers.oracles.jax_gradients import Case, check_jvp, check_vjp, derivative_case
+from helpers.servers.interpreter import Interpreter
 
 #: At these points the second derivative is a convention of its own: ties (a mask
 #: that is right to first order), kinks, poles, and types too narrow to compare.
@@ -45,17 +45,17 @@ SKIPPED = FIRST_ORDER_ONLY | NO_ORACLE | NOT_INTERPRETED
 CASES = [
     case
     for case in (
-        *cases_control_flow.CASES,
-        *cases_contractions.CASES,
-        *cases_data_movement.CASES,
-        *cases_elementwise.CASES,
-        *cases_reductions.CASES,
-        *cases_chlo.CASES,
-        *cases_client.CASES,
-        *cases_composed.CASES,
-        *cases_hard.CASES,
-        *cases_linear_algebra.SOLVE,
-        *cases_scatters.CASES,
+        *control_flow.CASES,
+        *contractions.CASES,
+        *data_movement.CASES,
+        *elementwise.CASES,
+        *reductions.CASES,
+        *chlo.CASES,
+        *client.CASES,
+        *composed.CASES,
+        *hard.CASES,
+        *linear_algebra.SOLVE,
+        *scatters.CASES,
         *PROGRAMS,
     )
     if case.name not in SKIPPED and "edges" not in case.name

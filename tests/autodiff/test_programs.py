@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from helpers.gradients import Case, assert_near, check_vjp
-from helpers.interpreter import Interpreter
-from helpers.iree_server import Iree
-from helpers.programs import PROGRAM_TOLERANCE, PROGRAMS
+from helpers.models.jax_small import PROGRAM_TOLERANCE, PROGRAMS
+from helpers.oracles.jax_gradients import Case, assert_near, check_vjp
+from helpers.servers.interpreter import Interpreter
+from helpers.servers.iree_server import Iree
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pcp.autodiff import functions
-from pcp.autodiff.passes import Grad
+from pcp.autodiff.core import functions
+from pcp.autodiff.passes.derivatives import Grad
 from pcp.frontends.jax import from_jax
-from pcp.passes.simplify import Simplify
+from pcp.passes.simplify.simplify import Simplify
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MOST = 1.05

@@ -6,9 +6,9 @@ A sample by default; all of them with `make test-full`.
 from collections.abc import Iterator
 
 import pytest
-from helpers.gradients import Case
-from helpers.iree_server import Iree
-from helpers.stack import Group, chapters
+from helpers.oracles.full_stack import Group, chapters
+from helpers.oracles.jax_gradients import Case
+from helpers.servers.iree_server import Iree
 
 SIZE = 20  # cases of a module
 STRIDE = 31  # one of so many is in the sample

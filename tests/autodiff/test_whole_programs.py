@@ -12,8 +12,10 @@ from dataclasses import replace
 
 import jax
 import pytest
-from helpers import whole_branches, whole_losses, whole_sequence, whole_vision
-from helpers.gradients import (
+from helpers.models import branching, losses, sequence, vision
+from helpers.models.jax_small import PROGRAM_TOLERANCE
+from helpers.oracles.full_stack import Group
+from helpers.oracles.jax_gradients import (
     TOLERANCE,
     Case,
     assert_near,
@@ -21,10 +23,8 @@ from helpers.gradients import (
     check_vjp,
     derivative_case,
 )
-from helpers.interpreter import Interpreter
-from helpers.iree_server import Iree
-from helpers.programs import PROGRAM_TOLERANCE
-from helpers.stack import Group
+from helpers.servers.interpreter import Interpreter
+from helpers.servers.iree_server import Iree
 
 FAST = ("mixture_of_experts", "maml")
 
@@ -39,7 +39,7 @@ def _text(case: Case) -> Case:
     """`adaptive` runs as a while loop; its twin with fixed rounds is the oracle."""
     if case.name != "adaptive":
         return case
-    loop = jax.jit(whole_losses.adaptive).lower(*case.args).as_text()
+    loop = jax.jit(losses.adaptive).lower(*case.args).as_text()
     return replace(case, text=loop)
 
 
@@ -51,10 +51,10 @@ NOT_IN_IREE = {
 
 EVERY = [
     _text(_with_tolerance(case))
-    for chapter in (whole_vision, whole_sequence, whole_losses)
+    for chapter in (vision, sequence, losses)
     for case in chapter.PROGRAMS
 ]
-BRANCHES = Group([_with_tolerance(case) for case in whole_branches.PROGRAMS])
+BRANCHES = Group([_with_tolerance(case) for case in branching.PROGRAMS])
 #: Of the others `test_order_two` has ten; second derivatives of bf16 are noise.
 SECOND = [case for case in BRANCHES.cases if case.name != "narrow_gpt"]
 QUICK = Group([case for case in EVERY if case.name in FAST])

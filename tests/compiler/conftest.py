@@ -1,5 +1,5 @@
 """What tests of the compiler share."""
 
-from helpers.elsewhere import elsewhere
+from helpers.servers.isolated import elsewhere
 
 __all__ = ["elsewhere"]

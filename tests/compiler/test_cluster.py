@@ -9,7 +9,7 @@ import pytest
 from pcp.compiler.cluster import Cluster, json_schema, read_ops
 from pcp.dialect.context import make_context
 from pcp.errors import ConfigError
-from pcp.passes.planning import cluster as planning
+from pcp.passes.analysis import cluster as planning
 
 
 def device(**more: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.small_models import (
+from helpers.models.stablehlo_small import (
     FORWARD,
     TRAIN,
     train_inputs,
@@ -21,7 +21,7 @@ from pcp.compiler.options import OPT_LEVELS, CompileOptions
 from pcp.compiler.targets import TARGETS
 from pcp.dialect.context import parse
 from pcp.errors import CompileError, ConfigError, IRError, PassError, PcpError
-from pcp.runtime.executor import Program
+from pcp.runtime.program.executor import Program
 
 
 def compile(text: str, *targets: str, **options: object) -> Bundle:

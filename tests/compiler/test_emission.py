@@ -13,7 +13,7 @@ from pcp.compiler.driver import compile
 from pcp.compiler.options import CompileOptions
 from pcp.dialect.context import parse
 from pcp.errors import CompileError
-from pcp.runtime.executor import Program
+from pcp.runtime.program.executor import Program
 
 DOUBLE = """func.func @main(%x: tensor<4xf64>) -> tensor<4xf64> {
   %c = stablehlo.constant dense<1.0000000001> : tensor<4xf64>

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from helpers.random_spmd import random_program
+from helpers.random_programs.spmd import random_program
 
 from pcp.bundle import Bundle
 from pcp.compiler import driver, fences, iree, partitioned
@@ -11,7 +11,7 @@ from pcp.compiler.options import CompileOptions
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import make_context, parse
 from pcp.errors import CompileError
-from pcp.passes.import_order import keep_import_order
+from pcp.passes.collectives.import_order import keep_import_order
 
 CPU = (
     "--iree-hal-target-backends=llvm-cpu",

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.small_models import FORWARD
+from helpers.models.stablehlo_small import FORWARD
 
 from pcp.compiler import iree
 from pcp.errors import CompileError, MissingPackage

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from helpers.programs import gpt
+from helpers.models.jax_small import gpt
 
 import pcp
 from pcp.bundle import Bundle

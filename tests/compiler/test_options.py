@@ -1,7 +1,7 @@
 """What can be asked for is what the passes know."""
 
 from pcp.compiler import options
-from pcp.passes import schedule
+from pcp.passes.pipeline import schedule
 from pcp.passes.planning import candidates
 
 

@@ -15,8 +15,8 @@ from pcp.compiler.catalog import pipeline
 from pcp.compiler.options import CompileOptions
 from pcp.dialect.context import parse
 from pcp.errors import ConfigError
-from pcp.runtime.executor import Program
-from pcp.runtime.operation import Pending
+from pcp.runtime.collectives.operation import Pending
+from pcp.runtime.program.executor import Program
 
 T = "tensor<64x64xf32>"
 DOT = f"({T}, {T}) -> {T}"

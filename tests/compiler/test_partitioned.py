@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import small_models, spmd_models, staged_training
+from helpers.models import sharded, stablehlo_small
+from helpers.oracles import staged_training
 
 from pcp.compiler import driver, partitioned
 from pcp.compiler.options import CompileOptions
 from pcp.dialect.context import parse
 from pcp.errors import PcpError
-from pcp.passes.overlap_collectives import usual_inflight
+from pcp.passes.collectives.overlap_collectives import usual_inflight
 from pcp.passes.planning.candidates import Candidate
 
 CLIPPED = "adamw{lr=1e-2,clip_norm=0.1}"
@@ -61,11 +62,11 @@ def test_more_stages_train(
 
 def _sharding(model: str, folder: Path) -> Path:
     """A sharding file of the plan `dp_tp`, or `tp` where dp is not in the mesh."""
-    found = spmd_models.models()[model]
-    plan = spmd_models.dp_tp if model == "mlp" else spmd_models.tp
+    found = sharded.models()[model]
+    plan = sharded.dp_tp if model == "mlp" else sharded.tp
     tensors = {}
     for name, array in zip(found.names, found.arguments, strict=True):
-        layout = spmd_models.layout(plan, name, array.shape)
+        layout = sharded.layout(plan, name, array.shape)
         tensors[name] = [list(axes) for axes in layout.dims]
     path = folder / "sharding.json"
     path.write_text(json.dumps({"tensors": tensors}))
@@ -112,7 +113,7 @@ def test_what_a_device_cannot_be(devices: str, says: str, tmp_path: Path) -> Non
     (tmp_path / "c.mlir").write_text(devices)
     options = CompileOptions(mode="grad", mesh="dp=2", cluster=tmp_path / "c.mlir")
     with pytest.raises(PcpError, match=says):
-        driver.compile(parse(small_models.TANH_SUM), options)
+        driver.compile(parse(stablehlo_small.TANH_SUM), options)
 
 
 @pytest.mark.parametrize(("pp", "zero"), [(1, 0), (1, 3), (2, 3), (2, 1)])

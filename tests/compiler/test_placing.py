@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import small_models
+from helpers.models import stablehlo_small
 
 from pcp.bundle import Bundle
 from pcp.tools import cli, compile
@@ -16,7 +16,7 @@ FAST, SLOW = 3e10, 1e10
 
 def _model(batch: int = 8) -> str:
     """sum(tanh(x w)) of a batch, which is wide enough to be bound by its products."""
-    return small_models.tanh_sum(batch, 16, 6)
+    return stablehlo_small.tanh_sum(batch, 16, 6)
 
 
 def _cluster(folder: Path, *rates: float, hosts: str = "") -> Path:

@@ -4,7 +4,7 @@ import pytest
 
 from pcp.compiler.targets import TARGETS, find
 from pcp.errors import ConfigError
-from pcp.passes.assign_target import DEVICES, device_attribute
+from pcp.passes.legalize.assign_target import DEVICES, device_attribute
 
 PROMISED = (
     "cpu cpu:host sm_70 sm_75 sm_80 sm_86 sm_87 sm_89 sm_90 sm_90a "

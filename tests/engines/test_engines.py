@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.engine_cases import check
-from helpers.processes import free_port
-from helpers.worlds import outcome, together
+from helpers.servers.processes import free_port
+from helpers.worlds.communicators import outcome, together
+from helpers.worlds.engine_members import check
 
 from pcp.errors import (
     CollectiveAborted,
@@ -24,9 +24,9 @@ from pcp.errors import (
     Timeout,
     UsageError,
 )
-from pcp.runtime import engines
-from pcp.runtime.communicator import Communicator
-from pcp.runtime.rendezvous import Rendezvous
+from pcp.runtime.communicator import backend_registry
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.group.rendezvous import Rendezvous
 
 TESTS = Path(__file__).parent.parent
 
@@ -74,7 +74,7 @@ def test_mpi(size: int) -> None:
     command = [found, "--oversubscribe", "-n", str(size)]
     command += ["--allow-run-as-root"] if os.geteuid() == 0 else []
     ended = subprocess.run(
-        [*command, sys.executable, "-m", "helpers.engine_cases", "mpi://"],
+        [*command, sys.executable, "-m", "helpers.worlds.engine_members", "mpi://"],
         env={**os.environ, "PYTHONPATH": f"{TESTS.parent}:{TESTS}"},
         capture_output=True,
         text=True,
@@ -220,7 +220,7 @@ def test_another_package_brings_its_own(monkeypatch) -> None:
         def load() -> Any:
             return lambda place, **facts: (place, facts)
 
-    monkeypatch.setattr(engines, "entry_points", lambda group: [Point])
+    monkeypatch.setattr(backend_registry, "entry_points", lambda group: [Point])
     facts = {"rank": 0, "world_size": 1, "timeout": 30.0}
     assert connect(["carrier-pigeon://loft"]) == [("loft", facts)]
 

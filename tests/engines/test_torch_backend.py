@@ -1,7 +1,7 @@
 """torch.distributed on pcp against Gloo: collectives, DDP, subgroups, DTensor."""
 
 import pytest
-from helpers.processes import Processes, free_port
+from helpers.servers.processes import Processes, free_port
 
 SECONDS = 150
 
@@ -12,7 +12,7 @@ def test_every_rank_agrees_with_gloo(world):
     with Processes() as processes:
         ranks = [
             processes.start(
-                "helpers.torch_ranks",
+                "helpers.worlds.torch_ranks",
                 RANK=str(rank),
                 WORLD_SIZE=str(world),
                 MASTER_ADDR="127.0.0.1",
@@ -35,7 +35,7 @@ def test_what_scripts_for_gloo_do_beside_collectives(tmp_path):
     with Processes() as processes:
         ranks = [
             processes.start(
-                "helpers.torch_features",
+                "helpers.worlds.torch_rank_features",
                 RANK=str(rank),
                 WORLD_SIZE="2",
                 MASTER_ADDR="127.0.0.1",

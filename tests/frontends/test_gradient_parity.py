@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 import pytest
-from helpers.example_models import example
-from helpers.jax_models import CASES
+from helpers.models.jax_training import CASES
+from helpers.models.torch_examples import example
 
 import pcp
 from pcp.frontends.torch import from_torch, trained_parameters

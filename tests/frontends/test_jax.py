@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.iree_server import Iree
+from helpers.servers.iree_server import Iree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import pcp

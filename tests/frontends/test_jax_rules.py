@@ -7,8 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.gradients import Case, check_jvp, check_vjp, derived_module, transformed
-from helpers.interpreter import Interpreter
+from helpers.oracles.jax_gradients import (
+    Case,
+    check_jvp,
+    check_vjp,
+    derived_module,
+    transformed,
+)
+from helpers.servers.interpreter import Interpreter
 
 import pcp
 from pcp.errors import IRError, PcpError

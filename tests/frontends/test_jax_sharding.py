@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.spmd_runs import PLAN
+from helpers.oracles.spmd import PLAN
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse
@@ -21,7 +21,7 @@ CASES = (
 @pytest.mark.parametrize("name", CASES)
 def test_a_sharded_program_is_equal_and_lies_where_jax_says(name: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "helpers.jax_sharded", name],
+        [sys.executable, "-m", "helpers.models.jax_sharded", name],
         capture_output=True,
         text=True,
         timeout=120,

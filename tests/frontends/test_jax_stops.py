@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import random_stops
-from helpers.gradients import (
+from helpers.oracles.full_stack import LEGAL, renamed
+from helpers.oracles.jax_gradients import (
     Case,
     assert_close,
     check_jvp,
@@ -22,9 +22,9 @@ from helpers.gradients import (
     derived_module,
     transformed,
 )
-from helpers.interpreter import Interpreter
-from helpers.iree_server import Iree
-from helpers.stack import LEGAL, renamed
+from helpers.random_programs import jax_stops
+from helpers.servers.interpreter import Interpreter
+from helpers.servers.iree_server import Iree
 from jax import lax
 from jax.scipy import special
 from jax.scipy.sparse import linalg
@@ -49,12 +49,12 @@ def interpreter() -> Iterator[Interpreter]:
 
 def _whole(seeds: range, **options: Any) -> Callable[[Any, Any], Any]:
     """The sum of the programs, each at its own row of the arguments."""
-    drawn = [random_stops.program(seed, **options) for seed in seeds]
+    drawn = [jax_stops.program(seed, **options) for seed in seeds]
     return lambda x, y: sum(f(x[i], y[i]) for i, f in enumerate(drawn))
 
 
 def _rows(seeds: range) -> list[np.ndarray]:
-    return [np.stack(v) for v in zip(*map(random_stops.arguments, seeds), strict=True)]
+    return [np.stack(v) for v in zip(*map(jax_stops.arguments, seeds), strict=True)]
 
 
 def _jax(interpreter: Interpreter, fn: Callable[..., Any], *args: Any) -> list[Any]:
@@ -133,8 +133,8 @@ def test_drawn_derivatives_of_derivatives(again: str, interpreter: Interpreter) 
 
 def _derived(seed: int) -> str:
     """`@p<seed>_main_grad` and `@p<seed>_main_jvp` of a drawn program, for IREE."""
-    drawn = random_stops.program(seed, ruled=False)
-    found = pcp.from_jax(drawn, *random_stops.arguments(seed), params=[0, 1])
+    drawn = jax_stops.program(seed, ruled=False)
+    found = pcp.from_jax(drawn, *jax_stops.arguments(seed), params=[0, 1])
     return renamed(pcp.run_passes(found, f"pcp-grad,pcp-jvp,{LEGAL}"), f"p{seed}_")
 
 

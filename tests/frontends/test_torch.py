@@ -4,8 +4,8 @@ import re
 
 import pytest
 import torch
-from helpers.example_models import example
-from helpers.iree_server import Iree
+from helpers.models.torch_examples import example
+from helpers.servers.iree_server import Iree
 from torch import Tensor, nn
 
 from pcp.errors import IRError

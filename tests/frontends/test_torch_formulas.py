@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from helpers.interpreter import Interpreter
-from helpers.torch_gradients import Weighted, ours, theirs
-from helpers.torch_ties import POINTS, POINTWISE, TABLE
+from helpers.oracles.torch_gradients import Weighted, ours, theirs
+from helpers.oracles.torch_ties import POINTS, POINTWISE, TABLE
+from helpers.servers.interpreter import Interpreter
 from torch import nn
 
 from pcp.frontends.torch import from_torch

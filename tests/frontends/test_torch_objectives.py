@@ -2,8 +2,8 @@
 
 import numpy as np
 import torch
-from helpers.torch_gradients import theirs
-from helpers.torch_objectives import Objectives
+from helpers.models.torch_objectives import Objectives
+from helpers.oracles.torch_gradients import theirs
 
 import pcp
 from pcp.frontends.torch import weights_of

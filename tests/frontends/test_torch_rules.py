@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from helpers.interpreter import Interpreter
-from helpers.torch_gradients import derived, ours, theirs
+from helpers.oracles.torch_gradients import derived, ours, theirs
+from helpers.servers.interpreter import Interpreter
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 

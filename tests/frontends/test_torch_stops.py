@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 import torch
-from helpers.interpreter import Interpreter
-from helpers.random_torch_stops import SIZE, Drawn
-from helpers.torch_gradients import GRADIENT, ours, theirs
+from helpers.oracles.torch_gradients import GRADIENT, ours, theirs
+from helpers.random_programs.torch_stops import SIZE, Drawn
+from helpers.servers.interpreter import Interpreter
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -308,7 +308,7 @@ class Distilled(nn.Module):
 
 
 def test_what_torch_would_not_update_is_not_a_parameter() -> None:
-    from pcp.passes import trainable
+    from pcp.passes.training import trainable
 
     module = from_torch(Distilled(), X)
     roles = [a.role for a in arguments_of(module)]

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from helpers.interpreter import Interpreter
-from helpers.iree_server import Iree
+from helpers.servers.interpreter import Interpreter
+from helpers.servers.iree_server import Iree
 
 
 @pytest.fixture(scope="session")

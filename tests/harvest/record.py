@@ -25,7 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from helpers import harvest
+from helpers.oracles import recorded_cases
 
 #: Test modules with calls of `check_grads` on functions of lax.
 MODULES = ("lax_autodiff_test",)
@@ -41,7 +41,7 @@ class Recorder:
     """Stands in for `check_grads` and keeps what it is called with."""
 
     def __init__(self, known: set[object]) -> None:
-        self.cases: list[harvest.Recorded] = []
+        self.cases: list[recorded_cases.Recorded] = []
         self.failures: list[str] = []
         self.calls = 0
         self._test = ""
@@ -80,14 +80,14 @@ def identity(text: str, inputs: Any) -> object:
     return text, tuple(np.asarray(x).tobytes() for x in inputs) if scalars else ()
 
 
-def stored(values: Any) -> harvest.Arrays:
+def stored(values: Any) -> recorded_cases.Arrays:
     """Arrays of numpy; a copy that no device owns."""
     return tuple(np.array(x) for x in values)
 
 
 def with_wrt(f: Callable[..., list[Any]], inputs: list[Any]) -> tuple[Any, list[Any]]:
     """(f of its floating-point inputs alone, those inputs)."""
-    where = [i for i, x in enumerate(inputs) if harvest.is_float(x)]
+    where = [i for i, x in enumerate(inputs) if recorded_cases.is_float(x)]
 
     def of_floats(*floats: Any) -> list[Any]:
         values = list(inputs)
@@ -105,7 +105,9 @@ def pulled(f: Callable[..., list[Any]], floats: Any, drawn: Any) -> Any:
     results, pull = jax.vjp(f, *floats)
     rest = iter(drawn)
     seeds = [
-        next(rest) if harvest.is_float(r) else np.zeros(r.shape, jax.dtypes.float0)
+        next(rest)
+        if recorded_cases.is_float(r)
+        else np.zeros(r.shape, jax.dtypes.float0)
         for r in results
     ]
     return results, list(pull(seeds))
@@ -113,18 +115,20 @@ def pulled(f: Callable[..., list[Any]], floats: Any, drawn: Any) -> Any:
 
 def answers(
     name: str, text: str, f: Callable[..., list[Any]], inputs: list[Any], order: int
-) -> harvest.Recorded:
+) -> recorded_cases.Recorded:
     """JAX's VJP and JVP, and the VJP of the VJP from order 2 on."""
     import jax
 
     of_floats, floats = with_wrt(f, inputs)
-    seed = harvest.seed_of(text)
+    seed = recorded_cases.seed_of(text)
     shapes = jax.eval_shape(of_floats, *floats)
-    cotangents = harvest.draw(shapes, seed + 1)
+    cotangents = recorded_cases.draw(shapes, seed + 1)
     results, gradients = pulled(of_floats, floats, cotangents)
-    directions = tuple(harvest.draw(floats, seed + 2))
+    directions = tuple(recorded_cases.draw(floats, seed + 2))
     _, pushed = jax.jvp(of_floats, tuple(floats), directions)
-    tangents = [t for r, t in zip(results, pushed, strict=True) if harvest.is_float(r)]
+    tangents = [
+        t for r, t in zip(results, pushed, strict=True) if recorded_cases.is_float(r)
+    ]
     second: list[Any] = []
     if order >= 2:
 
@@ -133,9 +137,9 @@ def answers(
             results, gradients = pulled(of_floats, first, rest)
             return [*results, *gradients]
 
-        outputs = harvest.draw([*results, *gradients], seed + 3)
+        outputs = recorded_cases.draw([*results, *gradients], seed + 3)
         _, second = pulled(derivative, [*floats, *cotangents], outputs)
-    return harvest.Recorded(
+    return recorded_cases.Recorded(
         name,
         text,
         stored(inputs),
@@ -236,9 +240,9 @@ def main() -> None:
     jax.config.update("jax_disable_most_optimizations", True)
     known = set()
     if options.without:
-        known = {identity(c.text, c.args) for c in harvest.load(options.without)}
+        known = {identity(c.text, c.args) for c in recorded_cases.load(options.without)}
     recorder = record(options.jax_tests, options.full, known)
-    harvest.save(options.out, recorder.cases)
+    recorded_cases.save(options.out, recorder.cases)
     size = options.out.stat().st_size / 2**20
     print(f"{recorder.calls} calls, {len(recorder.cases)} programs, {size:.1f} MiB")
     for failure in recorder.failures:

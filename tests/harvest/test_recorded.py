@@ -4,27 +4,27 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from helpers import harvest, replay
-from helpers.interpreter import Interpreter
+from helpers.oracles import recorded_cases, recorded_replay
+from helpers.servers.interpreter import Interpreter
 
-from pcp.autodiff import registry
-from pcp.autodiff.kinds import Elementwise
-from pcp.autodiff.rules.values import scale
+from pcp.autodiff.core import registry
+from pcp.autodiff.core.kinds import Elementwise
+from pcp.autodiff.core.values import scale
 from pcp.dialect import hlo
 
 DATA = Path(__file__).parent / "data"
 
 #: `sample.zip` is what JAX generates by default, `full.zip` everything else.
-SAMPLE = harvest.load(DATA / "sample.zip")
-REST = harvest.load(DATA / "full.zip")
+SAMPLE = recorded_cases.load(DATA / "sample.zip")
+REST = recorded_cases.load(DATA / "full.zip")
 
 #: Of the sample, `make test` takes one in so many; `make test-full` takes all.
 STRIDE = 12
 
 CHECKS = {
-    "vjp": replay.check_vjp,
-    "jvp": replay.check_jvp,
-    "second": replay.check_second,
+    "vjp": recorded_replay.check_vjp,
+    "jvp": recorded_replay.check_jvp,
+    "second": recorded_replay.check_second,
 }
 
 
@@ -42,18 +42,18 @@ def params(check: str) -> Iterator[object]:
     ("check", "case"), [*params("vjp"), *params("jvp"), *params("second")]
 )
 def test_sample(
-    check: Callable[..., None], case: harvest.Recorded, interpreter: Interpreter
+    check: Callable[..., None], case: recorded_cases.Recorded, interpreter: Interpreter
 ) -> None:
     check(case, interpreter)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", REST, ids=str)
-def test_rest(case: harvest.Recorded, interpreter: Interpreter) -> None:
-    replay.check_vjp(case, interpreter)
-    replay.check_jvp(case, interpreter)
+def test_rest(case: recorded_cases.Recorded, interpreter: Interpreter) -> None:
+    recorded_replay.check_vjp(case, interpreter)
+    recorded_replay.check_jvp(case, interpreter)
     if case.second:
-        replay.check_second(case, interpreter)
+        recorded_replay.check_second(case, interpreter)
 
 
 def test_the_archives_hold_what_the_harvest_promises() -> None:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.gradients import (
+from helpers.oracles.jax_gradients import (
     Case,
     array,
     assert_close,
@@ -16,7 +16,7 @@ from helpers.gradients import (
     positive,
     transformed,
 )
-from helpers.interpreter import Interpreter
+from helpers.servers.interpreter import Interpreter
 from jax import lax
 
 X = array(3, 4)

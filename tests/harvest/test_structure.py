@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.gradients import (
+from helpers.oracles.jax_gradients import (
     Case,
     array,
     check_jvp,
@@ -19,8 +19,8 @@ from helpers.gradients import (
     positive,
     transformed,
 )
-from helpers.interpreter import Interpreter
-from helpers.iree_server import Iree
+from helpers.servers.interpreter import Interpreter
+from helpers.servers.iree_server import Iree
 from jax import lax
 
 from pcp.compiler.catalog import pipeline

@@ -1,5 +1,5 @@
 """What tests of passes share."""
 
-from helpers.elsewhere import elsewhere
+from helpers.servers.isolated import elsewhere
 
 __all__ = ["elsewhere"]

@@ -4,8 +4,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from helpers.cases_named import CASES, Case
-from helpers.spmd_runs import PLAN, run_joined, whole
+from helpers.cases.named import CASES, Case
+from helpers.oracles.spmd import PLAN, run_joined, whole
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir

@@ -1,12 +1,12 @@
 """What the tests of compiled programs share."""
 
 import pytest
-from helpers import hand_written
+from helpers.models import handwritten_imports
 
 
 @pytest.fixture(scope="module")
 def two():
-    return hand_written.two()
+    return handwritten_imports.two()
 
 
 @pytest.fixture(params=["local-task", "local-sync"])

@@ -3,7 +3,7 @@
 from collections import namedtuple
 
 import pytest
-from helpers.repository import ROOT
+from helpers.repository.sources import ROOT
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ import time
 
 import numpy as np
 import pytest
-from helpers.member_process import SIZE, contribution
-from helpers.worlds import (
+from helpers.worlds.communicators import (
     endpoints,
     eventually,
     form,
@@ -21,14 +20,15 @@ from helpers.worlds import (
     together,
     world,
 )
+from helpers.worlds.member_process import SIZE, contribution
 
 from pcp.errors import CollectiveAborted, PeerLost, ProtocolError, Timeout
-from pcp.runtime.communicator import Communicator
-from pcp.runtime.faults import Fault, FaultPlan
-from pcp.runtime.framing import Kind
-from pcp.runtime.reduction import reference
-from pcp.runtime.rendezvous import Rendezvous
-from pcp.runtime.snapshot import fetch_snapshot
+from pcp.runtime.collectives.reduction import reference
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.group.rendezvous import Rendezvous
+from pcp.runtime.group.state_transfer import fetch_snapshot
+from pcp.runtime.transport.fault_injection import Fault, FaultPlan
+from pcp.runtime.transport.frame import Kind
 
 
 def reduce_one(comm):

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.worlds import outcome, together, world
+from helpers.worlds.communicators import outcome, together, world
 
 from pcp.errors import CollectiveAborted, PcpError
-from pcp.runtime.communicator import Communicator
+from pcp.runtime.communicator.communicator import Communicator
 
 LARGE = 50_000
 Call = Callable[[Communicator, np.ndarray], Any]

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from helpers.elastic_worlds import elastic, join
-from helpers.worlds import eventually, outcome, together
+from helpers.worlds.communicators import eventually, outcome, together
+from helpers.worlds.elastic_groups import elastic, join
 
 from pcp.errors import StateMismatch
-from pcp.runtime.dtypes import numpy_dtype
-from pcp.runtime.param_sync import digest
+from pcp.runtime.communicator.param_sync import digest
+from pcp.runtime.memory.dtypes import numpy_dtype
 
 
 def test_new_peers_are_accepted_one_after_another() -> None:

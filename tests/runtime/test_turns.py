@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.worlds import together, world
+from helpers.worlds.communicators import together, world
 
 
 @pytest.mark.parametrize("carrier", ["tcp", "in_process"])

@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from helpers.repository import ROOT
+from helpers.repository.sources import ROOT
 
 
 def test_what_is_needed_is_said(monkeypatch):

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers.repository import ROOT
+from helpers.repository.sources import ROOT
 
 pytestmark = [
     pytest.mark.slow,

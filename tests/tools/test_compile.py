@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.small_models import FORWARD, TRAIN
+from helpers.models.stablehlo_small import FORWARD, TRAIN
 
 from pcp.bundle import Bundle
-from pcp.passes.overlap_collectives import usual_inflight
-from pcp.tools.cache_folder import cache_folder
+from pcp.passes.collectives.overlap_collectives import usual_inflight
 from pcp.tools.compile import main
-from pcp.tools.compile_job import output_name
+from pcp.tools.support.cache_folder import cache_folder
+from pcp.tools.support.compile_job import output_name
 
 
 @pytest.fixture

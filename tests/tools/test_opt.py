@@ -12,7 +12,7 @@ import pytest
 
 from pcp.compiler import catalog
 from pcp.tools.opt import main
-from pcp.tools.opt_command import flag_options
+from pcp.tools.support.opt_command import flag_options
 
 MODEL = """func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
   %0 = stablehlo.add %a, %a : tensor<4xf32>
@@ -383,7 +383,7 @@ def test_the_command_is_installed_and_starts_fast():
 
 def test_it_imports_no_framework():
     script = (
-        "import sys, pcp.tools.opt_command; "
+        "import sys, pcp.tools.support.opt_command; "
         "print(*sorted({'torch', 'jax', 'iree', 'pydantic'} & set(sys.modules)))"
     )
     done = subprocess.run(

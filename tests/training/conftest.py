@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from helpers.processes import Processes
+from helpers.servers.processes import Processes
 
 
 @pytest.fixture

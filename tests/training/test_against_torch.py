@@ -2,19 +2,19 @@
 
 import numpy as np
 import pytest
-from helpers.training_runs import Background, Watcher, experiment
+from helpers.worlds.training_runs import Background, Watcher, experiment
 
 import pcp
 from pcp.bundle import Bundle
 from pcp.runtime import Endpoint
-from pcp.training import checkpoint as checkpoints
-from pcp.training import tensors
-from pcp.training.data import Corpus
-from pcp.training.recovery import shared_of
-from pcp.training.run_folder import RunFolder
-from pcp.training.shepherd import Shepherd
-from pcp.training.trainer import BundleTrainer, loss_value
-from pcp.training.worker import Identity, Worker
+from pcp.training.coordinator.recovery import shared_of
+from pcp.training.coordinator.shepherd import Shepherd
+from pcp.training.data.corpus import Corpus
+from pcp.training.storage import checkpoint as checkpoints
+from pcp.training.storage import safetensors_io
+from pcp.training.storage.run_folder import RunFolder
+from pcp.training.trainer.bundle_trainer import BundleTrainer, loss_value
+from pcp.training.worker.worker import Identity, Worker
 
 torch = pytest.importorskip("torch")
 
@@ -82,7 +82,7 @@ def _train(tmp_path, model, content: bytes, workers: int, **keys):
     """A run from the torch model's weights; its checkpoint and watcher."""
     weights = {n: p.detach().numpy() for n, p in model.state_dict().items()}
     start = tmp_path / "start.safetensors"
-    start.write_bytes(tensors.to_bytes(weights))
+    start.write_bytes(safetensors_io.to_bytes(weights))
     exp = experiment(tmp_path, initial_weights=str(start), **keys)
     folder = RunFolder.at(tmp_path / "run", exp)
     watcher = Watcher()
@@ -243,5 +243,5 @@ def _local(trainer):
 
 def test_the_state_of_a_checkpoint_is_what_was_committed(tmp_path, model, sgd_bundle):
     _, _, saved, _ = _train(tmp_path, model, sgd_bundle, 1, outer_loop_steps=2)
-    assert saved.info["digest"] == tensors.digest(shared_of(saved))
+    assert saved.info["digest"] == safetensors_io.digest(shared_of(saved))
     assert saved.info["tokenizer"]["kind"] == "char"

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from helpers.crews import Crew, Hasty, load_bundle, stepping
-from helpers.outer_models import bundle
-from helpers.training_runs import experiment
+from helpers.models.closed_form import bundle
+from helpers.worlds.training_cluster import Crew, Hasty, load_bundle, stepping
+from helpers.worlds.training_runs import experiment
 
 from pcp.errors import RuntimeFault
-from pcp.training import tensors
-from pcp.training.recovery import shared_of
+from pcp.training.coordinator.recovery import shared_of
+from pcp.training.storage import safetensors_io
 
 SPARSE = "sparseloco{k=64}"
 OWN = ("delta", "momentum", "replica")
@@ -46,9 +46,11 @@ def test_private_state_is_resumed_with_its_worker(tmp_path, algorithm) -> None:
     assert not np.array_equal(*(p[names[0]] for p in first.private))
     resumed, unbroken = play(whole, "stopped"), play(whole, "unbroken")
     assert resumed.round == unbroken.round == 4
-    assert tensors.digest(shared_of(resumed)) == tensors.digest(shared_of(unbroken))
+    assert safetensors_io.digest(shared_of(resumed)) == safetensors_io.digest(
+        shared_of(unbroken)
+    )
     for mine, theirs in zip(resumed.private, unbroken.private, strict=True):
-        assert tensors.digest(mine) == tensors.digest(theirs)
+        assert safetensors_io.digest(mine) == safetensors_io.digest(theirs)
 
 
 def _failing(fault: Exception | SystemExit, made: list[int]):

@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from helpers.outer_models import (
+from helpers.models.closed_form import (
     RATE,
     batches,
     bundle,
@@ -15,9 +15,9 @@ from helpers.outer_models import (
 )
 
 from pcp.errors import RuntimeFault
-from pcp.runtime.communicator import Communicator
-from pcp.training.loading import load
-from pcp.training.state import PARAMETER, shared_part
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.training.storage.state_names import PARAMETER, shared_part
+from pcp.training.trainer.load import load
 
 MEMBERS, ROUNDS, STEPS = 3, 4, 3
 

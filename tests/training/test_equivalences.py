@@ -10,9 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.crews import checkpoint_of, load_bundle
-from helpers.ledger_oracle import parts, saved_parameters, weighted_nesterov
-from helpers.outer_models import (
+from helpers.models.closed_form import (
     BATCH,
     BLOCK,
     batches,
@@ -22,13 +20,15 @@ from helpers.outer_models import (
     replica,
     same_bits,
 )
-from helpers.processes import Processes
-from helpers.training_runs import experiment, order, start_shepherd
-from helpers.worlds import eventually
+from helpers.oracles.ledger import parts, saved_parameters, weighted_nesterov
+from helpers.servers.processes import Processes
+from helpers.worlds.communicators import eventually
+from helpers.worlds.training_cluster import checkpoint_of, load_bundle
+from helpers.worlds.training_runs import experiment, order, start_shepherd
 
-from pcp.runtime.communicator import Communicator
-from pcp.training.data import Batch
-from pcp.training.ledger import check
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.training.data.corpus import Batch
+from pcp.training.storage.ledger import check
 
 TESTS = Path(__file__).parents[1]
 STEPS, ROUNDS = 3, 4
@@ -141,7 +141,9 @@ def test_a_killed_worker_leaves_a_run_of_the_others(tmp_path) -> None:
     )
     with Processes() as processes:
         crew = [
-            processes.start("helpers.bundle_worker", f"w{i}", shepherd.port, 0.05)
+            processes.start(
+                "helpers.worlds.bundle_worker", f"w{i}", shepherd.port, 0.05
+            )
             for i in range(3)
         ]
         watcher.wait_for_round(3)

@@ -6,14 +6,19 @@ import time
 
 import numpy as np
 import pytest
-from helpers.processes import free_port
-from helpers.training_runs import Background, experiment, start_shepherd, start_worker
+from helpers.servers.processes import free_port
+from helpers.worlds.training_runs import (
+    Background,
+    experiment,
+    start_shepherd,
+    start_worker,
+)
 
-from pcp.training import checkpoint as checkpoints
-from pcp.training import metrics
-from pcp.training.ledger import check, read
+from pcp.training.observe import metrics
+from pcp.training.storage import checkpoint as checkpoints
+from pcp.training.storage.ledger import check, read
 
-WORKER, SHEPHERD = "helpers.bigram", "helpers.shepherd_process"
+WORKER, SHEPHERD = "helpers.models.bigram_numpy", "helpers.worlds.shepherd_process"
 
 
 def _finish(shepherd, watcher, thread, crew, rounds):

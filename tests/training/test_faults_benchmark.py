@@ -5,7 +5,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-from helpers.repository import ROOT
+from helpers.repository.sources import ROOT
 
 pytest.importorskip("psutil")
 

@@ -4,20 +4,20 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from helpers.bigram_model import write_experiment
-from helpers.processes import Processes
-from helpers.processors import fused
-from helpers.training_runs import start_shepherd
+from helpers.models.bigram_stablehlo import write_experiment
+from helpers.servers.processes import Processes
+from helpers.servers.processor_features import fused
+from helpers.worlds.training_runs import start_shepherd
 
 from pcp.bundle import Bundle
 from pcp.runtime import Communicator
-from pcp.tools import training_job as jobs
-from pcp.tools.ledger import loader
-from pcp.training import checkpoint as checkpoints
-from pcp.training.data import Batch
-from pcp.training.ledger import check, read
-from pcp.training.loading import load
-from pcp.training.replay import Replay
+from pcp.tools.commands.ledger import loader
+from pcp.tools.support import training_job as jobs
+from pcp.training.data.corpus import Batch
+from pcp.training.simulate.replay import Replay
+from pcp.training.storage import checkpoint as checkpoints
+from pcp.training.storage.ledger import check, read
+from pcp.training.trainer.load import load
 
 TARGETS = ("cpu", "cpu:host", "cpu", "cpu:host")
 ROUNDS = 6

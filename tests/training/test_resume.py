@@ -5,15 +5,15 @@ import signal
 
 import numpy as np
 import pytest
-from helpers.crews import Crew, Hasty, load_bundle
-from helpers.processes import Processes
-from helpers.resumed_runs import bundle, keys
-from helpers.training_runs import experiment
+from helpers.servers.processes import Processes
+from helpers.worlds.resumed_runs import bundle, keys
+from helpers.worlds.training_cluster import Crew, Hasty, load_bundle
+from helpers.worlds.training_runs import experiment
 
-from pcp.training import tensors
-from pcp.training.holding import Holding
-from pcp.training.ledger import check, read
-from pcp.training.recovery import snapshot_of
+from pcp.training.coordinator.recovery import snapshot_of
+from pcp.training.storage import safetensors_io
+from pcp.training.storage.ledger import check, read
+from pcp.training.worker.worker_state import Holding
 
 SCHEDULE = "schedule=warmup_cosine,warmup_steps=2,total_steps=10"
 OPTIMIZERS = ("adamw", "sgd", "nesterov", "muon", "lion", "adafactor")
@@ -51,13 +51,17 @@ def _same(mine, theirs) -> None:
     assert mine.info["digest"] == theirs.info["digest"]
     for what in ("parameters", "outer"):
         left, right = getattr(mine, what), getattr(theirs, what)
-        assert tensors.digest(left) == tensors.digest(right), what
+        assert safetensors_io.digest(left) == safetensors_io.digest(right), what
     for what in ("workers", "private"):
         left, right = getattr(mine, what), getattr(theirs, what)
         for rank, (own, other) in enumerate(zip(left, right, strict=True)):
             for name in own:
                 one, two = ({"": s[name]} for s in (own, other))
-                assert tensors.digest(one) == tensors.digest(two), (what, rank, name)
+                assert safetensors_io.digest(one) == safetensors_io.digest(two), (
+                    what,
+                    rank,
+                    name,
+                )
 
 
 def _finished(exp, folder, content, workers, *, alone=False, **more):
@@ -80,7 +84,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(tmp_path, algorithm, optimi
     exp = experiment(tmp_path, **given)
     with Processes() as started:
         arguments = (tmp_path, tmp_path / "code", 3, 2, json.dumps(given))
-        doomed = started.start("helpers.resumed_runs", *arguments)
+        doomed = started.start("helpers.worlds.resumed_runs", *arguments)
         assert doomed.wait(60) == -signal.SIGKILL, doomed.text
     before = [r["kind"] for r in read(tmp_path / "run" / "ledger.jsonl")[0]]
     assert "end" not in before
@@ -168,8 +172,8 @@ def test_a_worker_takes_another_program_with_all_that_it_holds(tmp_path):
     holding.exchange(second)
     assert holding.trainer is second
     assert holding.committed == 2
-    assert tensors.digest(second.shared) == saved.info["digest"]
+    assert safetensors_io.digest(second.shared) == saved.info["digest"]
     mine = (second.private, saved.private[1]), (second.inner(), saved.workers[1])
     for found, wanted in mine:
-        assert tensors.digest(found) == tensors.digest(wanted)
+        assert safetensors_io.digest(found) == safetensors_io.digest(wanted)
     second.close()

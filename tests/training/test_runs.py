@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from helpers.bigram import BigramTrainer, bundle
-from helpers.training_runs import (
+from helpers.models.bigram_numpy import BigramTrainer, bundle
+from helpers.worlds.training_runs import (
     Background,
     experiment,
     run,
@@ -19,15 +19,17 @@ from helpers.training_runs import (
 
 from pcp.errors import ConfigError, ProtocolError, RuntimeFault, StateMismatch
 from pcp.runtime import Communicator
-from pcp.training import checkpoint as checkpoints
-from pcp.training import metrics, protocol, tensors
-from pcp.training.channel import connect
-from pcp.training.data import Corpus
-from pcp.training.ledger import Ledger, check
-from pcp.training.metrics import MetricsFile
-from pcp.training.recovery import shared_of
-from pcp.training.run_folder import RunFolder
-from pcp.training.trainer import loss_value
+from pcp.training.coordinator.recovery import shared_of
+from pcp.training.data.corpus import Corpus
+from pcp.training.observe import metrics
+from pcp.training.observe.metrics import MetricsFile
+from pcp.training.storage import checkpoint as checkpoints
+from pcp.training.storage import safetensors_io
+from pcp.training.storage.ledger import Ledger, check
+from pcp.training.storage.run_folder import RunFolder
+from pcp.training.trainer.bundle_trainer import loss_value
+from pcp.training.wire import messages
+from pcp.training.wire.channel import connect
 
 
 def _by_hand(exp, workers, rounds):
@@ -72,7 +74,7 @@ def test_a_run_is_diloco(tmp_path, workers):
     assert [r.loss for r in watcher.rounds] == pytest.approx(losses, rel=1e-5)
     assert outcome.rounds == 5
     assert len(saved.workers) == workers
-    assert saved.info["digest"] == tensors.digest(shared_of(saved))
+    assert saved.info["digest"] == safetensors_io.digest(shared_of(saved))
     report = check(folder.ledger)
     assert report.consumed == 5 * workers * 4 * 4
     assert report.pending == 0
@@ -188,7 +190,7 @@ def test_members_that_computed_different_bits_take_those_of_rank_0(tmp_path):
     exp = experiment(tmp_path, outer_loop_steps=2)
     shepherd, _, thread = start_shepherd(exp, workers=2)
     from pcp.runtime import Endpoint
-    from pcp.training.worker import Identity, Worker
+    from pcp.training.worker.worker import Identity, Worker
 
     def odd():
         identity = Identity("odd", "127.0.0.1", shepherd.port)
@@ -203,16 +205,16 @@ def test_members_that_computed_different_bits_take_those_of_rank_0(tmp_path):
 # What a shepherd's port meets ------------------------------------------------
 
 
-def _hello(**changes) -> protocol.Hello:
+def _hello(**changes) -> messages.Hello:
     base = {
-        "version": protocol.VERSION,
+        "version": messages.VERSION,
         "worker": "x",
         "target": "cpu",
         "backend": "cpu",
         "device": "local-task",
         "address": "127.0.0.1:9",
     }
-    return protocol.Hello(**base | changes)
+    return messages.Hello(**base | changes)
 
 
 GARBAGE = [
@@ -235,11 +237,11 @@ def test_garbage_hurts_only_itself(tmp_path):
         for content in GARBAGE:
             with socket.create_connection(("127.0.0.1", port), 5) as sock:
                 sock.sendall(content)
-    raw = protocol.encode(_hello())
+    raw = messages.encode(_hello())
     for content in (raw[:-1], b"{}", b"[" * 100000, b'{"kind": "nonsense"}'):
         channel = connect("127.0.0.1", shepherd.port, 5)
         channel._send(1, 0, content, 5)
-        assert isinstance(channel.receive(5), protocol.Refused)
+        assert isinstance(channel.receive(5), messages.Refused)
         channel.close()
     assert thread.finish().rounds == 20
     assert [w.finish(10) for w in crew]
@@ -255,8 +257,8 @@ def test_another_version_is_refused_with_a_reason(tmp_path):
     channel = connect("127.0.0.1", shepherd.port, 5)
     channel.send(_hello(version=99))
     answer = channel.receive(5)
-    assert isinstance(answer, protocol.Refused)
-    expected = f"protocol version {protocol.VERSION}, the worker 99"
+    assert isinstance(answer, messages.Refused)
+    expected = f"protocol version {messages.VERSION}, the worker 99"
     assert expected in answer.reason
     channel.close()
     crew = [start_worker(shepherd.port, f"w{i}") for i in range(2)]
@@ -267,7 +269,7 @@ def test_another_version_is_refused_with_a_reason(tmp_path):
 def test_a_worker_that_is_refused_says_why(tmp_path, monkeypatch):
     shepherd, _, thread = start_shepherd(experiment(tmp_path, outer_loop_steps=1))
     with monkeypatch.context() as patch:
-        patch.setattr("pcp.training.worker.VERSION", 99)
+        patch.setattr("pcp.training.worker.worker.VERSION", 99)
         worker = start_worker(shepherd.port, "new")
         with pytest.raises(ProtocolError, match="refused this worker"):
             worker.finish()
@@ -326,7 +328,7 @@ def test_other_data_on_a_worker_is_refused(tmp_path):
 
 
 def test_the_status_is_there_for_the_asking(tmp_path):
-    from pcp.tools.status import ask, lines
+    from pcp.tools.commands.status import ask, lines
 
     exp = experiment(tmp_path, outer_loop_steps=20)
     shepherd, watcher, thread = start_shepherd(exp, workers=1)

@@ -3,10 +3,10 @@
 import time
 
 import pytest
-from helpers.bigram import BATCH
-from helpers.training_runs import experiment, start_shepherd, start_worker
+from helpers.models.bigram_numpy import BATCH
+from helpers.worlds.training_runs import experiment, start_shepherd, start_worker
 
-from pcp.training.ledger import check
+from pcp.training.storage.ledger import check
 
 _FAST, _SLOW = 0.005, 0.4  # seconds an inner step takes at least
 _ROUND = 4 * BATCH  # samples of one worker

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.outer_models import RATE, batches, bundle, gradients
-from helpers.processes import Processes
-from helpers.training_runs import experiment, start_shepherd
+from helpers.models.closed_form import RATE, batches, bundle, gradients
+from helpers.servers.processes import Processes
+from helpers.worlds.training_runs import experiment, start_shepherd
 
 from pcp.errors import RuntimeFault
-from pcp.runtime.communicator import Communicator
-from pcp.training.ledger import check
-from pcp.training.loading import load
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.training.storage.ledger import check
+from pcp.training.trainer.load import load
 
 H = 6
-WORKER = "helpers.bundle_worker"
+WORKER = "helpers.worlds.bundle_worker"
 
 
 class Members:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from helpers.drawn_schedules import wrong
+from helpers.simulation.drawn_schedules import wrong
 
 
 def test_a_seed_gives_the_same_run() -> None:

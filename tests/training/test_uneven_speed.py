@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from helpers.repository import ROOT
+from helpers.repository.sources import ROOT
 
 
 @pytest.mark.slow

@@ -7,14 +7,14 @@ import types
 from dataclasses import replace
 
 import pytest
-from helpers.round_records import record
-from helpers.training_runs import experiment
+from helpers.oracles.round_metrics import record
+from helpers.worlds.training_runs import experiment
 
 from pcp.errors import MissingPackage
-from pcp.training.dashboard import Dashboard, PlainLog, sparkline
-from pcp.training.metrics import Fanout
-from pcp.training.plot import plot_losses
-from pcp.training.wandb import WandbRun
+from pcp.training.observe.dashboard import Dashboard, PlainLog, sparkline
+from pcp.training.observe.metrics import Fanout
+from pcp.training.observe.plot import plot_losses
+from pcp.training.observe.wandb import WandbRun
 
 STATUS = {
     "run": "runs/x",

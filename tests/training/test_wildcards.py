@@ -3,12 +3,12 @@
 from datetime import datetime
 
 import pytest
-from helpers.bigram import bundle
-from helpers.training_runs import experiment
+from helpers.models.bigram_numpy import bundle
+from helpers.worlds.training_runs import experiment
 
-from pcp.training.metrics import Quiet
-from pcp.training.run_folder import RunFolder
-from pcp.training.shepherd import Shepherd
+from pcp.training.coordinator.shepherd import Shepherd
+from pcp.training.observe.metrics import Quiet
+from pcp.training.storage.run_folder import RunFolder
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])

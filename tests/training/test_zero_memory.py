@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from helpers.repository import ROOT
+from helpers.repository.sources import ROOT
 
 SIZES = {"members": 4, "batch": 64, "layers": 12, "width": 256}
 

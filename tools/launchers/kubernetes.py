@@ -14,11 +14,11 @@ from typing import Any
 
 from pcp import strict_json
 from pcp.errors import ConfigError, MissingPackage, counted, install
-from pcp.tools.command import Parser
 from pcp.tools.launchers.output import write
 from pcp.tools.launchers.plan import Plan
-from pcp.training.experiment import BUILTIN
-from pcp.training.run_folder import SECRETS
+from pcp.tools.support.command import Parser
+from pcp.training.config.experiment import BUILTIN
+from pcp.training.storage.run_folder import SECRETS
 
 VOLUME = "/pcp"
 CONFIG = "/experiment"

@@ -2,9 +2,9 @@
 
 from argparse import Namespace
 
-from pcp.tools import train
-from pcp.tools.command import Parser
+from pcp.tools.commands import train
 from pcp.tools.launchers.plan import Plan
+from pcp.tools.support.command import Parser
 
 
 def flags(parser: Parser) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path, PurePath
 from typing import Self
 
 from pcp.errors import UsageError
-from pcp.tools import training_job as jobs
-from pcp.tools.protection import arguments_of, protection_files
-from pcp.training.experiment import Experiment
+from pcp.tools.support import training_job as jobs
+from pcp.tools.support.protection import arguments_of, protection_files
+from pcp.training.config.experiment import Experiment
 
 #: Backends whose devices schedulers count as GPUs.
 GPU_BACKENDS = {"cuda", "rocm"}

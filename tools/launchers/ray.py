@@ -10,15 +10,16 @@ from importlib import import_module
 from typing import Any
 
 from pcp.errors import MissingPackage, counted, install
-from pcp.tools import interrupts, worker
-from pcp.tools import training_job as jobs
-from pcp.tools.command import Parser
+from pcp.tools.commands import worker
+from pcp.tools.commands.shepherd import conclude, watched
 from pcp.tools.launchers.plan import Plan
-from pcp.tools.protection import protection
-from pcp.tools.shepherd import conclude, watched
-from pcp.tools.signals import on_signals
-from pcp.training.run_folder import RunFolder
-from pcp.training.shepherd import Shepherd
+from pcp.tools.support import interrupts
+from pcp.tools.support import training_job as jobs
+from pcp.tools.support.command import Parser
+from pcp.tools.support.protection import protection
+from pcp.tools.support.signals import on_signals
+from pcp.training.coordinator.shepherd import Shepherd
+from pcp.training.storage.run_folder import RunFolder
 
 #: Seconds that workers get to end by themselves when the run is over.
 _LEAVE_SECONDS = 30.0

@@ -10,10 +10,10 @@ from argparse import Namespace
 from shlex import join, quote
 
 from pcp.errors import UsageError
-from pcp.tools.command import Parser
 from pcp.tools.launchers.output import write
 from pcp.tools.launchers.plan import Plan
-from pcp.tools.protection import arguments_of
+from pcp.tools.support.command import Parser
+from pcp.tools.support.protection import arguments_of
 
 #: Seconds before the end of its time at which a job is told.
 NOTICE_SECONDS = 180

@@ -8,7 +8,7 @@ border of a part; those have an entry in `ADJUST`.
 from collections.abc import Sequence
 
 from pcp.dialect.bindings import ir
-from pcp.passes.rewriting import refuse
+from pcp.passes.core.rewriting import refuse
 from pcp.passes.sharding.local import indexing, reductions, sources, windows
 from pcp.passes.sharding.local.op import Adjust, Local, Value
 

@@ -7,8 +7,8 @@ import numpy as np
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.hlo_indexing import Windows
-from pcp.passes import constants
-from pcp.passes.rewriting import ints
+from pcp.passes.core import constants
+from pcp.passes.core.rewriting import ints
 from pcp.passes.sharding.local.op import Local, Value
 
 

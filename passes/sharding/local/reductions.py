@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pcp.dialect import hlo
-from pcp.passes import constants
+from pcp.passes.core import constants
 from pcp.passes.sharding.local.op import Local, Value
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.passes import constants
+from pcp.passes.core import constants
 from pcp.passes.sharding.local.op import Local, Value
 
 

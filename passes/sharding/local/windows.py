@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.hlo_windows import Convolution, Window
-from pcp.passes.rewriting import integer, ints
+from pcp.passes.core.rewriting import integer, ints
 from pcp.passes.sharding.factors import Reach, Rule, Span
 from pcp.passes.sharding.halo import Border, Exchange
 from pcp.passes.sharding.local.op import Adjust, Local, Value

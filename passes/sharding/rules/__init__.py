@@ -9,7 +9,7 @@ Control flow has no rule: its values hang together by `flow`.
 from collections.abc import Callable
 
 from pcp.dialect.bindings import ir
-from pcp.passes.elementwise import ELEMENTWISE
+from pcp.passes.core.elementwise import ELEMENTWISE
 from pcp.passes.sharding.factors import Rule
 from pcp.passes.sharding.manual import is_manual
 from pcp.passes.sharding.rules import (

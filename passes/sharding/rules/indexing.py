@@ -2,8 +2,8 @@
 
 from pcp.dialect.bindings import ir
 from pcp.dialect.hlo_indexing import Windows
-from pcp.passes.elementwise import body_kind
-from pcp.passes.rewriting import ints
+from pcp.passes.core.elementwise import body_kind
+from pcp.passes.core.rewriting import ints
 from pcp.passes.sharding.factors import PASS, REPLICATE, Dim, Rule, Rules
 from pcp.passes.sharding.rules.shapes import is_predicate, shape_of
 

@@ -1,7 +1,7 @@
 """Ops that move elements."""
 
 from pcp.dialect.bindings import ir
-from pcp.passes.rewriting import integer, ints
+from pcp.passes.core.rewriting import integer, ints
 from pcp.passes.sharding.factors import REPLICATE, Dim, Rule, Rules
 from pcp.passes.sharding.rules.shapes import reaching, shape_of, unchanged
 

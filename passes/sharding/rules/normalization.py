@@ -1,7 +1,7 @@
 """Batch normalization."""
 
 from pcp.dialect.bindings import ir
-from pcp.passes.rewriting import integer
+from pcp.passes.core.rewriting import integer
 from pcp.passes.sharding.factors import PASS, REPLICATE, Dim, Rule, Rules
 from pcp.passes.sharding.rules.shapes import shape_of
 

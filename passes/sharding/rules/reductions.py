@@ -2,9 +2,9 @@
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.passes import constants
-from pcp.passes.elementwise import body_kind
-from pcp.passes.rewriting import ints
+from pcp.passes.core import constants
+from pcp.passes.core.elementwise import body_kind
+from pcp.passes.core.rewriting import ints
 from pcp.passes.sharding.factors import PASS, REPLICATE, Rule, Rules
 from pcp.passes.sharding.rules.shapes import shape_of
 

@@ -1,9 +1,9 @@
 """Rules of the CHLO chapter against jax.vjp."""
 
 import pytest
-from helpers.cases_chlo import CASES
-from helpers.gradients import Case, check_vjp
-from helpers.interpreter import Interpreter
+from helpers.cases.chlo import CASES
+from helpers.oracles.jax_gradients import Case, check_vjp
+from helpers.servers.interpreter import Interpreter
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

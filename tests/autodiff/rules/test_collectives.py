@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.cases_collectives import ANNOTATED, CASES, F, program
-from helpers.training_programs import bundle, in_parallel, run_passes
+from helpers.cases.collectives import ANNOTATED, CASES, F, program
+from helpers.models.expanded_training import bundle, in_parallel, run_passes
 
 from pcp.errors import MissingRule
 

@@ -1,11 +1,11 @@
 """Ops that stand for others, against jax.vjp."""
 
 import pytest
-from helpers import cases_client, cases_composed
-from helpers.gradients import Case, check_vjp
-from helpers.interpreter import Interpreter
+from helpers.cases import client, composed
+from helpers.oracles.jax_gradients import Case, check_vjp
+from helpers.servers.interpreter import Interpreter
 
-CASES = [*cases_composed.CASES, *cases_client.CASES]
+CASES = [*composed.CASES, *client.CASES]
 
 #: By default every second case; all of them by `make test-full`.
 SAMPLED = [

@@ -1,9 +1,9 @@
 """Rules of the control flow chapter against jax.vjp."""
 
 import pytest
-from helpers.cases_control_flow import BRANCHES, CASES
-from helpers.gradients import Case, check_vjp, derivative_case
-from helpers.interpreter import Interpreter
+from helpers.cases.control_flow import BRANCHES, CASES
+from helpers.oracles.jax_gradients import Case, check_vjp, derivative_case
+from helpers.servers.interpreter import Interpreter
 
 from pcp.autodiff.rules import branches
 

@@ -1,9 +1,9 @@
 """Rules of the data movement chapter against jax.vjp."""
 
 import pytest
-from helpers.cases_data_movement import CASES
-from helpers.gradients import Case, check_vjp
-from helpers.interpreter import Interpreter
+from helpers.cases.data_movement import CASES
+from helpers.oracles.jax_gradients import Case, check_vjp
+from helpers.servers.interpreter import Interpreter
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

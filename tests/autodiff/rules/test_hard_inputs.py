@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from helpers.cases_hard import CASES
-from helpers.gradients import Case, check_vjp, lowered, transformed
-from helpers.interpreter import Interpreter
+from helpers.cases.hard import CASES
+from helpers.oracles.jax_gradients import Case, check_vjp, lowered, transformed
+from helpers.servers.interpreter import Interpreter
 from jax import lax
 
 #: By default every third case; all of them by `make test-full`.

@@ -5,10 +5,16 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 import pytest
-from helpers.cases_linear_algebra import FOURIER, SOLVE, cholesky
-from helpers.gradients import Case, array, assert_close, check_vjp, transformed
-from helpers.interpreter import Interpreter
-from helpers.iree_server import Iree
+from helpers.cases.linear_algebra import FOURIER, SOLVE, cholesky
+from helpers.oracles.jax_gradients import (
+    Case,
+    array,
+    assert_close,
+    check_vjp,
+    transformed,
+)
+from helpers.servers.interpreter import Interpreter
+from helpers.servers.iree_server import Iree
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir

@@ -3,15 +3,15 @@
 from dataclasses import replace
 
 import pytest
-from helpers.cases_loops import SEGMENTED, UNKNOWN
-from helpers.gradients import (
+from helpers.cases.loops import SEGMENTED, UNKNOWN
+from helpers.oracles.jax_gradients import (
     Case,
     check_jvp,
     check_vjp,
     derivative_case,
     lowered,
 )
-from helpers.interpreter import Interpreter
+from helpers.servers.interpreter import Interpreter
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse

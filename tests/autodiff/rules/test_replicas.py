@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from helpers.cases_replicas import BROADCAST, CASES, GROUPS, Collective, F, program
-from helpers.gradients import assert_close, transformed
-from helpers.interpreter import Interpreter
+from helpers.cases.replicas import BROADCAST, CASES, GROUPS, Collective, F, program
+from helpers.oracles.jax_gradients import assert_close, transformed
+from helpers.servers.interpreter import Interpreter
 
 from pcp.dialect.context import parse
 

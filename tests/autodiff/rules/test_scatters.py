@@ -1,9 +1,9 @@
 """Rules of scatters against jax.vjp, in both orders where zeros meet."""
 
 import pytest
-from helpers.cases_scatters import CASES, PRODUCTS
-from helpers.gradients import Case, check_vjp, derivative_case
-from helpers.interpreter import Interpreter
+from helpers.cases.scatters import CASES, PRODUCTS
+from helpers.oracles.jax_gradients import Case, check_vjp, derivative_case
+from helpers.servers.interpreter import Interpreter
 
 #: By default every second case; all of them by `make test-full`.
 SAMPLED = [

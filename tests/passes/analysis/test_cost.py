@@ -2,7 +2,7 @@
 
 import pytest
 
-from pcp.autodiff import functions
+from pcp.autodiff.core import functions
 from pcp.dialect.context import parse
 from pcp.passes.analysis import cost
 

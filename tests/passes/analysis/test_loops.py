@@ -3,20 +3,20 @@
 from collections.abc import Callable
 
 import pytest
-from helpers.plan_clusters import FAST, devices
+from helpers.models.clusters import FAST, devices
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
 from pcp.passes.analysis import cost, loops
-from pcp.passes.functions import find
-from pcp.passes.plan import Plan
+from pcp.passes.analysis.cluster import Device
+from pcp.passes.core.functions import find
+from pcp.passes.core.walk import block_of, walk
 from pcp.passes.planning import tensor_groups
 from pcp.passes.planning.candidates import Model
-from pcp.passes.planning.cluster import Device
 from pcp.passes.planning.cost import Member, block_cost
-from pcp.passes.walk import block_of, walk
+from pcp.passes.planning.plan import Plan
 
 N = 64
 X, H = f"tensor<{N}x{N}xf32>", f"tensor<{N}x{2 * N}xf32>"

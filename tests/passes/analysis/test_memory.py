@@ -4,8 +4,8 @@ import pytest
 
 from pcp.dialect.context import parse
 from pcp.passes.analysis.memory import temporary_bytes
-from pcp.passes.rewriting import functions
-from pcp.passes.walk import block_of
+from pcp.passes.core.rewriting import functions
+from pcp.passes.core.walk import block_of
 
 T = "tensor<256x256xf32>"
 SIZE = 4 * 256 * 256

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.repository import ROOT
+from helpers.repository.sources import ROOT
 
-from pcp.autodiff import functions
+from pcp.autodiff.core import functions
 from pcp.compiler.attributes import dictionary
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir

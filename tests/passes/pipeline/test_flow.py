@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.staged_gradients import Loss
+from helpers.oracles.staged_gradients import Loss
 
 BATCH, WIDTH = 8, 4
 CUT = ', pcp.sharding = #pcp.sharding<@m, [["dp"], []], [], []>'

@@ -1,6 +1,6 @@
 """Layouts of devices and of microbatches, found one by one and joined."""
 
-from helpers.spmd_runs import add_mesh
+from helpers.oracles.spmd import add_mesh
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse

@@ -3,10 +3,10 @@
 from collections import Counter
 
 import pytest
-from helpers import staged_training
+from helpers.oracles import staged_training
 
 from pcp.dialect.bindings import ir
-from pcp.passes.functions import symbol_name
+from pcp.passes.core.functions import symbol_name
 
 
 def _sent(program, function: str) -> Counter[tuple[int, ...]]:

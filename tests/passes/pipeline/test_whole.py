@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from helpers import pipelines
-from helpers.spmd_runs import add_mesh
+from helpers.oracles import pipelines
+from helpers.oracles.spmd import add_mesh
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
-from pcp.passes.rewriting import operations
+from pcp.passes.core.rewriting import operations
 
 BATCH, WIDTH = 16, 3
 CUT = ', pcp.sharding = #pcp.sharding<@m, [["dp"]{}], [], []>'

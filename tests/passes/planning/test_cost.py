@@ -4,10 +4,10 @@ import pytest
 
 from pcp.dialect.context import parse
 from pcp.mesh import Mesh
+from pcp.passes.analysis.cluster import Cluster, Device, Link, Rates
+from pcp.passes.core.rewriting import functions
+from pcp.passes.core.walk import block_of
 from pcp.passes.planning import cost
-from pcp.passes.planning.cluster import Cluster, Device, Link, Rates
-from pcp.passes.rewriting import functions
-from pcp.passes.walk import block_of
 
 LINK = Link(bandwidth=1e9, latency=1e-4)
 DEVICE = {"target": "cpu", "throughput": {"f32": 1e10}, "membw": 1e10}

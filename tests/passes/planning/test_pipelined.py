@@ -1,16 +1,16 @@
 """Plans with stages: their timeline in closed form, what is alive, what is refused."""
 
 import pytest
-from helpers.plan_clusters import FAST, devices, training
+from helpers.models.clusters import FAST, devices, training
 
 from pcp.dialect.context import parse
 from pcp.mesh import Mesh
-from pcp.passes.functions import symbol_name
-from pcp.passes.plan import Search
-from pcp.passes.planning.cluster import Cluster, Device, Link
+from pcp.passes.analysis.cluster import Cluster, Device, Link
+from pcp.passes.core.functions import symbol_name
+from pcp.passes.core.rewriting import device_modules
 from pcp.passes.planning.cost import Member
 from pcp.passes.planning.pipelined import Program, Run, split_contractions
-from pcp.passes.rewriting import device_modules
+from pcp.passes.planning.plan import Search
 
 N, COUNT = 512, 3
 T = f"tensor<{N}x{N}xf32>"

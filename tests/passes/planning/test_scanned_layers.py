@@ -10,11 +10,11 @@ import pytest
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse
-from pcp.passes.functions import find
-from pcp.passes.inlining import inline_calls
-from pcp.passes.planning.cluster import Device
+from pcp.passes.analysis.cluster import Device
+from pcp.passes.core.functions import find
+from pcp.passes.core.walk import block_of
 from pcp.passes.planning.cost import Member, block_cost
-from pcp.passes.walk import block_of
+from pcp.passes.sharding.inline_calls import inline_calls
 
 WIDTH, NEAR = 128, 0.15
 DEVICE = Device("a", target="cpu", throughput={"f32": 5e10}, membw=1e10, overhead=2e-5)

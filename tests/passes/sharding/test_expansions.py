@@ -1,10 +1,10 @@
 """Constants that two tensors share carry no layout from one to the other."""
 
 from pcp.dialect.context import parse
-from pcp.passes.insert_reshards import InsertReshards
-from pcp.passes.propagate_sharding import PropagateSharding
-from pcp.passes.rewriting import functions
-from pcp.passes.walk import block_of
+from pcp.passes.core.rewriting import functions
+from pcp.passes.core.walk import block_of
+from pcp.passes.sharding.insert_reshards import InsertReshards
+from pcp.passes.sharding.propagate_sharding import PropagateSharding
 
 T = "tensor<8x8xf32>"
 PROGRAM = f"""

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from helpers import random_halo, spmd_models
-from helpers.spmd_runs import PLAN, partitioned, run_joined, whole
+from helpers.models import sharded
+from helpers.oracles.spmd import PLAN, partitioned, run_joined, whole
+from helpers.random_programs import halo as random_halo
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir
@@ -143,12 +144,12 @@ def test_no_part_of_what_a_window_reaches_into_is_empty() -> None:
 
 
 def _annotated(model: str, plan: str) -> str:
-    return spmd_models.annotate(model, *spmd_models.SPATIAL[plan])
+    return sharded.annotate(model, *sharded.SPATIAL[plan])
 
 
 def _error(model: str, plan: str) -> float:
-    arguments = spmd_models.models()[model].arguments
-    expected = whole(spmd_models.gradient_text(model), arguments)
+    arguments = sharded.models()[model].arguments
+    expected = whole(sharded.gradient_text(model), arguments)
     found = partitioned(_annotated(model, plan), arguments)
     return max(
         float(np.abs(a - b).max() / (1e-3 + np.abs(b).max()))

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from helpers.cases_named import sharding
-from helpers.spmd_runs import PLAN, whole
+from helpers.cases.named import sharding
+from helpers.oracles.spmd import PLAN, whole
 
-from pcp.autodiff import registry
-from pcp.autodiff.kinds import Refusal
+from pcp.autodiff.core import registry
+from pcp.autodiff.core.kinds import Refusal
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse
 from pcp.layout import Layout, join, shard
 from pcp.mesh import Mesh
+from pcp.passes.core.walk import CONTROL_FLOW
 from pcp.passes.sharding.rules import RULES
-from pcp.passes.walk import CONTROL_FLOW
 
 #: Ops without a rule, and why: they run whole on every member, or never come here.
 REASONS: dict[str, frozenset[str]] = {

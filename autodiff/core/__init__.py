@@ -1,0 +1,1 @@
+"""Derivative rules as a table, and the walks that follow it."""

@@ -1,0 +1,1 @@
+"""Loops in reverse: residuals, segments, slots."""

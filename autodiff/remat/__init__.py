@@ -1,0 +1,1 @@
+"""Recomputation in place of kept values."""

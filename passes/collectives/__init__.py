@@ -1,0 +1,1 @@
+"""Collectives bucketed, compressed, overlapped, and lowered."""

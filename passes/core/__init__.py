@@ -1,0 +1,1 @@
+"""What passes share: the pass and its options, rewriting, walks, constants, functions."""

@@ -1,0 +1,1 @@
+"""Foreign StableHLO made regular, with a role for each argument."""

@@ -1,0 +1,1 @@
+"""Programs as IREE compiles them, and computes them right."""

@@ -1,0 +1,185 @@
+"""pcp-legalize: programs that IREE compiles and runs without touching other memory."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pcp.dialect.bindings import ir
+from pcp.passes.core.base import CppPasses, Pass
+from pcp.passes.core.elementwise import inline
+from pcp.passes.core.rewriting import (
+    before,
+    functions,
+    operations,
+    refuse,
+    replace,
+    sweep,
+)
+from pcp.passes.core.stops import forget_derivatives
+from pcp.passes.legalize import legalize_complex as complex_
+from pcp.passes.legalize import legalize_complex_functions as of_complex
+from pcp.passes.legalize import legalize_conversions as conversions
+from pcp.passes.legalize import legalize_fourier as fourier
+from pcp.passes.legalize import legalize_functions as special
+from pcp.passes.legalize import legalize_indexing as indexing
+from pcp.passes.legalize import legalize_linear_algebra as linear_algebra
+from pcp.passes.legalize import legalize_loops as loops
+from pcp.passes.legalize import legalize_narrow as narrow
+from pcp.passes.legalize import legalize_norms as norms
+from pcp.passes.legalize import legalize_reductions as reductions
+from pcp.passes.legalize import legalize_scatters as scatters
+from pcp.passes.legalize import legalize_sorts as sorts
+from pcp.passes.legalize import legalize_trigonometry as trigonometry
+from pcp.passes.legalize import legalize_windows as windows
+
+Values = Sequence[ir.Value]
+
+
+@dataclass(frozen=True)
+class Legalize(Pass):
+    """Rewrite what IREE rejects, or compiles into reads and writes out of bounds.
+
+    Assumes static shapes (see pcp-import). Leaves StableHLO that IREE compiles:
+
+    - `gather` clamps its indices and `scatter` drops the windows that do not fit,
+      unless ranges.py proves that all of them do; `scatter` moves whole rows;
+    - `select_and_scatter` with overlapping or padded windows is unfolded;
+    - `batch_norm_*` and `map` are written out;
+    - `cholesky` and `triangular_solve` become loops over blocks;
+    - a stable `sort` gets the position as a last key: IREE's is not stable;
+    - `power`, `atan2` and `cbrt` give what IEEE 754 says for negative bases, zeros
+      and infinities;
+    - `sine`, `cosine` and `tan` of up to 32 bits are computed by integers and
+      polynomials, to a few ulp at every finite number;
+    - `abs`, `divide`, `log`, `power`, `exponential`, `exponential_minus_one`, `sine`,
+      `cosine`, `tan` and `tanh` of complex numbers are written out by parts, so that
+      none overflows early;
+    - `convert` of floats to integers saturates and makes 0 of NaN;
+    - `fft` goes dim by dim, lengths other than powers of two by a matrix product;
+    - complex numbers are padded by parts, and convolved so;
+    - the negation of a summand moves behind the sum;
+    - a sum of all elements goes dim by dim where rows or columns are spread in it;
+    - a body of `while` reads all that it carries, and what a loop or a branch may give
+      back as it came is copied in front of it, as is what an update writes over while
+      a loop, a branch or an exchange reads it;
+    - floats narrower than f32 are contracted and added up in f32, and rounded once;
+    - `pcp.stop_gradient`, which has done its work, gives way to its operand, and
+      `pcp.custom_vjp` and `pcp.custom_jvp` go;
+    - no CHLO is left.
+
+    What has no such form (`custom_call`, `collective_broadcast`) is an error at its
+    location.
+
+        %0 = "stablehlo.gather"(%table, %tokens) ...
+    becomes
+        %i = stablehlo.clamp %zero, %tokens, %last
+        %0 = "stablehlo.gather"(%table, %i) ...
+    """
+
+    name = "pcp-legalize"
+
+    def run(self, module: ir.Module) -> None:
+        """Rewrite in place, or raise `PassError` at an op that has no legal form."""
+        forget_derivatives(module)
+        if any(op.name.startswith("chlo.") for op in operations(module)):
+            CppPasses("func.func(chlo-legalize-to-stablehlo)").run(module)
+        for rules in (RULES, LAST):
+            for op in _inside_out(module):
+                _legalize(op, rules)
+        for function in functions(module):
+            sweep(function)
+
+
+def _inside_out(module: ir.Module) -> list[ir.Operation]:
+    """Every op, those of a body before the op that a rule may replace with it."""
+    found: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        found.append(op.operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit, ir.WalkOrder.POST_ORDER)
+    return found[:-1]
+
+
+Rule = Callable[[ir.Operation], Values | None]
+Rules = dict[str, Rule]
+
+
+def _legalize(op: ir.Operation, rules: Rules) -> None:
+    if (reason := REFUSED.get(op.name)) is not None:
+        refuse(op, reason)
+    if (rule := rules.get(op.name)) is None:
+        return
+    with before(op):
+        values = rule(op)
+    if values is not None:
+        replace(op, values)
+
+
+def _map(op: ir.Operation) -> Values:
+    return inline(op.regions[0].blocks[0], list(op.operands))
+
+
+def _first(one: Rule, other: Rule) -> Rule:
+    """The one rule or, where it leaves the op, the other."""
+
+    def rule(op: ir.Operation) -> Values | None:
+        return one(op) or other(op)
+
+    return rule
+
+
+RULES: Rules = {
+    "stablehlo.abs": of_complex.absolute,
+    "stablehlo.atan2": special.atan2,
+    "stablehlo.batch_norm_grad": norms.gradient,
+    "stablehlo.batch_norm_inference": norms.inference,
+    "stablehlo.batch_norm_training": norms.training,
+    "stablehlo.cbrt": special.cbrt,
+    "stablehlo.cholesky": linear_algebra.cholesky,
+    "stablehlo.convert": conversions.convert,
+    "stablehlo.convolution": complex_.convolution,
+    "stablehlo.cosine": _first(of_complex.cosine, trigonometry.cosine),
+    "stablehlo.divide": of_complex.divide,
+    "stablehlo.dynamic_slice": indexing.dynamic_slice,
+    "stablehlo.dynamic_update_slice": indexing.dynamic_update_slice,
+    "stablehlo.exponential": of_complex.exponential,
+    "stablehlo.exponential_minus_one": of_complex.exponential_minus_one,
+    "stablehlo.fft": fourier.fft,
+    "stablehlo.gather": indexing.gather,
+    "stablehlo.log": of_complex.log,
+    "stablehlo.map": _map,
+    "stablehlo.pad": complex_.pad,
+    "stablehlo.power": _first(of_complex.power, special.power),
+    "stablehlo.reduce": _first(reductions.negated_sum, reductions.step_by_step),
+    "stablehlo.reduce_window": complex_.reduce_window,
+    "stablehlo.scatter": scatters.scatter,
+    "stablehlo.select_and_scatter": windows.select_and_scatter,
+    "stablehlo.sine": _first(of_complex.sine, trigonometry.sine),
+    "stablehlo.sort": sorts.stable,
+    "stablehlo.tan": _first(of_complex.tan, trigonometry.tan),
+    "stablehlo.tanh": of_complex.tanh,
+    "stablehlo.triangular_solve": linear_algebra.triangular_solve,
+}
+
+# For what the others make, too.
+LAST: Rules = {
+    "stablehlo.case": loops.own_branches,
+    "stablehlo.constant": complex_.constant,
+    "stablehlo.convert": narrow.convert,
+    "stablehlo.convolution": narrow.convolution,
+    "stablehlo.dot": narrow.contraction,
+    "stablehlo.dot_general": narrow.contraction,
+    "stablehlo.dynamic_update_slice": loops.own_updated,
+    "stablehlo.if": loops.own_branches,
+    "stablehlo.reduce": narrow.reduction,
+    "stablehlo.reduce_window": narrow.reduction,
+    "stablehlo.scatter": loops.own_updated,
+    "stablehlo.sort": loops.own_updated,
+    "stablehlo.while": _first(loops.own_carries, loops.read_carries),
+}
+
+REFUSED: dict[str, str] = {
+    "stablehlo.collective_broadcast": "IREE rejects it; write pcp.broadcast",
+    "stablehlo.custom_call": "IREE cannot call it; write it in StableHLO ops",
+}

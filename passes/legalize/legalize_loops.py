@@ -1,0 +1,139 @@
+"""Loops and branches that IREE 3.13 compiles, and that take nobody's memory.
+
+IREE simplifies an `scf.while` whose body does not read a carried value, or returns for
+it what is made outside, into one whose regions disagree: it crashes, or says so. The
+reverse of a loop that stops what it carries is one of these: nothing of a step's
+cotangent comes from the step behind it. So every value that is carried is read.
+
+What a loop or a branch gives, IREE takes for new memory, and gives it back after the
+last read. Where a loop runs no round, or a branch hands on what it found, that memory
+is somebody else's: an argument that the caller keeps, or a value that is read later.
+So what may come out as it went in goes in as a copy.
+"""
+
+from pcp.dialect import hlo
+from pcp.dialect.bindings import ir
+from pcp.passes.analysis.loops import counter
+from pcp.passes.core.rewriting import before, defining, operations
+from pcp.passes.core.walk import CONTROL_FLOW
+
+Value = ir.Value
+
+
+def read_carries(op: ir.Operation) -> None:
+    """Tie what a body returns to what it was given, where it does not read that."""
+    block = op.regions[1].blocks[0]
+    *_, end = (view.operation for view in block.operations)
+    for i, (argument, returned) in enumerate(
+        zip(block.arguments, list(end.operands), strict=True)
+    ):
+        if returned != argument and _is_at_risk(op, i, argument, returned, block):
+            with before(end):
+                types = [returned.type, argument.type]
+                tied = hlo.op("optimization_barrier", [returned, argument], types)
+            end.operands[i] = tied.results[0]
+
+
+def own_carries(op: ir.Operation) -> None:
+    """Copy what a loop that may run no round would give back as it came."""
+    if (counted := counter(op)) is not None and counted.trips > 0:
+        return
+    for i, start in enumerate(list(op.operands)):
+        if any(True for _ in op.results[i].uses) and _is_shared(start):
+            op.operands[i] = _copy(start)
+
+
+def own_branches(op: ir.Operation) -> None:
+    """Copy what a branch would hand on from outside of it."""
+    for region in op.regions:
+        block = region.blocks[0]
+        *_, end = (view.operation for view in block.operations)
+        for i, value in enumerate(list(end.operands)):
+            if _is_outside(value, block) and any(True for _ in op.results[i].uses):
+                with before(end):
+                    end.operands[i] = _copy(value)
+
+
+def own_updated(op: ir.Operation) -> None:
+    """Copy what an op writes over where others read it, in another submission.
+
+    In one submission ops keep the program's order. A loop, a branch and an exchange
+    end it; what stands behind waits for what it reads, but not for other readers of
+    what it writes over.
+    """
+    inputs = len(op.results)
+    for i, value in enumerate(list(op.operands)[:inputs]):
+        apart = _is_outside(value, op.block) or _has_submissions(op.block)
+        if apart and _is_read_elsewhere(value):
+            op.operands[i] = _copy(value)
+
+
+def _has_submissions(block: ir.Block) -> bool:
+    names = (view.operation.name for view in block.operations)
+    return any(n in CONTROL_FLOW or n.startswith("pcp.") for n in names)
+
+
+def _is_read_elsewhere(value: Value) -> bool:
+    """Whether the memory of a value has another reader, seen through views."""
+    while sum(1 for _ in value.uses) == 1:
+        made = defining(value)
+        if made is None or made.name not in _VIEWS:
+            return False
+        value = made.operands[0]
+    return not _is_constant(value)
+
+
+_VIEWS = (
+    "stablehlo.bitcast_convert",
+    "stablehlo.optimization_barrier",
+    "stablehlo.reshape",
+)
+
+
+def _is_shared(value: Value) -> bool:
+    """Whether somebody else has the memory of a value too."""
+    if isinstance(value.owner, ir.Block):
+        return True
+    return not _is_constant(value) and sum(1 for _ in value.uses) > 1
+
+
+def _is_constant(value: Value) -> bool:
+    """Whether a value is made anew wherever it is read."""
+    made = defining(value)
+    return made is not None and made.name in ("stablehlo.constant", "stablehlo.iota")
+
+
+def _copy(x: Value) -> Value:
+    """`x` in memory of its own: a choice that no compiler can make.
+
+    By a number that no other copy of the function has, so that none is merged.
+    """
+    i32 = ir.IntegerType.get_signless(32)
+    number = hlo.optimization_barrier(hlo.scalar(_barriers(), i32))
+    never = hlo.compare("LT", number, hlo.scalar(0, i32), "SIGNED")
+    return hlo.select(never, hlo.zeros(x.type), x)
+
+
+def _barriers() -> int:
+    """How many barriers the function has in which an op is being made."""
+    function = ir.InsertionPoint.current.block.owner.operation
+    while function.name != "func.func":
+        function = function.parent.operation
+    return sum(
+        op.name == "stablehlo.optimization_barrier" for op in operations(function)
+    )
+
+
+def _is_at_risk(
+    op: ir.Operation, i: int, argument: Value, returned: Value, block: ir.Block
+) -> bool:
+    read = any(True for _ in argument.uses)
+    if not read and any(True for _ in op.results[i].uses):
+        return True
+    return read and _is_outside(returned, block)
+
+
+def _is_outside(value: Value, block: ir.Block) -> bool:
+    """Whether a value is made in front of the loop."""
+    owner = value.owner
+    return (owner if isinstance(owner, ir.Block) else owner.operation.block) != block

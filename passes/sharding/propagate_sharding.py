@@ -1,0 +1,91 @@
+"""pcp-propagate-sharding: from a few annotated tensors to a layout for each one.
+
+The algorithm is Shardy's in its main lines. Dimensions of operands and results hang
+together by factors (`sharding.rules`). At an op, the axes that its tensors agree on
+for a factor are carried to every open dimension of that factor; this is repeated,
+growing only, until nothing changes. It is done first through ops that only move or
+map elements, then through the others, then forwards through broadcasts too, so that
+the best-founded layouts come first; and for each of the user's priorities in turn.
+An axis that two factors of an op claim is settled last, as it costs least bytes.
+"""
+
+from dataclasses import dataclass
+
+from pcp.dialect.bindings import ir
+from pcp.passes.core.base import Pass
+from pcp.passes.core.rewriting import functions
+from pcp.passes.core.walk import block_of, walk
+from pcp.passes.sharding import expansions
+from pcp.passes.sharding.inline_calls import inline_calls
+from pcp.passes.sharding.layout import SHARDING, WHY, to_attribute
+from pcp.passes.sharding.mesh import only_mesh
+from pcp.passes.sharding.ports import set_port_shardings
+from pcp.passes.sharding.propagation import Propagation
+
+
+@dataclass(frozen=True)
+class PropagateSharding(Pass):
+    """Give every tensor a layout that follows from the annotated ones.
+
+    Annotations are `pcp.sharding` on arguments and results of functions and
+    `pcp.constraint` on values. A dimension written as a list of axes is closed: it
+    stays as it is; `#pcp.dim<[..], 0, p>` is open, and speaks only from priority p
+    on. Calls are inlined, what a callee says of its arguments and results with them,
+    and constants are made for each op that reads them. Leaves `pcp.sharding` on every
+    argument, result and op; annotated ones as they were. Idempotent. With
+    `explain=true` each op says in `pcp.why` from where every axis of its results came.
+
+    Before:
+
+        func.func @f(%x: tensor<8x16xf32> {pcp.sharding =
+            #pcp.sharding<@m, [["dp"], []], [], []>}, %w: tensor<16x4xf32>)
+            -> tensor<8x4xf32> {
+          %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+              : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
+          return %y : tensor<8x4xf32>
+        }
+
+    After:
+
+          %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+              {pcp.sharding = [#pcp.sharding<@m, [["dp"], []], [], []>]}
+              : (tensor<8x16xf32>, tensor<16x4xf32>) -> tensor<8x4xf32>
+    """
+
+    name = "pcp-propagate-sharding"
+    explain: bool = False
+
+    def run(self, module: ir.Module) -> None:
+        """Annotate every function of the module."""
+        with module.context:
+            inline_calls(module)
+            mesh = only_mesh(module)
+            for function in functions(module):
+                expansions.split(function)
+                found = Propagation(mesh, function)
+                found.run()
+                _write(found, self.explain)
+
+
+def _write(found: Propagation, explain: bool) -> None:
+    """Put the layouts on the function's ports and ops."""
+    function, graph, name = found.function, found.graph, found.mesh.name
+
+    def attribute(number: int) -> ir.Attribute:
+        return to_attribute(found.tensors[number].layout(), name)
+
+    entry = block_of(function, 0)
+    given = [attribute(graph.index[a]) for a in entry.arguments]
+    set_port_shardings(function, "arg_attrs", given)
+    set_port_shardings(function, "res_attrs", list(map(attribute, graph.results)))
+    for op in walk(entry):
+        if not len(op.results) or op.name in ("pcp.constraint", "pcp.reshard"):
+            continue
+        if any(r not in graph.index for r in op.results):
+            continue
+        numbers = [graph.index[r] for r in op.results]
+        op.attributes[SHARDING] = ir.ArrayAttr.get(list(map(attribute, numbers)))
+        why = [reason for n in numbers for reason in found.tensors[n].why]
+        if explain and why:
+            reasons = [ir.StringAttr.get(reason) for reason in why]
+            op.attributes[WHY] = ir.ArrayAttr.get(reasons)

@@ -1,0 +1,1 @@
+"""A gradient becomes a training program: optimizer, accumulation, outer algorithm."""

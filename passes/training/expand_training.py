@@ -1,0 +1,357 @@
+"""pcp-expand-training: the optimizer and the outer algorithm as functions.
+
+The parts are built by `pcp.passes.training.optimizers`, `pcp.passes.training.outer` and
+`pcp.passes.training.initialize`; this file says which functions there are, and what crosses
+their borders.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from itertools import islice
+
+from pcp.dialect import hlo
+from pcp.dialect.bindings import ir
+from pcp.errors import ConfigError, PassError
+from pcp.passes.core import fresh, functions
+from pcp.passes.core.base import Pass
+from pcp.passes.core.functions import Port
+from pcp.passes.core.spec import Spec
+from pcp.passes.training import initialize, trainable
+from pcp.passes.training.optimizers import apply, groups
+from pcp.passes.training.optimizers.apply import Trained
+from pcp.passes.training.optimizers.groups import Groups
+from pcp.passes.training.outer import spec as outer_specs
+from pcp.passes.training.outer.parts import group, pieces
+from pcp.passes.training.outer.parts.pieces import Fragment
+from pcp.passes.training.outer.parts.probes import Slopes
+from pcp.passes.training.outer.rule import OuterRule, Round, Slot, Tensors
+from pcp.passes.training.trainable import Trainable
+
+Value = ir.Value
+JVP = "jvp"
+"""What `pcp-jvp` made of @main, for algorithms that need it."""
+
+
+@dataclass(frozen=True)
+class ExpandTraining(Pass):
+    """Add @init, @apply, @eval and the outer algorithm's functions to a model.
+
+    Assumes a @main whose arguments have names and roles (`pcp-infer-roles`), whose
+    parameters are f32 or f64 (`pcp-master-weights`) and whose result is the loss, and
+    a @grad that gives the loss and one gradient a parameter
+    (`pcp-grad{func=main name=grad}`). Leaves both, and adds
+
+    - `@init(seed) -> params, state`
+    - `@apply(params, grads, state) -> params, state`
+    - `@eval(params, data) -> loss`
+    - `@outer_init(params) -> state`
+    - `@outer_step(anchors, params, state, received, tokens) -> params, state`
+    - `@outer_early(state) -> received`
+    - `@outer_send_p(anchors, params) -> sent`
+    - `@outer_exchange_p(sent, tokens) -> received`
+    - `@outer_apply_p(anchors, params, state, received) -> anchors, params, state`
+    - `@grad_sync(grads, state, tokens) -> grads, state`
+
+    of which an algorithm has what it needs: `diloco` the first two, `ddp` the last,
+    `streaming_diloco` three for each fragment p, `none`, for one worker alone,
+    nothing. With `mezo` and `forward_gradient` there is no @grad before; this adds
+    one that gives a slope, and @grad_sync takes that. `optimizer` is one of those in
+    `pcp.passes.training.optimizers.spec`, as `adamw{lr=6e-4}`; `algorithm` one of those in
+    `pcp.passes.training.outer.spec`, as `diloco{lr=0.7,momentum=0.9}`. Every argument
+    and result carries `pcp.name` and `pcp.role`; the module carries both specs as
+    `pcp.optimizer` and `pcp.algorithm`.
+
+    Before, run as pcp-expand-training{optimizer=sgd{lr=0.1} algorithm=none}:
+
+        func.func @main(%w: tensor<4xf32> {pcp.role = "param", ...}, %x: ...)
+        func.func @grad(%w: tensor<4xf32>, %x: ...) -> (tensor<f32>, tensor<4xf32>)
+
+    After, besides:
+
+        func.func @apply(%w: tensor<4xf32>, %g: tensor<4xf32>, %step: tensor<i32>)
+            -> (tensor<4xf32>, tensor<i32>) {
+          %one = stablehlo.constant dense<1> : tensor<i32>
+          %0 = stablehlo.add %step, %one : tensor<i32>
+          %lr = stablehlo.constant dense<0.1> : tensor<4xf32>
+          %1 = stablehlo.multiply %g, %lr : tensor<4xf32>
+          %2 = stablehlo.subtract %w, %1 : tensor<4xf32>
+          return %2, %0 : tensor<4xf32>, tensor<i32>
+        }
+    """
+
+    name = "pcp-expand-training"
+    optimizer: str = "adamw"
+    algorithm: str = "diloco"
+    func: str = "main"
+    grad: str = "grad"
+
+    def run(self, module: ir.Module) -> None:
+        """Add the functions."""
+        try:
+            optimizer = groups.parse(self.optimizer)
+            algorithm = outer_specs.parse(self.algorithm)
+        except ConfigError as error:
+            raise PassError(f"{self.name}: {error}") from error
+        expand_training(module, optimizer, algorithm, self.func, self.grad)
+
+
+def expand_training(
+    module: ir.Module,
+    optimizer: Groups,
+    algorithm: Spec,
+    func: str = "main",
+    grad: str = "grad",
+) -> None:
+    """See `ExpandTraining`."""
+    with module.context, module.operation.location:
+        rule = outer_rule(algorithm)
+        if rule.differences:
+            trainable.refuse_differences(module, func, algorithm.kind)
+        training = trainable.read(module, func, None if rule.probe else grad)
+        trained = apply.assign(optimizer, training.params)
+        add_init(module, training, trained)
+        add_apply(module, training, optimizer, trained)
+        add_eval(module, training, func)
+        add_outer(module, training, algorithm, rule)
+        if rule.probe is not None:
+            Slopes(module, training, algorithm).add(rule.probe, func, JVP)
+        for key, spec in (("pcp.optimizer", optimizer), ("pcp.algorithm", algorithm)):
+            module.operation.attributes[key] = ir.StringAttr.get(str(spec))
+
+
+def outer_rule(spec: Spec) -> OuterRule:
+    """The outer algorithm of a spec, from the file of its name."""
+    return import_module(f"pcp.passes.training.outer.{spec.kind}").RULE
+
+
+# --- @init ---
+
+
+def _step_port() -> Port:
+    return Port("step", "state", hlo.tensor((), ir.IntegerType.get_signless(32)))
+
+
+def add_init(
+    module: ir.Module, training: Trainable, trained: Sequence[Trained]
+) -> None:
+    """`@init(seed) -> params, state`: first values, a zero state, step 0."""
+    seed = Port("seed", "seed", hlo.tensor((), ir.IntegerType.get_signless(64)))
+    state = [*apply.ports(trained), _step_port()]
+    draw = _drawers(module, training)
+
+    def build(seed: Value) -> list[tuple[Port, Value]]:
+        key = initialize.key_of(seed)
+        values = [draw(i, key, seed) for i in range(len(training.params))]
+        for port in state:
+            source = fresh.numbered(seed, len(values))
+            values.append(fresh.filled(port.type, 0, source))
+        return [*zip([*training.params, *state], values, strict=True)]
+
+    functions.define(module, "init", [seed], build)
+
+
+def _drawers(module: ir.Module, training: Trainable) -> Callable[..., Value]:
+    """How parameter i is drawn: one private function a shape and distribution."""
+    made: dict[tuple[initialize.Init, str], str] = {}
+
+    def draw(i: int, key: initialize.Key, seed: Value) -> Value:
+        init, type_ = training.inits[i], training.params[i].type
+        if not init.random:
+            return fresh.filled(type_, init.fill, fresh.numbered(seed, i))
+        stream = hlo.constant(i, hlo.tensor((), ir.IntegerType.get_signless(32)))
+        if (init, str(type_)) not in made:
+            made[init, str(type_)] = f"init.{len(made)}"
+            _define_drawer(module, made[init, str(type_)], init, type_)
+        arguments = [key.low, key.high, stream]
+        return functions.call(made[init, str(type_)], arguments, [type_])[0]
+
+    return draw
+
+
+def _define_drawer(
+    module: ir.Module, name: str, init: initialize.Init, type_: ir.Type
+) -> None:
+    word = hlo.tensor((), ir.IntegerType.get_signless(32))
+    inputs = [Port(n, "seed", word) for n in ("low", "high", "stream")]
+
+    def build(low: Value, high: Value, stream: Value) -> list[tuple[Port, Value]]:
+        drawn = initialize.build(init, type_, initialize.Key(low, high), stream)
+        return [(Port("drawn", "result", type_), drawn)]
+
+    functions.define(module, name, inputs, build, private=True)
+
+
+# --- @apply and @eval ---
+
+
+def add_apply(
+    module: ir.Module,
+    training: Trainable,
+    optimizer: Groups,
+    trained: Sequence[Trained],
+) -> None:
+    """`@apply(params, grads, state) -> params, state`: one optimizer step."""
+    state, count = apply.ports(trained), len(training.params)
+    inputs = [*training.params, *training.grads, *state, _step_port()]
+
+    def build(*arguments: Value) -> list[tuple[Port, Value]]:
+        *tensors, step = arguments
+        step = hlo.add(step, hlo.constant_like(step, 1))
+        params, grads = tensors[:count], tensors[count : 2 * count]
+        kept = tensors[2 * count :]
+        new = apply.updates(optimizer, trained, step, params, grads, kept)
+        ports = [*training.params, *state, _step_port()]
+        return [*zip(ports, [*new, step], strict=True)]
+
+    functions.define(module, "apply", inputs, build)
+
+
+def add_eval(module: ir.Module, training: Trainable, func: str) -> None:
+    """`@eval(params, data) -> loss`: the forward alone."""
+
+    def build(*arguments: Value) -> list[tuple[Port, Value]]:
+        loss = functions.call(func, arguments, [training.loss])[0]
+        return [(Port("loss", "loss", training.loss), loss)]
+
+    functions.define(module, "eval", training.inputs, build)
+
+
+# --- the outer algorithm ---
+
+
+def add_outer(
+    module: ir.Module, training: Trainable, spec: Spec, rule: OuterRule
+) -> None:
+    """The functions of the outer algorithm: see `pcp.passes.training.outer.rule`."""
+    if not (rule.step or rule.every_step or rule.pieces or rule.probe):
+        return
+    if rule.exchanges:
+        group.declare_mesh(module, rule.axis)
+    state = OuterState(training, rule.state(spec))
+    if rule.step is not None or state.slots:
+        add_outer_init(module, training, state)
+    if rule.probe is not None:
+        return  # see `pcp.passes.training.outer.parts.probes`
+    if rule.pieces is not None:
+        for i, part in enumerate(pieces.fragments(training, spec, rule.pieces)):
+            fragment = OuterState(part, rule.state(spec))
+            Fragment(i, part.params, fragment, _tokens()).add(module, spec, rule.pieces)
+        return
+    if rule.every_step is not None:
+        add_grad_sync(module, training, state, partial(rule.every_step, spec))
+        return
+    received = add_early(module, state, spec, rule)
+    assert rule.step is not None
+    role = "replica" if rule.replicas else "anchor"
+    anchors = [Port(p.name, role, p.type) for p in training.params]
+    inputs = [anchors, training.params, state.ports(), received, [_tokens()]]
+    add_outer_step(module, training, state, inputs, partial(rule.step, spec))
+
+
+@dataclass(frozen=True)
+class OuterState:
+    """The slots of an algorithm as tensors that cross a function's border."""
+
+    training: Trainable
+    slots: Sequence[Slot]
+
+    def ports(self) -> list[Port]:
+        """All of them, slot by slot."""
+        return [port for slot in self.slots for port in self._of(slot)]
+
+    def _of(self, slot: Slot) -> list[Port]:
+        params = self.training.params
+        if slot.whole is not None:
+            return [Port(slot.name, slot.role, slot.whole([p.type for p in params]))]
+        return [
+            Port(f"{slot.name}.{p.name}", slot.role, slot.each(p.type)) for p in params
+        ]
+
+    def by_slot(self, values: Sequence[Value]) -> Tensors:
+        """The values, in the order of the ports, by slot."""
+        rest = iter(values)
+        return {slot.name: [*islice(rest, len(self._of(slot)))] for slot in self.slots}
+
+    def in_order(self, tensors: Mapping[str, Sequence[Value]]) -> list[Value]:
+        """The tensors of all slots, in the order of the ports."""
+        return [value for slot in self.slots for value in tensors[slot.name]]
+
+
+def _tokens() -> Port:
+    return Port("tokens", "tokens", hlo.tensor((), ir.F32Type.get()))
+
+
+def add_outer_init(module: ir.Module, training: Trainable, state: OuterState) -> None:
+    """`@outer_init(params) -> state`: zeros."""
+    ports = state.ports()
+
+    def build(*params: Value) -> list[tuple[Port, Value]]:
+        source = hlo.sum_all(hlo.convert(params[0], ir.F32Type.get()))
+        word = fresh.bits(source) if ports else source
+        return [
+            (port, fresh.filled(port.type, 0, fresh.numbered(word, i)))
+            for i, port in enumerate(ports)
+        ]
+
+    functions.define(module, "outer_init", training.params, build)
+
+
+def add_early(
+    module: ir.Module, state: OuterState, spec: Spec, rule: OuterRule
+) -> list[Port]:
+    """`@outer_early(state) -> received`, if the algorithm has it; what it gives."""
+    if rule.early is None:
+        return []
+    early, received = rule.early, []
+
+    def build(*arguments: Value) -> list[tuple[Port, Value]]:
+        values = early(spec, state.by_slot(arguments))
+        received.extend(
+            Port(f"received.{i}", "received", value.type)
+            for i, value in enumerate(values)
+        )
+        return [*zip(received, values, strict=True)]
+
+    functions.define(module, "outer_early", state.ports(), build)
+    return received
+
+
+def add_outer_step(
+    module: ir.Module,
+    training: Trainable,
+    state: OuterState,
+    groups: Sequence[Sequence[Port]],
+    step: Callable[[Round], tuple[list[Value], Tensors]],
+) -> None:
+    """`@outer_step(anchors, params, state, received, tokens) -> params, state`."""
+
+    def build(*arguments: Value) -> list[tuple[Port, Value]]:
+        rest = iter(arguments)
+        start, own, kept, got, (tokens,) = [[*islice(rest, len(g))] for g in groups]
+        now = Round(start, own, tokens, state.by_slot(kept), got)
+        params, tensors = step(now)
+        ports = [*training.params, *state.ports()]
+        return [*zip(ports, [*params, *state.in_order(tensors)], strict=True)]
+
+    functions.define(module, "outer_step", [p for g in groups for p in g], build)
+
+
+def add_grad_sync(
+    module: ir.Module,
+    training: Trainable,
+    state: OuterState,
+    every_step: Callable[..., tuple[list[Value], Mapping[str, Sequence[Value]]]],
+) -> None:
+    """`@grad_sync(grads, state, tokens) -> grads, state`."""
+    ports, count = state.ports(), len(training.params)
+
+    def build(*arguments: Value) -> list[tuple[Port, Value]]:
+        *tensors, tokens = arguments
+        kept = state.by_slot(tensors[count:])
+        grads, new = every_step(tensors[:count], kept, tokens)
+        values = [*grads, *state.in_order(new)]
+        return [*zip([*training.grads, *ports], values, strict=True)]
+
+    functions.define(module, "grad_sync", [*training.grads, *ports, _tokens()], build)

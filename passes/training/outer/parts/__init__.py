@@ -1,0 +1,1 @@
+"""Parts of outer algorithms: means, codes, fragments, probes, error feedback."""

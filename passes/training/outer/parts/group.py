@@ -1,0 +1,102 @@
+"""What outer algorithms share: the workers' mesh, and means over it.
+
+The mesh has one elastic axis: who is in it is decided at run time, for each round.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from pcp.dialect import collectives, hlo
+from pcp.dialect.attributes import ELASTIC, Axis
+from pcp.dialect.bindings import ir
+from pcp.passes.training.optimizers.numbers import scale, widen
+
+Value = ir.Value
+
+AXIS = "workers"
+PAIR = "pair"
+"""The axis of gossip: a worker's partner of the round, and itself."""
+
+
+def mesh_of(axis: str) -> str:
+    """The name of the mesh that has this axis."""
+    return f"{axis}_mesh"
+
+
+MESH = mesh_of(AXIS)
+
+
+def declare_mesh(module: ir.Module, name: str = AXIS) -> None:
+    """Put the workers' mesh at the top of the module, or that of another axis."""
+    i64 = ir.IntegerType.get_signless(64, context=module.context)
+    with ir.InsertionPoint.at_block_begin(module.body), module.operation.location:
+        axis = Axis.get(ir.StringAttr.get(name), ir.IntegerAttr.get(i64, ELASTIC))
+        ir.Operation.create(
+            "pcp.mesh",
+            attributes={
+                "sym_name": ir.StringAttr.get(mesh_of(name)),
+                "axes": ir.ArrayAttr.get([axis]),
+                "devices": ir.ArrayAttr.get([]),
+            },
+        )
+
+
+def sum_over_workers(x: Value, codec: str | None = None, axis: str = AXIS) -> Value:
+    """Σ over the members of the round; f32 travels in `codec`, if one is named."""
+    coded = codec is not None and isinstance(hlo.element_type(x), ir.F32Type)
+    flags = {"codec": ir.StringAttr.get(codec)} if coded else {}
+    return collectives.all_reduce(
+        x, mesh=mesh_of(axis), axes=[axis], kind="sum", **flags
+    )
+
+
+def weighted_mean(
+    tensors: Sequence[Value], tokens: Value, codec: str | None = None
+) -> list[Value]:
+    """Σ_m t_m x_m / Σ_m t_m for each tensor, in its math type.
+
+    `tokens` is this worker's t_m, a rank-0 f32. The share t_m / Σ t_m comes first,
+    in a collective of its own: then one worker, or two with equal counts, get the
+    exact mean. All tensors of an element type travel as one.
+    """
+    share = hlo.divide(tokens, sum_over_workers(tokens))
+    weighted = [
+        scale(x, hlo.convert(share, hlo.element_type(x))) for x in map(widen, tensors)
+    ]
+    return in_buckets(weighted, codec)
+
+
+def in_buckets(
+    tensors: Sequence[Value], codec: str | None = None, axis: str = AXIS
+) -> list[Value]:
+    """Each tensor summed over the workers, in one collective an element type."""
+    kinds = list(dict.fromkeys(str(hlo.element_type(x)) for x in tensors))
+    results: dict[int, Value] = {}
+    for kind in kinds:
+        members = [i for i, x in enumerate(tensors) if str(hlo.element_type(x)) == kind]
+        summed = sum_over_workers(pack([tensors[i] for i in members]), codec, axis)
+        shapes = [hlo.shape_of(tensors[i]) for i in members]
+        results |= zip(members, unpack(summed, shapes), strict=True)
+    return [results[i] for i in range(len(tensors))]
+
+
+def pack(tensors: Sequence[Value]) -> Value:
+    """All elements in one row."""
+    rows = [hlo.reshape(x, [hlo.size(x)]) for x in tensors]
+    return rows[0] if len(rows) == 1 else hlo.concatenate(rows, 0)
+
+
+def unpack(row: Value, shapes: Sequence[tuple[int, ...]]) -> list[Value]:
+    """The tensors of `shapes` that `pack` put into `row`."""
+    counts = [hlo.size(hlo.tensor(shape, hlo.element_type(row))) for shape in shapes]
+    starts = accumulate(counts[:-1], initial=0)
+    return [
+        hlo.reshape(_piece(row, start, count), shape)
+        for start, count, shape in zip(starts, counts, shapes, strict=True)
+    ]
+
+
+def _piece(row: Value, start: int, count: int) -> Value:
+    if count == hlo.size(row):
+        return row
+    return hlo.slice_(row, [start], [start + count])

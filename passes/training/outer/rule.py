@@ -1,0 +1,141 @@
+"""The shape of an outer algorithm: state with names, and what happens to it when.
+
+    state       what lives between rounds, in slots of one tensor a parameter
+    step        after the inner steps: the new parameters and the new state
+    early       beside the inner steps: an exchange that needs the state alone
+    every_step  inside each inner step: the gradients to apply
+
+A slot is *shared* (alike on all workers, part of the digest that a commit compares:
+a momentum) or *private* (a worker's own: an error buffer, a delta in flight). Both
+start as zeros; a newcomer is given the shared ones and starts its private ones anew.
+Whatever a round computes counts only once the round is committed: one that is done
+again, with fewer members, finds all slots as they were.
+
+In a bundle these are `@outer_init`, `@outer_step`, `@outer_early`, `@grad_sync`, and
+the roles `outer`, `private` and `received` of their arguments.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pcp.dialect import hlo
+from pcp.dialect.bindings import ir
+from pcp.passes.training.optimizers.numbers import math_type
+
+Values = Sequence[ir.Value]
+Tensors = dict[str, list[ir.Value]]
+"""The tensors of each slot, by its name."""
+
+
+def alike(type_: ir.Type) -> ir.Type:
+    """A tensor of a parameter's shape, in the type in which it is updated."""
+    return hlo.like(type_, element=math_type(hlo.element_type(type_)))
+
+
+@dataclass(frozen=True)
+class Slot:
+    """State by name: one tensor a parameter, of the type that `each` gives.
+
+    With `whole`, one tensor in all, of the type it gives for the parameters' types.
+    """
+
+    name: str
+    private: bool = False
+    each: Callable[[ir.Type], ir.Type] = alike
+    whole: Callable[[Sequence[ir.Type]], ir.Type] | None = None
+
+    @property
+    def role(self) -> str:
+        """Its role in a bundle."""
+        return "private" if self.private else "outer"
+
+
+@dataclass(frozen=True)
+class Round:
+    """What an outer step is given.
+
+    anchors: θ, where the round began, alike on all workers. locals: θ_m, what this
+    worker's inner steps made of it. tokens: t_m of those steps, a rank-0 f32 (None
+    for a fragment). state: the slots as the last commit left them. received: what
+    `early` gave.
+    """
+
+    anchors: Values
+    locals: Values
+    tokens: Any
+    state: Tensors = field(default_factory=dict)
+    received: Values = ()
+
+
+Made = list[ir.Value]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The four parts of an algorithm by fragments; see `pcp.passes.training.outer.parts.pieces`.
+
+    Shapes are those of the fragment's parameters. `apply` gives new anchors, new
+    locals and the new slots.
+    """
+
+    split: Callable[[Any, Sequence[str], Sequence[int]], list[list[int]]]
+    send: Callable[[Any, Round], list[ir.Value]]
+    exchange: Callable[[Any, Values, ir.Value], list[ir.Value]]
+    apply: Callable[
+        [Any, Round, Values], tuple[list[ir.Value], list[ir.Value], Tensors]
+    ]
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a probe may ask: the loss at parameters, or how it changes along tangents.
+
+    `loss(params)` and `along(params, tangents)`, the loss and its derivative; the data
+    are those of the step.
+    """
+
+    loss: Callable[[Values], ir.Value]
+    along: Callable[[Values, Values], tuple[ir.Value, ir.Value]]
+
+
+Probe = Callable[[Any, Model, Values, Values], tuple[ir.Value, ir.Value]]
+"""`probe(spec, model, params, direction)` gives a loss and a slope."""
+
+
+Step = Callable[[Any, Round], tuple[list[ir.Value], Tensors]]
+EveryStep = Callable[
+    [Any, Values, Tensors, ir.Value], tuple[list[ir.Value], Mapping[str, Values]]
+]
+
+
+def _none(spec: Any) -> Sequence[Slot]:
+    return ()
+
+
+@dataclass(frozen=True)
+class OuterRule:
+    """One algorithm; at most one of `step` and `every_step` is there.
+
+    `state(spec)` names the slots. `step(spec, round)` gives the new parameters and
+    slots. `early(spec, state)` gives tensors of any types, which `step` finds in
+    `round.received`; it runs while the inner steps do. `every_step(spec, gradients,
+    state, tokens)` gives the gradients to apply and the new slots. `exchanges` is
+    whether there is anything to exchange: if not, one worker trains alone. `pieces`
+    is in place of a step: the parts of one that goes fragment by fragment. With
+    `probe`, in place of gradients there are slopes (`pcp.passes.training.outer.parts.probes`), with
+    `differences` from losses close to each other. With
+    `replicas` each worker has parameters of its own, also between rounds. `axis` is
+    that of the exchanges: all workers, or `pair`.
+    """
+
+    step: Step | None = None
+    every_step: EveryStep | None = None
+    early: Callable[[Any, Tensors], list[ir.Value]] | None = None
+    state: Callable[[Any], Sequence[Slot]] = _none
+    exchanges: bool = True
+    pieces: Pieces | None = None
+    probe: Probe | None = None
+    differences: bool = False
+    replicas: bool = False
+    axis: str = "workers"

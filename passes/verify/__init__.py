@@ -1,0 +1,1 @@
+"""Facts of a whole program that no single op can see."""

@@ -1,0 +1,217 @@
+"""pcp-verify-inplace: which arguments a function may write its results over.
+
+An argument `a` and the result `r` that has its name, role and type may share a
+buffer if every read of `a` happens at the index that is written, before it is
+written. That is proved when
+
+* `r` is computed from `a`, each result stands for one argument, and the function
+  returns `a` itself nowhere;
+* following the uses of `a` forward, up to `r`: each op is elementwise and of `a`'s
+  shape, and each value on the way leads to `r` and to nothing else. A value on the
+  way may itself be a result, since `r` needs it first.
+
+IREE does not check: it was measured that without this proof the updated values are
+silently wrong.
+
+Where `r` is `a` with slices updated or values scattered into it, IREE proves more by
+itself and copies where something reads `a` later. Then `a` is consumed: its buffer may
+become that of `r`, as a cache of keys and values wants it. All other arguments stay as
+they are (see `pcp-protect-arguments`).
+"""
+
+from dataclasses import dataclass
+
+from pcp.dialect import hlo
+from pcp.dialect.bindings import ir
+from pcp.errors import PassError
+from pcp.passes.core import functions, rewriting
+from pcp.passes.core.base import Pass
+from pcp.passes.core.donation import CONSUME, OUTPUT
+
+COPIED = "pcp.copied"
+
+
+@dataclass(frozen=True)
+class VerifyInplace(Pass):
+    """Let a function update in place the arguments for which that is proved safe.
+
+    Assumes `pcp.name` and `pcp.role` on arguments and results: those that agree in
+    both are one tensor before and after. Leaves `iree.abi.output = <result>` on each
+    argument for which the proof succeeds, `iree.abi.consume` on those of which slices
+    are updated, and `pcp.copied = "<why>"` on those that
+    have a result and for which it does not; those get a fresh buffer. Scalars are
+    left alone, since all kernels of a step read them.
+
+    Before:
+
+        func.func @apply(%w: tensor<4xf32> {pcp.name = "w", pcp.role = "param"},
+                         %g: tensor<4xf32> {pcp.name = "w", pcp.role = "grad"})
+            -> (tensor<4xf32> {pcp.name = "w", pcp.role = "param"}) {
+          %0 = stablehlo.subtract %w, %g : tensor<4xf32>
+          return %0 : tensor<4xf32>
+        }
+
+    After:
+
+        func.func @apply(%w: tensor<4xf32> {iree.abi.output = 0 : index, ...}, ...)
+    """
+
+    name = "pcp-verify-inplace"
+    func: str = "apply"
+    """The function; `*` for every public one."""
+
+    def run(self, module: ir.Module) -> None:
+        """Mark the arguments of the function."""
+        with module.context:
+            for function in self._wanted(module):
+                verify_inplace(function)
+
+    def _wanted(self, module: ir.Module) -> list[ir.Operation]:
+        if self.func == "*":
+            found = rewriting.functions(module)
+            return [f for f in found if functions.is_public(f)]
+        if (function := functions.find(module, self.func)) is None:
+            raise PassError(f"{self.name}: the module has no function @{self.func}")
+        return [function]
+
+
+def verify_inplace(function: ir.Operation) -> None:
+    """See `VerifyInplace`."""
+    found = functions.argument_attributes(function)
+    for i, result in updates(function).items():
+        for mark in (OUTPUT, CONSUME, COPIED):
+            found[i].pop(mark, None)
+        argument = functions.entry(function).arguments[i]
+        if not hlo.shape_of(argument):
+            continue
+        problem = obstacle(function, argument, result)
+        if problem is None:
+            index = ir.IntegerAttr.get(ir.IndexType.get(), result)
+            found[i][OUTPUT] = index
+        elif updates_slices(function, argument, result):
+            found[i][CONSUME] = ir.UnitAttr.get()
+        else:
+            found[i][COPIED] = ir.StringAttr.get(problem)
+    functions.set_argument_attributes(function, found)
+
+
+def updates(function: ir.Operation) -> dict[int, int]:
+    """Each argument with its result: same name, role and type, both once."""
+    keys = [_key(attributes) for attributes in functions.argument_attributes(function)]
+    types = functions.function_type(function)
+    results = [_key(a) for a in functions.result_attributes(function)]
+    found = {}
+    for i, key in enumerate(keys):
+        if None in key or keys.count(key) != 1 or results.count(key) != 1:
+            continue
+        result = results.index(key)
+        if types.inputs[i] == types.results[result]:
+            found[i] = result
+    return found
+
+
+def _key(attributes: dict[str, ir.Attribute]) -> tuple[str | None, str | None]:
+    return (
+        functions.string(attributes, functions.ROLE),
+        functions.string(attributes, functions.NAME),
+    )
+
+
+# --- the proof ---
+
+
+def obstacle(function: ir.Operation, argument: ir.Value, result: int) -> str | None:
+    """Why `argument` and result number `result` may not share a buffer, or None."""
+    returned = list(_terminator(function).operands)
+    written = returned[result]
+    if written == argument:
+        return "it is returned as it came"
+    if returned.count(written) > 1:
+        return "its new value is returned twice"
+    before = _needed_for(written)
+    if argument not in before:
+        return "its new value does not depend on it"
+    shape = hlo.shape_of(argument)
+    seen: set[ir.Value] = set()
+    pending = [argument]
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        for use in value.uses:
+            problem = _check_use(use, value, argument, shape, before)
+            if problem is not None:
+                return problem
+            pending += [r for r in use.owner.results if r != written]
+    return None
+
+
+def _check_use(
+    use: ir.OpOperand,
+    value: ir.Value,
+    argument: ir.Value,
+    shape: tuple[int, ...],
+    before: set[ir.Value],
+) -> str | None:
+    """What is wrong with one use of `argument`, or of a value made from it."""
+    op = use.owner.operation
+    if op.name == "func.return":
+        return "it is returned as it came" if value == argument else None
+    if op.name not in ELEMENTWISE:
+        return f"it is read by {op.name}, which is not elementwise"
+    if any(hlo.shape_of(r) != shape for r in op.results):
+        return f"it is read by {op.name} at another shape"
+    if not all(r in before for r in op.results):
+        return f"it is read by {op.name}, whose result is not part of its new value"
+    return None
+
+
+def updates_slices(function: ir.Operation, argument: ir.Value, result: int) -> bool:
+    """Whether result number `result` alone is `argument` with slices written anew."""
+    returned = list(_terminator(function).operands)
+    value = written = returned[result]
+    while not isinstance(value.owner, ir.Block) and value.owner.name in SLICED:
+        value = value.owner.operation.operands[ir.OpResult(value).result_number]
+    return (
+        value == argument != written
+        and argument not in returned
+        and returned.count(written) == 1
+    )
+
+
+def _terminator(function: ir.Operation) -> ir.Operation:
+    block = functions.entry(function)
+    return block.operations[len(block.operations) - 1].operation
+
+
+def _needed_for(value: ir.Value) -> set[ir.Value]:
+    """`value` and everything it is computed from."""
+    seen: set[ir.Value] = set()
+    pending = [value]
+    while pending:
+        current = pending.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if not isinstance(current.owner, ir.Block):
+            pending += list(current.owner.operation.operands)
+    return seen
+
+
+# Each result is the operand of its number with parts of it replaced.
+SLICED = ("stablehlo.dynamic_update_slice", "stablehlo.scatter")
+
+# Each result element depends on the operands' elements of the same index alone.
+ELEMENTWISE = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        *("abs", "cbrt", "ceil", "convert", "cosine", "exponential", "floor"),
+        *("exponential_minus_one", "is_finite", "log", "log_plus_one", "logistic"),
+        *("negate", "not", "round_nearest_even", "rsqrt", "sign", "sine", "sqrt"),
+        *("tan", "tanh", "add", "and", "atan2", "compare", "divide", "maximum"),
+        *("minimum", "multiply", "or", "power", "remainder", "shift_left"),
+        *("shift_right_arithmetic", "shift_right_logical", "subtract", "xor"),
+        *("select", "clamp"),
+    )
+)

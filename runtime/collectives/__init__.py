@@ -1,0 +1,1 @@
+"""Collective operations: descriptors, algorithms, schedules, and their metrics."""

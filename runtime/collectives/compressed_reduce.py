@@ -1,0 +1,282 @@
+"""Reductions whose bytes are compressed: all_reduce and reduce_scatter.
+
+Every member owns one range of the elements. It gets the others' contributions
+to its range, each encoded once, adds them up in rank order in float32, and
+sends the encoded sum to all, who decode the same bytes. So a contribution is
+rounded once and the sum once, whatever the number of members, where a ring
+would round again at every hop. The bytes are those of a ring.
+
+    member r, range j:   v = input + residual
+      j != r             wire = encode(v), to member j
+                         residual' = v - decode(wire)
+      j == r             total = sum in rank order of decode(wire_i) and of v itself
+                         wire = encode(total), to all
+                         residual' = total - decode(wire)
+
+With `mean`, total is divided by the number of members before it is encoded, and
+what its rounding dropped goes into the residual times that number, so that a
+residual is always in units of an input.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcp.errors import ProtocolError
+from pcp.runtime.collectives.direct import pieces
+from pcp.runtime.collectives.operation import Operation
+from pcp.runtime.compression.codecs import Codec
+from pcp.runtime.compression.error_feedback import ErrorFeedback
+from pcp.runtime.memory.buffer_pool import BufferPool
+from pcp.runtime.transport.frame import Header
+
+SEGMENT = 1 << 18
+"""Elements that are encoded, sent and decoded at a time."""
+F32 = NDArray[np.float32]
+U8 = NDArray[np.uint8]
+
+
+@dataclass
+class Memory:
+    """A member's error feedback during one operation."""
+
+    feedback: ErrorFeedback
+    tag: str
+    before: F32
+    after: F32
+
+    @classmethod
+    def begin(cls, feedback: ErrorFeedback, tag: str, count: int) -> "Memory":
+        """Borrow the residual of `tag`."""
+        return cls(
+            feedback, tag, feedback.take(tag, count), np.zeros(count, np.float32)
+        )
+
+    def keep(self, part: slice, dropped: F32) -> None:
+        """What was dropped of this part; of what is not finite nothing is kept."""
+        self.after[part] = np.where(np.isfinite(dropped), dropped, np.float32(0))
+
+
+class Range:
+    """The elements [start, stop) in segments, each of a known size on the wire."""
+
+    def __init__(self, start: int, stop: int, codec: Codec) -> None:
+        self.segments = [slice(*piece) for piece in pieces(start, stop, SEGMENT)]
+        sizes = [codec.wire_bytes(s.stop - s.start) for s in self.segments]
+        self.offsets = np.cumsum([0, *sizes]).tolist()
+
+    def empty(self) -> U8:
+        """Room for all its segments' bytes."""
+        return np.empty(self.offsets[-1], np.uint8)
+
+    def place(self, index: int) -> slice:
+        """Where segment `index` stands in those bytes."""
+        return slice(self.offsets[index], self.offsets[index + 1])
+
+
+class CompressedReduce(Operation):
+    """See the module. `ranges[r]` is the range of elements that rank r owns.
+
+    `commit` gets the flat float32 result; without `gather` only the own range of
+    it is valid, and it is the exact sum of the decoded contributions.
+    """
+
+    def __init__(
+        self,
+        peers: Sequence[int],
+        descriptor: dict[str, Any],
+        timeout: float,
+        *,
+        rank: int,
+        source: F32,
+        ranges: Sequence[tuple[int, int]],
+        codec: Codec,
+        mean: bool,
+        gather: bool,
+        memory: Memory | None,
+        pool: BufferPool,
+        commit: Callable[[F32], Any],
+    ) -> None:
+        super().__init__(peers, descriptor, timeout)
+        self._rank, self._size = rank, len(ranges)
+        self._source = source
+        self.bulk = source.nbytes
+        self._codec = codec
+        self._ranges = [Range(a, b, codec) for a, b in ranges]
+        self._mine = self._ranges[rank]
+        self._divisor = np.float32(len(ranges) if mean else 1)
+        self._gather = gather
+        self._memory = memory
+        self._write = commit
+        self._pool = pool
+        self._out: F32 = pool.take(source.size, np.dtype(np.float32))
+        self._inbox = {(0, peer): self._mine.empty() for peer in self.peers}
+        if gather:
+            for peer in self.peers:
+                self._inbox[1, peer] = self._ranges[peer].empty()
+        self._next = dict.fromkeys(self._inbox, 0)
+        self._added = 0
+        self._to_encode = self._outgoing()
+        self._busy = True
+        """With contributions, which the others' sums need, and then with a sum."""
+
+    def begin(self) -> None:
+        """Encode piece by piece, so that the loop serves others in between."""
+        self._unsent += 1
+        self._encode_next()
+
+    def place(self, peer: int, header: Header) -> memoryview:
+        stream = (header.step, peer)
+        index = self._next.get(stream, -1)
+        whose = self._stream_range(stream)
+        if index < 0 or index >= len(whose.segments):
+            raise ProtocolError(f"{self.name}: rank {peer} sent more than its part")
+        room = whose.place(index)
+        if (header.offset, header.length) != (room.start, room.stop - room.start):
+            raise ProtocolError(
+                f"{self.name}: rank {peer} sent {header.length} bytes at "
+                f"{header.offset}, expected {room.stop - room.start} at {room.start}"
+            )
+        return self._inbox[stream][room].data
+
+    def arrived(self, peer: int, header: Header, payload: memoryview) -> None:
+        stream = (header.step, peer)
+        index = self._next[stream]
+        self._next[stream] = index + 1
+        if header.step == 1:
+            part = self._ranges[peer].segments[index]
+            self._decode_into(part, np.frombuffer(payload, np.uint8))
+        else:
+            self._add_up()
+
+    def complete(self) -> bool:
+        return self._added == len(self._mine.segments) and all(
+            self._next[stream] == len(self._stream_range(stream).segments)
+            for stream in self._inbox
+        )
+
+    def commit(self) -> Any:
+        value = self._write(self._out)
+        if self._memory is not None:
+            self._memory.feedback.settle(self._memory.tag, self._memory.after)
+            self._memory = None
+        return value
+
+    def release(self) -> None:
+        if self._memory is not None:
+            self._memory.feedback.settle(self._memory.tag, None)
+        # After a failure something under way may still be decoded: keep away.
+        if self._voted and self.complete() and not self.pending.cancelled():
+            self._pool.give(self._out)
+
+    # Contributions.
+
+    def _outgoing(self) -> Iterator[tuple[int, int]]:
+        """(peer, index) of the segments to encode: all ranges advance together."""
+        longest = max(len(r.segments) for r in self._ranges)
+        for index in range(longest):
+            for hop in range(1, self._size):
+                peer = (self._rank + hop) % self._size
+                if index < len(self._ranges[peer].segments):
+                    yield peer, index
+
+    def _encode_next(self) -> None:
+        if self.over:
+            return
+        target = next(self._to_encode, None)
+        if target is None:
+            self._busy = False
+            self._add_up()
+            self._was_sent()
+            return
+        peer, index = target
+        whose = self._ranges[peer]
+        part = whose.segments[index]
+        values = self._contribution(part)
+        wire = self._codec.encode(values, self._seed(part))
+        if self._memory is not None:
+            self._memory.keep(part, values - self._decode(wire, part))
+        self.send_data(peer, 0, whose.offsets[index], wire.data)
+        self.group.later(0.0, self._encode_next)
+
+    def _contribution(self, part: slice) -> F32:
+        """What this member brings; codecs leave it as it is."""
+        if self._memory is None:
+            return self._source[part]
+        return self._source[part] + self._memory.before[part]
+
+    # Sums.
+
+    def _add_up(self) -> None:
+        """Reduce the own segments whose contributions are all here, one a turn."""
+        arrived = (self._next[0, peer] for peer in self.peers)
+        ready = min(arrived, default=len(self._mine.segments))
+        if self._added < ready and not self._busy:
+            self._busy = True
+            self._unsent += 1
+            self.group.later(0.0, self._add_next)
+
+    def _add_next(self) -> None:
+        if self.over:
+            return
+        try:
+            self._add_segment(self._added)
+        except ProtocolError as error:  # bytes that stand for nothing
+            self.give_up(error)
+            return
+        self._added += 1
+        self._busy = False
+        self._add_up()
+        self._was_sent()
+
+    def _add_segment(self, index: int) -> None:
+        part = self._mine.segments[index]
+        place = self._mine.place(index)
+        total = self._total(part, place)
+        if not self._gather:
+            self._out[part] = total
+            return
+        wire = self._codec.encode(total, self._seed(part))
+        self._decode_into(part, wire)
+        if self._memory is not None:
+            with np.errstate(all="ignore"):
+                dropped = (total - self._out[part]) * self._divisor
+            self._memory.keep(part, dropped)
+        for peer in self.peers:
+            self.send_data(peer, 1, place.start, wire.data)
+
+    def _total(self, part: slice, place: slice) -> F32:
+        """The sum of all contributions to a part of the own range, or their mean."""
+        total = np.empty(part.stop - part.start, np.float32)
+        with np.errstate(all="ignore"):
+            if self._rank == 0:
+                total[:] = self._contribution(part)
+            else:
+                wire = self._inbox[0, 0][place]
+                self._codec.decode_into(total, wire, self._seed(part))
+            for rank in range(1, self._size):
+                if rank == self._rank:
+                    total += self._contribution(part)
+                else:
+                    total += self._decode(self._inbox[0, rank][place], part)
+            if self._divisor != 1:
+                total /= self._divisor
+        return total
+
+    def _stream_range(self, stream: tuple[int, int]) -> Range:
+        step, peer = stream
+        return self._mine if step == 0 else self._ranges[peer]
+
+    def _decode(self, wire: U8, part: slice) -> F32:
+        return self._codec.decode(wire, part.stop - part.start, self._seed(part))
+
+    def _decode_into(self, part: slice, wire: U8) -> None:
+        """Into this part of the result."""
+        self._codec.decode_into(self._out[part], wire, self._seed(part))
+
+    def _seed(self, part: slice) -> int:
+        """The same on all members, another for every operation and segment."""
+        return (self.tag * 1_000_003 + self.seq) * 1_000_003 + part.start

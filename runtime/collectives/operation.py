@@ -1,0 +1,547 @@
+"""One collective operation of one member: opening, voting, giving up.
+
+An operation's life, driven by frames in the loop's thread:
+
+    posted ──OPEN to all peers──► opening ──data──► local part done
+                                                        │ DONE to all peers
+         PeerLost / CollectiveAborted / Timeout ◄─┐     ▼
+              ABORT to all peers  ◄── a fault ────┴── waiting for votes
+                                                        │ DONE of all survivors
+                                                        ▼
+                                             committed: the caller's array changes
+
+* The OPEN frame carries a descriptor (kind, reduction, type, shape). Members
+  compare descriptors before any bulk data is looked at; a difference aborts on all.
+* Bulk data goes to a peer after that peer opened, into memory it has set aside:
+  what is in flight is bounded by the operations' own buffers. To a far peer some
+  goes ahead of that, which is kept until it opens too (`parking`).
+* The caller's array is written in the commit and nowhere else. A member votes
+  once. When one dies, the others commit if all of them had finished, and give
+  up, inputs unchanged, if one had not.
+* Who leaves the group votes against what it has not voted for, and says so: only the
+  dead are left out of account.
+* What no vote can settle: a member that gives up *after* its vote (its deadline
+  passes, its program aborts the group), or that finds itself alone, may be the
+  only one. In an elastic group it asks the coordinator, who decides once for all
+  (`membership`). In a fixed world such a group is to be formed anew, and shared
+  state compared, which `param_sync` does.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from pcp.errors import (
+    CollectiveAborted,
+    PcpError,
+    PeerLost,
+    ProtocolError,
+    RuntimeFault,
+    Timeout,
+    UsageError,
+)
+from pcp.runtime.collectives.descriptor import (
+    difference,
+    opening,
+    read,
+    split_opening,
+    written,
+)
+from pcp.runtime.collectives.metrics import Timing
+from pcp.runtime.transport.event_loop import Timer
+from pcp.runtime.transport.frame import Frame, Header, Kind, text_payload
+
+
+class Members(Protocol):
+    """What an operation sees of its group."""
+
+    rank: int
+    world_size: int
+
+    def send(self, peer: int, frame: Frame) -> None:
+        """Queue a frame to a member."""
+        ...
+
+    def recall(self, peer: int, tag: int, seq: int) -> None:
+        """Drop an operation's queued data."""
+        ...
+
+    def run_ahead(self, peer: int, nbytes: int) -> int:
+        """Book data for a peer that has not opened: its cost, 0 if it must wait."""
+        ...
+
+    def caught_up(self, peer: int, cost: int) -> None:
+        """The peer keeps what counted so much no longer."""
+        ...
+
+    def later(self, delay: float, what: Callable[[], None]) -> Timer:
+        """Run something later in the loop's thread."""
+        ...
+
+    def retire(self, operation: "Operation") -> None:
+        """The operation is over."""
+        ...
+
+    def arbitrate(self, operation: "Operation") -> bool:
+        """Have an operation decided that was voted for; False: nobody decides."""
+        ...
+
+    @property
+    def under_way(self) -> "list[Operation]":
+        """The operations that were posted and are not over, in that order."""
+        ...
+
+
+_SLOW_BYTES = 64 << 10
+"""To go through so many takes longer than to wake a peer."""
+
+
+class Completer(Protocol):
+    """Who completes operations: a loop, an engine."""
+
+    @property
+    def inside(self) -> bool:
+        """Whether the caller runs in its only thread."""
+        ...
+
+
+class Hearing(Protocol):
+    """Who notes whether the caller was told that something failed."""
+
+    heard: bool
+
+
+class Pending(Future):
+    """An operation under way; `result` waits for it.
+
+    A callback runs in the thread that completes the operation, or at once when it is
+    done: it can start operations, and not wait for one of the same communicator.
+    """
+
+    by: Completer | None = None
+    """Who completes it."""
+    of: Hearing | None = None
+    """Who is to know that the caller heard of a failure."""
+    spans: Sequence[tuple[int, int]] = ()
+    """The memory of the arrays that it was given, from and up to which address."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The operation's value; raises its fault, or Timeout after `timeout` s.
+
+        The operation goes on when only this wait timed out. UsageError in the thread
+        that has to complete it: nothing could end that.
+        """
+        self._check_waiting(timeout)
+        try:
+            return super().result(timeout)
+        except TimeoutError:
+            if self.done():  # just now; or the operation's own fault is a TimeoutError
+                return super().result(0)
+            message = f"no result after {timeout} s; the operation is still under way"
+            raise Timeout(message) from None
+        finally:
+            self._note()
+            # The fault's trace refers to this frame: it must not refer to the fault,
+            # or the arrays of all callers stay until the garbage collector comes.
+            del self
+
+    def cancel(self) -> bool:
+        """Wait for it no more.
+
+        The operation goes on with the others and uses its arrays as before: these must
+        be left alone until it has ended on all members.
+        """
+        return super().cancel()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The operation's fault, or None; waits as `result` does."""
+        self._check_waiting(timeout)
+        try:
+            return super().exception(timeout)
+        finally:
+            self._note()
+
+    def _note(self) -> None:
+        """The caller has just looked. In the completing thread it is not the caller."""
+        inside = self.by is not None and self.by.inside
+        if self.of is None or inside or not self.done() or self.cancelled():
+            return
+        if super().exception(0) is not None:
+            self.of.heard = True
+
+    def _check_waiting(self, timeout: float | None) -> None:
+        if timeout != 0 and self.by and self.by.inside and not self.done():
+            raise UsageError(
+                "a callback of an operation waits for another one, which cannot go on "
+                "meanwhile: give that one a callback too, or wait in another thread"
+            )
+
+
+class Operation:
+    """Base of all operations; subclasses move the data.
+
+    `peers` are the other participants. `descriptor` must be equal on all of
+    them, except for the keys in `free`.
+    """
+
+    votes = True
+    """Whether members agree on the outcome before anyone commits."""
+    buffered = False
+    """Whether it is over for this member without the peers having joined."""
+    bulk = 0
+    """How many bytes, about, it goes through at a time; 0 for few."""
+    free: frozenset[str] = frozenset()
+    eager_data = True
+    """Whether what travels with the OPEN frames is the caller's data, and counts."""
+
+    def __init__(
+        self, peers: Iterable[int], descriptor: dict[str, Any], timeout: float
+    ) -> None:
+        self.peers = sorted(peers)
+        self.descriptor = descriptor
+        self.pending = Pending()
+        self.timing = Timing()
+        self.label = ""
+        """The caller's tag, for people."""
+        self.error: PcpError | None = None
+        self.deadline = time.monotonic() + timeout
+        self.tag = self.seq = 0
+        self.opened: dict[int, dict[str, Any]] = {}
+        self.over = False
+        self.at_end: list[Callable[[], None]] = []
+        """What the loop does next when it is over and its callers have been told."""
+        self.committed = False
+        self.promised = False
+        """Whether the arbiter was told of our vote: it may decide by that now."""
+        self._doubt: PcpError | None = None
+        self._timeout = timeout
+        self._group: Members | None = None
+        self._timer: Timer | None = None
+        self._said = b""
+        """Our descriptor as it travels."""
+        self._held: dict[int, list[Frame]] = {}
+        self._ahead: Counter[int] = Counter()
+        """What went to peers which had not opened."""
+        self._unsent = 0
+        self._voted = False
+        self._done: set[int] = set()
+        self._gone: set[int] = set()
+
+    # What subclasses say.
+
+    def prepare(self) -> None:
+        """Complete the descriptor, before anybody is told."""
+
+    def eager(self, peer: int) -> memoryview | bytes:
+        """The payload that travels with the OPEN frame to `peer`."""
+        return b""
+
+    def begin(self) -> None:
+        """Queue what can be sent now (`send_data` waits for the peers)."""
+
+    def accept(self, peer: int, payload: memoryview) -> None:
+        """A peer opened, with this eager payload."""
+
+    def place(self, peer: int, header: Header) -> memoryview:
+        """Where a DATA frame goes; ProtocolError when it is not expected."""
+        raise ProtocolError(f"{self.name} moves no bulk data")
+
+    def arrived(self, peer: int, header: Header, payload: memoryview) -> None:
+        """A DATA frame is in its place."""
+
+    def complete(self) -> bool:
+        """Whether everything expected has arrived."""
+        return True
+
+    def commit(self) -> Any:
+        """Write the caller's array; the value of the operation."""
+        return None
+
+    def release(self) -> None:
+        """Give buffers back; called once, after the end."""
+
+    # The life of an operation, called by the group.
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return str(self.descriptor["kind"])
+
+    @property
+    def voted(self) -> bool:
+        """Whether this member's vote for it is out, or it happened already."""
+        return self._voted and self.votes
+
+    @property
+    def group(self) -> Members:
+        """The group it was posted to."""
+        assert self._group is not None, "an operation is posted before it runs"
+        return self._group
+
+    def start(self, group: Members) -> None:
+        """Announce the operation to the peers."""
+        self._group = group
+        delay = max(0.0, self.deadline - time.monotonic())
+        self._timer = group.later(delay, self._expired)
+        self.prepare()
+        self._said = written(self.descriptor)
+        self._unsent += 1  # what is sent at once must not look like everything
+        self.announce()
+
+    def announce(self) -> None:
+        """Say to the peers that this member is there, and begin."""
+        for peer in self.peers:
+            self.group.send(peer, self._frame(Kind.OPEN, self._opening(peer)))
+        self.begin()
+        self._was_sent()
+
+    def on_open(self, peer: int, payload: memoryview) -> None:
+        """A peer announced the operation."""
+        if self.over:
+            return
+        if peer in self.opened or peer not in self.peers:
+            raise ProtocolError(f"rank {peer} opened {self.name} out of turn")
+        said, eager = split_opening(payload)
+        # As a rule it is our own, letter by letter.
+        theirs = self.descriptor if said == self._said else read(said)
+        if (other := difference(self.descriptor, theirs, self.free)) is not None:
+            self.give_up(
+                CollectiveAborted(
+                    f"the members disagree about {self.name}: rank "
+                    f"{self.group.rank} has {other[0]}, rank {peer} has "
+                    f"{other[1]}; all members must make the same call"
+                )
+            )
+            return
+        self.opened[peer] = theirs
+        self.group.caught_up(peer, self._ahead.pop(peer, 0))
+        self._joined(peer, len(eager) if self.eager_data else 0)
+        self.accept(peer, eager)
+        for frame in self._held.pop(peer, ()):
+            self.group.send(peer, frame)
+        self._progress()
+
+    def on_data(self, peer: int, header: Header, payload: memoryview) -> None:
+        """A segment is in its place."""
+        if self.over:
+            return
+        self._unsent += 1
+        self.timing.received += header.length
+        if not self.timing.first:
+            self.timing.first = time.monotonic()
+        self.arrived(peer, header, payload)
+        self._was_sent()
+
+    def on_done(self, peer: int) -> None:
+        """A peer voted for the operation."""
+        self._done.add(peer)
+        self._progress()
+
+    def on_abort(self, peer: int, lost: int | None, reason: str) -> None:
+        """`peer` gave the operation up before its vote; so does everybody.
+
+        The others are told too: to some of them it may be lost before they read it.
+        Who promised its vote hears from the arbiter that it is given up: if `peer` is
+        dead by now, it may have been decided without it.
+        """
+        self._tell_abort(reason, lost, peer)
+        error: RuntimeFault = CollectiveAborted(f"rank {peer} gave up: {reason}")
+        if lost is not None:
+            error = PeerLost(reason, peer=lost)
+        if not (self.promised and self._undecided(error)):
+            self.end(error)
+
+    def on_lost(self, peer: int, error: RuntimeFault) -> None:
+        """A member is gone: finish with the others, or give up."""
+        self._gone.add(peer)
+        if self._voted:
+            self._progress()
+        else:
+            self.give_up(error)
+
+    def give_up(self, error: RuntimeFault) -> None:
+        """Vote against: the operation happens on no member.
+
+        After a vote in favour that is not ours to say: the coordinator decides.
+        """
+        if self.over or self._undecided(error):
+            return
+        lost = error.peer if isinstance(error, PeerLost) else None
+        self._tell_abort(str(error), lost, self.group.rank)
+        self.end(error)
+
+    def _tell_abort(self, reason: str, lost: int | None, who: int) -> None:
+        payload = text_payload(reason)
+        facts = {"step": 0 if lost is None else lost + 1, "offset": who}
+        for peer in self.peers:
+            if peer != who and peer not in self._gone:
+                self.group.send(peer, self._frame(Kind.ABORT, payload, **facts))
+
+    def end(self, error: PcpError | None = None, value: Any = None) -> None:
+        """Free the buffers and tell the caller."""
+        if self.over:
+            return
+        self.over = True
+        self.error = error
+        self._held.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._group is not None:
+            for peer in self.peers if error is not None else ():
+                self._group.recall(peer, self.tag, self.seq)
+            for peer, cost in self._ahead.items():
+                self._group.caught_up(peer, cost)
+            self._group.retire(self)
+            for what in self.at_end:
+                self._group.later(0.0, what)
+            self.at_end.clear()
+        self.release()
+        if not self.pending.set_running_or_notify_cancel():
+            return
+        if error is not None:
+            self.pending.set_exception(error)
+        else:
+            self.pending.set_result(value)
+
+    def promise(self) -> bool:
+        """Whether this member voted for it; then it ends it no more on its own."""
+        self.promised = self.voted
+        return self.promised
+
+    def decided(self, commit: bool) -> None:
+        """The coordinator's decision about an operation we had voted for."""
+        if self.over:
+            return
+        if commit:
+            self._commit()
+        else:
+            self.end(self._doubt or CollectiveAborted(f"{self.name} was given up"))
+
+    def broken(self, error: PcpError) -> None:
+        """The group ends: so does the operation, unless it may have happened."""
+        if not self.over and not self._undecided(error):
+            self.end(self._in_doubt(error))
+
+    def left(self, error: PcpError) -> None:
+        """This member leaves the group: it votes against, if it has not voted.
+
+        Without that word the others would go on as if it had died.
+        """
+        if not self.over and not self.voted:
+            me = self.group.rank
+            self._tell_abort(f"rank {me} left the group", me, me)
+        self.broken(error)
+
+    def _in_doubt(self, error: PcpError) -> PcpError:
+        """After a vote for it, what nobody here can know is said."""
+        if not self.voted or not isinstance(error, CollectiveAborted):
+            return error
+        what = f"{self.title} may have happened on the others"
+        return CollectiveAborted(f"{error}; this member had voted, {what}")
+
+    def _undecided(self, error: PcpError) -> bool:
+        """Whether the operation waits for a decision, which `error` is a reason for."""
+        if not self.voted:
+            return False
+        waits = self._doubt is not None
+        self._doubt = self._doubt or error
+        self.promised = waits or self.group.arbitrate(self)
+        return self.promised
+
+    # What subclasses use.
+
+    def send_data(self, peer: int, step: int, offset: int, payload: memoryview) -> None:
+        """Send a segment: at once to who has opened or is far, else when it has."""
+        self._unsent += 1
+        self.timing.sent += len(payload)
+        frame = self._frame(
+            Kind.DATA, payload, step=step, offset=offset, on_sent=self._was_sent
+        )
+        self._dispatch(peer, frame)
+
+    def _joined(self, peer: int, eager_bytes: int) -> None:
+        timing, now = self.timing, time.monotonic()
+        timing.joined[peer] = now
+        timing.received += eager_bytes
+        if eager_bytes and not timing.first:
+            timing.first = now
+        if len(self.opened) == len(self.peers):
+            timing.opened = now
+
+    def _dispatch(self, peer: int, frame: Frame) -> None:
+        if peer in self.opened or self._goes_ahead(peer, len(frame.payload)):
+            self.group.send(peer, frame)
+        else:
+            self._held.setdefault(peer, []).append(frame)
+
+    def _goes_ahead(self, peer: int, nbytes: int) -> bool:
+        # Who does not vote would have received what its sender may still give up.
+        if not self.votes or peer in self._held:
+            return False
+        booked = self.group.run_ahead(peer, nbytes)
+        self._ahead[peer] += booked
+        return booked > 0
+
+    def _was_sent(self) -> None:
+        self._unsent -= 1
+        self._progress()
+
+    def _frame(self, kind: Kind, payload: memoryview | bytes, **more: Any) -> Frame:
+        # Peers are not to wait for a large copy of ours that follows in the same turn.
+        urgent = self.bulk >= _SLOW_BYTES
+        return Frame(kind, self.tag, self.seq, payload=payload, urgent=urgent, **more)
+
+    def _opening(self, peer: int) -> bytes:
+        eager = self.eager(peer)
+        self.timing.sent += len(eager) if self.eager_data else 0
+        return opening(self._said, eager)
+
+    def _progress(self) -> None:
+        """Vote when the local part is done; commit when all votes are in."""
+        if self.over:
+            return
+        if not self._voted:
+            opened = self.buffered or len(self.opened) == len(self.peers)
+            if not opened or self._unsent or not self.complete():
+                return
+            self._voted = True
+            self.timing.voted = time.monotonic()
+            if self.votes:
+                for peer in self.peers:
+                    self.group.send(peer, self._frame(Kind.DONE, b""))
+        if not self.votes or self._done >= set(self.peers):
+            self._commit()
+        elif self._done | self._gone >= set(self.peers) and not self._undecided(
+            PeerLost(
+                f"{self.name}: rank {min(self._gone)} is lost", peer=min(self._gone)
+            )
+        ):
+            self._commit()
+
+    def _commit(self) -> None:
+        self.committed = True
+        try:
+            value = self.commit()
+        except Exception as error:
+            self.end(RuntimeFault(f"{self.name} could not write its result: {error}"))
+        else:
+            self.end(value=value)
+
+    @property
+    def title(self) -> str:
+        """Its name, and the caller's tag if it has one."""
+        return f"{self.name} {self.label!r}" if self.label else self.name
+
+    @property
+    def obstacle(self) -> str:
+        """Why it is not over."""
+        missing = [p for p in self.peers if p not in self.opened]
+        if missing:
+            return f"rank {', '.join(map(str, missing))} never joined it"
+        return "it did not finish"
+
+    def _expired(self) -> None:
+        told = f"{self.name} gave up after {self._timeout:g} s: {self.obstacle}"
+        self.give_up(Timeout(told))

@@ -1,0 +1,181 @@
+"""What can be reduced, how, and in which order: the arithmetic of collectives.
+
+A reduction is done in the accumulation type of its element type: itself for
+everything but floats narrower than 32 bits, which are added up in float32 and
+rounded once at the end. `mean` is the sum divided by the number of members, in
+the accumulation type; integers have none.
+
+The order is fixed, so that all members hold the same bits:
+* up to `EAGER_BYTES` every member reduces ranks 0, 1, 2, ... in that order;
+* above, chunk `c` of the array (`bounds`) is reduced along the ring, in the
+  order c+1, c+2, ..., c (modulo the number of members), or in the order in which
+  a ring that was set stands behind c (`Communicator.ring_order`);
+* unless there are so many members that the ring's steps would be small: then by
+  halving and doubling (`schedules`), of which `declared` has the limits.
+A call that names its algorithm gets that one's order.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcp.errors import UsageError, nearest
+from pcp.wire import EAGER_BYTES
+
+LARGE_WORLD = 8
+"""More members than this reduce what is small for each of them in few steps."""
+_SMALL_CHUNK = 16 << 10
+
+_UFUNCS = {
+    "sum": np.add,
+    "mean": np.add,
+    "max": np.maximum,
+    "min": np.minimum,
+    "prod": np.multiply,
+}
+_FLOAT8 = frozenset(
+    f"float8_{kind}"
+    for kind in (
+        "e3m4",
+        "e4m3",
+        "e4m3b11fnuz",
+        "e4m3fn",
+        "e4m3fnuz",
+        "e5m2",
+        "e5m2fnuz",
+    )
+)
+_NARROW = frozenset({"float16", "bfloat16", *_FLOAT8})
+_FLOATS = _NARROW | {"float32", "float64"}
+_NAMES = frozenset(
+    {
+        *_FLOATS,
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "complex64",
+        "complex128",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """One reduction of one element type."""
+
+    op: str
+    dtype: np.dtype
+    accumulator: np.dtype
+
+    @staticmethod
+    @cache
+    def of(op: str, dtype: np.dtype) -> "Reduction":
+        """The reduction `op` of `dtype`, or UsageError saying what there is."""
+        name = dtype.name
+        if op not in _UFUNCS:
+            raise UsageError(
+                f"unknown reduction {op!r}; there are {', '.join(_UFUNCS)}."
+                f"{nearest(op, _UFUNCS)}"
+            )
+        if name not in _NAMES:
+            raise UsageError(f"arrays of {name} cannot be reduced; convert them first")
+        if op == "mean" and name not in _FLOATS and not name.startswith("complex"):
+            raise UsageError(
+                f"the mean of {name} is not {name}; reduce a floating-point copy or "
+                f"use sum"
+            )
+        if op in ("max", "min") and name.startswith("complex"):
+            raise UsageError(f"{name} has no order: max and min do not exist")
+        wide = np.dtype(np.float32) if name in _NARROW else dtype
+        return Reduction(op, dtype, wide)
+
+    def widen(self, array: NDArray) -> NDArray:
+        """`array` in the accumulation type; itself when that is its type."""
+        if self.accumulator == self.dtype:
+            return array
+        return array.astype(self.accumulator)
+
+    def combine(self, left: NDArray, right: NDArray, out: NDArray) -> None:
+        """`out = left (op) right`, elementwise."""
+        with np.errstate(all="ignore"):
+            _UFUNCS[self.op](left, right, out=out)
+
+    def finish(self, total: NDArray, members: int, out: NDArray) -> None:
+        """The result of `members` contributions, rounded into `out`."""
+        if out is total and self.op != "mean":
+            return
+        with np.errstate(all="ignore"):
+            if self.op == "mean":
+                np.divide(total, total.dtype.type(members), out=total)
+            if out is not total:
+                np.copyto(out, total, casting="unsafe")
+
+    def sequential(self, parts: Sequence[NDArray]) -> NDArray:
+        """The reduction of `parts` in the order given."""
+        total = np.array(self.widen(parts[0]))
+        for part in parts[1:]:
+            self.combine(total, self.widen(part), total)
+        wide = self.accumulator != self.dtype
+        out = np.empty(total.shape, self.dtype) if wide else total
+        self.finish(total, len(parts), out)
+        return out
+
+
+def bounds(count: int, parts: int) -> list[tuple[int, int]]:
+    """`parts` consecutive ranges over `count`; the first ones are longer by one."""
+    base, extra = divmod(count, parts)
+    edges = [i * base + min(i, extra) for i in range(parts + 1)]
+    return list(itertools.pairwise(edges))
+
+
+def declared(nbytes: int, members: int) -> str:
+    """The algorithm of an all_reduce of this size that does not name one."""
+    if nbytes <= EAGER_BYTES or members == 1:
+        return "eager"
+    if members > LARGE_WORLD and nbytes <= members * _SMALL_CHUNK:
+        return "halving_doubling"
+    return "ring"
+
+
+def reference(
+    arrays: Sequence[NDArray],
+    op: str = "sum",
+    *,
+    ring: bool | None = None,
+    order: Sequence[int] | None = None,
+) -> NDArray:
+    """What all_reduce gives for these members' arrays, to the bit.
+
+    `ring=None` takes the declared order for the size; `order` is how the members
+    stood along the ring. The oracle of the tests and of replays.
+    """
+    first = arrays[0]
+    reduction = Reduction.of(op, first.dtype)
+    if ring is None:
+        choice = declared(first.nbytes, len(arrays))
+        if choice not in ("eager", "ring"):
+            from pcp.runtime.collectives.schedule import simulate
+
+            return simulate(choice, arrays, op)[0]
+        ring = choice == "ring"
+    if not ring or len(arrays) == 1:
+        return reduction.sequential(arrays)
+    flat = [a.reshape(-1) for a in arrays]
+    out = np.empty_like(flat[0])
+    size = len(arrays)
+    ranks = list(range(size) if order is None else order)
+    for chunk, (start, stop) in enumerate(bounds(out.size, size)):
+        behind = ranks.index(chunk) + 1
+        turns = ranks[behind:] + ranks[:behind]
+        out[start:stop] = reduction.sequential([flat[r][start:stop] for r in turns])
+    return out.reshape(first.shape)

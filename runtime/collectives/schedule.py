@@ -1,0 +1,202 @@
+"""Who sends what to whom: reductions to all as lists of transfers.
+
+A schedule is the same list on every member: rounds of transfers of chunks of the
+array. In a round all sends leave first, then what arrives is added (`reduce`) or
+taken over. That alone fixes the order of every sum, so `simulate` says on one
+machine what all members hold at the end, to the bit.
+
+    halving_doubling    2 log2 N rounds; each chunk is summed by one member
+                        (Thakur, Rabenseifner & Gropp, 2005). Members beyond the
+                        largest power of two hand theirs to another and wait.
+    tree                up a binomial tree to rank 0 and down again; latency of
+                        2 log2 N, all bytes on every edge
+    central             everybody to rank 0, and back
+    two_level:k         nodes of k consecutive ranks: reduced within a node, then
+                        between the nodes, then gathered within the node; between
+                        nodes only 2 array sizes per node travel
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcp.errors import UsageError, nearest
+from pcp.runtime.collectives.reduction import Reduction, bounds
+
+DIRECT = ("eager", "ring")
+"""Algorithms that need no schedule."""
+_NAMES = (*DIRECT, "halving_doubling", "tree", "central", "two_level:k")
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Chunks [first, last) go from `src` to `dst`, in a round."""
+
+    round: int
+    src: int
+    dst: int
+    first: int
+    last: int
+    reduce: bool
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The transfers of one algorithm for one number of members."""
+
+    name: str
+    members: int
+    chunks: int
+    lanes: int
+    """Parts of the array that go through it one behind the other, overlapping."""
+    transfers: tuple[Transfer, ...]
+
+
+def schedule(name: str, members: int) -> Schedule:
+    """The schedule of an algorithm; UsageError says which there are."""
+    kind, _, number = name.partition(":")
+    if kind == "two_level":
+        return _two_level(name, members, _node_size(name, number))
+    if name not in _BUILDERS:
+        raise UsageError(
+            f"unknown algorithm {name!r}; there are {', '.join(_NAMES)}."
+            f"{nearest(name, _NAMES)}"
+        )
+    chunks, lanes, build = _BUILDERS[name]
+    transfers = tuple(build(members))
+    return Schedule(name, members, chunks(members), lanes, transfers)
+
+
+def edges(count: int, plan: Schedule) -> list[list[int]]:
+    """The elements at which chunks begin and end, for every lane."""
+    return [
+        [start + a for a, _ in bounds(stop - start, plan.chunks)] + [stop]
+        for start, stop in bounds(count, plan.lanes)
+    ]
+
+
+def simulate(name: str, arrays: Sequence[NDArray], op: str = "sum") -> list[NDArray]:
+    """What each member holds after the algorithm, for these contributions."""
+    reduction = Reduction.of(op, arrays[0].dtype)
+    plan = schedule(name, len(arrays))
+    work = [np.array(reduction.widen(a.reshape(-1))) for a in arrays]
+    for lane in edges(work[0].size, plan):
+        for which in range(_rounds(plan)):
+            now = [t for t in plan.transfers if t.round == which]
+            spans = [slice(lane[t.first], lane[t.last]) for t in now]
+            sent = [work[t.src][s].copy() for t, s in zip(now, spans, strict=True)]
+            for transfer, span, data in zip(now, spans, sent, strict=True):
+                target = work[transfer.dst][span]
+                if transfer.reduce:
+                    reduction.combine(target, data, target)
+                else:
+                    target[:] = data
+    results = [np.empty(a.shape, a.dtype) for a in arrays]
+    for total, out in zip(work, results, strict=True):
+        reduction.finish(total, len(arrays), out.reshape(-1))
+    return results
+
+
+def _rounds(plan: Schedule) -> int:
+    return max((t.round for t in plan.transfers), default=-1) + 1
+
+
+def _largest_power(members: int) -> int:
+    return 1 << (members.bit_length() - 1)
+
+
+def _halving_doubling(members: int) -> Iterator[Transfer]:
+    power = _largest_power(members)
+    windows = {rank: (0, power) for rank in range(power)}
+    for extra in range(power, members):
+        yield Transfer(0, extra, extra - power, 0, power, True)
+    history = []
+    which, distance = 1, power // 2
+    while distance:
+        history.append((distance, dict(windows)))
+        for rank in range(power):
+            lower, upper = _halves(windows[rank])
+            keeps, gives = (upper, lower) if rank & distance else (lower, upper)
+            yield Transfer(which, rank, rank ^ distance, gives[0], gives[1], True)
+            windows[rank] = keeps
+        which, distance = which + 1, distance // 2
+    for distance, before in reversed(history):
+        for rank in range(power):
+            first, last = windows[rank]
+            yield Transfer(which, rank, rank ^ distance, first, last, False)
+        windows = before
+        which += 1
+    for extra in range(power, members):
+        yield Transfer(which, extra - power, extra, 0, power, False)
+
+
+def _halves(window: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    middle = (window[0] + window[1]) // 2
+    return (window[0], middle), (middle, window[1])
+
+
+def _tree(members: int) -> Iterator[Transfer]:
+    masks = [1 << i for i in range((members - 1).bit_length())]
+    for which, mask in enumerate(masks):
+        for rank in range(mask, members, 2 * mask):
+            yield Transfer(which, rank, rank - mask, 0, 1, True)
+    for which, mask in enumerate(reversed(masks), len(masks)):
+        for rank in range(mask, members, 2 * mask):
+            yield Transfer(which, rank - mask, rank, 0, 1, False)
+
+
+def _central(members: int) -> Iterator[Transfer]:
+    for rank in range(1, members):
+        yield Transfer(0, rank, 0, 0, 1, True)
+    for rank in range(1, members):
+        yield Transfer(1, 0, rank, 0, 1, False)
+
+
+def _two_level(name: str, members: int, size: int) -> Schedule:
+    nodes = [
+        range(start, min(start + size, members)) for start in range(0, members, size)
+    ]
+
+    def owner(node: range, chunk: int) -> int:
+        return node[chunk % len(node)]
+
+    def build() -> Iterator[Transfer]:
+        for node in nodes:
+            for chunk in range(size):
+                own = owner(node, chunk)
+                for rank in node:
+                    if rank != own:
+                        yield Transfer(0, rank, own, chunk, chunk + 1, True)
+        for chunk in range(size):
+            head = owner(nodes[0], chunk)
+            for node in nodes[1:]:
+                tail = owner(node, chunk)
+                yield Transfer(1, tail, head, chunk, chunk + 1, True)
+                yield Transfer(2, head, tail, chunk, chunk + 1, False)
+        for node in nodes:
+            for chunk in range(size):
+                own = owner(node, chunk)
+                for rank in node:
+                    if rank != own:
+                        yield Transfer(3, own, rank, chunk, chunk + 1, False)
+
+    ordered = tuple(sorted(build(), key=lambda t: t.round))
+    return Schedule(name, members, size, 1, ordered)
+
+
+def _node_size(name: str, number: str) -> int:
+    if not number.isdecimal() or int(number) < 1:
+        raise UsageError(
+            f"algorithm {name!r} must name how many members a node has, as in "
+            f"'two_level:4'"
+        )
+    return int(number)
+
+
+_BUILDERS = {
+    "halving_doubling": (_largest_power, 1, _halving_doubling),
+    "tree": (lambda members: 1, 8, _tree),
+    "central": (lambda members: 1, 8, _central),
+}

@@ -1,0 +1,218 @@
+"""The segments that the members of a group on one machine reduce in.
+
+Every member lends each large operation a segment of its own (`segments`) and says
+so when it opens the operation; the others map it and read. So that all members
+decide alike whether an operation goes through memory, each also says whether it
+has ever reached the memory of everybody, and they go by what everybody said:
+
+    {"id": 3, "pid": ..., "fd": ..., "nonce": ...,   where this one is
+     "maps": true,              I have reached a segment of every member
+     "done": [[tag, seq], ...], operations whose segments I read no more;
+                                said again if the operation fails
+     "live": [1, 3]}            what I may offer again; forget the others
+
+A segment is lent again when its operation has ended here and everybody is done
+with it. That comes with their next openings, so that no frame is sent for it, and
+a member that reduces without pause has two segments of a size. The segment of an
+operation that failed is never lent again: a peer may still read it. A member that
+has none to lend leaves out where it is; that operation goes over the connections.
+"""
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pcp.errors import ProtocolError
+from pcp.runtime.memory.shared_arrays import Reach
+from pcp.runtime.memory.shared_segment import Segment
+from pcp.runtime.transport.shared_memory import SharedLink
+
+if TYPE_CHECKING:
+    from pcp.runtime.group.group import Group
+
+SMALLEST = 64 << 10
+"""Arrays below this are reduced over the connections."""
+_GRAIN = 256 << 10
+_SPARE = 4
+"""A segment may be so many times as large as what it is lent for."""
+MOST = 24
+"""Segments of one member: each takes descriptors, of its readers too."""
+
+Key = tuple[int, int]
+
+
+@dataclass
+class _Own:
+    """A segment of this member's, and who may still read it."""
+
+    number: int
+    segment: Segment
+    readers: set[int]
+    ended: bool = False
+
+
+class Commons:
+    """One member's view. After the first operation all in the loop's thread."""
+
+    def __init__(self, group: "Group", limit: int = 512 << 20) -> None:
+        self._group = group
+        self._limit = limit
+        """Bytes kept in segments that nobody uses."""
+        self._numbers = itertools.count()
+        self._free: list[_Own] = []
+        self._lent: dict[Key, _Own] = {}
+        self._mapped: dict[int, dict[int, Segment]] = {}
+        self._done: list[Key] = []
+        self._told: dict[Key, list[Key]] = {}
+        """What was done, by the operation whose opening says so."""
+        self._hopeless = False
+        self.arrays = Reach()
+        """The others' arrays in memory that can be mapped, of operations that are
+        straight from and to these (`straight_reduce`)."""
+        group.at_close.append(self.close)
+
+    @property
+    def possible(self) -> bool:
+        """Whether all members are here, as far as is known."""
+        links = self._group.links.copy()  # threads that call ask too
+        return (
+            not (self._hopeless or self._group.shaped)
+            and len(links) == self._group.world_size - 1
+            and all(isinstance(link, SharedLink) for link in links.values())
+        )
+
+    @property
+    def reached(self) -> bool:
+        """Whether memory of every other member was mapped before."""
+        return len(self._mapped) == self._group.world_size - 1
+
+    def lend(self, key: Key, nbytes: int) -> tuple[Segment | None, dict[str, Any]]:
+        """A segment for an operation, if there is one, and what to say about it."""
+        own = self._take(nbytes) or self._make(nbytes)
+        done, self._done = self._done, []
+        self._told[key] = done
+        facts: dict[str, Any] = {"maps": False, "done": done, "live": []}
+        if own is not None:
+            own.readers, own.ended = set(self._group.links), False
+            self._lent[key] = own
+            facts |= {"id": own.number, **own.segment.offer, "maps": self.reached}
+        facts["live"] = [own.number for own in (*self._lent.values(), *self._free)]
+        return (None if own is None else own.segment), facts
+
+    def meet(self, peer: int, said: Any, nbytes: int) -> Segment | None:
+        """What a peer said: its segment, or None where there is none for us.
+
+        One that is out of reach may have gone with its operation, or its owner; if
+        neither ends, the operation calls it `refused`.
+        """
+        number, live = self.heed(peer, said)
+        known = {n: s for n, s in self._mapped.get(peer, {}).items() if n in live}
+        if number is None:
+            return None
+        segment = known.get(number)
+        if segment is None or segment.nonce.hex() != said.get("nonce"):
+            segment = Segment.map(said, nbytes, _largest(nbytes))
+        if segment is None or segment.nbytes < nbytes:
+            return None
+        self._mapped[peer] = known | {number: segment}
+        return segment
+
+    def heed(self, peer: int, said: Any) -> tuple[int | None, set[int]]:
+        """What a peer reads no more; which segment it offers, and may offer again."""
+        number, live, done = _parsed(said)
+        for key in done:
+            self._released(peer, key)
+        return number, live
+
+    def back(self, key: Key, *, used: bool) -> None:
+        """An operation succeeded; `used`: its members read each other's segments."""
+        self._told.pop(key, None)
+        own = self._lent.get(key)
+        if own is None:
+            return
+        own.ended = True
+        if used:
+            self._done.append(key)
+        else:
+            own.readers.clear()
+        self._settle(key, own)
+
+    def refused(self) -> None:
+        """A member opened without memory, or what one offered cannot be reached."""
+        self._hopeless = True
+
+    def drop(self, key: Key) -> None:
+        """An operation failed: who knows who reads its segment, or its opening."""
+        self._done += self._told.pop(key, [])
+        own = self._lent.pop(key, None)
+        if own is not None:
+            own.segment.close()
+
+    def moved(self, sent: dict[int, int], received: dict[int, int]) -> None:
+        """Count the bytes of an operation for its connections."""
+        for peer, link in self._group.links.items():
+            if isinstance(link, SharedLink):
+                link.count_moved(sent.get(peer, 0), received.get(peer, 0))
+
+    def close(self) -> None:
+        """Keep nothing. What an operation still uses goes with the operation."""
+        self._hopeless = True
+        for own in self._free:
+            own.segment.close()
+        self._free.clear()
+        self._lent.clear()
+        self._told.clear()
+        self._mapped.clear()
+        self.arrays.close()
+
+    def _take(self, nbytes: int) -> _Own | None:
+        """The smallest free segment that is large enough and not much too large."""
+        fit = [o for o in self._free if nbytes <= o.segment.nbytes <= _largest(nbytes)]
+        if not fit:
+            return None
+        own = min(fit, key=lambda own: own.segment.nbytes)
+        self._free.remove(own)
+        return own
+
+    def _make(self, nbytes: int) -> _Own | None:
+        if len(self._lent) >= MOST:
+            return None
+        while len(self._lent) + len(self._free) >= MOST:
+            self._free.pop(0).segment.close()
+        size = -(-nbytes // _GRAIN) * _GRAIN
+        try:
+            segment = Segment.create(size, ready=True)
+        except (OSError, AttributeError):
+            return None  # not this system, or no memory: connections carry it
+        return _Own(next(self._numbers), segment, set())
+
+    def _released(self, peer: int, key: Key) -> None:
+        own = self._lent.get(key)
+        if own is not None:
+            own.readers.discard(peer)
+            self._settle(key, own)
+
+    def _settle(self, key: Key, own: _Own) -> None:
+        """Lend it again, unless too much is kept already: the oldest goes first."""
+        if own.readers or not own.ended:
+            return
+        self._free.append(self._lent.pop(key))
+        while sum(own.segment.nbytes for own in self._free) > self._limit:
+            self._free.pop(0).segment.close()
+
+
+def _largest(nbytes: int) -> int:
+    return _SPARE * nbytes + _GRAIN
+
+
+def _parsed(said: Any) -> tuple[int | None, set[int], list[Key]]:
+    """Number, live numbers and finished operations in a peer's opening."""
+    try:
+        live, keys = set(said["live"]), [(tag, seq) for tag, seq in said["done"]]
+        number = said.get("id")
+        numbers = (*live, *itertools.chain(*keys), 0 if number is None else number)
+        if all(type(n) is int for n in numbers):
+            return number, live, keys
+    except (AttributeError, TypeError, KeyError, ValueError):
+        pass
+    raise ProtocolError("an OPEN frame with nonsense about memory")

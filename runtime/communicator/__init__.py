@@ -1,0 +1,1 @@
+"""The collectives that a program calls, on fixed and on elastic groups."""

@@ -1,0 +1,403 @@
+"""The collectives a program calls: one member's handle on its group.
+
+    comm = Communicator.connect("127.0.0.1:29500", rank=0, world_size=4)
+    comm.all_reduce(array, op="mean")
+
+All members must make the same calls. Operations are matched by their tag and
+how often the tag was used, so any number may be under way at once; calls
+without a tag share one and are matched in the order they were made. `barrier` and
+`close` come after all that was called before them. Every operation has a deadline;
+it either completes on all members, or raises on all and leaves their arrays as they
+were. A process that is forked can use no communicator: it stays its parent's.
+"""
+
+import hashlib
+import itertools
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcp.errors import CollectiveAborted, ConfigError, RuntimeFault, UsageError
+from pcp.runtime.collectives.all_to_all_v import Uneven
+from pcp.runtime.collectives.build import Seat
+from pcp.runtime.collectives.operation import Operation, Pending
+from pcp.runtime.collectives.shared_scratch import Commons
+from pcp.runtime.collectives.submit import Seconds
+from pcp.runtime.communicator import backend_registry
+from pcp.runtime.communicator.communicator_reductions import Reductions
+from pcp.runtime.communicator.introspection import Observed
+from pcp.runtime.communicator.param_sync import SyncReport, param_sync, wait_for_users
+from pcp.runtime.communicator.topology_aware import Arranged, Arrangement
+from pcp.runtime.group import leaving
+from pcp.runtime.group.group import Group
+from pcp.runtime.transport import authentication
+from pcp.runtime.transport.event_loop import Loop
+from pcp.runtime.transport.fault_injection import FaultPlan
+from pcp.runtime.transport.in_process import pair
+
+if TYPE_CHECKING:
+    from pcp.runtime.communicator.elastic import ElasticCommunicator
+    from pcp.runtime.group.rendezvous import Rendezvous
+    from pcp.runtime.transport.striped import Streams
+    from pcp.runtime.transport.tls import Tls
+
+
+def seconds(value: float | timedelta) -> float:
+    """A duration in seconds; UsageError for what no clock ever reaches."""
+    if not isinstance(value, timedelta | int | float | np.number):
+        raise UsageError(f"a timeout is a number of seconds, not {value!r}")
+    given = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if math.isnan(given):
+        raise UsageError("a timeout of nan seconds would never be over")
+    return given
+
+
+class Communicator(Reductions, Uneven, Observed, Arranged):
+    """One member of a group. Safe to use from several threads."""
+
+    def __init__(
+        self, group: Group, *, timeout: float = 60.0, owned: Sequence[Any] = ()
+    ) -> None:
+        self.timeout = timeout
+        """Deadline in seconds for operations that are not given one."""
+        self._group = group
+        self._owned: list[Any] = []
+        self._seat = Seat(group.rank, group.world_size, commons=Commons(group))
+        self._counters: dict[int, itertools.count] = {}
+        self._syncs = itertools.count()
+        self._aside: dict[str, NDArray] = {}
+        self._arrangement = Arrangement()
+        self._lock = threading.Lock()
+        self._closed = False
+        if owned:
+            self.own(owned)
+
+    @classmethod
+    def connect(
+        cls,
+        address: "str | Rendezvous",
+        *,
+        rank: int,
+        world_size: int,
+        timeout: float | timedelta = 60.0,
+        heartbeat: float = 0.5,
+        silence: float = 10.0,
+        faults: FaultPlan | None = None,
+        shared_memory: bool = True,
+        key: bytes | str | None = None,
+        streams: "Streams" = "auto",
+        tls: "Tls | None" = None,
+    ) -> "Communicator":
+        """Join a world of fixed size; rank 0 hosts the rendezvous at `address`.
+
+        Rank 0 may pass a `Rendezvous` that already listens (the way to use
+        port 0). Other ranks keep trying until somebody listens there. Raises
+        ProtocolError when refused (duplicate rank, other world size, other
+        protocol version), Timeout naming the ranks that did not come. Between
+        members on one machine large payloads go through `shared_memory`. With a
+        `key` only those are let in who have the same (`keys`). `streams` is the
+        number of connections to each peer: over long round trips several carry
+        more (`striping`), and "auto" makes them there. With `tls` they are
+        encrypted, and only those are let in whose certificate its authority signed
+        (`tls.Tls`).
+
+        With a scheme the address names another engine (`engines`): `gloo://host:port`
+        and `nccl://host:port` of torch.distributed, `mpi://` under mpirun. It takes
+        the same calls; its guarantees are its own (docs/collectives.md).
+        """
+        if isinstance(address, str):
+            scheme, address = backend_registry.split(address)
+            if scheme != backend_registry.OWN:
+                return backend_registry.connect(
+                    scheme,
+                    address,
+                    {
+                        "faults": faults,
+                        "key": key,
+                        "tls": tls,
+                        "streams": None if streams == "auto" else streams,
+                    },
+                    rank=rank,
+                    world_size=world_size,
+                    timeout=seconds(timeout),
+                )
+        from pcp.runtime.group.rendezvous import meet
+
+        return meet(
+            address,
+            rank,
+            world_size,
+            seconds(timeout),
+            heartbeat,
+            silence,
+            faults,
+            shared_memory,
+            authentication.checked(key),
+            streams,
+            tls,
+        )
+
+    @classmethod
+    def join(
+        cls,
+        address: str,
+        *,
+        name: str | None = None,
+        listen: str | None = None,
+        advertise: str | None = None,
+        timeout: float | timedelta = 60.0,
+        heartbeat: float = 0.5,
+        silence: float = 5.0,
+        patience: float = 60.0,
+        faults: FaultPlan | None = None,
+        shared_memory: bool = True,
+        key: bytes | str | None = None,
+        streams: "Streams" = "auto",
+        tls: "Tls | None" = None,
+    ) -> "ElasticCommunicator":
+        """Join the elastic world of the coordinator at `address`.
+
+        Blocks until the members that are there already renew their group
+        (`update_membership`), or until enough are there for the first. `name`
+        tells members apart, in messages too. `listen` and `advertise` are as in
+        `Endpoint.listen`; without them peers use the address by which this
+        machine reaches the coordinator. A coordinator that is gone has
+        `patience` seconds to come back. Raises ProtocolError when refused,
+        PeerLost when there is no coordinator, Timeout when nobody renews.
+        """
+        from pcp.runtime.communicator.elastic import join
+
+        scheme, place = backend_registry.split(address)
+        if scheme != backend_registry.OWN:
+            raise UsageError(
+                f"{scheme}:// has no elastic world; join HOST:PORT of a coordinator"
+            )
+        return join(
+            place,
+            name=name,
+            listen=listen,
+            advertise=advertise,
+            timeout=timeout,
+            heartbeat=heartbeat,
+            silence=silence,
+            patience=patience,
+            faults=faults,
+            shared_memory=shared_memory,
+            key=key,
+            streams=streams,
+            tls=tls,
+        )
+
+    @classmethod
+    def in_process(
+        cls,
+        world_size: int,
+        *,
+        epoch: int = 0,
+        timeout: float | timedelta = 60.0,
+        faults: Mapping[int, FaultPlan] | None = None,
+    ) -> "list[Communicator]":
+        """All members of a world inside this process, in rank order."""
+        if world_size < 1:
+            raise ConfigError(f"a world of {world_size} members does not exist")
+        faults = faults or {}
+        loops = [Loop(f"pcp-rank-{rank}") for rank in range(world_size)]
+        groups = [
+            Group(loop, rank, world_size, epoch, faults=faults.get(rank))
+            for rank, loop in enumerate(loops)
+        ]
+        for a, b in itertools.combinations(range(world_size), 2):
+            first, second = pair(
+                (loops[a], loops[b]),
+                (groups[a], groups[b]),
+                ("the peer in this process", "the peer in this process"),
+                epoch,
+            )
+            groups[a].loop.ask(lambda g=groups[a], r=b, x=first: g.admit(r, x))
+            groups[b].loop.ask(lambda g=groups[b], r=a, x=second: g.admit(r, x))
+        return [
+            cls(group, timeout=seconds(timeout), owned=[group.loop]) for group in groups
+        ]
+
+    # Facts.
+
+    @property
+    def rank(self) -> int:
+        """This member's number, from 0."""
+        return self._group.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many members there are."""
+        return self._group.world_size
+
+    @property
+    def epoch(self) -> int:
+        """Which group of its endpoint this is."""
+        return self._group.epoch
+
+    @property
+    def address(self) -> str | None:
+        """Where this member listens; None inside one process."""
+        found = (getattr(thing, "address", None) for thing in self._owned)
+        return next((address for address in found if address), None)
+
+    @property
+    def fault(self) -> RuntimeFault | None:
+        """Why the group is finished, such as PeerLost; None while it works."""
+        self._group.heard |= self._group.fault is not None
+        return self._group.fault
+
+    @property
+    def near(self) -> bool:
+        """Whether all members are on this machine, and share memory as far as known."""
+        return self._seat.commons is not None and self._seat.commons.possible
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes this member handed to its peers' connections, headers included."""
+        return sum(link.bytes_sent for link in self._group.all_links)
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes that came from the peers, headers included."""
+        return sum(link.bytes_received for link in self._group.all_links)
+
+    # Collectives.
+
+    def group(
+        self,
+        ranks: Sequence[int],
+        *,
+        key: bytes | str | None = None,
+        tls: "Tls | None" = None,
+    ) -> "Communicator | None":
+        """A communicator of some members, which get their places in `ranks`.
+
+        All members call it; each names the group it belongs to, so that a world
+        can fall into several at once. None for a member that is not in `ranks`.
+        Give the `key` and `tls` again that the world has. Close it before the world.
+        """
+        from pcp.runtime.communicator.subgroup import form
+
+        return form(self, ranks, key, tls)
+
+    def param_sync(
+        self,
+        tensors: Mapping[str, NDArray],
+        *,
+        revision: int = 0,
+        source: int | str = 0,
+        timeout: Seconds = None,
+    ) -> SyncReport:
+        """Make `tensors` bit-identical on all members; see `param_sync`.
+
+        Operations under way that were given any of their memory come first.
+        """
+        turn = next(self._syncs)
+        patience = self._patience(timeout)
+        wait_for_users(self._group, tensors.values(), patience)
+        return param_sync(self, tensors, revision, source, turn, patience, self._aside)
+
+    # Ending.
+
+    def abort(self, reason: str) -> None:
+        """Give up everything, on all members: from any thread, at any time.
+
+        Every operation under way and every later one raises CollectiveAborted;
+        what a member has already committed stays as it is.
+        """
+        self._group.loop.check_process()
+        self._group.loop.call(self._group.abort, CollectiveAborted(reason))
+
+    def close(self, timeout: Seconds = None) -> None:
+        """Leave the group, once what was called before has happened; call nothing more.
+
+        Waits for the operations under way here, which need the others: at most
+        `timeout` seconds, by default the communicator's, up to a minute. If some of
+        them, or earlier ones, did not happen and nobody looked at any future that
+        says so, it then raises Timeout, or what they failed with, and names them.
+        With `timeout=0` nothing is waited for nor said, and what is under way is
+        given up: so leaves who has failed. A `with` block that ends with an exception
+        leaves so, too. `abort` gives up on all members.
+        """
+        if self._group.loop.forked:
+            return  # it is our parent's
+        leaving.check_outside(self._group)
+        most = min(self.timeout, leaving.DRAIN_SECONDS)
+        patience = most if timeout is None else seconds(timeout)
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        last = leaving.Leaving(self._group)
+        with ExitStack() as stack:
+            stack.callback(self._close)
+            if patience > 0:
+                last.wait(patience)
+        if patience > 0:
+            last.check()
+
+    def crash(self) -> None:
+        """Cut all connections as if the process had died; for drills."""
+        with self._lock:
+            if self._closed or self._group.loop.forked:
+                return
+            self._closed = True
+        self._close(crash=True)
+
+    def __enter__(self) -> "Communicator":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close(timeout=None if kind is None else 0)
+
+    def own(self, things: Sequence[Any]) -> None:
+        """Close these, in order, when the communicator closes."""
+        self._owned += things
+        leaving.is_open(self)
+
+    # Inside.
+
+    def _close(self, crash: bool = False) -> None:
+        leaving.is_closed(self)
+        self._arrangement.close()
+        with ExitStack() as stack:
+            for thing in reversed(self._owned):
+                stack.callback(thing.close)
+            if not self._group.loop.closed:
+                self._group.loop.ask(lambda: self._group.close(crash=crash))
+
+    def _patience(self, timeout: Seconds) -> float:
+        # Every call begins here: before it takes what a forked child may find locked.
+        self._group.loop.check_process()
+        return self.timeout if timeout is None else seconds(timeout)
+
+    def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:
+        loop = self._group.loop
+        operation.tag, operation.label = _hashed(tag), tag
+        operation.pending.by, operation.pending.of = loop, self._group
+        with self._lock:
+            # What goes on in callbacks is part of what is under way.
+            if loop.closed or (self._closed and not loop.inside):
+                operation.release()
+                raise CollectiveAborted("this member closed its communicator")
+            counter = self._counters.setdefault(operation.tag, itertools.count())
+            operation.seq = next(counter) if turn is None else turn
+            loop.call(self._group.post, operation)
+        return operation.pending
+
+
+def _hashed(tag: str) -> int:
+    if tag == "":
+        return 0
+    if not isinstance(tag, str):
+        raise UsageError(f"the tag of a collective is a text, not {tag!r}")
+    digest = hashlib.blake2b(tag.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") | 1

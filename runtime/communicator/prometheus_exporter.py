@@ -1,0 +1,104 @@
+"""Metrics for Prometheus, over HTTP: `GET /metrics`.
+
+    with Exporter.serve("0.0.0.0:9100", comm.collect) as exporter:
+        ...                                   # exporter.port is where it listens
+
+Needs the package `prometheus-client` (extra `metrics`). Sources are asked when
+Prometheus asks, so that nothing is copied meanwhile.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from pcp.errors import ConfigError, MissingPackage, install
+from pcp.runtime.collectives.metrics import Histogram, Metric, Source
+from pcp.runtime.transport import link
+
+
+class Exporter:
+    """A small HTTP server. Make one with `Exporter.serve`."""
+
+    def __init__(self, server: Any, thread: Any) -> None:
+        self._server = server
+        self._thread = thread
+
+    @classmethod
+    def serve(cls, address: str, *sources: Source) -> "Exporter":
+        """Serve what `sources` collect at `address` (port 0: any free one).
+
+        ConfigError when prometheus-client is not installed or the port is taken.
+        """
+        client, start = _installed()
+        registry = client.CollectorRegistry()
+        registry.register(_Collector(client, sources))
+        host, port = link.parse_address(address)
+        try:
+            server, thread = start(port, host, registry)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot serve metrics at {address}: {error.strerror or error}; "
+                "choose another port"
+            ) from error
+        return cls(server, thread)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._server.server_port)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+    def __enter__(self) -> "Exporter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Collector:
+    """Our metrics as prometheus-client's families, made anew for every request."""
+
+    def __init__(self, client: Any, sources: Sequence[Source]) -> None:
+        self._families = {
+            "counter": client.CounterMetricFamily,
+            "gauge": client.GaugeMetricFamily,
+            "histogram": client.HistogramMetricFamily,
+        }
+        self._sources = sources
+
+    def describe(self) -> Iterable[Any]:
+        """Nothing beforehand: names are known when they are asked for."""
+        return ()
+
+    def collect(self) -> Iterator[Any]:
+        """One family for each metric."""
+        for source in self._sources:
+            for metric in source():
+                yield self._family(metric)
+
+    def _family(self, metric: Metric) -> Any:
+        make = self._families[metric.kind]
+        family = make(metric.name, metric.about, labels=metric.labels)
+        for sample in metric.samples:
+            if isinstance(sample.value, Histogram):
+                bounds = [(str(b), n) for b, n in sample.value.cumulative()]
+                bounds.append(("+Inf", sample.value.count))
+                family.add_metric(sample.labels, bounds, sample.value.total)
+            else:
+                family.add_metric(sample.labels, sample.value)
+        return family
+
+
+def _installed() -> tuple[Any, Any]:
+    """prometheus-client's parts: the families, and what serves them."""
+    try:
+        from prometheus_client import core, exposition
+    except ImportError as error:
+        raise MissingPackage(
+            f"metrics need prometheus-client: {install('metrics')}"
+        ) from error
+    return core, exposition.start_http_server

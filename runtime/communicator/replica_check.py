@@ -1,0 +1,91 @@
+"""Whether all members hold the same bits, and what to do where they do not.
+
+Members exchange digests of 16 bytes. All see the same ones, so all come to the same
+verdict without another word:
+
+* `trap`: StateMismatch on all of them, naming who differs;
+* `report`: a warning in the log, and everybody goes on with what it has;
+* `repair`: everybody gets the bits that most members hold, those of the lowest rank
+  among equally many.
+"""
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcp.errors import StateMismatch
+from pcp.runtime.collectives.operation import Pending
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.communicator.param_sync import digest
+from pcp.runtime.memory.buffer_pool import octets
+
+_WORDS = 2
+_log = logging.getLogger("pcp.runtime")
+
+
+def digest_words(arrays: Sequence[NDArray], algo: str) -> NDArray:
+    """The first 128 bits of a hash of the arrays' bytes in order, as two int64."""
+    summary = hashlib.new(algo)
+    for array in arrays:
+        summary.update(octets(np.ascontiguousarray(array)))
+    return np.frombuffer(summary.digest(), "<i8", _WORDS).astype(np.int64)
+
+
+def parity(comm: Communicator, array: NDArray, action: str, tag: str) -> Pending:
+    """A future of `array` as it is to be used; see the module for `action`."""
+    own = np.frombuffer(digest(array), np.uint8).copy()
+    gathered = comm.all_gather_async(own.reshape(1, -1), tag=f"{tag}/digests")
+
+    def settle(rows: NDArray) -> Pending | NDArray:
+        held = [row.tobytes() for row in rows]
+        source = elected(held)
+        wrong = [rank for rank, bits in enumerate(held) if bits != held[source]]
+        if not wrong:
+            return array
+        named = ", ".join(map(str, wrong))
+        message = f"{tag}: rank {named} holds other bits than rank {source}"
+        if action == "trap":
+            raise StateMismatch(message)
+        _log.warning("%s (%s)", message, action)
+        if action == "report":
+            return array
+        return comm.broadcast_async(array, source, tag=f"{tag}/repair")
+
+    return chained(gathered, settle)
+
+
+def elected(held: Sequence[bytes]) -> int:
+    """The lowest rank among those that hold what most hold."""
+    votes = Counter(held)
+    return max(range(len(held)), key=lambda rank: (votes[held[rank]], -rank))
+
+
+def chained(first: Pending, then: Callable[[Any], Any]) -> Pending:
+    """A future of `then(value)`, or of what that future gives if it is one."""
+    after = Pending()
+    after.by, after.of = first.by, first.of
+
+    def finish(done: Any) -> None:
+        try:
+            after.set_result(done.result())
+        except BaseException as error:
+            after.set_exception(error)
+
+    def go_on(done: Any) -> None:
+        try:
+            value = then(done.result())
+        except BaseException as error:
+            after.set_exception(error)
+            return
+        if isinstance(value, Pending):
+            value.add_done_callback(finish)
+        else:
+            after.set_result(value)
+
+    first.add_done_callback(go_on)
+    return after

@@ -1,0 +1,233 @@
+"""The ring's order: measured, chosen, adopted by all members, written down.
+
+    topology = comm.optimize_topology()      # all members, between two steps
+    topology.text(), topology.order
+
+A new group (`update_membership`) begins with the order of ranks; edges between
+members that are still there are not measured again.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcp import strict_json
+from pcp.errors import ProtocolError, UsageError
+from pcp.runtime.communicator.communicator_movements import Movements
+from pcp.runtime.group.group import Group
+from pcp.runtime.topology.link_probe import Effort, measure
+from pcp.runtime.topology.ring_order import (
+    EXACT,
+    Order,
+    best_order,
+    improved,
+    normal,
+    worth,
+)
+from pcp.runtime.topology.topology import (
+    REFERENCE_BYTES,
+    Profile,
+    Topology,
+    edge_costs,
+    ring_seconds,
+)
+
+_TAG = "topology"
+_PAUSE = 0.005
+
+
+@dataclass(frozen=True)
+class RingRecord:
+    """From some moment on, the ring of an epoch: what a replay needs."""
+
+    epoch: int
+    order: Order
+
+
+class Improver:
+    """Goes on looking for a better ring, in a thread that yields to others."""
+
+    def __init__(self, costs: NDArray, order: Order, seconds: float) -> None:
+        self.costs = costs
+        self.order = order
+        self._until = time.monotonic() + seconds
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="pcp-ring-order", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop; `order` is the best that was found."""
+        self._stopped.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        seed = 1
+        while time.monotonic() < self._until and not self._stopped.wait(_PAUSE):
+            self.order = improved(self.costs, self.order, rounds=1, seed=seed)
+            seed += 1
+
+
+@dataclass
+class Arrangement:
+    """What a communicator knows about its network."""
+
+    edges: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
+    """This member's own: (from, to) by name -> (latency, bandwidth)."""
+    history: list[RingRecord] = field(default_factory=list)
+    improver: Improver | None = None
+
+    def close(self) -> None:
+        """Stop what runs in the background."""
+        if self.improver is not None:
+            self.improver.close()
+            self.improver = None
+
+
+class Arranged(Movements):
+    """The part of a communicator that knows its ring."""
+
+    _group: Group
+    _arrangement: Arrangement
+
+    @property
+    def ring_order(self) -> Order:
+        """The ranks in the order in which large reductions pass them."""
+        return self._seat.ring
+
+    @property
+    def ring_history(self) -> list[RingRecord]:
+        """Every order that was set, in turn: with it a run can be replayed."""
+        return list(self._arrangement.history)
+
+    def set_ring_order(self, order: Sequence[int]) -> None:
+        """Take this ring from the next operation on. All members must, alike.
+
+        UsageError unless it is an order of all ranks. Members that have another
+        ring are found out by the next large operation, which raises on all.
+        """
+        group = self._group
+        if sorted(order) != list(range(group.world_size)):
+            raise UsageError(
+                f"a ring of {group.world_size} is an order of the ranks 0 to "
+                f"{group.world_size - 1}, not {list(order)}"
+            )
+        ring = normal([int(rank) for rank in order])
+        self._seat = replace(self._seat, order=ring)
+        self._arrangement.history.append(RingRecord(group.epoch, ring))
+
+    def optimize_topology(
+        self,
+        *,
+        threshold: float = 0.1,
+        nbytes: int = REFERENCE_BYTES,
+        remeasure: bool = False,
+        effort: Effort | None = None,
+        background: float = 30.0,
+    ) -> Topology:
+        """Measure the edges that are not known yet; take a ring that suits them.
+
+        All members call it alike, between two steps, as `update_membership`. The
+        ring changes when a reduction of `nbytes` should get faster by more than
+        `threshold` (0.1: a tenth). In worlds of more than `ring_order.EXACT`
+        members rank 0 goes on looking for `background` seconds, and the next call
+        takes what it has found. Everybody gets the same topology.
+        """
+        latency, bandwidth = self._edges(remeasure, effort)
+        costs = edge_costs(latency, bandwidth, nbytes)
+        order, gain = self._decided(costs, threshold, background)
+        if order != self.ring_order:
+            self.set_ring_order(order)
+        return Topology(
+            epoch=self._group.epoch,
+            profiles=self._profiles(),
+            latency=latency,
+            bandwidth=bandwidth,
+            order=self.ring_order,
+            gain=gain,
+        )
+
+    # Inside.
+
+    def _names(self) -> list[str]:
+        """Members by rank, as the next epoch will know them, too."""
+        names: Sequence[str] | None = getattr(self, "names", None)
+        size = self._group.world_size
+        return list(names or (f"rank {rank}" for rank in range(size)))
+
+    def _edges(self, remeasure: bool, effort: Effort | None) -> tuple[NDArray, NDArray]:
+        """(latency, bandwidth) of all edges; what nobody knows is measured."""
+        names, rank, known = self._names(), self._group.rank, self._arrangement.edges
+        if remeasure:
+            known.clear()
+        found = self._shared_edges(names)
+        missing = np.asarray(np.isnan(found).any(axis=2))
+        np.fill_diagonal(missing, False)
+        if missing.any():
+            for target, edge in measure(self, missing, effort).items():
+                known[names[rank], names[target]] = edge
+            found = self._shared_edges(names)
+        for table in (found[:, :, 0], found[:, :, 1]):
+            np.fill_diagonal(table, 0.0)
+        return found[:, :, 0], found[:, :, 1]
+
+    def _shared_edges(self, names: Sequence[str]) -> NDArray:
+        """[from, to, (latency, bandwidth)] as all members know it; NaN: nobody."""
+        own = np.full((1, len(names), 2), np.nan)
+        for target, name in enumerate(names):
+            edge = self._arrangement.edges.get((names[self._group.rank], name))
+            if edge is not None:
+                own[0, target] = edge
+        return self.all_gather(own, tag=_TAG)
+
+    def _decided(
+        self, costs: NDArray, threshold: float, background: float
+    ) -> tuple[Order, float]:
+        """Rank 0's choice, and the gain over the present ring."""
+        choice = np.array([*self.ring_order, 1.0])
+        if self._group.rank == 0:
+            order, now = self._best(costs, background), self.ring_order
+            later = ring_seconds(costs, order)
+            gain = ring_seconds(costs, now) / later if later > 0 else 1.0
+            if gain > 1 + threshold:
+                choice = np.array([*order, gain])
+        chosen = self.broadcast(choice, 0, tag=_TAG)
+        return tuple(int(rank) for rank in chosen[:-1]), float(chosen[-1])
+
+    def _best(self, costs: NDArray, background: float) -> Order:
+        arrangement, size = self._arrangement, len(costs)
+        before = arrangement.improver
+        arrangement.close()
+        if before is not None and np.array_equal(before.costs, costs):
+            order = before.order
+        else:
+            order = best_order(costs) if size > 1 else (0,)
+            now = self.ring_order
+            order = order if worth(costs, order) < worth(costs, now) else now
+        if size > EXACT and background > 0:
+            arrangement.improver = Improver(costs, order, background)
+        return order
+
+    def _profiles(self) -> tuple[Profile, ...]:
+        name = self._names()[self._group.rank]
+        text = strict_json.dumps(vars(Profile.own(name))).encode()
+        raw = np.frombuffer(text, np.uint8)
+        sizes = self.all_gather(np.array([raw.size]), tag=_TAG)
+        whole = self.all_gather(raw, tag=_TAG)
+        cuts = np.split(whole, np.cumsum(sizes)[:-1])
+        return tuple(_profile(cut.tobytes()) for cut in cuts)
+
+
+def _profile(raw: bytes) -> Profile:
+    try:
+        facts: Mapping[str, Any] = json.loads(raw)
+        return Profile(**facts)
+    except (ValueError, TypeError) as error:
+        raise ProtocolError(f"a member's profile is none: {error!r}") from None

@@ -1,0 +1,1 @@
+"""Lossy codecs for tensors on the wire, and error feedback."""

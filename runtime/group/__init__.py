@@ -1,0 +1,1 @@
+"""Groups of members: rendezvous, membership, failure detection, and state transfer."""

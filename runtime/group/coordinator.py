@@ -1,0 +1,327 @@
+"""The coordinator of an elastic group: `membership` behind a listening endpoint.
+
+    with Coordinator.listen("0.0.0.0:48148") as coordinator:
+        ...
+
+It moves no tensors. When it dies the members go on; they come back to whoever
+listens at its address next, and tell it which group there is.
+"""
+
+import logging
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pcp.errors import ConfigError, ProtocolError, RuntimeFault
+from pcp.runtime.collectives.metrics import Metric, gauge
+from pcp.runtime.group.endpoint import Endpoint
+from pcp.runtime.group.incarnation import Generation
+from pcp.runtime.group.membership import Membership, Past, Phase, Send
+from pcp.runtime.transport.frame import Frame, Header, Kind, json_payload, parse_json
+from pcp.runtime.transport.link import Link, parse_address
+from pcp.runtime.transport.tcp import TcpLink
+
+if TYPE_CHECKING:
+    from pcp.runtime.transport.tls import Tls
+
+PURPOSE = "membership"
+MAX_CONTROL = 1 << 20
+_MAX_COUNT = 1 << 62
+"""Far above what is ever counted to, below what a frame can say."""
+_UNKNOWN_SECONDS = 0.5
+_log = logging.getLogger(__name__)
+
+
+class Coordinator:
+    """Serves one group on an endpoint. Make one with `Coordinator.listen`."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        first: int = 1,
+        heartbeat: float = 0.5,
+        silence: float = 5.0,
+        state: Path | None = None,
+        owns: bool = False,
+    ) -> None:
+        self.endpoint = endpoint
+        self.silence = silence
+        # Members answer a beat: one that is late must not make all of them silent.
+        self._heartbeat = min(heartbeat, silence / 4)
+        self._owns = owns
+        self._generation = Generation(state)
+        grace = _grace(self._generation, silence)
+        self._state = Membership(
+            first=first, generation=self._generation.number, settled=grace == 0.0
+        )
+        self._links: dict[str, TcpLink] = {}
+        self._names: dict[Link, str] = {}
+        self._absent: dict[str, float] = {}
+        self._closed = False
+        endpoint.greet(PURPOSE, self._greet)
+        endpoint.loop.call(self._tick)
+        if grace:
+            endpoint.loop.call(self._settle_after, grace)
+
+    @classmethod
+    def listen(
+        cls,
+        address: str = "127.0.0.1:48148",
+        *,
+        first: int = 1,
+        heartbeat: float = 0.5,
+        silence: float = 5.0,
+        state: Path | None = None,
+        key: bytes | str | None = None,
+        tls: "Tls | None" = None,
+    ) -> "Coordinator":
+        """A coordinator of its own at `address`.
+
+        The first group is formed as soon as `first` members have joined. A
+        member that is not heard of for `silence` seconds is dead; one whose
+        connection breaks has as long to come back. `state` is a file that counts
+        how often this group's coordinator was started, so that epochs grow, and
+        which one coordinator at a time holds; without one the clock serves.
+        Newcomers do not form a group before the members of one, if there is one,
+        had the time to come back: `silence` when `state` says that this coordinator
+        is not the first, half a second when nothing does. `key` and `tls` are as in
+        `Endpoint.listen`.
+        """
+        # Members were given an address that reaches it: it need not tell them one.
+        endpoint = Endpoint.listen(
+            address, advertise=address, key=key, tls=tls, purposes=[PURPOSE]
+        )
+        try:
+            return cls(
+                endpoint,
+                first=first,
+                heartbeat=heartbeat,
+                silence=silence,
+                state=state,
+                owns=True,
+            )
+        except BaseException:
+            endpoint.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self.endpoint.listening
+
+    def status(self) -> dict[str, Any]:
+        """Phase, epoch, who is in the group by rank, and who waits."""
+
+        def read() -> dict[str, Any]:
+            state = self._state
+            return {
+                "phase": state.phase.value,
+                "epoch": state.epoch,
+                "members": state.survivors,
+                "waiting": state.waiting,
+            }
+
+        return self.endpoint.loop.ask(read)
+
+    def collect(self) -> list[Metric]:
+        """Gauges of the group and counts of what was said, for an `Exporter`."""
+        status = self.status()
+        members, waiting = len(status["members"]), len(status["waiting"])
+        stable = status["phase"] == Phase.STABLE.value
+        return [
+            gauge("pcp_group_members", "members of the group", members),
+            gauge("pcp_group_waiting", "who has asked to be let in", waiting),
+            gauge("pcp_group_epoch", "rises with every group", status["epoch"]),
+            gauge("pcp_group_stable", "1 while no group is being formed", stable),
+            *self.endpoint.telemetry.metrics(),
+        ]
+
+    def close(self) -> None:
+        """Stop serving; the members go on without."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if not self.endpoint.loop.closed:
+                self.endpoint.loop.ask(self._shut)
+            if self._owns:
+                self.endpoint.close()
+        finally:
+            self._generation.close()
+
+    def __enter__(self) -> "Coordinator":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Connections. All of it in the loop's thread.
+
+    def _greet(self, link: TcpLink, hello: dict[str, Any]) -> None:
+        name, address, past = (hello.get(k) for k in ("name", "address", "past"))
+        if not (
+            isinstance(name, str)
+            and isinstance(address, str)
+            and isinstance(past, dict)
+        ):
+            link.refuse("a member says its name, its address and its past")
+            return
+        try:
+            what = _past(past)
+            parse_address(address)
+        except (TypeError, ValueError, ConfigError) as error:
+            link.refuse(f"a past or an address that is none: {error}")
+            return
+        if (old := self._links.get(name)) is not None:
+            if old.alive and not what.epoch and not what.formed:
+                link.refuse(f"a member named {name} is here already")
+                return
+            del self._links[name]
+            self._names.pop(old, None)
+            old.sever()
+        link.sink = self
+        link.send(Frame(Kind.WELCOME))
+        self._links[name], self._names[link] = link, name
+        self._absent.pop(name, None)
+        self._tell(self._state.resume(name, address, what))
+        self._note_absent()
+
+    def place(self, link: Link, header: Header) -> memoryview:
+        """Room for a control message and nothing else."""
+        if header.kind is not Kind.CONTROL or header.length > MAX_CONTROL:
+            raise ProtocolError(f"{header.kind.name} to a coordinator")
+        return memoryview(bytearray(header.length))
+
+    def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
+        """A member speaks."""
+        name = self._names.get(link)
+        if name is None or name not in self._state.members:
+            return
+        if header.kind is Kind.BYE:
+            self._gone(name)
+            return
+        if header.kind is Kind.CONTROL:
+            facts = parse_json(payload)
+            try:
+                self._tell(self._handle(name, facts))
+            except (KeyError, TypeError, ValueError) as error:
+                raise ProtocolError(f"{name} said {facts}: {error!r}") from error
+        elif header.kind is not Kind.PING:
+            raise ProtocolError(f"{header.kind.name} to a coordinator")
+
+    def lost(self, link: Link, error: RuntimeFault) -> None:
+        """A connection broke; the member may come back."""
+        name = self._names.pop(link, None)
+        if name is not None and self._links.get(name) is link:
+            del self._links[name]
+            self._note_absent()
+
+    def _handle(self, name: str, facts: dict[str, Any]) -> list[Send]:
+        state = self._state
+        what = facts["what"]
+        match what:
+            case "vote":
+                return state.vote(name, broken=bool(facts["broken"]))
+            case "unvote":
+                return state.unvote(name)
+            case "formed":
+                return state.formed(name, int(facts["epoch"]))
+            case "failed":
+                return state.failed(name, int(facts["epoch"]), list(facts["lost"]))
+            case "ask" | "answer":
+                tag, seq = facts["key"]
+                key, epoch = (int(tag), int(seq)), int(facts["epoch"])
+                if what == "ask":
+                    return state.ask(name, epoch, key)
+                return state.answer(name, epoch, key, bool(facts["done"]))
+        raise ValueError(f"unknown message {what!r}")
+
+    def _tell(self, sends: list[Send]) -> None:
+        for send in sends:
+            self.endpoint.telemetry.count(f"told {send.what}")
+            link = self._links.get(send.to)
+            if link is not None:
+                facts = {"what": send.what, **send.facts}
+                link.send(Frame(Kind.CONTROL, payload=json_payload(facts)))
+            if send.what in ("prepare", "refused", "dead"):
+                _log.info("%s to %s: %s", send.what, send.to, send.facts)
+
+    def _note_absent(self) -> None:
+        """Members of the group that have no connection have a while to make one."""
+        now = time.monotonic()
+        for name in self._state.members:
+            if name not in self._links:
+                self._absent.setdefault(name, now + self.silence)
+
+    def _gone(self, name: str) -> None:
+        link = self._links.pop(name, None)
+        if link is not None:
+            self._names.pop(link, None)
+            link.close(flush=1.0)
+        self._absent.pop(name, None)
+        self._tell(self._state.died(name))
+        self._note_absent()
+
+    def _tick(self) -> None:
+        if self._closed:
+            return
+        now = time.monotonic()
+        asleep = now < self.endpoint.loop.stalled_until
+        for name, link in list(self._links.items()):
+            if now - link.last_sent >= self._heartbeat:
+                link.send(Frame(Kind.PING))
+            if asleep:
+                link.last_heard = max(link.last_heard, now - self._heartbeat)
+            elif now - link.last_heard > self.silence:
+                link.sever()
+                self._gone(name)
+        for name, until in list(self._absent.items()):
+            if now > until:
+                self._gone(name)
+        self.endpoint.loop.later(self._heartbeat / 2, self._tick)
+
+    def _settle_after(self, seconds: float) -> None:
+        self.endpoint.loop.later(seconds, lambda: self._tell(self._state.settle()))
+
+    def _shut(self) -> None:
+        for link in self._links.values():
+            link.close(flush=0.5)
+        self._links.clear()
+        self._names.clear()
+
+
+def _grace(generation: Generation, silence: float) -> float:
+    """How long (s) a group that was there before may take to come back."""
+    if not generation.known:
+        return min(_UNKNOWN_SECONDS, silence)
+    return silence if generation.number else 0.0
+
+
+def _past(said: dict[str, Any]) -> Past:
+    """A member's past, if it is one; TypeError or ValueError if not."""
+    past = Past(**said)
+    for name in ("epoch", "formed", "prepared", "turn"):
+        value = getattr(past, name)
+        if type(value) is not int or not 0 <= value < _MAX_COUNT:
+            raise ValueError(f"{name} is {value!r}")
+    if not isinstance(past.group, dict):
+        raise ValueError("a group is addresses by name")
+    if not all(isinstance(address, str) for address in past.group.values()):
+        raise ValueError("an address is text")
+    if not isinstance(past.gone, list) or not all(
+        isinstance(name, str) for name in past.gone
+    ):
+        raise ValueError("who is gone is a list of names")
+    return past
+
+
+def greeting(name: str, address: str, past: Past) -> dict[str, Any]:
+    """What a member says first."""
+    return {
+        "purpose": PURPOSE,
+        "name": name,
+        "address": address,
+        "past": asdict(past),
+    }

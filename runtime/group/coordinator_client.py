@@ -1,0 +1,242 @@
+"""A member's connection to the coordinator, and what is said over it.
+
+It is made again when it breaks, or when the coordinator is silent, until the
+member's patience ends. Nothing is lost meanwhile: whoever comes back says what it
+knows (`agent.Agent.past`), and asks again what was not answered.
+"""
+
+import queue
+import threading
+import time
+from typing import Any
+
+from pcp.errors import (
+    CollectiveAborted,
+    PeerLost,
+    ProtocolError,
+    RuntimeFault,
+    Timeout,
+)
+from pcp.runtime.group.coordinator import MAX_CONTROL, greeting
+from pcp.runtime.group.endpoint import Endpoint
+from pcp.runtime.group.membership_client import Agent
+from pcp.runtime.transport import authentication
+from pcp.runtime.transport import link as transport
+from pcp.runtime.transport.connect_warning import Impatience
+from pcp.runtime.transport.frame import (
+    Frame,
+    Header,
+    Kind,
+    json_payload,
+    parse_json,
+    text,
+)
+from pcp.runtime.transport.link import Link
+from pcp.runtime.transport.tcp import TcpLink
+
+_REDIAL_SECONDS = 0.2
+_WITHDRAW_SECONDS = 1.0
+"""How long a coordinator may take to say that a vote was taken back."""
+_LEAST_SILENCE = 2.0
+"""A coordinator that is only busy is not to be left: it says less than members do."""
+
+
+class Coordination:
+    """The connection to the coordinator, made again when it breaks."""
+
+    def __init__(
+        self, endpoint: Endpoint, address: str, name: str, patience: float
+    ) -> None:
+        self.address = address
+        self.fault: RuntimeFault | None = None
+        """Why there will be no coordinator any more."""
+        self.renewals: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
+        self.agent = Agent(name, self._say, self._renewal)
+        self._endpoint = endpoint
+        self._loop = endpoint.loop
+        self._patience = patience
+        self._silence = max(_LEAST_SILENCE, endpoint.pulse.silence)
+        self._link: TcpLink | None = None
+        self._until: float | None = None
+        """When patience ends; None while the coordinator is there."""
+        self._closed = threading.Event()
+
+    def start(self, deadline: float) -> None:
+        """Connect for the first time; the reason when that fails."""
+        self._redial(deadline)
+        if self.fault is not None:
+            raise self.fault
+        self._loop.call(self._listen)
+
+    def close(self) -> None:
+        """Leave: the others go on, and who waits for a renewal here does not."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        if self.fault is None:
+            self.fault = CollectiveAborted("this member closed its communicator")
+            self.renewals.put(("fault", {}))
+
+        def leave() -> None:
+            if self._link is not None:
+                self._link.send(Frame(Kind.BYE))
+                self._link.close(flush=1.0)
+
+        self._loop.ask(leave)
+
+    def withdraw(self) -> bool:
+        """Take this member's vote back. False: the answer was under way already."""
+        agent, until = self.agent, time.monotonic() + _WITHDRAW_SECONDS
+        self._loop.ask(agent.unvote)
+        while agent.voting and agent.withdrawing and self._link is not None:
+            if time.monotonic() > until:
+                break
+            time.sleep(0.002)
+        return self._loop.ask(agent.unvoted)
+
+    def forget_old_news(self) -> None:
+        """Drop what concerns a renewal that is over; a prepared one goes on."""
+        news = []
+        while not self.renewals.empty():
+            news.append(self.renewals.get_nowait())
+        for what, facts in news:
+            if what == "fault" or int(facts["epoch"]) > self.agent.epoch:
+                self.renewals.put((what, facts))
+
+    # The link's sink, in the loop's thread.
+
+    def place(self, link: Link, header: Header) -> memoryview:
+        """Room for a message or a refusal."""
+        known = (Kind.CONTROL, Kind.REFUSE)
+        if header.kind not in known or header.length > MAX_CONTROL:
+            raise ProtocolError(f"the coordinator sent {header.kind.name}")
+        return memoryview(bytearray(header.length))
+
+    def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
+        """The coordinator speaks."""
+        match header.kind:
+            case Kind.CONTROL:
+                facts = parse_json(payload)
+                self.agent.hear(str(facts.pop("what", "")), facts)
+            case Kind.WELCOME:
+                self._until = None
+                self.agent.ask_again()
+            case Kind.REFUSE:
+                self._give_up(ProtocolError(f"refused: {text(payload)}"))
+            case Kind.PING:
+                link_sent = time.monotonic() - link.last_sent
+                if link_sent > 0.1:
+                    link.send(Frame(Kind.PING))
+            case _:
+                raise ProtocolError(f"the coordinator sent {header.kind.name}")
+
+    def lost(self, link: Link, error: RuntimeFault) -> None:
+        """The coordinator is gone, perhaps to be started again."""
+        if link is not self._link:
+            return
+        self._link = None
+        if self._closed.is_set() or self.fault is not None:
+            return
+        # Who took the connection and said nothing is not to be asked without pause.
+        welcomed = self._until is None
+        if self._until is None:
+            self._until = time.monotonic() + self._patience
+        if time.monotonic() > self._until:
+            told = PeerLost(f"no coordinator at {self.address}: {error}")
+            silent = isinstance(error, PeerLost) and not welcomed
+            self._give_up(transport.unanswered(told) if silent else told)
+            return
+        again = (self._until, 0.0 if welcomed else _REDIAL_SECONDS)
+        threading.Thread(
+            target=self._redial, args=again, daemon=True, name="pcp-redial"
+        ).start()
+
+    # Inside.
+
+    def _listen(self) -> None:
+        """A coordinator says every moment that it is there, or it is not.
+
+        The kernel of one that is frozen answers, also to whoever dials anew.
+        """
+        if self._closed.is_set() or self.fault is not None:
+            return
+        now, link = time.monotonic(), self._link
+        if link is not None and now >= self._loop.stalled_until:
+            quiet = now - link.last_heard
+            waited = self._until is not None and now > self._until
+            if quiet > self._silence or waited:
+                link.sever()
+                self.lost(link, PeerLost(f"it was silent for {quiet:.1f} s"))
+        self._loop.later(min(1.0, self._silence / 4), self._listen)
+
+    def _redial(self, deadline: float, pause: float = 0.0) -> None:
+        """Try until somebody listens there. In a thread of its own."""
+        impatience = Impatience("coordinator")
+        while not self._closed.wait(pause):
+            pause = _REDIAL_SECONDS
+            left = deadline - time.monotonic()
+            try:
+                wait = max(0.05, min(left, 5.0))
+                sock = authentication.dial(
+                    self.address, wait, self._endpoint.key, self._endpoint.tls
+                )
+            except ProtocolError as error:
+                self._give_up(error)
+                return
+            except (PeerLost, Timeout) as error:
+                if left <= _REDIAL_SECONDS:
+                    self._give_up(
+                        PeerLost(f"no coordinator at {self.address}: {error}")
+                    )
+                    return
+                impatience.failed(error, deadline)
+                continue
+            self._loop.call(self._adopt, sock)
+            return
+
+    def _adopt(self, sock: transport.Wire) -> None:
+        if self._closed.is_set():
+            sock.close()
+            return
+        link = TcpLink(self._loop, sock, self, f"the coordinator at {self.address}")
+        self._link = link
+        hello = greeting(self.agent.name, self._endpoint.address, self.agent.past())
+        link.send(Frame(Kind.HELLO, payload=json_payload(hello)))
+
+    def _say(self, what: str, facts: dict[str, Any]) -> None:
+        if self.fault is not None and what == "ask":
+            # Not within the asking operation, which is in the middle of something.
+            self._loop.call(self._abandon)
+            return
+        # Without a connection nothing is lost: `past` and `ask_again` say it later.
+        if self._link is not None:
+            payload = json_payload({"what": what, **facts})
+            self._link.send(Frame(Kind.CONTROL, payload=payload))
+
+    def _renewal(self, what: str, facts: dict[str, Any]) -> None:
+        if what == "refused":
+            self._give_up(ProtocolError(f"refused: {facts.get('reason')}"))
+            return
+        if what == "prepare":
+            # Whatever is being formed will not be agreed upon.
+            epoch = int(facts["epoch"])
+            self._endpoint.cancel(f"epoch {epoch} replaces it", below=epoch)
+        self.renewals.put((what, facts))
+
+    def _give_up(self, fault: RuntimeFault) -> None:
+        self.fault = fault
+        self._endpoint.cancel(str(fault))
+        self.renewals.put(("fault", {}))
+        if self.agent.group is not None:
+            self._loop.call(self._abandon)
+
+    def _abandon(self) -> None:
+        """Nobody will decide: what is in doubt ends with an error.
+
+        Also what is found to be in doubt after that: when the vote of a peer is
+        missing that lived on, while we were taken for dead.
+        """
+        group = self.agent.group
+        for key in group.doubtful if group is not None else ():
+            assert group is not None
+            group.decided(key, commit=False)

@@ -1,0 +1,64 @@
+"""How a dead peer is told from a quiet one: everybody says at times that it lives."""
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from pcp.runtime.group.peer_health import Health
+from pcp.runtime.transport.event_loop import Loop, Timer
+from pcp.runtime.transport.frame import Frame, Kind
+from pcp.runtime.transport.link import Link
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """The times of it, in seconds."""
+
+    interval: float = 0.5
+    """A link that sent nothing for so long sends a PING."""
+    silence: float = 10.0
+    """A peer that sent nothing for so long is lost, although its kernel lives."""
+
+
+class Patient(Protocol):
+    """The group whose members are listened to."""
+
+    loop: Loop
+    links: dict[int, Link]
+    health: Health
+
+    def silent(self, rank: int, seconds: float) -> None:
+        """A member said nothing for too long."""
+        ...
+
+
+class Heart:
+    """Says that we live, and notices who does not. All of it in the loop's thread."""
+
+    def __init__(self, group: Patient, pulse: Pulse) -> None:
+        self._group = group
+        self._pulse = pulse
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        """Begin to beat; harmless if it does."""
+        if self._timer is None:
+            self._beat()
+
+    def stop(self) -> None:
+        """Beat no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _beat(self) -> None:
+        group, pulse, now = self._group, self._pulse, time.monotonic()
+        asleep = now < group.loop.stalled_until
+        for rank, link in list(group.links.items()):
+            if now - link.last_sent >= pulse.interval:
+                link.send(Frame(Kind.PING))
+            group.health.beat(rank, link, pulse.interval)
+            if asleep:
+                link.last_heard = max(link.last_heard, now - pulse.interval)
+            elif now - link.last_heard > pulse.silence:
+                group.silent(rank, pulse.silence)
+        self._timer = group.loop.later(pulse.interval / 2, self._beat)

@@ -1,0 +1,494 @@
+"""The members of one epoch and the operations among them.
+
+A group routes frames to operations, notices dead peers (a closed connection,
+silence) and tells the others, so that every member hears of a loss at once.
+A group that lost a member, or was aborted, is finished: what comes next forms
+a new one under a higher epoch.
+"""
+
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from pcp.errors import (
+    CollectiveAborted,
+    PcpError,
+    PeerLost,
+    ProtocolError,
+    RuntimeFault,
+    UsageError,
+)
+from pcp.runtime.collectives.descriptor import LIMITS, abort_reason
+from pcp.runtime.collectives.metrics import Metric, Telemetry
+from pcp.runtime.collectives.operation import Operation
+from pcp.runtime.group.failure_detector import Heart, Pulse
+from pcp.runtime.group.peer_health import Health, group_metrics
+from pcp.runtime.group.unexpected_frames import (
+    AHEAD_BYTES,
+    MAX_IN_FLIGHT,
+    Parking,
+    charge,
+)
+from pcp.runtime.transport.event_loop import Loop, Timer
+from pcp.runtime.transport.fault_injection import FaultPlan
+from pcp.runtime.transport.frame import (
+    Frame,
+    Header,
+    Kind,
+    text,
+    text_payload,
+)
+from pcp.runtime.transport.link import Link
+from pcp.runtime.transport.shared_memory import SharedLink
+
+_REMEMBERED = 32
+Fault = TypeVar("Fault", bound=PcpError)
+_PROCESSORS = os.cpu_count() or 1
+
+
+class Group:
+    """One member's view of a group. All methods but `post` run in the loop."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        rank: int,
+        world_size: int,
+        epoch: int,
+        pulse: Pulse | None = None,
+        faults: FaultPlan | None = None,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self.loop = loop
+        self.rank = rank
+        self.world_size = world_size
+        self.epoch = epoch
+        self.links: dict[int, Link] = {}
+        self.fault: RuntimeFault | None = None
+        """Why the group is finished, or None while it works."""
+        self.health = Health()
+        self.heard = False
+        """Whether the caller was told, by a future or by `fault`, that it fails."""
+        self.failures: deque[tuple[str, PcpError]] = deque(maxlen=_REMEMBERED)
+        """Operations that failed, for who leaves and was not told."""
+        self.telemetry = telemetry or Telemetry()
+        self.telemetry.sources.append(self._metrics)
+        pulse = pulse or Pulse()
+        self._heart = Heart(self, pulse)
+        self.farewell = pulse.silence
+        """How long a peer may take to hear our goodbye, in seconds."""
+        self._faults = faults
+        self._ranks: dict[Link, int] = {}
+        self._operations: dict[tuple[int, int], Operation] = {}
+        self._posted: dict[int, int] = {}
+        self._parked = Parking()
+        self._early: set[int] = set()
+        """From whom data is coming into room that no operation has given."""
+        self._far: set[int] = set()
+        self._ahead: Counter[int] = Counter()
+        """What each may have parked for us, by `charge`."""
+        self._left: set[int] = set()
+        self._beside = False
+        """Whether every member has a processor of this machine to itself."""
+        self._drains: dict[int, memoryview] = {}
+        self._closed = False
+        self._closing: list[Link] = []
+        self.arbiter: Callable[[tuple[int, int]], None] | None = None
+        """Who is asked about operations that were voted for when a peer is lost."""
+        self._conceded: set[tuple[int, int]] = set()
+        self._doubtful: dict[tuple[int, int], Operation] = {}
+        self.at_close: list[Callable[[], None]] = []
+        """What ends with the group."""
+
+    @property
+    def lingering(self) -> bool:
+        """Whether farewells are still on their way."""
+        return any(link.alive for link in self._closing)
+
+    @property
+    def all_links(self) -> list[Link]:
+        """Every connection this group ever had, for the counters."""
+        return list(self._ranks)
+
+    # Forming.
+
+    def admit(self, rank: int, link: Link) -> None:
+        """Take over the connection to a member."""
+        self.links[rank] = link
+        self._ranks[link] = rank
+        link.last_heard = time.monotonic()
+        link.epoch = self.epoch
+        link.sink = self
+        self._beside = self.world_size <= _PROCESSORS and all(
+            isinstance(link, SharedLink) for link in self.links.values()
+        )
+        if link.distant:
+            self._far.add(rank)
+        self.health.admit(rank)
+        self._heart.start()
+
+    # What operations use (`operation.Members`).
+
+    def send(self, peer: int, frame: Frame) -> None:
+        """Queue a frame to a member; nothing happens when it is gone."""
+        link = self.links.get(peer)
+        if link is None:
+            return
+        if self._faults is not None:
+            self._faults.send(self, peer, link, frame)
+        else:
+            link.send(frame)
+
+    def recall(self, peer: int, tag: int, seq: int) -> None:
+        """Drop an operation's queued data."""
+        link = self.links.get(peer)
+        if link is not None:
+            link.recall(tag, seq)
+
+    def run_ahead(self, peer: int, nbytes: int) -> int:
+        """Book data for a peer that has not opened: its cost, 0 if it must wait.
+
+        For half a round trip nobody knows whether it has opened: worth it where that
+        takes longer than the copy that the peer may have to make.
+        """
+        cost = charge(nbytes)
+        if peer not in self._far or self._ahead[peer] + cost > AHEAD_BYTES:
+            return 0
+        self._ahead[peer] += cost
+        return cost
+
+    def caught_up(self, peer: int, cost: int) -> None:
+        """The peer keeps that no longer: it opened, or we told it to drop it."""
+        self._ahead[peer] -= cost
+
+    def later(self, delay: float, what: Callable[[], None]) -> Timer:
+        """Run something later in the loop's thread."""
+        return self.loop.later(delay, what)
+
+    def retire(self, operation: Operation) -> None:
+        """The operation is over."""
+        key = (operation.tag, operation.seq)
+        if self._operations.pop(key, None) is not None:
+            self.loop.expecting -= self._beside
+        self._doubtful.pop(key, None)
+        self._remember(operation)
+        if self.arbiter is not None and not operation.committed:
+            self._conceded.add(key)
+        self.health.waited(operation.timing, len(operation.peers))
+        self.telemetry.ended(operation, self.rank, self.epoch, self.links)
+
+    def arbitrate(self, operation: Operation) -> bool:
+        """Ask the arbiter, if there is one; `decided` brings the answer."""
+        if self.arbiter is None or self._closed:
+            return False
+        key = (operation.tag, operation.seq)
+        self._doubtful[key] = operation
+        self.arbiter(key)
+        return True
+
+    @property
+    def shaped(self) -> bool:
+        """Whether a way to a peer is slowed on purpose: memory would go around it."""
+        return self._faults is not None and bool(self._faults.shapes)
+
+    # What an arbiter asks and says (`membership`).
+
+    @property
+    def idle(self) -> bool:
+        """Whether no operation is under way."""
+        return not self._operations
+
+    @property
+    def under_way(self) -> list[Operation]:
+        """The operations that were posted and are not over, in that order."""
+        return list(self._operations.values())
+
+    @property
+    def in_flight(self) -> int:
+        """How many operations are under way."""
+        return len(self._operations)
+
+    @property
+    def doubtful(self) -> list[tuple[int, int]]:
+        """The operations that wait for a decision."""
+        return list(self._doubtful)
+
+    def concede(self, key: tuple[int, int]) -> bool:
+        """Whether this member voted for an operation; if not, it never will."""
+        operation = self._operations.get(key)
+        if operation is not None:
+            if not operation.promise():
+                operation.give_up(again(self.fault or _given_up()))
+            return operation.voted
+        if key in self._conceded:
+            return False
+        if key[1] < self._posted.get(key[0], 0):
+            return True
+        self._conceded.add(key)
+        return False
+
+    def decided(self, key: tuple[int, int], commit: bool) -> None:
+        """The outcome of an operation `arbitrate` asked about."""
+        operation = self._doubtful.pop(key, None)
+        if operation is not None:
+            operation.decided(commit)
+
+    def peer_died(self, rank: int, reason: str) -> None:
+        """Somebody who knows says that a member is dead."""
+        self._lose(rank, reason)
+
+    def silent(self, rank: int, seconds: float) -> None:
+        """A member has sent nothing for so long that it counts as dead."""
+        self._lose(rank, f"rank {rank} is lost: silent for {seconds:g} s")
+
+    def post(self, operation: Operation) -> None:
+        """Start an operation whose tag and seq are set."""
+        key = (operation.tag, operation.seq)
+        parked = self._parked.take(key)
+        self._posted[operation.tag] = operation.seq + 1
+        if self.fault is not None or key in self._conceded:
+            self._refuse(operation, again(self.fault or _given_up()))
+            return
+        gone = self._left.intersection(operation.peers)
+        if len(self._operations) >= MAX_IN_FLIGHT:
+            told = f"more than {MAX_IN_FLIGHT} operations under way; wait"
+            self._refuse(operation, UsageError(told))
+            return
+        self._operations[key] = operation
+        self.loop.expecting += self._beside
+        try:
+            operation.start(self)
+        except Exception as error:  # no memory, most likely
+            operation.give_up(RuntimeFault(f"{operation.name} did not start: {error}"))
+        # Who left may have been there before, and sent what is to be received.
+        for peer, header, payload in parked:
+            self._guarded(peer, self._dispatch, peer, header, payload, early=True)
+        for peer in gone:
+            operation.on_lost(peer, self._left_error(peer))
+
+    # Ending.
+
+    def abort(self, error: RuntimeFault) -> None:
+        """Give up every operation, here and on all members, for good."""
+        for peer in list(self.links):
+            self.send(peer, Frame(Kind.BREAK, payload=text_payload(str(error))))
+        self._break(error)
+
+    def close(self, *, crash: bool = False) -> None:
+        """Leave, and give up what is under way. Peers are told, unless in a crash.
+
+        The connections go when the peers have heard all that was said (`lingering`).
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._heart.stop()
+        error = CollectiveAborted("this member closed its communicator")
+        for operation in () if crash else self.under_way:
+            operation.left(error)
+        self._break(error)
+        self.telemetry.sources.remove(self._metrics)
+        self.telemetry.keep(self._ranks)
+        for what in self.at_close:
+            what()
+        links, self.links = self.links, {}
+        self._closing += links.values()
+        for link in links.values():
+            if crash:
+                link.sever()
+            else:
+                link.send(Frame(Kind.BYE))
+                link.close(flush=self.farewell)
+
+    # What links tell (`transport.Sink`).
+
+    def place(self, link: Link, header: Header) -> memoryview:
+        """Room for a payload: an operation's own memory for bulk data."""
+        rank = self._ranks[link]
+        if header.kind is Kind.DATA:
+            operation = self._operations.get((header.tag, header.seq))
+            if operation is not None:
+                return operation.place(rank, header)
+            if self._stale(header) or self.fault is not None:
+                return self._waste(rank, header.length)
+            self._early.add(rank)
+            return self._parked.room((header.tag, header.seq), rank, header.length)
+        limit = LIMITS.get(header.kind, 0)
+        if header.length > limit:
+            raise ProtocolError(
+                f"rank {rank} sent {header.length} bytes of {header.kind.name}"
+            )
+        return memoryview(bytearray(header.length))
+
+    def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
+        """A frame from a member."""
+        rank = self._ranks[link]
+        match header.kind:
+            case Kind.DATA if not header.length:
+                raise ProtocolError(f"rank {rank} sent data without data")
+            case Kind.ABORT if max(header.step - 1, header.offset) >= self.world_size:
+                raise ProtocolError(f"rank {rank} speaks of ranks that are not there")
+            case Kind.DATA:
+                early = rank in self._early
+                self._early.discard(rank)
+                self._dispatch(rank, header, payload, early=early)
+            case Kind.OPEN | Kind.DONE | Kind.ABORT:
+                self._dispatch(rank, header, payload)
+            case Kind.LOST if rank not in self._left:
+                self._lose(header.step, text(payload))
+            case Kind.LOST:
+                pass  # who is given up itself has no say about others
+            case Kind.BREAK:
+                self._break(CollectiveAborted(f"rank {rank}: {text(payload)}"))
+            case Kind.BYE:
+                self._leave(rank)
+            case Kind.PING:
+                self.health.heard(rank, link, header)
+            case _:
+                raise ProtocolError(f"rank {rank} sent {header.kind.name} in a group")
+
+    def lost(self, link: Link, error: RuntimeFault) -> None:
+        """A connection broke."""
+        rank = self._ranks[link]
+        self.links.pop(rank, None)
+        if not self._closed:
+            self._lose(rank, f"rank {rank} is lost: {error}")
+
+    # Inside.
+
+    def _refuse(self, operation: Operation, error: PcpError) -> None:
+        operation.end(error)
+        self._remember(operation)
+
+    def _remember(self, operation: Operation) -> None:
+        if operation.error is not None and not operation.pending.cancelled():
+            self.failures.append((operation.title, again(operation.error)))
+
+    def _stale(self, header: Header) -> bool:
+        return header.seq < self._posted.get(header.tag, 0)
+
+    def _dispatch(
+        self, rank: int, header: Header, payload: memoryview, *, early: bool = False
+    ) -> None:
+        key = (header.tag, header.seq)
+        operation = self._operations.get(key)
+        if operation is None:
+            if self._stale(header):
+                # Of a call that was left out here something may be kept all the same.
+                if header.kind is Kind.ABORT:
+                    self._parked.drop_data(key, rank)
+            elif self.fault is None:
+                self._parked.hold(key, rank, header, payload)
+            return
+        match header.kind:
+            case Kind.OPEN:
+                operation.on_open(rank, payload)
+            case Kind.DATA:
+                if early:
+                    room = operation.place(rank, header)
+                    room[:] = payload
+                    payload = room
+                operation.on_data(rank, header, payload)
+            case Kind.DONE:
+                operation.on_done(rank)
+            case Kind.ABORT:
+                operation.on_abort(*abort_reason(header, payload))
+
+    def _guarded(
+        self, peer: int, what: Callable[..., None], *args: object, **more: object
+    ) -> None:
+        try:
+            what(*args, **more)
+        except RuntimeFault as fault:
+            link = self.links.pop(peer, None)
+            if link is not None:
+                link.sever()
+            self._lose(peer, f"rank {peer} is lost: {fault}")
+
+    def _waste(self, rank: int, length: int) -> memoryview:
+        """Where bytes of an operation that was given up go.
+
+        Each peer's have a place of their own: their checksum is still verified.
+        """
+        drain = self._drains.get(rank, memoryview(b""))
+        if len(drain) < length:
+            drain = self._drains[rank] = memoryview(bytearray(length))
+        return drain[:length]
+
+    def _left_error(self, rank: int) -> PeerLost:
+        return PeerLost(f"rank {rank} left the group", peer=rank)
+
+    def _leave(self, rank: int) -> None:
+        """A member says goodbye: only operations that need it are affected."""
+        self._left.add(rank)
+        self._parked.left(rank)
+        link = self.links.pop(rank, None)
+        for operation in list(self._operations.values()):
+            operation.on_lost(rank, self._left_error(rank))
+        if link is not None:
+            self._closing.append(link)
+            link.close(flush=self.farewell)
+
+    def _lose(self, rank: int, reason: str) -> None:
+        """A member died: tell everybody, and finish the group."""
+        if rank >= self.world_size:
+            raise ProtocolError(f"there is no rank {rank} to lose")
+        if rank in self._left or rank == self.rank:
+            return
+        self._left.add(rank)
+        if self._said_goodbye(rank):
+            return
+        self.telemetry.count("peer lost")
+        error = PeerLost(reason, peer=rank)
+        if self.fault is None:
+            self.fault = error
+            self._parked.clear()
+            news = Frame(Kind.LOST, step=rank, payload=text_payload(reason))
+            for peer in list(self.links):
+                self.send(peer, replace(news))
+        link = self.links.pop(rank, None)
+        if link is not None:
+            link.sever()
+        for operation in list(self._operations.values()):
+            operation.on_lost(rank, error)
+
+    def _said_goodbye(self, rank: int) -> bool:
+        """Hear what a lost member had said before; whether that was a goodbye.
+
+        Its votes may have arrived before the news of its death, over other links.
+        """
+        link = self.links.get(rank)
+        if link is not None:
+            link.exhaust()
+        return link in self._closing
+
+    def _break(self, error: RuntimeFault) -> None:
+        if self.fault is None:
+            self.fault = error
+        for operation in list(self._operations.values()):
+            operation.broken(error)
+        self._parked.clear()
+
+    def _metrics(self) -> list[Metric]:
+        facts = {
+            "epoch": self.epoch,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "operations_in_flight": self.in_flight,
+        }
+        return list(group_metrics(self.health, self.links, facts))
+
+
+def _given_up() -> RuntimeFault:
+    return CollectiveAborted("the other members gave this operation up")
+
+
+def again(fault: Fault, message: str | None = None) -> Fault:
+    """A fresh exception of the same meaning, for another caller to raise."""
+    message = message or str(fault)
+    if isinstance(fault, PeerLost):
+        return type(fault)(message, peer=fault.peer)
+    return type(fault)(message)

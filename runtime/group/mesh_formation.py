@@ -1,0 +1,320 @@
+"""Making the connections of one group: who dials whom, and who is missing.
+
+The member with the higher rank dials. Its greeting names the epoch, its rank
+and a digest of the member list; the other side answers WELCOME or says why not.
+While members are missing their addresses are probed, so that a dead one is
+noticed long before the deadline.
+"""
+
+import hashlib
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any
+
+from pcp.errors import (
+    CollectiveAborted,
+    PeerLost,
+    ProtocolError,
+    RuntimeFault,
+    Timeout,
+)
+from pcp.runtime.group.group import Group
+from pcp.runtime.transport import authentication
+from pcp.runtime.transport import link as transport
+from pcp.runtime.transport.frame import (
+    MAX_TEXT,
+    Frame,
+    Header,
+    Kind,
+    json_payload,
+    text,
+)
+from pcp.runtime.transport.link import Link
+from pcp.runtime.transport.shared_memory import shared
+from pcp.runtime.transport.striped import (
+    MAX_STREAMS,
+    Streams,
+    StripedLink,
+    streams_over,
+    with_reserve,
+)
+from pcp.runtime.transport.tcp import TcpLink
+
+if TYPE_CHECKING:
+    from pcp.runtime.transport.tls import Tls
+
+EPOCH_OVER = 1
+"""Code of a refusal that only means: the group has moved on."""
+_PROBE_SECONDS = 0.5
+
+
+class Forming:
+    """A group on its way. `wait` runs in the caller's thread, the rest in the
+    loop's."""
+
+    def __init__(
+        self,
+        group: Group,
+        members: Sequence[str],
+        *,
+        share: bool = True,
+        key: authentication.Key = None,
+        tls: "Tls | None" = None,
+        streams: Streams = 1,
+    ) -> None:
+        self.group = group
+        self._streams: Streams = streams
+        self._lanes: dict[int, dict[int, TcpLink]] = {}
+        self._counts: dict[int, int] = {}
+        self._used: dict[int, int] = {}
+        self._share = share
+        self._key = key
+        self._tls = tls
+        self.epoch = group.epoch
+        self._members = list(members)
+        self._digest = members_digest(members)
+        self._dialled: dict[Link, int] = {}
+        self._done: Future[None] = Future()
+        if group.world_size == 1:
+            self._done.set_result(None)
+
+    def wait(self, deadline: float) -> None:
+        """Dial, then wait until the mesh is whole; the reason when it is not."""
+        try:
+            for peer in range(self.group.rank):
+                self._dial(peer, deadline)
+            while not self._settled(_PROBE_SECONDS):
+                self._look_around(deadline)
+            self._done.result()
+        except BaseException:
+            self.group.loop.call(self._abandon)
+            raise
+
+    def _abandon(self) -> None:
+        """Close what the group has, and what waits to be the group's."""
+        for lanes in self._lanes.values():
+            for link in lanes.values():
+                link.close()
+        self._lanes.clear()
+        self.group.close()
+
+    def fail(self, error: RuntimeFault) -> None:
+        """Give up."""
+        if not self._done.done():
+            self._done.set_exception(error)
+
+    def greet(self, link: TcpLink, hello: dict[str, Any]) -> None:
+        """A member with a higher rank dialled."""
+        rank = hello.get("rank")
+        group = self.group
+        if hello.get("members") != self._digest:
+            link.refuse(f"epoch {self.epoch} has other members here")
+        elif not isinstance(rank, int) or not group.rank < rank < group.world_size:
+            link.refuse(f"rank {rank!r} does not dial rank {group.rank}")
+        elif rank in group.links:
+            link.refuse(f"rank {rank} is connected already")
+        elif not self._agrees(rank, hello.get("streams", 1)):
+            link.refuse(
+                f"rank {rank} has streams={hello.get('streams', 1)!r}, rank "
+                f"{group.rank} streams={self._streams}; give all members the same"
+            )
+        else:
+            used = hello.get("used")
+            if type(used) is int and 1 <= used < self._counts[rank]:
+                self._used[rank] = used
+            self._greet_lane(rank, link, hello.get("lane", 0))
+
+    def _agrees(self, rank: int, streams: object) -> bool:
+        """Whether a member may have so many connections; who dials has measured."""
+        if type(streams) is not int or not 1 <= streams <= MAX_STREAMS:
+            return False
+        if self._streams not in ("auto", streams):
+            return False
+        return self._counts.setdefault(rank, streams) == streams
+
+    def _greet_lane(self, rank: int, link: TcpLink, lane: object) -> None:
+        """One connection of a member; the first is welcomed when all are there."""
+        lanes = self._lanes.setdefault(rank, {})
+        count = self._counts[rank]
+        if not isinstance(lane, int) or lane in lanes or not 0 <= lane < count:
+            link.refuse(f"rank {rank} has no connection {lane!r} to make")
+            return
+        lanes[lane] = link
+        if len(lanes) == count:
+            lanes[0].send(Frame(Kind.WELCOME))
+            self._admit(rank)
+
+    # The far side of a dialled link, until it becomes the group's.
+
+    def place(self, link: Link, header: Header) -> memoryview:
+        """Room for a refusal."""
+        if header.kind is not Kind.REFUSE or header.length > MAX_TEXT:
+            raise ProtocolError(f"{link.label} answered with {header.kind.name}")
+        return memoryview(bytearray(header.length))
+
+    def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
+        """The answer to our greeting."""
+        rank = self._dialled[link]
+        if header.kind is Kind.WELCOME:
+            self._admit(rank)
+        elif header.kind is Kind.REFUSE:
+            message = f"rank {rank} at {link.label} refused: {text(payload)}"
+            over = header.step == EPOCH_OVER
+            self.fail((CollectiveAborted if over else ProtocolError)(message))
+        else:
+            raise ProtocolError(f"{link.label} answered with {header.kind.name}")
+
+    def lost(self, link: Link, error: RuntimeFault) -> None:
+        """A dialled peer went away before it answered."""
+        rank = self._dialled[link]
+        if isinstance(error, ProtocolError):
+            self.fail(ProtocolError(f"rank {rank} at {link.label}: {error}"))
+            return
+        told = PeerLost(f"rank {rank} is lost: {error}", peer=rank)
+        self.fail(transport.unanswered(told))
+
+    def _admit(self, rank: int) -> None:
+        lanes = self._lanes[rank]
+        if len(lanes) < self._counts[rank]:
+            raise ProtocolError(f"rank {rank} welcomes connections it has not got")
+        if not all(link.alive for link in lanes.values()):
+            # It broke while it waited: that was told to whom it belonged then.
+            lost = f"rank {rank} is lost: its connection broke before the group formed"
+            self.fail(PeerLost(lost, peer=rank))
+            return
+        del self._lanes[rank]
+        first = lanes[0]
+        first.read_ahead()
+        if len(lanes) > 1:
+            links = [lanes[lane] for lane in range(len(lanes))]
+            used = self._used.get(rank) or None
+            self.group.admit(rank, StripedLink(self.group.loop, links, used))
+        else:
+            self.group.admit(rank, shared(first) if self._share else first)
+        if len(self.group.links) == self.group.world_size - 1 and not self._done.done():
+            self._done.set_result(None)
+
+    def _dial(self, peer: int, deadline: float) -> None:
+        """All connections to a member; the first comes last and brings the answer."""
+        sock = self._reach(peer, deadline)
+        try:
+            self._dial_lanes(peer, deadline, sock)
+        except BaseException:
+            sock.close()
+            raise
+        self._greet_as(peer, 0, sock)
+
+    def _dial_lanes(self, peer: int, deadline: float, first: transport.Wire) -> None:
+        count = self._streams
+        if count == "auto":
+            at_first = streams_over(first)
+            count = with_reserve(at_first)
+            self._used[peer] = at_first - 1
+        self._counts[peer] = count
+        if count > 1:
+            # Each handshake takes round trips; all of them together take as long.
+            with ThreadPoolExecutor(count - 1, "pcp-dial") as pool:
+                pending = [
+                    pool.submit(self._dial_lane, peer, lane, deadline)
+                    for lane in range(1, count)
+                ]
+            for future in pending:
+                future.result()
+
+    def _dial_lane(self, peer: int, lane: int, deadline: float) -> None:
+        self._greet_as(peer, lane, self._reach(peer, deadline))
+
+    def _reach(self, peer: int, deadline: float) -> transport.Wire:
+        """A connection; the reason at once when the forming is given up meanwhile.
+
+        Who dials a machine that is gone hears nothing of that, for minutes.
+        """
+        left = max(0.05, deadline - time.monotonic())
+        near = self._share and self._tls is None and self._streams in (1, "auto")
+        dialled: Future[transport.Wire] = Future()
+
+        def dial() -> None:
+            try:
+                at = self._members[peer]
+                dialled.set_result(
+                    authentication.dial(at, left, self._key, self._tls, near)
+                )
+            except BaseException as error:
+                dialled.set_exception(error)
+
+        threading.Thread(target=dial, name="pcp-dial", daemon=True).start()
+        either: list[Future[Any]] = [dialled, self._done]
+        wait(either, return_when=FIRST_COMPLETED)
+        if not dialled.done():
+            dialled.add_done_callback(_hang_up)
+            self._done.result()
+        try:
+            return dialled.result()
+        except PeerLost as error:
+            raise PeerLost(f"rank {peer} is lost: {error}", peer=peer) from error
+
+    def _greet_as(self, peer: int, lane: int, sock: transport.Wire) -> None:
+        address = self._members[peer]
+        hello = {
+            "purpose": "group",
+            "epoch": self.epoch,
+            "rank": self.group.rank,
+            "members": self._digest,
+            "streams": self._counts[peer],
+            "used": self._used.get(peer, 0),
+            "lane": lane,
+        }
+
+        def greet() -> None:
+            link = TcpLink(self.group.loop, sock, self, address)
+            self._dialled[link] = peer
+            self._lanes.setdefault(peer, {})[lane] = link
+            link.send(Frame(Kind.HELLO, payload=json_payload(hello)))
+
+        self.group.loop.ask(greet)
+
+    def _settled(self, seconds: float) -> bool:
+        try:
+            self._done.exception(seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    def _look_around(self, deadline: float) -> None:
+        """Who is missing, and is anybody there?"""
+        if self.group.fault is not None:
+            raise self.group.fault
+        missing = [
+            rank
+            for rank in range(self.group.world_size)
+            if rank != self.group.rank and rank not in self.group.links
+        ]
+        if time.monotonic() > deadline:
+            raise Timeout(
+                f"epoch {self.epoch} was not formed in time: rank "
+                f"{', '.join(map(str, missing))} did not connect"
+            )
+        for rank in missing:
+            if rank > self.group.rank:
+                self._probe(rank)
+
+    def _probe(self, rank: int) -> None:
+        try:
+            transport.dial(self._members[rank], _PROBE_SECONDS).close()
+        except Timeout:
+            pass  # slow is not dead: the deadline decides
+        except PeerLost as error:
+            raise PeerLost(f"rank {rank} is lost: {error}", peer=rank) from error
+
+
+def members_digest(members: Sequence[str]) -> str:
+    """What all members of a group compare: who is in it, in which order."""
+    return hashlib.blake2b("\n".join(members).encode(), digest_size=16).hexdigest()
+
+
+def _hang_up(dialled: "Future[transport.Wire]") -> None:
+    """Nobody waits for this connection any more."""
+    if dialled.exception() is None:
+        dialled.result().close()

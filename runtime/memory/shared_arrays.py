@@ -1,0 +1,236 @@
+"""Arrays in memory that other processes of this machine can map.
+
+    gradient = shared_empty((1 << 24,), np.float32)
+    total = comm.all_reduced(gradient)
+
+They are arrays like any other. What is reduced into a new array (`straight_reduce`)
+and lies in such memory needs no copy to be read by the others, and what comes out
+lies there again. They belong to no group: an array can be used with any.
+
+When no view of an array is left anywhere its memory is kept for the next, up to a
+limit. A garbage collector may find that out at any point of any thread, so what it does
+then takes no lock.
+
+A process that is forked shares the arrays it inherits with its parent, as any shared
+memory; new ones are its own.
+"""
+
+import itertools
+import math
+import operator
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import NamedTuple, SupportsIndex
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from pcp.runtime.memory.shared_segment import Segment, address
+
+SMALLEST = 64 << 10
+"""Below this many bytes an array is an ordinary one."""
+MOST = 24
+"""Arrays of a process, used and kept: each takes descriptors, of its readers too."""
+_GRAIN = 256 << 10
+_SPARE = 4
+"""Memory may be so many times as large as the array that it is used for."""
+
+
+class Offer(NamedTuple):
+    """What lets another process of this machine find an array."""
+
+    number: int
+    at: int
+    pid: int
+    fd: int
+    nonce: bytes
+
+
+class Place(NamedTuple):
+    """Where `array` lies: `offset` bytes into the memory with this number."""
+
+    number: int
+    segment: Segment
+    offset: int
+    array: NDArray
+
+    @property
+    def offer(self) -> Offer:
+        """For another process to find it."""
+        fd, nonce = self.segment.descriptor, self.segment.nonce
+        assert fd is not None, "the owner says where it is"
+        return Offer(self.number, self.offset, os.getpid(), fd, nonce)
+
+
+class _Watch(weakref.ref):
+    """Calls back when the last view of the array with this number is gone."""
+
+    __slots__ = ("number",)
+    number: int
+
+
+class SharedArrays:
+    """The arrays of one process; safe to use from several threads."""
+
+    def __init__(self, limit: int = 512 << 20) -> None:
+        self._limit = limit
+        """Bytes kept that no array uses."""
+        self._numbers = itertools.count()
+        self.forget()
+
+    def forget(self) -> None:
+        """Have none: those there are belong to the process that forked this one."""
+        self._used: dict[int, Segment] = {}
+        self._watched: dict[int, _Watch] = {}
+        self._free: dict[int, Segment] = {}
+        self._spoilt: set[int] = set()
+        self._lock = threading.Lock()
+
+    def empty(
+        self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike = "f4"
+    ) -> NDArray:
+        """An array of this shape, uninitialised.
+
+        An ordinary one, which all calls take as well, if it is small, or if the system
+        has no such memory or no more of it.
+        """
+        return self.placed(shape, dtype)[0]
+
+    def placed(
+        self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike
+    ) -> tuple[NDArray, Place | None]:
+        """The same, and where it lies; None for an ordinary one."""
+        kind = np.dtype(dtype)
+        lengths = _lengths(shape)
+        nbytes = math.prod(lengths) * kind.itemsize
+        found = None
+        if nbytes >= SMALLEST and not kind.hasobject:
+            found = self._take(nbytes) or self._make(nbytes)
+        if found is None:
+            return np.empty(lengths, kind), None
+        number, segment = found
+        # All views of it refer to this one, and none to the array that the segment has.
+        whole = np.frombuffer(segment.octets.data, np.uint8)
+        watch = self._watched[number] = _Watch(whole, self._back)
+        watch.number = number
+        array = whole[:nbytes].view(kind).reshape(lengths)
+        return array, Place(number, segment, 0, array)
+
+    def place(self, array: NDArray) -> Place | None:
+        """Where a C-contiguous array lies, if in memory of this kind."""
+        start = address(array)
+        for number, segment in self._used.copy().items():
+            if 0 <= start - segment.address <= segment.nbytes - array.nbytes:
+                return Place(number, segment, start - segment.address, array)
+        return None
+
+    @property
+    def live(self) -> list[int]:
+        """The numbers that may be offered, again too."""
+        return [*self._used.copy(), *self._free.copy()]
+
+    def spoil(self, place: Place) -> None:
+        """Others may still write there: that memory is not used again."""
+        self._spoilt.add(place.number)
+        place.segment.withdraw()
+
+    def _take(self, nbytes: int) -> tuple[int, Segment] | None:
+        """The smallest free memory that is large enough and not much too large."""
+        most = _SPARE * nbytes + _GRAIN
+        with self._lock:
+            free = self._free.copy()
+            fit = [(s.nbytes, n) for n, s in free.items() if s.nbytes >= nbytes]
+            if not fit or min(fit)[0] > most:
+                return None
+            number = min(fit)[1]
+            segment = self._free.pop(number, None)
+            if segment is None:
+                return None  # given back to the system just now
+            self._used[number] = segment
+            return number, segment
+
+    def _make(self, nbytes: int) -> tuple[int, Segment] | None:
+        with self._lock:
+            while self._free and len(self._used) + len(self._free) >= MOST:
+                self._forget_oldest()
+            if len(self._used) >= MOST:
+                return None
+        try:
+            segment = Segment.create(-(-nbytes // _GRAIN) * _GRAIN, ready=True)
+        except (OSError, AttributeError):
+            return None  # not this system, or no memory
+        number = next(self._numbers)
+        self._used[number] = segment
+        return number, segment
+
+    def _back(self, watch: _Watch) -> None:
+        """The last view is gone. Takes no lock: no step of it can be split."""
+        number = watch.number
+        del self._watched[number]
+        segment = self._used.pop(number)
+        if number in self._spoilt:
+            self._spoilt.discard(number)
+            segment.close()
+            return
+        self._free[number] = segment
+        while sum(s.nbytes for s in self._free.copy().values()) > self._limit:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        for number in list(self._free):
+            segment = self._free.pop(number, None)
+            if segment is not None:
+                segment.close()
+                return
+
+
+class Reach:
+    """What a member has mapped of the other members' arrays."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, dict[int, Segment]] = {}
+
+    def reached(self, peers: Sequence[int]) -> bool:
+        """Whether something of every one of them was mapped before."""
+        return all(peer in self._known for peer in peers)
+
+    def keep(self, peer: int, live: set[int]) -> None:
+        """Forget what a peer offers no more."""
+        known = self._known.get(peer, {})
+        for number in known.keys() - live:
+            del known[number]
+
+    def map(
+        self, peer: int, offer: Offer, nbytes: int, *, writable: bool = False
+    ) -> Segment | None:
+        """The memory in which a peer offers so many bytes; None if out of reach."""
+        least = offer.at + nbytes
+        known = self._known.get(peer, {}).get(offer.number)
+        if known is None or known.nonce != offer.nonce or writable > known.writable:
+            nonce = offer.nonce.hex()
+            said = {"pid": offer.pid, "fd": offer.fd, "nonce": nonce}
+            known = Segment.map(said, least, writable=writable)
+        if known is None or known.nbytes < least:
+            return None
+        self._known.setdefault(peer, {})[offer.number] = known
+        return known
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._known.clear()
+
+
+def _lengths(shape: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ...]:
+    # A tuple first: to ask for a protocol takes longer than all else here.
+    if not isinstance(shape, tuple) and isinstance(shape, SupportsIndex):
+        return (operator.index(shape),)
+    return tuple(map(operator.index, shape))
+
+
+ARRAYS = SharedArrays()
+"""Those of this process."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=ARRAYS.forget)
+shared_empty = ARRAYS.empty

@@ -1,0 +1,1 @@
+"""A compiled program on its devices, and the collectives that it imports."""

@@ -1,0 +1,357 @@
+"""A bundle's functions, run by IREE.
+
+    program = Program.load("model.pcp", communicator=comm)
+    loss, *grads = program["grad"](*params, *data)
+
+Arrays go in as numpy arrays or as `DeviceArray`s and come out as either, so
+that training state can stay on the device. An array that a function donates is
+consumed by the call: its buffer may hold the result.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import iree.runtime as rt
+import numpy as np
+from numpy.typing import NDArray
+
+from pcp.bundle import Bundle, Function, Manifest, TensorSpec
+from pcp.errors import BundleError, ConfigError, RuntimeFault, UsageError
+from pcp.runtime.collectives.tracing import Recorder
+from pcp.runtime.memory.dtypes import bits_dtype, numpy_dtype
+from pcp.runtime.program import host_processor
+from pcp.runtime.program.aliasing import extent, overlapping
+from pcp.runtime.program.collective_imports import Imports
+from pcp.runtime.program.devices import (
+    Device,
+    DeviceArray,
+    available_drivers,
+    close_at_exit,
+    first_line,
+    mlir_name,
+    open_device,
+)
+from pcp.runtime.program.host_collectives import Groups
+
+__all__ = [
+    "BoundFunction",
+    "Device",
+    "DeviceArray",
+    "Program",
+    "available_drivers",
+    "open_device",
+]
+
+_SAME_DRIVER = {"local-sync": "local-task"}
+"""Drivers that run modules made for another one."""
+
+
+class BoundFunction:
+    """One function of a loaded program; calling it runs it."""
+
+    def __init__(self, program: "Program", name: str, handle: Any) -> None:
+        self.name = name
+        self.signature: Function = program.manifest.function(name)
+        self._program = program
+        self._handle = handle
+
+    def __call__(self, *arguments: Any, device_arrays: bool = False) -> Any:
+        """Run on the arguments; one result, or a tuple of them.
+
+        Arguments are numpy arrays, Python scalars, or DeviceArrays of the same
+        device. Results are numpy arrays, or DeviceArrays on request.
+        """
+        return self._program._call(self, arguments, device_arrays)
+
+    def release(self) -> None:
+        """Let go of the module; calling it is an error from now on."""
+        self._handle = None
+
+
+class Program:
+    """A loaded bundle. Make one with `Program.load`; index it by function."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        device: Device,
+        module: str,
+        manifest: Manifest | None = None,
+    ) -> None:
+        self.manifest: Manifest = manifest or bundle.manifest
+        self.device = device
+        self.module = module
+        self._lock = threading.RLock()
+        self._imports = Imports(device, self.manifest)
+        try:
+            code = rt.VmModule.copy_buffer(device.instance, bundle.module(module))
+            hal = rt.create_hal_module(device.instance, device.hal)
+            modules = [hal, self._imports.module(), code]
+            self._context: Any = rt.VmContext(device.instance, modules)
+        except BundleError:
+            self._imports.close()
+            raise
+        except Exception as error:
+            self._imports.close()
+            raise BundleError(
+                f"module {module!r} does not load on {device.uri}: {first_line(error)}"
+            ) from error
+        self._functions = {
+            name: BoundFunction(self, name, _lookup(code, name))
+            for name in self.manifest.functions
+        }
+        close_at_exit(self)
+
+    @classmethod
+    def load(
+        cls,
+        source: "str | Path | Bundle",
+        device: "str | Device" = "local-task",
+        *,
+        module: str | None = None,
+        communicator: Groups = None,
+        member: str | None = None,
+    ) -> "Program":
+        """Load a bundle, or the file of one, onto a device.
+
+        Of a program that is spread over a mesh, `member` names the device of the mesh
+        whose part this is; left out, the communicator's rank says it. The parts of
+        its arguments and results are those of `manifest.function(name)`'s shardings.
+
+        `module` names one of the bundle's modules; by default the first that
+        the device's driver can run. `communicator` serves the collectives, or
+        a dictionary from axes ("dp", "dp,tp") to communicators.
+        """
+        bundle = source if isinstance(source, Bundle) else Bundle.read(source)
+        if isinstance(device, str):
+            device = open_device(device)
+        manifest = bundle.manifest
+        if manifest.programs:
+            member = member or _member_of(manifest, communicator)
+            module = manifest.of_device(member).programs[member].module
+            manifest = manifest.of_device(member)
+        name = module or _module_for(bundle, device)
+        _check_runs(bundle, name)
+        program = cls(bundle, device, name, manifest)
+        program.communicator = communicator
+        return program
+
+    @property
+    def communicator(self) -> Groups:
+        """Who takes part in the collectives; set it again for a new group."""
+        return self._imports.groups
+
+    @communicator.setter
+    def communicator(self, groups: Groups) -> None:
+        with self._lock:
+            self._imports.groups = groups
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """Where calls and exchanges are written; None when nobody traces."""
+        return self._imports.recorder
+
+    @recorder.setter
+    def recorder(self, recorder: Recorder | None) -> None:
+        with self._lock:
+            self._imports.recorder = recorder
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """Names to index with."""
+        return tuple(self._functions)
+
+    def __getitem__(self, name: str) -> BoundFunction:
+        if self._context is None:
+            raise UsageError("the program is closed")
+        if name == f"{self.manifest.entry}_grad" and name not in self._functions:
+            name = "grad"  # as `pcp-grad` alone would call it
+        if name not in self._functions:
+            self.manifest.function(name)  # raises, naming the nearest
+        return self._functions[name]
+
+    def to_device(self, array: NDArray, dtype: str | None = None) -> DeviceArray:
+        """A copy of `array` on the device; `dtype` is MLIR's name for its type."""
+        array = np.asarray(array)
+        name = dtype or mlir_name(array.dtype)
+        if array.dtype not in (numpy_dtype(name), bits_dtype(name)):
+            raise UsageError(f"an array of {array.dtype} is not one of {name}")
+        return DeviceArray(self.device, self.device.upload(array, name), name)
+
+    def close(self) -> None:
+        """Let go of the module. Arrays stay usable until the device goes."""
+        with self._lock:
+            self._imports.close()
+            for function in self._functions.values():
+                function.release()
+            self._context = None
+
+    def __enter__(self) -> "Program":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _call(
+        self, function: BoundFunction, arguments: Sequence[Any], keep: bool
+    ) -> Any:
+        signature = function.signature
+        views = self._take(function, arguments)
+        with self._lock:
+            results = self._invoke(function, views, arguments)
+            made = [
+                results.get_as_object(i, rt.HalBufferView)
+                for i in range(len(signature.results))
+            ]
+            if keep:
+                made = self._apart(made, signature, arguments)
+        arrays = [
+            DeviceArray(self.device, view, spec.dtype)
+            for view, spec in zip(made, signature.results, strict=True)
+        ]
+        values = tuple(arrays if keep else [array.numpy() for array in arrays])
+        return values[0] if len(values) == 1 else values
+
+    def _apart(
+        self, views: Sequence[Any], signature: Function, arguments: Sequence[Any]
+    ) -> list[Any]:
+        """The results, each in memory that no other one and no argument has."""
+        kept = [
+            extent(a.view)
+            for i, a in enumerate(arguments)
+            if isinstance(a, DeviceArray) and i not in signature.donates
+        ]
+        shared = set(overlapping([extent(view) for view in views], kept))
+        return [
+            self.device.duplicate(view, spec.dtype) if i in shared else view
+            for i, (view, spec) in enumerate(zip(views, signature.results, strict=True))
+        ]
+
+    def _invoke(
+        self, function: BoundFunction, views: list[Any], arguments: Sequence[Any]
+    ) -> Any:
+        if self._context is None:
+            raise UsageError("the program is closed")
+        given = rt.VmVariantList(len(views))
+        for view in views:
+            given.push_ref(view)
+        results = rt.VmVariantList(len(function.signature.results))
+        self._imports.begin()
+        begun = time.monotonic()
+        try:
+            self._context.invoke(function._handle, given, results)
+        except Exception as error:
+            fault = self._imports.finish(failed=True)
+            if fault is not None:
+                raise fault from None
+            raise RuntimeFault(
+                f"{function.name} failed on {self.device.uri}: {first_line(error)}"
+            ) from error
+        finally:
+            self._give_away(function, arguments)
+        invoked = time.monotonic()
+        fault = self._imports.finish()
+        if self.recorder is not None:
+            finished = time.monotonic()
+            parts = [("invoke", begun, invoked), ("exchanges", invoked, finished)]
+            self.recorder.span("program", function.name, begun, finished, {}, parts)
+        if fault is not None:
+            raise fault
+        return results
+
+    def _take(self, function: BoundFunction, arguments: Sequence[Any]) -> list[Any]:
+        """The buffer views of the arguments, each checked against its spec."""
+        inputs = function.signature.inputs
+        if len(arguments) != len(inputs):
+            raise UsageError(
+                f"{function.name} takes {len(inputs)} arguments, not {len(arguments)}"
+            )
+        held = Counter(id(a) for a in arguments if isinstance(a, DeviceArray))
+        if any(held[id(arguments[i])] > 1 for i in function.signature.donates):
+            raise UsageError(f"{function.name}: a donated array is passed twice")
+        return [
+            self._view(function.name, index, spec, value)
+            for index, (spec, value) in enumerate(zip(inputs, arguments, strict=True))
+        ]
+
+    def _view(self, function: str, index: int, spec: TensorSpec, value: Any) -> Any:
+        where = f"{function}: argument {index} ({spec.name})"
+        if isinstance(value, DeviceArray):
+            given = f"{value.dtype}{list(value.shape)}"
+            fits = value.dtype == spec.dtype and value.shape == spec.shape
+            if value.device is not self.device:
+                raise UsageError(f"{where} lies on another device; copy it over")
+        else:
+            if isinstance(value, bool | int | float | complex):
+                value = np.asarray(value, numpy_dtype(spec.dtype))
+            value = np.asarray(value)
+            given = f"{value.dtype}{list(value.shape)}"
+            types = (numpy_dtype(spec.dtype), bits_dtype(spec.dtype))
+            fits = value.dtype in types and value.shape == spec.shape
+        if not fits:
+            wanted = f"{spec.dtype}{list(spec.shape)}"
+            raise UsageError(f"{where} takes {wanted}, not {given}")
+        if isinstance(value, DeviceArray):
+            return value.view
+        return self.device.upload(value, spec.dtype)
+
+    def _give_away(self, function: BoundFunction, arguments: Sequence[Any]) -> None:
+        for index in function.signature.donates:
+            if isinstance(array := arguments[index], DeviceArray):
+                name = function.signature.inputs[index].name
+                array.consume(f"donated to {function.name} as {name}")
+
+
+def _member_of(manifest: Manifest, groups: Groups) -> str:
+    """The device of the mesh that has the rank of the world's communicator."""
+    world = groups.get("") if isinstance(groups, Mapping) else groups
+    devices = manifest.partition_mesh().devices
+    if world is None or world.world_size != len(devices):
+        raise ConfigError(
+            f"the program is spread over {', '.join(devices)}; say which part this is "
+            "with member=..., or give a communicator with one rank for each"
+        )
+    return devices[world.rank]
+
+
+def drivers_of(device: Device) -> set[str]:
+    """The drivers whose modules a device runs."""
+    return {device.driver, _SAME_DRIVER.get(device.driver, device.driver)}
+
+
+def _module_for(bundle: Bundle, device: Device) -> str:
+    wanted = drivers_of(device)
+    fit = [n for n, m in bundle.manifest.modules.items() if m.driver in wanted]
+    if fit:  # what this processor cannot run is taken only to be refused
+        return next((n for n in fit if _runs(bundle, n)), fit[0])
+    have = ", ".join(f"{n} ({m.driver})" for n, m in bundle.manifest.modules.items())
+    raise ConfigError(
+        f"no module for a {device.driver} device in the bundle; it holds "
+        f"{have or 'none'}. Compile with `pcp-compile MODEL --target TARGET`"
+    )
+
+
+def _runs(bundle: Bundle, name: str) -> bool:
+    module = bundle.manifest.modules.get(name)
+    return module is None or host_processor.runs(module.target)
+
+
+def _check_runs(bundle: Bundle, name: str) -> None:
+    """Instructions that the processor lacks would end the process."""
+    if not _runs(bundle, name):
+        target = bundle.manifest.modules[name].target
+        raise BundleError(
+            f"module {name!r} is for {target}, and this processor is a "
+            f"{host_processor.own()}: compile for that with pcp-compile --target"
+        )
+
+
+def _lookup(module: Any, name: str) -> Any:
+    handle = module.lookup_function(name)
+    if handle is None:
+        raise BundleError(f"the module lacks function {name!r} of its manifest")
+    return handle

@@ -1,0 +1,115 @@
+"""The groups in which a partitioned program's members communicate.
+
+A collective along axes of a mesh joins the members that differ only along those
+axes. Each such group is a communicator of its own, formed once over the whole
+world: the first member hosts the meeting, and its address goes round in the world.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+
+from pcp.errors import ConfigError, PeerLost, RuntimeFault
+from pcp.manifest import Manifest
+from pcp.mesh import Mesh
+from pcp.runtime.collectives.tracing import Recorder
+from pcp.runtime.communicator.communicator import Communicator, Seconds
+
+
+class MeshGroups(Mapping[str, Communicator]):
+    """Communicators by axes: `groups["dp"]`, `groups["dp,tp"]`; `""` is the world.
+
+    Rank r of the world is the mesh's member r. Close it before the world.
+    """
+
+    def __init__(self, world: Communicator, groups: dict[str, Communicator]) -> None:
+        self._world = world
+        self._groups = {"": world, **groups}
+
+    @classmethod
+    def form(
+        cls, world: Communicator, mesh: Mesh, wanted: Iterable[tuple[str, ...]]
+    ) -> "MeshGroups":
+        """Form a group for each tuple of axes; every member calls it alike."""
+        if world.world_size != mesh.size:
+            raise ConfigError(
+                f"mesh @{mesh.name} has {mesh.size} members, the world has "
+                f"{world.world_size}; start one process for each device"
+            )
+        made: dict[str, Communicator] = {}
+        try:
+            for axes in sorted(set(wanted)):
+                made[",".join(axes)] = _form(world, mesh, axes)
+        except BaseException:
+            cls(world, made).close(timeout=0)
+            raise
+        return cls(world, made)
+
+    @classmethod
+    def of(cls, world: Communicator, manifest: Manifest) -> "MeshGroups":
+        """The groups that the programs of a bundle communicate in."""
+        programs = manifest.programs.values()
+        wanted = {c.axes for p in programs for c in p.collectives.values() if c.axes}
+        return cls.form(world, manifest.partition_mesh(), wanted)
+
+    def __getitem__(self, axes: str) -> Communicator:
+        return self._groups[axes]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._groups)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """Where the groups' operations are written; None when nobody traces."""
+        return self._world.recorder
+
+    @recorder.setter
+    def recorder(self, recorder: Recorder | None) -> None:
+        for axes, group in self._groups.items():
+            if group is self._world:
+                group.recorder = recorder
+            else:
+                group.recorder = recorder and recorder.of(f"collectives along {axes}")
+
+    def cause(self, fault: RuntimeFault, patience: float = 1.0) -> RuntimeFault:
+        """Who of the world is lost, where that is behind `fault`.
+
+        A member whose group broke leaves its other groups, so that a fault may name
+        one that only left, by its rank in that group. The world hears who died.
+        """
+        until = time.monotonic() + patience
+        while self._world.fault is None and time.monotonic() < until:
+            time.sleep(0.02)
+        found = self._world.fault
+        return found if isinstance(found, PeerLost) else fault
+
+    def close(self, timeout: Seconds = None) -> None:
+        """Leave all groups but the world, each as `Communicator.close` does."""
+        with ExitStack() as stack:
+            for group in self._groups.values():
+                if group is not self._world:
+                    stack.callback(group.close, timeout)
+
+
+def group_ranks(mesh: Mesh, axes: tuple[str, ...], rank: int) -> list[int]:
+    """The world ranks of a member's group, the first of `axes` varying slowest."""
+    here = mesh.members[rank]
+    fixed = [axis for axis in mesh.axes if axis not in axes]
+    ranks = [
+        r
+        for r, place in enumerate(mesh.members)
+        if all(place[axis] == here[axis] for axis in fixed)
+    ]
+    return sorted(ranks, key=lambda r: [mesh.members[r][axis] for axis in axes])
+
+
+def _form(world: Communicator, mesh: Mesh, axes: tuple[str, ...]) -> Communicator:
+    ranks = group_ranks(mesh, axes, world.rank)
+    if ranks == list(range(world.world_size)):
+        return world
+    made = world.group(ranks)
+    assert made is not None, "a member is in its own group"
+    return made

@@ -1,0 +1,1 @@
+"""The network among members: probes of its edges, and ring orders."""

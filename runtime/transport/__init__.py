@@ -1,0 +1,1 @@
+"""Links between two members: frames over TCP, memory or a process; authentication."""

@@ -1,0 +1,123 @@
+"""A key that members share: who does not have it is not let in.
+
+Before anything else is said on a connection, both ends prove that they hold the
+key, with a fresh nonce of each, so that nothing recorded can be played again:
+
+    dialler                                   listener
+    AUTH  nonce_c                     ──►
+                                      ◄──     AUTH  nonce_s, HMAC(key, "listener", c, s)
+    PROOF HMAC(key, "dialler", c, s)  ──►     (then the greeting)
+
+HMAC-SHA256 (RFC 2104). The key decides who may speak; it does not hide what is
+said, nor protect it from somebody who can change bytes on the way.
+"""
+
+import hmac
+import os
+import time
+from typing import TYPE_CHECKING
+
+from pcp.errors import ConfigError, ProtocolError
+from pcp.runtime.transport import link
+from pcp.runtime.transport.blocking_io import Patience, read_answer, write_frame
+from pcp.runtime.transport.frame import MAX_TEXT, Frame, Kind, text
+
+if TYPE_CHECKING:
+    from pcp.runtime.transport.tls import Tls
+
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+Key = bytes | None
+_GIVE_IT = "this group has a key: give the same one to all members"
+
+
+def checked(key: "bytes | str | None") -> Key:
+    """The key as bytes; ConfigError when it is too short to be one."""
+    if key is None:
+        return None
+    raw = key.encode() if isinstance(key, str) else bytes(key)
+    if len(raw) < 8:
+        raise ConfigError(
+            "a key has at least 8 bytes; `openssl rand -hex 32` makes one"
+        )
+    return raw
+
+
+def proof(key: bytes, who: str, nonce_c: bytes, nonce_s: bytes) -> bytes:
+    """What an end that holds the key can say about these nonces."""
+    said = b"\0".join((b"pcp", who.encode(), nonce_c, nonce_s))
+    return hmac.digest(key, said, "sha256")
+
+
+def dial(
+    address: str,
+    timeout: float,
+    key: Key,
+    tls: "Tls | None" = None,
+    near: bool = False,
+) -> link.Wire:
+    """`transport.dial`, TLS over it, and proofs both ways when there is a key.
+
+    ProtocolError when the other side has another key or a certificate that is
+    not good here, or none.
+    """
+    deadline = time.monotonic() + timeout
+    sock: link.Wire = link.dial(address, timeout, near=near)
+    try:
+        if tls is not None:
+            left = max(0.05, deadline - time.monotonic())
+            sock = tls.dial(sock, address, left)  # type: ignore[arg-type]
+        if key is not None:
+            _prove(sock, address, deadline, key)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _prove(sock: link.Wire, address: str, deadline: float, key: bytes) -> None:
+    mine = os.urandom(NONCE_BYTES)
+    write_frame(sock, address, Frame(Kind.AUTH, payload=mine))
+    header, payload = read_answer(sock, address, Patience(deadline), MAX_TEXT)
+    if header.kind is not Kind.AUTH or len(payload) != NONCE_BYTES + PROOF_BYTES:
+        raise ProtocolError(
+            f"{address} does not prove that it has the key: {text(payload)}"
+        )
+    theirs, shown = bytes(payload[:NONCE_BYTES]), bytes(payload[NONCE_BYTES:])
+    if not hmac.compare_digest(shown, proof(key, "listener", mine, theirs)):
+        raise ProtocolError(f"{address} has another key")
+    shown = proof(key, "dialler", mine, theirs)
+    write_frame(sock, address, Frame(Kind.PROOF, payload=shown))
+
+
+class Gate:
+    """The listener's side of one connection."""
+
+    def __init__(self, key: Key) -> None:
+        self._key = key
+        self._expected: bytes | None = None
+        self.open = key is None
+        """Whether the other end may speak."""
+
+    def room(self, kind: Kind, length: int) -> bool:
+        """Whether a frame of this kind and length is one of the proof's."""
+        wanted = {Kind.AUTH: NONCE_BYTES, Kind.PROOF: PROOF_BYTES}
+        return wanted.get(kind) == length
+
+    def hear(self, kind: Kind, payload: bytes) -> Frame | None:
+        """A frame of the dialler's; the answer to it. ProtocolError: shut it out."""
+        if self._key is None:
+            raise ProtocolError("this group has no key; leave yours out")
+        if not self.room(kind, len(payload)):
+            raise ProtocolError(_GIVE_IT)
+        if kind is Kind.AUTH and self._expected is None:
+            nonce = os.urandom(NONCE_BYTES)
+            self._expected = proof(self._key, "dialler", payload, nonce)
+            shown = proof(self._key, "listener", payload, nonce)
+            return Frame(Kind.AUTH, payload=nonce + shown)
+        if kind is Kind.PROOF and self._expected is not None and not self.open:
+            if not hmac.compare_digest(payload, self._expected):
+                raise ProtocolError("another key")
+            self.open = True
+            return None
+        raise ProtocolError(_GIVE_IT)

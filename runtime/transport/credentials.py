@@ -1,0 +1,43 @@
+"""What both ends of every connection must have: a key, a certificate, or neither.
+
+    everything = Protection(key=b"...", tls=Tls("member.pem", "member.key", "ca.pem"))
+
+`keys` says what the key does, `tls` what the certificate does.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pcp.runtime.transport import authentication
+from pcp.runtime.transport.link import Wire
+
+if TYPE_CHECKING:
+    from pcp.runtime.transport.tls import Tls
+
+
+@dataclass(frozen=True)
+class Protection:
+    """Both are for all connections of a group or a run, or for none."""
+
+    key: bytes | str | None = None
+    tls: "Tls | None" = None
+
+    def check(self) -> None:
+        """ConfigError now if the key is too short, or the files do not fit."""
+        authentication.checked(self.key)
+        if self.tls is not None:
+            self.tls.check()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As keywords of `Endpoint.listen`, `fetch_snapshot` and their like."""
+        return {"key": self.key, "tls": self.tls}
+
+    def dial(self, address: str, timeout: float) -> Wire:
+        """A connected wire to a listener with the same protection.
+
+        ProtocolError when one end refuses the other, and why.
+        """
+        return authentication.dial(
+            address, timeout, authentication.checked(self.key), self.tls
+        )

@@ -1,0 +1,416 @@
+"""What a connection between two members is, whatever carries it.
+
+A `Link` moves frames to one peer, in order, without blocking; a `Sink` is
+told what arrives. Both live in their loop's thread. Carriers: `tcp.TcpLink`
+and `in_process.InProcessLink`.
+
+This file is also the only place that turns the operating system's errors into
+ours: above it there are `PeerLost`, `Timeout`, `ProtocolError`, no OSError.
+"""
+
+import errno
+import ipaddress
+import socket
+import struct
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from pcp.errors import ConfigError, PeerLost, ProtocolError, RuntimeFault, Timeout
+from pcp.runtime.transport import unix_socket
+from pcp.runtime.transport.frame import Frame, Header
+
+FAR_SECONDS = 0.005
+"""Peers with a longer round trip are far: a connection's window limits it."""
+_NEAR_BUFFER = 512 << 10
+"""A send buffer to the same machine, in bytes."""
+_FAR_BUFFER = 32 << 20
+_FAR_UNSENT = 512 << 10
+"""What a far connection may have under way, and besides that in the kernel."""
+_RTT = struct.Struct("68xI")
+"""Where `struct tcp_info` has the smoothed round trip, in microseconds."""
+_SO_SNDBUFFORCE = 32 if sys.platform == "linux" else None
+ENDURE_SECONDS = 120.0
+"""How long the kernel tries to deliver; heartbeats are to notice much earlier."""
+
+
+class Untrusted(OSError):
+    """A carrier does not accept what came, or who sent it; says why."""
+
+
+class Wire(Protocol):
+    """What links and handshakes need of a socket; `tls.TlsSocket` is another."""
+
+    def fileno(self) -> int:
+        """The descriptor, for selectors."""
+        ...
+
+    def getpeername(self) -> Any:
+        """The other end's address."""
+        ...
+
+    def getsockname(self) -> Any:
+        """This end's address."""
+        ...
+
+    def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
+        """What the kernel says of the connection."""
+        ...
+
+    def setblocking(self, blocking: bool, /) -> None:
+        """Wait as long as it takes, or not at all."""
+        ...
+
+    def settimeout(self, seconds: float | None, /) -> None:
+        """How long one call may take."""
+        ...
+
+    def recv(self, size: int, /) -> bytes:
+        """Up to `size` bytes; none at the end."""
+        ...
+
+    def recv_into(self, room: memoryview, /) -> int:
+        """Bytes into `room`; how many, 0 at the end."""
+        ...
+
+    def sendmsg(self, views: Sequence[memoryview], /) -> int:
+        """Part of these bytes; how many were taken."""
+        ...
+
+    def sendall(self, data: memoryview | bytes, /) -> None:
+        """All of these bytes."""
+        ...
+
+    def shutdown(self, how: int, /) -> None:
+        """Say that nothing more will come."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Sink(Protocol):
+    """Who receives a link's frames."""
+
+    def place(self, link: "Link", header: Header) -> memoryview:
+        """Where `header.length` bytes of payload go; ProtocolError to refuse.
+
+        Called for every frame with a payload, before any byte of it is read.
+        """
+        ...
+
+    def deliver(self, link: "Link", header: Header, payload: memoryview) -> None:
+        """A whole, verified frame; `payload` is what `place` returned."""
+        ...
+
+    def lost(self, link: "Link", error: RuntimeFault) -> None:
+        """The link is gone and brings nothing more. Called once."""
+        ...
+
+
+class Link(Protocol):
+    """Frames to and from one peer."""
+
+    sink: Sink
+
+    @property
+    def label(self) -> str:
+        """Who is at the other end, for messages."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """Stamped on every frame, and demanded of every frame."""
+        ...
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None: ...
+
+    @property
+    def last_heard(self) -> float:
+        """Monotonic time of the last byte received."""
+        ...
+
+    @last_heard.setter
+    def last_heard(self, when: float) -> None: ...
+
+    @property
+    def last_sent(self) -> float:
+        """Monotonic time of the last byte sent."""
+        ...
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes given to the peer, headers included."""
+        ...
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes that came from the peer, headers included."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection is still there, if only to say goodbye."""
+        ...
+
+    def send(self, frame: Frame) -> None:
+        """Queue a frame; its payload must not change until `on_sent` runs."""
+        ...
+
+    @property
+    def distant(self) -> bool:
+        """Whether a message takes longer than copying what it announces."""
+        ...
+
+    def recall(self, tag: int, seq: int) -> None:
+        """Drop what is queued for an operation, so its buffers are free again.
+
+        `on_sent` is not called for what is dropped.
+        """
+        ...
+
+    def exhaust(self) -> None:
+        """Deliver what has arrived and was not read yet, now."""
+        ...
+
+    def close(self, *, flush: float = 0.0) -> None:
+        """End the link, first sending what is queued for `flush` seconds."""
+        ...
+
+    def sever(self) -> None:
+        """End the link as a crash would: nothing is flushed or announced."""
+        ...
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """`("host", port)` from `host:port` or `[v6]:port`."""
+    host, colon, port = address.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not bare or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(
+            f"{address!r} is not an address; write host:port, for example "
+            f"127.0.0.1:29500 or [::1]:29500"
+        )
+    if ":" in bare and bare == host:
+        raise ConfigError(f"{address!r}: put an IPv6 host into brackets")
+    return bare, int(port)
+
+
+def format_address(host: str, port: int) -> str:
+    """The text `parse_address` reads."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def translate(error: OSError, peer: str, during: str) -> RuntimeFault:
+    """The fault an OSError on a connection to `peer` amounts to."""
+    if isinstance(error, Untrusted):
+        return ProtocolError(f"{peer}: {error}")
+    if isinstance(error, TimeoutError):
+        return Timeout(f"{peer} did not answer in time ({during})")
+    reason = error.strerror or str(error) or type(error).__name__
+    return PeerLost(f"the connection to {peer} failed: {reason} ({during})")
+
+
+def unanswered(error: PeerLost) -> PeerLost:
+    """The same of a peer that took a connection and has not yet said a word on it."""
+    return PeerLost(
+        f"{error} before it answered: it died, or its port belongs to another "
+        f"program; look what listens there, or give pcp another port",
+        peer=error.peer,
+    )
+
+
+@contextmanager
+def os_errors(peer: str, during: str) -> Iterator[None]:
+    """Inside, an OSError becomes PeerLost or Timeout that names the peer."""
+    try:
+        yield
+    except OSError as error:
+        raise translate(error, peer, during) from error
+
+
+def dial(address: str, timeout: float, *, near: bool = False) -> socket.socket:
+    """A connected, tuned socket; PeerLost or Timeout if nobody answers.
+
+    Without the network if `near` and the peer is on this machine (`nearby`).
+    """
+    place = parse_address(address)
+    if near and (sock := unix_socket.dial(address, timeout)) is not None:
+        return sock
+    with os_errors(address, "connecting"):
+        sock = socket.create_connection(place, timeout=timeout)
+        try:
+            tune(sock)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+
+def own_address(peer: str) -> str:
+    """The address of this machine on the way to `peer`, without a port."""
+    host, port = parse_address(peer)
+    with os_errors(peer, "looking for the way there"):
+        # No packet is sent; any port will do.
+        found = socket.getaddrinfo(host, port or 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(found[0], socket.SOCK_DGRAM) as probe:
+            probe.connect(found[4])
+            return probe.getsockname()[0]
+
+
+def listen(address: str, backlog: int = 128) -> socket.socket:
+    """A non-blocking listening socket; ConfigError when the port is taken."""
+    host, port = parse_address(address)
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        sock = socket.create_server((host, port), family=family, backlog=backlog)
+    except OSError as error:
+        hint = "choose another port"
+        if error.errno != errno.EADDRINUSE:
+            hint = "is this an address of this machine?"
+        raise ConfigError(f"cannot listen on {address}: {error}; {hint}") from error
+    sock.setblocking(False)
+    return sock
+
+
+def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
+    """The next waiting connection and its address, or None when there is none for us.
+
+    RuntimeFault when it cannot be taken: to try again at once would not help.
+    """
+    try:
+        sock, peer = listener.accept()
+    except (BlockingIOError, ConnectionAbortedError):
+        return None  # nobody waits any more
+    except OSError as error:
+        raise RuntimeFault(
+            f"a connection waits and cannot be taken: {error.strerror}; if there are "
+            f"too many open files, raise their limit (ulimit -n)"
+        ) from error
+    if unix_socket.carries(sock):
+        if unix_socket.ours(sock):
+            return unix_socket.tuned(sock), unix_socket.PEER
+        sock.close()  # another user's: it finds the way over the network
+        return None
+    with suppress(OSError):  # gone already; whoever reads from it will notice
+        tune(sock)
+    return sock, format_address(*peer[:2])
+
+
+def tune(sock: socket.socket) -> None:
+    """Send small frames at once; let the kernel probe a silent peer.
+
+    Raises OSError when the peer is gone already.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, seconds in (
+        ("TCP_KEEPIDLE", 10),
+        ("TCP_KEEPINTVL", 5),
+        ("TCP_KEEPCNT", 4),
+    ):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
+    endure(sock, ENDURE_SECONDS)
+    if ipaddress.ip_address(sock.getpeername()[0].partition("%")[0]).is_loopback:
+        _unpace(sock)
+    elif round_trip(sock) >= FAR_SECONDS:
+        _reach_far(sock)
+
+
+def round_trip(sock: Wire) -> float:
+    """Seconds to the peer and back as the kernel measured; 0.0 if it does not say."""
+    if not hasattr(socket, "TCP_INFO"):
+        return 0.0
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTT.size)
+    except OSError:
+        return 0.0  # gone already; whoever reads from it will notice
+    return _RTT.unpack(info)[0] / 1e6 if len(info) == _RTT.size else 0.0
+
+
+def window(sock: Wire) -> int:
+    """Bytes that can be under way to the peer: half the buffer is the kernel's."""
+    size = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4)
+    return max(int.from_bytes(size, sys.byteorder), _limit("ipv4/tcp_wmem")) // 2
+
+
+def endures_loss(sock: Wire) -> bool:
+    """Whether a lost packet hardly slows the connection: BBR does the sending."""
+    if not hasattr(socket, "TCP_CONGESTION"):
+        return False
+    with suppress(OSError):
+        name = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        return name.rstrip(b"\0") == b"bbr"
+    return False
+
+
+def _reach_far(sock: socket.socket) -> None:
+    """More under way than the system's limit, and little waiting behind it.
+
+    BBR where it may be had: it does not take every loss for a full queue.
+    What waits in the kernel has chosen its connection, however slow that is; so
+    only what the window takes at once is handed over. A buffer we set is never
+    adjusted again: it is set only if it then is larger than it could have grown.
+    """
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        unsent = socket.TCP_NOTSENT_LOWAT
+        sock.setsockopt(socket.IPPROTO_TCP, unsent, _FAR_UNSENT)
+    if hasattr(socket, "TCP_CONGESTION"):
+        with suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
+    force = getattr(socket, "SO_SNDBUFFORCE", _SO_SNDBUFFORCE)
+    try:
+        if force is not None:
+            sock.setsockopt(socket.SOL_SOCKET, force, _FAR_BUFFER)
+            return
+    except PermissionError:
+        pass
+    if 2 * min(_FAR_BUFFER, _limit("core/wmem_max")) > _limit("ipv4/tcp_wmem"):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _FAR_BUFFER)
+
+
+def _limit(name: str) -> int:
+    """The last number of a setting of the network; 0 where there is none."""
+    try:
+        return int(Path("/proc/sys/net", name).read_text().split()[-1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def endure(sock: socket.socket, seconds: float) -> None:
+    """How long the kernel tries to get sent bytes taken before it gives up.
+
+    Without a bound that is a quarter of an hour on most systems. Where the system
+    has no such option, the probes of `tune` and the heartbeats remain.
+    """
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        limit = int(1000 * seconds)
+        with suppress(OSError):  # gone already; whoever reads from it will notice
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
+
+
+def _unpace(sock: socket.socket) -> None:
+    """Inside one machine a congestion control that paces only costs time.
+
+    BBR holds a loopback connection to about half of what memory allows. Which
+    others there are, and whether we may choose them, is the system's affair. What
+    waits in the kernel is to be in the cache still when it is read: megabytes are not.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _NEAR_BUFFER)
+    if not hasattr(socket, "TCP_CONGESTION"):
+        return
+    for name in (b"cubic", b"reno"):
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
+        except OSError:
+            continue
+        return

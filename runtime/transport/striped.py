@@ -1,0 +1,361 @@
+"""One link over several connections, for networks with long round trips.
+
+A connection carries at most its window per round trip, and halves the window
+with every loss; several carry several times that. A `StripedLink` has lanes:
+the first brings every frame's header and all small payloads, in order; a large
+payload goes over the first other lane that can take it, so that no more of them
+are used than the network has room for:
+
+    sender                  first lane              a lane      receiver
+    DATA, large    ──SHARED number, length──►
+                   ──────────────payload as DATA number──►   kept until its turn
+                   ◄──GRANT number──────────                 taken: that much
+                                                             may follow
+
+Frames are handed up in the order they were sent, whatever overtook what. What
+was sent and not granted is at most `WINDOW_BYTES`, so that is also what a peer
+can make us keep. Losing any lane is losing the link.
+"""
+
+import math
+import struct
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from pcp.errors import ProtocolError, RuntimeFault
+from pcp.runtime.transport import link as transport
+from pcp.runtime.transport.event_loop import Loop
+from pcp.runtime.transport.frame import Frame, Header, Kind
+from pcp.runtime.transport.link import FAR_SECONDS, Link, Wire
+from pcp.runtime.transport.stream_controller import Lanes
+from pcp.runtime.transport.tcp import TcpLink
+
+SMALLEST = 64 << 10
+"""Payloads below this stay on the first lane, unless larger ones are under way."""
+WINDOW_BYTES = 32 << 20
+"""2.5 Gbit/s at a round trip of 100 ms."""
+AHEAD_BYTES = 1 << 20
+"""What waits for one lane's socket: it has chosen its way, however slow that is."""
+_FILLED = 1e9 / 8
+"""The network that the connections to a peer fill to begin with, bytes per second."""
+MAX_STREAMS = 16
+Streams = int | Literal["auto"]
+"""How many connections to each peer; auto asks the kernel how far it is."""
+_MAX_BEHIND = 64 << 20
+_MAX_TURN = 1 << 16
+"""What may wait behind a payload that has not come: other bytes, and frames."""
+_NUMBERS = 1 << 32
+_PLACE = struct.Struct(">II")
+_Waiting = tuple[Header, memoryview | None, int]
+
+
+def streams_for(round_trip: float, window: int, steady: bool) -> int:
+    """How many connections to a peer at this distance, in seconds and back.
+
+    One, if it is near, or if `window` bytes under way fill `_FILLED` and losses do
+    not narrow that (`steady`). Otherwise as many lanes as fill it, and the first;
+    what a slower network has no room for stays idle.
+    """
+    lanes = math.ceil(round_trip * _FILLED / max(1, window))
+    if round_trip < FAR_SECONDS or (lanes <= 1 and steady):
+        return 1
+    return 1 + max(2 if steady else 4, min(MAX_STREAMS - 1, lanes))
+
+
+def streams_over(sock: Wire) -> int:
+    """`streams_for` as the kernel knows this connection to the peer."""
+    far, window = transport.round_trip(sock), transport.window(sock)
+    return streams_for(far, window, transport.endures_loss(sock))
+
+
+def with_reserve(streams: int) -> int:
+    """How many are opened where so many are used at first: `lanes` uses the others."""
+    return 1 if streams == 1 else min(MAX_STREAMS, 2 * streams - 1)
+
+
+class StripedLink:
+    """A link over the `lanes`, at least two; see `transport.Link`.
+
+    Besides the first, `used` of them are used to begin with; all if it is None.
+    """
+
+    def __init__(
+        self, loop: Loop, lanes: Sequence[TcpLink], used: int | None = None
+    ) -> None:
+        self.sink = lanes[0].sink
+        self._loop = loop
+        self._first, *self._lanes = lanes
+        self._queue: deque[Frame] = deque()
+        self._sent: dict[int, tuple[int, float]] = {}
+        count = len(self._lanes)
+        self._use = Lanes(count if used is None else used, count)
+        self._load = dict.fromkeys(self._lanes, 0)
+        self._next = 0
+        self._turn: deque[_Waiting] = deque()
+        self._arrived: dict[int, memoryview] = {}
+        self._kept = self._behind = self._under_way = 0
+        self._lost = self._woken = False
+        for lane in lanes:
+            lane.sink = self
+
+    # What the connections know.
+
+    @property
+    def label(self) -> str:
+        """Who is at the other end."""
+        return self._first.label
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of all lanes."""
+        return self._first.epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        for lane in self._all:
+            lane.epoch = epoch
+
+    @property
+    def last_heard(self) -> float:
+        """When any lane last brought something."""
+        return max(lane.last_heard for lane in self._all)
+
+    @last_heard.setter
+    def last_heard(self, when: float) -> None:
+        for lane in self._all:
+            lane.last_heard = when
+
+    @property
+    def last_sent(self) -> float:
+        """When the first lane last took something."""
+        return self._first.last_sent
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes over all lanes."""
+        return sum(lane.bytes_sent for lane in self._all)
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes from all lanes."""
+        return sum(lane.bytes_received for lane in self._all)
+
+    @property
+    def distant(self) -> bool:
+        """Whether the peer is, as the first lane knows it."""
+        return self._first.distant
+
+    @property
+    def alive(self) -> bool:
+        """Whether the first lane is open."""
+        return self._first.alive
+
+    @property
+    def _all(self) -> list[TcpLink]:
+        return [self._first, *self._lanes]
+
+    # Sending.
+
+    def send(self, frame: Frame) -> None:
+        """Queue a frame; large payloads wait until the window has room."""
+        self._queue.append(frame)
+        self._advance()
+
+    def recall(self, tag: int, seq: int) -> None:
+        """Drop an operation's data that no lane has yet; lanes have copies."""
+        self._queue = deque(
+            frame
+            for frame in self._queue
+            if frame.kind is not Kind.DATA or (frame.tag, frame.seq) != (tag, seq)
+        )
+        self._first.recall(tag, seq)
+        self._advance()
+
+    def exhaust(self) -> None:
+        """Deliver what has arrived over all lanes, as far as it has its turn."""
+        for lane in self._all:
+            lane.exhaust()
+
+    def close(self, *, flush: float = 0.0) -> None:
+        """Say what needs no lane, then end the connections.
+
+        The other lanes outlive the first: a peer must not see one end before it
+        has read the farewell.
+        """
+        queue, self._queue = self._queue, deque()
+        for frame in queue:
+            if frame.kind is not Kind.DATA:
+                self._first.send(frame)
+        self._first.close(flush=flush)
+        if flush > 0:
+            self._loop.later(flush, self.sever)
+        else:
+            self.sever()
+
+    def sever(self) -> None:
+        """End all lanes like a crash."""
+        for kept in (self._queue, self._turn, self._arrived):
+            kept.clear()
+        for lane in self._all:
+            lane.sever()
+
+    def _advance(self) -> None:
+        while self._queue:
+            frame = self._queue[0]
+            size = memoryview(frame.payload).nbytes
+            if not self._striped(frame, size):
+                self._queue.popleft()
+                self._first.send(frame)
+            else:
+                lane = self._free_lane()
+                if lane is None or self._under_way + size > WINDOW_BYTES:
+                    self._use.full()
+                    return
+                self._queue.popleft()
+                self._stripe(frame, size, lane)
+        self._use.rest()
+
+    def _free_lane(self) -> TcpLink | None:
+        """The first with nothing to do, or the first that can take a little more."""
+        used = self._lanes[: self._use.used]
+        idle = (lane for lane in used if not self._load[lane])
+        ready = (lane for lane in used if self._load[lane] < AHEAD_BYTES)
+        return next(idle, None) or next(ready, None)
+
+    def _striped(self, frame: Frame, size: int) -> bool:
+        """Whether a lane carries it: what waits behind others counts as they do."""
+        return frame.kind is Kind.DATA and (size >= SMALLEST or bool(self._sent))
+
+    def _stripe(self, frame: Frame, size: int, lane: TcpLink) -> None:
+        """Announce a payload and send a copy: the caller's memory is free at once."""
+        number, self._next = self._next, (self._next + 1) % _NUMBERS
+        self._sent[number] = size, self._use.now()
+        self._under_way += size
+        self._load[lane] += size
+        place = _PLACE.pack(number, size)
+        self._first.send(
+            Frame(Kind.SHARED, frame.tag, frame.seq, frame.step, frame.offset, place)
+        )
+        payload = bytes(memoryview(frame.payload).cast("B"))
+        lane.send(
+            Frame(
+                Kind.DATA,
+                seq=number,
+                payload=payload,
+                on_sent=lambda: self._taken(lane, size),
+                checksum=frame.checksum,
+            )
+        )
+        if frame.on_sent is not None:
+            frame.on_sent()
+
+    def _granted(self, number: int) -> None:
+        sent = self._sent.pop(number, None)
+        if sent is None:
+            raise ProtocolError(f"{self.label} grants {number}, which was not sent")
+        size, when = sent
+        self._under_way -= size
+        self._use.acknowledged(size, when)
+        self._advance()
+
+    def _taken(self, lane: TcpLink, size: int) -> None:
+        """The kernel has a payload; the lane, whose queue this is, may have more."""
+        self._load[lane] -= size
+        if self._queue and not self._woken:
+            self._woken = True
+            self._loop.call(self._wake)
+
+    def _wake(self) -> None:
+        self._woken = False
+        if not self._lost:
+            self._advance()
+
+    # Receiving: the lanes' sink.
+
+    def place(self, link: Link, header: Header) -> memoryview:
+        """Room for a payload; data is kept here until its turn."""
+        if link is not self._first:
+            return self._place_stripe(header)
+        if header.kind is Kind.SHARED and header.length == _PLACE.size:
+            return memoryview(bytearray(_PLACE.size))
+        if header.kind is Kind.DATA and header.length < SMALLEST:
+            self._keep(header.length)
+            return memoryview(bytearray(header.length))
+        if header.kind in (Kind.SHARED, Kind.DATA):
+            raise ProtocolError(f"{self.label} sent a {header.kind.name} too long")
+        self._behind += header.length
+        if self._behind > _MAX_BEHIND:
+            raise ProtocolError(f"{self.label} never sent what it announced")
+        return self.sink.place(self, header)
+
+    def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
+        """A frame or a payload; hand up what has its turn."""
+        if link is not self._first:
+            if header.kind is not Kind.DATA or not header.length:
+                raise ProtocolError(f"{self.label} sent a {header.kind.name} in a lane")
+            self._arrived[header.seq] = payload
+        elif header.kind is Kind.GRANT:
+            self._granted(header.step)
+        elif header.kind is Kind.SHARED:
+            self._announced(header, payload)
+        else:
+            self._turn.append((header, payload, -1))
+        self._hand_up()
+        if len(self._turn) > _MAX_TURN:
+            raise ProtocolError(f"{self.label} never sent what it announced")
+
+    def lost(self, link: Link, error: RuntimeFault) -> None:
+        """A lane is gone, and so are the others."""
+        if not self._lost:
+            self._lost = True
+            self.sever()
+            self.sink.lost(self, error)
+
+    def _place_stripe(self, header: Header) -> memoryview:
+        if header.kind is not Kind.DATA:
+            raise ProtocolError(f"{self.label} sent a {header.kind.name} in a lane")
+        if header.seq in self._arrived:
+            raise ProtocolError(f"{self.label} sent payload {header.seq} twice")
+        self._keep(header.length)
+        return memoryview(bytearray(header.length))
+
+    def _keep(self, length: int) -> None:
+        self._kept += length
+        if self._kept > WINDOW_BYTES:
+            raise ProtocolError(f"{self.label} sends more than its window")
+
+    def _announced(self, header: Header, payload: memoryview) -> None:
+        if header.length != _PLACE.size:
+            raise ProtocolError(f"{self.label} sent a SHARED that names no payload")
+        number, length = _PLACE.unpack(payload)
+        data = replace(header, kind=Kind.DATA, length=length)
+        self._turn.append((data, None, number))
+
+    def _hand_up(self) -> None:
+        while self._turn:
+            header, payload, number = self._turn[0]
+            if payload is None:
+                payload = self._arrived.pop(number, None)
+                if payload is None:
+                    return
+            self._turn.popleft()
+            if header.kind is Kind.DATA:
+                self._hand_up_data(header, payload, number)
+            else:
+                self._behind -= header.length
+                self.sink.deliver(self, header, payload)
+
+    def _hand_up_data(self, header: Header, payload: memoryview, number: int) -> None:
+        if len(payload) != header.length:
+            raise ProtocolError(f"{self.label} announced {header.length} bytes")
+        self._kept -= len(payload)
+        if not header.length:
+            self.sink.deliver(self, header, payload)
+            return
+        room = self.sink.place(self, header)
+        room[:] = payload
+        if number >= 0:
+            self._first.send(Frame(Kind.GRANT, step=number))
+        self.sink.deliver(self, header, room)

@@ -1,0 +1,292 @@
+"""Connections that nobody else can read or change: TLS 1.3, both ends certified.
+
+    tls = Tls(cert="member.pem", key="member.key", ca="group-ca.pem")
+    Communicator.connect(address, rank=0, world_size=4, tls=tls)
+
+Whoever has a certificate that the group's own authority signed is a member;
+names in certificates are not looked at, for members are dialled by addresses
+that come and go. A dialler is let in by one byte once its certificate is found
+good, so that it learns of a refusal before it says anything.
+
+A `TlsSocket` stands where a socket stood. OpenSSL works on memory here, and the
+socket below stays what it was: blocking with a limit in a thread that dials,
+non-blocking in a loop.
+"""
+
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from pcp.errors import ConfigError, PeerLost, ProtocolError
+from pcp.runtime.transport.frame import HEADER_BYTES, MAGIC, Frame, Kind, pack_header
+from pcp.runtime.transport.link import Untrusted, os_errors
+
+_RECORD = 16 << 10
+"""TLS's own limit: what is encrypted by one call."""
+_AT_ONCE = 512 << 10
+"""At most this much is encrypted before the kernel is asked to take it."""
+_LET_IN = b"+"
+_PLAIN = b"this group speaks TLS; give the same tls= to all members"
+_MEANINGS = {
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not good here: {detail}",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate",
+    "CERTIFICATE_REQUIRED": "it wants a certificate, and we have shown none",
+    "UNKNOWN_CA": "it refuses our certificate: its authority did not sign ours",
+    "CERTIFICATE": "it refuses our certificate ({detail})",
+    "DECRYPT_ERROR": "it refuses our certificate ({detail})",
+    "BAD_RECORD_MAC": "bytes were changed on the way",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS; give tls= to all members or none",
+    "PROTOCOL_VERSION": "it does not speak TLS 1.3",
+}
+"""Part of OpenSSL's reason -> what that means between members; first match."""
+
+
+@dataclass(frozen=True)
+class Tls:
+    """A member's certificate and its key, and who may have signed others' (PEM).
+
+    The files are read when the first connection is made ready; ConfigError says
+    what is wrong with them.
+    """
+
+    cert: str | Path
+    key: str | Path
+    ca: str | Path
+
+    def check(self) -> None:
+        """Read the files now; ConfigError when they do not fit together."""
+        _ = self._listening, self._dialling
+
+    def serve(self, sock: socket.socket) -> "TlsSocket":
+        """The listener's end over an accepted socket; it shakes hands by itself."""
+        return TlsSocket(sock, self._listening, server=True)
+
+    def dial(self, sock: socket.socket, peer: str, timeout: float) -> "TlsSocket":
+        """The dialler's end, let in. ProtocolError when one refuses the other."""
+        wrapped = TlsSocket(sock, self._dialling, server=False)
+        wrapped.settimeout(timeout)
+        with os_errors(peer, "shaking hands"):
+            said = wrapped.recv(1)
+        if not said:
+            raise PeerLost(f"{peer} closed the connection while shaking hands")
+        if said != _LET_IN:
+            raise ProtocolError(f"{peer} speaks TLS, but not as a member does")
+        return wrapped
+
+    @cached_property
+    def _listening(self) -> ssl.SSLContext:
+        context = self._context(ssl.PROTOCOL_TLS_SERVER)
+        context.num_tickets = 0  # connections are made once an epoch: nothing to resume
+        return context
+
+    @cached_property
+    def _dialling(self) -> ssl.SSLContext:
+        return self._context(ssl.PROTOCOL_TLS_CLIENT)
+
+    def _context(self, side: int) -> ssl.SSLContext:
+        context = ssl.SSLContext(side)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(cafile=self.ca)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"tls: no authority in ca={self.ca}: {error}") from error
+        try:
+            # A password would be asked for on the terminal.
+            context.load_cert_chain(self.cert, self.key, password="")
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"tls: cert={self.cert} and key={self.key} are not a certificate and "
+                f"its unencrypted key: {error}"
+            ) from error
+        return context
+
+
+class TlsSocket:
+    """The part of a socket's interface that links and handshakes use."""
+
+    def __init__(
+        self, sock: socket.socket, context: ssl.SSLContext, *, server: bool
+    ) -> None:
+        self._sock = sock
+        self._server = server
+        self._timeout = sock.gettimeout()
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, server_side=server)
+        self._scratch = memoryview(bytearray(4 * _RECORD))
+        self._left = memoryview(b"")
+        self._owed = 0
+        self._heard = self._shaken = self._ended = False
+
+    # What stays as it is.
+
+    def fileno(self) -> int:
+        """The descriptor, for selectors."""
+        return self._sock.fileno()
+
+    def getpeername(self) -> Any:
+        """The other end's address."""
+        return self._sock.getpeername()
+
+    def getsockname(self) -> Any:
+        """This end's address."""
+        return self._sock.getsockname()
+
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        """As the socket's."""
+        return self._sock.getsockopt(level, option, size)
+
+    def setblocking(self, blocking: bool) -> None:
+        """Wait as long as it takes, or not at all."""
+        self.settimeout(None if blocking else 0.0)
+
+    def settimeout(self, seconds: float | None) -> None:
+        """How long one call may take."""
+        self._timeout = seconds
+        self._sock.settimeout(seconds)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._sock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Receiving.
+
+    def recv_into(self, room: memoryview) -> int:
+        """As a socket's; 0 at the end. Shakes hands first."""
+        until = None if not self._timeout else time.monotonic() + self._timeout
+        while not self._ended:
+            try:
+                if not self._shaken:
+                    self._shake()
+                return self._tls.read(len(room), room)  # type: ignore[return-value]
+            except ssl.SSLWantReadError:
+                self._feed(until)
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                self._ended = True
+            except ssl.SSLError as error:
+                self._push()  # the peer is to hear why
+                raise Untrusted(_meaning(error)) from error
+        return 0
+
+    def recv(self, size: int) -> bytes:
+        """As a socket's."""
+        room = memoryview(bytearray(size))
+        return bytes(room[: self.recv_into(room)])
+
+    def buffered(self) -> bool:
+        """Whether bytes are here that the descriptor does not announce."""
+        return self._in.pending > 0 or (self._shaken and self._tls.pending() > 0)
+
+    def _shake(self) -> None:
+        try:
+            self._tls.do_handshake()
+        finally:
+            self._push()
+        self._shaken = True
+        if self._server:
+            self._tls.write(_LET_IN)
+            self._push()
+
+    def _feed(self, until: float | None) -> None:
+        """Ciphertext from the socket; BlockingIOError when there is none."""
+        if until is not None:
+            self._sock.settimeout(max(1e-3, until - time.monotonic()))
+        count = self._sock.recv_into(self._scratch)
+        if self._server and not self._heard and self._heard_magic(count):
+            self._refuse_plain()
+        self._heard = True
+        if count:
+            self._in.write(self._scratch[:count])
+        else:
+            self._in.write_eof()
+
+    def _heard_magic(self, count: int) -> bool:
+        size = min(count, len(MAGIC))
+        return size > 0 and self._scratch[:size] == MAGIC[:size]
+
+    def _refuse_plain(self) -> None:
+        """A member without TLS: it understands a plain refusal."""
+        refusal = Frame(Kind.REFUSE, payload=_PLAIN)
+        self._left = memoryview(pack_header(refusal, 0) + _PLAIN)
+        assert len(self._left) == HEADER_BYTES + len(_PLAIN)
+        self._push()
+        raise Untrusted("it does not speak TLS")
+
+    # Sending.
+
+    def sendmsg(self, views: Sequence[memoryview]) -> int:
+        """As a socket's: how many of the bytes need not be given again.
+
+        What was encrypted and not taken by the kernel is not counted yet: the
+        next call, which must begin with the same bytes, says so.
+        """
+        if not self._shaken:
+            raise Untrusted("it has not shaken hands")
+        if not self._push():
+            raise BlockingIOError
+        if not self._owed:
+            self._owed = self._encrypt(views)
+            if not self._push():
+                raise BlockingIOError
+        count, self._owed = self._owed, 0
+        return count
+
+    def sendall(self, data: memoryview | bytes) -> None:
+        """As a socket's, for one with a time limit."""
+        view = memoryview(data).cast("B")
+        while len(view):
+            view = view[self.sendmsg([view]) :]
+
+    def _encrypt(self, views: Sequence[memoryview]) -> int:
+        if sum(len(view) for view in views) <= _RECORD:
+            views = [memoryview(b"".join(views))]
+        done = 0
+        for view in views:
+            while len(view) and done < _AT_ONCE:
+                count = self._tls.write(view[:_RECORD])
+                view = view[count:]
+                done += count
+        return done
+
+    def _push(self) -> bool:
+        """Ciphertext to the socket; whether all of it went."""
+        while True:
+            if not self._left:
+                if not self._out.pending:
+                    return True
+                self._left = memoryview(self._out.read())
+            try:
+                count = self._sock.send(self._left)
+            except BlockingIOError:
+                return False
+            self._left = self._left[count:]
+
+    def shutdown(self, how: int) -> None:
+        """Say that nothing more will come."""
+        try:
+            self._tls.unwrap()
+        except ssl.SSLError:
+            pass  # it wants the peer's farewell, which may come later or never
+        self._push()
+        self._sock.shutdown(how)
+
+
+def _meaning(error: ssl.SSLError) -> str:
+    reason = (error.reason or str(error)).upper().replace(" ", "_")
+    detail = getattr(error, "verify_message", "") or reason.lower().replace("_", " ")
+    for part, meaning in _MEANINGS.items():
+        if part in reason:
+            return meaning.format(detail=detail)
+    return f"TLS failed: {detail}"

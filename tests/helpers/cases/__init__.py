@@ -1,0 +1,1 @@
+"""Data that tests are parametrised with."""

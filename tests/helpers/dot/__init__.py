@@ -1,0 +1,1 @@
+"""Directional tests of derivative rules."""

@@ -1,0 +1,1 @@
+"""What fails, is killed, or lies."""

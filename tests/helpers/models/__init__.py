@@ -1,0 +1,1 @@
+"""Whole models, and the bundles made of them."""

@@ -1,0 +1,166 @@
+"""A bigram language model in numpy that trains over a real communicator.
+
+It stands in for a compiled bundle where the subject is the protocol: table
+`[V, V]` of logits, SGD with momentum inside, DiLoCo outside. `bundle()` gives
+the shepherd a manifest with its shapes. Run as a program it is a worker.
+"""
+
+import sys
+import time
+
+import numpy as np
+
+from pcp.bundle import Bundle
+from pcp.manifest import Function, Manifest, Parameter, TensorSpec
+
+VOCABULARY, BATCH, BLOCK = 128, 4, 8
+OUTER_RATE, OUTER_MOMENTUM, RATE = 0.7, 0.9, 2.0
+
+
+def _spec(name, role, shape=(VOCABULARY, VOCABULARY), dtype="f32"):
+    return TensorSpec(name=name, role=role, shape=shape, dtype=dtype)
+
+
+def bundle() -> bytes:
+    """A training bundle without modules."""
+    table, state = _spec("table", "param"), _spec("v", "state")
+    data = [_spec(n, "data", (BATCH, BLOCK), "i64") for n in ("ids", "targets")]
+    loss, grad = _spec("loss", "loss", ()), _spec("table", "grad")
+    momentum = _spec("table", "outer")
+    functions = {
+        "init": Function(
+            inputs=(_spec("seed", "seed", (), "i64"),), results=(table, state)
+        ),
+        "grad": Function(inputs=(table, *data), results=(loss, grad)),
+        "apply": Function(inputs=(table, grad, state), results=(table, state)),
+        "outer_step": Function(
+            inputs=(
+                _spec("table", "anchor"),
+                table,
+                momentum,
+                _spec("tokens", "tokens", ()),
+            ),
+            results=(table, momentum),
+        ),
+        "eval": Function(inputs=(table, *data), results=(loss,)),
+    }
+    parameter = Parameter(
+        name="table", shape=table.shape, dtype="f32", init="normal(0.02)"
+    )
+    manifest = Manifest(mode="train", functions=functions, parameters=(parameter,))
+    return Bundle.build(manifest, {}).to_bytes()
+
+
+class BigramTrainer:
+    """`pcp.training.trainer.interface.Trainer` in numpy; `pause` slows each inner step."""
+
+    batch, block = BATCH, BLOCK
+    parameter_shapes = ((VOCABULARY, VOCABULARY),)
+    every_step, waited, private = False, 0.0, {}
+    resumes, progress, meeting = False, 0, (0, None)
+
+    def __init__(self, pause: float = 0.0) -> None:
+        self.pause = pause
+        self.shared = {}
+        self.local = self.velocity = None
+
+    def fresh(self, seed):
+        rng = np.random.default_rng(seed)
+        table = 0.02 * rng.standard_normal((VOCABULARY, VOCABULARY))
+        self.velocity = np.zeros((VOCABULARY, VOCABULARY), np.float32)
+        self.shared = {
+            "parameter/table": table.astype(np.float32),
+            "outer/table": np.zeros_like(self.velocity),
+        }
+
+    def restore(self, snapshot, index):
+        self.fresh(0)
+        self.shared = {n: np.array(snapshot.get(n, a)) for n, a in self.shared.items()}
+        inner = sorted(name for name in snapshot if name.startswith("inner/"))
+        if inner:
+            self.velocity = np.array(snapshot[inner[index % len(inner)]])
+
+    def join(self, communicator):
+        pass
+
+    def begin(self, steps=1, tokens=1):
+        self.local = self.shared["parameter/table"].copy()
+
+    def loss_and_gradient(self, table, batch):
+        ids, targets = batch.inputs.ravel(), batch.targets.ravel()
+        logits = table[ids].astype(np.float64)
+        logits -= logits.max(axis=1, keepdims=True)
+        p = np.exp(logits)
+        p /= p.sum(axis=1, keepdims=True)
+        rows = np.arange(len(ids))
+        loss = -np.log(p[rows, targets]).mean()
+        p[rows, targets] -= 1
+        gradient = np.zeros(table.shape)
+        np.add.at(gradient, ids, p / len(ids))
+        return loss, gradient
+
+    def step(self, batches):
+        time.sleep(self.pause() if callable(self.pause) else self.pause)
+        pairs = [self.loss_and_gradient(self.local, batch) for batch in batches]
+        mean = np.mean([gradient for _, gradient in pairs], axis=0)
+        self.velocity = (0.5 * self.velocity + mean).astype(np.float32)
+        self.local = (self.local - RATE * self.velocity).astype(np.float32)
+        return [np.float32(loss) for loss, _ in pairs]
+
+    def outer(self, tokens, communicator):
+        anchor, momentum = self.shared.values()
+        total = np.array([tokens], np.float32)
+        communicator.all_reduce(total)
+        delta = (anchor - self.local) * np.float32(tokens / total[0])
+        communicator.all_reduce(delta)
+        momentum = np.float32(OUTER_MOMENTUM) * momentum + delta
+        step = delta + np.float32(OUTER_MOMENTUM) * momentum
+        new = anchor - np.float32(OUTER_RATE) * step
+        return {"parameter/table": new, "outer/table": momentum}
+
+    def turn(self):
+        pass
+
+    def resume(self):
+        raise AssertionError
+
+    def adopt(self, shared):
+        self.shared = shared
+
+    def catch_up(self, shared):
+        moved = self.local - self.shared["parameter/table"]
+        self.local = shared["parameter/table"] + moved
+        self.shared = shared
+
+    def inner(self):
+        return {"v": self.velocity.copy()}
+
+    def evaluate(self, batch):
+        loss, _ = self.loss_and_gradient(self.shared["parameter/table"], batch)
+        return float(loss)
+
+    def close(self):
+        pass
+
+
+def main(name: str, port: str, pause: str) -> None:
+    """A worker process."""
+    from pcp.runtime import Endpoint
+    from pcp.training.worker.worker import Identity, Worker
+
+    def log(text):
+        print(f"{time.time():.3f} {name}: {text}", flush=True)
+
+    began = time.time()
+    worker = Worker(
+        Identity(name=name, host="127.0.0.1", port=int(port)),
+        Endpoint.listen("127.0.0.1:0"),
+        lambda content: BigramTrainer(float(pause)),
+        log,
+    )
+    log(f"started {began:.3f}")
+    log(f"ended: {worker.run()}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,1 @@
+"""What results are held against."""

@@ -1,0 +1,171 @@
+"""Random programs that write into tensors: slices, scatters, aliases and forks.
+
+Values are small integers, so that each result has one right value, to the bit.
+"""
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+from helpers.random_programs import ops
+from helpers.random_programs.ops import Program, Value
+
+from pcp.dialect import hlo
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import make_context
+from pcp.dialect.hlo_indexing import Windows, scatter
+
+CACHE, ROWS = (6, 4), (2, 4)
+SHAPES = (CACHE, CACHE, ROWS, (4,))
+"""Of the floating arguments; the last argument is a position, an i32 scalar."""
+
+
+class Updates(Program):
+    """A program under construction; `position` is its integer argument."""
+
+    def __init__(self, rng: random.Random, values: Sequence[Value], at: Value) -> None:
+        super().__init__(rng)
+        self.values, self.position = list(values), at
+
+    def shaped(self, shape: tuple[int, ...]) -> Value:
+        """A value of this shape; there is an argument of it at least."""
+        return self.rng.choice([v for v in self.values if hlo.shape_of(v) == shape])
+
+    def start(self) -> Value:
+        """Where to write: a constant, or what only the caller knows."""
+        return self.indices(()) if self.rng.random() < 0.5 else self.position
+
+
+def written(p: Updates) -> Value:
+    """Rows of a cache, at a position that may be out of range."""
+    zero = hlo.zeros(p.position.type)
+    starts = [p.start(), zero]
+    return hlo.dynamic_update_slice(p.shaped(CACHE), p.shaped(ROWS), starts)
+
+
+def scattered(p: Updates) -> Value:
+    """Rows set or added at two indices, equal ones among them."""
+    windows = Windows((1,), (0,), (), (), (0,), 1)
+    combine = hlo.add if p.rng.random() < 0.5 else (lambda old, new: new)
+    indices = p.indices((2,)) if combine is hlo.add else _distinct(p)
+    return scatter(p.shaped(CACHE), indices, p.shaped(ROWS), windows, combine)
+
+
+def _distinct(p: Updates) -> Value:
+    numbers = np.array(p.rng.sample(range(CACHE[0]), ROWS[0]), np.int32)
+    i32 = ir.IntegerType.get_signless(32)
+    dense = ir.DenseElementsAttr.get(numbers, type=i32, shape=[ROWS[0]])
+    return hlo.op("constant", [], [hlo.tensor((ROWS[0],), i32)], value=dense).result
+
+
+def looped(p: Updates) -> Value:
+    """Rounds that each write a slice of what the round before left: three, or
+    as many as the caller says, which may be none."""
+    cache, rows = p.shaped(CACHE), p.shaped(ROWS)
+    i32 = p.position.type
+    types = [i32, cache.type]
+    rounds = p.position if p.rng.random() < 0.5 else hlo.constant(3, i32)
+    made = hlo.op("while", [hlo.zeros(i32), cache], types, regions=2)
+    hlo.body(made, types, lambda k, _: hlo.compare("LT", k, rounds))
+
+    def body(k: Value, x: Value) -> list[Value]:
+        new = hlo.dynamic_update_slice(x, rows, [k, hlo.zeros(i32)])
+        return [hlo.add(k, hlo.constant(1, i32)), new]
+
+    hlo.body(made, types, body, region=1)
+    return made.results[1]
+
+
+def branched(p: Updates) -> Value:
+    """A cache as it was, or with rows written, as the caller says."""
+    cache, rows, i32 = p.shaped(CACHE), p.shaped(ROWS), p.position.type
+    at = [hlo.constant(1, i32), hlo.zeros(i32)]
+    made = hlo.op("case", [p.position], [cache.type], regions=2)
+    hlo.body(made, [], lambda: cache)
+    hlo.body(made, [], lambda: hlo.dynamic_update_slice(cache, rows, at), region=1)
+    return made.results[0]
+
+
+def alias(p: Updates) -> Value:
+    """The same numbers, which IREE finds out or knows."""
+    x = p.any()
+    return p.rng.choice(
+        (
+            lambda: hlo.reshape(x, [1, *hlo.shape_of(x)]),
+            lambda: hlo.add(x, hlo.zeros(x.type)),
+            lambda: hlo.transpose(hlo.transpose(x, _turned(x)), _turned(x)),
+        )
+    )()
+
+
+def _turned(x: Value) -> list[int]:
+    return [*reversed(range(len(hlo.shape_of(x))))]
+
+
+OPS = (
+    *(written, written, written, scattered, scattered, looped, branched),
+    *(alias, alias, ops.dot),
+    *(ops.unary, ops.binary, ops.scaled, ops.slice_),
+    *(ops.reduce, ops.masked),
+)
+
+
+def program(seed: int, name: str = "main", *, named: bool = False) -> str:
+    """A function's text; `named` makes its first argument and a result one tensor."""
+    rng = random.Random(seed)
+    with make_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        f32, i32 = ir.F32Type.get(), ir.IntegerType.get_signless(32)
+        types = [*(hlo.tensor(s, f32) for s in SHAPES), hlo.tensor((), i32)]
+        with ir.InsertionPoint(module.body):
+            blank = ir.TypeAttr.get(ir.FunctionType.get(types, []))
+            function = hlo.op(
+                "func.func",
+                [],
+                [],
+                regions=1,
+                sym_name=ir.StringAttr.get(name),
+                function_type=blank,
+            )
+        places = [ir.Location.unknown()] * len(types)
+        block = function.regions[0].blocks.append(*types, arg_locs=places)
+        with ir.InsertionPoint(block):
+            results = _grown(Updates(rng, block.arguments[:-1], block.arguments[-1]))
+            hlo.op("func.return", results, [])
+        whole = ir.FunctionType.get(types, [v.type for v in results])
+        function.attributes["function_type"] = ir.TypeAttr.get(whole)
+        if named:
+            _name(function, [r.type for r in results])
+        return str(function)
+
+
+def _grown(p: Updates) -> list[Value]:
+    """Three to eight ops; results may be arguments, and one value several times."""
+    for _ in range(p.rng.randrange(3, 9)):
+        made = p.rng.choice(OPS)(p)
+        if made is not None:
+            p.values.append(made)
+    results = [written(p)]
+    results += [p.rng.choice(p.values) for _ in range(p.rng.randrange(1, 5))]
+    results += [p.rng.choice(results)] if p.rng.random() < 0.3 else []
+    return results
+
+
+def _name(function: ir.Operation, results: Sequence[ir.Type]) -> None:
+    """One name and role for the first argument and the first result."""
+    said = ir.DictAttr.get(
+        {"pcp.name": ir.StringAttr.get("cache"), "pcp.role": ir.StringAttr.get("state")}
+    )
+    none = ir.DictAttr.get({})
+    rest = [none] * len(SHAPES)
+    function.attributes["arg_attrs"] = ir.ArrayAttr.get([said, *rest])
+    function.attributes["res_attrs"] = ir.ArrayAttr.get(
+        [said, *[none] * (len(results) - 1)]
+    )
+
+
+def arguments(seed: int) -> list[np.ndarray]:
+    """Small integers, and a position."""
+    rng = np.random.default_rng(seed)
+    drawn = [rng.integers(-4, 5, shape).astype(np.float32) for shape in SHAPES]
+    return [*drawn, np.array(rng.integers(-2, 7), np.int32)]

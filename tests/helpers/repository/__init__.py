@@ -1,0 +1,1 @@
+"""The repository and its documents as data."""

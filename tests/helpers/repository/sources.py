@@ -1,0 +1,77 @@
+"""The repository as files: what architecture tests read."""
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+ROOMS = (
+    "frontends",
+    "dialect",
+    "passes",
+    "autodiff",
+    "compiler",
+    "runtime",
+    "training",
+    "engines",
+    "tools",
+)
+
+
+def sources(room: str) -> list[Path]:
+    """The Python files of a room, or of the ground floor, `pcp`."""
+    found = (ROOT / room).glob("*.py") if room == "pcp" else (ROOT / room).rglob("*.py")
+    return sorted(found)
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Path and content of each text file that git knows or would add."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listing = subprocess.run(
+        command, cwd=ROOT, capture_output=True, check=True, timeout=60
+    ).stdout
+    for name in sorted(set(listing.decode().split("\0")) - {""}):
+        path = ROOT / name
+        if path.is_symlink() or not path.is_file():
+            continue
+        try:
+            yield name, path.read_text()
+        except UnicodeDecodeError:
+            continue
+
+
+def imported(source: str) -> set[str]:
+    """Every dotted module name a source imports, wherever in it."""
+    return {name for node in ast.walk(ast.parse(source)) for name in names_of(node)}
+
+
+def imported_at_top(source: str) -> set[str]:
+    """Those imported when the module is: not inside functions."""
+    return {name for node in _outside_functions(ast.parse(source)) for name in node}
+
+
+def names_of(node: ast.AST) -> list[str]:
+    """The modules an import statement may load; of any other node none."""
+    match node:
+        case ast.Import(names=names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(level=0, module=str(module), names=names):
+            return [module, *(f"{module}.{alias.name}" for alias in names)]
+        case ast.ImportFrom(level=level) if level:
+            return ["." * level]
+    return []
+
+
+def _outside_functions(node: ast.AST) -> Iterator[list[str]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if _is_type_checking(child):
+            continue
+        yield names_of(child)
+        yield from _outside_functions(child)
+
+
+def _is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"

@@ -1,0 +1,1 @@
+"""Oracles and programs in processes of their own."""

@@ -1,0 +1,1 @@
+"""Groups and runs on a virtual clock."""

@@ -1,0 +1,114 @@
+"""Simulated runs of training in an interpreter of their own.
+
+A simulation gives `time` and `threading` of whole modules a stand-in, for all threads
+of the process: one that another test left behind would take turns that are not its own.
+
+    python -m helpers.simulation.drawn_schedules '{"first": 0, "count": 100}'
+"""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from typing import Any
+from unittest import mock
+
+from helpers.servers.processes import TESTS
+from helpers.simulation.training import Simulation, Wrong
+
+from pcp.training.coordinator.recovery import Recovery
+from pcp.training.wire.messages import Message, Ready, RoundStart
+from pcp.training.worker.round_runner import RoundRunner
+from pcp.training.worker.worker_state import Holding
+
+attempt, prepared_by_all = RoundRunner.attempt, Recovery.prepared_by_all
+
+
+def wrong(first: int, count: int, seconds: float = 240.0, **fixed: Any) -> list[str]:
+    """What each schedule of so many seeds made go wrong.
+
+    `fixed` is a simulation's, and of `simulate` here.
+    """
+    asked = json.dumps({"first": first, "count": count} | fixed)
+    path = os.pathsep.join(filter(None, [TESTS, os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-m", "helpers.simulation.drawn_schedules", asked],
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        timeout=seconds,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def simulate(
+    first: int,
+    count: int,
+    mutant: str | None = None,
+    twice: bool = False,
+    **fixed: Any,
+) -> list[str]:
+    """The same in this process; `twice`, that a seed gives the same run again too."""
+    found = []
+    with ExitStack() as stack:
+        if mutant is not None:
+            stack.enter_context(mock.patch.object(*MUTANTS[mutant]))
+        for seed in range(first, first + count):
+            try:
+                run = Simulation(seed, **fixed).run()
+                if twice:
+                    check_same(run, Simulation(seed, **fixed).run())
+            except Wrong as error:
+                found.append(f"seed {seed}, {fixed}: {error}")
+    return found
+
+
+def check_same(one: Simulation, other: Simulation) -> None:
+    """The same happened at the same times."""
+    times, again = ([line.split(" ")[0] for line in r.lines] for r in (one, other))
+    if times != again or one.held != other.held:
+        raise Wrong("the same seed gave another run")
+
+
+# Wrong protocols, which a simulation must notice.
+
+
+def keeps_to_itself_what_it_holds(self: RoundRunner, order: RoundStart) -> None:
+    """A worker that caught up inside a group, or is ahead, does not say so."""
+    send = self._send
+
+    def all_but_ready(message: Message) -> None:
+        if not isinstance(message, Ready):
+            send(message)
+
+    with mock.patch.object(self, "_send", all_but_ready):
+        attempt(self, order)
+
+
+def commits_what_was_prepared_with_others(self: Recovery) -> bool:
+    """Whose lease went back since then is not looked at."""
+    progress = self._shepherd.ledger.progress
+    with mock.patch.object(progress, "members", [*progress.outstanding]):
+        return prepared_by_all(self)
+
+
+def keeps_the_inner_steps(self: Holding) -> None:
+    """Inner steps of a round that went on without a worker are not undone."""
+    self.dirty = True
+
+
+MUTANTS = {
+    "silent": (RoundRunner, "attempt", keeps_to_itself_what_it_holds),
+    "prepared": (
+        Recovery,
+        "prepared_by_all",
+        commits_what_was_prepared_with_others,
+    ),
+    "undo": (Holding, "undo_inner_steps", keeps_the_inner_steps),
+}
+"""What stands in for what, by name."""
+
+
+if __name__ == "__main__":
+    print(json.dumps(simulate(**json.loads(sys.argv[1]))))

@@ -1,0 +1,205 @@
+"""Members of a fixed group that reduce, meet at barriers and leave, as it is drawn.
+
+`Group`, the operations and the barrier are the real ones; connections deliver one
+frame at a time, in an order drawn from a seed (`simulated_members.Wire`). Members
+leave as `pcp.runtime.group.leaving` does: when nothing of theirs is under way. A few are
+killed, and what they sent last may be lost with them.
+"""
+
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from helpers.simulation.members import Clock, Wire
+
+from pcp.runtime.collectives import build
+from pcp.runtime.collectives.barrier import Barrier
+from pcp.runtime.collectives.build import Seat
+from pcp.runtime.collectives.operation import Operation
+from pcp.runtime.group.failure_detector import Pulse
+from pcp.runtime.group.group import Group
+from pcp.runtime.transport.event_loop import Timer
+
+PHASES = 3
+MAX_EVENTS = 20_000
+SIZES = (3, 20_000)
+"""Elements: one array goes with the first frames, one along the ring."""
+
+
+class Member:
+    """One member and its program: PHASES times reductions and a barrier; it leaves."""
+
+    def __init__(self, world: "Farewells", rank: int, size: int) -> None:
+        self.world, self.rank, self.name = world, rank, f"m{rank}"
+        self.clock = Clock(world, self.name)  # type: ignore[arg-type]
+        self.group = Group(self.clock, rank, size, 1, Pulse(1e9, 1e9))  # type: ignore[arg-type]
+        self.seat = Seat(rank, size)
+        self.alive, self.phase = True, 0
+        self.reductions: list[tuple[Operation, np.ndarray]] = []
+        """In the order in which they were called."""
+        self.failed = False
+        self._seq = itertools.count()
+
+    @property
+    def left(self) -> bool:
+        """Whether it has said goodbye."""
+        return self.group._closed
+
+    def go_on(self) -> None:
+        """The next phase: some reductions, then a barrier or the end."""
+        for size in self.world.sizes[self.phase]:
+            self._reduce(size)
+        self.phase += 1
+        if self.phase == PHASES:
+            self._leave()
+            return
+        barrier = Barrier(self.seat.peers, 1e9)
+        barrier.pending.add_done_callback(self._met)
+        self._post(barrier)
+
+    def _reduce(self, size: int) -> None:
+        array = np.full(size, 1 << self.rank, np.int64)
+        operation = build.all_reduce(self.seat, array, "sum", 1e9)
+        self.reductions.append((operation, array))
+        self._post(operation)
+
+    def _post(self, operation: Operation) -> None:
+        operation.tag, operation.seq = 0, next(self._seq)
+        self.group.post(operation)
+
+    def _met(self, pending: Any) -> None:
+        if not self.alive:
+            return
+        self.failed = pending.exception() is not None
+        if not self.failed:
+            self.world.check_barrier(self)
+        then = self._leave if self.failed else self.go_on
+        self.world.post(("call", self.name), then)
+
+    def _leave(self) -> None:
+        if self.group.in_flight:
+            self.world.later(self.name, 0.1, self._leave)
+        else:
+            self.group.close()
+
+
+class Farewells:
+    """One run; everything follows from the seed."""
+
+    def __init__(self, seed: int, *, members: int = 3, kills: int = 0) -> None:
+        self.seed, self.random = seed, random.Random(seed)
+        self.members = [Member(self, rank, members) for rank in range(members)]
+        draw = self.random
+        self.sizes = [
+            [draw.choice(SIZES) for _ in range(draw.randrange(3))]
+            for _ in range(PHASES)
+        ]
+        self.events = 0
+        self._kills = sorted(draw.randrange(10, 200) for _ in range(kills))
+        self._queues: dict[Any, deque] = {}
+        self._timers: list[Any] = []
+        self._order = itertools.count()
+        self._now = 0.0
+        for a, b in itertools.combinations(self.members, 2):
+            one, two = (
+                Wire(self, x.name, y.name, 1)  # type: ignore[arg-type]
+                for x, y in ((a, b), (b, a))
+            )
+            one.far, two.far = two, one
+            a.group.admit(b.rank, one)  # type: ignore[arg-type]
+            b.group.admit(a.rank, two)  # type: ignore[arg-type]
+
+    # What members and wires need.
+
+    def post(self, channel: Any, what: Callable[[], None], owner: str = "") -> None:
+        """Do it some time, after what was posted to the channel before."""
+        self._queues.setdefault(channel, deque()).append((what, owner or channel[-1]))
+
+    def hurry(self, channel: Any) -> None:
+        """Deliver some of what the channel holds, ahead of all others."""
+        queue = self._queues.get(channel, deque())
+        for _ in range(self.random.randrange(len(queue) + 1)):
+            if queue:
+                queue.popleft()[0]()
+
+    def later(self, owner: str, delay: float, what: Callable[[], None]) -> Timer:
+        """Do it when nothing else is to be done, or a little before."""
+        timer = Timer(self._now + delay, what)
+        heapq.heappush(self._timers, (timer.when, next(self._order), timer, owner))
+        return timer
+
+    # The run.
+
+    def run(self) -> "Farewells":
+        """To the end; raises what went wrong."""
+        for member in self.members:
+            self.post(("call", member.name), member.go_on)
+        while not all(m.left or not m.alive for m in self.members):
+            self.events += 1
+            assert self.events < MAX_EVENTS, f"seed {self.seed}: it does not end"
+            if self._kills and self.events > self._kills[0]:
+                self._kills.pop(0)
+                self._kill(self.random.choice(self.members))
+            self._turn()
+        self._check()
+        return self
+
+    def _turn(self) -> None:
+        ready = [channel for channel, queue in self._queues.items() if queue]
+        if not ready or self.random.random() < 0.05:
+            self._pass_time()
+            return
+        what, owner = self._queues[self.random.choice(ready)].popleft()
+        if self._lives(owner):
+            what()
+
+    def _pass_time(self) -> None:
+        while self._timers and not self._timers[0][2].waits:
+            heapq.heappop(self._timers)
+        if self._timers and self._timers[0][0] < 1e8:
+            self._now, _, timer, owner = heapq.heappop(self._timers)
+            if self._lives(owner):
+                timer.fire()
+            return
+        assert any(self._queues.values()), f"seed {self.seed}: nothing goes on"
+
+    def _lives(self, owner: str) -> bool:
+        return self.members[int(owner[1:])].alive
+
+    def _kill(self, member: Member) -> None:
+        if not member.alive or member.left:
+            return
+        member.alive = False
+        for link in list(member.group.links.values()):
+            wire: Any = link
+            queue = self._queues.get(wire._channel, deque())
+            for _ in range(self.random.randrange(len(queue) + 1)):
+                queue.pop()
+            wire.close()
+
+    # What must hold.
+
+    def check_barrier(self, member: Member) -> None:
+        """Behind a barrier, what any member called before it has happened on all."""
+        count = sum(len(sizes) for sizes in self.sizes[: member.phase])
+        for other in (m for m in self.members if m.alive):
+            ended = [operation.over for operation, _ in other.reductions[:count]]
+            at = f"seed {self.seed}: past barrier {member.phase} of {member.name}"
+            assert ended == [True] * count, f"{at}, {other.name} has {ended}"
+
+    def _check(self) -> None:
+        """The living agree about every reduction; without deaths all have happened."""
+        whole = (1 << len(self.members)) - 1
+        living = [m for m in self.members if m.alive]
+        for turn, held in enumerate(zip(*(m.reductions for m in living), strict=False)):
+            done = {operation.committed for operation, _ in held}
+            told = f"seed {self.seed}: reduction {turn}: {done}"
+            assert len(done) == 1, told
+            assert done == {True} or len(living) < len(self.members), told
+            for member, (operation, array) in zip(living, held, strict=True):
+                want = whole if operation.committed else 1 << member.rank
+                assert (array == want).all(), told

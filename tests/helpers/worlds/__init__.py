@@ -1,0 +1,1 @@
+"""Communicators, coordinators and workers, in threads or processes."""

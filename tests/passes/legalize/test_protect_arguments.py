@@ -1,0 +1,210 @@
+"""Value semantics: a call changes nothing but what it was given for good.
+
+The oracle is the StableHLO interpreter, the programs are random, and they run as a
+user runs them: compiled by IREE, on numpy arrays and on arrays of the device.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.random_programs.updates import arguments, program
+from helpers.servers.interpreter import Interpreter
+
+import pcp
+from pcp.compiler import pipelines
+from pcp.dialect.context import parse
+from pcp.runtime.memory.dtypes import numpy_dtype
+from pcp.runtime.program.executor import BoundFunction, DeviceArray, Program
+from pcp.training.trainer.step_loop import Steps
+
+RANDOM = 200
+"""Programs; every second one gives its first argument away where it is updated."""
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[Interpreter]:
+    with Interpreter() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def updates() -> Iterator[Program]:
+    """All random programs as the functions of one, `main`, `f1`, `f2`, ..."""
+    texts = (program(i, _name(i), named=_named(i)) for i in range(RANDOM))
+    module = parse("\n".join(texts))
+    bundle = pcp.compile(module, targets=["cpu"], mode="forward")
+    with Program.load(bundle, "local-task") as loaded:
+        yield loaded
+
+
+def _name(seed: int) -> str:
+    return f"f{seed}" if seed else "main"
+
+
+def _named(seed: int) -> bool:
+    return seed % 2 == 1
+
+
+@pytest.mark.parametrize("first", range(0, RANDOM, 20))
+def test_random_updates(first: int, updates: Program, interpreter: Interpreter) -> None:
+    for seed in range(first, first + 20):
+        given = arguments(seed)
+        wanted = interpreter.run(program(seed), given)
+        function = updates[_name(seed)]
+        _check_equal(_called(function, given), wanted, seed)
+        on_device = [updates.to_device(a) for a in given]
+        results = _called(function, on_device, device_arrays=True)
+        _check_equal(results, wanted, seed)
+        kept = [i for i in range(len(given)) if i not in function.signature.donates]
+        assert _bits(on_device[i] for i in kept) == _bits(given[i] for i in kept), seed
+        _check_ownership(function, on_device, results, seed)
+
+
+def _check_equal(results: list[Any], wanted: list[np.ndarray], seed: int) -> None:
+    """The numbers, but for the sign of a zero: a product may add to one or not."""
+    for result, right in zip(results, wanted, strict=True):
+        np.testing.assert_array_equal(np.asarray(result), right, err_msg=str(seed))
+
+
+def _check_ownership(
+    function: BoundFunction,
+    before: list[DeviceArray],
+    results: list[DeviceArray],
+    seed: int,
+) -> None:
+    """A result may be given away to a second call, and no other array notices."""
+    fit = [r for r in results if r.shape == before[0].shape]
+    others = [x for x in (*before[1:], *results) if x is not fit[-1]]
+    bits = _bits(others)
+    _called(function, [fit[-1], *before[1:]], device_arrays=True)
+    assert _bits(others) == bits, seed
+
+
+def _called(function: BoundFunction, given: Any, **how: bool) -> list[Any]:
+    """The results as a list."""
+    results = function(*given, **how)
+    return list(results) if isinstance(results, tuple) else [results]
+
+
+def _bits(arrays: Any) -> list[bytes]:
+    return [np.asarray(a).tobytes() for a in arrays]
+
+
+def test_some_programs_give_their_cache_away(updates: Program) -> None:
+    """Else the test above would prove little of them."""
+    donating = [n for n in updates.functions if updates[n].signature.donates]
+    assert len(donating) > RANDOM / 20
+
+
+def test_what_is_protected_is_overwritten_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the tests above look for is there to be found."""
+    *steps, last = pipelines.PIPELINES["forward"]
+    assert last == "pcp-protect-arguments"
+    monkeypatch.setitem(pipelines.PIPELINES, "forward", tuple(steps))
+    assert _beside()[0].any()
+
+
+UPDATED = """
+func.func @main(%c: tensor<4xTYPE>NAMED, %u: tensor<1xTYPE>, %i: tensor<i32>)
+    -> (tensor<4xTYPE>NAMED, tensor<4xi1>) {
+  %0 = stablehlo.dynamic_update_slice %c, %u, %i
+      : (tensor<4xTYPE>, tensor<1xTYPE>, tensor<i32>) -> tensor<4xTYPE>
+  %1 = stablehlo.compare NE, %c, %c
+      : (tensor<4xTYPE>, tensor<4xTYPE>) -> tensor<4xi1>
+  return %0, %1 : tensor<4xTYPE>, tensor<4xi1>
+}
+"""
+TYPES = ("i1", "ui8", "i16", "ui32", "i64", "ui64", "bf16", "f64", "complex<f32>")
+
+
+@pytest.mark.parametrize("named", ["", ' {pcp.name = "c", pcp.role = "state"}'])
+def test_every_type(named: str) -> None:
+    """As the functions of one program; where `named`, the argument is given away."""
+    texts = [
+        UPDATED.replace("TYPE", t).replace("NAMED", named).replace("main", f"f{i}")
+        for i, t in enumerate(TYPES)
+    ]
+    text = "".join(texts).replace("@f0", "@main")
+    bundle = pcp.compile(parse(text), targets=["cpu"], mode="forward")
+    with Program.load(bundle) as loaded:
+        for name, type_ in zip(loaded.functions, TYPES, strict=True):
+            dtype = numpy_dtype(type_)
+            cache, row = np.zeros(4, dtype), np.ones(1, dtype)
+            kept, at = loaded.to_device(cache, type_), np.int32(2)
+            updated, differs = loaded[name](kept, row, at, device_arrays=True)
+            expected = cache.copy()
+            expected[2:3] = row
+            assert updated.numpy().tobytes() == expected.tobytes(), type_
+            assert not differs.numpy().any()
+            if not named:
+                assert kept.numpy().tobytes() == cache.tobytes(), type_
+
+
+# --- what users write ---
+
+
+def _beside() -> tuple[np.ndarray, np.ndarray]:
+    """A cache of zeros as a program returns it beside its update, and the update."""
+
+    def step(cache: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return cache, cache.at[1].set(row)
+
+    cache, row = np.zeros((3, 2), np.float32), np.ones(2, np.float32)
+    bundle = pcp.compile(pcp.from_jax(step, cache, row), targets=["cpu"])
+    with pcp.Program.load(bundle) as loaded:
+        return loaded["main"](cache, row)
+
+
+def test_an_argument_returned_beside_its_update() -> None:
+    old, new = _beside()
+    assert not old.any()
+    assert new.tolist() == [[0, 0], [1, 1], [0, 0]]
+
+
+def _masked(w: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+    """A loss that ignores the first row of its parameter."""
+    return jnp.mean((x @ w.at[0].set(0.0) - y) ** 2)
+
+
+W, X, Y = (
+    np.random.default_rng(3).normal(size=shape).astype(np.float32)
+    for shape in [(4, 2), (8, 4), (8, 2)]
+)
+RATE = 0.1
+
+
+def test_a_gradient_leaves_the_parameters_alone() -> None:
+    bundle = pcp.compile(pcp.from_jax(_masked, W, X, Y), targets=["cpu"])
+    with pcp.Program.load(bundle) as loaded:
+        given = [loaded.to_device(a) for a in (W, X, Y)]
+        _, gradient = loaded["grad"](*given, device_arrays=True)
+        assert _bits(given) == _bits([W, X, Y])
+        np.testing.assert_allclose(
+            gradient.numpy(), jax.grad(_masked)(W, X, Y), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_training_keeps_what_the_loss_only_masks() -> None:
+    """Row 0 has no gradient: JAX leaves it, and so does every step of ours."""
+    module = pcp.from_jax(_masked, W, X, Y)
+    bundle = pcp.compile(
+        module, targets=["cpu"], mode="train", optimizer=pcp.SGD(lr=RATE)
+    )
+    expected = jnp.asarray(W)
+    with pcp.Program.load(bundle) as loaded:
+        steps = Steps(loaded, bundle.manifest)
+        steps.start(0, {"w": W})
+        for _ in range(3):
+            loss = steps.step({"x": X, "y": Y})
+            np.testing.assert_allclose(loss, _masked(expected, X, Y), rtol=1e-5)
+            expected = expected - RATE * jax.grad(_masked)(expected, X, Y)
+        (trained,) = (v for v in steps.values() if v.shape == W.shape)
+        steps.close()
+    assert trained[0].tobytes() == W[0].tobytes()
+    np.testing.assert_allclose(trained, expected, rtol=1e-5)

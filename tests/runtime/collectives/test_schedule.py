@@ -1,0 +1,145 @@
+"""Algorithms as schedules: right sums in simulation, the same bits on the wire."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers.worlds.communicators import outcome, together, world
+
+from pcp.errors import CollectiveAborted, UsageError
+from pcp.runtime.collectives.reduction import declared, reference
+from pcp.runtime.collectives.schedule import schedule, simulate
+
+NAMES = ["halving_doubling", "tree", "central", "two_level:2", "two_level:3"]
+WORLDS = [("in_process", 1), ("tcp", 2), ("memory", 3), ("in_process", 6)]
+LARGE = 120_007
+
+
+def draw(rank: int, size: int, dtype="float32") -> np.ndarray:
+    return (np.random.default_rng(rank).normal(size=size) * 3).astype(np.dtype(dtype))
+
+
+@pytest.fixture(scope="module", params=WORLDS, ids=lambda w: f"{w[0]}-{w[1]}")
+def comms(request):
+    with world(*request.param) as members:
+        yield members
+
+
+@pytest.mark.parametrize("members", [1, 2, 3, 4, 5, 7, 8, 11, 16])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_contribution_counts_once_on_all_members(name, members):
+    # Distinct powers of two: a sum tells who is in it, and how often.
+    arrays = [np.full(37, 1 << (2 * rank), np.int64) for rank in range(members)]
+    wanted = np.full(37, sum(1 << (2 * rank) for rank in range(members)))
+    for result in simulate(name, arrays):
+        np.testing.assert_array_equal(result, wanted)
+
+
+@pytest.mark.parametrize("members", [2, 8, 16])
+def test_halving_doubling_sends_what_its_paper_says(members):
+    plan = schedule("halving_doubling", members)
+    mine = [t for t in plan.transfers if t.src == 0]
+    assert len(mine) == 2 * np.log2(members)
+    chunks = sum(t.last - t.first for t in mine)
+    assert chunks / plan.chunks == 2 * (members - 1) / members
+
+
+def test_between_nodes_two_level_sends_little():
+    plan = schedule("two_level:4", 8)
+    between = [t for t in plan.transfers if t.src // 4 != t.dst // 4]
+    assert sum(t.last - t.first for t in between) == 2 * plan.chunks
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, LARGE])
+@pytest.mark.parametrize("dtype", ["float32", "int64", ml_dtypes.bfloat16])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_wire_gives_the_bits_of_the_simulation(comms, name, dtype, size):
+    arrays = [draw(c.rank, size, dtype) for c in comms]
+    wanted = {result.tobytes() for result in simulate(name, arrays)}
+    assert len(wanted) == 1
+    results = together(
+        comms, lambda c: c.all_reduce(arrays[c.rank].copy(), algorithm=name)
+    )
+    assert {r.tobytes() for r in results} == wanted
+
+
+@pytest.mark.parametrize("op", ["mean", "max", "min", "prod"])
+@pytest.mark.parametrize("name", NAMES)
+def test_ops(comms, name, op):
+    arrays = [draw(c.rank, 5_003) for c in comms]
+    results = together(
+        comms, lambda c: c.all_reduce(arrays[c.rank].copy(), op, algorithm=name)
+    )
+    assert len({r.tobytes() for r in results}) == 1
+    exact = {"mean": np.mean, "max": np.max, "min": np.min, "prod": np.prod}
+    wanted = exact[op](np.stack(arrays).astype(np.float64), axis=0)
+    np.testing.assert_allclose(results[0], wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["e3m4", "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"])
+@pytest.mark.parametrize("algorithm", [None, "ring", "tree"])
+def test_eight_bit_floats_add_up_in_float32(comms, kind, algorithm):
+    dtype = np.dtype(getattr(ml_dtypes, f"float8_{kind}"))
+    # In the type itself the small ones would be lost one by one.
+    values = [4.0, *[0.125] * (len(comms) - 1)]
+    results = together(
+        comms,
+        lambda c: c.all_reduce(
+            np.full(40_000, values[c.rank], dtype), algorithm=algorithm
+        ),
+    )
+    wanted = np.full(40_000, sum(values), np.float32).astype(dtype)
+    assert {r.tobytes() for r in results} == {wanted.tobytes()}
+
+
+def test_bools_are_or_and_and(comms):
+    arrays = [np.arange(50_000) % (c.rank + 2) == 0 for c in comms]
+    for name in (None, "halving_doubling"):
+        for op, wanted in (("sum", np.any), ("prod", np.all)):
+            results = together(
+                comms,
+                lambda c, o=op, n=name: c.all_reduce(
+                    arrays[c.rank].copy(), o, algorithm=n
+                ),
+            )
+            for result in results:
+                np.testing.assert_array_equal(result, wanted(arrays, axis=0))
+
+
+def test_a_large_world_reduces_small_arrays_in_few_steps():
+    assert declared(100_000, 4) == "ring"
+    assert declared(100_000, 10) == "halving_doubling"
+    assert declared(10_000_000, 10) == "ring"
+    arrays = [draw(rank, 25_000) for rank in range(10)]
+    with world("in_process", 10) as members:
+        results = together(members, lambda c: c.all_reduce(arrays[c.rank].copy()))
+    assert {r.tobytes() for r in results} == {reference(arrays).tobytes()}
+    np.testing.assert_allclose(results[0], np.sum(arrays, axis=0), atol=1e-4)
+
+
+def test_algorithms_that_differ_are_an_error_and_change_nothing():
+    with world("in_process", 2) as members:
+        arrays = [draw(c.rank, LARGE) for c in members]
+        before = [array.copy() for array in arrays]
+        names = ["tree", "ring"]
+        errors = together(
+            members,
+            lambda c: outcome(
+                lambda: c.all_reduce(arrays[c.rank], algorithm=names[c.rank])
+            ),
+        )
+        assert all(isinstance(error, CollectiveAborted) for error in errors)
+        assert all((a == b).all() for a, b in zip(arrays, before, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"algorithm": "halfing_doubling"}, "Did you mean"),
+        ({"algorithm": "two_level"}, "two_level:4"),
+        ({"algorithm": "eager"}, "leave algorithm= out"),
+        ({"algorithm": "ring", "compression": "int8"}, "of its own"),
+    ],
+)
+def test_wrong_use_is_refused(options, word):
+    with world("in_process", 2) as members, pytest.raises(UsageError, match=word):
+        members[0].all_reduce(np.zeros(LARGE, np.float32), **options)

@@ -1,0 +1,195 @@
+"""Which segment is lent when, who may read it still, and what peers may say."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from pcp.errors import ProtocolError
+from pcp.runtime.collectives.shared_scratch import MOST, Commons
+from pcp.runtime.memory.shared_segment import Segment
+from pcp.runtime.transport.shared_memory import SharedLink
+
+SIZE = 400_000
+
+
+class Near(SharedLink):
+    """A link to this machine that carries nothing."""
+
+    def __init__(self) -> None:
+        self._moved = [0, 0]
+
+
+def group(world_size: int = 3, rank: int = 0):
+    links = {peer: Near() for peer in range(world_size) if peer != rank}
+    return SimpleNamespace(
+        links=links, world_size=world_size, at_close=[], shaped=False
+    )
+
+
+def said(commons: Commons, key: tuple[int, int], nbytes: int = SIZE) -> dict:
+    segment, facts = commons.lend(key, nbytes)
+    assert segment is not None
+    return facts
+
+
+def test_it_is_possible_while_all_are_near_and_nobody_refused() -> None:
+    near, far = Commons(group()), group()
+    assert near.possible
+    near.refused()
+    assert not near.possible
+    commons = Commons(far)
+    far.links[2] = object()
+    assert not commons.possible
+    del far.links[2]
+    assert not commons.possible, "somebody is missing"
+    slowed = group()
+    slowed.shaped = True
+    assert not Commons(slowed).possible
+
+
+def test_members_that_mapped_everybody_say_so() -> None:
+    ours, theirs = Commons(group(2)), Commons(group(2, 1))
+    first = said(theirs, (0, 0))
+    assert first["maps"] is False
+    segment = ours.meet(1, first, SIZE)
+    assert segment is not None
+    assert segment.nbytes >= SIZE
+    assert said(ours, (0, 0))["maps"] is True
+    assert ours.meet(1, first, SIZE) is segment, "once is enough"
+
+
+def test_a_segment_is_lent_again_when_all_are_done_with_it() -> None:
+    commons = Commons(group())
+    first = said(commons, (0, 0))
+    commons.meet(1, empty() | {"done": [(0, 0)]}, SIZE)
+    commons.back((0, 0), used=True)
+    assert said(commons, (0, 1))["id"] != first["id"], "rank 2 still reads it"
+    commons.meet(2, empty() | {"done": [(0, 0), (5, 5)]}, SIZE)
+    again = said(commons, (0, 2))
+    assert (again["id"], again["nonce"]) == (first["id"], first["nonce"])
+    assert again["done"] == []
+    commons.back((0, 2), used=False)
+    assert said(commons, (0, 3))["id"] == first["id"], "nobody read it"
+
+
+def test_others_hear_once_what_is_read_no_more() -> None:
+    commons = Commons(group(2))
+    for turn in range(4):
+        keys = [(7, MOST * turn + i) for i in range(MOST - 1)]
+        for key in keys:
+            assert commons.lend(key, 1)[0] is not None
+        for key in keys:
+            commons.back(key, used=True)
+        commons.meet(1, empty() | {"done": keys}, 1)
+        assert len(commons._free) == MOST - 1
+    told = [said(commons, (8, seq), 1)["done"] for seq in range(3)]
+    assert [len(keys) for keys in told] == [MOST - 1, 0, 0]
+    assert told[0][0] == (7, 3 * MOST)
+
+
+def test_there_are_not_too_many() -> None:
+    commons = Commons(group())
+    assert all(commons.lend((0, seq), 1)[0] for seq in range(MOST))
+    segment, facts = commons.lend((0, MOST), 1)
+    assert segment is None
+    assert "id" not in facts
+    assert Commons(group()).meet(1, facts, 1) is None
+    for seq in range(MOST):
+        commons.back((0, seq), used=False)
+    assert commons.lend((1, 0), 1 << 22)[0] is not None
+    assert len(commons._free) == MOST - 1
+    commons.close()
+
+
+def test_the_segment_of_a_failed_operation_is_never_lent_again() -> None:
+    commons = Commons(group())
+    first = said(commons, (0, 0))
+    commons.drop((0, 0))
+    assert Segment.map(first, 1, 1 << 30) is None, "it is offered no more"
+    second = said(commons, (0, 1))
+    assert second["id"] not in (first["id"],)
+    assert second["live"] == [second["id"]]
+
+
+def test_what_is_kept_is_bounded_and_fits() -> None:
+    commons = Commons(group(), limit=3 << 20)
+    for seq in range(4):
+        said(commons, (0, seq), 1 << 20)
+    for seq in range(4):
+        commons.back((0, seq), used=False)
+    assert sum(own.segment.nbytes for own in commons._free) == 3 << 20
+    assert said(commons, (0, 9), 100)["id"] == 4, "a small one is not lent a large one"
+    commons.close()
+    assert not commons._free
+    assert not commons.possible
+
+
+def test_an_operation_in_doubt_keeps_its_memory_beyond_the_group() -> None:
+    """The coordinator may still decide that it happened."""
+    commons = Commons(group())
+    segment, facts = commons.lend((0, 0), SIZE)
+    assert segment is not None
+    segment.octets[:3] = 7
+    commons.close()
+    assert segment.octets[:3].tolist() == [7, 7, 7]
+    commons.back((0, 0), used=True)
+    assert not commons._lent
+    del segment
+    assert Segment.map(facts, 1, 1 << 30) is None, "then it is gone"
+
+
+def test_memory_that_is_gone_with_its_operation_ends_nothing() -> None:
+    commons = Commons(group(2))
+    theirs = Commons(group(2, 1))
+    offer = said(theirs, (0, 0))
+    theirs.drop((0, 0))
+    assert commons.meet(1, offer, SIZE) is None
+    assert commons.possible
+
+
+def test_what_a_failed_opening_said_is_said_again() -> None:
+    """Whether anybody read it is not known."""
+    commons = Commons(group(2))
+    said(commons, (0, 0))
+    commons.back((0, 0), used=True)
+    assert said(commons, (0, 1))["done"] == [(0, 0)]
+    commons.drop((0, 1))
+    assert said(commons, (0, 2))["done"] == [(0, 0)]
+    commons.back((0, 2), used=True)
+    assert said(commons, (0, 3))["done"] == [(0, 2)]
+
+
+def test_memory_that_cannot_be_had(monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no such call")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    assert Commons(group(2)).lend((0, 0), SIZE)[0] is None
+
+
+def empty() -> dict:
+    return {"id": 0, "live": [], "done": [], "pid": 0, "fd": 0, "nonce": ""}
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        None,
+        5,
+        [],
+        {},
+        empty() | {"id": "1"},
+        empty() | {"id": True},
+        empty() | {"live": 3},
+        empty() | {"live": [[1]]},
+        empty() | {"live": ["a"]},
+        empty() | {"done": [1]},
+        empty() | {"done": [[1, 2, 3]]},
+        empty() | {"done": [[1, None]]},
+        empty() | {"done": "ab"},
+    ],
+)
+def test_nonsense_is_a_protocol_error(nonsense) -> None:
+    with pytest.raises(ProtocolError, match="memory"):
+        Commons(group()).meet(1, nonsense, SIZE)

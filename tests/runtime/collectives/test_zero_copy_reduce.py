@@ -1,0 +1,412 @@
+"""Reductions into new arrays: straight out of and into the members' own memory."""
+
+import json
+import signal
+import struct
+import threading
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from helpers.worlds.communicators import (
+    endpoints,
+    eventually,
+    member,
+    outcome,
+    together,
+    world,
+)
+from helpers.worlds.member_process import SIZE, contribution
+from helpers.worlds.shared_memory_reductions import CASES, LARGE, SMALL, draw, ways_of
+
+from pcp.errors import CollectiveAborted, PeerLost, RuntimeFault
+from pcp.runtime.collectives import build, zero_copy_reduce
+from pcp.runtime.collectives.reduction import reference
+from pcp.runtime.memory.shared_arrays import Place, SharedArrays
+from pcp.runtime.transport.frame import Frame, Kind
+
+
+@pytest.fixture(autouse=True)
+def pool(monkeypatch) -> SharedArrays:
+    """Memory for this test alone; others may have left theirs to the collector."""
+    fresh = SharedArrays()
+    for module in (build, zero_copy_reduce):
+        monkeypatch.setattr(module, "ARRAYS", fresh)
+    return fresh
+
+
+def shared(array: np.ndarray) -> np.ndarray:
+    """The same in memory that others can map."""
+    copy = zero_copy_reduce.ARRAYS.empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
+
+
+def place(array: np.ndarray):
+    return zero_copy_reduce.ARRAYS.place(array)
+
+
+@contextmanager
+def warmed(size: int, count: int = LARGE):
+    """Members that have mapped arrays of all others."""
+    with world("memory", size) as comms:
+        for _ in range(2):
+            together(comms, lambda c: c.all_reduced(draw(c.rank, count)))
+        peers = [[r for r in range(size) if r != c.rank] for c in comms]
+        assert all(
+            comm._seat.commons.arrays.reached(others)
+            for comm, others in zip(comms, peers, strict=True)
+        )
+        yield comms
+
+
+@pytest.fixture
+def ways(monkeypatch) -> list[str]:
+    """How each operation went, as it ends."""
+    return ways_of(monkeypatch, zero_copy_reduce.StraightReduce)
+
+
+@pytest.mark.parametrize("kept", [np.array, shared])
+@pytest.mark.parametrize("size", [2, 3, pytest.param(5, marks=pytest.mark.slow)])
+def test_the_bits_are_those_of_the_ring(size: int, kept, ways) -> None:
+    with warmed(size) as comms:
+        for op, dtype, count in CASES:
+            arrays = [draw(r, count, dtype) for r in range(size)]
+            given = [kept(array) for array in arrays]
+            ways.clear()
+            outs = together(comms, lambda c, g=given, o=op: c.all_reduced(g[c.rank], o))
+            wanted = reference(arrays, op).tobytes()
+            assert [out.tobytes() == wanted for out in outs] == [True] * size
+            assert ways == ["memory"] * size, (op, dtype)
+            for array, left in zip(arrays, given, strict=True):
+                assert left.tobytes() == array.tobytes(), "inputs stay as they were"
+            assert all(place(out) is not None for out in outs)
+
+
+def test_what_does_not_go_straight_gives_new_arrays_too(ways) -> None:
+    with warmed(2) as comms:
+        ways.clear()
+        for count, options in [
+            (5, {}),
+            (LARGE, {"algorithm": "ring"}),
+            (LARGE, {"algorithm": "tree"}),
+            (LARGE, {"compression": "fp16"}),
+            (5, {"donate": True}),
+        ]:
+            arrays = [np.full(count, 1.5 + r, np.float32) for r in range(2)]
+            for array in arrays:
+                array.flags.writeable = False
+            outs = together(
+                comms, lambda c, a=arrays, o=options: c.all_reduced(a[c.rank], **o)
+            )
+            assert [bool((out == 4).all()) for out in outs] == [True] * 2
+            assert [float(array[0]) for array in arrays] == [1.5, 2.5]
+        assert not ways
+
+
+def test_worlds_that_share_no_memory_give_the_same() -> None:
+    arrays = [draw(r, LARGE) for r in range(2)]
+    wanted = reference(arrays).tobytes()
+    for carrier in ("in_process", "tcp"):
+        with world(carrier, 2) as comms:
+            outs = together(comms, lambda c: c.all_reduced(shared(arrays[c.rank])))
+        assert [out.tobytes() == wanted for out in outs] == [True] * 2
+
+
+def test_results_are_reduced_again_and_their_memory_comes_back(pool, ways) -> None:
+    """Operation after operation in the memory of the first few."""
+    with warmed(2) as comms:
+        before = set(pool.live)
+
+        def run(c):
+            array = shared(draw(c.rank, LARGE))
+            for _ in range(6):
+                array = c.all_reduced(array, "mean")
+            return array
+
+        for _ in range(3):
+            ways.clear()
+            outs = together(comms, run)
+            wanted = reference([draw(r, LARGE) for r in range(2)], "mean").tobytes()
+            assert [out.tobytes() == wanted for out in outs] == [True] * 2
+            assert ways == ["memory"] * 12
+            del outs
+        # Two results, two arguments, and one of each that is just being left.
+        assert len(set(pool.live) - before) <= 6
+
+
+def test_memory_that_its_owner_gave_back_is_kept_by_nobody(monkeypatch, pool) -> None:
+    with warmed(2, 4 * LARGE) as comms:
+        monkeypatch.setattr(pool, "_limit", 0)
+        for _ in range(2):
+            together(comms, lambda c: c.all_reduced(draw(c.rank, SMALL)))
+        for comm in comms:
+            known = comm._seat.commons.arrays._known[1 - comm.rank]
+            assert known
+            assert max(s.nbytes for s in known.values()) < 4 * LARGE
+
+
+def test_many_at_once(ways) -> None:
+    """More than there is memory for; then what is missing goes along the ring."""
+    with warmed(2) as comms:
+
+        def burst(c):
+            arrays = [draw(c.rank + i, 30_000) for i in range(40)]
+            starts = [
+                c.all_reduced_async(a, tag=f"t{i % 5}") for i, a in enumerate(arrays)
+            ]
+            return [pending.result(20) for pending in starts]
+
+        for ours, theirs in (together(comms, burst) for _ in range(2)):
+            for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+                wanted = reference([draw(i, 30_000), draw(i + 1, 30_000)])
+                assert a.tobytes() == b.tobytes() == wanted.tobytes()
+        assert {"memory", "ring"} == set(ways)
+
+
+def test_members_may_want_it_new_or_in_place(ways) -> None:
+    """They meet on the ring; nothing that was lent is forgotten over it."""
+    with warmed(3) as comms:
+        together(comms, lambda c: c.all_reduce(draw(c.rank, LARGE)))
+        ways.clear()
+        for count in (5, LARGE, SMALL):
+            arrays = [draw(r, count) for r in range(3)]
+            wanted = reference(arrays).tobytes()
+            for new in ((0,), (1, 2), (2,)):
+                given = [array.copy() for array in arrays]
+                together(comms, lambda c: c.all_reduce(draw(c.rank, LARGE)))
+                outs = together(
+                    comms,
+                    lambda c, g=given, n=new: (
+                        c.all_reduced if c.rank in n else c.all_reduce
+                    )(g[c.rank]),
+                )
+                assert [out.tobytes() == wanted for out in outs] == [True] * 3
+                same = [out is array for out, array in zip(outs, given, strict=True)]
+                assert same == [rank not in new for rank in range(3)]
+        assert set(ways) == {"ring"}
+        together(comms, lambda c: c.all_reduce(draw(c.rank, LARGE)))
+        for comm in comms:
+            own = comm._seat.commons
+            assert comm._group.loop.ask(lambda o=own: len(o._lent)) <= 1
+
+
+def test_what_was_given_up_is_never_used_again(pool) -> None:
+    """Somebody may still be writing there."""
+    with warmed(2) as comms:
+        plain, spoilt = pool.spoil, []
+
+        def spoil(room: Place) -> None:
+            spoilt.append(room.number)
+            plain(room)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(pool, "spoil", spoil)
+            arrays = [shared(draw(r, LARGE)) for r in range(2)]
+            faults = together(
+                comms,
+                lambda c: outcome(
+                    lambda: c.all_reduced(arrays[c.rank], ("sum", "max")[c.rank])
+                ),
+            )
+        assert [type(fault) for fault in faults] == [CollectiveAborted] * 2
+        del faults
+        assert len(spoilt) == 2
+        outs = together(comms, lambda c: c.all_reduced(arrays[c.rank]))
+        wanted = reference([draw(r, LARGE) for r in range(2)]).tobytes()
+        assert [out.tobytes() == wanted for out in outs] == [True] * 2
+        assert not {place(out).number for out in outs} & set(spoilt)
+        assert not set(pool.live) & set(spoilt)
+
+
+def test_a_member_that_cannot_map_sends_all_along_the_ring(monkeypatch, ways) -> None:
+    with world("memory", 3) as comms:
+        reach = comms[1]._seat.commons.arrays
+        monkeypatch.setattr(reach, "map", lambda *_, **__: None)
+        arrays = [draw(r, LARGE) for r in range(3)]
+        for _ in range(3):
+            outs = together(comms, lambda c: c.all_reduced(arrays[c.rank]))
+            wanted = reference(arrays).tobytes()
+            assert [out.tobytes() == wanted for out in outs] == [True] * 3
+        assert set(ways) == {"ring"}
+        assert not any(c._seat.commons.possible for c in comms), "nobody offers more"
+
+
+def test_memory_that_is_suddenly_out_of_reach_aborts_on_all(monkeypatch) -> None:
+    with warmed(2) as comms:
+        reach = comms[0]._seat.commons.arrays
+        arrays = [draw(r, 2 * LARGE) for r in range(2)]
+        with monkeypatch.context() as patched:
+            patched.setattr(reach, "map", lambda *_, **__: None)
+            faults = together(
+                comms, lambda c: outcome(lambda: c.all_reduced(arrays[c.rank]))
+            )
+        assert [type(fault) for fault in faults] == [CollectiveAborted] * 2
+        assert any("can no longer map" in str(fault) for fault in faults)
+        outs = together(comms, lambda c: c.all_reduced(arrays[c.rank]))
+        wanted = reference(arrays).tobytes()
+        assert [out.tobytes() == wanted for out in outs] == [True] * 2
+
+
+_LIVE = struct.pack(">?H1Q", True, 1, 0)
+_OFFER = struct.pack(">QQII16s", 0, 0, 1, 1, bytes(16))
+_FAR = struct.pack(">QQII16s", 0, 1 << 63, (1 << 32) - 1, 1, bytes(16))
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (b"s", PeerLost),
+        (b"s\1", PeerLost),
+        (b"s\1\xff\xff" + bytes(80), PeerLost),
+        (b"s" + _LIVE + b"?", PeerLost),
+        (b"s" + _LIVE + _OFFER, PeerLost),
+        (b"s" + _LIVE + 2 * _OFFER, PeerLost),
+        (b"s" + _LIVE + 2 * _OFFER + bytes(9), PeerLost),
+        (b"s" + _LIVE + _OFFER + _FAR + bytes(8), CollectiveAborted),
+        (b"s" + _LIVE, CollectiveAborted),
+        (b"p" + _LIVE, PeerLost),
+        (b"p{}", PeerLost),
+    ],
+)
+def test_nonsense_in_an_opening_ends_no_more_than_its_sender(said, error) -> None:
+    with warmed(2) as comms:
+        facts = {"kind": "all_reduce", "dtype": "float32", "shape": [LARGE]}
+        opening = json.dumps(facts | {"op": "sum"}).encode()
+        payload = len(opening).to_bytes(4, "big") + opening + said
+        group, seq = comms[1]._group, comms[0]._group._posted[0]
+        pending = comms[0].all_reduced_async(draw(0, LARGE), timeout=5)
+        frame = Frame(Kind.OPEN, seq=seq, payload=payload)
+        group.loop.ask(lambda: group.send(0, frame))
+        assert type(outcome(pending.result)) is error
+        assert comms[0]._group.loop.ask(lambda: True), "the loop lives"
+
+
+@pytest.mark.parametrize("count", [LARGE, SMALL])
+def test_a_word_out_of_turn_loses_its_sender(count) -> None:
+    with warmed(2) as comms:
+        group, seq = comms[1]._group, comms[0]._group._posted[0]
+        late = comms[1].all_reduced_async(draw(1, count), timeout=5)
+        word = Frame(Kind.DATA, seq=seq, step=1 << 31, payload=b"\1")
+        group.loop.ask(lambda: group.send(0, word))
+        first = comms[0].all_reduced_async(draw(0, count), timeout=5)
+        outcome(first.result), outcome(late.result)
+        eventually(lambda: isinstance(comms[0].fault, PeerLost))
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("do", "kill", "survives"),
+    [
+        slow("thrice_straight", {"kind": "OPEN", "skip": 3}, False),
+        slow("thrice_straight", {"kind": "DONE", "skip": 2}, False),
+        ("thrice_straight", {"kind": "DONE", "skip": 3}, False),
+        slow("thrice_straight_larger", {"kind": "OPEN", "skip": 2}, False),
+        slow("thrice_straight_larger", {"kind": "DATA", "step": (1 << 31) + 1}, False),
+        (
+            "thrice_straight_larger",
+            {"kind": "DATA", "step": (1 << 31) + 1, "skip": 1},
+            False,
+        ),
+        slow("thrice_straight_larger", {"kind": "DONE", "skip": 2}, True),
+        ("thrice_straight_larger", {"kind": "DONE", "skip": 3}, True),
+    ],
+)
+def test_killed_while_it_reads_and_writes_others_memory(
+    do, kill, survives, ways
+) -> None:
+    """A dead member's part is there if it said so; survivors agree about that."""
+    size = SIZE if do == "thrice_straight" else 4 * SIZE
+    with member(do=do, kill=kill) as child, endpoints(2) as made:
+        addresses = [made[0].address, made[1].address, child.line()]
+        child.tell(json.dumps(addresses))
+        comms = together([0, 1], lambda rank: made[rank].form(1, addresses, rank, 20))
+
+        def run(c):
+            array = shared(contribution(c.rank, size))
+            found = [outcome(lambda: c.all_reduced(array, timeout=20)) for _ in "123"]
+            return array, found
+
+        results = together(comms, run)
+        assert child.wait() == -signal.SIGKILL
+    whole = reference([contribution(r, size) for r in range(3)]).tobytes()
+    # Who is still reading sees that another one has given up before it hears why.
+    gone = PeerLost, CollectiveAborted
+    lost = [[isinstance(f, gone) for f in found] for _, found in results]
+    assert lost[0] == lost[1], "survivors agree about each"
+    assert all(isinstance(found[2], PeerLost) for _, found in results)
+    if survives:
+        assert lost[0] == [False, False, True]
+        assert "memory" in ways
+    for rank, (array, found) in enumerate(results):
+        assert array.tobytes() == contribution(rank, size).tobytes()
+        for result in found:
+            assert isinstance(result, gone) or result.tobytes() == whole
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3])
+def test_who_dies_while_it_writes_leaves_no_result(monkeypatch, turns: int) -> None:
+    monkeypatch.setattr(zero_copy_reduce, "TURN_BYTES", 256 << 10)
+    plain, left = zero_copy_reduce.StraightReduce._reduce_on, [turns]
+    with warmed(3) as comms:
+
+        def reduce_on(self) -> None:
+            if self._rank == 2 and not left[0]:
+                comms[2]._group.close(crash=True)
+                return
+            left[0] -= self._rank == 2
+            plain(self)
+
+        monkeypatch.setattr(zero_copy_reduce.StraightReduce, "_reduce_on", reduce_on)
+        arrays = [shared(draw(r, LARGE)) for r in range(3)]
+        faults = together(
+            comms, lambda c: outcome(lambda: c.all_reduced(arrays[c.rank], timeout=10))
+        )
+        # Or its token is gone before the news of it have come.
+        for fault in faults[:2]:
+            assert isinstance(fault, (PeerLost, CollectiveAborted)), fault
+        for rank, array in enumerate(arrays):
+            assert array.tobytes() == draw(rank, LARGE).tobytes()
+
+
+@pytest.mark.parametrize("count", [SMALL, LARGE])
+def test_what_was_read_too_late_is_given_up(monkeypatch, count: int) -> None:
+    """Rank 0 has opened and voted, is closed, and goes on with its array; rank 1, which
+    was stopped meanwhile, has all it needs for a sum over what is there now."""
+    begun, ended = threading.Event(), threading.Event()
+    for form in (zero_copy_reduce.StraightReduce, zero_copy_reduce.StraightEager):
+        plain = form._proceed
+
+        def proceed(self, plain=plain) -> None:
+            if self._rank == 1 and not begun.is_set():
+                begun.set()
+                ended.wait(10)
+            plain(self)
+
+        monkeypatch.setattr(form, "_proceed", proceed)
+    begun.set()
+    with warmed(2, count) as comms:
+        begun.clear()
+        arrays = [shared(draw(r, count)) for r in range(2)]
+        late = comms[1].all_reduced_async(arrays[1], timeout=10)
+        first = comms[0].all_reduced_async(arrays[0], timeout=10)
+        assert begun.wait(10)
+        if count == SMALL:
+            eventually(lambda: comms[0]._group.in_flight and voted(comms[0]))
+        comms[0].crash()
+        assert isinstance(outcome(first.result), RuntimeFault)
+        arrays[0].fill(1000)
+        ended.set()
+        fault = outcome(late.result)
+        assert isinstance(fault, RuntimeFault), fault
+        if count == SMALL:
+            assert "rank 0 has ended it without rank 1" in str(fault)
+
+
+def voted(comm) -> bool:
+    """Whether all of a member's operations are voted for."""
+    group = comm._group
+    return group.loop.ask(lambda: all(op.voted for op in group._operations.values()))

@@ -1,0 +1,510 @@
+"""Every collective, over both carriers, against numpy: the conformance suite."""
+
+import threading
+from concurrent.futures import Future
+from datetime import timedelta
+
+import ml_dtypes
+import numpy as np
+import pytest
+from helpers.worlds.communicators import CARRIERS, outcome, together, world
+
+from pcp.errors import CollectiveAborted, PeerLost, Timeout, UsageError
+from pcp.runtime.collectives.reduction import reference
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.transport.fault_injection import Fault, FaultPlan
+from pcp.runtime.transport.frame import Kind
+from pcp.wire import EAGER_BYTES
+
+DTYPES = [
+    "float16",
+    ml_dtypes.bfloat16,
+    "float32",
+    "float64",
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "complex64",
+]
+LARGE = 40_013
+"""Elements beyond the eager limit for every type, and divisible by nothing."""
+
+
+def draw(rank: int, size: int, dtype: object = "float32") -> np.ndarray:
+    """A rank's values."""
+    values = np.random.default_rng(100 + rank).normal(size=size) * 3
+    dtype = np.dtype(dtype)
+    if dtype.kind == "c":
+        values = values + 1j * values[::-1]
+    if dtype.kind == "u":
+        values = np.abs(values)
+    return values.astype(dtype)
+
+
+@pytest.fixture(scope="module", params=CARRIERS)
+def carrier(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3, 4])
+def comms(request, carrier):
+    with world(carrier, request.param) as members:
+        yield members
+
+
+@pytest.fixture(scope="module")
+def three(carrier):
+    with world(carrier, 3) as members:
+        yield members
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, LARGE])
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+def test_all_reduce_sum_is_the_declared_reduction_to_the_bit(comms, dtype, size):
+    arrays = [draw(c.rank, size, dtype) for c in comms]
+    results = together(comms, lambda c: c.all_reduce(arrays[c.rank].copy()))
+    assert {r.tobytes() for r in results} == {reference(arrays, "sum").tobytes()}
+
+
+@pytest.mark.parametrize("size", [17, LARGE])
+@pytest.mark.parametrize("op", ["mean", "max", "min", "prod"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_all_reduce_ops(comms, op, dtype, size):
+    arrays = [draw(c.rank, size, dtype) for c in comms]
+    results = together(comms, lambda c: c.all_reduce(arrays[c.rank].copy(), op))
+    assert {r.tobytes() for r in results} == {reference(arrays, op).tobytes()}
+    wide = np.stack(arrays).astype(np.float64)
+    exact = getattr(wide, op)(axis=0)
+    tolerance = 1e-2 if dtype == "float16" else 1e-5
+    np.testing.assert_allclose(
+        results[0].astype(np.float64), exact, rtol=tolerance, atol=tolerance
+    )
+
+
+def test_the_reference_is_a_plain_sum():
+    """The oracle itself, against exact integers and against float64."""
+    ints = [draw(r, LARGE, "int64") for r in range(4)]
+    assert (reference(ints) == np.sum(ints, axis=0)).all()
+    floats = [draw(r, LARGE) for r in range(4)]
+    exact = np.sum(np.stack(floats).astype(np.float64), axis=0)
+    np.testing.assert_allclose(reference(floats), exact, atol=1e-5)
+
+
+@pytest.mark.parametrize("ring", [False, True])
+def test_narrow_floats_add_up_in_float32(ring):
+    """1024 + 0.5 + 0.5 is 1025 in float32; float16 would drop each half."""
+    parts = [np.full(4, v, np.float16) for v in (1024, 0.5, 0.5)]
+    assert (reference(parts, "sum", ring=ring) == 1025).all()
+
+
+@pytest.mark.parametrize("size", [300, LARGE])
+def test_all_reduce_narrow_floats_over_the_wire(three, size):
+    parts = [np.full(size, v, np.float16) for v in (1024, 0.5, 0.5)]
+    results = together(three, lambda c: c.all_reduce(parts[c.rank]))
+    assert all((r == 1025).all() for r in results)
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (4001, 11), (2, 20_000), (0, 5)])
+def test_reduce_scatter_splits_the_first_dimension(comms, shape):
+    arrays = [draw(c.rank, int(np.prod(shape)), "int64").reshape(shape) for c in comms]
+    results = together(comms, lambda c: c.reduce_scatter(arrays[c.rank]))
+    wanted = np.array_split(np.sum(arrays, axis=0), len(comms))
+    for result, want in zip(results, wanted, strict=True):
+        np.testing.assert_array_equal(result, want)
+
+
+def test_a_small_reduce_scatter_sends_each_member_its_rows_alone(three):
+    arrays = [np.full((3, 512), c.rank + 1.0) for c in three]
+    before = [c.bytes_sent for c in three]
+    results = together(three, lambda c: c.reduce_scatter(arrays[c.rank]))
+    for comm, result, sent in zip(three, results, before, strict=True):
+        assert result.tolist() == [[6.0] * 512]
+        assert comm.bytes_sent - sent < 2 * arrays[0][:1].nbytes + 2048  # headers
+
+
+def test_reduce_scatter_with_sizes(three):
+    arrays = [draw(r, 12_000, "int64").reshape(-1, 2) for r in range(3)]
+    sizes = [1000, 0, 5000]
+    results = together(three, lambda c: c.reduce_scatter(arrays[c.rank], sizes=sizes))
+    whole = np.sum(arrays, axis=0)
+    assert [len(r) for r in results] == sizes
+    np.testing.assert_array_equal(np.concatenate(results), whole)
+
+
+@pytest.mark.parametrize("rows", [1, 30_000])
+def test_all_gather_takes_uneven_parts(comms, rows):
+    parts = [draw(c.rank, rows * c.rank * 2).reshape(-1, 2) for c in comms]
+    results = together(comms, lambda c: c.all_gather(parts[c.rank]))
+    for result in results:
+        np.testing.assert_array_equal(result, np.concatenate(parts))
+
+
+def test_all_gather_of_scalars(comms):
+    results = together(comms, lambda c: c.all_gather(np.array(c.rank)))
+    assert all(r.tolist() == list(range(len(comms))) for r in results)
+
+
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_broadcast_from_each_root(comms, size):
+    for root in range(len(comms)):
+        results = together(
+            comms, lambda c, root=root: c.broadcast(draw(c.rank, size), root)
+        )
+        assert all((r == draw(root, size)).all() for r in results)
+
+
+@pytest.mark.parametrize("width", [2, 20_000])
+def test_all_to_all_is_a_transpose_of_blocks(comms, width):
+    size = len(comms)
+    arrays = [draw(c.rank, size * width).reshape(size, width) for c in comms]
+    results = together(comms, lambda c: c.all_to_all(arrays[c.rank]))
+    for rank, result in enumerate(results):
+        np.testing.assert_array_equal(result, np.stack([a[rank] for a in arrays]))
+
+
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_permute_moves_along_pairs_and_leaves_zeros(three, size):
+    arrays = [draw(r, size) for r in range(3)]
+    pairs = [(0, 2), (1, 1)]
+    results = together(three, lambda c: c.permute(arrays[c.rank], pairs))
+    np.testing.assert_array_equal(results[0], np.zeros(size, np.float32))
+    np.testing.assert_array_equal(results[1], arrays[1])
+    np.testing.assert_array_equal(results[2], arrays[0])
+
+
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_send_and_recv_match_by_tag_in_any_order(three, size):
+    def run(c):
+        if c.rank == 0:
+            a = c.send_async(draw(1, size), 2, tag=1)
+            b = c.send_async(draw(2, size), 2, tag=2)
+            return a.result(5), b.result(5)
+        if c.rank == 2:
+            second = c.recv(np.empty(size, np.float32), 0, tag=2)
+            return c.recv(np.empty(size, np.float32), 0, tag=1), second
+        return None
+
+    got = together(three, run)[2]
+    np.testing.assert_array_equal(got[0], draw(1, size))
+    np.testing.assert_array_equal(got[1], draw(2, size))
+
+
+def test_everybody_sending_first_does_not_deadlock(three):
+    """Small sends are handed over at once, as in the usual ring exchange."""
+
+    def run(c):
+        c.send(np.array([c.rank]), (c.rank + 1) % 3)
+        return int(c.recv(np.empty(1, np.int64), (c.rank - 1) % 3)[0])
+
+    assert together(three, run) == [2, 0, 1]
+
+
+def test_barrier_holds_everybody(three):
+    passed = []
+    late = threading.Event()
+
+    def run(c):
+        if c.rank == 1:
+            assert not late.wait(0.15)
+            assert not passed
+        c.barrier()
+        passed.append(c.rank)
+
+    together(three, run)
+    assert sorted(passed) == [0, 1, 2]
+
+
+def test_many_operations_under_way_are_matched_by_tag(three):
+    """Each member starts them in an order of its own."""
+    names = [f"layer{i}" for i in range(12)]
+    size = {name: 10 if i % 2 else LARGE for i, name in enumerate(names)}
+
+    def run(c):
+        order = np.random.default_rng(c.rank).permutation(names)
+        started = {
+            str(n): c.all_reduce_async(
+                np.full(size[n], names.index(n) + c.rank, np.float32), tag=str(n)
+            )
+            for n in order
+        }
+        return {name: pending.result(20) for name, pending in started.items()}
+
+    for results in together(three, run):
+        for i, name in enumerate(names):
+            assert (results[name] == 3 * i + 3).all()
+
+
+def test_a_callback_starts_operations_and_waits_for_none(three):
+    """Who waits there would stop the thread that has to end what is waited for."""
+    listening = threading.Barrier(3)
+
+    def run(c):
+        told: Future = Future()
+
+        def refused_then_started(_):
+            refusal = outcome(c.barrier), outcome(c.barrier_async().exception)
+            c.all_reduce_async(np.ones(3), tag="second").add_done_callback(
+                lambda second: told.set_result((refusal, second.result()))
+            )
+
+        wanted = c.recv_async(np.empty(2), (c.rank - 1) % 3, tag="first")
+        wanted.add_done_callback(refused_then_started)
+        listening.wait(20)
+        c.send(np.ones(2), (c.rank + 1) % 3, tag="first")
+        return told.result(20)
+
+    for refusals, second in together(three, run):
+        for refusal in refusals:
+            assert isinstance(refusal, UsageError)
+            assert "a callback" in str(refusal)
+        assert (second == 3).all()
+
+
+def test_a_delayed_operation_does_not_hold_others_back(carrier):
+    forming = 0 if carrier == "in_process" else 1  # the barrier at the end of `form`
+    plan = FaultPlan([Fault("drop", kind=Kind.OPEN, skip=forming)])
+    with world(carrier, 2, {1: plan}) as members:
+
+        def run(c):
+            stuck = c.all_reduce_async(np.ones(LARGE), tag="a", timeout=1.0)
+            fine = c.all_reduce_async(np.ones(LARGE), tag="b").result(5)
+            return fine, outcome(stuck.result)
+
+        results = together(members, run)
+        assert plan.fired == 1
+        for fine, stuck in results:
+            assert (fine == 2).all()
+            assert isinstance(stuck, Timeout | CollectiveAborted)
+        again = together(members, lambda c: c.all_reduce(np.ones(LARGE)))
+        assert all((a == 2).all() for a in again)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "word"),
+    [
+        (np.ones(4), np.ones(5), "shape"),
+        (np.ones(50_000), np.ones(50_001), "shape"),
+        (np.ones(4), np.ones(4, np.float32), "dtype"),
+    ],
+)
+def test_disagreement_is_an_error_on_all_members(three, mine, theirs, word):
+    results = together(
+        three,
+        lambda c: outcome(
+            lambda: c.all_reduce((theirs if c.rank == 1 else mine).copy(), timeout=5)
+        ),
+    )
+    assert all(isinstance(r, CollectiveAborted) for r in results)
+    assert any(word in str(r) for r in results)
+    assert together(three, lambda c: c.all_reduce(np.ones(2)).tolist()) == [[3, 3]] * 3
+
+
+def test_another_op_or_call_is_a_disagreement(three):
+    results = together(
+        three,
+        lambda c: outcome(lambda: c.all_reduce(np.ones(3), "max" if c.rank else "sum")),
+    )
+    assert all(isinstance(r, CollectiveAborted) for r in results)
+    results = together(
+        three,
+        lambda c: outcome(c.barrier if c.rank else lambda: c.all_gather(np.ones(3))),
+    )
+    assert all(isinstance(r, CollectiveAborted) for r in results)
+
+
+def test_a_member_that_never_comes_is_named(three):
+    results = together(
+        three,
+        lambda c: (
+            outcome(lambda: c.all_reduce(np.ones(3), tag="absent", timeout=0.2))
+            if c.rank != 1
+            else None
+        ),
+    )
+    assert {type(results[0]), type(results[2])} <= {Timeout, CollectiveAborted}
+    assert "rank 1 never joined" in str(results[0])
+
+
+@pytest.mark.parametrize("size", [4, LARGE])
+def test_inputs_are_untouched_when_an_operation_is_given_up(carrier, size):
+    plan = FaultPlan([Fault("drop", kind=Kind.DONE, times=99)])
+    with world(carrier, 3, {2: plan}) as members:
+        arrays = [draw(r, size) for r in range(3)]
+        results = together(
+            members, lambda c: outcome(lambda: c.all_reduce(arrays[c.rank], timeout=1))
+        )
+        assert plan.fired
+        assert all(isinstance(r, Timeout | CollectiveAborted) for r in results[:2])
+        for rank in range(2):
+            np.testing.assert_array_equal(arrays[rank], draw(rank, size))
+
+
+def test_abort_reaches_every_member_and_lasts(carrier):
+    with world(carrier, 3) as members:
+
+        def run(c):
+            if c.rank == 1:
+                threading.Timer(0.1, c.abort, ["the plan changed"]).start()
+            array = draw(c.rank, LARGE)
+            fault = (
+                outcome(lambda: c.all_reduce(array, timeout=20))
+                if c.rank != 1
+                else None
+            )
+            return fault, (array == draw(c.rank, LARGE)).all()
+
+        results = together(members, run)
+        for rank in (0, 2):
+            fault, unchanged = results[rank]
+            assert isinstance(fault, CollectiveAborted)
+            assert "the plan changed" in str(fault)
+            assert unchanged
+        for member in members:
+            with pytest.raises(CollectiveAborted, match="the plan changed"):
+                member.all_reduce(np.ones(3))
+
+
+@pytest.mark.parametrize("size", [4, LARGE])
+def test_a_crash_is_peer_lost_for_all_even_without_direct_traffic(carrier, size):
+    with world(carrier, 4) as members:
+        arrays = [draw(r, size) for r in range(4)]
+
+        def run(c):
+            if c.rank == 2:
+                threading.Timer(0.1, c.crash).start()
+                return None
+            return outcome(lambda: c.all_reduce(arrays[c.rank], timeout=20))
+
+        results = together(members, run)
+        for rank in (0, 1, 3):
+            assert isinstance(results[rank], PeerLost)
+            assert results[rank].peer == 2
+            np.testing.assert_array_equal(arrays[rank], draw(rank, size))
+            with pytest.raises(PeerLost):
+                members[rank].barrier()
+
+
+def test_leaving_on_purpose_spares_what_is_complete(carrier):
+    """A fast member may close right after its result; the others still get it."""
+    for _ in range(5):
+        with world(carrier, 3) as members:
+
+            def run(c):
+                value = c.all_reduce(draw(c.rank, LARGE))
+                c.close()
+                return value.tobytes()
+
+            wanted = reference([draw(r, LARGE) for r in range(3)]).tobytes()
+            assert together(members, run) == [wanted] * 3
+
+
+def test_damage_on_the_way_is_noticed(carrier):
+    plan = FaultPlan([Fault("corrupt", kind=Kind.DATA)])
+    with world(carrier, 3, {1: plan}) as members:
+        arrays = [draw(r, LARGE) for r in range(3)]
+        results = together(
+            members, lambda c: outcome(lambda: c.all_reduce(arrays[c.rank], timeout=5))
+        )
+        assert plan.fired == 1
+        assert all(isinstance(r, PeerLost) for r in results)
+        assert any("damaged" in str(r) for r in results)
+        for rank in range(3):
+            np.testing.assert_array_equal(arrays[rank], draw(rank, LARGE))
+
+
+@pytest.mark.parametrize(
+    "trials", [25, pytest.param(200, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_crashes_at_random_moments_leave_survivors_agreeing(carrier, trials):
+    """All survivors commit the same sum, or none does and inputs are whole."""
+    rng = np.random.default_rng(trials)
+    whole = reference([draw(r, LARGE) for r in range(3)]).tobytes()
+    committed = 0
+    for _ in range(trials):
+        with world(carrier, 3) as members:
+            arrays = [draw(r, LARGE) for r in range(3)]
+            delay = float(rng.uniform(0, 0.006))
+
+            def run(c, arrays=arrays, delay=delay):
+                if c.rank == 2:
+                    threading.Timer(delay, c.crash).start()
+                return outcome(lambda: c.all_reduce(arrays[c.rank], timeout=10))
+
+            results = together(members, run)[:2]
+        if any(isinstance(r, Exception) for r in results):
+            assert all(isinstance(r, PeerLost) for r in results)
+            for rank in range(2):
+                np.testing.assert_array_equal(arrays[rank], draw(rank, LARGE))
+        else:
+            committed += 1
+            assert all(r.tobytes() == whole for r in results)
+    assert committed < trials, "no crash came in time to matter"
+
+
+def test_traffic_is_counted_and_is_what_a_ring_costs(carrier):
+    with world(carrier, 4) as members:
+        size = 1 << 18
+        before = [c.bytes_sent for c in members]
+        together(members, lambda c: c.all_reduce(np.ones(size, np.float32)))
+        for member, start in zip(members, before, strict=True):
+            payload = 2 * 3 / 4 * size * 4
+            assert payload <= member.bytes_sent - start < 1.05 * payload
+            assert member.bytes_received > payload
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda c: c.all_reduce([1.0]), "numpy array"),
+        (lambda c: c.all_reduce(np.ones((4, 4))[:, 1]), "C-contiguous"),
+        (lambda c: c.all_reduce(np.ones(4), "average"), "unknown reduction"),
+        (lambda c: c.all_reduce(np.ones(4, int), "mean"), "mean of int64"),
+        (lambda c: c.all_reduce(np.ones(4, complex), "max"), "no order"),
+        (lambda c: c.all_reduce(np.array(["a"])), "cannot be reduced"),
+        (lambda c: c.all_reduce(np.frombuffer(b"abcd", np.uint8)), "read-only"),
+        (lambda c: c.all_to_all(np.ones(4)), "equal parts"),
+        (lambda c: c.permute(np.ones(4), [(0, 1), (2, 1)]), "twice"),
+        (lambda c: c.permute(np.ones(4), [(0, 7)]), "beyond"),
+        (lambda c: c.send(np.ones(4), c.rank), "cannot send"),
+        (lambda c: c.recv(np.ones(4), 9), "cannot receive"),
+        (lambda c: c.broadcast(np.ones(4), 5), "broadcast from rank 5"),
+        (lambda c: c.reduce_scatter(np.array(1.0)), "first dimension"),
+        (lambda c: c.reduce_scatter(np.ones(4), sizes=[1, 1, 1]), "do not split"),
+        (lambda c: c.all_reduce(np.ma.ones(4)), "masks"),
+        (lambda c: c.all_reduce(np.ones(4), tag=5), "is a text, not 5"),
+        (lambda c: c.all_reduce(np.ones(4), timeout="5"), "seconds, not '5'"),
+    ],
+)
+def test_wrong_use_is_refused_before_anything_is_sent(three, call, message):
+    sent = three[0].bytes_sent
+    with pytest.raises(UsageError, match=message):
+        call(three[0])
+    assert three[0].bytes_sent - sent < 200, "only heartbeats may have passed"
+
+
+def test_eager_and_ring_meet_at_the_limit(three):
+    for extra in (-4, 0, 4):
+        size = (EAGER_BYTES + extra) // 4
+        arrays = [draw(r, size) for r in range(3)]
+        results = together(
+            three, lambda c, arrays=arrays: c.all_reduce(arrays[c.rank].copy())
+        )
+        assert {r.tobytes() for r in results} == {reference(arrays).tobytes()}
+
+
+def test_a_closed_communicator_says_so():
+    (alone,) = Communicator.in_process(1, timeout=timedelta(seconds=3))
+    assert alone.timeout == 3
+    with pytest.raises(UsageError, match="would never be over"):
+        alone.barrier(timeout=float("nan"))
+    with alone as comm:
+        assert comm.all_reduce(np.ones(3)).tolist() == [1, 1, 1]
+    for call in (alone.barrier, lambda: alone.all_reduce(np.ones(3))):
+        with pytest.raises(CollectiveAborted, match="closed"):
+            call()

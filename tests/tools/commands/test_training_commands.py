@@ -1,0 +1,423 @@
+"""The training commands: what they print, what they refuse, what they leave."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+from helpers.models.bigram_stablehlo import KEYS, write_experiment
+from helpers.servers.processes import Processes, free_port
+from helpers.worlds.training_runs import experiment, start_shepherd, start_worker
+
+from pcp.bundle import Bundle
+from pcp.errors import ConfigError, RuntimeFault
+from pcp.manifest import Manifest, Module
+from pcp.runtime.program import host_processor
+from pcp.tools.cli import main
+from pcp.tools.commands import ledger, status, train
+from pcp.tools.commands.supervise import resumed
+from pcp.tools.support import training_job as jobs
+from pcp.training.config.experiment import parse
+from pcp.training.observe import metrics
+from pcp.training.process.supervisor import HOPELESS
+from pcp.training.storage import checkpoint as checkpoints
+from pcp.training.storage.ledger import read
+from pcp.training.trainer import load
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_experiment(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def processes():
+    with Processes() as started:
+        yield started
+
+
+def _one_line(capsys) -> str:
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1, error
+    assert "Traceback" not in error
+    return error
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"model_path": "none.mlir"}, "model_path: no file 'none.mlir'"),
+        (
+            {"lerning_rate": 1},
+            "unknown key 'lerning_rate'. Did you mean 'learning_rate'",
+        ),
+        ({"tau": -1}, "x.json: tau: Input should be greater than 0"),
+        ({"data_path": "builtin:pyton-docs"}, "Did you mean 'python-docs'"),
+        ({"tokenizer": "u16"}, "no whole number of u16 tokens"),
+    ],
+)
+def test_a_bad_experiment_is_one_line(folder, capsys, changes, line):
+    write_experiment(folder, **changes)
+    (folder / "text").write_text("odd" * 5)
+    assert main(["train", "x.json"]) == 1
+    assert line in _one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("m.mlir", b"func.func @main() {\n  stablehlo.foo\n}", "m.mlir:2:"),
+        (
+            "m.mlir",
+            b"func.func @main(%a: tensor<2xf32>, %b: tensor<2xi32>) -> tensor<2xf32> {"
+            b"\n  return %a : tensor<2xf32>\n}",
+            "m.mlir:1:1: @main returns tensor<2xf32>",
+        ),
+        ("m.pcp", b"PK\x03\x04 and no more", "truncated or damaged"),
+        ("m.pcp", b"nothing", "not a pcp bundle"),
+    ],
+)
+def test_a_bad_model_is_one_line(folder, capsys, name, content, line):
+    (folder / name).write_bytes(content)
+    write_experiment(folder, model_path=name)
+    assert main(["train", "x.json"]) == 1
+    assert line in _one_line(capsys)
+    assert not list((folder / "runs").iterdir())
+
+
+def test_a_bundle_without_training_functions_is_refused(folder, capsys):
+    bundle = Bundle.build(Manifest(mode="forward", functions={}), {})
+    bundle.write(folder / "m.pcp")
+    write_experiment(folder, model_path="m.pcp")
+    assert main(["train", "x.json"]) == 1
+    assert "no module for target 'cpu'" in _one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("line", "hint", "code"),
+    [
+        ("train", "the following arguments are required: EXPERIMENT.json", 2),
+        ("train x.json --worker 2", "Did you mean '--workers'?", 2),
+        ("train x.json --workers 0", "--workers: at least one", 2),
+        ("train x.json --port 99999", "expected 0 to 65535, not '99999'", 2),
+        ("worker --port 65536", "expected 0 to 65535, not '65536'", 2),
+        ("train x.json --backend cud", "Did you mean 'cuda'?", 2),
+        ("train x.json --target sm_999", "target 'sm_999': unknown", 1),
+        ("train x.json --target sm_90a", "its code is for a cuda device", 2),
+        ("train x.json --device none", "no driver 'none' here; there are", 1),
+        ("train x.json --device local-task://9", "cannot be opened", 1),
+        ("worker --device local-task://9", "cannot be opened", HOPELESS),
+        ("--shepherd --config x.json --prot 1", "Did you mean '--port'?", 2),
+        ("--worker --connect nowhere", "expected HOST:PORT", 2),
+        ("worker --backend rocmm", "Did you mean 'rocm'?", 2),
+        ("node --scale 0", "--scale: at least one", 2),
+        ("supervise", "nothing to run", 2),
+        ("ledger check none", "no ledger there", 1),
+        ("ledger replay none --rounds 0", "--rounds 0: at least one", 2),
+        ("control pause", "runs/latest/control.json: No such file", 1),
+        ("control drain", "drain needs a number", 1),
+        ("control pause 3", "pause takes no number", 1),
+        ("control stop", "invalid choice: 'stop'", 2),
+        ("status --port 1", "no shepherd at 127.0.0.1:1", 1),
+    ],
+)
+def test_wrong_usage_is_one_line(folder, capsys, line, hint, code):
+    assert main(line.split()) == code
+    assert hint in _one_line(capsys)
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize("command", ["--shepherd --config x.json", "train x.json"])
+def test_a_port_in_use_is_one_line(folder, capsys, command):
+    """No folder of a run that never began stays; one that was there does."""
+    mine = folder / "mine"
+    mine.mkdir()
+    (mine / "experiment.json").write_text("{}")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = f"{command} --port {port} --no-dashboard"
+        for where in ("", " --run new", " --run mine"):
+            assert main((line + where).split()) == 1
+            assert f"cannot listen on 127.0.0.1:{port}" in _one_line(capsys)
+    assert not list((folder / "runs").iterdir())
+    assert not (folder / "new").exists()
+    assert (mine / "experiment.json").read_text() == "{}"
+
+
+def test_a_worker_without_a_shepherd_gives_up(folder, capsys):
+    line = f"worker --connect 127.0.0.1:{free_port()} --patience 0.2"
+    assert main(line.split()) == 1
+    assert "no shepherd at 127.0.0.1" in _one_line(capsys)
+
+
+def test_a_node_says_whom_it_tries_to_reach():
+    port = free_port()
+    with Processes() as processes:
+        line = ["--node-manager", "--port", port, "--device", "local-sync"]
+        node = processes.start("pcp.tools.cli", *line)
+        node.wait_for(f"1 worker for the shepherd at 127.0.0.1:{port}", 30)
+        said = node.wait_for("trying again, for 300 s", 30)
+        assert f"no shepherd at 127.0.0.1:{port}" in said
+
+
+def test_status_finds_the_run(folder, capsys, monkeypatch):
+    """By its folder, or as the latest here, unless that is over."""
+    exp = experiment(folder, outer_loop_steps=2)
+    shepherd, _, thread = start_shepherd(exp, workers=2)
+    where = str(shepherd.folder.path)
+    worker = start_worker(shepherd.port, "a", 0.05)
+    _until_latest(folder)
+    for words in ([], ["--run", where], ["--port", str(shepherd.port)]):
+        assert main(["status", *words]) == 0
+        assert f"run      {where}" in capsys.readouterr().out
+    other = start_worker(shepherd.port, "b")
+    thread.finish()
+    for crew in (worker, other):
+        crew.finish(10)
+    assert main(["status", "--run", where]) == 1
+    assert f"no shepherd at 127.0.0.1:{shepherd.port}" in _one_line(capsys)
+    monkeypatch.setattr(status, "PORT", 1)
+    assert main(["status"]) == 1
+    assert "no shepherd at 127.0.0.1:1" in _one_line(capsys)
+
+
+def test_where_workers_say_what_is_wrong_is_told():
+    def result():
+        raise RuntimeFault("worker 0 gave up")
+
+    with pytest.raises(RuntimeFault, match="worker 0 gave up") as caught:
+        train._check_workers(SimpleNamespace(alive=0, result=result), "run/log")
+    assert caught.value.__notes__ == ["what the workers said is in run/log"]
+
+
+def test_a_worker_without_a_round_is_shown_with_a_dash():
+    worker = {"index": 0, "target": "cpu", "device": "local-sync", "round": None}
+    worker |= {"state": "joining", "silent_seconds": 0.1}
+    values = dict.fromkeys(("run", "phase", "round", "rounds", "tokens"), 0)
+    line = status.lines(values | {"loss": None, "workers": [worker]})[-1]
+    assert line == "worker   0 cpu on local-sync: joining, round -, heard 0.1 s ago"
+
+
+def test_a_replay_of_no_rounds_proves_nothing(capsys):
+    ledger.follow(SimpleNamespace(rounds=lambda: iter(()), notes=[]))
+    said = capsys.readouterr().out
+    assert said == "no round is committed: there is nothing to replay\n"
+
+
+def _until_latest(folder):
+    until = time.monotonic() + 10
+    while not (folder / "runs" / "latest").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_the_schema_is_json(capsys):
+    assert main(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["properties"]["tau"]
+
+
+def test_a_restarted_shepherd_resumes():
+    command = ["python", "-m", "pcp.tools.cli", "shepherd", "--config", "shepherd"]
+    assert resumed(command) == [*command, "--resume"]
+    assert resumed([*command, "--resume"]) == [*command, "--resume"]
+    worker = ["python", "-m", "pcp.tools.cli", "worker", "--name", "shepherd"]
+    assert resumed(worker) == worker
+
+
+def test_an_experiment_says_what_to_compile():
+    keys = KEYS | {"schedule": "warmup_cosine", "warmup_steps": 3, "clip_norm": 1.0}
+    text = jobs.optimizer_text(parse(keys))
+    assert text.startswith("adamw{lr=0.1,clip_norm=1.0,schedule=warmup_cosine,")
+    assert "total_steps=30" in text
+    assert jobs.optimizer_text(parse(KEYS | {"optimizer": "sgd"})).endswith(
+        "momentum=0.0}"
+    )
+    assert jobs.algorithm_text(parse(KEYS)) == "diloco{lr=0.7,momentum=0.9}"
+    other = KEYS | {"algorithm": "muloco{momentum=0.5}", "outer_learning_rate": 0.6}
+    other.pop("nesterov_momentum", None)
+    assert jobs.algorithm_text(parse(other)) == "muloco{momentum=0.5,lr=0.6}"
+    groups = [{"match": "*.bias", "weight_decay": 0}]
+    muon = KEYS | {"optimizer": "muon{ns_steps=4}", "parameter_groups": groups}
+    text = jobs.optimizer_text(parse(muon))
+    assert text.startswith("muon{ns_steps=4,lr=0.1,")
+    assert text.endswith("};*.bias={weight_decay=0.0}")
+    assert jobs.in_graph_batch(parse(KEYS | {"effective_batch_size": 8})) == 0
+    inside = {"effective_batch_size": 8, "use_in_graph_accumulation": True}
+    assert jobs.in_graph_batch(parse(KEYS | inside)) == 8
+
+
+def test_a_wrong_algorithm_is_told_before_anything_is_made(folder, capsys):
+    assert main(["train", "x.json", "--algorithm", "diloko"]) == 1
+    assert "Did you mean 'diloco'" in _one_line(capsys)
+
+
+def test_train_does_it_all(folder, capsys):
+    assert main(["train", "x.json", "--workers", "2", "--run", "out"]) == 0
+    said = capsys.readouterr().out
+    assert said.index("compiling model.mlir for cpu:host ...") < said.index(
+        "compiled model.mlir for cpu:host in"
+    )
+    for name in (
+        "final loss",
+        "validation loss",
+        "tokens/s",
+        "bytes sent",
+        "loss plot",
+    ):
+        assert re.search(rf"^{name} +\S", said, re.MULTILINE), said
+    assert (folder / "out" / "loss.png").read_bytes()[:4] == b"\x89PNG"
+    rounds, validations = metrics.read(folder / "out" / "metrics.jsonl")
+    assert [r.round for r in rounds] == [1, 2, 3, 4, 5, 6]
+    assert rounds[-1].loss < rounds[0].loss
+    assert set(validations) == {3, 6}
+    found, refused = checkpoints.newest(folder / "out")
+    assert (found.round, refused) == (6, [])
+    assert main(["ledger", "replay", "out"]) == 0
+    said = capsys.readouterr().out
+    assert "ledger ok" in said
+    assert "replayed 6 rounds: every digest is the recorded one" in said
+    began = time.monotonic()
+    assert main(["train", "x.json", "--run", "out", "--resume"]) == 0
+    assert time.monotonic() - began < 5
+    said = capsys.readouterr().out
+    assert "the run is complete, 6 of 6 rounds; to go on, raise" in said
+    assert re.search(rf"^validation loss +{validations[6]:.4f}$", said, re.MULTILINE)
+    assert main(["train", "x.json", "--run", "out"]) == 1
+    assert "holds a run already; continue it with --resume" in _one_line(capsys)
+
+
+THIN = """
+import sys
+from pcp.tools import worker
+from pcp.runtime import Communicator, Endpoint, Program
+heavy = [m for m in ("torch", "jax", "torch_mlir", "iree.compiler", "matplotlib",
+                     "rich") if m in sys.modules]
+sys.exit(f"loaded {heavy}" if heavy else 0)
+"""
+
+
+def test_a_worker_process_is_thin():
+    done = subprocess.run(
+        [sys.executable, "-c", THIN], timeout=60, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_old_command_lines_survive_kills(folder):
+    """Supervised shepherd and node manager; a worker and the shepherd are killed."""
+    write_experiment(folder, outer_loop_steps=60, tau=60, max_epochs=1000)
+    port, cli = free_port(), "pcp.tools.cli"
+    address = ["--host", "127.0.0.1", "--port", port]
+    with Processes() as processes:
+        shepherd = processes.start(
+            *[cli, "--supervise", "--", "--shepherd", "--config", "x.json"],
+            *[*address, "--workers", 2, "--no-dashboard"],
+        )
+        node = processes.start(
+            *[cli, "--node-manager", *address, "--scale", 2, "--device", "local-sync"]
+        )
+        shepherd.wait_for("round 3/60", 120)
+        workers = [line for line in node.lines if "started for" in line]
+        os.kill(_pid(workers[0]), signal.SIGKILL)
+        node.wait_for("killed by SIGKILL")
+        joined = [line for line in node.lines if "joined with the state" in line]
+        back = _wait_for_another(node, "joined with the state", len(joined))
+        assert not back.endswith("round 0")
+        child = shepherd.wait_for("shepherd process")
+        os.kill(_pid(child), signal.SIGKILL)
+        shepherd.wait_for("continuing in")
+        assert shepherd.wait(120) == 0, shepherd.text
+        assert node.wait(30) == 0, node.text
+    (run,) = (folder / "runs").glob("run_*")
+    assert main(["ledger", "check", str(run)]) == 0
+    rounds, _ = metrics.read(run / "metrics.jsonl")
+    assert [r.round for r in rounds] == list(range(1, 61))
+
+
+def _pid(line: str) -> int:
+    return int(line.split("process ")[1].split()[0])
+
+
+def _wait_for_another(process, text: str, known: int) -> str:
+    until = time.monotonic() + 20
+    while True:
+        found = [line for line in list(process.lines) if text in line]
+        if len(found) > known:
+            return found[-1]
+        assert time.monotonic() < until, process.text
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("named", "local", "target", "wanted"),
+    [
+        ("cpu:x86-64-v4", False, None, "cpu:x86-64-v4"),
+        ("cpu:x86-64-v4", False, "cpu:host", "cpu:x86-64-v4"),
+        ("cpu:x86-64-v4", True, None, "cpu:x86-64-v4"),
+        ("cpu:x86-64-v4", True, "cpu:host", "cpu:host"),
+        ("cpu:x86-64-v4", False, "cpu", "cpu"),
+        ("cpu:x86-64-v4", False, "cpu:znver4", "cpu:znver4"),
+        (None, True, None, "cpu:host"),
+        (None, False, None, "cpu"),
+    ],
+)
+def test_a_worker_asks_for_its_own_processor(monkeypatch, named, local, target, wanted):
+    monkeypatch.setattr(jobs.processor, "own", lambda: named)
+    assert jobs.target_of_worker("cpu", target, local=local) == wanted
+    assert jobs.target_of_worker("cuda", None, local=local) == "sm_80"
+
+
+def test_a_processor_without_a_name_is_not_the_shepherds(monkeypatch):
+    monkeypatch.setattr(jobs.processor, "own", lambda: None)
+    with pytest.raises(
+        ConfigError, match="--target cpu:host: the shepherd compiles on"
+    ):
+        jobs.target_of_worker("cpu", "cpu:host", local=False)
+
+
+def test_a_bundle_gives_the_best_code_that_runs(tmp_path):
+    made = {"backend": "llvm-cpu", "driver": "local-task"}
+    modules = {
+        t: Module(file=f"modules/{i}.vmfb", target=t, **made)
+        for i, t in enumerate(("cpu", "cpu:x86-64-v3"))
+    }
+    manifest = Manifest(mode="train", functions={}, modules=modules)
+    content = {m.file: t.encode() for t, m in modules.items()}
+    path = tmp_path / "m.pcp"
+    Bundle.build(manifest, content).write(path)
+    assert jobs._from_bundle(str(path), "cpu:x86-64-v4")
+    loaded = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "load", lambda b, device, target: loaded.append(target))
+        for target in ("cpu:x86-64-v4", "cpu:x86-64-v2", "cpu:host"):
+            load.load_made(path.read_bytes(), "x", "local-sync", target)
+    assert loaded == ["cpu:x86-64-v3", "cpu", "cpu"]
+
+
+def test_a_worker_gets_code_for_its_processor(folder, processes):
+    """Not what every x86-64 runs: the shepherd compiles for what the worker named."""
+    named = host_processor.own()
+    if named is None:
+        pytest.skip("pcp cannot name this processor")
+    write_experiment(folder, outer_loop_steps=2)
+    port = free_port()
+    line = f"shepherd --config x.json --workers 1 --port {port} --no-dashboard"
+    shepherd = processes.start("pcp.tools.cli", *line.split())
+    shepherd.wait_for("listens on")
+    line = f"worker --connect 127.0.0.1:{port} --device local-sync"
+    worker = processes.start("pcp.tools.cli", *line.split())
+    assert shepherd.wait(120) == 0, shepherd.text
+    assert worker.wait(30) == 0, worker.text
+    assert f"compiling model.mlir for {named} ..." in shepherd.text
+    assert f"worker 0 ({named}, local-sync) connected" in shepherd.text
+    (run,) = (folder / "runs").glob("run_*")
+    (joined,) = [r for r in read(run / "ledger.jsonl")[0] if r["kind"] == "joined"]
+    assert joined["target"] == named

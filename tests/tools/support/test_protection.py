@@ -1,0 +1,129 @@
+"""Runs that only those take part in who have the key and the certificates."""
+
+from argparse import Namespace
+
+import pytest
+from helpers.models.bigram_stablehlo import write_experiment
+from helpers.servers.processes import Processes, free_port
+from helpers.worlds.certificates import member_tls
+from helpers.worlds.communicators import eventually
+
+from pcp.errors import ConfigError, ProtocolError, UsageError
+from pcp.runtime import fetch_snapshot
+from pcp.tools.cli import main
+from pcp.tools.commands.status import ask
+from pcp.tools.support.protection import protection, protection_arguments
+from pcp.training.storage.ledger import check
+
+
+def flags(**given) -> Namespace:
+    names = ("key_file", "tls_cert", "tls_key", "tls_ca")
+    return Namespace(**{name: given.get(name) for name in names})
+
+
+def of(tls) -> dict:
+    return {"tls_cert": tls.cert, "tls_key": tls.key, "tls_ca": tls.ca}
+
+
+def key_file(folder, name, content):
+    path = folder / name
+    path.write_text(content)
+    return path
+
+
+def test_without_flags_nothing_is_asked_for() -> None:
+    assert protection(flags()).options == {"key": None, "tls": None}
+    assert protection_arguments(flags()) == []
+
+
+def test_what_is_wrong_with_the_files_is_said(tmp_path) -> None:
+    tls, other = member_tls(), member_tls("another")
+    with pytest.raises(UsageError, match="go together"):
+        protection(flags(tls_cert=tls.cert))
+    with pytest.raises(ConfigError, match=r"--key-file .*none: No such file"):
+        protection(flags(key_file=tmp_path / "none"))
+    with pytest.raises(ConfigError, match=r"--key-file \S+short: .* at least 8 bytes"):
+        protection(flags(key_file=key_file(tmp_path, "short", "abc\n")))
+    with pytest.raises(ConfigError, match="not a certificate"):
+        protection(flags(**of(tls) | {"tls_key": other.key}))
+
+
+def test_children_get_absolute_paths(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = flags(key_file=key_file(tmp_path, "key", "k" * 20).relative_to(tmp_path))
+    assert protection_arguments(given) == ["--key-file", str(tmp_path / "key")]
+
+
+def test_a_run_is_for_those_who_have_the_key_and_a_certificate(
+    tmp_path, monkeypatch, capsys
+) -> None:
+    """Real processes; strangers are told why, and the run goes on without them."""
+    monkeypatch.chdir(tmp_path)
+    write_experiment(tmp_path, outer_loop_steps=6, checkpoint_every=1)
+    key = key_file(tmp_path, "key", "the key of this run\n")
+    wrong = key_file(tmp_path, "wrong", "the key of another run\n")
+    good = flags(key_file=key, **of(member_tls()))
+    strangers = {
+        "this group speaks TLS": flags(key_file=key),
+        "did not sign ours": flags(key_file=key, **of(member_tls("another", "group"))),
+        "has another key": flags(key_file=wrong, **of(member_tls())),
+        "this group has a key": flags(**of(member_tls())),
+    }
+    port, words = free_port(), protection_arguments(good)
+    worker = ["worker", "--connect", f"127.0.0.1:{port}", "--device", "local-sync"]
+    with Processes() as children:
+        shepherd = children.start(
+            *("pcp.tools.cli", "shepherd", "--config", "x.json", "--workers", "2"),
+            *("--port", port, "--run", "run", *words),
+        )
+        shepherd.wait_for("listens on", 60)
+        for why, theirs in strangers.items():
+            assert main([*worker, *protection_arguments(theirs)]) == 1
+            assert why in capsys.readouterr().err
+        assert main(["status", "--port", str(port)]) == 1
+        assert "this group speaks TLS" in capsys.readouterr().err
+
+        def members():
+            return ask("127.0.0.1", port, 10, protection(good))["workers"]
+
+        def join(name):
+            args = ("pcp.tools.cli", *worker, "--name", name, *words)
+            workers.append(children.start(*args))
+            ready = ["ready"] * len(workers)
+            eventually(lambda: [m["state"] for m in members()] == ready, 90)
+
+        workers = []
+        assert not members()
+        join("a")  # no round begins without the other
+        assert main(["control", "pause", "--run", "run", *words]) == 0
+        join("b")
+        for member in members():
+            with pytest.raises(ProtocolError, match="speaks TLS"):
+                fetch_snapshot(member["address"], 10)
+        assert main(["control", "resume", "--run", "run", *words]) == 0
+        assert shepherd.wait(90) == 0, shepherd.text
+        assert [child.wait(30) for child in workers] == [0, 0]
+    assert shepherd.text.count(" connected") == 2
+    assert check(tmp_path / "run" / "ledger.jsonl").rounds == 6
+    assert "checkpoint      none" not in shepherd.text
+
+
+def test_who_brings_a_key_to_a_run_that_has_none_is_told(
+    tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_experiment(tmp_path)
+    key = key_file(tmp_path, "key", "the key of this run\n")
+    cases = {
+        "this group has no key": flags(key_file=key),
+        "does not speak TLS": flags(**of(member_tls())),
+    }
+    with Processes() as children:
+        shepherd = children.start(
+            *("pcp.tools.cli", "shepherd", "--config", "x.json", "--port", 0)
+        )
+        port = shepherd.wait_for("listens on", 60).rpartition(":")[2]
+        for why, theirs in cases.items():
+            line = ["worker", "--connect", f"127.0.0.1:{port}"]
+            assert main([*line, *protection_arguments(theirs)]) == 1
+            assert why in capsys.readouterr().err

@@ -1,0 +1,65 @@
+"""Signals of commands: none is lost, and none waits for a lock its own thread has."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+_HOLDS = """
+import os, signal, sys, threading
+from pcp.tools.support.signals import stop_on_signals
+lock, over = threading.Lock(), []
+both = threading.Event()
+def stop(number):
+    with lock:
+        over.append(number)
+        if len(over) == 2:
+            both.set()
+stop_on_signals(stop)
+with lock:
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(1000):
+        pass
+assert both.wait(20)
+print(sorted(over))
+"""
+_RANKS = """
+import subprocess, sys
+from pcp.tools import processes
+from pcp.tools.support.command import run
+def start(rank, address):
+    code = "import os, time; print('at', os.getpid(), flush=True); time.sleep(60)"
+    child = [sys.executable, "-c", code]
+    return subprocess.Popen(child, stdout=subprocess.PIPE, text=True)
+def work(argv):
+    with processes.ranks(1, start, "at ") as running:
+        print(running[0].pid, flush=True)
+        running[0].wait()
+sys.exit(run("x", work, []))
+"""
+
+
+def test_a_signal_comes_while_its_lock_is_held() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _HOLDS], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == f"{sorted([int(signal.SIGINT), int(signal.SIGTERM)])}\n", (
+        done.stderr
+    )
+
+
+def test_a_terminated_command_leaves_no_ranks() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _RANKS], stdout=subprocess.PIPE, text=True
+    ) as command:
+        try:
+            rank = int(command.stdout.readline())
+            command.terminate()
+            assert command.wait(30) == 128 + signal.SIGTERM
+        finally:
+            command.kill()
+    with pytest.raises(ProcessLookupError):
+        os.kill(rank, 0)

@@ -1,0 +1,48 @@
+"""The end of a run: nothing is left to do, and that stays so."""
+
+from helpers.models.bigram_numpy import BigramTrainer
+from helpers.worlds.training_runs import (
+    Background,
+    experiment,
+    start_shepherd,
+    start_worker,
+)
+
+from pcp.errors import PeerLost
+from pcp.runtime import Endpoint
+from pcp.training.coordinator import checkpointer
+from pcp.training.coordinator.shepherd import Shepherd
+from pcp.training.storage.ledger import check
+from pcp.training.wire.messages import Shutdown
+from pcp.training.worker.worker import Identity, Worker
+
+
+def test_who_is_lost_with_the_last_round_costs_that_round(
+    tmp_path, monkeypatch
+) -> None:
+    """The run had begun to end; now it makes the round again, and ends behind it."""
+    monkeypatch.setattr(Shepherd, "grace", 0.3)
+    monkeypatch.setattr(
+        checkpointer, "_RETRY_SECONDS", 1.0
+    )  # longer than going back takes
+    exp = experiment(tmp_path)
+    shepherd, watcher, thread = start_shepherd(exp, workers=1)
+    identity = Identity("a", "127.0.0.1", shepherd.port)
+    endpoint = Endpoint.listen("127.0.0.1:0")
+    only = Worker(identity, endpoint, lambda _: BigramTrainer(), lambda line: None)
+    gather, faults = checkpointer.gather, [PeerLost("it is gone")]
+
+    def goes(addresses, round_, *more):
+        if round_ == exp.outer_loop_steps and faults:
+            only._received(Shutdown(reason="gone"))
+            raise faults.pop()
+        return gather(addresses, round_, *more)
+
+    monkeypatch.setattr(checkpointer, "gather", goes)
+    assert Background(only.run).finish() == "gone"
+    other = start_worker(shepherd.port, "b")
+    outcome = thread.finish()
+    assert any("back to 4" in line for line in watcher.lines)
+    assert outcome.rounds == check(shepherd.folder.ledger).rounds == 5
+    assert outcome.checkpoint.endswith("round_00000005")
+    assert other.finish(10) == "the run is complete"

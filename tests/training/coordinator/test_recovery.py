@@ -1,0 +1,237 @@
+"""Who holds the committed state, and what a shepherd holds of it."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime
+from typing import Any
+
+import pytest
+from helpers.worlds.communicators import eventually
+from helpers.worlds.scripted_worker import Puppet, prepared
+from helpers.worlds.training_runs import (
+    Watcher,
+    experiment,
+    run,
+    start_shepherd,
+    start_worker,
+)
+
+from pcp.errors import Timeout
+from pcp.runtime import fetch_snapshot
+from pcp.training.coordinator import recovery
+from pcp.training.coordinator.roster import READY, RESTORING
+from pcp.training.coordinator.shepherd import Shepherd
+from pcp.training.storage.checkpoint import Checkpoint
+from pcp.training.storage.ledger import CHECKPOINT, Ledger, read
+from pcp.training.storage.run_folder import RunFolder
+from pcp.training.wire.messages import Hello
+from pcp.training.worker import worker
+
+
+def test_a_checkpoint_is_let_go_when_the_run_has_left_it_behind(tmp_path, monkeypatch):
+    """Neither its arrays nor what the endpoint handed out stay in memory."""
+    _, folder, _ = run(experiment(tmp_path, outer_loop_steps=2))
+    held, served = [], recovery.snapshot_of
+
+    def noted(saved, indices):
+        arrays = served(saved, indices)
+        held.extend(weakref.ref(array) for array in arrays.values())
+        return arrays
+
+    monkeypatch.setattr(recovery, "snapshot_of", noted)
+    longer = experiment(tmp_path, outer_loop_steps=4)
+    shepherd, _, thread = start_shepherd(longer, folder, workers=2)
+    crew = [start_worker(shepherd.port, f"w{i}", pause=0.02) for i in range(2)]
+    assert thread.finish().rounds == 4
+    for one in crew:
+        one.finish(10)
+    sources = [r["source"] for r in read(folder.ledger)[0] if r["kind"] == "joined"]
+    assert sources[-2:] == ["(checkpoint)"] * 2
+    gc.collect()
+    assert held
+    assert not [ref for ref in held if ref() is not None]
+
+
+@pytest.fixture
+def pair(tmp_path) -> Iterator[tuple[Any, Puppet, Puppet]]:
+    """A shepherd; who holds round 2, and who joined after round 1.
+
+    Both were told to make round 3: in its group the second takes round 2 of the first.
+    """
+    exp = experiment(tmp_path, checkpoint_every=100)
+    shepherd, _, thread = start_shepherd(exp, workers=1)
+    first = Puppet(shepherd.port, "first")
+    first.restores()
+    first.makes(1)
+    order = first.hears("round_start")
+    second = Puppet(shepherd.port, "second")
+    assert second.restores().round == 1
+    eventually(lambda: shepherd.roster["second"].committed == 1)
+    first.prepares(order)
+    first.hears("commit")
+    first.hears("round_start")
+    second.hears("round_start")
+    yield shepherd, first, second
+    _ended(shepherd, thread, (first, second))
+
+
+def _end() -> None:
+    raise KeyboardInterrupt
+
+
+def test_who_caught_up_inside_a_group_is_a_holder_when_the_others_die(pair):
+    shepherd, first, second = pair
+    second.holds(2)
+    first.dies()
+    second.makes(3)
+    assert shepherd.committed >= 3
+    assert not _rewinds(shepherd)
+
+
+def test_who_is_ahead_of_a_run_that_went_back_takes_its_state(pair):
+    """The run believes that it holds round 1, and it holds a round 2 that is no more.
+
+    The storm of benchmarks/faults.py found it: the worker took the order of round 2
+    for one that had come late, and everybody waited for it.
+    """
+    shepherd, first, second = pair
+    first.dies()  # before the second could say that it has round 2
+    order = second.hears("round_start")
+    assert (_rewinds(shepherd), order.round) == ([1], 2)
+    second.holds(2)
+    assert second.restores().round == 0
+    assert _rewinds(shepherd) == [1, 0]
+    second.makes(1)
+
+
+def test_a_state_of_another_history_is_not_taken_for_the_same_round(pair):
+    shepherd, first, second = pair
+    second.holds(2, "of another run")
+    assert second.restores().round == 2
+    first.makes(3)
+    assert second.hears("round_start").round == 4
+    assert not _rewinds(shepherd)
+
+
+def test_who_lacks_a_state_after_it_said_that_it_has_one_takes_another(pair):
+    """It had been told twice, over two connections, and said ready after the first.
+
+    Drawn schedules found it: it was taken for a holder for ever, and could do nothing.
+    """
+    _, first, second = pair
+    second.lacks(2)
+    assert second.restores().round == 2
+    first.makes(3)
+    assert second.hears("round_start").round == 4
+
+
+def test_who_cannot_reach_one_holder_is_sent_to_another(pair):
+    shepherd, _, second = pair
+    second.holds(2)
+    third = Puppet(shepherd.port, "third")
+    try:
+        assert third.hears("restore").round == 2
+        third.lacks(2)
+        assert third.restores().round == 2
+        eventually(lambda: shepherd.roster["third"].committed == 2)
+    finally:
+        third.dies()
+    lines = read(shepherd.folder.ledger)[0]
+    joined = [r for r in lines if r["kind"] == "joined" and r["worker"] == "third"]
+    assert [r["source"] for r in joined] == ["second"]
+
+
+def test_a_source_that_says_nothing_is_left_at_once(tmp_path, monkeypatch):
+    """Frozen, or cut off: the others have the state too."""
+    asked = []
+
+    def silent_once(source, *args, **more):
+        asked.append(source)
+        if len(asked) == 1:
+            raise Timeout("nothing came")
+        return fetch_snapshot(source, *args, **more)
+
+    exp = experiment(tmp_path, outer_loop_steps=40)
+    shepherd, watcher, thread = start_shepherd(exp, workers=2)
+    crew = [start_worker(shepherd.port, f"w{i}", pause=0.02) for i in range(2)]
+    watcher.wait_for_round(2)
+    monkeypatch.setattr(worker, "fetch_snapshot", silent_once)
+    crew.append(start_worker(shepherd.port, "w2", pause=0.02))
+    thread.finish()
+    assert [w.finish(10) for w in crew]
+    assert len(asked) == len(set(asked)) == 2
+    assert watcher.rounds[-1].workers == 3
+
+
+def test_shares_are_cut_anew_only_when_nobody_is_taking_one(tmp_path):
+    """Else those who are ready are told to take others, and are never so together.
+
+    Drawn schedules found it, on own clocks: they did that for as long as they were
+    watched, some twenty lines of the ledger a second.
+    """
+    exp = experiment(tmp_path, workers=3)
+    folder = RunFolder.create(exp, datetime(2026, 1, 1))
+    with closing(Shepherd(exp, folder, lambda _: b"", Watcher())) as shepherd:
+        nobody: Any = _Silent()
+        hellos = [Hello.model_construct(worker=name) for name in "abc"]
+        a, b, c = (shepherd.roster.add(nobody, hello, 0.0) for hello in hellos)
+        found = shepherd._recovery
+        found._serve(Checkpoint(0, {}, {}, [{}, {}], [{}, {}]))
+        a.state, a.committed = READY, 0
+        b.state, b.taking = RESTORING, {"source": CHECKPOINT}
+        assert not found.settled([a])
+        assert a.state == READY
+        b.state, b.committed = READY, 0
+        assert found.settled([a, b])
+        c.state, c.committed = READY, 0
+        assert not found.settled([a, b, c])
+        assert {m.state for m in (a, b, c)} == {RESTORING}
+
+
+class _Silent:
+    """A connection to nobody."""
+
+    here = "127.0.0.1"
+
+    def send(self, *contents) -> None:
+        """It is not sent."""
+
+
+def test_what_was_prepared_with_somebody_whose_lease_went_back_is_made_again(tmp_path):
+    """The last shepherd took a lease back, and died before it said so to the others.
+
+    Drawn schedules found it: the state had a part in it that the ledger did not have.
+    """
+    exp = experiment(tmp_path, workers=1)
+    folder = RunFolder.create(exp, datetime(2026, 1, 1))
+    shepherd, _, thread = start_shepherd(exp, folder, workers=2)
+    crew = [Puppet(shepherd.port, name) for name in "ab"]
+    for puppet in crew:
+        puppet.restores()
+    orders = [puppet.hears("round_start") for puppet in crew]
+    _ended(shepherd, thread, crew)
+    with closing(Ledger(folder.ledger)) as ledger:
+        assert [*ledger.progress.outstanding] == ["a", "b"]
+        ledger.append("returned", round=1, worker="b")
+    shepherd, _, thread = start_shepherd(exp, folder, workers=1)
+    done = prepared(1, orders[0].epoch, orders[0].steps)
+    a = Puppet(shepherd.port, "a", run=folder.name, committed=0, prepared=done)
+    order = a.hears("round_start")
+    assert (order.round, order.lease) == (1, orders[0].lease)
+    assert order.epoch > orders[0].epoch
+    _ended(shepherd, thread, [a])
+
+
+def _ended(shepherd, thread, crew) -> None:
+    shepherd.watch_over(_end)
+    with pytest.raises(KeyboardInterrupt):
+        thread.finish()
+    for puppet in crew:
+        puppet.dies()
+
+
+def _rewinds(shepherd) -> list[int]:
+    lines = read(shepherd.folder.ledger)[0]
+    return [line["to"] for line in lines if line["kind"] == "rewind"]

@@ -1,0 +1,96 @@
+"""Slow members of rounds in which all meet: who holds up whom, and what is done."""
+
+import math
+import threading
+
+import numpy as np
+import pytest
+from helpers.models.closed_form import bundle
+from helpers.worlds.training_cluster import Crew, slowly, stepping
+from helpers.worlds.training_runs import experiment, order
+
+from pcp.training.coordinator.straggler_detection import Waits
+from pcp.training.wire.messages import Meeting
+
+NAMES = ("a", "b", "c")
+
+
+def at(entered: int, waits: float | None) -> Meeting:
+    return Meeting(round=1, epoch=1, entered=entered, waits=waits)
+
+
+def slow(waits: Waits, quorum=None, grace=0.0, earliest=0.0, deadline=math.inf):
+    return waits.holding_up(NAMES, quorum, grace, earliest, deadline)
+
+
+def test_only_a_report_from_after_the_grace_counts() -> None:
+    waits = Waits()
+    waits.heard("a", at(3, 0.2), 10.0)  # waits since 9.8
+    waits.heard("b", at(3, 0.1), 10.1)  # since 10.0
+    waits.heard("c", at(2, None), 10.2)
+    assert slow(waits, quorum=2, grace=0.5) == []
+    waits.heard("c", at(2, None), 10.6)
+    assert slow(waits, quorum=2, grace=0.5) == ["c"]
+    assert slow(waits, quorum=3, grace=0.5) == []
+    assert slow(waits, quorum=2, grace=0.5, earliest=11.0) == []
+    waits.heard("c", at(3, 0.0), 10.7)
+    assert slow(waits, quorum=2, grace=0.5) == []
+
+
+def test_a_deadline_asks_for_no_quorum_but_for_somebody_who_waits() -> None:
+    waits = Waits()
+    for name in NAMES:
+        waits.heard(name, at(3, None), 20.0)
+    assert slow(waits, deadline=15.0) == []  # all of them compute
+    waits.heard("a", at(4, 0.1), 20.1)
+    assert slow(waits, deadline=15.0) == ["b", "c"]
+    assert slow(waits, deadline=20.05) == []
+
+
+def test_who_is_somewhere_else_is_behind_those_who_form_the_group() -> None:
+    waits = Waits()
+    waits.heard("a", at(0, 2.0), 10.0)
+    waits.heard("b", None, 10.0)
+    assert slow(waits, quorum=1, grace=1.0) == ["b"]
+
+
+STREAMING = "streaming_diloco{fragments=2,wire=f32}"
+SLOPES = "mezo{eps=0.0625,noise=signs}"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "keys"),
+    [
+        ("ddp", {"quorum": 2, "grace_seconds": 0.3}),
+        pytest.param(
+            "ddp",
+            {"round_deadline_seconds": 0.8},
+            marks=pytest.mark.slow,
+            id="limit",
+        ),
+        pytest.param(
+            STREAMING, {"quorum": 2, "grace_seconds": 0.3}, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            SLOPES, {"quorum": 2, "grace_seconds": 0.3}, marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_a_member_that_holds_the_others_up_is_left_out(tmp_path, algorithm, keys):
+    """Its share is the others', who do not wait for it; then it takes part again."""
+    content = bundle("quadratic", algorithm).to_bytes()
+    more = {"vocabulary_size": 128, "tau": 3, "outer_loop_steps": 1000}
+    beats = {"heartbeat_seconds": 0.1, "heartbeat_limit_seconds": 6.0}
+    exp = experiment(tmp_path, max_epochs=1000, **more, **beats, **keys)
+    left_out = threading.Event()
+    held = stepping(lambda number: number == 5 and left_out.wait(60))
+    crew = Crew(exp, tmp_path / "run", content, 3, [slowly(0.03), slowly(0.03), held])
+    crew.wait(lambda: 2 in crew.sizes())
+    assert any("is left out" in line for line in crew.watcher.lines)
+    left_out.set()
+    alone = len(crew.sizes())
+    crew.wait(lambda: 3 in crew.sizes()[alone:])
+    order(crew.shepherd, "cancel")
+    saved = crew.finish(why="the run is cancelled by the operator")
+    assert 3 in crew.sizes()[alone:], "it takes part again"
+    assert all(np.isfinite(x).all() for x in saved.parameters.values())

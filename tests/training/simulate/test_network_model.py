@@ -1,0 +1,82 @@
+"""A modelled world knows of its bundle what an exchange sends."""
+
+from dataclasses import replace
+
+import pytest
+from helpers.models.bigram_numpy import bundle
+
+from pcp.bundle import Bundle
+from pcp.errors import ConfigError
+from pcp.manifest import Collective, Function, TensorSpec
+from pcp.training.simulate.network_model import World
+
+COUNT = 1000
+TOLD = {"workers": 4, "step_seconds": 1.0, "bandwidth": 1e6, "round_trip": 0.1}
+TABLE = 4 * 128 * 128
+
+
+def _collective(kind="all_reduce", dtype="f32", axis="workers", **attributes):
+    return Collective(
+        shape=(COUNT,),
+        dtype=dtype,
+        kind=kind,
+        axes=(axis,),
+        bytes=4 * COUNT,
+        attributes=attributes,
+    )
+
+
+def _manifest(*collectives, **functions):
+    manifest = Bundle.from_bytes(bundle(), source="a test").manifest
+    named = {f"{c.kind}_{i}": c for i, c in enumerate(collectives)}
+    functions = {**manifest.functions, **functions}
+    return manifest.model_copy(update={"collectives": named, "functions": functions})
+
+
+@pytest.mark.parametrize(
+    ("collectives", "sent"),
+    [
+        ([_collective()], 2 * 3 / 4 * 4000),
+        ([_collective(), _collective()], 2 * 3 / 4 * 8000),
+        # A symbol of 4 bits for each, a scale for each 256 of them.
+        ([_collective(codec="e3m0")], 2 * 3 / 4 * (COUNT / 2 + 4 * 4)),
+        ([_collective("all_gather", "i32")], 3 * 4000),
+        ([_collective(axis="pair")], 4000),
+    ],
+)
+def test_what_a_worker_sends_is_what_its_collectives_say(collectives, sent):
+    world = World.of(_manifest(*collectives), **TOLD)
+    assert world.sent_bytes(4) == sent
+    trips = (1 if world.pairs else 3) + len(collectives) + 1
+    assert world.exchange_seconds(4) == pytest.approx(sent / 1e6 + trips * 0.1)
+    assert world.exchange_seconds(1) == 0
+
+
+@pytest.mark.parametrize("collectives", [[], [_collective("permute")]])
+def test_a_bundle_that_does_not_say_it_wants_to_be_told(collectives):
+    manifest = _manifest(*collectives)
+    with pytest.raises(ConfigError, match="--payload BYTES"):
+        World.of(manifest, **TOLD)
+    world = World.of(manifest, **TOLD, payload_bytes=10)
+    assert (world.payload_bytes, world.gathered_bytes) == (10, 0)
+
+
+def test_a_payload_stands_for_all_that_is_sent():
+    gathers = _manifest(_collective("all_gather"))
+    assert World.of(gathers, **TOLD, payload_bytes=100).sent_bytes(4) == 150
+
+
+def test_a_newcomer_fetches_parameters_and_every_state():
+    """Also where there is no outer step, but an exchange in every step."""
+    rounds = World.of(_manifest(_collective()), **TOLD)
+    assert rounds.state_bytes == 3 * TABLE  # with the inner and the outer momentum
+    residue = TensorSpec(name="r", role="private", shape=(COUNT,), dtype="bf16")
+    synced = Function(inputs=(residue,), results=(residue,))
+    manifest = _manifest(_collective(), grad_sync=synced)
+    world = World.of(manifest, **TOLD)
+    assert world.state_bytes == 3 * TABLE + 2 * COUNT
+    assert world.every_step
+    assert not rounds.every_step
+    del manifest.functions["outer_step"]
+    fewer = replace(world, state_bytes=2 * TABLE + 2 * COUNT)
+    assert World.of(manifest, **TOLD) == fewer

@@ -1,0 +1,281 @@
+"""`pcp export`: a PyTorch or JAX model becomes `model.mlir`.
+
+    pcp export --torch model.py:GPT --batch-size 64 --block-size 32 -o gpt.mlir
+    pcp export --jax model.py:loss -o loss.mlir
+
+PyTorch: `FILE.py:Class` is made with the `--set` keywords, and with
+`block_size` where its constructor takes it. Its inputs come from the method
+`example_inputs(batch_size, block_size)` when it has one; otherwise each
+required argument of `forward`, and one named `targets`, is an int64 tensor
+[batch, block].
+
+JAX: `FILE.py:function` is traced with the arguments that `FILE.py`'s
+`example_arguments()` returns (or the function named by `--arguments`).
+"""
+
+import ast
+import importlib.util
+import inspect
+import sys
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pcp.errors import (
+    ConfigError,
+    IRError,
+    MissingPackage,
+    PcpError,
+    UsageError,
+    install,
+    nearest,
+)
+from pcp.tools.support.command import Parser, run
+from pcp.training.storage import safetensors_io
+
+if TYPE_CHECKING:
+    from pcp.dialect.bindings import ir
+
+EXAMPLE = (
+    "pcp export --torch examples/models/nanogpt_small.py:GPT "
+    "--batch-size 64 --block-size 32 -o gpt.mlir"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `pcp export`; returns the exit code."""
+    return run("pcp export", _main, argv)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="pcp export", example=EXAMPLE, description=__doc__)
+    parser.add_argument("--torch", metavar="FILE.py:CLASS", help="a PyTorch module")
+    parser.add_argument("--jax", metavar="FILE.py:FUNCTION", help="a JAX function")
+    parser.add_argument("--model-file", metavar="FILE.py", help="as in --torch")
+    parser.add_argument("--class-name", metavar="CLASS", help="as in --torch")
+    parser.add_argument("-o", "--out", metavar="M.mlir", help="default: FILE.mlir")
+    parser.add_argument("--batch-size", type=_positive, default=1, metavar="B")
+    parser.add_argument("--block-size", type=_positive, default=32, metavar="T")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a keyword of the model's constructor (repeatable)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the initial weights")
+    parser.add_argument(
+        "--weights", metavar="W.safetensors", help="write the initial weights too"
+    )
+    parser.add_argument(
+        "--result",
+        type=int,
+        metavar="I",
+        help="PyTorch: which of forward's results is the loss, counted from 0",
+    )
+    parser.add_argument(
+        "--arguments",
+        default="example_arguments",
+        metavar="NAME",
+        help="JAX: the function that returns the example arguments",
+    )
+    parser.add_argument(
+        "--forward",
+        action="store_true",
+        help="the model need not return a scalar loss (inference)",
+    )
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is not a whole number above zero")
+    return int(text)
+
+
+def _main(argv: Sequence[str]) -> None:
+    options = _parser().parse_args(argv)
+    framework, path, name = _source(options)
+    out = Path(options.out or Path(path).with_suffix(".mlir").name)
+    _check_installed(framework)  # before the model's file, which fails without it
+    from pcp.frontends.signature import require_scalar_loss
+
+    module, weights = _EXPORTERS[framework](_load(path), path, name, options)
+    if not options.forward:
+        require_scalar_loss(module)
+    _write(out, f"{module}".strip().encode() + b"\n")
+    if options.weights:
+        _write(Path(options.weights), safetensors_io.to_bytes(weights))
+    _summary(module, out, options.weights)
+
+
+def _source(options: Namespace) -> tuple[str, str, str]:
+    """(framework, file, name) of the one model that was asked for."""
+    given = {key: getattr(options, key) for key in ("torch", "jax", "model_file")}
+    chosen = [key for key, value in given.items() if value]
+    if len(chosen) != 1:
+        raise UsageError("give one model: --torch, --jax or --model-file")
+    if chosen == ["model_file"]:
+        if not options.class_name:
+            raise UsageError("--model-file needs --class-name")
+        return "torch", options.model_file, options.class_name
+    if options.class_name:
+        raise UsageError(f"--class-name goes with --model-file, not --{chosen[0]}")
+    path, colon, name = given[chosen[0]].rpartition(":")
+    if not colon or not path or not name:
+        raise UsageError(f"--{chosen[0]} {given[chosen[0]]!r}: write FILE.py:NAME")
+    return chosen[0], path, name
+
+
+def _check_installed(framework: str) -> None:
+    # Not by importing it: the model's file may say before how (JAX_ENABLE_X64).
+    if importlib.util.find_spec(framework) is None:
+        raise MissingPackage(f"--{framework} needs {framework}: {install(framework)}")
+
+
+def _load(path: str) -> ModuleType:
+    """The user's Python file as a module; its own folder is importable."""
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(f"{path}: no such file")
+    # Not the file's own name: a model in json.py must not replace Python's json.
+    name = f"pcp_model_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path}: not a Python file (FILE.py:NAME)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickles look there
+    sys.path.insert(0, str(file.parent.resolve()))
+    try:
+        with _users_code(path, "loading"):
+            spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+@contextmanager
+def _users_code(what: str, doing: str) -> Iterator[None]:
+    """What a user's file raises is the user's error, not a bug of ours."""
+    try:
+        yield
+    except PcpError:
+        raise
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0]
+        kind = type(error).__name__
+        raise ConfigError(f"{what}: {kind} while {doing}: {first}") from error
+
+
+def _named(module: ModuleType, path: str, name: str) -> Any:
+    if not hasattr(module, name):
+        public = [key for key in vars(module) if not key.startswith("_")]
+        raise ConfigError(f"{path} has no {name!r}.{nearest(name, public)}")
+    return getattr(module, name)
+
+
+# --- PyTorch ---
+
+
+def _export_torch(
+    source: ModuleType, path: str, name: str, options: Namespace
+) -> "tuple[ir.Module, dict[str, np.ndarray]]":
+    import torch
+
+    from pcp.frontends.torch import from_torch, weights_of
+
+    torch.manual_seed(options.seed)
+    model = _construct(_named(source, path, name), f"{path}:{name}", options)
+    if not isinstance(model, torch.nn.Module):
+        raise ConfigError(f"{path}:{name} is not a torch.nn.Module class")
+    inputs = _inputs(torch, model, options)
+    module = from_torch(model, *inputs, result=options.result)
+    return module, weights_of(model)
+
+
+def _construct(cls: Any, what: str, options: Namespace) -> Any:
+    if not callable(cls):
+        raise ConfigError(f"{what} is not a class")
+    keywords = dict(_setting(item) for item in options.set)
+    if "block_size" in inspect.signature(cls).parameters:
+        keywords.setdefault("block_size", options.block_size)
+    try:
+        inspect.signature(cls).bind(**keywords)
+    except TypeError as error:
+        raise ConfigError(f"{what}: {error} (see --set KEY=VALUE)") from error
+    with _users_code(what, "being made"):
+        return cls(**keywords)
+
+
+def _setting(item: str) -> tuple[str, Any]:
+    key, equals, text = item.partition("=")
+    if not equals or not key:
+        raise UsageError(f"--set {item!r}: write KEY=VALUE")
+    try:
+        return key, ast.literal_eval(text)
+    except (ValueError, SyntaxError):  # a bare word is a string
+        return key, text
+
+
+def _inputs(torch: Any, model: Any, options: Namespace) -> tuple[Any, ...]:
+    if hasattr(model, "example_inputs"):
+        return tuple(model.example_inputs(options.batch_size, options.block_size))
+    parameters = inspect.signature(model.forward).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        raise IRError(
+            f"{type(model).__name__}.forward takes *args; give the class a method "
+            "example_inputs(batch_size, block_size) that returns its tensors"
+        )
+    tokens = [p for p in parameters if p.default is p.empty or p.name == "targets"]
+    shape = (options.batch_size, options.block_size)
+    return tuple(torch.zeros(shape, dtype=torch.int64) for _ in tokens)
+
+
+# --- JAX ---
+
+
+def _export_jax(
+    source: ModuleType, path: str, name: str, options: Namespace
+) -> "tuple[ir.Module, dict[str, np.ndarray]]":
+    from pcp.frontends.jax import from_jax, weights_of
+
+    function = _named(source, path, name)
+    if options.result is not None:
+        raise UsageError("--result goes with a PyTorch model")
+    with _users_code(f"{path}:{options.arguments}", "running"):
+        arguments = tuple(_named(source, path, options.arguments)())
+    with _users_code(f"{path}:{name}", "being traced"):
+        module = from_jax(function, *arguments)
+    return module, weights_of(function, *arguments)
+
+
+_EXPORTERS = {"torch": _export_torch, "jax": _export_jax}
+
+
+# --- output ---
+
+
+def _write(path: Path, content: bytes) -> None:
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path.parent}: no such folder")
+    path.write_bytes(content)
+
+
+def _summary(module: "ir.Module", out: Path, weights: str | None) -> None:
+    from pcp.frontends.signature import arguments_of
+
+    arguments = arguments_of(module)
+    parameters = sum(argument.role == "param" for argument in arguments)
+    data = ", ".join(a.name for a in arguments if a.role == "data") or "none"
+    print(f"{out}: @main with {parameters} parameters; data: {data}")
+    if weights:
+        print(f"{weights}: initial weights")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

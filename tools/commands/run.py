@@ -1,0 +1,400 @@
+"""`pcp run`: run one function of a bundle, on all devices of its mesh.
+
+    pcp run model.pcp --function grad --inputs batch.npz --out grads.npz
+
+Inputs are whole tensors by name, or `random:SEED`, to try something out. A program
+that is spread over a mesh gets a process for each device: each takes its parts, the
+collectives between them go over TCP, and the results are joined and compared where
+two devices hold the same part. A training bundle is trained for some steps by
+
+    pcp run model.pcp --steps 100 --inputs batches.npz --out trained.npz
+
+from the values of `@init`, saying the loss of each: what a step leaves of parameters
+and state the next one takes. A data tensor may hold several batches, along one more
+dimension in front. The result holds `losses`, the parameters and the optimizer's state.
+
+To start the processes on machines of their own, say on each
+
+    pcp run model.pcp --function grad --inputs batch.npz --out part.npz \
+        --rank R --connect HOST:PORT
+
+where rank 0 listens at HOST:PORT; each writes its parts to `--out`.
+
+`--parity K` compares what members hold alike every K steps, and says who differs and by
+how much; where members run code for unlike targets this is done without being asked.
+`--trace FILE` shows the calls, exchanges and operations of all of them in one file,
+which https://ui.perfetto.dev opens.
+"""
+
+import tempfile
+import zlib
+from argparse import Namespace
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from pcp.bundle import Bundle, Function, Manifest, TensorSpec
+from pcp.errors import RuntimeFault, UsageError, counted, nearest
+from pcp.mesh import Mesh
+from pcp.runtime.memory.dtypes import bits_dtype, numpy_dtype
+from pcp.tools.support import processes
+from pcp.tools.support.command import Parser, run
+from pcp.training.trainer import nonfinite, replica_agreement, step_loop
+from pcp.training.trainer.replica_agreement import joined_results
+
+EXAMPLE = "pcp run model.pcp --function grad --inputs batch.npz --out grads.npz"
+ADDRESS = "pcp run: meeting at "
+LOSSES = "losses"
+_BROKEN = (BadZipFile, zlib.error)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `pcp run`; returns the exit code."""
+    return run("pcp run", _main, argv)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="pcp run", example=EXAMPLE, description=__doc__)
+    add = parser.add_argument
+    add("bundle", metavar="BUNDLE.pcp")
+    add("--function", metavar="NAME", help="default: the bundle's entry")
+    add(
+        "--inputs",
+        metavar="FILE.npz|random:SEED",
+        required=True,
+        help="tensors by name",
+    )
+    add("--out", metavar="FILE.npz", required=True, help="the results by name")
+    add("--steps", type=int, metavar="K", help="train for K steps")
+    add("--seed", type=int, default=0, help="of the first values; default 0")
+    help_ = "compare what members hold alike every K steps, 0 never; default "
+    help_ += f"{replica_agreement.USUAL} where they run code for unlike targets, else 0"
+    add("--parity", type=int, metavar="K", help=help_)
+    add("--device", default="local-sync", help="an IREE device; default local-sync")
+    add("--rank", type=int, metavar="R", help="run this member only")
+    add("--connect", metavar="HOST:PORT", help="where rank 0 listens")
+    add("--timeout", type=float, default=120.0, help="seconds for each wait")
+    add("--trace", metavar="FILE.json", help="what happened when, for Perfetto")
+    return parser
+
+
+def _main(argv: Sequence[str]) -> int:
+    flags = _parser().parse_args(argv)
+    bundle = Bundle.read(flags.bundle)
+    name = flags.function or bundle.manifest.entry
+    bundle.manifest.function(name)  # raises, naming the nearest
+    if flags.steps is not None:
+        _check_steps(bundle, flags)
+    if (flags.rank is None) != (flags.connect is None):
+        raise UsageError("--rank and --connect go together")
+    if flags.rank is not None:
+        return _member(bundle, name, flags)
+    if bundle.manifest.programs:
+        return _everyone(bundle, name, flags)
+    return _alone(bundle, name, flags)
+
+
+def _check_steps(bundle: Bundle, flags: Namespace) -> None:
+    if flags.steps < 1:
+        raise UsageError(f"--steps {flags.steps}: at least one")
+    if flags.parity is not None and flags.parity < 0:
+        raise UsageError(f"--parity {flags.parity}: at least 0, which is never")
+    if flags.function:
+        raise UsageError("--steps runs @grad and @apply; leave --function out")
+    step_loop.check(bundle.manifest)
+
+
+# --- tensors by name ---
+
+
+def _keys(function: Function, results: bool) -> list[str]:
+    """A name for each tensor: its own, with its number where it is not the only one."""
+    return _names(function.results if results else function.inputs)
+
+
+def _names(specs: Sequence[TensorSpec]) -> list[str]:
+    names = [spec.name for spec in specs]
+    return [
+        name if names.count(name) == 1 else f"{name}.{i}"
+        for i, name in enumerate(names)
+    ]
+
+
+def _load(path: str, function: Function) -> list[np.ndarray]:
+    """The whole inputs of a function, checked against its signature."""
+    keys = _keys(function, results=False)
+    if path.startswith("random:"):
+        return _random(path, function.inputs)
+    given = _read(path)
+    for key in keys:
+        if key not in given:
+            raise UsageError(
+                f"{path}: no tensor {key!r}; the function takes {', '.join(keys)}."
+                + nearest(key, given)
+            )
+    for key, spec in zip(keys, function.inputs, strict=True):
+        if given[key].shape != spec.shape:
+            raise UsageError(
+                f"{path}: {key} has shape {list(given[key].shape)}, not "
+                f"{list(spec.shape)}"
+            )
+        if given[key].dtype not in (numpy_dtype(spec.dtype), bits_dtype(spec.dtype)):
+            raise UsageError(
+                f"{path}: {key} holds {given[key].dtype}, the function takes "
+                f"{spec.dtype}"
+            )
+    return [given[key] for key in keys]
+
+
+def _read(path: str | Path) -> dict[str, np.ndarray]:
+    """The tensors of a file by name."""
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, TypeError, *_BROKEN) as error:
+        why = getattr(error, "strerror", None) or "it is no .npz file that numpy reads"
+        raise UsageError(
+            f"{path}: cannot read the tensors: {why}; give one, or random:0"
+        ) from error
+
+
+def _random(text: str, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
+    """Normal numbers of deviation 0.02; integers are 0 or 1. The seed decides all."""
+    try:
+        random = np.random.default_rng(int(text.removeprefix("random:")))
+    except ValueError as error:
+        raise UsageError(f"--inputs {text}: write it as random:0") from error
+    drawn = []
+    for spec in specs:
+        dtype = numpy_dtype(spec.dtype)
+        floats = np.issubdtype(dtype, np.inexact)
+        values = (
+            random.normal(0, 0.02, spec.shape)
+            if floats
+            else random.integers(0, 2, spec.shape)
+        )
+        drawn.append(np.asarray(values).astype(dtype))
+    return drawn
+
+
+def _save(path: str | Path, keys: Sequence[str], values: Sequence[np.ndarray]) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb") as file:
+        np.savez(file, **dict(zip(keys, values, strict=True)))  # type: ignore[arg-type]
+
+
+def _as_list(results: object) -> list[np.ndarray]:
+    return list(results) if isinstance(results, tuple) else [np.asarray(results)]
+
+
+# --- one process ---
+
+
+def _alone(bundle: Bundle, name: str, flags: Namespace) -> int:
+    from pcp.runtime.collectives.tracing import recorded
+    from pcp.runtime.program.executor import Program
+
+    manifest = bundle.manifest
+    with Program.load(bundle, device=flags.device) as program:
+        with recorded(flags.trace, program) if flags.trace else nullcontext():
+            if flags.steps is not None:
+                results = _train(step_loop.Steps(program, manifest), manifest, flags)
+            else:
+                inputs = _load(flags.inputs, manifest.function(name))
+                results = _as_list(program[name](*inputs))
+    _save(flags.out, _names(_outputs(manifest, name, flags)), results)
+    _report(flags, results)
+    return 0
+
+
+# --- training ---
+
+
+def _outputs(manifest: Manifest, name: str, flags: Namespace) -> list[TensorSpec]:
+    """What the command writes: a function's results, or what training leaves."""
+    if flags.steps is None:
+        return list(manifest.function(name).results)
+    dtype = next(t.dtype for t in manifest.function("grad").results if t.role == "loss")
+    losses = TensorSpec(name=LOSSES, role="loss", shape=(flags.steps,), dtype=dtype)
+    return [losses, *step_loop.kept(manifest)]
+
+
+def _train(
+    training: step_loop.Steps,
+    manifest: Manifest,
+    flags: Namespace,
+    agree: replica_agreement.Agreement | None = None,
+) -> list[np.ndarray]:
+    """The losses of the steps, then parameters and state."""
+    data = [t for t in manifest.function("grad").inputs if t.role == "data"]
+    if flags.inputs.startswith("random:"):
+        drawn = _random(flags.inputs, data)
+        given = dict(zip((t.name for t in data), drawn, strict=True))
+    else:
+        given = _read(flags.inputs)
+    batches = _batches(manifest, given, flags.steps)
+    losses = []
+    try:
+        training.start(flags.seed, given)
+        for number, batch in enumerate(batches, 1):
+            losses.append(training.step(batch))
+            if not flags.rank:  # all members have the same loss
+                _say_loss(number, flags.steps, losses[-1])
+            if agree:
+                agree.check(training, number, last=number == flags.steps)
+        return [np.stack(losses), *training.values()]
+    finally:
+        training.close()
+
+
+def _batches(
+    manifest: Manifest, given: step_loop.Arrays, count: int
+) -> list[dict[str, np.ndarray]]:
+    return [step_loop.batch_of(manifest, given, i) for i in range(count)]
+
+
+def _say_loss(number: int, count: int, loss: np.ndarray) -> None:
+    print(f"step {number}/{count}: loss {float(loss):.6g}", flush=True)
+
+
+def _report(flags: Namespace, results: Sequence[np.ndarray], how: str = "") -> None:
+    if flags.steps is not None:
+        first, last = (float(results[0][i]) for i in (0, -1))
+        print(f"loss {first:.6g} -> {last:.6g} in {counted(flags.steps, 'step')}")
+        if bad := nonfinite.first(list(map(float, results[0])), flags.steps):
+            print(f"loss is {bad[1]} at step {bad[0]}, the first that is not finite")
+    print(f"wrote {flags.out}{how}")
+
+
+def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
+    """One device's process: its parts in, its parts out."""
+    from pcp.runtime.communicator.communicator import Communicator
+    from pcp.runtime.group.rendezvous import Rendezvous
+    from pcp.runtime.program.executor import Program
+    from pcp.runtime.program.mesh_groups import MeshGroups
+
+    manifest = bundle.manifest
+    mesh = manifest.partition_mesh()
+    whole = manifest.function(name)
+    if not 0 <= flags.rank < mesh.size:
+        raise UsageError(
+            f"--rank {flags.rank}: the mesh has {mesh.size} members, 0 to "
+            f"{mesh.size - 1}"
+        )
+    place = mesh.members[flags.rank]
+    own = manifest.of_device(mesh.devices[flags.rank])
+    parts = (
+        []
+        if flags.steps is not None
+        else _parts(own.function(name), whole, mesh, flags)
+    )
+    meeting: Rendezvous | str = flags.connect
+    if flags.rank == 0:
+        meeting = Rendezvous.listen(flags.connect)
+        print(f"{ADDRESS}{meeting.address}", flush=True)
+    world = Communicator.connect(
+        meeting, rank=flags.rank, world_size=mesh.size, timeout=flags.timeout
+    )
+    with world:
+        groups = MeshGroups.of(world, manifest)
+        try:
+            with Program.load(
+                bundle, device=flags.device, communicator=groups
+            ) as program:
+                traced = (flags.trace, program, groups)
+                with world.trace(*traced) if flags.trace else nullcontext():
+                    if flags.steps is not None:
+                        training = step_loop.Steps(program, manifest, mesh, place)
+                        often = replica_agreement.every(flags.parity, mesh)
+                        agree = replica_agreement.Agreement(
+                            world, manifest, own, mesh, often
+                        )
+                        results = _train(training, manifest, flags, agree)
+                    else:
+                        results = _as_list(program[name](*parts))
+            # What a member sent may still wait to be received when it is done.
+            world.barrier(tag="done")
+            groups.close()
+        except RuntimeFault as fault:
+            raise groups.cause(fault) from fault
+        finally:
+            # After a fault: what others wait for in vain, they hear at once.
+            groups.close(timeout=0)
+    _save(flags.out, _names(_outputs(own, name, flags)), results)
+    return 0
+
+
+def _parts(
+    own: Function, whole: Function, mesh: Mesh, flags: Namespace
+) -> list[np.ndarray]:
+    """A member's parts of the function's inputs."""
+    place = mesh.members[flags.rank]
+    given = dict(
+        zip(_keys(whole, results=False), _load(flags.inputs, whole), strict=True)
+    )
+    layouts = dict(zip(given, (spec.layout for spec in whole.inputs), strict=True))
+    return [
+        np.ascontiguousarray(
+            given[key][layouts[key].slices(given[key].shape, mesh, place)]
+        )
+        for key in _keys(own, results=False)
+    ]
+
+
+# --- all of them, on this machine ---
+
+
+def _everyone(bundle: Bundle, name: str, flags: Namespace) -> int:
+    mesh = bundle.manifest.partition_mesh()
+    _check_inputs(bundle.manifest, name, flags)
+    with tempfile.TemporaryDirectory(prefix="pcp-run-") as folder:
+        outs = [Path(folder) / f"{rank}.npz" for rank in range(mesh.size)]
+        _processes(flags, name, outs)
+        parts = [_read(out) for out in outs]
+    specs = _outputs(bundle.manifest, name, flags)
+    keys = _names(specs)
+    joined = joined_results(mesh, dict(zip(keys, specs, strict=True)), parts)
+    _save(flags.out, keys, joined)
+    _report(flags, joined, f" ({counted(mesh.size, 'process')})")
+    return 0
+
+
+def _check_inputs(manifest: Manifest, name: str, flags: Namespace) -> None:
+    """Refuse here, once, what each member would refuse."""
+    if flags.steps is None:
+        _load(flags.inputs, manifest.function(name))
+    elif not flags.inputs.startswith("random:"):
+        _batches(manifest, _read(flags.inputs), flags.steps)
+
+
+def _processes(flags: Namespace, name: str, outs: Sequence[Path]) -> None:
+    """Start a process for each member and wait; all end when one fails."""
+
+    def start(rank: int, address: str) -> processes.Process:
+        return processes.start(_command(flags, name, outs[rank]), rank, address)
+
+    hear = partial(print, end="", flush=True)
+    with processes.ranks(len(outs), start, ADDRESS, hear) as running:
+        processes.wait(running)
+
+
+def _command(flags: Namespace, name: str, out: Path) -> list[str]:
+    """What a member runs."""
+    command = ["run", flags.bundle]
+    if flags.steps is None:
+        command += ["--function", name]
+    else:
+        command += ["--steps", str(flags.steps), "--seed", str(flags.seed)]
+        command += [] if flags.parity is None else ["--parity", str(flags.parity)]
+    command += ["--inputs", flags.inputs, "--out", str(out), "--device", flags.device]
+    command += ["--timeout", str(flags.timeout)]
+    command += ["--trace", flags.trace] if flags.trace else []
+    return command
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,29 @@
+"""`pcp schema [cluster]`: the JSON Schema of experiment files, or of cluster files."""
+
+from collections.abc import Sequence
+
+from pcp.tools.support.command import Parser, run
+from pcp.training.config.experiment import json_schema
+
+PROG = "pcp schema"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return run(PROG, _main, argv)
+
+
+def _main(argv: Sequence[str]) -> None:
+    parser = Parser(
+        prog=PROG,
+        description="Print the JSON Schema of experiment files, or of cluster files.",
+        example="pcp schema > experiment.schema.json",
+    )
+    kinds = ("experiment", "cluster")
+    parser.add_argument("kind", nargs="?", choices=kinds, default=kinds[0])
+    if parser.parse_args(argv).kind == "cluster":
+        from pcp.compiler.cluster import json_schema as cluster_schema
+
+        print(cluster_schema())
+    else:
+        print(json_schema())

@@ -1,0 +1,135 @@
+"""`pcp simulate`: how a run would go with more workers, slower links, more failures."""
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from pcp.bundle import Bundle
+from pcp.errors import ConfigError, UsageError
+from pcp.tools.support import training_job as jobs
+from pcp.tools.support.command import Parser, run
+from pcp.tools.support.signals import in_order
+from pcp.training.simulate.network_model import World
+from pcp.training.simulate.simulation import Figures, simulate
+from pcp.training.trainer.training_plan import on_own_clocks
+
+PROG = "pcp simulate"
+COLUMNS = ("workers", "s a round", "MB sent", "goodput", "deaths")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return run(PROG, in_order(_main), argv)
+
+
+def parser() -> Parser:
+    """Its flags."""
+    parser = Parser(
+        prog=PROG,
+        description="Run the real shepherd against modelled workers, network and "
+        "failures, on a virtual clock. Goodput is the share of all inner steps that "
+        "the workers could have made which was made and committed.",
+        example="pcp simulate experiment.json --workers 4,64,1024 --step-seconds 0.5 "
+        "--bandwidth 50 --round-trip 100 --lifetime 86400",
+    )
+    add = parser.add_argument
+    add("config", metavar="EXPERIMENT.json")
+    add("--workers", default="2,4,8,16,64,256", metavar="N,...", help="how many")
+    add("--step-seconds", type=float, required=True, help="of one inner step")
+    add("--bandwidth", type=float, default=1000.0, help="Mbit/s of a worker; 1000")
+    add("--round-trip", type=float, default=1.0, help="ms between workers; default 1")
+    add("--lifetime", type=float, help="mean seconds until a worker dies; never")
+    add("--restart", type=float, default=2.0, help="seconds until it is back; 2")
+    add("--silent", type=float, default=0.0, help="share of deaths without a word")
+    add("--spread", type=float, default=0.05, help="of workers' speeds, relative")
+    add("--overhead", type=float, default=0.0, help="seconds an exchange takes besides")
+    add("--payload", type=int, metavar="BYTES", help="of a contribution; the bundle's")
+    add("--rounds", type=int, default=20, help="default 20")
+    add("--seed", type=int, default=0, help="of speeds and deaths")
+    add("--json", action="store_true", help="all figures")
+    return parser
+
+
+def _main(argv: Sequence[str]) -> None:
+    flags = parser().parse_args(argv)
+    _check(flags)
+    sizes = _numbers(flags.workers)
+    experiment = jobs.read_experiment(flags.config)
+    report = jobs.stamped("compiler", sys.stderr)  # stdout may have to be JSON
+    content = jobs.compiler_for(experiment, report)("cpu")
+    manifest = Bundle.from_bytes(content, source=experiment.model_path).manifest
+    if on_own_clocks(manifest) or experiment.late != "drop":
+        raise ConfigError(
+            "learners on clocks of their own, and late results that count, are not "
+            "modelled: simulate an algorithm of rounds, such as diloco, with late = "
+            "'drop', or run this one"
+        )
+    shown: list[Figures] = []
+    modelled = World.of(manifest, workers=sizes[0], **_changes(flags))
+    for workers in sizes:
+        world = replace(modelled, workers=workers)
+        shown.append(simulate(experiment, content, world, flags.rounds, flags.seed))
+        if not flags.json:
+            _show(shown)
+    if flags.json:
+        jobs.say(jobs.to_json([asdict(figures) for figures in shown]))
+
+
+def _check(flags: argparse.Namespace) -> None:
+    """What no world is like: `UsageError`."""
+    for name in ("step_seconds", "round_trip", "restart", "spread", "overhead"):
+        if math.isinf(getattr(flags, name)):
+            raise UsageError(f"--{name.replace('_', '-')}: it would never end")
+    for name in ("step_seconds", "bandwidth", "rounds"):
+        if not getattr(flags, name) > 0:
+            raise UsageError(f"--{name.replace('_', '-')}: above 0")
+    for name in ("round_trip", "restart", "spread", "overhead", "payload"):
+        if not (getattr(flags, name) or 0) >= 0:
+            raise UsageError(f"--{name.replace('_', '-')}: at least 0")
+    if not 0 <= flags.silent <= 1:
+        raise UsageError("--silent: a share of deaths, from 0 to 1")
+    if flags.lifetime is not None and not flags.lifetime > 0:
+        raise UsageError("--lifetime: above 0, or left out for workers that never die")
+
+
+def _changes(flags: argparse.Namespace) -> dict[str, Any]:
+    """What the flags say of a world."""
+    payload = {} if flags.payload is None else {"payload_bytes": flags.payload}
+    return payload | {
+        "step_seconds": flags.step_seconds,
+        "bandwidth": flags.bandwidth * 1e6 / 8,
+        "round_trip": flags.round_trip / 1e3,
+        "spread": flags.spread,
+        "overhead": flags.overhead,
+        "lifetime": flags.lifetime or math.inf,
+        "restart": flags.restart,
+        "silent": flags.silent,
+    }
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(word) for word in text.split(",")]
+    except ValueError as error:
+        raise UsageError(f"--workers {text}: expected numbers, 2,4,8") from error
+    if min(numbers) < 1:
+        raise UsageError("--workers: at least one")
+    return numbers
+
+
+def _show(shown: Sequence[Figures]) -> None:
+    """The head before the first line, then the newest line."""
+    if len(shown) == 1:
+        jobs.say("".join(f"{column:>12}" for column in COLUMNS))
+    f = shown[-1]
+    cells = (
+        str(f.workers),
+        f"{f.round_seconds:.2f}",
+        f"{f.sent_bytes / 1e6:.2f}",
+        f"{f.goodput:.3f}",
+        str(f.deaths),
+    )
+    jobs.say("".join(f"{cell:>12}" for cell in cells))

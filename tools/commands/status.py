@@ -1,0 +1,102 @@
+"""`pcp status`: ask a shepherd what it is doing."""
+
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pcp.errors import PeerLost, ProtocolError
+from pcp.runtime.transport.credentials import Protection
+from pcp.tools.support import training_job as jobs
+from pcp.tools.support.command import Parser, port_number, run
+from pcp.tools.support.protection import add_protection_flags, protection
+from pcp.training.coordinator.operator_control import CONTROL_FILE, read_control
+from pcp.training.wire.channel import OPEN, connect
+from pcp.training.wire.messages import Heartbeat, Status, StatusQuery
+
+PROG = "pcp status"
+LATEST = "runs/latest"
+HOST, PORT = "127.0.0.1", 8080
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return run(PROG, _main, argv)
+
+
+def parser() -> Parser:
+    """Its flags."""
+    parser = Parser(
+        prog=PROG,
+        description="Ask a shepherd what it is doing.",
+        example="pcp status --run runs/latest",
+    )
+    add = parser.add_argument
+    add("--run", metavar="DIR", help=f"the run's folder; default {LATEST}, if any")
+    add("--host", help=f"the shepherd's; default: as in the folder, or {HOST}")
+    add("--port", type=port_number, help=f"default: as in the folder, or {PORT}")
+    add("--json", action="store_true", help="everything, as JSON")
+    add("--timeout", type=float, default=5.0, help="seconds")
+    add_protection_flags(parser)
+    return parser
+
+
+def ask(
+    host: str, port: int, timeout: float, protected: Protection = OPEN
+) -> dict[str, Any]:
+    """The status of the shepherd at `host:port`."""
+    channel = connect(host, port, timeout, protected)
+    try:
+        channel.send(StatusQuery())
+        answer = channel.receive(timeout)
+        while isinstance(answer, Heartbeat):
+            answer = channel.receive(timeout)
+    finally:
+        channel.close()
+    if not isinstance(answer, Status):
+        raise ProtocolError(f"{host}:{port} answered with {answer.kind!r}")
+    return answer.values
+
+
+def _main(argv: Sequence[str]) -> None:
+    flags = parser().parse_args(argv)
+    *others, last = _places(flags)
+    protected, values = protection(flags), None
+    for place in others:  # what is there may be of a run that is over
+        with suppress(PeerLost):
+            values = ask(*place, flags.timeout, protected)
+            break
+    if values is None:
+        values = ask(*last, flags.timeout, protected)
+    jobs.say(jobs.to_json(values) if flags.json else "\n".join(lines(values)))
+
+
+def _places(flags: Namespace) -> list[tuple[str, int]]:
+    """Hosts and ports to ask, in this order, until one answers."""
+    usual = flags.host or HOST, PORT if flags.port is None else flags.port
+    given = flags.host is not None or flags.port is not None
+    if flags.run is None and (given or not Path(LATEST, CONTROL_FILE).exists()):
+        return [usual]
+    control = read_control(flags.run or LATEST)
+    port = control["port"] if flags.port is None else flags.port
+    found = flags.host or control["host"], port
+    return [found] if flags.run is not None else [found, usual]
+
+
+def lines(values: Mapping[str, Any]) -> list[str]:
+    """The status for a reader."""
+    loss = values["loss"]
+    head = [
+        f"run      {values['run']}",
+        f"phase    {values['phase']}, round {values['round']} of {values['rounds']}",
+        f"loss     {'-' if loss is None else f'{float(loss):.4f}'}",
+        f"tokens   {values['tokens']:,}",
+    ]
+    workers = [
+        f"worker   {w['index']} {w['target']} on {w['device']}: {w['state']}, "
+        f"round {held}, heard {w['silent_seconds']} s ago"
+        for w in values["workers"]
+        for held in ["-" if w["round"] is None else w["round"]]
+    ]
+    return head + workers + [f"warning  {line}" for line in values.get("nonfinite", ())]

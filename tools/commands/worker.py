@@ -1,0 +1,136 @@
+"""`pcp worker`: train for a shepherd on one device."""
+
+import os
+import platform
+import secrets
+import socket
+from collections.abc import Sequence
+
+from pcp.errors import (
+    BundleError,
+    ConfigError,
+    MissingPackage,
+    PeerLost,
+    UsageError,
+)
+from pcp.runtime import Endpoint
+from pcp.runtime.program import host_processor
+from pcp.runtime.program.devices import open_device
+from pcp.tools.support import training_job as jobs
+from pcp.tools.support.command import Parser, port_number, run
+from pcp.tools.support.metrics_port import add_metrics_flags, serving
+from pcp.tools.support.protection import add_protection_flags, protection
+from pcp.training.process.supervisor import HOPELESS
+from pcp.training.trainer.bundle_trainer import BundleTrainer
+from pcp.training.trainer.load import load_made
+from pcp.training.wire.channel import split_address
+from pcp.training.wire.client import Timing
+from pcp.training.worker.worker import Identity, Worker
+
+PROG = "pcp worker"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return run(PROG, _main, argv)
+
+
+def parser() -> Parser:
+    """Its flags."""
+    parser = Parser(
+        prog=PROG,
+        description="Train for a shepherd on one device.",
+        example="pcp worker --connect 10.0.0.1:8080 --backend cuda --device-id 0",
+    )
+    add = parser.add_argument
+    add(
+        "--connect", metavar="HOST:PORT", help="the shepherd; default --host and --port"
+    )
+    add("--host", default="127.0.0.1", help="the shepherd's host")
+    add("--port", type=port_number, default=8080, help="the shepherd's port")
+    add("--backend", default="cpu", help=f"one of {', '.join(jobs.BACKENDS)}")
+    add("--target", help="what to compile for; default: this processor, or by backend")
+    add("--device-id", type=int, default=0, help="which GPU; default 0")
+    add("--device", help="the runtime's own device address, e.g. local-sync")
+    add("--listen", metavar="HOST:PORT", help="where peers reach this worker")
+    add("--data", metavar="FILE", help="the data on this machine")
+    add("--name", help="default: the host's name and a random part")
+    add("--supervisor-id", metavar="ID", help="shown in the status")
+    add("--patience", type=float, default=300.0, help="seconds without a shepherd")
+    add_metrics_flags(parser)
+    add_protection_flags(parser)
+    return parser
+
+
+def _main(argv: Sequence[str]) -> None:
+    try:
+        _train(argv)
+    except (ConfigError, BundleError, MissingPackage) as error:
+        error.exit_code = HOPELESS  # started again it would find the same
+        raise
+
+
+def _train(argv: Sequence[str]) -> None:
+    flags = parser().parse_args(argv)
+    protected = protection(flags)
+    host, port = flags.host, flags.port
+    if flags.connect:
+        host, port = _address(flags.connect)
+    local = jobs.is_local(host)
+    target = jobs.target_of_worker(flags.backend, flags.target, local=local)
+    device = flags.device or jobs.device_of(flags.backend, flags.device_id)
+    name = flags.name or f"{socket.gethostname()}-{secrets.token_hex(4)}"
+    log = jobs.stamped(f"worker {name}")
+    opened = open_device(device)  # held: what is loaded later is loaded onto this one
+    listen = flags.listen or f"{own_address(host, port)}:0"
+    endpoint = Endpoint.listen(listen, **protected.options)
+    identity = Identity(
+        name=name,
+        host=host,
+        port=port,
+        target=target,
+        backend=flags.backend,
+        device=device,
+        data_path=flags.data,
+        supervisor=flags.supervisor_id,
+    )
+
+    def load(content: bytes) -> BundleTrainer:
+        return load_made(content, "the shepherd's bundle", device, target)
+
+    log(f"process {os.getpid()} started for {host}:{port} on {opened.uri}")
+    if target == host_processor.ANY and not flags.target:
+        log(
+            f"code for any {platform.machine()}, which may be several times slower "
+            "than for this processor; pcp cannot name it: say --target cpu:NAME, with "
+            "LLVM's name"
+        )
+    timing = Timing(patience=flags.patience)
+    worker = Worker(identity, endpoint, load, log, timing, protected)
+    with serving(flags, log, endpoint.telemetry.metrics):
+        log(f"leaving: {worker.run()}")
+
+
+def own_address(host: str, port: int) -> str:
+    """The address of this machine that leads to the shepherd."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.connect(address)  # of a datagram socket: sends nothing
+            own = probe.getsockname()[0]
+    except OSError as error:
+        raise PeerLost(f"no way to {host}: {error.strerror or error}") from error
+    return f"[{own}]" if ":" in own else own
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"--connect {text}: expected HOST:PORT")
+    return split_address(text)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

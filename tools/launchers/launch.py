@@ -1,0 +1,55 @@
+"""`pcp launch`: a run on this machine, Ray, Slurm or Kubernetes."""
+
+from collections.abc import Sequence
+
+from pcp.tools.launchers import kubernetes, local, ray, slurm
+from pcp.tools.launchers.plan import Plan
+from pcp.tools.support import training_job as jobs
+from pcp.tools.support.command import Parser, port_number, run
+from pcp.tools.support.protection import add_protection_flags
+
+PROG = "pcp launch"
+ENGINES = {"local": local, "ray": ray, "slurm": slurm, "kubernetes": kubernetes}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    return run(PROG, _main, argv)
+
+
+def parser() -> Parser:
+    """Its flags."""
+    parser = Parser(
+        prog=PROG,
+        description="Start a run where you say. local and ray train at once; slurm and "
+        "kubernetes write what sbatch and kubectl take. A run that is there already is "
+        "continued.",
+        example="pcp launch experiment.json --on slurm --workers 32 --per-node 8 "
+        "--backend cuda --target sm_90a -o run.sbatch",
+    )
+    add = parser.add_argument
+    add("config", metavar="EXPERIMENT.json")
+    add("--on", choices=ENGINES, default="local", help="default local")
+    add("--workers", type=int, help="default: the experiment's")
+    add("--backend", default="cpu", help=f"one of {', '.join(jobs.BACKENDS)}")
+    add("--target", help="what to compile for; default by backend")
+    add("--name", help="of the job; default: the experiment file's")
+    add("--run", metavar="DIR", help="the run's folder; default CHECKPOINT_DIR/NAME")
+    add(
+        "--port",
+        type=port_number,
+        default=0,
+        help="the shepherd's, with ray or slurm; default: any free, or 8080",
+    )
+    add(
+        "-o", "--output", metavar="FILE", help="of slurm and kubernetes; default stdout"
+    )
+    add_protection_flags(parser)
+    for engine in ENGINES.values():
+        engine.flags(parser)
+    return parser
+
+
+def _main(argv: Sequence[str]) -> int:
+    flags = parser().parse_args(argv)
+    return ENGINES[flags.on].launch(Plan.of(flags), flags)

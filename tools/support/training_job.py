@@ -1,0 +1,288 @@
+"""What the training commands share: experiments, compilers, devices, logs."""
+
+import ipaddress
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TextIO
+
+from pcp import strict_json
+from pcp.errors import ConfigError, UsageError, nearest
+from pcp.passes.core import spec as specs
+from pcp.passes.training.optimizers import groups
+from pcp.passes.training.optimizers import spec as optimizers
+from pcp.passes.training.outer import spec as outer
+from pcp.runtime.program import host_processor
+from pcp.training.config import experiment as experiments
+from pcp.training.config.experiment import Experiment
+from pcp.training.data.corpus import check_readable
+from pcp.training.observe.metrics import Observer
+from pcp.training.storage.run_folder import RunFolder
+
+BACKENDS = {
+    "cpu": ("cpu", "local-task"),
+    "cuda": ("sm_80", "cuda://{id}"),
+    "rocm": ("gfx942", "hip://{id}"),
+    "vulkan": ("vulkan", "vulkan://{id}"),
+    "metal": ("metal", "metal"),
+}
+"""Backend -> (default target, device address)."""
+HOST = "cpu:host"
+
+
+def device_of(backend: str, device_id: int) -> str:
+    """The runtime's address of a device."""
+    return BACKENDS[check_backend(backend)][1].format(id=device_id)
+
+
+def target_here(backend: str, target: str | None) -> str:
+    """What to compile for on the machine that runs it: as asked, or by backend.
+
+    Code for exactly this processor is several times faster than what every x86-64 runs.
+    """
+    default = BACKENDS[check_backend(backend)][0]
+    return target or (HOST if default == host_processor.ANY else default)
+
+
+def target_of_worker(backend: str, target: str | None, *, local: bool) -> str:
+    """What a shepherd is to compile for: as asked, or this machine's processor.
+
+    `cpu:host` is the compiler's own processor: to a shepherd that is not `local` the
+    worker names its own instead. `ConfigError` where that was asked for and pcp cannot
+    name it; where nothing was asked for, code that any processor of the family runs.
+    """
+    default = BACKENDS[check_backend(backend)][0]
+    if target not in (None, HOST) or default != host_processor.ANY:
+        return target or default
+    named = host_processor.own()
+    if local and (target == HOST or named is None):
+        return HOST
+    if target == HOST and named is None:
+        raise ConfigError(
+            f"--target {HOST}: the shepherd compiles on another machine, and pcp "
+            "cannot name this one's processor; say LLVM's name of it, as "
+            "cpu:neoverse-v2"
+        )
+    return named or default
+
+
+def check_devices(uris: Iterable[str], target: str, model: str) -> None:
+    """Open each device once, to learn before a compile what is wrong with it.
+
+    `ConfigError` when it cannot be opened, `UsageError` when it does not run code for
+    `target`. What a bundle holds for a target is known when it is read.
+    """
+    from pcp.runtime.program.devices import open_device
+    from pcp.runtime.program.executor import drivers_of
+
+    for uri in dict.fromkeys(uris):
+        device = open_device(uri)
+        if model.endswith(".pcp"):
+            continue
+        from pcp.compiler.targets import find
+
+        wanted = find(target).driver
+        if wanted not in drivers_of(device):
+            raise UsageError(
+                f"--target {target}: its code is for a {wanted} device, and {uri} is "
+                "none; say another --target, --backend or --device"
+            )
+
+
+def check_compiler(model: str) -> None:
+    """`MissingPackage` now, and not when the first worker comes; bundles need none."""
+    if not model.endswith(".pcp"):
+        from pcp.compiler import iree
+        from pcp.dialect import bindings  # noqa: F401  raises where there are none
+
+        iree.binary()
+
+
+def is_local(host: str) -> bool:
+    """Whether a host is this machine, by its loopback address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_backend(backend: str) -> str:
+    """`backend`, or `UsageError` naming the nearest."""
+    if backend not in BACKENDS:
+        raise UsageError(
+            f"--backend {backend}: there is {', '.join(BACKENDS)}."
+            f"{nearest(backend, BACKENDS)}"
+        )
+    return backend
+
+
+def read_experiment(
+    path: str, model: str | None = None, algorithm: str | None = None
+) -> Experiment:
+    """The experiment in `path`; `--model` and `--algorithm` replace its own."""
+    experiment = experiments.load(path)
+    check_readable(experiment)
+    if algorithm is not None:
+        experiment = experiment.model_copy(update={"algorithm": algorithm})
+    groups.parse(optimizer_text(experiment))
+    outer.parse(algorithm_text(experiment))
+    if model is None:
+        return experiment
+    if not Path(model).exists():
+        raise ConfigError(f"--model: no file {model!r}")
+    return experiment.model_copy(update={"model_path": str(Path(model).absolute())})
+
+
+def optimizer_text(experiment: Experiment) -> str:
+    """The inner optimizer as the compiler reads it: its text, and the keys' values."""
+    keys = {
+        "weight_decay": "weight_decay",
+        "beta1": "beta1",
+        "beta2": "beta2",
+        "eps": "epsilon",
+        "momentum": "inner_momentum",
+    }
+    values: dict[str, object] = {
+        "lr": experiment.learning_rate,
+        "clip_norm": experiment.clip_norm or 0.0,
+        "schedule": experiment.schedule,
+        "warmup_steps": experiment.warmup_steps,
+        "total_steps": experiment.inner_steps,
+    }
+    kind, _ = specs.split(experiment.optimizer)
+    values |= _chosen(experiment, keys, whole=kind in ("adamw", "sgd"))
+    if kind == "sgd" and "weight_decay" not in experiment.model_fields_set:
+        del values["weight_decay"]
+    base = specs.filled(experiment.optimizer, optimizers.KINDS, "optimizer", values)
+    return groups.text(base, experiment.parameter_groups)
+
+
+def algorithm_text(experiment: Experiment) -> str:
+    """The outer algorithm as the compiler reads it: its text, and the keys' values."""
+    keys = {"lr": "outer_learning_rate", "momentum": "nesterov_momentum"}
+    kind, _ = specs.split(experiment.algorithm)
+    values = _chosen(experiment, keys, whole=kind == "diloco")
+    return specs.filled(experiment.algorithm, outer.KINDS, "algorithm", values)
+
+
+def in_graph_batch(experiment: Experiment) -> int:
+    """Samples that a compiled step takes at once; 0: the model's own batch."""
+    inside = experiment.use_in_graph_accumulation
+    return (experiment.effective_batch_size or 0) if inside else 0
+
+
+def _chosen(
+    experiment: Experiment, keys: Mapping[str, str], *, whole: bool
+) -> dict[str, object]:
+    """The values of an experiment's keys that were given, or of all of them."""
+    return {
+        name: getattr(experiment, key)
+        for name, key in keys.items()
+        if whole or key in experiment.model_fields_set
+    }
+
+
+def compiler_for(
+    experiment: Experiment, report: Callable[[str], None]
+) -> Callable[[str], bytes]:
+    """`compile_for(target)`: a bundle from the experiment's model.
+
+    A bundle must hold the target already; a model is compiled, with the
+    compiler imported only then.
+    """
+    path = experiment.model_path
+    if path.endswith(".pcp"):
+        return lambda target: _from_bundle(path, target)
+
+    def compile_for(target: str) -> bytes:
+        from pcp.compiler import driver
+        from pcp.compiler.options import CompileOptions
+        from pcp.dialect.context import read
+        from pcp.tools.support.cache_folder import cache_folder
+
+        began = time.monotonic()
+        report(f"compiling {Path(path).name} for {target} ...")
+        options = CompileOptions(
+            targets=(target,),
+            mode="train",
+            optimizer=optimizer_text(experiment),
+            algorithm=algorithm_text(experiment),
+            batch=in_graph_batch(experiment),
+            cache=cache_folder(),
+            source=path,
+        )
+        content = driver.compile(read(path), options).to_bytes()
+        seconds = time.monotonic() - began
+        report(f"compiled {Path(path).name} for {target} in {seconds:.1f} s")
+        return content
+
+    return compile_for
+
+
+def _from_bundle(path: str, target: str) -> bytes:
+    from pcp.bundle import Bundle
+
+    bundle = Bundle.read(path)
+    wanted = host_processor.substitutes(target)
+    there = [t for t in wanted if t in bundle.targets]
+    bundle.module((there or wanted[-1:])[0])  # refuses, listing what there is
+    return bundle.to_bytes()
+
+
+def run_folder(
+    experiment: Experiment, *, resume: bool, where: str | None
+) -> tuple[RunFolder, bool]:
+    """The folder of a new run, or of the one to continue; and whether it is one."""
+    if where is not None:
+        folder = RunFolder(Path(where).absolute())
+        known = folder.ledger.exists()
+        if known and not resume:
+            raise ConfigError(
+                f"{where} holds a run already; continue it with --resume, or name "
+                "another folder"
+            )
+        return RunFolder.at(folder.path, experiment), known
+    if resume and (latest := RunFolder.latest(experiment)) is not None:
+        return RunFolder.at(latest.path, experiment), True
+    return RunFolder.create(experiment, datetime.now()), False
+
+
+@contextmanager
+def discarded_unless_begun(folder: RunFolder) -> Iterator[None]:
+    """A run is to begin in this block; where it does not, its folder goes again."""
+    try:
+        yield
+    finally:
+        folder.discard()
+
+
+def wandb_observer(experiment: Experiment, run: str) -> list[Observer]:
+    """W&B where there is a key, in the experiment or in `WANDB_API_KEY`."""
+    key = experiment.wandb_api_key or os.environ.get("WANDB_API_KEY")
+    if not key:
+        return []
+    from pcp.training.observe.wandb import WandbRun
+
+    return [WandbRun(experiment, key, run)]
+
+
+def stamped(prefix: str, file: TextIO | None = None) -> Callable[[str], None]:
+    """Prints lines with the time and a name; into `file` in place of stdout."""
+
+    def write(text: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {prefix}: {text}", file=file, flush=True)
+
+    return write
+
+
+def say(line: str) -> None:
+    """Print a line at once, also into a pipe."""
+    print(line, flush=True)
+
+
+def to_json(values: object) -> str:
+    """Indented JSON."""
+    return strict_json.dumps(values, indent=2, default=str)

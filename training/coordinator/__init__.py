@@ -1,0 +1,1 @@
+"""The shepherd: membership of a run, leases, commits, checkpoints."""

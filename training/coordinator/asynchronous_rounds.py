@@ -1,0 +1,250 @@
+"""Rounds of learners that have clocks of their own: asynchronous local SGD.
+
+Each learner makes the inner steps of a lease of its own, from the state that it holds.
+When it is done its push waits for its turn, and is merged: that is a round, of those
+who push, one as a rule (with `quorum` and `grace_seconds` of the experiment, whoever
+has come once so many have, and the grace is over). Nobody else waits.
+
+    learner a    steps ───────────► push │ merge 4 │ steps ──────────────►
+    learner b    ────────► push │ merge 3 │ steps ─────────► push │ merge 5 │
+                                      └─ state ─►┘      └──── state ───►┘
+
+There is no server whose death would matter: whoever made the newest version serves it.
+A learner that pushes fetches the newest state from there, moves what it made along
+(θ_m + θ_newest - θ_begin, so that its delta is against where it began), runs the outer
+step, and holds the next version when the ledger has it. So each learner holds the
+version of its last push. When the holder of the newest one dies before somebody has
+fetched it, the run goes back to the newest version that a learner or a checkpoint
+holds: what is lost is the dead learner's own push, whose samples are given out again;
+the others' inner steps and pushes stay as they are.
+
+In the ledger leases are given out one by one; a round consumes those of its members.
+"""
+
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from pcp.training.coordinator.attempt import Attempt
+from pcp.training.coordinator.roster import READY, Member
+from pcp.training.coordinator.synchronous_rounds import Rounds, share
+from pcp.training.data.lease_pool import Range, size
+from pcp.training.wire.messages import GroupFailed, Learn, Learned
+
+if TYPE_CHECKING:
+    from pcp.training.coordinator.shepherd import Shepherd
+
+_FETCHES = 2
+
+
+@dataclass
+class Learning:
+    """A lease on which a learner works."""
+
+    turn: int
+    lease: list[Range]
+    arrived: float | None = None
+    """When its push came."""
+
+
+class OwnClocks(Rounds):
+    """See the module."""
+
+    own_clocks = True
+
+    def __init__(self, shepherd: "Shepherd", method: Any) -> None:
+        """`method` is the manifest's algorithm."""
+        super().__init__(shepherd)
+        self._dylu = bool(method.hyper.get("dylu", False))
+        self._learning: dict[str, Learning] = {}
+        self._turns = count(1)
+        self._retries = self._failed_fetches = 0
+        self._merged_at = shepherd.now()
+
+    @property
+    def _quorum(self) -> int:
+        """Pushes that a merge waits for; not more than can come."""
+        working = len(self._ledger.progress.outstanding)
+        return max(1, min(self._experiment.quorum or 1, working))
+
+    def exhausted(self) -> bool:
+        """Whether no merge is left: all are made, or the samples are used up."""
+        progress = self._ledger.progress
+        if progress.committed >= self._experiment.outer_loop_steps:
+            return True
+        no_data = self.pool.available < self.pool.quantum
+        return no_data and not progress.outstanding
+
+    def busy(self, name: str) -> bool:
+        """Whether a learner works on a lease."""
+        return name in self._learning
+
+    # Leases -------------------------------------------------------------------
+
+    def start(self, ready: list[Member]) -> None:
+        """Give leases to those who have none; merge what has come."""
+        self._return_abandoned()
+        self._give_out(ready)
+        self._merge()
+
+    def _return_abandoned(self) -> None:
+        """Leases of learners that did not come back after the shepherd's restart."""
+        if self._shepherd.age <= self._shepherd.grace:
+            return
+        for name, lease in list(self._ledger.progress.outstanding.items()):
+            if name not in self._roster and name not in self._learning:
+                self.give_back(name, lease)
+
+    def _give_out(self, ready: list[Member]) -> None:
+        for member in ready:
+            if not self.busy(member.name):
+                self._occupy(member)
+
+    def _occupy(self, member: Member) -> None:
+        progress, name = self._ledger.progress, member.name
+        lease = progress.outstanding.get(name)
+        if lease is None:
+            if self._shepherd.orders.leaving(name) or not self._wanted():
+                return
+            steps = self.pool.steps_for(1, self._at_most(member))
+            if not steps:
+                return
+            lease = self.pool.take(steps)
+            self._ledger.append(
+                "lease", worker=name, lease=lease, version=member.committed
+            )
+        turn = next(self._turns)
+        self._learning[name] = Learning(turn, lease)
+        steps = size(lease) // self.pool.quantum
+        member.send(Learn(turn=turn, lease=lease, steps=steps))
+
+    def _wanted(self) -> bool:
+        """Whether there is a merge left for one more push."""
+        progress = self._ledger.progress
+        quorum = self._experiment.quorum or 1
+        merges = -(-(len(progress.outstanding) + 1) // quorum)
+        return progress.committed + merges <= self._experiment.outer_loop_steps
+
+    def _at_most(self, member: Member) -> int:
+        """Inner steps that a learner makes while the fastest makes all of them."""
+        if not (self._dylu or self._experiment.uneven_steps):
+            return self.steps
+        speeds = [m.speed for m in self._roster.ready() if m.speed]
+        if not speeds or not member.speed:
+            return self.steps
+        return share(self.steps, member.speed, max(speeds))
+
+    def on_learned(self, member: Member, message: Learned) -> None:
+        """A push has come."""
+        learning = self._learning.get(member.name)
+        if learning is None or learning.turn != message.turn:
+            return
+        learning.arrived = self._shepherd.now()
+        steps = size(learning.lease) // self.pool.quantum
+        member.measured(steps, message.seconds)
+
+    def lost(self, member: Member) -> None:
+        """A learner is gone, its push too unless it was merged."""
+        attempt = self.attempt
+        self.forget(member)
+        if attempt is not None and member.name in attempt.members:
+            self._retry(attempt.again(attempt.epoch + 1, [member.name]))
+
+    def forget(self, member: Member) -> None:
+        """A learner's steps and push are gone with the state that it held."""
+        self._learning.pop(member.name, None)
+        lease = self._ledger.progress.outstanding.get(member.name)
+        if lease is not None:
+            self.give_back(member.name, lease)
+
+    def give_up(self) -> None:
+        """A version is lost, and with it what was merged into it alone: no more."""
+
+    # Merges -------------------------------------------------------------------
+
+    def check(self, now: float) -> None:
+        """What time does to the merge under way; others get on meanwhile."""
+        orders = self._shepherd.orders
+        if not (orders.paused or orders.cancelled):
+            self._give_out(self._roster.ready())
+        self._check_failed(now)
+
+    def _merge(self) -> None:
+        """Begin the next merge, if it is due and the newest state is there."""
+        pushes = self._due(self._shepherd.now())
+        source = self._shepherd.source(self._roster[pushes[0]]) if pushes else None
+        if source is None:
+            return
+        newest = self._shepherd.committed
+        # Who holds the newest version itself need not fetch it.
+        pushes.sort(key=lambda name: self._roster[name].committed != newest)
+        progress = self._ledger.progress
+        self._launch(
+            Attempt(
+                round=progress.committed + 1,
+                epoch=progress.epoch + 1,
+                members=pushes,
+                leases={name: self._learning[name].lease for name in pushes},
+                began=self._shepherd.now(),
+                first=False,
+                retries=self._retries,
+            )
+        )
+
+    def _due(self, now: float) -> list[str]:
+        """The pushes to merge now, in the order in which they came."""
+        arrived = {
+            name: learning.arrived
+            for name, learning in self._learning.items()
+            if learning.arrived is not None and self._roster[name].state == READY
+        }
+        order = sorted(arrived, key=arrived.__getitem__)
+        if not order:
+            return []
+        experiment, quorum = self._experiment, self._quorum
+        limit = experiment.round_deadline_seconds
+        late = limit is not None and now >= arrived[order[0]] + limit
+        if len(order) < quorum:
+            return order if late else []
+        closes = arrived[order[quorum - 1]] + experiment.grace_seconds
+        if now < closes and not late and len(order) < len(self._learning):
+            return []
+        return [name for name in order if arrived[name] <= closes]
+
+    def _particulars(self, attempt: Attempt, name: str) -> dict[str, Any]:
+        """Where the newest state is, and that a member's steps began before it."""
+        source = self._shepherd.source(self._roster[name])
+        digest = self._ledger.progress.digest
+        return {"carried": True, "source": source, "digest": digest}
+
+    def _retry(self, attempt: Attempt) -> None:
+        """The pushes wait for their turn again."""
+        self._retries, self.attempt = attempt.retries, None
+
+    def on_group_failed(self, member: Member, message: GroupFailed) -> None:
+        """A learner could not fetch the newest state, or not exchange."""
+        attempt = self.attempt
+        super().on_group_failed(member, message)
+        if attempt is not None and attempt.failed_at is not None:
+            self._failed_fetches += message.lost is None
+
+    def _again(self, attempt: Attempt, why: str) -> None:
+        """Try again; a holder of the newest state whom nobody reaches must go."""
+        holders = self._roster.holders(self._shepherd.committed)
+        alone = [m for m in holders if m.name not in attempt.members]
+        if self._failed_fetches > _FETCHES and len(alone) == len(holders) == 1:
+            self._failed_fetches = 0
+            self._shepherd.drop(alone[0], "nobody can fetch the newest state from it")
+        super()._again(attempt, why)
+
+    def commit(self, attempt: Attempt) -> None:
+        """The members hold the newest version now; they get new leases."""
+        for name in attempt.members:
+            self._learning.pop(name, None)
+        self._retries = self._failed_fetches = 0
+        super().commit(attempt)
+        self._merged_at = self._shepherd.now()
+
+    def _seconds(self, attempt: Attempt, busy: float) -> float:
+        """Since the merge before: what all learners together did meanwhile."""
+        return max(self._shepherd.now() - self._merged_at, 1e-6)

@@ -1,0 +1,94 @@
+"""One attempt at a round: who is in it, on which samples, and who is done.
+
+An attempt is for one round and one epoch. When a member dies the next attempt
+of the round has the survivors, a higher epoch and the same leases. A round is
+committed when all members of its newest attempt have prepared the same state.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Self
+
+from pcp.training.coordinator.straggler_detection import Waits
+from pcp.training.data.lease_pool import Range, size
+from pcp.training.wire.messages import Prepared
+
+
+@dataclass
+class Attempt:
+    """The round under way. `members` are worker names in rank order."""
+
+    round: int
+    epoch: int
+    members: list[str]
+    leases: dict[str, list[Range]]
+    began: float
+    launched: float = 0.0
+    """When this attempt's orders went out."""
+    first: bool = True
+    """Whether no attempt at the round went before."""
+    computed: dict[str, float] = field(default_factory=dict)
+    """When members had done their inner steps."""
+    prepared: dict[str, Prepared] = field(default_factory=dict)
+    failed_at: float | None = None
+    """When the first member reported that an exchange failed."""
+    suspects: list[str] = field(default_factory=list)
+    """Members that others could not reach."""
+    waits: Waits = field(default_factory=Waits)
+    """Who waits for whom, where members meet inside a round."""
+    retries: int = 0
+    """How often the round was tried again with the same members."""
+
+    def accept(self, name: str, message: Prepared) -> bool:
+        """Note that a member is done; False for a late message."""
+        current = (self.round, self.epoch) == (message.round, message.epoch)
+        if current and name in self.members:
+            self.prepared[name] = message
+        return current and name in self.members
+
+    @property
+    def slow(self) -> list[str]:
+        """Members that are still making inner steps."""
+        done = {*self.computed, *self.prepared}
+        return [name for name in self.members if name not in done]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all members are done."""
+        return set(self.prepared) == set(self.members)
+
+    @property
+    def digests(self) -> set[str]:
+        """The states that members prepared: one, if all is well."""
+        return {message.digest for message in self.prepared.values()}
+
+    def steps(self, name: str, quantum: int) -> int:
+        """Inner steps in a member's lease."""
+        return size(self.leases[name]) // quantum
+
+    def longest(self, quantum: int) -> int:
+        """Inner steps of the member that makes most."""
+        return max(self.steps(name, quantum) for name in self.members)
+
+    def again(
+        self,
+        epoch: int,
+        without: Sequence[str] = (),
+        joining: Mapping[str, list[Range]] = MappingProxyType({}),
+    ) -> Self:
+        """The next attempt of the round.
+
+        The members `without` are out of it; those `joining`, with a lease, in it.
+        """
+        stay = [name for name in self.members if name not in without]
+        members = [*stay, *joining]
+        return type(self)(
+            round=self.round,
+            epoch=epoch,
+            members=members,
+            leases={name: self.leases[name] for name in stay} | dict(joining),
+            began=self.began,
+            first=False,
+            retries=self.retries + (members == self.members),
+        )

@@ -1,0 +1,126 @@
+"""Who works for a shepherd, and what each of them holds."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pcp.training.wire.messages import Hello, Message
+from pcp.training.wire.server import Connection
+
+# What a member is doing, in the order in which it happens.
+COMPILING = "compiling"
+WAITING = "waiting for a state"
+RESTORING = "restoring"
+READY = "ready"
+
+
+@dataclass(eq=False)
+class Member:
+    """A worker that said hello."""
+
+    connection: Connection
+    hello: Hello
+    index: int
+    seen: float
+    state: str = COMPILING
+    committed: int | None = None
+    """The round of the shared state it holds."""
+    bundle: str | None = None
+    """The digest of the program that it was given."""
+    taking: dict[str, Any] = field(default_factory=dict)
+    """Where it has its state from, as the ledger says it."""
+    lacked: int = 0
+    """How often it could not fetch a state."""
+    speed: float | None = None
+    """Inner steps a second, a moving average."""
+
+    @property
+    def name(self) -> str:
+        """The worker's name."""
+        return self.hello.worker
+
+    @property
+    def address(self) -> str:
+        """Where its peers reach it."""
+        return self.hello.address
+
+    def send(self, *contents: Message | bytes) -> None:
+        """Send to the worker."""
+        self.connection.send(*contents)
+
+    def measured(self, steps: int, seconds: float) -> None:
+        """It made `steps` inner steps in `seconds`."""
+        now = steps / max(seconds, 1e-6)
+        self.speed = now if self.speed is None else (self.speed + now) / 2
+
+    def describe(self, now: float) -> dict[str, Any]:
+        """For a status."""
+        return {
+            "worker": self.name,
+            "index": self.index,
+            "address": self.address,
+            "target": self.hello.target,
+            "backend": self.hello.backend,
+            "device": self.hello.device,
+            "state": self.state,
+            "round": self.committed,
+            "steps_per_second": self.speed,
+            "silent_seconds": round(now - self.seen, 1),
+        }
+
+
+class Roster:
+    """The members, by name and by connection; names keep their index for ever."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, Member] = {}
+        self._indices: dict[str, int] = {}
+        self._by_connection: dict[Connection, Member] = {}
+        self._sorted: list[Member] | None = None
+        """In order of index; None after a change."""
+
+    def __iter__(self) -> Iterator[Member]:
+        if self._sorted is None:
+            self._sorted = sorted(self._members.values(), key=lambda m: m.index)
+        return iter(tuple(self._sorted))
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._members
+
+    def __getitem__(self, name: str) -> Member:
+        return self._members[name]
+
+    def add(self, connection: Connection, hello: Hello, now: float) -> Member:
+        """Take a worker in. Its index is the lowest that no present worker has."""
+        used = {member.index for member in self}
+        index = self._indices.get(hello.worker)
+        if index is None or index in used:
+            index = next(i for i in range(len(used) + 1) if i not in used)
+        self._indices[hello.worker] = index
+        member = Member(connection, hello, index, now)
+        self._members[hello.worker] = member
+        self._by_connection[connection] = member
+        self._sorted = None
+        return member
+
+    def remove(self, member: Member) -> None:
+        """Let a worker go."""
+        if self._members.get(member.name) is member:
+            del self._members[member.name]
+            self._by_connection.pop(member.connection, None)
+            self._sorted = None
+
+    def find(self, connection: Connection) -> Member | None:
+        """Whose connection this is."""
+        return self._by_connection.get(connection)
+
+    def ready(self) -> list[Member]:
+        """Those who can take part in a round."""
+        return [member for member in self if member.state == READY]
+
+    def holders(self, round_: int) -> list[Member]:
+        """Those among the ready who hold the state of a round."""
+        return [member for member in self.ready() if member.committed == round_]

@@ -1,0 +1,119 @@
+"""Late results: the inner steps of a member that a round went on without.
+
+    drop    they do not count; its samples go back to the pool
+    next    it finishes them, and brings them into the next round that it can join
+
+A late member of round t keeps its lease, and is left alone until its steps are made.
+If the others are then still making theirs, it joins the round under way, in a group of
+the next epoch; else it is a member of the next one, in which it makes no other steps.
+In round t + a it contributes θ_t - θ_m, how far it went from where it began, and each
+of its tokens counts λ^a, with λ = `late_discount`:
+
+    Δ = (Σ_in time w_m Δ_m + Σ_late λ^a w_l Δ_l) / (Σ_in time w_m + Σ_late λ^a w_l)
+
+in every algorithm that averages deltas by tokens when a round ends. Where members meet
+inside a round, have parameters of their own, or exchange a round late, there is no
+delta that could wait; on clocks of their own what a learner did is merged whenever it
+comes: `next` is an error there.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pcp.errors import ConfigError
+from pcp.manifest import Manifest
+from pcp.training.config.experiment import Experiment
+from pcp.training.coordinator.attempt import Attempt
+from pcp.training.coordinator.roster import Member
+from pcp.training.data.lease_pool import Range
+from pcp.training.storage.ledger_state import Progress
+from pcp.training.trainer.training_plan import on_own_clocks
+from pcp.training.wire.messages import Computed
+
+if TYPE_CHECKING:
+    from pcp.training.coordinator.synchronous_rounds import Rounds
+
+
+def can_wait(manifest: Manifest) -> bool:
+    """Whether a member's delta may enter a later round than its own."""
+    function = manifest.functions.get("outer_step")
+    if function is None or not manifest.collectives or on_own_clocks(manifest):
+        return False
+    own = function.inputs_of("replica") or "outer_early" in manifest.functions
+    return not own
+
+
+def check(experiment: Experiment, manifest: Manifest) -> None:
+    """`ConfigError` where late steps are to count and cannot."""
+    if experiment.late == "drop" or can_wait(manifest):
+        return
+    raise ConfigError(
+        f"late: 'next' does not go with {experiment.algorithm.partition('{')[0]}: its "
+        "workers meet inside a round, have parameters or clocks of their own, or "
+        "exchange a round late, so no delta can wait; say 'drop', or take diloco or "
+        "another algorithm that averages deltas when a round ends"
+    )
+
+
+def discount(experiment: Experiment, age: int) -> float:
+    """What each token counts of steps that are `age` rounds late: λ^a."""
+    return experiment.late_discount**age
+
+
+@dataclass
+class Late:
+    """A member whose steps were not made in time; the ledger has its lease."""
+
+    round: int
+    """The round it was given out in."""
+    done: bool = False
+
+
+class Lateness:
+    """The late members of a shepherd's rounds, by name.
+
+    They end with the shepherd: the one after it gives back what it finds to be late.
+    """
+
+    def __init__(
+        self, rounds: "Rounds", experiment: Experiment, progress: Progress
+    ) -> None:
+        self._rounds, self._experiment = rounds, experiment
+        self._progress = progress
+        self.members: dict[str, Late] = {}
+
+    @property
+    def counts(self) -> bool:
+        """Whether late steps count at all."""
+        return self._experiment.late == "next"
+
+    def busy(self, name: str) -> bool:
+        """Whether a member still makes late steps, and takes part in nothing else."""
+        return name in self.members and not self.members[name].done
+
+    def leases(self) -> dict[str, list[Range]]:
+        """Those whose steps are made by now."""
+        return {n: held for n, held in self._progress.late.items() if not self.busy(n)}
+
+    def keep(self, attempt: Attempt, name: str) -> None:
+        """The round goes on without this member; its steps are to count later."""
+        self.members[name] = Late(attempt.round)
+
+    def weight(self, name: str, round_: int) -> float:
+        """What each of a member's tokens counts in a round: λ^a."""
+        late = self.members.get(name)
+        return discount(self._experiment, 0 if late is None else round_ - late.round)
+
+    def computed(self, member: Member, message: Computed) -> bool:
+        """A late member's steps are made; False if it is not late."""
+        late = self.members.get(member.name)
+        if late is None or late.done or message.round != late.round:
+            return False
+        late.done = True
+        self._rounds.join(member.name, self._progress.late[member.name])
+        return True
+
+    def settle(self, names: list[str]) -> None:
+        """A round with these members was committed."""
+        for name in names:
+            self.members.pop(name, None)

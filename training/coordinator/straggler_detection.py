@@ -1,0 +1,65 @@
+"""Who holds up a round in which members meet between their inner steps.
+
+There all members are done together, so being done says nothing about who is slow. What
+does is who waits for whom: with its heartbeats a member says how many exchanges it has
+come to (the forming of the group is the first), and how long it has been waiting in the
+last. Once a quorum has waited in one for longer than the grace, or when the deadline
+has passed, those who have not come to it hold the round up; a member counts as such
+only by a report from after that moment, so a report on its way harms nobody.
+"""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from pcp.training.wire.messages import Meeting
+
+
+@dataclass(frozen=True)
+class Report:
+    """A member's heartbeat: when it came, and what it said."""
+
+    at: float
+    entered: int
+    waits: float | None
+
+
+class Waits:
+    """What the members of one attempt said."""
+
+    def __init__(self) -> None:
+        self._reports: dict[str, Report] = {}
+
+    def heard(self, name: str, meeting: Meeting | None, now: float) -> None:
+        """A member's heartbeat; None if it is somewhere else than in this attempt."""
+        if meeting is None:
+            self._reports[name] = Report(now, -1, None)
+        else:
+            self._reports[name] = Report(now, meeting.entered, meeting.waits)
+
+    def holding_up(
+        self,
+        members: Collection[str],
+        quorum: int | None,
+        grace: float,
+        earliest: float,
+        deadline: float,
+    ) -> list[str]:
+        """Members that the others have waited for too long, by now.
+
+        `earliest` is when a quorum may leave anybody out; `deadline` when whoever
+        holds others up is. Times are those of the reports.
+        """
+        said = {n: r for n, r in self._reports.items() if n in members}
+        waiting = [r for r in said.values() if r.waits is not None]
+        if not waiting:
+            return []
+        meeting = max(r.entered for r in waiting)
+        there = [r for r in waiting if r.entered == meeting]
+        since = sorted(r.at - (r.waits or 0.0) for r in there)
+        end = deadline
+        if quorum and len(since) >= quorum:
+            end = min(end, max(since[quorum - 1] + grace, earliest))
+        if not math.isfinite(end):
+            return []
+        return [n for n, r in said.items() if r.entered < meeting and r.at >= end]

@@ -1,0 +1,48 @@
+"""Which members of a round are waited for no longer: quorum, grace, deadline."""
+
+import math
+
+from pcp.training.config.experiment import Experiment
+from pcp.training.coordinator.attempt import Attempt
+
+
+def slow_members(
+    attempt: Attempt, experiment: Experiment, meets: bool, now: float
+) -> list[str]:
+    """Members that the round goes on without, by now.
+
+    With `meets` members exchange between their inner steps, and who is slow shows in
+    the others' waiting (`pcp.training.coordinator.straggler_detection`); else it is who is not done.
+    """
+    if meets:
+        return _holding_up(attempt, experiment)
+    late = attempt.slow and now >= _end(attempt, experiment)
+    return attempt.slow if late else []
+
+
+def _holding_up(attempt: Attempt, experiment: Experiment) -> list[str]:
+    """Members that the others wait for in mid-round, for too long."""
+    deadline = experiment.round_deadline_seconds or math.inf
+    return attempt.waits.holding_up(
+        attempt.members,
+        experiment.quorum,
+        experiment.grace_seconds,
+        earliest=attempt.launched + _pause(attempt, experiment),
+        deadline=attempt.launched + deadline,
+    )
+
+
+def _end(attempt: Attempt, experiment: Experiment) -> float:
+    """When the slow members of an attempt are left out; never, if infinite."""
+    ends = [math.inf]
+    if experiment.round_deadline_seconds and attempt.computed:
+        ends.append(attempt.began + experiment.round_deadline_seconds)
+    done = sorted(attempt.computed.values())
+    if experiment.quorum and len(done) >= experiment.quorum:
+        ends.append(done[experiment.quorum - 1] + experiment.grace_seconds)
+    return max(min(ends), attempt.launched + _pause(attempt, experiment))
+
+
+def _pause(attempt: Attempt, experiment: Experiment) -> float:
+    """Another attempt may repeat no steps, but forming it takes a moment."""
+    return 0.0 if attempt.first else experiment.heartbeat_limit_seconds

@@ -1,0 +1,77 @@
+"""The held-out loss: each member evaluates a share of the batches.
+
+The loss is the mean over all whole batches of the held-out part, with the
+parameters of a committed round. A member that dies takes its share with it;
+the result then covers fewer batches, and says so.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+from pcp.training.wire.messages import Validated
+
+if TYPE_CHECKING:
+    from pcp.training.coordinator.attempt import Attempt
+    from pcp.training.coordinator.shepherd import Shepherd
+
+
+class Validation:
+    """Collects the shares."""
+
+    def __init__(self, shepherd: "Shepherd") -> None:
+        self._shepherd = shepherd
+        self._round = 0
+        self._missing: set[str] = set()
+        self._loss, self._batches = 0.0, 0
+        self.last: float | None = None
+        """The newest held-out loss."""
+        self.nonfinite: list[str] = []
+        """Whose shares of it are not finite, a line each."""
+
+    @property
+    def open(self) -> bool:
+        """Whether a share is still missing."""
+        return bool(self._missing)
+
+    def shares(self, attempt: "Attempt", last: bool) -> dict[str, tuple[int, int]]:
+        """What each member of a round that is being committed evaluates, if due."""
+        experiment = self._shepherd.experiment
+        every = experiment.validate_every
+        due = last or (every and attempt.round % every == 0)
+        if not due or not experiment.validation_fraction:
+            return {}
+        self._round, self._missing = attempt.round, set(attempt.members)
+        self._loss, self._batches = 0.0, 0
+        self.nonfinite = []
+        count = len(attempt.members)
+        return {name: (rank, count) for rank, name in enumerate(attempt.members)}
+
+    def report(self, name: str, message: Validated) -> None:
+        """A member's share is done."""
+        if message.round != self._round or name not in self._missing:
+            return
+        if not math.isfinite(message.loss_sum):
+            self._tell(name, message.loss_sum)
+        self._loss += message.loss_sum
+        self._batches += message.batches
+        self._settle(name)
+
+    def lost(self, name: str) -> None:
+        """A member died; its share is missing for good."""
+        if name in self._missing:
+            self._shepherd.log(
+                f"the validation of round {self._round} lacks a share: a worker left"
+            )
+            self._settle(name)
+
+    def _tell(self, name: str, loss: float) -> None:
+        who = f"worker {self._shepherd.roster[name].index} ({name})"
+        line = f"{who}: validation loss is {loss} after round {self._round}"
+        self.nonfinite.append(line)
+        self._shepherd.log(line)
+
+    def _settle(self, name: str) -> None:
+        self._missing.discard(name)
+        if not self._missing and self._batches:
+            self.last = self._loss / self._batches
+            self._shepherd.observer.validation(self._round, self.last, self._batches)

@@ -1,0 +1,1 @@
+"""The corpus, its samples in order, and leases on them."""

@@ -1,0 +1,106 @@
+"""Who may train on which samples: a pool of positions, given out in ranges.
+
+Positions are numbers of samples through all epochs (`pcp.training.data.corpus`). A
+lease is a list of ranges; every range is a multiple of the quantum, the samples
+of one inner step. What a dead worker held goes back and is given out again
+before anything new, so nothing is lost; and what was committed never returns.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from pcp.errors import ConfigError, StateMismatch
+
+Range = tuple[int, int]
+"""Positions from the first number up to, not including, the second."""
+
+
+def size(ranges: Iterable[Range]) -> int:
+    """Samples in `ranges`."""
+    return sum(stop - start for start, stop in ranges)
+
+
+def merged(ranges: Iterable[Range]) -> list[Range]:
+    """The same positions, sorted, with touching ranges joined."""
+    joined: list[Range] = []
+    for start, stop in sorted(ranges):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
+        elif start < stop:
+            joined.append((start, stop))
+    return joined
+
+
+def overlap(first: Iterable[Range], second: Iterable[Range]) -> Range | None:
+    """A range that is in both, or None."""
+    left, right = merged(first), merged(second)
+    i = j = 0
+    while i < len(left) and j < len(right):
+        start = max(left[i][0], right[j][0])
+        stop = min(left[i][1], right[j][1])
+        if start < stop:
+            return start, stop
+        if left[i][1] <= right[j][1]:
+            i += 1
+        else:
+            j += 1
+    return None
+
+
+def complement(taken: Iterable[Range], total: int) -> list[Range]:
+    """The ranges of `[0, total)` that are not in `taken`."""
+    free, at = [], 0
+    for start, stop in merged((a, min(b, total)) for a, b in taken):
+        if start > at:
+            free.append((at, start))
+        at = max(at, stop)
+    if at < total:
+        free.append((at, total))
+    return free
+
+
+class LeasePool:
+    """The positions nobody holds and nobody has used.
+
+    `total` positions are given out in multiples of `quantum`; a remainder that
+    is no whole quantum is never given out.
+    """
+
+    def __init__(self, total: int, quantum: int, taken: Iterable[Range] = ()) -> None:
+        if quantum <= 0 or total < quantum:
+            raise ConfigError(
+                f"{total} samples are less than one inner step of {quantum}; "
+                "use more data, more epochs or a smaller effective_batch_size"
+            )
+        self.total = total // quantum * quantum
+        self.quantum = quantum
+        self._free = complement(taken, self.total)
+
+    @property
+    def available(self) -> int:
+        """Samples that can be given out."""
+        return size(self._free)
+
+    def steps_for(self, workers: int, at_most: int) -> int:
+        """Inner steps that each of `workers` can be given now; 0 at the end."""
+        return min(at_most, self.available // (self.quantum * workers))
+
+    def take(self, steps: int) -> list[Range]:
+        """Give out the lowest positions for `steps` inner steps."""
+        wanted = steps * self.quantum
+        if wanted > self.available:
+            raise StateMismatch(f"{wanted} samples asked, {self.available} are left")
+        lease: list[Range] = []
+        while wanted:
+            start, stop = self._free.pop(0)
+            cut = min(stop, start + wanted)
+            lease.append((start, cut))
+            wanted -= cut - start
+            if cut < stop:
+                self._free.insert(0, (cut, stop))
+        return lease
+
+    def give_back(self, ranges: Sequence[Range]) -> None:
+        """Take back what was given out and not used."""
+        if overlap(ranges, self._free) or size(merged(ranges)) != size(ranges):
+            raise StateMismatch(f"samples {list(ranges)} were returned twice")
+        self._free = merged([*self._free, *ranges])

@@ -1,0 +1,285 @@
+"""What a run reports: a JSON line a round, and events for whoever watches.
+
+A line of `metrics.jsonl` is a `Round`; numbers that are not finite stand in it as
+`pcp.strict_json` spells them. A torn last line, left by a crash, is
+dropped by `read`; rounds that were done again, after a rewind or a crash of the
+shepherd, appear once, as they ended.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from pcp import strict_json
+from pcp.training.storage.append_log import append
+from pcp.training.wire.messages import Prepared
+
+FILE_NAME = "metrics.jsonl"
+
+
+@dataclass(frozen=True)
+class MemberRound:
+    """One worker's part of a round. `loss` is the mean over its inner steps."""
+
+    worker: int
+    """Its index."""
+    loss: float
+    steps: int
+    tokens: int
+    compute_seconds: float
+    exchange_seconds: float
+    bytes_sent: int
+    bytes_received: int
+    processor_seconds: float
+    """Of all its threads, since its last report."""
+    resident_bytes: int
+    nonfinite_step: int | None = None
+    """The first inner step, from 1, with a loss that is NaN or infinite."""
+    nonfinite_loss: float | None = None
+    """That loss."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One committed round. Losses are means over inner steps, in nats a token.
+
+    One NaN among the workers' losses makes the least and the largest of them NaN too.
+    """
+
+    round: int
+    epoch: int
+    workers: int
+    loss: float
+    loss_first: float
+    """Of the first inner steps alone."""
+    loss_min: float
+    loss_max: float
+    tokens: int
+    tokens_total: int
+    seconds: float
+    tokens_per_second: float
+    bytes_sent: int
+    """By all workers together."""
+    bytes_sent_per_worker: int
+    compute_seconds: float
+    """Of the slowest worker."""
+    exchange_seconds: float
+    learning_rate: float
+    """The peak of the schedule."""
+    time: float
+    """Unix time of the commit."""
+    members: tuple[MemberRound, ...] = ()
+
+    @property
+    def broken(self) -> int:
+        """How many workers' losses are NaN or infinite."""
+        return sum(not math.isfinite(member.loss) for member in self.members)
+
+
+MEMBER_KEYS = {field.name for field in fields(MemberRound)} - {"worker"}
+
+
+class Observer(Protocol):
+    """Somebody who watches a run. Calls come from the shepherd's thread."""
+
+    def log(self, text: str) -> None:
+        """Something happened."""
+        ...
+
+    def keep(self, record: Round) -> None:
+        """A round is done by all its members and is committed next.
+
+        Where the shepherd dies in between, the one that goes on with the run keeps the
+        round again, as it is committed then.
+        """
+        ...
+
+    def round(self, record: Round) -> None:
+        """A round was committed."""
+        ...
+
+    def validation(self, number: int, loss: float, batches: int) -> None:
+        """The held-out loss after a round."""
+        ...
+
+    def status(self, values: Mapping[str, Any]) -> None:
+        """The state of the run, several times a second."""
+        ...
+
+    def close(self) -> None:
+        """The run is over."""
+        ...
+
+
+class Quiet:
+    """An observer that looks away; base of those that watch a part."""
+
+    def log(self, text: str) -> None:
+        """Ignored."""
+
+    def keep(self, record: Round) -> None:
+        """Ignored."""
+
+    def round(self, record: Round) -> None:
+        """Ignored."""
+
+    def validation(self, number: int, loss: float, batches: int) -> None:
+        """Ignored."""
+
+    def status(self, values: Mapping[str, Any]) -> None:
+        """Ignored."""
+
+    def close(self) -> None:
+        """Ignored."""
+
+
+class MetricsFile(Quiet):
+    """Appends rounds and validations to `metrics.jsonl`."""
+
+    def __init__(self, path: str | Path) -> None:
+        _cut_torn_line(Path(path))
+        # Without a buffer: what a full disk did not take is not tried again at the end.
+        self._path, self._file = Path(path), open(path, "ab", buffering=0)
+
+    def keep(self, record: Round) -> None:
+        """Append a round."""
+        self._append({"kind": "round", **asdict(record)})
+
+    def validation(self, number: int, loss: float, batches: int) -> None:
+        """Append a validation."""
+        values = {"round": number, "validation_loss": loss, "batches": batches}
+        self._append({"kind": "validation", **values})
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _append(self, values: Mapping[str, Any]) -> None:
+        line = f"{strict_json.dumps(values)}\n".encode()
+        append(self._file, line, path=self._path, what="metrics")
+
+
+class Fanout:
+    """One observer for many."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = list(observers)
+
+    def log(self, text: str) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.log(text)
+
+    def keep(self, record: Round) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.keep(record)
+
+    def round(self, record: Round) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.round(record)
+
+    def validation(self, number: int, loss: float, batches: int) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.validation(number, loss, batches)
+
+    def status(self, values: Mapping[str, Any]) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.status(values)
+
+    def close(self) -> None:
+        """Close all, whatever one of them says to it."""
+        with ExitStack() as stack:
+            for observer in self._observers:
+                stack.callback(observer.close)
+
+
+def summarise(
+    number: int,
+    epoch: int,
+    prepared: Sequence[Prepared],
+    *,
+    workers: Sequence[int],
+    tokens_before: int,
+    seconds: float,
+    learning_rate: float,
+    now: float,
+) -> Round:
+    """The record of a round from what its members, by index, reported."""
+    tokens = sum(p.tokens for p in prepared)
+    sent = sum(p.bytes_sent for p in prepared)
+    return Round(
+        round=number,
+        epoch=epoch,
+        workers=len(prepared),
+        loss=sum(p.loss * p.tokens for p in prepared) / tokens,
+        loss_first=sum(p.loss_first for p in prepared) / len(prepared),
+        # Not `min`, which depends on where among the others a NaN stands.
+        loss_min=float(np.min([p.loss for p in prepared])),
+        loss_max=float(np.max([p.loss for p in prepared])),
+        tokens=tokens,
+        tokens_total=tokens_before + tokens,
+        seconds=seconds,
+        tokens_per_second=tokens / max(seconds, 1e-9),
+        bytes_sent=sent,
+        bytes_sent_per_worker=sent // len(prepared),
+        compute_seconds=max(p.compute_seconds for p in prepared),
+        exchange_seconds=max(p.exchange_seconds for p in prepared),
+        learning_rate=learning_rate,
+        time=now,
+        members=tuple(map(_member, workers, prepared)),
+    )
+
+
+def _member(worker: int, prepared: Prepared) -> MemberRound:
+    taken = prepared.model_dump(include=MEMBER_KEYS)
+    return MemberRound(worker=worker, **taken)
+
+
+def read(path: str | Path) -> tuple[list[Round], dict[int, float]]:
+    """The rounds in order, and the validation loss by round."""
+    rounds: dict[int, Round] = {}
+    validations: dict[int, float] = {}
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        try:
+            values = json.loads(line)
+        except ValueError:
+            continue  # torn by a crash
+        number = values["round"]
+        if values.pop("kind") == "round":
+            while rounds and next(reversed(rounds)) >= number:
+                rounds.popitem()  # it was done again after a rewind
+            rounds[number] = round_of(values)
+        else:
+            validations[number] = float(values["validation_loss"])
+    return list(rounds.values()), validations
+
+
+def round_of(values: Mapping[str, Any]) -> Round:
+    """A round from its line, without the line's `kind`."""
+    members = tuple(MemberRound(**_numbers(m)) for m in values.get("members", ()))
+    return Round(**{**_numbers(values), "members": members})
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A line's values; those that are no JSON numbers stand there as strings."""
+    return {k: float(v) if isinstance(v, str) else v for k, v in values.items()}
+
+
+def _cut_torn_line(path: Path) -> None:
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole != len(content):
+        with open(path, "r+b") as file:
+            file.truncate(whole)

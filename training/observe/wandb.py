@@ -1,0 +1,73 @@
+"""Weights & Biases, for those who have a key."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib import import_module
+from typing import Any
+
+from pcp.errors import MissingPackage, install
+from pcp.training.config.experiment import Experiment
+from pcp.training.observe.metrics import Quiet, Round
+from pcp.training.storage.run_folder import SECRETS
+
+
+class WandbRun(Quiet):
+    """Logs rounds and validations to W&B. Needs the package `wandb`."""
+
+    def __init__(self, experiment: Experiment, key: str, run: str) -> None:
+        try:
+            wandb: Any = import_module("wandb")
+        except ImportError as error:
+            raise MissingPackage(
+                "a W&B key is set, but the package is missing: "
+                f"{install('wandb')}, or unset the key"
+            ) from error
+        wandb.login(key=key)
+        self._run: Any = wandb.init(
+            project=experiment.wandb_project,
+            entity=experiment.wandb_entity,
+            name=experiment.wandb_run_name or run,
+            id=run,
+            resume="allow",
+            config=experiment.model_dump(exclude=SECRETS),
+        )
+
+    def round(self, record: Round) -> None:
+        """Log loss, workers, speed and bytes of a round."""
+        self._log(
+            record.round,
+            {
+                "loss": record.loss,
+                "loss_min": record.loss_min,
+                "loss_max": record.loss_max,
+                "learning_rate": record.learning_rate,
+                "active_workers": record.workers,
+                "round_seconds": record.seconds,
+                "tokens_per_second": record.tokens_per_second,
+                "tokens": record.tokens_total,
+                "bytes_sent": record.bytes_sent,
+                "outer_step": record.round,
+                **_by_worker(record),
+            },
+        )
+
+    def validation(self, number: int, loss: float, batches: int) -> None:
+        """Log the held-out loss."""
+        self._log(number, {"validation_loss": loss})
+
+    def close(self) -> None:
+        """Finish the run."""
+        self._run.finish()
+
+    def _log(self, step: int, values: Mapping[str, Any]) -> None:
+        self._run.log(dict(values), step=step)
+
+
+def _by_worker(record: Round) -> dict[str, float]:
+    """`worker/0/loss` and so on: each worker's part, and what it uses."""
+    return {
+        f"worker/{member.worker}/{key}": value
+        for member in record.members
+        for key, value in asdict(member).items()
+        if key != "worker" and value is not None
+    }

@@ -1,0 +1,1 @@
+"""Processes of a run: supervised, one a device, and none left behind."""

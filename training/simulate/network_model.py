@@ -1,0 +1,150 @@
+"""What a simulated run takes place in: compute, network, failures.
+
+Times of an exchange are those of a ring: of what is added up 2 (M-1)/M over the
+bandwidth, of what is gathered M-1 times a contribution, and M-1 round trips; each
+collective besides is opened and voted for by all.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pcp.errors import ConfigError
+from pcp.manifest import Collective, Manifest, tensor_bytes
+from pcp.runtime.compression.codecs import codec
+
+#: Kind of a collective -> what it gives `World` its bytes.
+_FIELDS = {"all_reduce": "payload_bytes", "all_gather": "gathered_bytes"}
+
+
+@dataclass(frozen=True)
+class World:
+    """What is modelled. Seconds, bytes, bytes a second."""
+
+    workers: int
+    step_seconds: float
+    payload_bytes: int
+    """What a worker contributes to the sums of an exchange, as it travels."""
+    state_bytes: int
+    """What a newcomer fetches."""
+    bandwidth: float
+    """Of each worker, each way."""
+    round_trip: float
+    gathered_bytes: int = 0
+    """What every other member of an exchange gets of a worker as it is."""
+    pairs: bool = False
+    """Whether members exchange in pairs, not all with all."""
+    spread: float = 0.05
+    """Of the workers' speeds: a relative standard deviation."""
+    jitter: float = 0.02
+    """Of one worker's rounds."""
+    overhead: float = 0.0
+    """Of an exchange, whatever its size."""
+    meetings: int = 0
+    """Collectives of an exchange: each is opened and voted for, a round trip."""
+    every_step: bool = False
+    """Whether members exchange in every inner step, not once a round."""
+    beside: bool = False
+    """Whether an exchange takes place beside the inner steps."""
+    lifetime: float = math.inf
+    """Mean seconds until a worker dies."""
+    restart: float = 2.0
+    """From a death to the next hello."""
+    silent: float = 0.0
+    """Share of deaths that close no connection."""
+
+    @classmethod
+    def of(cls, manifest: Manifest, **changes: Any) -> Self:
+        """The world of a bundle's run; `changes` are fields the bundle cannot know.
+
+        `payload_bytes` among them stands for all that workers send. Without it,
+        `ConfigError` for a bundle that does not say what that is.
+        """
+        known = {
+            "state_bytes": state_bytes(manifest),
+            "meetings": _meetings(manifest),
+            "every_step": "grad_sync" in manifest.functions,
+            "beside": any(f.startswith("outer_exchange") for f in manifest.functions),
+            "pairs": any("pair" in c.axes for c in manifest.collectives.values()),
+        }
+        if "payload_bytes" not in changes:
+            known |= _exchanged(manifest.collectives)
+        return cls(**known | changes)
+
+    def exchange_seconds(self, members: int) -> float:
+        """Of the collectives of an exchange among `members`, and what goes with it."""
+        if members < 2:
+            return self.overhead
+        share = self._exchanged_bytes(members) / self.bandwidth
+        trips = self._ring(members) - 1 + self.meetings
+        return share + trips * self.round_trip + self.overhead
+
+    def waited_seconds(self, members: int, steps: int, computed: float) -> float:
+        """For exchanges in a round of `steps` inner steps, `computed` seconds long."""
+        seconds = self.exchange_seconds(members) * self._exchanges(steps)
+        return max(0.0, seconds - computed) if self.beside else seconds
+
+    def sent_bytes(self, members: int, steps: int = 1) -> int:
+        """By each worker in a round of `steps` inner steps."""
+        return round(self._exchanged_bytes(members)) * self._exchanges(steps)
+
+    def _exchanged_bytes(self, members: int) -> float:
+        """By each member of an exchange."""
+        ring = self._ring(members)
+        reduced = 2 * (ring - 1) / ring * self.payload_bytes
+        return reduced + (ring - 1) * self.gathered_bytes
+
+    def _ring(self, members: int) -> int:
+        return min(members, 2) if self.pairs else members
+
+    def _exchanges(self, steps: int) -> int:
+        return steps if self.every_step else 1
+
+    def joining_seconds(self) -> float:
+        """Of fetching a state."""
+        return self.state_bytes / self.bandwidth + 2 * self.round_trip
+
+
+def parameter_bytes(manifest: Manifest) -> int:
+    """Of all parameters."""
+    return sum(tensor_bytes(p.shape, p.dtype) for p in manifest.parameters)
+
+
+def state_bytes(manifest: Manifest) -> int:
+    """What a newcomer fetches: parameters, outer and inner state."""
+    held = {
+        (spec.name, spec.role): spec.nbytes
+        for function in manifest.functions.values()
+        for spec in function.inputs
+        if spec.role in ("state", "outer", "private")
+    }
+    return parameter_bytes(manifest) + sum(held.values())
+
+
+def _meetings(manifest: Manifest) -> int:
+    """Collectives of an exchange, with the comparison of states at its end."""
+    return len(manifest.collectives) + ("grad_sync" not in manifest.functions)
+
+
+def _exchanged(collectives: Mapping[str, Collective]) -> dict[str, int]:
+    """The bytes of a worker's contributions to an exchange, by `World`'s fields."""
+    found = dict.fromkeys(_FIELDS.values(), 0)
+    other = sorted({c.kind for c in collectives.values()} - _FIELDS.keys())
+    if not collectives or other:
+        what = f"by {', '.join(other)}, not modelled" if other else "by no collective"
+        raise ConfigError(
+            f"the bundle exchanges {what}: say what a worker contributes to an "
+            "exchange, with pcp simulate --payload BYTES, or payload_bytes"
+        )
+    for collective in collectives.values():
+        found[_FIELDS[collective.kind]] += _wire_bytes(collective)
+    return found
+
+
+def _wire_bytes(collective: Collective) -> int:
+    """Of one worker's contribution, in the code it travels in."""
+    name = collective.attributes.get("codec")
+    if name is None:
+        return collective.bytes
+    return codec(str(name)).wire_bytes(math.prod(collective.shape))

@@ -1,0 +1,376 @@
+"""A run made again from its ledger: the same rounds, in one process, bit by bit.
+
+The ledger says which workers took part in a round, in which order of ranks, on which
+samples; where each had its state from when it joined; and what the result's digest
+was. That, the seed, the data and the program decide everything else. So each worker of
+the record gets a stand-in with an endpoint of its own on this machine, which carries
+out the same orders with the same code, and the digests are compared round by round:
+
+    joined      take the state of that round, from where the record says
+    commit      make the round, with the last attempt's members, leases and epoch
+    late, lease a member makes its steps from the state it holds, for a later round
+    rewind      go back: those who join next take the state of a checkpoint
+
+A state that a worker took while the next round was already under way is that of the
+round it names, so it is taken there, and not where the line stands.
+
+Only one thing is not in a ledger: which exchanges were complete when a member died in
+the middle of a round that goes on behind them (`streaming_diloco`). Such a round is
+made with its last members alone, and a difference in it is said to be that.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any
+
+from pcp.errors import StateMismatch
+from pcp.runtime import Endpoint
+from pcp.training.config.experiment import Experiment, parse
+from pcp.training.coordinator.artifacts import quantum
+from pcp.training.coordinator.checkpointer import assembled
+from pcp.training.coordinator.recovery import snapshot_of
+from pcp.training.coordinator.stale_results import discount
+from pcp.training.data.corpus import Corpus
+from pcp.training.data.lease_pool import Range, size
+from pcp.training.simulate.replay_worker import StandIn
+from pcp.training.storage import ledger, safetensors_io
+from pcp.training.storage.checkpoint import Checkpoint
+from pcp.training.storage.checkpoint_resharding import rejoining, reshard
+from pcp.training.trainer import nonfinite
+from pcp.training.trainer.interface import Trainer
+from pcp.training.wire.messages import Commit, RoundStart
+
+Load = Callable[[Experiment, str], tuple[Trainer, str]]
+"""A trainer for an experiment and a target, and the digest of its bundle."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """One round, as recorded and as it came out now."""
+
+    round: int
+    epoch: int
+    workers: int
+    recorded: str
+    found: str
+    loss_recorded: float
+    loss_found: float
+    cut: bool = False
+    """It lost a member between two exchanges, at a moment that nobody noted."""
+
+    @property
+    def same(self) -> bool:
+        """Whether the digests agree."""
+        return self.recorded == self.found
+
+    def difference(self) -> str:
+        """What differs, and where to look."""
+        if self.cut:
+            where = (
+                "a member died between two exchanges of this round, and which of them "
+                "were complete is not in the ledger: this one cannot be made again"
+            )
+        elif nonfinite.same(self.loss_recorded, self.loss_found):
+            where = "the inner steps' losses agree: look at the outer step"
+        else:
+            where = (
+                f"the inner steps' loss was {self.loss_recorded!r}, is "
+                f"{self.loss_found!r}: another program, data or processor"
+            )
+        return (
+            f"round {self.round} differs: digest {self.recorded[:12]} is recorded, "
+            f"{self.found[:12]} came out; {where}"
+        )
+
+
+class Replay:
+    """Makes the rounds of a ledger's `records` again. Close it when done.
+
+    `load` gives a program; `data_path` says where the data lies if not where the
+    experiment says.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[Mapping[str, Any]],
+        load: Load,
+        data_path: str | None = None,
+    ) -> None:
+        self._records, self._load, self._data_path = records, load, data_path
+        self._state = ledger.Replay()
+        self._later = _events(records)
+        self._cast: dict[str, StandIn] = {}
+        self._bundles: dict[str, tuple[str, str]] = {}
+        """Of each stand-in: the target, and the bundle's digest."""
+        self._saved: dict[int, Checkpoint] = {}
+        self._attempts: list[Mapping[str, Any]] = []
+        """Of the round under way."""
+        self._late: dict[str, int] = {}
+        """Whose steps are to count later, and of which round they are."""
+        self._endpoint: Endpoint | None = None
+        """Serves a state that no stand-in holds."""
+        self._experiment: Experiment | None = None
+        self._corpus: Corpus | None = None
+        self.notes: list[str] = []
+        """What is not as it was recorded, and may be why a round differs."""
+
+    def rounds(self) -> Iterator[Made]:
+        """One committed round after another; it ends behind the first that differs."""
+        for position, record in enumerate(self._records):
+            self._state.apply(record)
+            if record["kind"] == "started":
+                self._settle(record)
+            elif record["kind"] == "round":
+                self._attempts.append(record)
+            elif record["kind"] == "late":
+                self._late[record["worker"]] = record["round"]
+            elif record["kind"] == "returned":
+                self._late.pop(record["worker"], None)
+            elif record["kind"] == "rewind":
+                self._attempts.clear()
+            elif record["kind"] == "commit":
+                made = self._make(record)
+                yield made
+                if not made.same:
+                    return
+            for event in self._later.get(position, ()):
+                self._save(event) if event["kind"] == "checkpoint" else self._join(
+                    event
+                )
+
+    def close(self) -> None:
+        """Let go of all stand-ins."""
+        for actor in self._cast.values():
+            actor.close()
+        self._cast.clear()
+        if self._endpoint is not None:
+            self._endpoint.close()
+
+    @property
+    def experiment(self) -> Experiment:
+        """The settings in force."""
+        if self._experiment is None:
+            raise StateMismatch(
+                "this ledger does not say under which settings the run was made: it is "
+                "of an older pcp, and cannot be made again"
+            )
+        return self._experiment
+
+    def _settle(self, record: Mapping[str, Any]) -> None:
+        """A shepherd starts, perhaps under other settings: programs may change."""
+        source = f"line {record['n'] + 1} of the ledger"
+        self._experiment = parse(record["experiment"], source=source)
+        for name, actor in self._cast.items():
+            target, before = self._bundles[name]
+            trainer, digest = self._load(self.experiment, target)
+            if digest == before:
+                trainer.close()
+            else:
+                actor.replace(trainer, self._open(trainer))
+                self._bundles[name] = (target, digest)
+
+    def _open(self, trainer: Trainer) -> Corpus:
+        corpus = Corpus(self.experiment, trainer.batch, trainer.block, self._data_path)
+        expected = self._state.progress.begin["data"]
+        if corpus.digest != expected:
+            where = self._data_path or self.experiment.data_path
+            raise StateMismatch(
+                f"{where} is not the data that the run was made with; name it with "
+                "--data"
+            )
+        self._corpus = corpus
+        return corpus
+
+    def _join(self, record: Mapping[str, Any]) -> None:
+        """A worker takes the state of a round from where the record says."""
+        name, index, round_ = (record[key] for key in ("worker", "index", "round"))
+        actor = self._stand_in(record)
+        state = self._source(record)
+        if state is not None and record.get("keep"):
+            state = rejoining(state, actor.holding.snapshot()[1], index)
+        actor.holding.forget()
+        if state is None:
+            actor.trainer.fresh(self.experiment.seed)
+        else:
+            actor.trainer.restore(state, index)
+        actor.holding.hold(round_)
+        self._cast[name] = actor
+
+    def _stand_in(self, record: Mapping[str, Any]) -> StandIn:
+        """The worker's, with the program for its target."""
+        name, target, bundle = (record[key] for key in ("worker", "target", "bundle"))
+        if name in self._cast and self._bundles[name][0] == target:
+            return self._cast[name]
+        if name in self._cast:
+            self._cast.pop(name).close()
+        trainer, digest = self._load(self.experiment, target)
+        if digest != bundle:
+            self._note(
+                f"the program for {target} is not the recorded one "
+                f"({digest[:12]}, not {bundle[:12]})"
+            )
+        self._bundles[name] = (target, digest)
+        return StandIn(trainer, self._open(trainer))
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _source(self, record: Mapping[str, Any]) -> safetensors_io.Arrays | None:
+        """The snapshot that a worker joined with; None: made from the seed."""
+        source, round_ = record["source"], record["round"]
+        if source == ledger.SEED:
+            return None
+        if source == ledger.WEIGHTS:
+            weights = safetensors_io.read(str(self.experiment.initial_weights))
+            return snapshot_of(Checkpoint(0, weights, {}))
+        if source == ledger.CHECKPOINT:
+            if round_ not in self._saved:
+                raise StateMismatch(
+                    f"line {record['n'] + 1} of the ledger: {record['worker']} took "
+                    f"round {round_} from a checkpoint that no line speaks of"
+                )
+            parts = record["parts"]
+            return snapshot_of(reshard(self._saved[round_], len(parts)), parts)
+        held = self._cast[source].holding if source in self._cast else None
+        if held is None or held.committed != round_:
+            raise StateMismatch(
+                f"line {record['n'] + 1} of the ledger: {source} did not hold round "
+                f"{round_} when {record['worker']} took it from there"
+            )
+        return held.snapshot()[1]
+
+    def _save(self, record: Mapping[str, Any]) -> None:
+        """Keep what a checkpoint holds, if somebody takes it later."""
+        after = self._records[record["n"] + 1 :]
+        if any(_takes(event, record["round"]) for event in after):
+            held = [self._cast[name].holding.snapshot() for name in record["members"]]
+            self._saved[record["round"]] = assembled(record["round"], held)
+
+    def _make(self, record: Mapping[str, Any]) -> Made:
+        """A committed round once more, with the members of its last attempt."""
+        attempt, *others = reversed(self._attempts)
+        names = attempt["members"]
+        orders = self._orders(attempt)
+        cast = [self._cast[name] for name in names]
+        for actor, order in zip(cast, orders, strict=True):
+            if order.carried:
+                actor.learn(order.lease, order.steps)
+        with ThreadPoolExecutor(len(cast)) as pool:
+            try:
+                pending = [
+                    pool.submit(StandIn.make, actor, order)
+                    for actor, order in zip(cast, orders, strict=True)
+                ]
+                for done in as_completed(pending):
+                    done.result()
+            except BaseException:  # the others would wait for who failed; or Ctrl-C
+                for actor in cast:
+                    actor.stop()
+                raise
+        prepared = [done.result() for done in pending]
+        self._attempts.clear()
+        for actor, report in zip(cast, prepared, strict=True):
+            actor.holding.adopt(
+                Commit(round=report.round, epoch=report.epoch, digest=report.digest)
+            )
+        for name in names:
+            self._late.pop(name, None)
+        tokens = sum(report.tokens for report in prepared)
+        return Made(
+            round=record["round"],
+            epoch=record["epoch"],
+            workers=len(names),
+            recorded=record["digest"],
+            found=prepared[0].digest,
+            loss_recorded=float(record["loss"]),
+            loss_found=sum(p.loss * p.tokens for p in prepared) / tokens,
+            cut=bool(others) and cast[0].trainer.resumes,
+        )
+
+    def _orders(self, attempt: Mapping[str, Any]) -> list[RoundStart]:
+        """What the shepherd told the members of an attempt, by rank."""
+        names = attempt["members"]
+        leases = [[(a, b) for a, b in attempt["leases"][name]] for name in names]
+        steps = [self._steps(lease) for lease in leases]
+        return [
+            RoundStart(
+                round=attempt["round"],
+                epoch=attempt["epoch"],
+                members=[self._cast[name].address for name in names],
+                rank=rank,
+                lease=leases[rank],
+                steps=steps[rank],
+                longest=max(steps),
+                **self._particulars(name, attempt["round"]),
+            )
+            for rank, name in enumerate(names)
+        ]
+
+    def _particulars(self, name: str, round_: int) -> dict[str, Any]:
+        """What is said to members whose steps were made from an older state."""
+        progress = self._state.progress
+        if progress.own_clocks:
+            before = progress.history.digest(round_ - 1)
+            source = self._holder(round_ - 1, before)
+            return {"carried": True, "source": source, "digest": before}
+        if name not in self._late:
+            return {}
+        weight = discount(self.experiment, round_ - self._late[name])
+        return {"carried": True, "weight": weight}
+
+    def _holder(self, round_: int, digest: str | None) -> str:
+        """Where the state of a round can be fetched."""
+        for actor in self._cast.values():
+            if actor.holds(round_, digest):
+                return actor.address
+        if round_ not in self._saved:
+            raise StateMismatch(f"nobody holds round {round_} of this ledger")
+        if self._endpoint is None:
+            self._endpoint = Endpoint.listen("127.0.0.1:0")
+        saved = self._saved[round_]
+        self._endpoint.serve_snapshot(lambda: (round_, snapshot_of(saved)))
+        return self._endpoint.address
+
+    def _steps(self, lease: Sequence[Range]) -> int:
+        assert self._corpus is not None
+        return size(lease) // quantum(self.experiment, self._corpus.batch)
+
+
+def _takes(event: Mapping[str, Any], round_: int) -> bool:
+    """Whether by this line somebody may take a checkpoint of a round."""
+    if event["kind"] == "rewind":
+        return event["to"] == round_
+    taken = event["kind"] == "joined" and event["source"] == ledger.CHECKPOINT
+    return taken and event["round"] == round_
+
+
+def _events(
+    records: Sequence[Mapping[str, Any]],
+) -> dict[int, list[Mapping[str, Any]]]:
+    """Who joined, and what was saved, by the line behind which the state was such.
+
+    That is the newest line, before theirs, that left the run in the round they name.
+    """
+    found: dict[int, list[Mapping[str, Any]]] = {}
+    at: dict[int, int] = {}
+    committed = 0
+    for position, record in enumerate(records):
+        kind = record["kind"]
+        if kind == "commit":
+            committed = record["round"]
+        elif kind == "rewind":
+            committed = record["to"]
+            at = {round_: line for round_, line in at.items() if round_ <= committed}
+        if kind in ("commit", "rewind", "started"):
+            at[committed] = position
+        if kind not in ("joined", "checkpoint"):
+            continue
+        if record["round"] not in at or (kind != "joined" and "members" not in record):
+            raise StateMismatch(
+                f"line {position + 1} of the ledger does not say all that is needed to "
+                "make the rounds again: the run was begun by an older pcp"
+            )
+        found.setdefault(at[record["round"]], []).append(record)
+    return found

@@ -1,0 +1,87 @@
+"""One worker of a run that is made again: the worker's own code, without a shepherd."""
+
+import threading
+from collections.abc import Sequence
+
+from pcp.errors import RuntimeFault
+from pcp.runtime import Endpoint
+from pcp.training.data.corpus import Corpus
+from pcp.training.data.lease_pool import Range
+from pcp.training.storage import safetensors_io
+from pcp.training.trainer.interface import Trainer
+from pcp.training.wire.messages import GroupFailed, Learn, Message, Prepared, RoundStart
+from pcp.training.worker.round_runner import RoundRunner
+from pcp.training.worker.worker_state import Holding
+
+_PATIENCE = 120.0
+_NEVER = 1 << 63
+"""An epoch that no group has."""
+
+
+class StandIn:
+    """One worker of the record."""
+
+    def __init__(self, trainer: Trainer, corpus: Corpus) -> None:
+        self.trainer = trainer
+        self.holding = Holding()
+        self.holding.load(trainer)
+        self._endpoint = Endpoint.listen("127.0.0.1:0")
+        self._endpoint.serve_snapshot(self.holding.snapshot)
+        self._said: list[Message] = []
+        self._stopped = threading.Event()
+        self._runner = RoundRunner(
+            self.holding,
+            self._endpoint,
+            send=self._said.append,
+            log=lambda text: None,
+            newest=lambda: None,
+            called_off=self._stopped.is_set,
+        )
+        self._runner.corpus, self._runner.patience = corpus, _PATIENCE
+
+    @property
+    def address(self) -> str:
+        """Where the others reach it."""
+        return self._endpoint.address
+
+    def learn(self, lease: Sequence[Range], steps: int) -> None:
+        """Make inner steps from the state that is held, unless they are made."""
+        self._runner.learn(Learn(turn=0, lease=list(lease), steps=steps))
+
+    def holds(self, round_: int, digest: str | None) -> bool:
+        """Whether it has the state that a round was committed with."""
+        if self.holding.committed != round_:
+            return False
+        return digest is None or safetensors_io.digest(self.trainer.shared) == digest
+
+    def replace(self, trainer: Trainer, corpus: Corpus) -> None:
+        """Go on with another program, from the state that is held."""
+        self.holding.exchange(trainer)
+        self.trainer, self._runner.corpus = trainer, corpus
+
+    def make(self, order: RoundStart) -> Prepared:
+        """Carry out an order."""
+        self._said.clear()
+        self._runner.attempt(order)
+        for said in self._said:
+            if isinstance(said, GroupFailed):
+                raise RuntimeFault(
+                    f"round {order.round} cannot be made again: {said.reason}"
+                )
+            if isinstance(said, Prepared):
+                return said
+        raise RuntimeFault(
+            f"round {order.round} cannot be made again: this worker holds round "
+            f"{self.holding.committed}"
+        )
+
+    def stop(self) -> None:
+        """Make no more steps, and wait for nobody; from any thread."""
+        self._stopped.set()
+        self._runner.abandon(_NEVER)
+
+    def close(self) -> None:
+        """Release the device and the endpoint."""
+        self._runner.close()
+        self._endpoint.close()
+        self.trainer.close()

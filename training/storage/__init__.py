@@ -1,0 +1,1 @@
+"""What a run keeps: the ledger, checkpoints, tensors in files."""

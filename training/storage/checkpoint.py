@@ -1,0 +1,248 @@
+"""Checkpoints: a committed round on disk, whole or not at all.
+
+    round_00000010/
+      parameters.safetensors   the shared parameters, by their names in the model
+      outer.safetensors        the outer algorithm's shared state, e.g. momentum.<name>
+      worker_0.safetensors     inner optimizer state of each member, by rank
+      private_0.safetensors    outer state of its own, by rank, if it has any
+      state.json               round, digest, tokens, data cursor, seed, tokenizer,
+                               and in which tensors a number is not finite
+      SHA256SUMS.json          size and SHA-256 of each file above
+
+A checkpoint is written to a hidden folder, fsynced and renamed; a crash leaves
+the old ones and no half of a new one. The same round again, after a rewind, is
+renamed away first and comes back where a crash left nothing in its place. Reading
+compares every file with the sums; `newest` skips what is damaged and says so.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pcp import strict_json
+from pcp.errors import StateMismatch
+from pcp.runtime.group.fsync import sync_folder
+from pcp.training.storage import safetensors_io
+from pcp.training.storage.safetensors_io import Arrays
+from pcp.training.trainer.nonfinite import tensors as tensors_with
+
+FORMAT = "pcp-checkpoint"
+VERSION = 2
+SUMS = "SHA256SUMS.json"
+FOLDER = "checkpoints"
+_HIDDEN = ".writing-"
+_REPLACED = ".replaced-"
+
+
+@dataclass
+class Checkpoint:
+    """The state of a run after a committed round."""
+
+    round: int
+    parameters: Arrays
+    outer: Arrays
+    """Outer state that all members agree on."""
+    workers: list[Arrays] = field(default_factory=list)
+    """Inner optimizer state, by rank of the round's group."""
+    private: list[Arrays] = field(default_factory=list)
+    """Outer state of each member's own, by rank."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """What JSON can hold: digest, tokens, data cursor, seed, tokenizer, ..."""
+
+
+def nonfinite(checkpoint: Checkpoint) -> list[str]:
+    """The tensors in which a number is NaN or infinite, by file and name."""
+    return [
+        f"{kind}.{name}"
+        for kind, arrays in _groups(checkpoint)
+        for name in tensors_with(arrays)
+    ]
+
+
+def _groups(checkpoint: Checkpoint) -> Iterator[tuple[str, Arrays]]:
+    """The arrays of each file, by the file's name without its ending."""
+    yield "parameters", checkpoint.parameters
+    yield "outer", checkpoint.outer
+    for rank, arrays in enumerate(checkpoint.workers):
+        yield f"worker_{rank}", arrays
+    for rank, arrays in enumerate(checkpoint.private):
+        if arrays:
+            yield f"private_{rank}", arrays
+
+
+def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:
+    for kind, arrays in _groups(checkpoint):
+        yield f"{kind}.safetensors", safetensors_io.to_bytes(arrays)
+    state = {
+        "format": FORMAT,
+        "version": VERSION,
+        "round": checkpoint.round,
+        "workers": len(checkpoint.workers),
+        **checkpoint.info,
+    }
+    yield "state.json", strict_json.dumps(state, indent=1).encode()
+
+
+def save(run: str | Path, checkpoint: Checkpoint, keep: int = 3) -> Path:
+    """Write a checkpoint under the run's folder and drop all but `keep` newest.
+
+    `OSError` where the disk refuses; what was written of it is gone then. Later
+    rounds, which a rewind left behind, are not counted, and are left alone.
+    """
+    parent = Path(run) / FOLDER
+    if not parent.exists():
+        parent.mkdir(parents=True)
+        sync_folder(parent.parent)
+    _bring_back(parent)
+    final = parent / f"round_{checkpoint.round:08d}"
+    surplus = [f for f in folders(run) if f < final][max(1, keep) :]
+    for abandoned in [*parent.glob(f"{_HIDDEN}*"), *surplus]:
+        shutil.rmtree(abandoned, ignore_errors=True)
+    hidden = parent / f"{_HIDDEN}{checkpoint.round}"
+    try:
+        _write_all(hidden, checkpoint)
+        _put(hidden, final)
+    except OSError:
+        shutil.rmtree(hidden, ignore_errors=True)
+        raise
+    for old in [f for f in folders(run) if f < final][max(0, keep - 1) :]:
+        shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+def _write_all(folder: Path, checkpoint: Checkpoint) -> None:
+    folder.mkdir()
+    sums = {}
+    for name, content in _files(checkpoint):
+        _write(folder / name, content)
+        sums[name] = {
+            "bytes": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+    _write(folder / SUMS, strict_json.dumps(sums, indent=1).encode())
+    sync_folder(folder)
+
+
+def _put(hidden: Path, final: Path) -> None:
+    """Give a written folder its name; one that has it goes only afterwards."""
+    replaced = final.with_name(f"{_REPLACED}{final.name}")
+    if final.exists():  # the same round again, after a rewind
+        final.rename(replaced)
+    hidden.rename(final)
+    sync_folder(final.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _bring_back(parent: Path) -> None:
+    """Undo a replacement that a crash cut in two."""
+    for replaced in parent.glob(f"{_REPLACED}*"):
+        final = parent / replaced.name.removeprefix(_REPLACED)
+        if final.exists():
+            shutil.rmtree(replaced, ignore_errors=True)
+        else:
+            replaced.rename(final)
+
+
+def folders(run: str | Path) -> list[Path]:
+    """The checkpoints of a run, newest first."""
+    parent = Path(run) / FOLDER
+    found = {folder.name: folder for folder in parent.glob(f"{_REPLACED}*")}
+    named = {f"{_REPLACED}{f.name}": f for f in parent.glob("round_*")}
+    return [folder for _, folder in sorted((found | named).items(), reverse=True)]
+
+
+def load(folder: str | Path) -> Checkpoint:
+    """Read and verify one checkpoint; `StateMismatch` says which file is bad."""
+    folder = Path(folder)
+    sums = _json(folder / SUMS, _read(folder / SUMS))
+    content = {name: _verified(folder / name, entry) for name, entry in sums.items()}
+    for name in ("state.json", "parameters.safetensors", "outer.safetensors"):
+        if name not in content:
+            raise StateMismatch(f"{folder}: the checkpoint has no {name}")
+    state = _json(folder / "state.json", content["state.json"])
+    if state.pop("format", None) != FORMAT or state.pop("version", None) != VERSION:
+        raise StateMismatch(f"{folder}: no checkpoint of this version of pcp")
+    number, count = (state.pop(key, None) for key in ("round", "workers"))
+    if not (isinstance(number, int) and isinstance(count, int)):
+        raise StateMismatch(f"{folder / 'state.json'}: names no round, or no workers")
+
+    def arrays(name: str) -> Arrays:
+        if name not in content:
+            raise StateMismatch(f"{folder}: the checkpoint has no {name}")
+        return safetensors_io.from_bytes(content[name], source=str(folder / name))
+
+    def private(name: str) -> Arrays:
+        return arrays(name) if name in content else {}
+
+    return Checkpoint(
+        round=number,
+        parameters=arrays("parameters.safetensors"),
+        outer=arrays("outer.safetensors"),
+        workers=[arrays(f"worker_{rank}.safetensors") for rank in range(count)],
+        private=[private(f"private_{rank}.safetensors") for rank in range(count)],
+        info=state,
+    )
+
+
+def newest(
+    run: str | Path,
+    at_most: int | None = None,
+    check: Callable[[Checkpoint], None] = lambda checkpoint: None,
+) -> tuple[Checkpoint | None, list[str]]:
+    """The newest valid checkpoint not after round `at_most`, and what was refused.
+
+    `check` raises `StateMismatch` for one that is whole and still not wanted.
+    """
+    refused: list[str] = []
+    for folder in folders(run):
+        try:
+            checkpoint = load(folder)
+            if at_most is not None and checkpoint.round > at_most:
+                continue
+            check(checkpoint)
+        except StateMismatch as error:
+            refused.append(f"{error}; trying the checkpoint before it")
+            continue
+        return checkpoint, refused
+    return None, refused
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        with open(path, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:  # a full disk does not say where
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise StateMismatch(f"{path}: cannot read it: {error.strerror}") from error
+
+
+def _json(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(content)
+    except ValueError as error:
+        raise StateMismatch(f"{path}: damaged: {error}") from error
+    if not isinstance(value, dict):
+        raise StateMismatch(f"{path}: damaged: not an object")
+    return value
+
+
+def _verified(path: Path, entry: dict[str, Any]) -> bytes:
+    content = _read(path)
+    if not isinstance(entry, dict):
+        raise StateMismatch(f"{path}: its entry in {SUMS} is no object")
+    if hashlib.sha256(content).hexdigest() != entry.get("sha256"):
+        raise StateMismatch(f"{path}: its SHA-256 is not the recorded one")
+    return content

@@ -1,0 +1,251 @@
+"""The ledger: what a run has committed, line by line, on disk before it counts.
+
+A JSON object a line, appended and fsynced, with a running number `n` and a
+CRC-32 of the rest of the line, `crc`. A line torn by a crash can only be the
+last one; it is dropped. Anything else that is wrong is refused. The kinds:
+
+    begin       the run's constants: samples, quantum, frozen keys, data digest
+    started     a shepherd goes on with the run under these settings
+    joined      a worker holds the state of a round, and where it had it from
+    round       a round's attempt: its epoch, members by rank, the lease of each
+    lease       a learner's, on its own clock: rounds consume some of these
+    late        a lease whose steps go into a later round than its own
+    returned    a lease that was given up: its samples go back to the pool
+    commit      a round is done: digest of the state, who consumed what
+    checkpoint  the state of a committed round is on disk
+    rewind      the state of later rounds is lost: back to a committed round
+    order       what an operator asked for (`pcp.training.coordinator.operator_control`)
+    end         the run is complete
+
+Replaying the lines gives the state of the run; the shepherd that comes after a
+crash starts from it. `check` proves, from the lines alone, that no sample of an
+epoch was consumed twice and none was lost; `pcp.training.simulate.replay` makes the rounds
+again and compares their digests. One process at a time has a ledger open.
+"""
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from pcp import strict_json
+from pcp.errors import ConfigError, RuntimeFault, StateMismatch
+from pcp.runtime.group.file_lock import hold
+from pcp.runtime.group.fsync import sync_folder
+from pcp.training.data.lease_pool import Range, complement, merged, size
+from pcp.training.storage.append_log import append
+from pcp.training.storage.ledger_history import History
+from pcp.training.storage.ledger_state import Progress, Replay, replayed
+
+FILE_NAME = "ledger.jsonl"
+SEED, WEIGHTS, CHECKPOINT = "(seed)", "(initial weights)", "(checkpoint)"
+"""Where a worker that joined has its state from, if not from another one."""
+KEPT_ROUNDS = 512
+"""A shepherd has so many rounds in memory, at most twice as many."""
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    body = strict_json.dumps(record, separators=(",", ":"), sort_keys=True)
+    check = f"{zlib.crc32(body.encode()):08x}"
+    return f'{body[:-1]},"crc":"{check}"}}\n'.encode()
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """The record in a line, or None where the line is damaged."""
+    try:
+        record = json.loads(line)
+        check = record.pop("crc")
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return None
+    return record if _line({**record}) == line and check else None
+
+
+def read(path: str | Path) -> tuple[list[dict[str, Any]], int]:
+    """The records, and how many bytes of the file they are.
+
+    The file may be longer: then its last line was torn.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot read the ledger: {error.strerror}"
+        ) from error
+    records: list[dict[str, Any]] = []
+    good = 0
+    lines = content.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        record = _record(line)
+        if record is None or record.get("n") != number:
+            if number == len(lines) - 1 and not line.endswith(b"\n"):
+                break
+            raise StateMismatch(
+                f"{path}:{number + 1}: damaged line in the ledger; restore the file "
+                "or start a new run"
+            )
+        records.append(record)
+        good += len(line)
+    return records, good
+
+
+class Ledger:
+    """A run's ledger, open for appending."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Open `path`, replay it, and cut off a torn last line.
+
+        `ConfigError` while another process has it open, or where it cannot be.
+        """
+        self.path = Path(path)
+        self._file = _locked(self.path)
+        try:
+            records, self._bytes = read(self.path)
+            self._replay = replayed(records)
+            self.progress.history.shorten(KEPT_ROUNDS)
+            self._count = len(records)
+            self._file.truncate(self._bytes)
+        except Exception:
+            self._file.close()
+            raise
+
+    @property
+    def progress(self) -> Progress:
+        """The state after the last line."""
+        return self._replay.progress
+
+    @property
+    def offset(self) -> int:
+        """Bytes written so far."""
+        return self._bytes
+
+    def append(self, kind: str, *, sync: bool = True, **fields: Any) -> None:
+        """Write a record and wait until the disk has it.
+
+        Without `sync` the next one that waits takes it along: no line is ever on the
+        disk without those before it.
+
+        `StateMismatch` for a record that cannot follow the ones before, `RuntimeFault`
+        where the disk takes no more: then nothing may be appended any longer.
+        """
+        if self._file.closed:
+            raise RuntimeFault(f"{self.path}: the ledger is closed")
+        record = {"n": self._count, "kind": kind, **fields}
+        if kind == "rewind" and fields["to"] < self.progress.history.since:
+            self.progress.history = self._whole_history()
+        self._replay.apply(record)
+        self.progress.history.shorten(KEPT_ROUNDS)
+        line = _line(record)
+        try:
+            append(self._file, line, path=self.path, what="ledger", sync=sync)
+        except RuntimeFault:
+            self._give_up()
+            raise
+        self._bytes += len(line)
+        self._count += 1
+
+    def digest(self, round_: int) -> str | None:
+        """Of the state after a committed round; None for another one."""
+        if 0 < round_ <= self.progress.history.since:
+            return self._whole_history().digest(round_)
+        return self.progress.history.digest(round_)
+
+    def _whole_history(self) -> History:
+        return replayed(read(self.path)[0]).progress.history
+
+    def close(self) -> None:
+        """Close the file; another process may open it."""
+        self._file.close()
+
+    def _give_up(self) -> None:
+        """The file lacks what `progress` has: no line may follow."""
+        with suppress(OSError):  # else the next reader drops half a line
+            self._file.truncate(self._bytes)
+        with suppress(OSError):
+            self._file.close()
+
+
+def _locked(path: Path) -> FileIO:
+    """The file, open for appending, while no other process has it so."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = not path.exists()
+        file = FileIO(path, "ab")
+        if new:  # a line that is on the disk needs a name there, and so does its folder
+            sync_folder(path.parent)
+            sync_folder(path.parent.parent)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot open the ledger: {error.strerror}; the run's folder must "
+            "be writable"
+        ) from error
+    hold(
+        file,
+        f"{path.parent}: another shepherd goes on with this run; wait until it has "
+        "ended, or name another folder with --run",
+    )
+    return file
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `check` found."""
+
+    rounds: int
+    samples_per_epoch: int
+    consumed: int
+    pending: int
+    """Samples given out before, not consumed now: held, or back in the pool."""
+    epochs: tuple[int, ...]
+    """Samples consumed in each epoch."""
+
+    def lines(self) -> Iterator[str]:
+        """The report for a reader."""
+        yield f"rounds committed   {self.rounds}"
+        yield f"samples consumed   {self.consumed}, each exactly once"
+        yield f"samples pending    {self.pending} (held or returned, not lost)"
+        for number, count in enumerate(self.epochs):
+            of = f"{count} of {self.samples_per_epoch} samples"
+            yield f"epoch {number:<4}         {of}"
+
+
+def check(path: str | Path) -> Report:
+    """Prove that each sample of each epoch was consumed at most once, none lost.
+
+    `StateMismatch` says which rule a line breaks.
+    """
+    return prove(read(path)[0], path)
+
+
+def prove(records: Iterable[Mapping[str, Any]], path: str | Path) -> Report:
+    """`check` of the records of a ledger that was read from `path`."""
+    replay, granted = Replay(), 0
+    for record in records:
+        replay.apply(record)
+        leases = record.get("leases", {"": record.get("lease", ())})
+        stops = [b for ranges in leases.values() for _, b in ranges]
+        granted = max([granted, *stops])
+    progress = replay.progress
+    if not progress.begin:
+        raise StateMismatch(f"{path}: no run has begun in this ledger")
+    used = progress.history.used()
+    if size(merged(used)) != size(used):
+        raise StateMismatch(f"{path}: samples were consumed twice")
+    per_epoch = int(progress.begin["samples_per_epoch"])
+    return Report(
+        rounds=progress.committed,
+        samples_per_epoch=per_epoch,
+        consumed=size(used),
+        pending=size(complement(used, granted)),
+        epochs=tuple(_by_epoch(used, per_epoch)),
+    )
+
+
+def _by_epoch(ranges: Sequence[Range], per_epoch: int) -> Iterator[int]:
+    end = max((stop for _, stop in ranges), default=0)
+    for first in range(0, end, per_epoch):
+        last = first + per_epoch
+        yield sum(max(0, min(b, last) - max(a, first)) for a, b in ranges)

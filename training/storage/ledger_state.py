@@ -1,0 +1,178 @@
+"""What a ledger's lines come to: where the run is, and who holds which samples.
+
+`Replay` applies one line after another and refuses one that cannot follow, so a
+ledger that was read to its end proves that its run went by the rules.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from pcp.errors import StateMismatch
+from pcp.training.data.lease_pool import Range, merged, overlap
+from pcp.training.storage.ledger_history import History
+
+Leases = dict[str, list[Range]]
+
+
+@dataclass
+class Progress:
+    """What a ledger says: the result of replaying it."""
+
+    begin: dict[str, Any] = field(default_factory=dict)
+    committed: int = 0
+    """The last committed round; 0 before the first."""
+    digest: str | None = None
+    """Of the state after the committed round."""
+    epoch: int = 0
+    """The highest epoch any group was formed for."""
+    members: list[str] = field(default_factory=list)
+    """Of that group: what it prepares has a part of each of them in it."""
+    history: History = field(default_factory=History)
+    """The committed rounds."""
+    spent: list[Range] = field(default_factory=list)
+    """All consumed ranges, joined."""
+    outstanding: Leases = field(default_factory=dict)
+    """Leases of the round under way; on own clocks, of all learners."""
+    late: Leases = field(default_factory=dict)
+    """Leases of rounds that went on without their holders."""
+    own_clocks: bool = False
+    """Leases are given out one by one, not with a round."""
+    tokens: int = 0
+    paused: bool = False
+    """An operator wants no further round."""
+    steps: int | None = None
+    """Inner steps a round, where an operator changed them."""
+    settings: dict[str, Any] | None = None
+    """The experiment that the last shepherd to start had."""
+    ended: bool = False
+
+    def taken(self) -> list[Range]:
+        """Every range that is consumed or held."""
+        leases = (*self.outstanding.values(), *self.late.values())
+        return merged([*self.spent, *(r for ranges in leases for r in ranges)])
+
+
+def _leases(raw: Mapping[str, Sequence[Sequence[int]]]) -> Leases:
+    return {name: [(a, b) for a, b in ranges] for name, ranges in raw.items()}
+
+
+class Replay:
+    """Applies records one after another, refusing what cannot follow."""
+
+    def __init__(self) -> None:
+        self.progress = Progress()
+
+    def apply(self, record: Mapping[str, Any]) -> None:
+        """Take one record into account."""
+        handler = getattr(self, f"_on_{record.get('kind')}", None)
+        if handler is None:
+            raise StateMismatch(f"ledger: unknown record {record.get('kind')!r}")
+        handler(record)
+
+    def _on_begin(self, record: Mapping[str, Any]) -> None:
+        self.progress.begin = dict(record)
+
+    def _on_round(self, record: Mapping[str, Any]) -> None:
+        p = self.progress
+        granted = _leases(record["leases"])
+        # One group may do many rounds; a second attempt takes another group.
+        oldest = p.epoch + bool(p.outstanding)
+        if record["round"] != p.committed + 1 or record["epoch"] < oldest:
+            raise StateMismatch(
+                f"ledger: round {record['round']} of epoch {record['epoch']} after "
+                f"round {p.committed} of epoch {p.epoch}"
+            )
+        for name, ranges in granted.items():
+            known = p.outstanding.get(name) or p.late.get(name, ranges)
+            if known != ranges or (p.own_clocks and name not in p.outstanding):
+                raise StateMismatch(f"ledger: the lease of {name} changed in its round")
+        self._hold({**p.outstanding, **granted})
+        p.epoch, p.members = record["epoch"], list(granted)
+
+    def _hold(self, leases: Leases) -> None:
+        """These are outstanding now; `StateMismatch` for a sample given out twice."""
+        p = self.progress
+        late = {name: held for name, held in p.late.items() if name not in leases}
+        everyones = (*leases.values(), *late.values())
+        held = sorted(r for ranges in everyones for r in ranges)
+        twice = overlap(held, p.spent) or next(
+            ((b[0], min(a[1], b[1])) for a, b in pairwise(held) if b[0] < a[1]), None
+        )
+        if twice:
+            raise StateMismatch(f"ledger: samples {twice} were given out twice")
+        p.outstanding, p.late = leases, late
+
+    def _on_lease(self, record: Mapping[str, Any]) -> None:
+        p, name = self.progress, record["worker"]
+        if name in p.outstanding:
+            raise StateMismatch(f"ledger: {name} was given a second lease")
+        p.own_clocks = True
+        self._hold({**p.outstanding, **_leases({name: record["lease"]})})
+
+    def _on_late(self, record: Mapping[str, Any]) -> None:
+        p, name = self.progress, record["worker"]
+        if name not in p.outstanding:
+            raise StateMismatch(f"ledger: {name} is late with no lease")
+        p.late[name] = p.outstanding.pop(name)
+
+    def _on_returned(self, record: Mapping[str, Any]) -> None:
+        p, name = self.progress, record["worker"]
+        if p.outstanding.pop(name, None) is None and p.late.pop(name, None) is None:
+            raise StateMismatch(f"ledger: {record['worker']} returned no lease of its")
+
+    def _on_commit(self, record: Mapping[str, Any]) -> None:
+        p = self.progress
+        consumed = _leases(record["consumed"])
+        if record["round"] != p.committed + 1:
+            raise StateMismatch(
+                f"ledger: commit of round {record['round']} after {p.committed}"
+            )
+        due = {n: held for n, held in p.outstanding.items() if n in consumed}
+        if consumed != (due if p.own_clocks else p.outstanding):
+            lost = sorted(set(p.outstanding) ^ set(consumed)) or sorted(consumed)
+            raise StateMismatch(
+                f"ledger: round {record['round']} consumed other samples than were "
+                f"given out (workers {', '.join(lost)})"
+            )
+        everyones = [r for held in consumed.values() for r in held]
+        p.history.add(record["round"], everyones, record["digest"])
+        p.spent = merged([*p.spent, *everyones])
+        p.outstanding = {n: h for n, h in p.outstanding.items() if n not in consumed}
+        p.committed, p.digest = record["round"], record["digest"]
+        p.tokens += record.get("tokens", 0)
+
+    def _on_checkpoint(self, record: Mapping[str, Any]) -> None:
+        pass  # the checkpoint's folder speaks for itself; the line is for readers
+
+    def _on_started(self, record: Mapping[str, Any]) -> None:
+        self.progress.settings = record["experiment"]
+
+    def _on_joined(self, record: Mapping[str, Any]) -> None:
+        pass  # for who replays the run
+
+    def _on_rewind(self, record: Mapping[str, Any]) -> None:
+        p, to = self.progress, record["to"]
+        held = p.outstanding and not p.own_clocks
+        if not 0 <= to <= p.committed or held or p.late:
+            raise StateMismatch(f"ledger: a rewind to round {to} from {p.committed}")
+        p.history.back_to(to)
+        p.spent = merged(p.history.used())
+        p.committed, p.digest = to, p.history.digest(to)
+
+    def _on_order(self, record: Mapping[str, Any]) -> None:
+        if record["action"] in ("pause", "resume"):
+            self.progress.paused = record["action"] == "pause"
+        self.progress.steps = record.get("steps", self.progress.steps)
+
+    def _on_end(self, record: Mapping[str, Any]) -> None:
+        self.progress.ended = True
+
+
+def replayed(records: Iterable[Mapping[str, Any]]) -> Replay:
+    """All of a ledger's lines."""
+    replay = Replay()
+    for record in records:
+        replay.apply(record)
+    return replay

@@ -1,0 +1,139 @@
+"""Where a run keeps what it leaves behind.
+
+<checkpoint_dir>/
+  latest                 a link to the newest run
+  run_20261121-031500/
+    experiment.json      as the run goes by it, without the API key
+    ledger.jsonl         what is committed (`pcp.training.storage.ledger`)
+    metrics.jsonl        a line a round (`pcp.training.observe.metrics`)
+    loss.png             the plot
+    control.json         where the shepherd is (`pcp.training.coordinator.operator_control`)
+    workers.log          what the workers of `pcp train` say
+    checkpoints/         (`pcp.training.storage.checkpoint`)
+"""
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Self
+
+from pcp import strict_json
+from pcp.errors import ConfigError
+from pcp.training.config.experiment import Experiment
+from pcp.training.coordinator.operator_control import CONTROL_FILE
+from pcp.training.observe import metrics
+from pcp.training.storage import ledger
+
+LATEST = "latest"
+SECRETS = {"wandb_api_key"}
+WORKER_LOG = "workers.log"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run's folder; it exists."""
+
+    path: Path
+    fresh: bool = field(default=False, compare=False)
+    """Whether this process made it."""
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.path.name
+
+    @property
+    def ledger(self) -> Path:
+        """The ledger's file."""
+        return self.path / ledger.FILE_NAME
+
+    @property
+    def begun(self) -> bool:
+        """Whether its ledger has a first line."""
+        return self.ledger.exists() and self.ledger.stat().st_size > 0
+
+    @property
+    def experiment(self) -> Path:
+        """The file of the experiment that the run goes by."""
+        return self.path / "experiment.json"
+
+    @property
+    def metrics(self) -> Path:
+        """The metrics' file."""
+        return self.path / metrics.FILE_NAME
+
+    @property
+    def plot(self) -> Path:
+        """The plot's file."""
+        return self.path / "loss.png"
+
+    @classmethod
+    def create(cls, experiment: Experiment, now: datetime) -> Self:
+        """A new run under `checkpoint_dir`."""
+        parent = Path(experiment.checkpoint_dir)
+        stem = now.strftime("run_%Y%m%d-%H%M%S")
+        for number in range(1000):
+            path = parent / (f"{stem}.{number}" if number else stem)
+            try:
+                path.mkdir(parents=True)
+                break
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise ConfigError(
+                    f"checkpoint_dir: cannot make {path}: {error.strerror}"
+                ) from error
+        else:
+            raise ConfigError(f"checkpoint_dir: a thousand runs called {stem}")
+        return replace(cls.at(path, experiment), fresh=True)
+
+    @classmethod
+    def at(cls, path: str | Path, experiment: Experiment) -> Self:
+        """The run in `path`, new or not."""
+        folder = cls(Path(path), fresh=not Path(path).exists())
+        folder.path.mkdir(parents=True, exist_ok=True)
+        if not folder.experiment.exists():
+            folder.note(experiment)
+        return folder
+
+    def note(self, experiment: Experiment) -> None:
+        """Keep an experiment as the run's; the API key is left out."""
+        text = strict_json.dumps(experiment.model_dump(exclude=SECRETS), indent=1)
+        _replace(self.experiment, text)
+
+    def discard(self) -> None:
+        """Remove a fresh folder in which no run has begun."""
+        if not self.fresh or self.begun:
+            return
+        ours = (self.ledger, self.path / CONTROL_FILE, self.path / WORKER_LOG)
+        for path in (self.experiment, self.metrics, *ours):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # somebody put something there
+            self.path.rmdir()
+
+    def make_latest(self) -> None:
+        """From now on `--resume` means this run."""
+        link = self.path.parent / LATEST
+        hidden = link.with_name(f".{LATEST}.{os.getpid()}")
+        hidden.unlink(missing_ok=True)
+        hidden.symlink_to(self.name)
+        os.replace(hidden, link)
+
+    @classmethod
+    def latest(cls, experiment: Experiment) -> Self | None:
+        """The run under `checkpoint_dir` that began last, if there is one."""
+        parent = Path(experiment.checkpoint_dir)
+        try:
+            name = os.readlink(parent / LATEST)
+        except OSError:
+            return None
+        folder = cls(parent / name)
+        return folder if name and folder.ledger.exists() else None
+
+
+def _replace(path: Path, text: str) -> None:
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    hidden.write_text(text)
+    os.replace(hidden, path)

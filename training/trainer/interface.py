@@ -1,0 +1,111 @@
+"""The contract between a worker and the model it trains.
+
+`pcp.training.trainer.bundle_trainer.BundleTrainer` is what fulfils it outside of tests.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from pcp.training.data.corpus import Batch
+from pcp.training.storage.safetensors_io import Arrays
+
+
+class Trainer(Protocol):
+    """One model with its optimizer state, as the rounds see it."""
+
+    batch: int
+    block: int
+    every_step: bool
+    """Members meet in every inner step: a round is theirs together."""
+    resumes: bool
+    """Exchanges take place in mid-round, and the round goes on in another group."""
+
+    @property
+    def waited(self) -> float:
+        """Seconds that the inner steps of this round spent in exchanges."""
+        ...
+
+    @property
+    def parameter_shapes(self) -> Sequence[Sequence[int]]:
+        """Shapes of the trained tensors."""
+        ...
+
+    @property
+    def shared(self) -> Arrays:
+        """Parameters and outer state, by prefixed names: what all agree on."""
+        ...
+
+    @property
+    def private(self) -> Arrays:
+        """Outer state of this worker's own, by name."""
+        ...
+
+    def fresh(self, seed: int) -> None:
+        """Start from the seed."""
+        ...
+
+    def restore(self, snapshot: Mapping[str, np.ndarray], index: int) -> None:
+        """Start from a snapshot; `index` picks one of its inner states.
+
+        The private state is that of `index` if there is one, else it begins anew.
+        """
+        ...
+
+    def join(self, communicator: Any) -> None:
+        """The group of the round that begins, or that is tried again."""
+        ...
+
+    @property
+    def progress(self) -> int:
+        """How many exchanges of a round that resumes are complete."""
+        ...
+
+    def begin(self, steps: int = 1, tokens: int = 1) -> None:
+        """Begin a round of so many inner steps and tokens of this worker's.
+
+        Local parameters := the shared ones.
+        """
+        ...
+
+    def turn(self) -> None:
+        """Before the first inner step and after each: exchanges that are due."""
+        ...
+
+    def resume(self) -> None:
+        """Go on with a round in a new group, behind the steps that were made."""
+        ...
+
+    def step(self, batches: Sequence[Batch]) -> Any:
+        """One inner step; returns the loss, perhaps still on the device."""
+        ...
+
+    def outer(self, tokens: float, communicator: Any) -> Arrays:
+        """The new state, shared and private, from all members' local parameters."""
+        ...
+
+    def adopt(self, new: Arrays) -> None:
+        """Make this the state; what is private stays where `new` has none."""
+        ...
+
+    def catch_up(self, shared: Arrays) -> None:
+        """Go over to a newer shared state; what inner steps changed stays changed."""
+        ...
+
+    @property
+    def meeting(self) -> "tuple[int, float | None]":
+        """Exchanges in between that this round came to; seconds waited in the last."""
+        ...
+
+    def inner(self) -> Arrays:
+        """Copies of the inner optimizer's state."""
+        ...
+
+    def evaluate(self, batch: Batch) -> float:
+        """The loss of the shared parameters."""
+        ...
+
+    def close(self) -> None:
+        """Release the device."""
+        ...

@@ -1,0 +1,80 @@
+"""Whether the members of a mesh still hold the same of what each step hands on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from numpy.typing import NDArray
+
+from pcp.errors import RuntimeFault
+from pcp.layout import join
+from pcp.manifest import Manifest, TensorSpec
+from pcp.mesh import Mesh
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.program.replica_comparison import Copy, check_copies
+from pcp.training.trainer.step_loop import Steps, kept
+
+#: Steps between two comparisons where members run code for unlike targets.
+USUAL = 100
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Compares parameters and state every so many steps; with `every` 0 never.
+
+    `whole` is the bundle's manifest, `own` this member's, `rank` its place in `mesh`.
+    """
+
+    world: Communicator
+    whole: Manifest
+    own: Manifest
+    mesh: Mesh
+    every: int
+
+    def check(self, training: Steps, step: int, *, last: bool = False) -> None:
+        """Raise `StateMismatch` if it is time to look, and members differ."""
+        if not self.every or (step % self.every and not last):
+            return
+        copies = self._copies(training)
+        check_copies(self.world, copies, self.mesh.devices, f"after step {step}")
+
+    def _copies(self, training: Steps) -> list[Copy]:
+        place = self.mesh.members[self.world.rank]
+        values = dict(
+            zip(
+                [(t.role, t.name) for t in kept(self.own)],
+                training.values(),
+                strict=True,
+            )
+        )
+        copies = []
+        for spec in kept(self.whole):
+            slices = spec.layout.slices(spec.shape, self.mesh, place)
+            part = tuple((cut.start, cut.stop) for cut in slices)
+            copies.append(Copy(spec.name, part, values.get((spec.role, spec.name))))
+        return copies
+
+
+def joined_results(
+    mesh: Mesh,
+    specs: Mapping[str, TensorSpec],
+    parts: Sequence[Mapping[str, NDArray]],
+) -> list[NDArray]:
+    """The whole results, by key; `RuntimeFault` where two devices hold other bits.
+
+    A result may lie on some devices only: those that have it hold all of it.
+    """
+    whole = []
+    for key, spec in specs.items():
+        held = [member.get(key) for member in parts]
+        try:
+            whole.append(join(held, spec.shape, spec.layout, mesh))
+        except ValueError as error:
+            raise RuntimeFault(f"result {key}: {error}") from error
+    return whole
+
+
+def every(asked: int | None, mesh: Mesh) -> int:
+    """Steps between comparisons: as asked for, or as is usual for the mesh."""
+    if asked is not None:
+        return asked
+    return USUAL if mesh.unlike else 0

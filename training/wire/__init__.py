@@ -1,0 +1,1 @@
+"""Messages between the shepherd and its workers, and what carries them."""

@@ -1,0 +1,186 @@
+"""A worker's line to its shepherd: connects, reconnects, beats, hands over messages.
+
+One thread reads, one sends heartbeats. When the shepherd goes away, the thread
+dials again with growing pauses and introduces the worker anew, while the
+worker's own thread keeps on computing. What the worker says meanwhile is lost
+on purpose: the next `Hello` carries everything that matters.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pcp.errors import PcpError, PeerLost, ProtocolError, RuntimeFault, Timeout
+from pcp.runtime.transport.credentials import Protection
+from pcp.training.wire.channel import OPEN, Channel, NotAdmitted, connect
+from pcp.training.wire.messages import (
+    Heartbeat,
+    Hello,
+    Message,
+    Refused,
+    Shutdown,
+    Welcome,
+)
+
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 2.0
+WELCOME_SECONDS = 600.0  # the shepherd may have to compile for our target first
+
+
+class RefusedByShepherd(ProtocolError):
+    """The shepherd said no; asking again would not help."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How often to beat until a shepherd says it, how long to be patient; seconds."""
+
+    heartbeat: float = 0.5
+    silence: float = 10.0
+    patience: float = 300.0
+
+
+class Link:
+    """Keeps a worker connected.
+
+    `introduce()` makes a `Hello`; `welcomed(welcome, bundle)` and
+    `received(message)` are called in the reading thread and must not block
+    for long. `beat()` makes a heartbeat. `failed(error)` is called once, when there
+    is no shepherd to talk to within the patience, or it refused.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        introduce: Callable[[], Hello],
+        welcomed: Callable[[Welcome, bytes], None],
+        received: Callable[[Message], None],
+        failed: Callable[[PcpError], None],
+        log: Callable[[str], None],
+        timing: Timing,
+        beat: Callable[[], Heartbeat] = Heartbeat,
+        protection: Protection = OPEN,
+    ) -> None:
+        self._host, self._port = host, port
+        self._protection = protection
+        self._introduce, self._welcomed = introduce, welcomed
+        self._received, self._failed, self._log = received, failed, log
+        self._timing, self._heartbeat = timing, timing.heartbeat
+        self._make_beat = beat
+        self._channel: Channel | None = None
+        self._closing = threading.Event()
+        self._threads = [
+            threading.Thread(target=work, daemon=True, name=f"link-{work.__name__}")
+            for work in (self._run, self._beat)
+        ]
+
+    def start(self) -> None:
+        """Begin to connect."""
+        for thread in self._threads:
+            thread.start()
+
+    def send(self, message: Message) -> None:
+        """Send if connected; if not, the next introduction makes up for it."""
+        channel = self._channel
+        if channel is None:
+            return
+        try:
+            channel.send(message)
+        except PeerLost:
+            channel.close()  # the reader notices, and dials again
+
+    def close(self) -> None:
+        """Disconnect for good."""
+        self._closing.set()
+        if (channel := self._channel) is not None:
+            channel.close()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(5.0)
+
+    def _run(self) -> None:
+        pause, since, told = FIRST_PAUSE, time.monotonic(), False
+        draw = random.Random()  # the process's own belongs to the main thread
+        while not self._closing.is_set():
+            try:
+                self._session()
+            except RefusedByShepherd as error:
+                self._failed(error)
+                return
+            except RuntimeFault as error:
+                if self._closing.is_set():
+                    return
+                if self._channel is not None:  # it was up: count from now
+                    self._log(f"lost the shepherd: {error}; dialling again")
+                    pause, since, told = FIRST_PAUSE, time.monotonic(), True
+                    self._channel = None
+                if time.monotonic() - since > self._timing.patience:
+                    self._failed(error)
+                    return
+                if not told:
+                    told, patience = True, self._timing.patience
+                    self._log(f"{error}; trying again, for {patience:g} s")
+            except Exception as error:  # of this machine: no more files, memory
+                kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
+                what = f"{kind}{error}"
+                self._failed(RuntimeFault(f"the line to the shepherd: {what}"))
+                return
+            # A little randomness, so that workers do not dial all at once.
+            self._closing.wait(pause * draw.uniform(0.7, 1.0))
+            pause = min(LONGEST_PAUSE, pause * 2)
+
+    def _session(self) -> None:
+        channel = self._connect()
+        try:
+            channel.send(self._introduce())
+            welcome = self._answer(channel)
+            bundle = channel.receive_blob(welcome.bundle_bytes, self._timing.silence)
+            self._heartbeat = welcome.heartbeat_seconds
+            self._welcomed(welcome, bundle)
+            self._channel = channel
+            while not self._closing.is_set():
+                message = channel.receive(self._timing.silence)
+                if not isinstance(message, Heartbeat):
+                    self._received(message)
+                if isinstance(message, Shutdown):
+                    self._closing.set()
+        finally:
+            channel.close()
+
+    def _connect(self) -> Channel:
+        try:
+            return connect(self._host, self._port, 5.0, self._protection)
+        except NotAdmitted as error:
+            raise RefusedByShepherd(str(error)) from error
+
+    def _answer(self, channel: Channel) -> Welcome:
+        """The welcome; heartbeats show meanwhile that somebody compiles."""
+        deadline = time.monotonic() + WELCOME_SECONDS
+        while time.monotonic() < deadline:
+            channel.send(Heartbeat())
+            try:
+                message = channel.receive(self._timing.silence)
+            except Timeout as error:
+                raise PeerLost(f"no welcome from {channel.peer}") from error
+            except NotAdmitted as error:
+                raise RefusedByShepherd(
+                    f"the shepherd at {channel.peer} refused this worker: {error}"
+                ) from error
+            if isinstance(message, Refused):
+                raise RefusedByShepherd(
+                    f"the shepherd at {channel.peer} refused this worker: "
+                    f"{message.reason}"
+                )
+            if isinstance(message, Welcome):
+                return message
+            if not isinstance(message, Heartbeat):
+                raise ProtocolError(f"{message} in place of a welcome")
+        raise PeerLost(f"{channel.peer} gave no welcome in {WELCOME_SECONDS:g} s")
+
+    def _beat(self) -> None:
+        while not self._closing.wait(self._heartbeat):
+            self.send(self._make_beat())

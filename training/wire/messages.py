@@ -1,0 +1,367 @@
+"""Every message between the shepherd, its workers, and who asks for a status.
+
+    worker                                   shepherd
+      Hello            ──────────────────────►
+                       ◄──────────────────────  Welcome (+ the bundle's bytes)
+                                                or Refused
+                       ◄──────────────────────  Restore(round, source)
+      (fetches the committed state from a veteran)
+      Ready(round, digest) ──────────────────►
+                       ◄──────────────────────  RoundStart(round, epoch, lease)
+      (inner steps)
+      Computed         ──────────────────────►  who is slow may be left out
+      (outer step with its peers)
+      Prepared         ──────────────────────►
+                       ◄──────────────────────  Commit      all members prepared
+                       ◄──────────────────────  RoundStart(round, epoch + 1)
+                                                a member died: redo the outer step
+      GroupFailed      ──────────────────────►  an exchange failed: ask for that
+      Validated        ──────────────────────►
+      Heartbeat        ──────────────────────►  always, on a timer; says who waits
+                       ◄──────────────────────  Heartbeat
+                       ◄──────────────────────  Shutdown
+
+Where learners have clocks of their own, a lease comes before the round:
+
+                       ◄──────────────────────  Learn(lease)
+      (inner steps)
+      Learned          ──────────────────────►
+                       ◄──────────────────────  RoundStart(round, source, ...)
+      (the newest state from its source, the outer step; Prepared, Commit)
+
+A message is a JSON object in one frame (`pcp.training.wire.channel`). `kind` names
+it; an unknown kind, key or a value out of bounds is a `ProtocolError`. A loss may be
+NaN or infinite, and travels as `pcp.strict_json` spells it. Rounds and epochs only
+grow, so a late message is known by its number and ignored.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from pcp import strict_json
+from pcp.errors import ProtocolError
+
+VERSION = 5
+"""Of this protocol; a `Hello` with another one is refused."""
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Text = Annotated[str, Field(max_length=4000)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=0, lt=1 << 62)]
+Lease = Annotated[list[tuple[Count, Count]], Field(max_length=100_000)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Message(BaseModel, frozen=True):
+    """Base of all messages."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: str
+
+
+class Prepared(Message, frozen=True):
+    """A member's round is computed; it waits for the commit.
+
+    Losses may be NaN or infinite; then `nonfinite_step`, from 1, is the first inner
+    step with such a loss, and `nonfinite_loss` that loss.
+    """
+
+    kind: Literal["prepared"] = "prepared"
+    round: Count
+    epoch: Count
+    digest: Digest
+    loss: float
+    loss_first: float
+    steps: Count
+    tokens: Count
+    bytes_sent: Count
+    bytes_received: Count
+    compute_seconds: Finite
+    exchange_seconds: Finite
+    processor_seconds: Seconds = 0.0
+    resident_bytes: Count = 0
+    nonfinite_step: Annotated[Count, Field(ge=1)] | None = None
+    nonfinite_loss: float | None = None
+
+
+class Hello(Message, frozen=True):
+    """A worker introduces itself, for the first time or again.
+
+    `committed` is the round of the state it holds of `run` (None: it holds none).
+    """
+
+    kind: Literal["hello"] = "hello"
+    version: int
+    worker: Name
+    target: Name
+    backend: Name
+    device: Name
+    address: Name
+    run: Name | None = None
+    bundle: Digest | None = None
+    committed: Count | None = None
+    digest: Digest | None = None
+    prepared: Prepared | None = None
+    supervisor: Name | None = None
+
+
+class Refused(Message, frozen=True):
+    """The shepherd will not work with this peer; the connection ends."""
+
+    kind: Literal["refused"] = "refused"
+    reason: Text
+
+
+class Welcome(Message, frozen=True):
+    """The shepherd takes the worker; the bundle's bytes follow unless it has them.
+
+    A worker that holds the state of `committed`, or has prepared it with this
+    digest, takes part in the next round; another one waits for a `Restore`.
+    """
+
+    kind: Literal["welcome"] = "welcome"
+    worker: Name
+    index: Count
+    run: Name
+    experiment: dict[str, Any]
+    heartbeat_seconds: Annotated[float, Field(gt=0, le=60)]
+    bundle: Digest
+    bundle_bytes: Count
+    data: Digest
+    committed: Count
+    digest: Digest | None
+
+
+class Restore(Message, frozen=True):
+    """Take the state of `round` from `source`, then say `Ready`.
+
+    Without a source the state is made from the seed. A worker that comes back may
+    `keep` its inner optimizer's state, and what it has not sent yet.
+    """
+
+    kind: Literal["restore"] = "restore"
+    round: Count
+    source: Name | None
+    keep: bool = False
+
+
+class Ready(Message, frozen=True):
+    """The worker holds the state of `round`, and can take part in the next one.
+
+    Said after a `Restore`, after it caught up with its group, which a shepherd does
+    not see, and in answer to the order of a round that it has already.
+    """
+
+    kind: Literal["ready"] = "ready"
+    round: Count
+    digest: Digest
+
+
+class Lacking(Message, frozen=True):
+    """The source of a `Restore` is gone; name another one."""
+
+    kind: Literal["lacking"] = "lacking"
+    round: Count
+
+
+class RoundStart(Message, frozen=True):
+    """Work on `round` in the group of `epoch`; `members` are in rank order.
+
+    The same round and lease in a later epoch means: the group changed, keep
+    what was computed and redo the exchange.
+    """
+
+    kind: Literal["round_start"] = "round_start"
+    round: Count
+    epoch: Count
+    members: Annotated[list[Name], Field(min_length=1, max_length=10_000)]
+    rank: Count
+    lease: Lease
+    steps: Count
+    longest: Count
+    """Most steps of a member: where all meet in each, those with fewer wait on."""
+    carried: bool = False
+    """The steps on the lease were made from an older state: they are kept."""
+    weight: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """What each of their tokens counts."""
+    source: Name | None = None
+    """Who serves the state of the round before, if rank 0 may lack it."""
+    digest: Digest | None = None
+    """Of that state."""
+
+
+class Learn(Message, frozen=True):
+    """Make inner steps on a lease from the state you hold, on your own clock.
+
+    For a lease whose steps are made already, or under way, nothing begins again.
+    """
+
+    kind: Literal["learn"] = "learn"
+    turn: Count
+    lease: Lease
+    steps: Count
+
+
+class Learned(Message, frozen=True):
+    """The inner steps of a `Learn` are made; they can be merged."""
+
+    kind: Literal["learned"] = "learned"
+    turn: Count
+    seconds: Seconds
+
+
+class Computed(Message, frozen=True):
+    """A member's inner steps are done; it goes on to the exchange."""
+
+    kind: Literal["computed"] = "computed"
+    round: Count
+    epoch: Count
+
+
+class Commit(Message, frozen=True):
+    """Round `round` of `epoch` counts: adopt it. `validate_share` asks for losses.
+
+    `validate_share` is (k, n): evaluate the held-out batches k, k+n, k+2n, ...
+    """
+
+    kind: Literal["commit"] = "commit"
+    round: Count
+    epoch: Count
+    digest: Digest
+    validate_share: tuple[Count, Count] | None = None
+
+
+class Validated(Message, frozen=True):
+    """Sum of the losses of a worker's share of the held-out batches."""
+
+    kind: Literal["validated"] = "validated"
+    round: Count
+    loss_sum: float
+    batches: Count
+
+
+class GroupFailed(Message, frozen=True):
+    """An exchange of `epoch` failed here; `lost` is the rank that is gone."""
+
+    kind: Literal["group_failed"] = "group_failed"
+    round: Count
+    epoch: Count
+    reason: Text
+    lost: Count | None = None
+
+
+class Meeting(BaseModel, frozen=True):
+    """How far a member is in a round whose exchanges take place in between.
+
+    `entered` counts the exchanges that it came to; `waits` is for how many seconds it
+    has been waiting in the last of them, None while it makes inner steps.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    round: Count
+    epoch: Count
+    entered: Count
+    waits: Seconds | None = None
+
+
+class Heartbeat(Message, frozen=True):
+    """The sender lives; a member of a round may say how far it is."""
+
+    kind: Literal["heartbeat"] = "heartbeat"
+    meeting: Meeting | None = None
+
+
+class Failed(Message, frozen=True):
+    """The worker cannot go on and leaves."""
+
+    kind: Literal["failed"] = "failed"
+    reason: Text
+
+
+class Shutdown(Message, frozen=True):
+    """The run is over; the worker exits with 0."""
+
+    kind: Literal["shutdown"] = "shutdown"
+    reason: Text
+
+
+class StatusQuery(Message, frozen=True):
+    """Asks a shepherd what it is doing, in place of a `Hello`."""
+
+    kind: Literal["status_query"] = "status_query"
+    version: int = VERSION
+
+
+class Order(Message, frozen=True):
+    """An operator's order, in place of a `Hello` (`pcp.training.coordinator.operator_control`)."""
+
+    kind: Literal["order"] = "order"
+    version: int = VERSION
+    key: Name
+    action: Literal["pause", "resume", "steps", "drain", "cancel"]
+    worker: Count | None = None
+    """The index of the worker to drain."""
+    steps: Count | None = None
+    """Inner steps a round."""
+
+
+class Taken(Message, frozen=True):
+    """The answer to an `Order` that will be carried out."""
+
+    kind: Literal["taken"] = "taken"
+    said: Text
+
+
+class Status(Message, frozen=True):
+    """The answer to a `StatusQuery`."""
+
+    kind: Literal["status"] = "status"
+    values: dict[str, Any]
+
+
+AnyMessage = Annotated[
+    Hello
+    | Refused
+    | Welcome
+    | Restore
+    | Ready
+    | Lacking
+    | RoundStart
+    | Learn
+    | Learned
+    | Computed
+    | Prepared
+    | Commit
+    | Validated
+    | GroupFailed
+    | Heartbeat
+    | Failed
+    | Shutdown
+    | StatusQuery
+    | Status
+    | Order
+    | Taken,
+    Field(discriminator="kind"),
+]
+_ADAPTER: TypeAdapter[Message] = TypeAdapter(AnyMessage)
+
+
+def encode(message: Message) -> bytes:
+    """The JSON of a message."""
+    return strict_json.dumps(message.model_dump()).encode()
+
+
+def decode(raw: bytes | bytearray | memoryview) -> Message:
+    """The message in `raw`, or `ProtocolError` saying what is wrong with it."""
+    try:
+        return _ADAPTER.validate_json(bytes(raw))
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "message"
+        raise ProtocolError(
+            f"not a message of this protocol: {where}: {first['msg']}"
+        ) from None

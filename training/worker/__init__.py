@@ -1,0 +1,1 @@
+"""A worker: rounds with the others, and recovery."""

@@ -1,0 +1,313 @@
+"""A worker: it trains rounds with whoever else is there, and survives the rest.
+
+    joining ──Welcome──► restoring ──Ready──► waiting ◄──────────── adopt ◄─┐
+                            ▲                    │RoundStart               Commit
+                            │Restore             ▼                          │
+                            └──────────────── syncing ──► inner steps ──► outer
+                                                 ▲                          │
+                                                 └──RoundStart, epoch + 1───┘
+                                                   (same lease: no inner steps)
+
+Two threads matter. The link's thread reads messages: it files the newest order
+and aborts an exchange that the order makes pointless. The worker's own thread
+computes, and looks at what was filed whenever it has finished a step. A worker
+that loses its shepherd finishes what it does, and reports when it is back.
+
+Nothing a worker computes counts before the shepherd's `Commit`. Until then the
+shared state is the old one, and an exchange that failed is simply done again in
+the next group, from the local parameters the inner steps left.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pcp.errors import PcpError, ProtocolError, RuntimeFault, StateMismatch, Timeout
+from pcp.runtime import fetch_snapshot
+from pcp.runtime.transport.credentials import Protection
+from pcp.training.config.experiment import Experiment, parse
+from pcp.training.data.corpus import Corpus, check_vocabulary
+from pcp.training.storage.checkpoint_resharding import rejoining
+from pcp.training.storage.safetensors_io import Arrays
+from pcp.training.trainer.interface import Trainer
+from pcp.training.wire.channel import OPEN
+from pcp.training.wire.client import Link, Timing
+from pcp.training.wire.messages import (
+    VERSION,
+    Commit,
+    Failed,
+    Heartbeat,
+    Hello,
+    Lacking,
+    Learn,
+    Message,
+    Restore,
+    RoundStart,
+    Shutdown,
+    Welcome,
+)
+from pcp.training.worker.round_runner import SILENCE_SECONDS, RoundRunner
+from pcp.training.worker.worker_state import Holding
+
+_FETCH_SECONDS = 120.0
+_RESTORE_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a worker is, and where its shepherd is."""
+
+    name: str
+    host: str
+    port: int
+    target: str = "cpu"
+    backend: str = "cpu"
+    device: str = "local-task"
+    data_path: str | None = None
+    """Where the data lies on this machine, if not where the experiment says."""
+    supervisor: str | None = None
+
+
+@dataclass
+class Mailbox:
+    """What the link's thread files for the worker's thread."""
+
+    order: RoundStart | None = None
+    learn: Learn | None = None
+    commit: Commit | None = None
+    restore: Restore | None = None
+    welcome: Welcome | None = None
+    bundle: bytes = b""
+    shutdown: str | None = None
+    error: PcpError | None = None
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def any(self) -> bool:
+        """Whether there is something to do."""
+        waiting = (self.order, self.learn, self.commit, self.restore, self.welcome)
+        return self.calls_off() or any(entry is not None for entry in waiting)
+
+    def calls_off(self) -> bool:
+        """Whether something arrived that makes the round under way pointless."""
+        ends = (self.restore, self.shutdown, self.error)
+        return any(entry is not None for entry in ends)
+
+
+class Worker:
+    """One worker process. `run` returns the reason for which the run ended.
+
+    `load(bundle)` makes the `Trainer`; `endpoint` is this process's place in the
+    mesh. Both are closed by `run`. `protection` is the run's, and the endpoint's too.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        endpoint: Any,
+        load: Callable[[bytes], Trainer],
+        log: Callable[[str], None],
+        timing: Timing | None = None,
+        protection: Protection = OPEN,
+    ) -> None:
+        self._identity, self._endpoint = identity, endpoint
+        self._load, self._log = load, log
+        self._protection = protection
+        self._mail = Mailbox()
+        self._holding = Holding()
+        self._experiment: Experiment | None = None
+        self._bundle: str | None = None
+        self._index = self._seed = 0
+        self._link = Link(
+            identity.host,
+            identity.port,
+            introduce=self._introduce,
+            welcomed=self._welcomed,
+            received=self._received,
+            failed=self._failed,
+            log=log,
+            timing=timing or Timing(),
+            beat=lambda: Heartbeat(meeting=self._runner.meeting()),
+            protection=protection,
+        )
+        self._runner = RoundRunner(
+            self._holding,
+            endpoint,
+            send=self._link.send,
+            log=log,
+            newest=lambda: self._mail.order,
+            wanted=lambda: self._mail.learn,
+            called_off=self._mail.calls_off,
+        )
+        endpoint.serve_snapshot(self._holding.snapshot)
+
+    def run(self) -> str:
+        """Train until the shepherd says it is over."""
+        self._link.start()
+        try:
+            while True:
+                if reason := self._turn():
+                    return reason
+        except PcpError as error:
+            self._link.send(Failed(reason=str(error)[:4000]))
+            raise
+        finally:
+            for part in (self._runner, self._link, self._endpoint):
+                part.close()
+            if self._holding.loaded:
+                self._holding.trainer.close()
+
+    # The link's thread ------------------------------------------------------
+
+    def _introduce(self) -> Hello:
+        me = self._identity
+        return Hello(
+            version=VERSION,
+            worker=me.name,
+            target=me.target,
+            backend=me.backend,
+            device=me.device,
+            address=self._endpoint.address,
+            bundle=self._bundle,
+            supervisor=me.supervisor,
+            **self._holding.describe(),
+        )
+
+    def _welcomed(self, welcome: Welcome, bundle: bytes) -> None:
+        with self._mail.changed:
+            self._mail.welcome, self._mail.bundle = welcome, bundle
+            self._mail.changed.notify_all()
+
+    def _received(self, message: Message) -> None:
+        mail = self._mail
+        with mail.changed:
+            if isinstance(message, RoundStart):
+                mail.order = message
+                self._runner.abandon(message.epoch)
+            elif isinstance(message, Learn):
+                mail.learn = message
+            elif isinstance(message, Commit):
+                mail.commit = message
+            elif isinstance(message, Restore):
+                mail.restore = message
+                mail.order = mail.learn = None
+            elif isinstance(message, Shutdown):
+                mail.shutdown = message.reason
+            else:
+                raise ProtocolError(f"{message.kind!r} is no message for a worker")
+            mail.changed.notify_all()
+
+    def _failed(self, error: PcpError) -> None:
+        with self._mail.changed:
+            self._mail.error = error
+            self._mail.changed.notify_all()
+
+    # The worker's thread ----------------------------------------------------
+
+    def _turn(self) -> str | None:
+        """Do the next thing; returns the reason when that is to stop."""
+        mail = self._mail
+        with mail.changed:
+            mail.changed.wait_for(mail.any)
+            welcome, mail.welcome = mail.welcome, None
+            restore, commit, order = mail.restore, mail.commit, mail.order
+            learn = mail.learn
+            mail.restore = mail.commit = mail.order = mail.learn = None
+            if mail.error is not None:
+                raise mail.error
+        if welcome is not None:
+            self._settle(welcome, mail.bundle)
+        if commit is not None:
+            self._adopt(commit)
+        if restore is not None:
+            self._restore(restore)
+        if mail.shutdown is not None:
+            return mail.shutdown
+        if order is not None:
+            self._runner.attempt(order)
+        if learn is not None:
+            self._runner.learn(learn)
+        return None
+
+    def _settle(self, welcome: Welcome, bundle: bytes) -> None:
+        """Take what the shepherd said: program, data, and a commit we missed."""
+        holding, runner = self._holding, self._runner
+        if welcome.run != holding.run:
+            holding.forget()
+        if bundle and welcome.bundle != self._bundle:
+            holding.exchange(self._load(bundle))
+            self._experiment = None
+        experiment = parse(welcome.experiment, source="the shepherd's experiment")
+        if experiment != self._experiment:
+            runner.corpus = self._open(experiment, welcome.data)
+        runner.patience = experiment.round_timeout_seconds
+        self._experiment, holding.run = experiment, welcome.run
+        self._bundle, self._index = welcome.bundle, welcome.index
+        self._seed = experiment.seed
+        prepared = holding.prepared
+        missed = (welcome.committed, welcome.digest)
+        if prepared is not None and missed == (prepared.round, prepared.digest):
+            self._adopt(
+                Commit(
+                    round=prepared.round,
+                    epoch=prepared.epoch,
+                    digest=prepared.digest,
+                )
+            )
+
+    def _adopt(self, commit: Commit) -> None:
+        if self._holding.adopt(commit):
+            self._runner.validate(commit)
+
+    def _open(self, experiment: Experiment, digest: str) -> Corpus:
+        trainer = self._holding.trainer
+        path = self._identity.data_path
+        corpus = Corpus(experiment, trainer.batch, trainer.block, path)
+        check_vocabulary(
+            corpus.tokens, trainer.parameter_shapes, experiment.vocabulary_size
+        )
+        if corpus.digest != digest:
+            where = path or experiment.data_path
+            raise StateMismatch(
+                f"{where} on this machine is not the data the shepherd trains on; "
+                "copy it here, or name it with --data"
+            )
+        return corpus
+
+    def _restore(self, restore: Restore) -> None:
+        """Take the state of a round: from the seed, a veteran or a checkpoint."""
+        began = time.monotonic()
+        held = self._holding.snapshot()[1] if restore.keep else None
+        self._holding.forget()
+        reached = restore.round
+        if restore.source is None:
+            self._holding.trainer.fresh(self._seed)
+        else:
+            fetched = self._fetch(restore.source)
+            if fetched is None:
+                self._link.send(Lacking(round=restore.round))
+                return
+            reached, arrays = fetched
+            if held is not None:
+                arrays = rejoining(arrays, held, self._index)
+            self._holding.trainer.restore(arrays, self._index)
+        self._holding.hold(reached)
+        seconds = time.monotonic() - began
+        self._log(f"joined with the state of round {reached} ({seconds:.2f} s)")
+        if self._mail.restore is None:  # else it would be taken for the answer to that
+            self._link.send(self._holding.ready())
+
+    def _fetch(self, source: str) -> tuple[int, Arrays] | None:
+        for attempt in range(_RESTORE_ATTEMPTS):
+            try:
+                protected = self._protection.options
+                return fetch_snapshot(
+                    source, _FETCH_SECONDS, silence=SILENCE_SECONDS, **protected
+                )
+            except RuntimeFault as error:
+                self._log(f"cannot fetch the state from {source}: {error}")
+                if isinstance(error, Timeout):
+                    return None  # it is frozen or cut off: others may have the state
+                time.sleep(0.2 * 2**attempt)
+        return None
