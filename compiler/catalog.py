@@ -25,19 +25,27 @@ PASSES: dict[str, str] = {
     "pcp-checkpoint-loops": "pcp.autodiff.loops.checkpoint_loops:CheckpointLoops",
     "pcp-demote-indices": "pcp.passes.legalize.demote_indices:DemoteIndices",
     "pcp-import": "pcp.passes.ingest.import_:Import",
-    "pcp-bucket-collectives": "pcp.passes.collectives.bucket_collectives:BucketCollectives",
+    "pcp-bucket-collectives": (
+        "pcp.passes.collectives.bucket_collectives:BucketCollectives"
+    ),
     "pcp-compress-collectives": (
         "pcp.passes.collectives.compress_collectives:CompressCollectives"
     ),
-    "pcp-overlap-collectives": "pcp.passes.collectives.overlap_collectives:OverlapCollectives",
+    "pcp-overlap-collectives": (
+        "pcp.passes.collectives.overlap_collectives:OverlapCollectives"
+    ),
     "pcp-device-precision": "pcp.passes.legalize.device_precision:DevicePrecision",
     "pcp-inline-composites": "pcp.autodiff.passes.inline_composites:InlineComposites",
     "pcp-insert-reshards": "pcp.passes.sharding.insert_reshards:InsertReshards",
     "pcp-one-owner": "pcp.passes.sharding.one_owner:OneOwner",
     "pcp-partition": "pcp.passes.sharding.partition:Partition",
     "pcp-plan": "pcp.passes.planning.plan:Plan",
-    "pcp-propagate-sharding": "pcp.passes.sharding.propagate_sharding:PropagateSharding",
-    "pcp-isolate-conversions": "pcp.passes.legalize.isolate_conversions:IsolateConversions",
+    "pcp-propagate-sharding": (
+        "pcp.passes.sharding.propagate_sharding:PropagateSharding"
+    ),
+    "pcp-isolate-conversions": (
+        "pcp.passes.legalize.isolate_conversions:IsolateConversions"
+    ),
     "pcp-isolate-gathers": "pcp.passes.legalize.isolate_gathers:IsolateGathers",
     "pcp-legalize": "pcp.passes.legalize.legalize:Legalize",
     "pcp-master-weights": "pcp.passes.training.master_weights:MasterWeights",
@@ -47,7 +55,9 @@ PASSES: dict[str, str] = {
     "pcp-stage": "pcp.passes.pipeline.stage:Stage",
     "pcp-share-updates": "pcp.passes.sharding.zero:ShareUpdates",
     "pcp-split-batch": "pcp.passes.sharding.split_batch:SplitBatch",
-    "pcp-split-contractions": "pcp.passes.simplify.split_contractions:SplitContractions",
+    "pcp-split-contractions": (
+        "pcp.passes.simplify.split_contractions:SplitContractions"
+    ),
     "pcp-grad": "pcp.autodiff.passes.derivatives:Grad",
     "pcp-jvp": "pcp.autodiff.passes.derivatives:Jvp",
     "pcp-remat": "pcp.autodiff.remat.remat:Remat",

@@ -4,7 +4,8 @@ An import is called with a fence to wait for, which `stream.timepoint.chain_exte
 fills. IREE moves calls as far as values depend on each other, and a fence is no such
 value: a call may come to stand in front of what fills its fence. Where something
 waits in between, the program hangs, as nobody exchanges anything and no time runs
-out. `pcp.passes.collectives.import_order` keeps IREE from it where that is known to happen; here
+out. `pcp.passes.collectives.import_order` keeps IREE from it where
+that is known to happen; here
 what IREE made is read.
 """
 

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from pcp.runtime.communicator.communicator import Communicator
-from pcp.runtime.group.rendezvous import Rendezvous
+from pcp.runtime import Communicator, Rendezvous
 
 WORLD = 4
 

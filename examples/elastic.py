@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from pcp.runtime.communicator.communicator import Communicator
-from pcp.runtime.group.coordinator import Coordinator
+from pcp.runtime import Communicator, Coordinator
 
 STEPS = 6
 

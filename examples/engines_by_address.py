@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime import Communicator
 
 WORLD = 2
 

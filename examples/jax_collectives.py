@@ -11,7 +11,7 @@ try:
 except ModuleNotFoundError as error:
     raise SystemExit("this example needs jax: pip install -e '.[jax]'") from error
 
-from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime import Communicator
 
 WORLD, BATCH, STEPS = 2, 32, 30
 

@@ -14,8 +14,7 @@ try:
 except ModuleNotFoundError as error:
     raise SystemExit("this example needs torch: pip install -e '.[torch]'") from error
 
-from pcp.training.config.experiment import parse
-from pcp.training.data.corpus import Corpus
+from pcp.training import Corpus, parse
 from pcp.training.observe import metrics
 from pcp.training.storage import checkpoint
 

@@ -7,9 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from pcp.runtime import Communicator, ErrorFeedback
 from pcp.runtime.collectives.schedule import simulate
-from pcp.runtime.communicator.communicator import Communicator
-from pcp.runtime.compression.error_feedback import ErrorFeedback
 
 WORLD = 4
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pcp
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.passes.core.base import Pass, Pipeline
+from pcp.passes import Pass, Pipeline
 
 MODEL = Path(__file__).parent / "models/nanogpt_small.mlir"
 

@@ -14,9 +14,7 @@ import numpy as np
 import trustme
 
 from pcp.errors import RuntimeFault
-from pcp.runtime.communicator.communicator import Communicator
-from pcp.runtime.group.coordinator import Coordinator
-from pcp.runtime.transport.tls import Tls
+from pcp.runtime import Communicator, Coordinator, Tls
 
 KEY = "what `openssl rand -hex 32` says"
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime import Communicator
 from pcp.runtime.topology.link_probe import Effort
 from pcp.runtime.transport.fault_injection import FaultPlan, Shape
 

@@ -4,9 +4,9 @@ The names in `__all__` are the public API. They load on first use, so
 `import pcp.runtime` on a worker never imports the compiler.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from pcp.door import opened
 from pcp.version import VERSION
 
 if TYPE_CHECKING:
@@ -60,11 +60,7 @@ _HOMES = {
     "run_passes": "pcp.tools.api",
 }
 
-
-def __getattr__(name: str) -> object:
-    if (home := _HOMES.get(name)) is None:
-        raise AttributeError(f"module 'pcp' has no attribute {name!r}")
-    return getattr(import_module(home), name)
+__getattr__ = opened(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -152,7 +152,8 @@ def entries_of(module: str) -> Callable[[Block, Path], None]:
 def rule_from_outside(block: Block, folder: Path) -> None:
     """The names that a reader has of their own are given."""
     own = "def double_times(g, x): return g\ndef my_rule(at): return [at.g]\n"
-    code = f"{own}{block.text}assert registry.find('mine.square') is not None\n"
+    asked = "from pcp.autodiff.core.registry import find\nassert find('mine.square')\n"
+    code = f"{own}{block.text}{asked}"
     _run([sys.executable, "-c", code], folder)
 
 
@@ -210,7 +211,7 @@ INSTEAD = (
     Instead("docs/exporting.md", "my_model.py", "a file is the user's", with_its_model),
     Instead(RULES, "Elementwise(", "a table's entry", entries_of(CHAPTER)),
     Instead(RULES, "Case(", "entries", entries_of("helpers.cases.elementwise")),
-    Instead(RULES, "registry.register", "rules are the user's", rule_from_outside),
+    Instead(RULES, 'register("mine.square', "rules are the user's", rule_from_outside),
     Instead(RULES, "pcp.custom_jvp", "one or the other", one_of_both),
     Instead(MESHES, '"layers.*.qkv"', "a file that pcp reads", sharding_file),
     Instead(MESHES, "test_jax_sharding.py", "it runs anyway, as a test", understood),

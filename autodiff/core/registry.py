@@ -92,7 +92,7 @@ def missing_function(call: ir.Operation, name: str, reached_from: str) -> Missin
     """The error for a call or composite of a function that has no body and no rule."""
     where = location_string(call.location)
     register = (
-        ', register "composite:<its name>" with pcp.autodiff.core.registry.register'
+        ', register "composite:<its name>" with pcp.autodiff.register'
         if call.name == "stablehlo.composite"
         else ""
     )

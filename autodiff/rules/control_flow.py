@@ -27,8 +27,8 @@ def _custom_call(at: Site) -> Sequence[Value | None]:
         return [at.g]
     raise at.refuse(
         f'no derivative rule for the custom call "{target}"; register one as '
-        f'"custom_call:{target}" with pcp.autodiff.core.registry.register, or write the '
-        "computation in StableHLO"
+        f'"custom_call:{target}" with pcp.autodiff.register, or write '
+        "the computation in StableHLO"
     )
 
 

@@ -1,1 +1,1 @@
-"""What passes share: the pass and its options, rewriting, walks, constants, functions."""
+"""What passes share: passes and their options, rewriting, walks, constants."""

@@ -1,8 +1,8 @@
 """pcp-expand-training: the optimizer and the outer algorithm as functions.
 
 The parts are built by `pcp.passes.training.optimizers`, `pcp.passes.training.outer` and
-`pcp.passes.training.initialize`; this file says which functions there are, and what crosses
-their borders.
+`pcp.passes.training.initialize`; this file says which functions there are, and what
+crosses their borders.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -58,9 +58,10 @@ class ExpandTraining(Pass):
     `streaming_diloco` three for each fragment p, `none`, for one worker alone,
     nothing. With `mezo` and `forward_gradient` there is no @grad before; this adds
     one that gives a slope, and @grad_sync takes that. `optimizer` is one of those in
-    `pcp.passes.training.optimizers.spec`, as `adamw{lr=6e-4}`; `algorithm` one of those in
-    `pcp.passes.training.outer.spec`, as `diloco{lr=0.7,momentum=0.9}`. Every argument
-    and result carries `pcp.name` and `pcp.role`; the module carries both specs as
+    `pcp.passes.training.optimizers.spec`, as `adamw{lr=6e-4}`; `algorithm` one of
+    those in `pcp.passes.training.outer.spec`, as `diloco{lr=0.7,momentum=0.9}`.
+    Every argument and result carries `pcp.name` and `pcp.role`; the module carries
+    both specs as
     `pcp.optimizer` and `pcp.algorithm`.
 
     Before, run as pcp-expand-training{optimizer=sgd{lr=0.1} algorithm=none}:

@@ -1,1 +1,1 @@
-"""Memory of tensors: element types, scratch that is used again, segments that processes share."""
+"""Memory of tensors: element types, scratch buffers, shared segments."""

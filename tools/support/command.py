@@ -80,7 +80,7 @@ def port_number(text: str) -> int:
 def run(prog: str, work: Work, argv: Sequence[str] | None = None) -> int:
     """Run `work(argv)` and turn what it raises into one line and an exit code.
 
-    Who was started by another command ends with it (`pcp.training.process.parent_death`).
+    A command that another started ends with it: `pcp.training.process.parent_death`.
     """
     die_with_parent()
     arguments = list(sys.argv[1:] if argv is None else argv)

@@ -12,7 +12,8 @@ def slow_members(
     """Members that the round goes on without, by now.
 
     With `meets` members exchange between their inner steps, and who is slow shows in
-    the others' waiting (`pcp.training.coordinator.straggler_detection`); else it is who is not done.
+    the others' waiting (`pcp.training.coordinator.straggler_detection`); else it
+    is who is not done.
     """
     if meets:
         return _holding_up(attempt, experiment)

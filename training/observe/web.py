@@ -2,7 +2,7 @@
 
     /            the page
     /api/run     status, events, validations, and the rounds after number `after`
-    /metrics     for Prometheus (`pcp.training.observe.prometheus`), where it is installed
+    /metrics     for `pcp.training.observe.prometheus`, where it is installed
 
 It only shows; orders go through `pcp control`. By default it listens on this
 machine alone, and then answers only to a `Host` of this machine, so that no page

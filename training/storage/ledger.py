@@ -19,8 +19,8 @@ last one; it is dropped. Anything else that is wrong is refused. The kinds:
 
 Replaying the lines gives the state of the run; the shepherd that comes after a
 crash starts from it. `check` proves, from the lines alone, that no sample of an
-epoch was consumed twice and none was lost; `pcp.training.simulate.replay` makes the rounds
-again and compares their digests. One process at a time has a ledger open.
+epoch was consumed twice and none was lost; `pcp.training.simulate.replay` makes the
+rounds again and compares their digests. One process at a time has a ledger open.
 """
 
 import json

@@ -7,7 +7,7 @@
     ledger.jsonl         what is committed (`pcp.training.storage.ledger`)
     metrics.jsonl        a line a round (`pcp.training.observe.metrics`)
     loss.png             the plot
-    control.json         where the shepherd is (`pcp.training.coordinator.operator_control`)
+    control.json         where the shepherd is (`coordinator.operator_control`)
     workers.log          what the workers of `pcp train` say
     checkpoints/         (`pcp.training.storage.checkpoint`)
 """

@@ -297,7 +297,7 @@ class StatusQuery(Message, frozen=True):
 
 
 class Order(Message, frozen=True):
-    """An operator's order, in place of a `Hello` (`pcp.training.coordinator.operator_control`)."""
+    """An operator's order, in place of a `Hello`; see `operator_control`."""
 
     kind: Literal["order"] = "order"
     version: int = VERSION

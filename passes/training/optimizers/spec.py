@@ -2,8 +2,8 @@
 
     parse("adamw{lr=6e-4,weight_decay=0.1}") == AdamW(lr=6e-4, weight_decay=0.1)
 
-What they compute is built by `pcp.passes.training.optimizers`, in a file of each one's name;
-`pcp.passes.training.optimizers.groups` gives parameters options of their own.
+What they compute is built by `pcp.passes.training.optimizers`, in a file of each one's
+name; `pcp.passes.training.optimizers.groups` gives parameters options of their own.
 """
 
 from dataclasses import dataclass

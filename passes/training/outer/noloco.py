@@ -1,7 +1,8 @@
 """NoLoCo (arXiv 2506.10911): gossip in pairs, and no exchange among all.
 
-Every round the workers fall into pairs, drawn anew (`pcp.runtime.program.gossip_pair`). With φ a
-worker's slow parameters, Δ' = θ - φ what its inner steps did, and G its pair:
+Every round the workers fall into pairs, drawn anew
+(`pcp.runtime.program.gossip_pair`). With φ
+a worker's slow parameters, Δ' = θ - φ what its inner steps did, and G its pair:
 
     δ <- α δ + β mean_G Δ' + γ (mean_G φ - φ)
     φ <- φ + δ           θ <- φ

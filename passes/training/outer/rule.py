@@ -73,7 +73,7 @@ Made = list[ir.Value]
 
 @dataclass(frozen=True)
 class Pieces:
-    """The four parts of an algorithm by fragments; see `pcp.passes.training.outer.parts.pieces`.
+    """The four parts of an algorithm by fragments: see `outer.parts.pieces`.
 
     Shapes are those of the fragment's parameters. `apply` gives new anchors, new
     locals and the new slots.
@@ -123,7 +123,7 @@ class OuterRule:
     state, tokens)` gives the gradients to apply and the new slots. `exchanges` is
     whether there is anything to exchange: if not, one worker trains alone. `pieces`
     is in place of a step: the parts of one that goes fragment by fragment. With
-    `probe`, in place of gradients there are slopes (`pcp.passes.training.outer.parts.probes`), with
+    `probe`, in place of gradients there are slopes (`outer.parts.probes`), with
     `differences` from losses close to each other. With
     `replicas` each worker has parameters of its own, also between rounds. `axis` is
     that of the exchanges: all workers, or `pair`.

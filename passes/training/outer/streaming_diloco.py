@@ -8,7 +8,8 @@ For fragment p, once a round, at its own inner step s_p; τ steps later the sum 
                   θ_m <- α θ_m + (1 - α) θ
 
 θ and b are alike on all workers, θ_m is each one's own, between rounds too. When s_p
-is, the runtime knows (`pcp.training.trainer.fragment_schedule`); here are the three lines.
+is, the runtime knows (`pcp.training.trainer.fragment_schedule`); here are the three
+lines.
 """
 
 from collections.abc import Sequence

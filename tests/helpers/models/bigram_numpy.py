@@ -52,7 +52,10 @@ def bundle() -> bytes:
 
 
 class BigramTrainer:
-    """`pcp.training.trainer.interface.Trainer` in numpy; `pause` slows each inner step."""
+    """`pcp.training.trainer.interface.Trainer` in numpy.
+
+    `pause` slows each inner step.
+    """
 
     batch, block = BATCH, BLOCK
     parameter_shapes = ((VOCABULARY, VOCABULARY),)

@@ -1,7 +1,7 @@
 """JAX programs with shardings over four devices, against JAX on one.
 
-Run as a program (`python -m helpers.models.jax_sharded NAME`) in a process of its own: the
-number of JAX's devices is decided when it starts. Prints one line of JSON.
+Run as a program (`python -m helpers.models.jax_sharded NAME`) in a process of its own:
+the number of JAX's devices is decided when it starts. Prints one line of JSON.
 """
 
 import json

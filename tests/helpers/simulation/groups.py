@@ -1,7 +1,8 @@
 """Groups of simulated processes, and the endpoints that they form them on.
 
 An operation happens on all members of a group or on none, but for who gives up by
-itself, whose outcome may be another one than the rest's (`pcp.runtime.collectives.operation`).
+itself, whose outcome may be another one than the rest's
+(`pcp.runtime.collectives.operation`).
 """
 
 from collections.abc import Callable

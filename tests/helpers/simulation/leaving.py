@@ -2,8 +2,8 @@
 
 `Group`, the operations and the barrier are the real ones; connections deliver one
 frame at a time, in an order drawn from a seed (`simulated_members.Wire`). Members
-leave as `pcp.runtime.group.leaving` does: when nothing of theirs is under way. A few are
-killed, and what they sent last may be lost with them.
+leave as `pcp.runtime.group.leaving` does: when nothing of theirs is under way. A few
+are killed, and what they sent last may be lost with them.
 """
 
 import heapq

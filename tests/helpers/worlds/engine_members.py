@@ -1,6 +1,7 @@
 """What a communicator does over any engine, run by each member; its oracle is numpy.
 
-As a program (`mpirun -n 2 python -m helpers.worlds.engine_members mpi://`) it is one member.
+As a program it is one member:
+`mpirun -n 2 python -m helpers.worlds.engine_members mpi://`.
 """
 
 import sys
