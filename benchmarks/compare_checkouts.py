@@ -151,7 +151,7 @@ def lit_cases(root: Path, quick: bool = False) -> list[Case]:
     """A case for each lit file of the checkout: its RUN lines in their order."""
     files = sorted(root.glob("lit_tests/*/*.mlir"))
     return [
-        Case(str(file.relative_to(root)), script)
+        Case(str(file.relative_to(root)), script, (file,))
         for file in (files[::SOME] if quick else files)
         if (script := _lit_script(file))
     ]
@@ -162,7 +162,7 @@ def _lit_script(file: Path) -> str:
     lines = lines.replace("PCP_ROUNDTRIP", _ROUNDTRIP).replace(
         "%python", sys.executable
     )
-    return lines.replace("%s", str(file)).replace("%t", "./t")
+    return lines.replace("%s", file.name).replace("%t", "./t")
 
 
 def compile_cases(root: Path, folder: Path, quick: bool = False) -> list[Case]:
