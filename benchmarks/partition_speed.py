@@ -88,7 +88,7 @@ def main() -> None:
     flags = parser.parse_args()
     module = program(flags.layers)
     pipelines.prepare(infer_roles=True).run(module)
-    pipelines.whole("train", entry="main", optimizer="adamw").run(module)
+    pipelines.front("train", spread=True, optimizer="adamw").run(module)
     mesh = describe(module, CompileOptions(source="gpt", mesh=flags.mesh))
     assert mesh is not None  # there is one of --mesh
     cut(module, mesh, flags.layers)

@@ -1,51 +1,72 @@
-"""What is asked for that only a program over a mesh has."""
+"""Which options cannot be together: one table, by what the program is.
+
+A program is for one device, or spread: over a mesh that was asked for, over one that is
+chosen for a cluster, in pipeline stages or without.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from pcp.compiler.options import CompileOptions
 from pcp.errors import ConfigError
 
-
-def check_planned(options: CompileOptions) -> None:
-    """What a plan decides is not to be asked for as well: `ConfigError`."""
-    for flag, asked in (
-        ("--sharding", options.sharding not in (None, "auto")),
-        ("--zero", bool(options.zero)),
-        ("--split", bool(options.split)),
-        ("--microbatches", options.microbatches is not None),
-        ("--schedule", options.schedule is not None),
-    ):
-        if asked:
-            raise ConfigError(
-                f"{options.source}: {flag} goes with --mesh; without a mesh the plan "
-                "for the cluster decides this"
-            )
+_ASKED: dict[str, Callable[[CompileOptions], bool]] = {
+    "--sharding": lambda o: o.sharding not in (None, "auto", "none"),
+    "--sharding none": lambda o: o.sharding == "none",
+    "--zero": lambda o: bool(o.zero),
+    "--split": lambda o: bool(o.split),
+    "--microbatches": lambda o: o.microbatches is not None,
+    "--schedule": lambda o: o.schedule is not None,
+    "--tied": lambda o: o.tied,
+    "--wire": lambda o: o.wire is not None,
+    "batch": lambda o: bool(o.batch),
+}
 
 
-def check_whole(options: CompileOptions) -> None:
-    """A program for one device has nothing to spread: `ConfigError`."""
-    for flag, asked in (
-        ("--sharding", options.sharding not in (None, "auto", "none")),
-        ("--zero", bool(options.zero)),
-        ("--microbatches", options.microbatches is not None),
-        ("--schedule", options.schedule is not None),
-        ("--tied", options.tied),
-        ("--wire", options.wire is not None),
-    ):
-        if asked:
-            raise ConfigError(
-                f"{options.source}: {flag} is for a program over several devices; say "
-                "which, --mesh dp=2 or --cluster FILE, or leave it out"
-            )
+@dataclass(frozen=True)
+class Refusal:
+    """Options that a program of some kind does not take, and what to do instead."""
+
+    flags: tuple[str, ...]
+    why: str
+
+    def check(self, options: CompileOptions) -> None:
+        """`ConfigError` if one of them is asked for."""
+        for flag in self.flags:
+            if _ASKED[flag](options):
+                name = flag.partition(" ")[0]
+                raise ConfigError(f"{options.source}: {name} {self.why}")
 
 
-def check_unstaged(options: CompileOptions) -> None:
-    """Over a mesh without stages there is nothing to put in an order: `ConfigError`."""
-    for flag, asked in (
-        ("--microbatches", options.microbatches is not None),
-        ("--schedule", options.schedule is not None),
-        ("--tied", options.tied),
-    ):
-        if asked:
-            raise ConfigError(
-                f"{options.source}: {flag} is for pipeline stages, and the mesh has "
-                "none; say how many, --mesh pp=2, or leave it out"
-            )
+ONE_DEVICE = Refusal(
+    ("--sharding", "--zero", "--microbatches", "--schedule", "--tied", "--wire"),
+    "is for a program over several devices; say which, --mesh dp=2 or --cluster FILE, "
+    "or leave it out",
+)
+PLANNED = Refusal(
+    (
+        "--sharding",
+        "--sharding none",
+        "--zero",
+        "--split",
+        "--microbatches",
+        "--schedule",
+    ),
+    "goes with --mesh; without a mesh the plan for the cluster decides this",
+)
+UNSTAGED = Refusal(
+    ("--microbatches", "--schedule", "--tied"),
+    "is for pipeline stages, and the mesh has none; say how many, --mesh pp=2, or "
+    "leave it out",
+)
+#: Over stages alone a stage is whole.
+STAGES_ALONE = Refusal(
+    ("--zero", "--sharding"),
+    "cuts what a stage holds, and over mesh axis pp alone a stage is whole; leave "
+    "--zero and --sharding out, or add an axis: --mesh pp=2,dp=2",
+)
+SPREAD = Refusal(
+    ("batch",),
+    "is for one device: over a mesh gradients are not accumulated in the graph; leave "
+    "it out, or leave the mesh out",
+)

@@ -1,27 +1,26 @@
 """A module and options become a bundle.
 
-    copy ─► prepare ─► the mode's pipeline ─► signature ─┐
-                                  │ per target           ├─► Bundle
-                                  └► assign, strip, iree ┘
+    copy ─► prepare ─► the passes on the whole ─► partition ─► each device's passes ─┐
+                            Bundle ◄─ iree, equal programs once ◄────────────────────┘
 
+A program for one device is not partitioned: it is its device's program.
 The caller's module is not touched: the passes run on a copy in a context of its
-own. Each target is compiled by a process of IREE's, several at a time.
+own. Each program is compiled by a process of IREE's, several at a time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
-from pcp.bundle import Bundle, Manifest, Method, Module
-from pcp.compiler import iree, partitioned, pipelines, signature
-from pcp.compiler.asked import check_whole
+from pcp.bundle import Bundle, Manifest, Method
+from pcp.compiler import asked, iree, partitioned, pipelines, signature
 from pcp.compiler.attributes import plain
-from pcp.compiler.emission import copy, emit
-from pcp.compiler.mesh_targets import targets_of
+from pcp.compiler.bundling import Program, bundled
+from pcp.compiler.emission import copy
 from pcp.compiler.options import (
     DEFAULT_ALGORITHM,
     DEFAULT_OPTIMIZER,
@@ -31,24 +30,16 @@ from pcp.compiler.sources import with_source
 from pcp.compiler.targets import find
 from pcp.dialect.bindings import ir
 from pcp.errors import CompileError, IRError
+from pcp.mesh import Mesh
 from pcp.passes.core.base import Observer, Pipeline, Step
 from pcp.passes.planning.plan import Choice
+from pcp.passes.sharding.mesh import read_meshes
 from pcp.passes.training.optimizers.groups import parse as parse_optimizer
 from pcp.passes.training.outer.spec import parse as parse_algorithm
 from pcp.version import VERSION
 
-
-@dataclass(frozen=True)
-class Program:
-    """The IR between the passes and the target compilers.
-
-    `source` is the text after import, `module` what the passes left, `manifest`
-    everything but the compiled modules.
-    """
-
-    source: str
-    module: ir.Module
-    manifest: Manifest
+#: Algorithms that over a mesh are what its program does by itself, in every step.
+_EVERY_STEP = ("none", "ddp")
 
 
 def compile(module: ir.Module, options: CompileOptions) -> Bundle:
@@ -56,55 +47,65 @@ def compile(module: ir.Module, options: CompileOptions) -> Bundle:
 
     With a mesh of a known size the bundle holds a program for each of its devices.
     """
-    if partitioned.is_wanted(module, options):
-        return _compile_partitioned(module, options)
-    targets = [find(name) for name in dict.fromkeys(options.targets)]
+    for name in options.targets:
+        find(name)  # before the slow part
     program = lower(module, options)
-    compiled = emit(program.module, targets, options)
-    members = {"ir/source.mlir": program.source.encode()}
-    members["ir/program.mlir"] = str(program.module).encode()
-    modules = {}
-    for target, content in zip(targets, compiled, strict=True):
-        file = f"modules/{target.file_name}.vmfb"
-        members[file] = content
-        modules[target.name] = Module(
-            file=file, target=target.name, backend=target.backend, driver=target.driver
-        )
-    manifest = program.manifest.model_copy(update={"modules": modules})
-    return Bundle.build(manifest, members)
-
-
-def _compile_partitioned(module: ir.Module, options: CompileOptions) -> Bundle:
-    program, mode = lower_partitioned(module, options)
-    targets = targets_of(program.whole, program.mesh, options)
-    changes = {
-        "producer": _producer(),
-        "optimizer": _method(program.whole, "optimizer"),
-    }
-    manifest = program.manifest.model_copy(update=changes)
-    program = replace(program, manifest=manifest)
     try:
-        return partitioned.emit(program, targets, mode, options)
+        return bundled(program, options)
     except CompileError as error:
         overlaps = options.bucket_bytes or partitioned.under_way(options)
-        if not overlaps or not isinstance(error.__cause__, iree.LateImport):
+        late = isinstance(error.__cause__, iree.LateImport)
+        if program.mesh is None or not overlaps or not late:
             raise
         options.report(f"{error}; again with --bucket-bytes 0 --inflight 0")
-        plain = replace(options, bucket_bytes=0, inflight=0)
-        return _compile_partitioned(module, plain)
+        return compile(module, replace(options, bucket_bytes=0, inflight=0))
 
 
 # --- passes ------------------------------------------------------------------
 
 
-def lower_partitioned(
-    module: ir.Module, options: CompileOptions
-) -> tuple[partitioned.Partitioned, str]:
-    """Run the passes for a mesh on a copy of `module`; also the mode chosen."""
+def lower(module: ir.Module, options: CompileOptions) -> Program:
+    """Run the passes on a copy of `module`, those of a mesh up to the partition."""
+    spread = partitioned.is_wanted(module, options)
+    if spread:
+        asked.SPREAD.check(options)
+    elif not options.mesh:
+        asked.ONE_DEVICE.check(options)
     with _sourced(options):
         copied, observers = copy(module), _observers(options)
-        mode, optimizer = _prepared(copied, options, observers)
-        return partitioned.lower(copied, mode, optimizer, options, observers), mode
+        mode = _prepare(copied, options, observers, spread)
+        if not spread:
+            return _lower_alone(copied, mode, options, observers)
+        return _lower_spread(copied, mode, options, observers)
+
+
+def _lower_alone(
+    module: ir.Module, mode: str, options: CompileOptions, observers: list[Observer]
+) -> Program:
+    """One device: the whole program is its own."""
+    source = str(module)
+    _front(mode, options, spread=False).run(module, observers)
+    pipelines.device(mode).run(module, observers)
+    manifest = _manifest(module, mode, options)
+    return Program(source, module, module, manifest)
+
+
+def _lower_spread(
+    module: ir.Module, mode: str, options: CompileOptions, observers: list[Observer]
+) -> Program:
+    """A mesh: the whole program is annotated, and each device gets its part."""
+    front = _front(mode, options, spread=True)
+    mesh = partitioned.describe(module, options)
+    source = str(module)
+    front.run(module, observers)
+    if mesh is None:
+        mesh, options = partitioned.choose(module, options)
+    split = partitioned.partition(module, mesh, mode, options, observers)
+    mesh = read_meshes(module)[mesh.name]
+    whole = copy(module)
+    manifest = _manifest(whole, mode, options, mesh)
+    split.run(module, observers)
+    return Program(source, whole, module, manifest, mesh)
 
 
 def plan(module: ir.Module, options: CompileOptions, **wanted: Any) -> Choice:
@@ -114,40 +115,24 @@ def plan(module: ir.Module, options: CompileOptions, **wanted: Any) -> Choice:
     """
     with _sourced(options):
         copied = copy(module)
-        mode, optimizer = _prepared(copied, options, [])
-        return partitioned.choices(copied, mode, optimizer, options, **wanted)
+        mode = _prepare(copied, options, [], spread=True)
+        front = _front(mode, options, spread=True)
+        return partitioned.choices(copied, front, options, **wanted)
 
 
-def _prepared(
-    module: ir.Module, options: CompileOptions, observers: Sequence[Observer]
-) -> tuple[str, str]:
-    """Run the passes in front of a mode's own; the mode and its optimizer."""
+def _prepare(
+    module: ir.Module,
+    options: CompileOptions,
+    observers: list[Observer],
+    spread: bool,
+) -> str:
+    """Run the passes in front of a mode's own; the mode."""
     mode = choose_mode(module, options)
-    if options.batch:
-        raise CompileError(
-            f"batch {options.batch}: over a mesh gradients are not accumulated in the "
-            "graph; leave it out, or leave the mesh out"
-        )
-    if options.algorithm and str(options.algorithm) not in ("none", "ddp"):
-        raise CompileError(
-            f"algorithm {options.algorithm}: over a mesh the program synchronises "
-            "in every step; leave --algorithm out, or leave --mesh out"
-        )
     entry = signature.entry_function(module, options.entry)
-    infer = mode == "train" or signature.has_parameters(entry)
+    marks = spread or mode == "grad"
+    infer = mode == "train" or (marks and signature.has_parameters(entry))
     pipelines.prepare(infer_roles=infer).run(module, observers)
-    if mode != "train":
-        return mode, ""
-    if options.algorithm != "none":
-        options.report("algorithm none: over a mesh each step synchronises the members")
-    return mode, _method_asked("optimizer", options.optimizer, options)
-
-
-def lower(module: ir.Module, options: CompileOptions) -> Program:
-    """Run the passes of the chosen mode on a copy of `module`."""
-    check_whole(options)
-    with _sourced(options):
-        return _lower(copy(module), options)
+    return mode
 
 
 @contextmanager
@@ -166,17 +151,6 @@ def _sourced(options: CompileOptions) -> Iterator[None]:
 
 def _observers(options: CompileOptions) -> list[Observer]:
     return [_Keep(options.keep_ir)] if options.keep_ir else []
-
-
-def _lower(module: ir.Module, options: CompileOptions) -> Program:
-    observers = _observers(options)
-    mode = choose_mode(module, options)
-    entry = signature.entry_function(module, options.entry)
-    infer = mode == "train" or (mode == "grad" and signature.has_parameters(entry))
-    pipelines.prepare(infer_roles=infer).run(module, observers)
-    source = str(module)
-    _mode_pipeline(mode, options).run(module, observers)
-    return Program(source, module, _manifest(module, mode, options))
 
 
 def choose_mode(module: ir.Module, options: CompileOptions) -> str:
@@ -199,12 +173,14 @@ def choose_mode(module: ir.Module, options: CompileOptions) -> str:
     return mode
 
 
-def _mode_pipeline(mode: str, options: CompileOptions) -> Pipeline:
+def _front(mode: str, options: CompileOptions, *, spread: bool) -> Pipeline:
+    """The passes on the whole program."""
     if mode != "train":
-        return pipelines.named(mode, entry=options.entry)
-    optimizer, algorithm = training_methods(options)
-    return pipelines.named(
+        return pipelines.front(mode, spread=spread, entry=options.entry)
+    optimizer, algorithm = training_methods(options, spread=spread)
+    return pipelines.front(
         mode,
+        spread=spread,
         entry=options.entry,
         optimizer=optimizer,
         algorithm=algorithm,
@@ -212,12 +188,27 @@ def _mode_pipeline(mode: str, options: CompileOptions) -> Pipeline:
     )
 
 
-def training_methods(options: CompileOptions) -> tuple[str, str]:
+def training_methods(
+    options: CompileOptions, *, spread: bool = False
+) -> tuple[str, str]:
     """Optimizer and outer algorithm as checked text; reports what is a default."""
+    algorithm = _algorithm_over_a_mesh(options) if spread else ""
     return (
         _method_asked("optimizer", options.optimizer, options),
-        _method_asked("algorithm", options.algorithm, options),
+        algorithm or _method_asked("algorithm", options.algorithm, options),
     )
+
+
+def _algorithm_over_a_mesh(options: CompileOptions) -> str:
+    """Members of a mesh synchronise in every step of the program itself."""
+    if options.algorithm and str(options.algorithm) not in _EVERY_STEP:
+        raise CompileError(
+            f"algorithm {options.algorithm}: over a mesh the program synchronises "
+            "in every step; leave --algorithm out, or leave --mesh out"
+        )
+    if options.algorithm != "none":
+        options.report("algorithm none: over a mesh each step synchronises the members")
+    return "none"
 
 
 #: The default of each method, and what reads its text.
@@ -234,8 +225,14 @@ def _method_asked(what: str, asked: object, options: CompileOptions) -> str:
     return str(parse(str(asked or default)))
 
 
-def _manifest(module: ir.Module, mode: str, options: CompileOptions) -> Manifest:
-    entry = options.entry
+def _manifest(
+    module: ir.Module, mode: str, options: CompileOptions, mesh: Mesh | None = None
+) -> Manifest:
+    """What the bundle says of the whole program; `mesh` is what it is spread over."""
+    entry, meshes = options.entry, signature.meshes(module)
+    if mesh is not None:  # unnamed devices get their names
+        changes = {"devices": mesh.devices}
+        meshes[mesh.name] = meshes[mesh.name].model_copy(update=changes)
     return Manifest(
         producer=_producer(),
         mode=mode,  # type: ignore[arg-type]
@@ -243,10 +240,10 @@ def _manifest(module: ir.Module, mode: str, options: CompileOptions) -> Manifest
         functions=signature.functions(module, entry, mode),
         parameters=signature.parameters(module, entry),
         collectives=signature.collectives(module),
-        mesh=signature.meshes(module),
-        devices=signature.devices(module),
+        mesh=meshes,
+        devices=mesh.devices if mesh else signature.devices(module),
         optimizer=_method(module, "optimizer"),
-        algorithm=_method(module, "algorithm"),
+        algorithm=_method(module, "algorithm") if mesh is None else None,
     )
 
 

@@ -32,13 +32,6 @@ class TargetText:
     located: str
 
 
-def emit(
-    module: ir.Module, targets: Sequence[Target], options: CompileOptions
-) -> list[bytes]:
-    """Each target's compiled module, in order; raises `CompileError`."""
-    return emit_all([(module, target) for target in targets], options)
-
-
 def emit_all(
     programs: Sequence[tuple[ir.Module, Target]], options: CompileOptions
 ) -> list[bytes]:

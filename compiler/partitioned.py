@@ -1,35 +1,31 @@
-"""A model and a mesh become a bundle with one program for each device.
+"""Where a program is to run, and the partition of one that is spread.
 
-    copy ─► prepare ─► gradient, optimizer ─► annotate ─► propagate, reshard, partition
-                                                                │ per device
-                                     Bundle ◄─ iree, equal ones once ◄─ legalize, lower
+    describe the mesh ─► annotate ─► propagate, reshard, partition ─► module @<device>
 
-What the bundle says of functions is the whole program's signature, with shardings;
+`describe` puts the mesh that was asked for into the module, with the cluster; `choose`
+has one chosen for the cluster. `partition` makes a program for each device of it. What
+the bundle says of functions is the whole program's signature, with shardings;
 `programs` says what each device runs on its parts.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
-from pcp.bundle import Bundle, DeviceProgram, Manifest, Module
+from pcp.compiler import asked, pipelines, sharding_file
 from pcp.compiler import cluster as cluster_file
-from pcp.compiler import pipelines, sharding_file, signature
-from pcp.compiler.asked import check_planned, check_unstaged
-from pcp.compiler.emission import copy, emit_all
 from pcp.compiler.mesh_targets import describe_unlike
 from pcp.compiler.options import DEFAULT_SCHEDULE, CompileOptions
 from pcp.compiler.placing import PIPELINE, place, tell_idle
 from pcp.compiler.sources import with_source
-from pcp.compiler.targets import Target
 from pcp.dialect.bindings import ir
 from pcp.errors import ConfigError
 from pcp.mesh import Mesh
 from pcp.passes.collectives.overlap_collectives import usual_inflight
-from pcp.passes.core.base import Pipeline
+from pcp.passes.core.base import Observer, Pipeline
 from pcp.passes.core.functions import symbol_name
-from pcp.passes.core.rewriting import device_modules, functions
+from pcp.passes.core.rewriting import functions
 from pcp.passes.pipeline.names import name_results
 from pcp.passes.planning import plan
 from pcp.passes.planning.candidates import Candidate
@@ -40,13 +36,29 @@ MESH = "mesh"
 
 
 def is_wanted(module: ir.Module, options: CompileOptions) -> bool:
-    """Whether the model is to be spread: by an option, or by a mesh of its own."""
-    if options.mesh or options.cluster or options.split:
-        return True
-    return any(
+    """Whether the model is to be spread: by an option, or by a mesh of its own.
+
+    A mesh of one device that nothing else is said of spreads nothing.
+    """
+    own = any(
         op.operation.name == "pcp.mesh" and "-1" not in str(op.attributes["axes"])
         for op in module.body.operations
     )
+    if options.cluster or own:
+        return True
+    if options.mesh and Mesh(MESH, parse_mesh(options.mesh)).size == 1:
+        _check_alone(options)
+        return False
+    return bool(options.mesh or options.split)
+
+
+def _check_alone(options: CompileOptions) -> None:
+    """What is said of a mesh of one device has to be right, though it cuts nothing."""
+    mesh = Mesh(MESH, parse_mesh(str(options.mesh)))
+    if options.split:
+        parse_split(options.split, mesh)
+    check_stages(mesh, options)
+    sharding_file.read_rules(mesh, options.sharding)
 
 
 def parse_mesh(text: str) -> dict[str, int]:
@@ -94,7 +106,7 @@ def describe(module: ir.Module, options: CompileOptions) -> Mesh | None:
     if options.mesh:
         _add_mesh(module, parse_mesh(options.mesh), options)
     elif options.cluster and not read_meshes(module):
-        check_planned(options)
+        asked.PLANNED.check(options)
         return None
     meshes = read_meshes(module)
     if len(meshes) != 1:
@@ -104,6 +116,7 @@ def describe(module: ir.Module, options: CompileOptions) -> Mesh | None:
             f"{found}; say one with --mesh dp=4,tp=2"
         )
     mesh = next(iter(meshes.values()))
+    check_stages(mesh, options)
     describe_unlike(module, mesh, options)
     if options.split:
         _add_split(module, mesh, options.split)
@@ -112,27 +125,29 @@ def describe(module: ir.Module, options: CompileOptions) -> Mesh | None:
 
 def choices(
     module: ir.Module,
-    mode: str,
-    optimizer: str,
+    front: Pipeline,
     options: CompileOptions,
     *,
     zero: int = 3,
     axes: dict[str, int] | None = None,
     keep: int = 0,
 ) -> plan.Choice:
-    """The plans for the cluster, the fastest first; `module` is changed."""
+    """The plans for the cluster, the fastest first; `module` is changed.
+
+    `front` are the passes on the whole program.
+    """
     if describe(module, options) is not None:
         raise ConfigError(
             f"{options.source}: the model or the cluster file has a pcp.mesh, which "
             "is a plan already; leave it out to have one chosen"
         )
-    pipelines.whole(mode, entry=options.entry, optimizer=optimizer).run(module)
+    front.run(module)
     with module.context:
         search = plan.Search.of(module, options.entry, zero, axes, options.tied)
         return _sourced(search.run(keep), options)
 
 
-def _choose(module: ir.Module, options: CompileOptions) -> tuple[Mesh, CompileOptions]:
+def choose(module: ir.Module, options: CompileOptions) -> tuple[Mesh, CompileOptions]:
     """Have the mesh and all layouts chosen for the cluster; says what was weighed."""
     with module.context:
         search = plan.Search.of(module, options.entry, tied=options.tied)
@@ -213,54 +228,18 @@ def _add_split(module: ir.Module, mesh: Mesh, text: str) -> None:
             view.operation.attributes["split"] = split
 
 
-# --- compiling ---
+# --- the partition ---
 
 
-@dataclass(frozen=True)
-class Partitioned:
-    """The program before and after the partition."""
-
-    source: str
-    whole: ir.Module
-    module: ir.Module
-    mesh: Mesh
-    manifest: Manifest
-
-
-def lower(
-    module: ir.Module, mode: str, optimizer: str, options: CompileOptions, observers=()
-) -> Partitioned:
-    """Passes on the whole, annotation, partition; `module` is changed."""
-    mesh = describe(module, options)
-    if mesh is not None and PIPELINE not in mesh.axes:
-        check_unstaged(options)
-    source = str(module)
-    pipelines.whole(mode, entry=options.entry, optimizer=optimizer).run(
-        module, observers
-    )
-    if mesh is None:
-        mesh, options = _choose(module, options)
-    split = _split(module, mesh, mode, options, observers)
-    mesh = read_meshes(module)[mesh.name]
-    whole = copy(module)
-    manifest = Manifest(
-        mode=mode,  # type: ignore[arg-type]
-        entry=options.entry,
-        functions=signature.functions(whole, options.entry, mode),
-        parameters=signature.parameters(whole, options.entry),
-        mesh=_meshes(whole, mesh),
-        devices=mesh.devices,
-    )
-    split.run(module, observers)
-    return Partitioned(source, whole, module, mesh, manifest)
-
-
-def _split(
-    module: ir.Module, mesh: Mesh, mode: str, options: CompileOptions, observers
+def partition(
+    module: ir.Module,
+    mesh: Mesh,
+    mode: str,
+    options: CompileOptions,
+    observers: Iterable[Observer] = (),
 ) -> Pipeline:
     """Annotate the whole program; the passes that make each device's of it."""
     if PIPELINE in mesh.axes:
-        _check_stages(mesh, options)
         for function in functions(module):
             name_results(function)
     if set(mesh.axes) != {PIPELINE}:
@@ -312,65 +291,9 @@ def _communication(options: CompileOptions) -> list[str]:
     )
 
 
-def _check_stages(mesh: Mesh, options: CompileOptions) -> None:
-    """Stages are cut along axes of their own: `ConfigError` without them."""
-    sharded = options.sharding not in (None, "auto", "none")
-    if set(mesh.axes) == {PIPELINE} and (options.zero or sharded):
-        raise ConfigError(
-            f"{options.source}: over mesh axis {PIPELINE} alone a stage is whole; "
-            f"leave --zero and --sharding out, or add an axis: --mesh {PIPELINE}=2,dp=2"
-        )
-
-
-def _meshes(module: ir.Module, mesh: Mesh):
-    """The manifest's meshes; unnamed devices get their names."""
-    found = signature.meshes(module)
-    own = found[mesh.name].model_copy(update={"devices": mesh.devices})
-    return found | {mesh.name: own}
-
-
-def emit(
-    program: Partitioned, targets: Sequence[Target], mode: str, options: CompileOptions
-) -> Bundle:
-    """Compile every device's program; one module for those that are equal."""
-    homes = [_standalone(program.module, device) for device in program.mesh.devices]
-    for home in homes:
-        pipelines.device(mode).run(home)
-    compiled = emit_all(list(zip(homes, targets, strict=True)), options)
-    members = {
-        "ir/source.mlir": program.source.encode(),
-        "ir/program.mlir": str(program.module).encode(),
-    }
-    files: dict[bytes, str] = {}
-    modules: dict[str, Module] = {}
-    programs: dict[str, DeviceProgram] = {}
-    for device, home, target, content in zip(
-        program.mesh.devices, homes, targets, compiled, strict=True
-    ):
-        if content not in files:
-            files[content] = device
-            members[f"modules/{device}.vmfb"] = content
-            modules[device] = Module(
-                file=f"modules/{device}.vmfb",
-                target=target.name,
-                backend=target.backend,
-                driver=target.driver,
-            )
-        programs[device] = DeviceProgram(
-            module=files[content],
-            functions=signature.functions(home, options.entry, mode),
-            collectives=signature.collectives(home),
-        )
-    changes = {"modules": modules, "programs": programs}
-    return Bundle.build(program.manifest.model_copy(update=changes), members)
-
-
-def _standalone(module: ir.Module, device: str) -> ir.Module:
-    """One device's program as a module of its own, with the mesh."""
-    alone = copy(module)
-    homes = device_modules(alone)
-    for inner in list(homes[device].regions[0].blocks[0].operations):
-        inner.operation.move_before(homes[device])
-    for home in homes.values():
-        home.erase()
-    return alone
+def check_stages(mesh: Mesh, options: CompileOptions) -> None:
+    """Stages are there for what is asked of them, and axes for what cuts them."""
+    if PIPELINE not in mesh.axes:
+        asked.UNSTAGED.check(options)
+    if set(mesh.axes) == {PIPELINE}:
+        asked.STAGES_ALONE.check(options)

@@ -1,11 +1,16 @@
-"""The named pipelines, as data: which passes, in which order.
+"""The pipeline as data: which passes, in which order, for which programs.
 
-`$entry`, `$optimizer`, `$algorithm` and its `$derivative` are filled in from the
-options. `PREPARE` runs first whatever the mode; what it leaves is the bundle's
-`ir/source.mlir`.
+    prepare ─► masters, derivative, training, ... ─► partition ─► legalize, border
+               on the whole program (`front`)        or stages    on each device's
+
+A program for one device goes through the same stages but those of the partition, and
+is its own device's program. `$entry`, `$optimizer`, `$algorithm` and its `$derivative`
+are filled in from the options. `PREPARE` runs first whatever the mode; what it leaves
+is the bundle's `ir/source.mlir`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from string import Template
 
 from pcp.compiler import catalog
@@ -20,9 +25,6 @@ _SIMPLIFY = ("pcp-inline-composites", "pcp-simplify")
 
 REVERSE = "pcp-grad{func=$entry name=grad}"
 
-#: Before the derivative: training updates nothing narrower than f32.
-MASTERS = "pcp-master-weights{func=$entry}"
-
 #: What training differentiates with, for the algorithms that need no gradient; an
 #: algorithm that needs no derivative at all begins with a pass that does no harm.
 DERIVATIVES: dict[str, str] = {
@@ -30,49 +32,56 @@ DERIVATIVES: dict[str, str] = {
     "forward_gradient": "pcp-jvp{func=$entry name=jvp}",
 }
 
-#: What a program says of itself: an argument and a result of one name are one tensor.
-_UPDATES = "pcp-verify-inplace{func=*}"
+_ALL = ("forward", "grad", "train")
+_TRAIN = ("train",)
 
-#: The border to IREE, behind all that computes.
-_BORDER = ("pcp-lower-to-runtime", "pcp-protect-arguments")
 
-PIPELINES: dict[str, tuple[str, ...]] = {
-    "forward": (*_SIMPLIFY, "pcp-legalize", *_CLEAN, _UPDATES, *_BORDER),
-    "grad": (
-        "pcp-grad{func=$entry name=grad}",
-        *_SIMPLIFY,
-        "pcp-legalize",
-        *_CLEAN,
-        *_BORDER,
-    ),
-    "train": (
-        MASTERS,
-        "$derivative",
-        *_SIMPLIFY,
-        "pcp-expand-training{optimizer=$optimizer algorithm=$algorithm}",
-        "pcp-accumulate{batch=$batch}",
-        "pcp-legalize",
-        *_CLEAN,
-        "pcp-verify-inplace",
-        *_BORDER,
-    ),
-}
+@dataclass(frozen=True)
+class Stage:
+    """Passes that programs of some modes go through.
 
-#: For a program that is spread over a mesh: what runs on the whole program, in place
-#: of the mode's pipeline, and after the partition on each device's.
-WHOLE: dict[str, tuple[str, ...]] = {
-    "forward": ("pcp-batch-lookups", *_SIMPLIFY, *_CLEAN),
-    "grad": ("pcp-batch-lookups", REVERSE, *_SIMPLIFY, *_CLEAN),
-    "train": (
-        MASTERS,
-        "pcp-batch-lookups",
-        REVERSE,
-        *_SIMPLIFY,
-        "pcp-expand-training{optimizer=$optimizer algorithm=none}",
-        "inline",
-        *_CLEAN,
+    `spread` is whether the program is spread over devices; None for all programs.
+    """
+
+    name: str
+    passes: tuple[str, ...]
+    modes: tuple[str, ...] = _ALL
+    spread: bool | None = None
+
+    def suits(self, mode: str, spread: bool) -> bool:
+        """Whether a program of the mode goes through it."""
+        return mode in self.modes and self.spread in (None, spread)
+
+
+#: Before the derivative: training updates nothing narrower than f32.
+MASTERS = Stage("masters", ("pcp-master-weights{func=$entry}",), _TRAIN)
+
+#: On the whole program.
+FRONT: tuple[Stage, ...] = (
+    MASTERS,
+    Stage("lookups", ("pcp-batch-lookups",), spread=True),
+    Stage("derivative", ("$derivative",), ("grad", "train")),
+    Stage("simplify", _SIMPLIFY),
+    Stage(
+        "training",
+        ("pcp-expand-training{optimizer=$optimizer algorithm=$algorithm}",),
+        _TRAIN,
     ),
-}
+    Stage("accumulation", ("pcp-accumulate{batch=$batch}",), _TRAIN, spread=False),
+    Stage("inline", ("inline",), _TRAIN, spread=True),
+    Stage("clean", _CLEAN, spread=True),
+)
+
+#: On each device's program. What a program says of itself: an argument and a result of
+#: one name are one tensor. The border to IREE is behind all that computes.
+DEVICE: tuple[Stage, ...] = (
+    Stage("legalize", ("pcp-legalize", *_CLEAN)),
+    Stage("updates", ("pcp-verify-inplace{func=*}",), ("forward",)),
+    Stage("updates", ("pcp-verify-inplace",), _TRAIN),
+    Stage("border", ("pcp-lower-to-runtime", "pcp-protect-arguments")),
+)
+
+#: Between the two, for a program over several devices: one of these.
 SPLIT = (
     "pcp-propagate-sharding",
     "pcp-insert-reshards",
@@ -90,27 +99,48 @@ STAGES = (
     "pcp-verify-owners",
     "pcp-verify-plan",
 )
-DEVICE: dict[str, tuple[str, ...]] = {
-    "forward": ("pcp-legalize", *_CLEAN, _UPDATES, *_BORDER),
-    "grad": ("pcp-legalize", *_CLEAN, *_BORDER),
-    "train": ("pcp-legalize", *_CLEAN, "pcp-verify-inplace", *_BORDER),
-}
 
 
-def whole(mode: str, *, entry: str, optimizer: str = "") -> Pipeline:
-    """The passes in front of the partition."""
-    text = Template(",".join(WHOLE[mode])).substitute(entry=entry, optimizer=optimizer)
-    return catalog.pipeline(f"builtin.module({text})")
+def prepare(*, infer_roles: bool) -> Pipeline:
+    """The passes before the mode's own."""
+    return _pipeline([*PREPARE, *(["pcp-infer-roles"] if infer_roles else [])])
+
+
+def front(
+    mode: str,
+    *,
+    spread: bool,
+    entry: str = "main",
+    optimizer: str = "",
+    algorithm: str = "none",
+    batch: int = 0,
+) -> Pipeline:
+    """The passes on the whole program."""
+    kind = algorithm.partition("{")[0]
+    derivative = Template(DERIVATIVES.get(kind, REVERSE)).substitute(entry=entry)
+    return _pipeline(
+        _passes(FRONT, mode, spread),
+        entry=entry,
+        optimizer=optimizer,
+        algorithm=algorithm,
+        derivative=derivative,
+        batch=batch,
+    )
+
+
+def device(mode: str) -> Pipeline:
+    """The passes on one device's program."""
+    return _pipeline(_passes(DEVICE, mode, spread=False))
 
 
 def zero(stage: int) -> Pipeline:
     """What training keeps, cut along the data axis."""
-    return catalog.pipeline(f"builtin.module(pcp-zero{{stage={stage}}})")
+    return _pipeline([f"pcp-zero{{stage={stage}}}"])
 
 
 def share_updates() -> Pipeline:
     """A share of each update for each of the members that round differently."""
-    return catalog.pipeline("builtin.module(pcp-share-updates)")
+    return _pipeline(["pcp-share-updates"])
 
 
 def communication(*, bucket_bytes: int, inflight: int, wire: str | None) -> list[str]:
@@ -125,9 +155,7 @@ def communication(*, bucket_bytes: int, inflight: int, wire: str | None) -> list
 def split(communication: Sequence[str] = ()) -> Pipeline:
     """The partition of an annotated program; `communication` before it is checked."""
     *steps, check = SPLIT
-    return catalog.pipeline(
-        f"builtin.module({','.join([*steps, *communication, check])})"
-    )
+    return _pipeline([*steps, *communication, check])
 
 
 def stages(
@@ -140,42 +168,19 @@ def stages(
 ) -> Pipeline:
     """Pipeline stages, their schedule, and a program for each device."""
     *steps, check = STAGES
-    text = Template(",".join([*steps, *communication, check])).substitute(
+    return _pipeline(
+        [*steps, *communication, check],
         microbatches=microbatches,
         schedule=schedule,
         tied=str(tied).lower(),
         shared_loss=str(shared_loss).lower(),
     )
+
+
+def _passes(stages: Iterable[Stage], mode: str, spread: bool) -> list[str]:
+    return [p for stage in stages if stage.suits(mode, spread) for p in stage.passes]
+
+
+def _pipeline(passes: Sequence[str], **filled: object) -> Pipeline:
+    text = Template(",".join(passes)).substitute(filled)
     return catalog.pipeline(f"builtin.module({text})")
-
-
-def device(mode: str) -> Pipeline:
-    """The passes on one device's program."""
-    return catalog.pipeline(f"builtin.module({','.join(DEVICE[mode])})")
-
-
-def named(
-    name: str,
-    *,
-    entry: str = "main",
-    optimizer: str = "",
-    algorithm: str = "",
-    batch: int = 0,
-) -> Pipeline:
-    """The pipeline `name` with its options filled in."""
-    kind = algorithm.partition("{")[0]
-    derivative = Template(DERIVATIVES.get(kind, REVERSE)).substitute(entry=entry)
-    text = Template(",".join(PIPELINES[name])).substitute(
-        entry=entry,
-        optimizer=optimizer,
-        algorithm=algorithm,
-        derivative=derivative,
-        batch=batch,
-    )
-    return catalog.pipeline(f"builtin.module({text})")
-
-
-def prepare(*, infer_roles: bool) -> Pipeline:
-    """The passes before the mode's own."""
-    steps = [*PREPARE, *(["pcp-infer-roles"] if infer_roles else [])]
-    return catalog.pipeline(f"builtin.module({','.join(steps)})")

@@ -103,10 +103,8 @@ def _axes(path: Path, pattern: str, dims: object) -> tuple[tuple[str, ...], ...]
 
 def annotate(module: ir.Module, mesh: Mesh, sharding: str | None) -> int:
     """Write `pcp.sharding` on the ports that nobody annotated; how many have one."""
-    rules = None
-    if sharding not in (None, "auto", "none"):
-        rules = Rules.read(Path(str(sharding)))
-        _check(rules, mesh)
+    rules = read_rules(mesh, sharding)
+    if rules is not None:
         _check_names(rules, module)
     automatic = sharding in (None, "auto") and BATCH_AXIS in mesh.axes
     count = 0
@@ -114,6 +112,15 @@ def annotate(module: ir.Module, mesh: Mesh, sharding: str | None) -> int:
         for which in ("arg_attrs", "res_attrs"):
             count += _ports(function, which, mesh, rules, automatic)
     return count
+
+
+def read_rules(mesh: Mesh, sharding: str | None) -> Rules | None:
+    """What a file says, if one was given: all axes that it names are of the mesh."""
+    if sharding in (None, "auto", "none"):
+        return None
+    rules = Rules.read(Path(str(sharding)))
+    _check(rules, mesh)
+    return rules
 
 
 def idle(module: ir.Module, mesh: Mesh, besides: str) -> list[str]:

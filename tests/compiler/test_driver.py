@@ -17,7 +17,7 @@ from helpers.models.stablehlo_small import (
 from pcp.bundle import Bundle
 from pcp.compiler import driver, iree, pipelines
 from pcp.compiler.catalog import PASSES
-from pcp.compiler.options import OPT_LEVELS, CompileOptions
+from pcp.compiler.options import MODES, OPT_LEVELS, CompileOptions
 from pcp.compiler.targets import TARGETS
 from pcp.dialect.context import parse
 from pcp.errors import CompileError, ConfigError, IRError, PassError, PcpError
@@ -95,17 +95,20 @@ def test_over_a_mesh_there_is_no_algorithm(asked: str | None) -> None:
     options = CompileOptions(
         mesh="dp=2", mode="train", algorithm=asked, report=lines.append
     )
-    program, _ = driver.lower_partitioned(parse(TRAIN), options)
+    program = driver.lower(parse(TRAIN), options)
     assert "outer_step" not in program.manifest.functions
     said = [line for line in lines if "algorithm" in line]
     none = "algorithm none: over a mesh each step synchronises the members"
     assert said == ([] if asked == "none" else [none])
 
 
-@pytest.mark.parametrize("name", pipelines.PIPELINES)
-def test_pipelines_name_known_passes_only(name: str) -> None:
-    pipeline = pipelines.named(name, optimizer="sgd{lr=0.1}", algorithm="average")
-    ours = [step.name for step in pipeline.steps if step.name.startswith("pcp-")]
+@pytest.mark.parametrize("spread", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_pipelines_name_known_passes_only(mode: str, spread: bool) -> None:
+    methods = {"optimizer": "sgd{lr=0.1}", "algorithm": "average"}
+    front = pipelines.front(mode, spread=spread, **methods)
+    steps = [*front.steps, *pipelines.device(mode).steps]
+    ours = [step.name for step in steps if step.name.startswith("pcp-")]
     assert ours
     assert set(ours) <= set(PASSES)
 

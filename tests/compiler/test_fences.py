@@ -133,13 +133,13 @@ def _compile(monkeypatch, error: CompileError, **changes: int):
     lines: list[str] = []
     tried: list[tuple[int, int]] = []
 
-    def emit(program, targets, mode, options) -> Bundle:
+    def bundled(program, options) -> Bundle:
         tried.append((options.bucket_bytes, options.inflight))
         if len(tried) == 1:
             raise error
         return Bundle.build(program.manifest, {})
 
-    monkeypatch.setattr(driver.partitioned, "emit", emit)
+    monkeypatch.setattr(driver, "bundled", bundled)
     options = CompileOptions(mode="forward", mesh="dp=2", report=lines.append)
     driver.compile(parse(MODEL), dataclasses.replace(options, **changes))
     return lines, tried

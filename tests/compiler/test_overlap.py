@@ -161,7 +161,7 @@ func.func @main(%x: {T} {{pcp.sharding = #pcp.sharding<@m, [["dp"], []], [], []>
 )
 def test_a_mesh_gets_what_was_asked_for(options, starts, sums, narrow) -> None:
     wanted = CompileOptions(mode="forward", cache=None, **options)
-    program, _ = driver.lower_partitioned(parse(SPREAD), wanted)
+    program = driver.lower(parse(SPREAD), wanted)
     text = str(program.module)
     members = 2
     assert text.count('"pcp.start"') == starts * members
@@ -172,7 +172,7 @@ def test_a_mesh_gets_what_was_asked_for(options, starts, sums, narrow) -> None:
 def test_large_floats_travel_as_asked() -> None:
     large = SPREAD.replace("64x64", "256x256")
     wanted = CompileOptions(mode="forward", cache=None, wire="bf16", bucket_bytes=0)
-    program, _ = driver.lower_partitioned(parse(large), wanted)
+    program = driver.lower(parse(large), wanted)
     assert str(program.module).count("wire = bf16") == 4
 
 

@@ -129,7 +129,7 @@ def test_an_axis_that_cuts_nothing_is_said(
     options = CompileOptions(
         mode="forward", mesh=mesh, sharding=sharding, report=lines.append
     )
-    driver.lower_partitioned(parse(model), options)
+    driver.lower(parse(model), options)
     assert lines == [
         f'axis "{axis}" cuts no tensor: its 2 members do the same work; say what it '
         "cuts with --sharding FILE, or leave it out"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pcp.bundle import Bundle
-from pcp.compiler import driver, emission, partitioned
+from pcp.compiler import driver, emission
 from pcp.compiler.options import CompileOptions
 from pcp.compiler.targets import Target, find
 from pcp.dialect.bindings import ir
@@ -37,10 +37,9 @@ def compile_file(flags: Namespace, options: CompileOptions) -> str:
 
 def _text(module: ir.Module, options: CompileOptions, targets: Sequence[Target]) -> str:
     """What IREE would be given; for a mesh, the programs of all devices."""
-    if partitioned.is_wanted(module, options):
-        program, _ = driver.lower_partitioned(module, options)
-        return str(program.module)
     program = driver.lower(module, options)
+    if program.mesh is not None:
+        return str(program.module)
     return emission.target_text(program.module, targets[0]).plain
 
 

@@ -32,7 +32,7 @@ def training(name: str, cluster: str) -> ir.Module:
     """A model's training program in a module with a cluster."""
     module = parse(sharded.training_text(name))
     pipelines.prepare(infer_roles=True).run(module)
-    pipelines.whole("train", entry="main", optimizer="adamw{lr=1e-3}").run(module)
+    pipelines.front("train", spread=True, optimizer="adamw{lr=1e-3}").run(module)
     described = parse(cluster, module.context)
     with ir.InsertionPoint.at_block_begin(module.body):
         for view in described.body.operations:

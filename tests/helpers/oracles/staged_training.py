@@ -25,7 +25,7 @@ def compiled(model: str, **options: Any):
     """The model's training program for each device."""
     chosen = CompileOptions(mode="train", **options)
     module = parse(sharded.training_text(model))
-    program, _ = driver.lower_partitioned(module, chosen)
+    program = driver.lower(module, chosen)
     return program
 
 

@@ -5,6 +5,7 @@ user runs them: compiled by IREE, on numpy arrays and on arrays of the device.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -104,9 +105,11 @@ def test_what_is_protected_is_overwritten_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What the tests above look for is there to be found."""
-    *steps, last = pipelines.PIPELINES["forward"]
+    *stages, border = pipelines.DEVICE
+    *steps, last = border.passes
     assert last == "pcp-protect-arguments"
-    monkeypatch.setitem(pipelines.PIPELINES, "forward", tuple(steps))
+    unprotected = replace(border, passes=tuple(steps))
+    monkeypatch.setattr(pipelines, "DEVICE", (*stages, unprotected))
     assert _beside()[0].any()
 
 

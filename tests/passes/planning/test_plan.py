@@ -34,7 +34,7 @@ def _search(name: str, cluster: str, **wanted):
 )
 def test_columns_bring_their_rows(name: str, group: dict[str, int]) -> None:
     module = parse(sharded.training_text(name))
-    pipelines.whole("grad", entry="main").run(module)
+    pipelines.front("grad", spread=True).run(module)
     with module.context:
         main = find(module, "main")
         assert main is not None
@@ -44,7 +44,7 @@ def test_columns_bring_their_rows(name: str, group: dict[str, int]) -> None:
 
 def test_equal_layers_are_one_group() -> None:
     module = parse(sharded.training_text("gpt"))
-    pipelines.whole("grad", entry="main").run(module)
+    pipelines.front("grad", spread=True).run(module)
     with module.context:
         main = find(module, "main")
         assert main is not None

@@ -53,7 +53,7 @@ def _error(name: str, stage: int, function: str) -> tuple[float, list[str]]:
     known = dict(zip(model.names, model.arguments, strict=True))
     options = CompileOptions(mode="train", mesh="dp=4", sharding="auto", zero=stage)
     module = parse(sharded.training_text(name))
-    program, _ = driver.lower_partitioned(module, options)
+    program = driver.lower(module, options)
     signature = program.manifest.function(function)
     inputs = _inputs(signature, known)
     with program.module.context:

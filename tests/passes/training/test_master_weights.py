@@ -222,7 +222,7 @@ def test_masters_over_a_mesh(flags: dict[str, Any], wanted: set[str]) -> None:
     ]
     module = from_jax(two_products, *narrow, params=(0, 1, 2))
     options = CompileOptions(mode="train", optimizer="adamw", bucket_bytes=0, **flags)
-    program, _ = driver.lower_partitioned(module, options)
+    program = driver.lower(module, options)
     apply = program.manifest.function("apply")
     assert {t.dtype for t in (*apply.inputs, *apply.results)} == {"f32", "i32"}
     assert {p.compute for p in program.manifest.parameters} == {"bf16"}

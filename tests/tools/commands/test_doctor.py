@@ -2,11 +2,12 @@
 
 import importlib.metadata
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pcp.compiler.pipelines import PIPELINES
+from pcp.compiler import pipelines
 from pcp.tools.commands import doctor
 from pcp.tools.commands.doctor import BAD, NOTE, OK, ROLES
 
@@ -109,8 +110,10 @@ def test_targets() -> None:
 
 def test_a_target_without_bf16_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """As all of CUDA's would be if nothing legalised their products."""
-    forward = tuple(p for p in PIPELINES["forward"] if p != "pcp-legalize")
-    monkeypatch.setitem(PIPELINES, "forward", forward)
+    legalize, *rest = pipelines.DEVICE
+    assert legalize.passes[0] == "pcp-legalize"
+    unlegalized = replace(legalize, passes=legalize.passes[1:])
+    monkeypatch.setattr(pipelines, "DEVICE", (unlegalized, *rest))
     (finding,) = doctor.targets(["sm_90a"], ALL)
     assert finding.level == NOTE
     assert finding.found.startswith("bf16: ")
