@@ -9,15 +9,16 @@ import os
 import sys
 from pathlib import Path
 
-import lit.formats
-
 BIN = Path(sys.executable).parent  # of the link: a venv's python points elsewhere
 TOOLS = ("filecheck", "pcp", "pcp-compile", "pcp-opt")
 
 config.name = "pcp"
-config.test_format = lit.formats.ShTest(execute_external=False)
+sys.path.insert(0, str(Path(__file__).parent))
+from forked import ForkedTools  # noqa: E402
+
+config.test_format = ForkedTools(execute_external=False)
 config.suffixes = [".mlir", ".test", ".py"]
-config.excludes = ["lit.cfg.py"]
+config.excludes = ["lit.cfg.py", "forked.py"]
 config.test_source_root = str(Path(__file__).parent)
 
 if missing := [tool for tool in TOOLS if not (BIN / tool).exists()]:
