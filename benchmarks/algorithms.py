@@ -43,7 +43,7 @@ from pcp.training.config.experiment import Experiment, parse
 from pcp.training.data.corpus import Corpus
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.trainer.load import load
-from pcp.training.trainer.training_plan import on_own_clocks
+from pcp.training.trainer.training_plan import plan_of
 
 MEMBERS = 4
 SCHEDULE = "schedule=warmup_cosine,warmup_steps=$warmup,total_steps=$total"
@@ -161,7 +161,8 @@ class Run:
         self._members = members
         self._data = corpus(size, seed)
         self._group = Communicator.in_process(members, timeout=600)
-        self._pushes = Pushes() if on_own_clocks(code.manifest) else None
+        own_clocks = plan_of(code.manifest).synchronize == "asynchronous"
+        self._pushes = Pushes() if own_clocks else None
         self._losses: list[float] = [float("nan")] * members
         self._faults: list[BaseException] = []
 

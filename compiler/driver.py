@@ -34,8 +34,10 @@ from pcp.mesh import Mesh
 from pcp.passes.core.base import Observer, Pipeline, Step
 from pcp.passes.planning.plan import Choice
 from pcp.passes.sharding.mesh import read_meshes
+from pcp.passes.training.expand_training import outer_rule
 from pcp.passes.training.optimizers.groups import parse as parse_optimizer
 from pcp.passes.training.outer.spec import parse as parse_algorithm
+from pcp.training_plan import TrainingPlan
 from pcp.version import VERSION
 
 #: Algorithms that over a mesh are what its program does by itself, in every step.
@@ -244,16 +246,25 @@ def _manifest(
         devices=mesh.devices if mesh else signature.devices(module),
         optimizer=_method(module, "optimizer"),
         algorithm=_method(module, "algorithm") if mesh is None else None,
+        training=_training_plan(module) if mesh is None else None,
     )
 
 
 def _method(module: ir.Module, name: str) -> Method | None:
     """The method that pcp-expand-training noted on the module as text."""
+    spec = _noted(module, name)
+    return None if spec is None else Method(kind=spec.kind, hyper=spec.hyper())
+
+
+def _training_plan(module: ir.Module) -> TrainingPlan | None:
+    """What the outer algorithm exchanges when."""
+    spec = _noted(module, "algorithm")
+    return None if spec is None else outer_rule(spec).plan(spec)
+
+
+def _noted(module: ir.Module, name: str) -> Any:
     attribute = module.operation.attributes.get(f"pcp.{name}")
-    if attribute is None:
-        return None
-    spec = _METHODS[name][1](plain(attribute))
-    return Method(kind=spec.kind, hyper=spec.hyper())
+    return None if attribute is None else _METHODS[name][1](plain(attribute))
 
 
 def _producer() -> dict[str, str]:

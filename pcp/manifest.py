@@ -14,6 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pcp import mesh as pcp_mesh
 from pcp.errors import BundleError, nearest
 from pcp.layout import Layout
+from pcp.training_plan import (
+    Asynchronous,
+    EveryRound,
+    EveryStep,
+    Fragments,
+    Never,
+    TrainingPlan,
+)
 
 FORMAT = "pcp-bundle"
 VERSION = 1
@@ -200,7 +208,9 @@ class Manifest(_Model):
     """Everything a runtime knows about a program without seeing its IR.
 
     Of a partitioned program `programs` has an entry for each device of its mesh, and
-    `functions` are the signatures of the whole, with shardings.
+    `functions` are the signatures of the whole, with shardings. `training` is how a
+    bundle of mode train is trained, from older compilers too; None where the program
+    itself synchronises its members, over its mesh.
     """
 
     format: Literal["pcp-bundle"] = "pcp-bundle"
@@ -215,6 +225,7 @@ class Manifest(_Model):
     devices: tuple[str, ...] = ()
     optimizer: Method | None = None
     algorithm: Method | None = None
+    training: TrainingPlan | None = None
     programs: dict[str, DeviceProgram] = {}
     modules: dict[str, Module] = {}
     members: dict[str, Member] = {}
@@ -224,6 +235,21 @@ class Manifest(_Model):
         names = [parameter.name for parameter in self.parameters]
         if len(names) != len(set(names)):
             raise ValueError("two parameters have one name")
+        return self
+
+    @model_validator(mode="after")
+    def _check_training(self) -> Self:
+        """A plan that the functions allow; of a bundle from before, the one it had."""
+        if self.mode != "train":
+            if self.training is not None:
+                raise ValueError(f"a bundle of mode {self.mode} has a training plan")
+        elif self.training is None:
+            object.__setattr__(self, "training", _plan_of_older(self))
+        elif lacking := set(self.training.functions) - set(self.functions):
+            raise ValueError(
+                f"the training plan needs the function {min(lacking)!r}, and the "
+                "bundle lacks it"
+            )
         return self
 
     def partition_mesh(self) -> pcp_mesh.Mesh:
@@ -258,3 +284,37 @@ class Manifest(_Model):
                 + nearest(name, self.functions)
             )
         return self.functions[name]
+
+
+def _plan_of_older(manifest: Manifest) -> TrainingPlan | None:
+    """The plan of a bundle whose compiler wrote none, from what else it holds."""
+    method, functions = manifest.algorithm, manifest.functions
+    hyper = {} if method is None else method.hyper
+    if method is not None and not manifest.collectives:
+        return Never(outer_step="outer_step" in functions)
+    if method is not None and method.kind == "async_local_sgd":
+        return Asynchronous(dynamic_steps=bool(hyper.get("dylu")))
+    if hyper.get("own_clocks"):
+        return Asynchronous()
+    if "grad_sync" in functions:
+        if functions["grad_sync"].inputs_of("slope"):
+            return EveryStep(estimator="slope", seed=_whole(hyper.get("seed")))
+        return EveryStep()
+    if count := sum(name.startswith("outer_apply_") for name in functions):
+        delay, together = _whole(hyper.get("tau")), bool(hyper.get("together"))
+        return Fragments(count=count, delay=delay or 0, together=together)
+    if "outer_step" in functions:
+        return _round_of_older(manifest, _whole(hyper.get("seed")))
+    return None
+
+
+def _round_of_older(manifest: Manifest, seed: int | None) -> EveryRound:
+    overlap = "outer_early" in manifest.functions
+    if any(c.axes == ("pair",) for c in manifest.collectives.values()):
+        return EveryRound(overlap=overlap, parameters="gossip", seed=seed)
+    own = manifest.functions["outer_step"].inputs_of("replica")
+    return EveryRound(overlap=overlap, parameters="replica" if own else "shared")
+
+
+def _whole(number: Hyper | None) -> int | None:
+    return None if number is None else int(number)

@@ -228,8 +228,9 @@ def add_outer(
     """The functions of the outer algorithm: see `pcp.passes.training.outer.rule`."""
     if not (rule.step or rule.every_step or rule.pieces or rule.probe):
         return
-    if rule.exchanges:
-        group.declare_mesh(module, rule.axis)
+    plan = rule.plan(spec)
+    if plan.synchronize != "never":
+        group.declare_mesh(module, group.PAIR if plan.in_pairs else group.AXIS)
     state = OuterState(training, rule.state(spec))
     if rule.step is not None or state.slots:
         add_outer_init(module, training, state)
@@ -245,7 +246,8 @@ def add_outer(
         return
     received = add_early(module, state, spec, rule)
     assert rule.step is not None
-    role = "replica" if rule.replicas else "anchor"
+    own = plan.synchronize == "round" and plan.parameters != "shared"
+    role = "replica" if own else "anchor"
     anchors = [Port(p.name, role, p.type) for p in training.params]
     inputs = [anchors, training.params, state.ports(), received, [_tokens()]]
     add_outer_step(module, training, state, inputs, partial(rule.step, spec))

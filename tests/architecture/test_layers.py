@@ -13,6 +13,7 @@ FLOOR = {
     "layout",
     "manifest",
     "mesh",
+    "training_plan",
     "version",
     "wire",
 }
@@ -20,7 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "pcp": FLOOR,
     "dialect": {"errors"},
     "frontends": {"errors", "dialect"},
-    "passes": {"door", "errors", "dialect", "layout", "mesh", "wire"},
+    "passes": {"door", "errors", "dialect", "layout", "mesh", "training_plan", "wire"},
     "autodiff": {"door", "errors", "strict_json", "dialect", "passes"},
     "compiler": FLOOR | {"dialect", "passes", "autodiff"},
     "runtime": FLOOR,

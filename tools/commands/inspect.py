@@ -145,6 +145,10 @@ def _methods(manifest: Manifest) -> Iterator[str]:
         if method is not None:
             hyper = " ".join(f"{k}={v}" for k, v in method.hyper.items())
             yield f"{what:<11} {method.kind} {hyper}".rstrip()
+    if (plan := manifest.training) is not None:
+        facts = plan.model_dump(exclude={"synchronize"}, exclude_defaults=True)
+        said = " ".join(f"{k}={v}" for k, v in facts.items())
+        yield f"{'exchange':<11} {plan.synchronize} {said}".rstrip()
 
 
 def _functions(manifest: Manifest, tensors: bool) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pcp.tools.support.command import Parser, run
 from pcp.tools.support.signals import in_order
 from pcp.training.simulate.network_model import World
 from pcp.training.simulate.simulation import Figures, simulate
-from pcp.training.trainer.training_plan import on_own_clocks
+from pcp.training.trainer.training_plan import plan_of
 
 PROG = "pcp simulate"
 COLUMNS = ("workers", "s a round", "MB sent", "goodput", "deaths")
@@ -61,7 +61,8 @@ def _main(argv: Sequence[str]) -> None:
     report = jobs.stamped("compiler", sys.stderr)  # stdout may have to be JSON
     content = jobs.compiler_for(experiment, report)("cpu")
     manifest = Bundle.from_bytes(content, source=experiment.model_path).manifest
-    if on_own_clocks(manifest) or experiment.late != "drop":
+    own_clocks = plan_of(manifest).synchronize == "asynchronous"
+    if own_clocks or experiment.late != "drop":
         raise ConfigError(
             "learners on clocks of their own, and late results that count, are not "
             "modelled: simulate an algorithm of rounds, such as diloco, with late = "

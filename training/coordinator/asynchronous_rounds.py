@@ -30,6 +30,7 @@ from pcp.training.coordinator.roster import READY, Member
 from pcp.training.coordinator.synchronous_rounds import Rounds, share
 from pcp.training.data.lease_pool import Range, size
 from pcp.training.wire.messages import GroupFailed, Learn, Learned
+from pcp.training_plan import Asynchronous
 
 if TYPE_CHECKING:
     from pcp.training.coordinator.shepherd import Shepherd
@@ -52,10 +53,9 @@ class OwnClocks(Rounds):
 
     own_clocks = True
 
-    def __init__(self, shepherd: "Shepherd", method: Any) -> None:
-        """`method` is the manifest's algorithm."""
+    def __init__(self, shepherd: "Shepherd", plan: Asynchronous) -> None:
         super().__init__(shepherd)
-        self._dylu = bool(method.hyper.get("dylu", False))
+        self._dynamic_steps = plan.dynamic_steps
         self._learning: dict[str, Learning] = {}
         self._turns = count(1)
         self._retries = self._failed_fetches = 0
@@ -127,7 +127,7 @@ class OwnClocks(Rounds):
 
     def _at_most(self, member: Member) -> int:
         """Inner steps that a learner makes while the fastest makes all of them."""
-        if not (self._dylu or self._experiment.uneven_steps):
+        if not (self._dynamic_steps or self._experiment.uneven_steps):
             return self.steps
         speeds = [m.speed for m in self._roster.ready() if m.speed]
         if not speeds or not member.speed:

@@ -45,7 +45,7 @@ from pcp.training.observe.metrics import Observer
 from pcp.training.storage import frozen_settings as constants_of_a_run
 from pcp.training.storage.ledger import Ledger
 from pcp.training.storage.run_folder import SECRETS, RunFolder
-from pcp.training.trainer.training_plan import meets_inside, on_own_clocks, trains_alone
+from pcp.training.trainer.training_plan import plan_of
 from pcp.training.wire.channel import OPEN
 from pcp.training.wire.messages import (
     VERSION,
@@ -291,12 +291,13 @@ class Shepherd:
                 f"quorum {quorum} is more than the {self.wanted} that the run begins "
                 "with: until more join it is never reached"
             )
-        if on_own_clocks(manifest):
+        plan = plan_of(manifest)
+        if plan.synchronize == "asynchronous":
             # pyright reads this file under two names, one for each side of the link.
-            self.rounds = OwnClocks(self, manifest.algorithm)  # pyright: ignore
+            self.rounds = OwnClocks(self, plan)  # pyright: ignore
             return
-        self.rounds.alone = trains_alone(manifest)
-        self.rounds.meets = meets_inside(manifest)
+        self.rounds.alone = plan.synchronize == "never"
+        self.rounds.meets = plan.exchanges_inside
 
     def drop(self, member: Member, reason: str) -> None:
         """A member is gone; what it did in this round does not count."""

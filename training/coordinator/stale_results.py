@@ -27,25 +27,16 @@ from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.roster import Member
 from pcp.training.data.lease_pool import Range
 from pcp.training.storage.ledger_state import Progress
-from pcp.training.trainer.training_plan import on_own_clocks
+from pcp.training.trainer.training_plan import plan_of
 from pcp.training.wire.messages import Computed
 
 if TYPE_CHECKING:
     from pcp.training.coordinator.synchronous_rounds import Rounds
 
 
-def can_wait(manifest: Manifest) -> bool:
-    """Whether a member's delta may enter a later round than its own."""
-    function = manifest.functions.get("outer_step")
-    if function is None or not manifest.collectives or on_own_clocks(manifest):
-        return False
-    own = function.inputs_of("replica") or "outer_early" in manifest.functions
-    return not own
-
-
 def check(experiment: Experiment, manifest: Manifest) -> None:
     """`ConfigError` where late steps are to count and cannot."""
-    if experiment.late == "drop" or can_wait(manifest):
+    if experiment.late == "drop" or plan_of(manifest).deltas_keep:
         return
     raise ConfigError(
         f"late: 'next' does not go with {experiment.algorithm.partition('{')[0]}: its "

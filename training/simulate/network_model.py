@@ -13,6 +13,7 @@ from typing import Any, Self
 from pcp.errors import ConfigError
 from pcp.manifest import Collective, Manifest, tensor_bytes
 from pcp.runtime.compression.codecs import codec
+from pcp.training.trainer.training_plan import plan_of
 
 #: Kind of a collective -> what it gives `World` its bytes.
 _FIELDS = {"all_reduce": "payload_bytes", "all_gather": "gathered_bytes"}
@@ -61,12 +62,15 @@ class World:
         `payload_bytes` among them stands for all that workers send. Without it,
         `ConfigError` for a bundle that does not say what that is.
         """
+        plan = plan_of(manifest)
+        every_step = plan.synchronize == "step"
         known = {
             "state_bytes": state_bytes(manifest),
-            "meetings": _meetings(manifest),
-            "every_step": "grad_sync" in manifest.functions,
-            "beside": any(f.startswith("outer_exchange") for f in manifest.functions),
-            "pairs": any("pair" in c.axes for c in manifest.collectives.values()),
+            # With the comparison of states at the end of a round.
+            "meetings": len(manifest.collectives) + (not every_step),
+            "every_step": every_step,
+            "beside": plan.synchronize == "fragment",
+            "pairs": plan.in_pairs,
         }
         if "payload_bytes" not in changes:
             known |= _exchanged(manifest.collectives)
@@ -120,11 +124,6 @@ def state_bytes(manifest: Manifest) -> int:
         if spec.role in ("state", "outer", "private")
     }
     return parameter_bytes(manifest) + sum(held.values())
-
-
-def _meetings(manifest: Manifest) -> int:
-    """Collectives of an exchange, with the comparison of states at its end."""
-    return len(manifest.collectives) + ("grad_sync" not in manifest.functions)
 
 
 def _exchanged(collectives: Mapping[str, Collective]) -> dict[str, int]:

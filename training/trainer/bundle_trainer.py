@@ -40,7 +40,7 @@ from pcp.training.storage.state_names import (
 )
 from pcp.training.trainer.background_exchange import Beside
 from pcp.training.trainer.sync_wait_timer import Meetings
-from pcp.training.trainer.training_plan import batch_shape, check_bundle
+from pcp.training.trainer.training_plan import batch_shape, check_bundle, plan_of
 
 
 def one_group(
@@ -72,7 +72,9 @@ class BundleTrainer:
     ) -> None:
         """`beside` is a second program of the bundle, for `@outer_early`."""
         check_bundle(manifest)
-        if ("outer_early" in manifest.functions) != (beside is not None):
+        self._plan = plan = plan_of(manifest)
+        overlap = plan.synchronize == "round" and plan.overlap
+        if overlap != (beside is not None):
             raise BundleError("one with @outer_early is loaded with BundleTrainer.load")
         self.batch, self.block = batch_shape(manifest)
         self.parameter_shapes: Sequence[Sequence[int]] = [
@@ -80,7 +82,7 @@ class BundleTrainer:
         ]
         self._program = program
         self._functions = manifest.functions
-        self.every_step = "grad_sync" in manifest.functions
+        self.every_step = plan.synchronize == "step"
         self._meetings = Meetings()
         self._parameters = manifest.parameters
         self._names = [p.name for p in manifest.parameters]
@@ -109,7 +111,7 @@ class BundleTrainer:
         from pcp.runtime.program.executor import Program
 
         program, beside = Program.load(bundle, device=device, module=target), None
-        if "outer_early" in bundle.manifest.functions:
+        if plan_of(bundle.manifest).in_background:
             beside = Program.load(bundle, device=program.device, module=target)
         return cls(program, bundle.manifest, beside)
 
@@ -230,7 +232,8 @@ class BundleTrainer:
     def outer(self, tokens: float, communicator: Any) -> Arrays:
         """`@outer_step` with the members of `communicator`."""
         self._program.communicator = communicator
-        if "outer_step" not in self._functions:
+        alone = self._plan.synchronize == "never" and not self._plan.outer_step
+        if alone or self.every_step:
             return self._as_it_is()
         anchors = [self._shared[PARAMETER + n] for n in self._names]
         values = {

@@ -1,15 +1,15 @@
-"""Which trainer runs a bundle: the bundle's functions say it."""
+"""Which trainer runs a bundle: its plan decides."""
 
-from collections.abc import Callable
 from typing import Any
 
 from pcp.bundle import Bundle
-from pcp.manifest import Manifest
 from pcp.runtime.program import host_processor
 from pcp.training.trainer.bundle_trainer import BundleTrainer
-from pcp.training.trainer.replica_trainer import ReplicaTrainer, has_replicas
-from pcp.training.trainer.streaming_trainer import StreamingTrainer, streams
-from pcp.training.trainer.zeroth_order_trainer import SlopeTrainer, by_slopes
+from pcp.training.trainer.replica_trainer import ReplicaTrainer
+from pcp.training.trainer.streaming_trainer import StreamingTrainer
+from pcp.training.trainer.training_plan import plan_of
+from pcp.training.trainer.zeroth_order_trainer import SlopeTrainer
+from pcp.training_plan import EveryRound, EveryStep, Fragments, TrainingPlan
 
 
 def load(bundle: Any, device: str, target: str | None) -> BundleTrainer:
@@ -17,8 +17,7 @@ def load(bundle: Any, device: str, target: str | None) -> BundleTrainer:
 
     Without a target, the first module that the device can run.
     """
-    kind = next(kind for says, kind in _KINDS if says(bundle.manifest))
-    return kind.load(bundle, device, target)
+    return _kind(plan_of(bundle.manifest)).load(bundle, device, target)
 
 
 def load_made(content: bytes, source: str, device: str, target: str) -> BundleTrainer:
@@ -31,9 +30,13 @@ def load_made(content: bytes, source: str, device: str, target: str) -> BundleTr
     return load(bundle, device, there[0] if there else None)
 
 
-_KINDS: list[tuple[Callable[[Manifest], bool], type[BundleTrainer]]] = [
-    (streams, StreamingTrainer),
-    (has_replicas, ReplicaTrainer),
-    (by_slopes, SlopeTrainer),
-    (lambda manifest: True, BundleTrainer),
-]
+def _kind(plan: TrainingPlan) -> type[BundleTrainer]:
+    match plan:
+        case Fragments():
+            return StreamingTrainer
+        case EveryRound(parameters="replica" | "gossip"):
+            return ReplicaTrainer
+        case EveryStep(estimator="slope"):
+            return SlopeTrainer
+        case _:
+            return BundleTrainer

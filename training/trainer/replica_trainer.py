@@ -26,15 +26,9 @@ from pcp.training.storage.state_names import (
     moved,
 )
 from pcp.training.trainer.bundle_trainer import BundleTrainer
+from pcp.training.trainer.training_plan import plan_of
 
-_PAIR = ("pair",)
 _ROUNDS = f"{OUTER}rounds"
-
-
-def has_replicas(manifest: Manifest) -> bool:
-    """Whether the members of a bundle's group have parameters of their own."""
-    function = manifest.functions.get("outer_step")
-    return function is not None and bool(function.inputs_of("replica"))
 
 
 class ReplicaTrainer(BundleTrainer):
@@ -44,9 +38,9 @@ class ReplicaTrainer(BundleTrainer):
         self, program: Any, manifest: Manifest, beside: Any | None = None
     ) -> None:
         super().__init__(program, manifest, beside)
-        gossip = any(c.axes == _PAIR for c in manifest.collectives.values())
-        hyper = manifest.algorithm.hyper if manifest.algorithm else {}
-        self._pairs = int(hyper["seed"]) if gossip else None
+        plan = plan_of(manifest)
+        assert plan.synchronize == "round"
+        self._pairs = plan.seed
 
     @property
     def shared(self) -> Arrays:

@@ -14,7 +14,7 @@ again in the next group; the inner steps go on from where they were.
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -24,14 +24,10 @@ from pcp.training.storage.state_names import OUTER, PARAMETER, PRIVATE, shared_p
 from pcp.training.trainer.background_exchange import Beside
 from pcp.training.trainer.bundle_trainer import BundleTrainer
 from pcp.training.trainer.fragment_schedule import Turn, timetable
+from pcp.training.trainer.training_plan import plan_of
 
 _PREFIX = {"anchor": PARAMETER, "outer": OUTER}
 LOCAL = f"{PRIVATE}local."
-
-
-def streams(manifest: Manifest) -> bool:
-    """Whether a bundle's outer step goes fragment by fragment."""
-    return _count(manifest) > 0
 
 
 class StreamingTrainer(BundleTrainer):
@@ -41,13 +37,13 @@ class StreamingTrainer(BundleTrainer):
 
     def __init__(self, program: Any, manifest: Manifest, beside: Any) -> None:
         super().__init__(program, manifest)
+        plan = plan_of(manifest)
+        assert plan.synchronize == "fragment"
         self._beside = Beside(beside)
-        hyper = manifest.algorithm.hyper if manifest.algorithm else {}
-        self._delay = int(hyper.get("tau", 0))
-        self._together = bool(hyper.get("together", False))
+        self._delay, self._together = plan.delay, plan.together
         self._members = [
             _named(manifest.functions[f"outer_send_{p}"], "param")
-            for p in range(_count(manifest))
+            for p in range(plan.count)
         ]
         self._turns: list[Turn] = []
         self._at = self._tokens = 0
@@ -55,15 +51,6 @@ class StreamingTrainer(BundleTrainer):
         self._sent: dict[int, Sequence[Any]] = {}
         self._under_way: dict[int, Future[Sequence[Any]]] = {}
         self._applied: set[int] = set()
-
-    @classmethod
-    def load(cls, bundle: Any, device: str, target: str | None) -> Self:
-        """Load the module for `target` twice on an IREE device."""
-        from pcp.runtime.program.executor import Program
-
-        first = Program.load(bundle, device=device, module=target)
-        second = Program.load(bundle, device=first.device, module=first.module)
-        return cls(first, bundle.manifest, second)
 
     def join(self, communicator: Any) -> None:
         """Exchanges go to this group from now on."""
@@ -169,7 +156,3 @@ class StreamingTrainer(BundleTrainer):
 def _named(function: Function, role: str) -> list[str]:
     """The names of the inputs with this role."""
     return [t.name for t in function.inputs if t.role == role]
-
-
-def _count(manifest: Manifest) -> int:
-    return sum(name.startswith("outer_apply_") for name in manifest.functions)

@@ -2,6 +2,7 @@
 
 from pcp.errors import BundleError
 from pcp.manifest import Manifest
+from pcp.training_plan import TrainingPlan
 
 
 def batch_shape(manifest: Manifest) -> tuple[int, int]:
@@ -26,22 +27,14 @@ def check_bundle(manifest: Manifest) -> None:
         )
     for name in ("init", "grad", "apply", "eval"):
         manifest.function(name)
+    plan_of(manifest)
 
 
-def trains_alone(manifest: Manifest) -> bool:
-    """Whether nothing is exchanged: a round of such a bundle has one member."""
-    return manifest.algorithm is not None and not manifest.collectives
-
-
-def on_own_clocks(manifest: Manifest) -> bool:
-    """Whether a bundle's algorithm is for learners that do not meet."""
-    method = manifest.algorithm
-    if method is None:
-        return False
-    return method.kind == "async_local_sgd" or bool(method.hyper.get("own_clocks"))
-
-
-def meets_inside(manifest: Manifest) -> bool:
-    """Whether members exchange between inner steps, before a round ends."""
-    names = ("grad_sync", "outer_apply_0")
-    return any(name in manifest.functions for name in names)
+def plan_of(manifest: Manifest) -> TrainingPlan:
+    """What members exchange, and when; `BundleError` where the program decides that."""
+    if manifest.training is None:
+        raise BundleError(
+            "the bundle has no training plan: a program that is spread over a mesh "
+            "synchronises its own members; train it with `pcp run BUNDLE --steps K`"
+        )
+    return manifest.training

@@ -18,14 +18,9 @@ from pcp.manifest import Manifest
 from pcp.training.data.corpus import Batch
 from pcp.training.storage.state_names import OUTER
 from pcp.training.trainer.bundle_trainer import BundleTrainer
+from pcp.training.trainer.training_plan import plan_of
 
 _STEPS = f"{OUTER}steps"
-
-
-def by_slopes(manifest: Manifest) -> bool:
-    """Whether a bundle trains by slopes, and not by gradients."""
-    function = manifest.functions.get("grad_sync")
-    return function is not None and bool(function.inputs_of("slope"))
 
 
 def direction(seed: int, step: int, rank: int) -> int:
@@ -41,8 +36,10 @@ class SlopeTrainer(BundleTrainer):
         self, program: Any, manifest: Manifest, beside: Any | None = None
     ) -> None:
         super().__init__(program, manifest, beside)
-        hyper = manifest.algorithm.hyper if manifest.algorithm else {}
-        self._seed, self._rank = int(hyper["seed"]), 0
+        plan = plan_of(manifest)
+        assert plan.synchronize == "step"
+        assert plan.seed is not None
+        self._seed, self._rank = plan.seed, 0
 
     def join(self, communicator: Any) -> None:
         """Exchanges go to this group from now on, under our rank in it."""

@@ -24,6 +24,7 @@ from pcp.passes.training.outer.diloco import slots as momentum
 from pcp.passes.training.outer.parts.group import in_buckets, sum_over_workers
 from pcp.passes.training.outer.rule import OuterRule, Round, Slot, Tensors
 from pcp.passes.training.outer.spec import AsyncDiLoCo
+from pcp.training_plan import EveryRound
 
 Value = ir.Value
 DELTA, WEIGHT = "delta", "weight"
@@ -55,4 +56,9 @@ def step(spec: AsyncDiLoCo, now: Round) -> tuple[list[Value], Tensors]:
     return new, state | {DELTA: moved(now), WEIGHT: [now.tokens]}
 
 
-RULE = OuterRule(step=step, early=early, state=slots)
+def plan(spec: AsyncDiLoCo) -> EveryRound:
+    """Exchanges beside the inner steps."""
+    return EveryRound(overlap=True)
+
+
+RULE = OuterRule(plan, step=step, early=early, state=slots)

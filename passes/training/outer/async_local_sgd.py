@@ -28,6 +28,7 @@ from pcp.passes.training.outer.parts.group import in_buckets, sum_over_workers
 from pcp.passes.training.outer.parts.replicas import counter
 from pcp.passes.training.outer.rule import OuterRule, Round, Slot, Tensors, Values
 from pcp.passes.training.outer.spec import AsyncLocalSGD
+from pcp.training_plan import Asynchronous
 
 Value = ir.Value
 BUFFER, PUSHES = "buffer", "pushes"
@@ -74,4 +75,9 @@ def _delayed(
     return directions, {MOMENTUM: momenta, BUFFER: buffers, PUSHES: [left]}
 
 
-RULE = OuterRule(step=step, state=slots)
+def plan(spec: AsyncLocalSGD) -> Asynchronous:
+    """Learners on their own clocks."""
+    return Asynchronous(dynamic_steps=spec.dylu)
+
+
+RULE = OuterRule(plan, step=step, state=slots)

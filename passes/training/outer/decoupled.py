@@ -23,6 +23,7 @@ from pcp.passes.training.outer.diloco import descend, moved, slots
 from pcp.passes.training.outer.parts.group import pack, unpack, weighted_mean
 from pcp.passes.training.outer.rule import OuterRule, Round, Tensors
 from pcp.passes.training.outer.spec import Decoupled
+from pcp.training_plan import Asynchronous, EveryRound
 
 Value = ir.Value
 _ROW = 16
@@ -72,4 +73,9 @@ def _over(x: Value, number: Value) -> Value:
     return hlo.divide(x, hlo.splat(safe, hlo.shape_of(x)))
 
 
-RULE = OuterRule(step=step, state=slots)
+def plan(spec: Decoupled) -> Asynchronous | EveryRound:
+    """Rounds, unless learners are to have clocks of their own."""
+    return Asynchronous() if spec.own_clocks else EveryRound()
+
+
+RULE = OuterRule(plan, step=step, state=slots)

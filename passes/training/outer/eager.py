@@ -29,6 +29,7 @@ from pcp.passes.training.outer.parts.group import in_buckets, sum_over_workers
 from pcp.passes.training.outer.parts.replicas import ROUNDS, counted
 from pcp.passes.training.outer.rule import OuterRule, Round, Slot, Tensors
 from pcp.passes.training.outer.spec import Eager
+from pcp.training_plan import EveryRound
 
 Value = ir.Value
 
@@ -74,4 +75,9 @@ def _scaled(tensors: Sequence[Value], share: Value) -> list[Value]:
     return [scale(x, hlo.convert(share, hlo.element_type(x))) for x in tensors]
 
 
-RULE = OuterRule(step=step, early=early, state=slots, replicas=True)
+def plan(spec: Eager) -> EveryRound:
+    """Replicas, and exchanges beside the inner steps."""
+    return EveryRound(overlap=True, parameters="replica")
+
+
+RULE = OuterRule(plan, step=step, early=early, state=slots)

@@ -7,6 +7,7 @@ with the number of parameters.
 """
 
 from pcp.dialect.bindings import ir
+from pcp.passes.training.outer.parts.probes import plan
 from pcp.passes.training.outer.parts.replicas import STEPS
 from pcp.passes.training.outer.rule import Model, OuterRule, Values
 from pcp.passes.training.outer.spec import ForwardGradient
@@ -21,4 +22,4 @@ def probe(
     return model.along(params, direction)
 
 
-RULE = OuterRule(probe=probe, state=lambda spec: (STEPS,))
+RULE = OuterRule(plan, probe=probe, state=lambda spec: (STEPS,))

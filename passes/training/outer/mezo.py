@@ -9,6 +9,7 @@ fine-tuning with a small learning rate: its variance grows with the parameters.
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.training.optimizers.numbers import scale
+from pcp.passes.training.outer.parts.probes import plan
 from pcp.passes.training.outer.parts.replicas import STEPS
 from pcp.passes.training.outer.rule import Model, OuterRule, Values
 from pcp.passes.training.outer.spec import MeZO
@@ -27,4 +28,4 @@ def probe(
     return scale(hlo.add(above, below), 0.5), slope
 
 
-RULE = OuterRule(probe=probe, differences=True, state=lambda spec: (STEPS,))
+RULE = OuterRule(plan, probe=probe, differences=True, state=lambda spec: (STEPS,))

@@ -21,6 +21,7 @@ from pcp.passes.training.outer.parts.group import PAIR, in_buckets, sum_over_wor
 from pcp.passes.training.outer.parts.replicas import ROUNDS, counted
 from pcp.passes.training.outer.rule import OuterRule, Round, Slot, Tensors
 from pcp.passes.training.outer.spec import NoLoCo
+from pcp.training_plan import EveryRound
 
 Value = ir.Value
 VELOCITY = "velocity"
@@ -66,4 +67,9 @@ def _one_over_the_members() -> Value:
     return hlo.divide(one, sum_over_workers(one, axis=PAIR))
 
 
-RULE = OuterRule(step=step, state=slots, replicas=True, axis=PAIR)
+def plan(spec: NoLoCo) -> EveryRound:
+    """Replicas that are mixed in pairs."""
+    return EveryRound(parameters="gossip", seed=spec.seed)
+
+
+RULE = OuterRule(plan, step=step, state=slots)

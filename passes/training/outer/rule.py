@@ -22,6 +22,7 @@ from typing import Any
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.training.optimizers.numbers import math_type
+from pcp.training_plan import EveryRound, TrainingPlan
 
 Values = Sequence[ir.Value]
 Tensors = dict[str, list[ir.Value]]
@@ -113,29 +114,29 @@ def _none(spec: Any) -> Sequence[Slot]:
     return ()
 
 
+def _every_round(spec: Any) -> TrainingPlan:
+    return EveryRound()
+
+
 @dataclass(frozen=True)
 class OuterRule:
     """One algorithm; at most one of `step` and `every_step` is there.
 
+    `plan(spec)` is what members exchange when, and whose the parameters are.
     `state(spec)` names the slots. `step(spec, round)` gives the new parameters and
     slots. `early(spec, state)` gives tensors of any types, which `step` finds in
     `round.received`; it runs while the inner steps do. `every_step(spec, gradients,
-    state, tokens)` gives the gradients to apply and the new slots. `exchanges` is
-    whether there is anything to exchange: if not, one worker trains alone. `pieces`
+    state, tokens)` gives the gradients to apply and the new slots. `pieces`
     is in place of a step: the parts of one that goes fragment by fragment. With
     `probe`, in place of gradients there are slopes (`outer.parts.probes`), with
-    `differences` from losses close to each other. With
-    `replicas` each worker has parameters of its own, also between rounds. `axis` is
-    that of the exchanges: all workers, or `pair`.
+    `differences` from losses close to each other.
     """
 
+    plan: Callable[[Any], TrainingPlan] = _every_round
     step: Step | None = None
     every_step: EveryStep | None = None
     early: Callable[[Any, Tensors], list[ir.Value]] | None = None
     state: Callable[[Any], Sequence[Slot]] = _none
-    exchanges: bool = True
     pieces: Pieces | None = None
     probe: Probe | None = None
     differences: bool = False
-    replicas: bool = False
-    axis: str = "workers"

@@ -10,6 +10,7 @@ from pcp.dialect.bindings import ir
 from pcp.passes.training.outer.diloco import descend, moved, slots
 from pcp.passes.training.outer.rule import OuterRule, Round, Tensors
 from pcp.passes.training.outer.spec import Snoo
+from pcp.training_plan import Never
 
 
 def step(spec: Snoo, now: Round) -> tuple[list[ir.Value], Tensors]:
@@ -17,4 +18,4 @@ def step(spec: Snoo, now: Round) -> tuple[list[ir.Value], Tensors]:
     return descend(spec, now, moved(now))
 
 
-RULE = OuterRule(step=step, state=slots, exchanges=False)
+RULE = OuterRule(lambda spec: Never(outer_step=True), step=step, state=slots)

@@ -22,6 +22,7 @@ from pcp.passes.training.outer.parts import fragments
 from pcp.passes.training.outer.parts.group import weighted_mean
 from pcp.passes.training.outer.rule import OuterRule, Pieces, Round, Tensors, Values
 from pcp.passes.training.outer.spec import StreamingDiLoCo
+from pcp.training_plan import Fragments
 
 Value = ir.Value
 
@@ -61,4 +62,9 @@ def _mix(alpha: float, own: Value, common: Value) -> Value:
     return hlo.convert(both, hlo.element_type(own))
 
 
-RULE = OuterRule(state=slots, pieces=Pieces(split, send, exchange, apply))
+def plan(spec: StreamingDiLoCo) -> Fragments:
+    """Fragments, each at its own time."""
+    return Fragments(count=spec.fragments, delay=spec.tau, together=spec.together)
+
+
+RULE = OuterRule(plan, state=slots, pieces=Pieces(split, send, exchange, apply))

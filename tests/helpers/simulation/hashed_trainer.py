@@ -15,10 +15,11 @@ import numpy as np
 from helpers.models.bigram_numpy import BATCH, BLOCK, VOCABULARY, bundle
 
 from pcp.bundle import Bundle
-from pcp.manifest import Collective, Method
+from pcp.manifest import Collective
 from pcp.training.data.lease_pool import Range, merged
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.safetensors_io import Arrays
+from pcp.training_plan import Asynchronous, EveryRound
 
 NAME = "parameter/table"
 STEP_SECONDS = 0.05
@@ -29,8 +30,8 @@ def program(own_clocks: bool = False) -> bytes:
     manifest = Bundle.from_bytes(bundle(), source="the bigram").manifest
     shape = (VOCABULARY, VOCABULARY)
     mean = Collective(shape=shape, dtype="f32", kind="all_reduce", bytes=4)
-    method = Method(kind="async_local_sgd") if own_clocks else None
-    changes = {"collectives": {"delta": mean}, "algorithm": method}
+    plan = Asynchronous() if own_clocks else EveryRound()
+    changes = {"collectives": {"delta": mean}, "training": plan}
     return Bundle.build(manifest.model_copy(update=changes), {}).to_bytes()
 
 

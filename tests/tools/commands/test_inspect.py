@@ -16,7 +16,8 @@ from pcp.bundle import (
     Parameter,
     TensorSpec,
 )
-from pcp.tools.commands.inspect import main
+from pcp.tools.commands.inspect import describe, main
+from pcp.training_plan import EveryRound
 
 W = TensorSpec(name="w", role="param", shape=(2, 3), dtype="f32")
 X = TensorSpec(name="x", role="data", shape=(4,), dtype="i64")
@@ -75,6 +76,14 @@ def test_in_words(file: Path, capsys: Captured) -> None:
     ]:
         assert line in text
     assert "<- param" not in text
+
+
+def test_what_members_exchange() -> None:
+    functions = {"outer_step": Function(inputs=(), results=())}
+    plan = EveryRound(parameters="gossip", seed=5)
+    manifest = Manifest(mode="train", functions=functions, training=plan)
+    lines = describe(Bundle.build(manifest, {}), "m.pcp")
+    assert "exchange    round parameters=gossip seed=5" in lines
 
 
 def test_every_tensor(file: Path, capsys: Captured) -> None:

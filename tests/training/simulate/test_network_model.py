@@ -9,10 +9,13 @@ from pcp.bundle import Bundle
 from pcp.errors import ConfigError
 from pcp.manifest import Collective, Function, TensorSpec
 from pcp.training.simulate.network_model import World
+from pcp.training_plan import EveryRound, EveryStep
 
 COUNT = 1000
 TOLD = {"workers": 4, "step_seconds": 1.0, "bandwidth": 1e6, "round_trip": 0.1}
 TABLE = 4 * 128 * 128
+ROUNDS = EveryRound()
+PAIRS = EveryRound(parameters="gossip", seed=0)
 
 
 def _collective(kind="all_reduce", dtype="f32", axis="workers", **attributes):
@@ -26,26 +29,27 @@ def _collective(kind="all_reduce", dtype="f32", axis="workers", **attributes):
     )
 
 
-def _manifest(*collectives, **functions):
+def _manifest(*collectives, plan=ROUNDS, **functions):
     manifest = Bundle.from_bytes(bundle(), source="a test").manifest
     named = {f"{c.kind}_{i}": c for i, c in enumerate(collectives)}
     functions = {**manifest.functions, **functions}
-    return manifest.model_copy(update={"collectives": named, "functions": functions})
+    changes = {"collectives": named, "functions": functions, "training": plan}
+    return manifest.model_copy(update=changes)
 
 
 @pytest.mark.parametrize(
-    ("collectives", "sent"),
+    ("collectives", "plan", "sent"),
     [
-        ([_collective()], 2 * 3 / 4 * 4000),
-        ([_collective(), _collective()], 2 * 3 / 4 * 8000),
+        ([_collective()], ROUNDS, 2 * 3 / 4 * 4000),
+        ([_collective(), _collective()], ROUNDS, 2 * 3 / 4 * 8000),
         # A symbol of 4 bits for each, a scale for each 256 of them.
-        ([_collective(codec="e3m0")], 2 * 3 / 4 * (COUNT / 2 + 4 * 4)),
-        ([_collective("all_gather", "i32")], 3 * 4000),
-        ([_collective(axis="pair")], 4000),
+        ([_collective(codec="e3m0")], ROUNDS, 2 * 3 / 4 * (COUNT / 2 + 4 * 4)),
+        ([_collective("all_gather", "i32")], ROUNDS, 3 * 4000),
+        ([_collective(axis="pair")], PAIRS, 4000),
     ],
 )
-def test_what_a_worker_sends_is_what_its_collectives_say(collectives, sent):
-    world = World.of(_manifest(*collectives), **TOLD)
+def test_what_a_worker_sends_is_what_its_collectives_say(collectives, plan, sent):
+    world = World.of(_manifest(*collectives, plan=plan), **TOLD)
     assert world.sent_bytes(4) == sent
     trips = (1 if world.pairs else 3) + len(collectives) + 1
     assert world.exchange_seconds(4) == pytest.approx(sent / 1e6 + trips * 0.1)
@@ -72,7 +76,7 @@ def test_a_newcomer_fetches_parameters_and_every_state():
     assert rounds.state_bytes == 3 * TABLE  # with the inner and the outer momentum
     residue = TensorSpec(name="r", role="private", shape=(COUNT,), dtype="bf16")
     synced = Function(inputs=(residue,), results=(residue,))
-    manifest = _manifest(_collective(), grad_sync=synced)
+    manifest = _manifest(_collective(), plan=EveryStep(), grad_sync=synced)
     world = World.of(manifest, **TOLD)
     assert world.state_bytes == 3 * TABLE + 2 * COUNT
     assert world.every_step

@@ -28,9 +28,16 @@ from pcp.passes.training.outer.parts.codes import as_numbers, as_words
 from pcp.passes.training.outer.parts.group import sum_over_workers
 from pcp.passes.training.outer.parts.replicas import STEPS, counter
 from pcp.passes.training.outer.rule import Model, Probe, Values
+from pcp.passes.training.outer.spec import Slope
 from pcp.passes.training.trainable import Trainable
+from pcp.training_plan import EveryStep
 
 Value = ir.Value
+
+
+def plan(spec: Slope) -> EveryStep:
+    """Slopes in every step, along directions drawn from the seed."""
+    return EveryStep(estimator="slope", seed=spec.seed)
 
 
 @dataclass(frozen=True)
