@@ -69,7 +69,7 @@ class World:
             # With the comparison of states at the end of a round.
             "meetings": len(manifest.collectives) + (not every_step),
             "every_step": every_step,
-            "beside": plan.synchronize == "fragment",
+            "beside": plan.in_background,
             "pairs": plan.in_pairs,
         }
         if "payload_bytes" not in changes:

@@ -9,7 +9,7 @@ from pcp.bundle import Bundle
 from pcp.errors import ConfigError
 from pcp.manifest import Collective, Function, TensorSpec
 from pcp.training.simulate.network_model import World
-from pcp.training_plan import EveryRound, EveryStep
+from pcp.training_plan import EveryRound, EveryStep, Fragments
 
 COUNT = 1000
 TOLD = {"workers": 4, "step_seconds": 1.0, "bandwidth": 1e6, "round_trip": 0.1}
@@ -54,6 +54,27 @@ def test_what_a_worker_sends_is_what_its_collectives_say(collectives, plan, sent
     trips = (1 if world.pairs else 3) + len(collectives) + 1
     assert world.exchange_seconds(4) == pytest.approx(sent / 1e6 + trips * 0.1)
     assert world.exchange_seconds(1) == 0
+
+
+@pytest.mark.parametrize(
+    ("plan", "waited"),
+    [
+        (ROUNDS, 6.5),
+        (EveryStep(), 10 * 6.4),  # and no comparison of states
+        (Fragments(count=2), 6.5 - 5),
+        (EveryRound(overlap=True), 6.5 - 5),
+        (EveryRound(overlap=True, parameters="replica"), 6.5 - 5),
+    ],
+)
+def test_inner_steps_hide_an_exchange_that_runs_beside_them(plan, waited):
+    """6 MB of each at 1 MB/s, and 5 or 4 round trips; the ten steps take 5 s."""
+    world = World.of(
+        _manifest(_collective(), plan=plan), **TOLD, payload_bytes=4_000_000
+    )
+    assert world.waited_seconds(4, steps=10, computed=5) == pytest.approx(waited)
+    assert world.waited_seconds(4, steps=10, computed=90) == pytest.approx(
+        0 if plan.in_background else waited
+    )
 
 
 @pytest.mark.parametrize("collectives", [[], [_collective("permute")]])
