@@ -145,37 +145,3 @@ def declared(nbytes: int, members: int) -> str:
     if members > LARGE_WORLD and nbytes <= members * _SMALL_CHUNK:
         return "halving_doubling"
     return "ring"
-
-
-def reference(
-    arrays: Sequence[NDArray],
-    op: str = "sum",
-    *,
-    ring: bool | None = None,
-    order: Sequence[int] | None = None,
-) -> NDArray:
-    """What all_reduce gives for these members' arrays, to the bit.
-
-    `ring=None` takes the declared order for the size; `order` is how the members
-    stood along the ring. The oracle of the tests and of replays.
-    """
-    first = arrays[0]
-    reduction = Reduction.of(op, first.dtype)
-    if ring is None:
-        choice = declared(first.nbytes, len(arrays))
-        if choice not in ("eager", "ring"):
-            from pcp.runtime.collectives.schedule import simulate
-
-            return simulate(choice, arrays, op)[0]
-        ring = choice == "ring"
-    if not ring or len(arrays) == 1:
-        return reduction.sequential(arrays)
-    flat = [a.reshape(-1) for a in arrays]
-    out = np.empty_like(flat[0])
-    size = len(arrays)
-    ranks = list(range(size) if order is None else order)
-    for chunk, (start, stop) in enumerate(bounds(out.size, size)):
-        behind = ranks.index(chunk) + 1
-        turns = ranks[behind:] + ranks[:behind]
-        out[start:stop] = reduction.sequential([flat[r][start:stop] for r in turns])
-    return out.reshape(first.shape)

@@ -23,7 +23,7 @@ from helpers.worlds.communicators import (
 from helpers.worlds.member_process import SIZE, contribution
 
 from pcp.errors import CollectiveAborted, PeerLost, ProtocolError, Timeout
-from pcp.runtime.collectives.reduction import reference
+from pcp.runtime.collectives.schedule import reference
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.group.rendezvous import Rendezvous
 from pcp.runtime.group.state_transfer import fetch_snapshot

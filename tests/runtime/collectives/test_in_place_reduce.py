@@ -21,7 +21,8 @@ from helpers.worlds.shared_memory_reductions import CASES, LARGE, SMALL, draw, w
 
 from pcp.errors import CollectiveAborted, PeerLost, RuntimeFault, Timeout
 from pcp.runtime.collectives import in_place_reduce
-from pcp.runtime.collectives.reduction import bounds, reference
+from pcp.runtime.collectives.reduction import bounds
+from pcp.runtime.collectives.schedule import reference
 from pcp.runtime.group import group
 from pcp.runtime.memory.shared_segment import Segment
 from pcp.runtime.transport.frame import Frame, Kind

@@ -8,8 +8,8 @@ from helpers.worlds.communicators import outcome, together, world
 from pcp.errors import CollectiveAborted, ProtocolError, UsageError
 from pcp.runtime.collectives.direct import Exchange
 from pcp.runtime.collectives.member_context import Seat
-from pcp.runtime.collectives.reduction import reference
 from pcp.runtime.collectives.rooted import scatter
+from pcp.runtime.collectives.schedule import reference
 
 DTYPES = ["float32", "float64", "int32", "bool", ml_dtypes.bfloat16, "complex64"]
 SMALL, LARGE = 17, 80_011

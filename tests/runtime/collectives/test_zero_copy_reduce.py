@@ -21,7 +21,7 @@ from helpers.worlds.shared_memory_reductions import CASES, LARGE, SMALL, draw, w
 
 from pcp.errors import CollectiveAborted, PeerLost, RuntimeFault
 from pcp.runtime.collectives import build, zero_copy_reduce
-from pcp.runtime.collectives.reduction import reference
+from pcp.runtime.collectives.schedule import reference
 from pcp.runtime.memory.shared_arrays import Place, SharedArrays
 from pcp.runtime.transport.frame import Frame, Kind
 

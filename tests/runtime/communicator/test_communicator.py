@@ -10,7 +10,7 @@ import pytest
 from helpers.worlds.communicators import CARRIERS, outcome, together, world
 
 from pcp.errors import CollectiveAborted, PeerLost, Timeout, UsageError
-from pcp.runtime.collectives.reduction import reference
+from pcp.runtime.collectives.schedule import reference
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.transport.fault_injection import Fault, FaultPlan
 from pcp.runtime.transport.frame import Kind

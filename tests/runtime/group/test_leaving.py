@@ -29,7 +29,7 @@ from helpers.worlds.elastic_groups import elastic
 from helpers.worlds.member_process import contribution
 
 from pcp.errors import CollectiveAborted, PeerLost, RuntimeFault, Timeout, UsageError
-from pcp.runtime.collectives.reduction import reference
+from pcp.runtime.collectives.schedule import reference
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.transport.fault_injection import Fault, FaultPlan
 from pcp.runtime.transport.frame import Kind

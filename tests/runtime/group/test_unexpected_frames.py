@@ -9,7 +9,7 @@ import pytest
 from helpers.worlds.communicators import eventually, outcome, together, world
 
 from pcp.errors import CollectiveAborted, PeerLost, ProtocolError, Timeout
-from pcp.runtime.collectives.reduction import reference
+from pcp.runtime.collectives.schedule import reference
 from pcp.runtime.group import group as groups
 from pcp.runtime.group import unexpected_frames
 from pcp.runtime.transport.fault_injection import FaultPlan, Shape

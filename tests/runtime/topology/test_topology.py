@@ -8,7 +8,7 @@ import pytest
 from helpers.worlds.communicators import eventually, outcome, together, world
 
 from pcp.errors import CollectiveAborted, ConfigError, UsageError
-from pcp.runtime.collectives.reduction import reference
+from pcp.runtime.collectives.schedule import reference
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.communicator.topology_aware import Improver
 from pcp.runtime.group.coordinator import Coordinator

@@ -7,7 +7,7 @@ import pytest
 from helpers.worlds.communicators import endpoints, eventually, form, outcome, together
 
 from pcp.errors import PeerLost
-from pcp.runtime.collectives.reduction import reference
+from pcp.runtime.collectives.schedule import reference
 from pcp.runtime.transport import shared_memory
 from pcp.runtime.transport.frame import Frame, Kind
 from pcp.runtime.transport.shared_memory import SLOT_BYTES, SLOTS, SharedLink, Slots

@@ -11,7 +11,7 @@ import pytest
 from helpers.worlds.communicators import endpoints, eventually, form, outcome, together
 
 from pcp.errors import ConfigError, PeerLost, ProtocolError
-from pcp.runtime.collectives.reduction import reference
+from pcp.runtime.collectives.schedule import reference
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.group.coordinator import Coordinator
 from pcp.runtime.group.endpoint import Endpoint
