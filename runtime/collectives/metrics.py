@@ -11,13 +11,12 @@ Everything is written by the loop's thread; readers get copies.
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-if TYPE_CHECKING:
-    from pcp.runtime.collectives.operation import Operation
-    from pcp.runtime.collectives.tracing import Recorder
-    from pcp.runtime.transport.link import Link
+from pcp.runtime.collectives.tracing import Recorder
+from pcp.runtime.timing import Timed
+from pcp.runtime.transport.link import Link
 
 _BUCKETS = 40
 COMMITTED = "committed"
@@ -82,24 +81,6 @@ class Average:
             return
         self.deviation += (abs(sample - self.value) - self.deviation) / 4
         self.value += (sample - self.value) / 8
-
-
-@dataclass(slots=True)
-class Timing:
-    """The moments (monotonic seconds, 0 when not reached) and bytes of an operation."""
-
-    posted: float = field(default_factory=time.monotonic)
-    opened: float = 0.0
-    """All peers have joined."""
-    first: float = 0.0
-    """The first byte of a peer is in its place."""
-    voted: float = 0.0
-    """The local part is done."""
-    ended: float = 0.0
-    sent: int = 0
-    received: int = 0
-    joined: dict[int, float] = field(default_factory=dict)
-    """When each peer had joined, as this member saw it."""
 
 
 @dataclass(frozen=True)
@@ -173,10 +154,10 @@ class Telemetry:
 
     def ended(
         self,
-        operation: "Operation",
+        operation: Timed,
         rank: int,
         epoch: int,
-        links: "Mapping[int, Link]",
+        links: Mapping[int, Link],
     ) -> None:
         """An operation is over: count it, and write it down for a trace."""
         timing, kind, error = operation.timing, operation.name, operation.error
@@ -194,7 +175,7 @@ class Telemetry:
             self.recorder.operation(operation, rank, epoch, outcome)
             self.recorder.traffic(links, timing.ended)
 
-    def keep(self, ranks: "Mapping[Link, int]") -> None:
+    def keep(self, ranks: Mapping[Link, int]) -> None:
         """A group ends: what its connections carried is not forgotten."""
         for link, rank in ranks.items():
             self.links[rank, "sent"] += link.bytes_sent

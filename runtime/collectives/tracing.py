@@ -21,15 +21,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from pcp import strict_json
 from pcp.errors import ProtocolError
-
-if TYPE_CHECKING:
-    from pcp.runtime.collectives.metrics import Timing
-    from pcp.runtime.collectives.operation import Operation
-    from pcp.runtime.transport.link import Link
+from pcp.runtime.timing import Timed, Timing
+from pcp.runtime.transport.link import Link
 
 LIMIT = 1 << 18
 """Spans and counts that one member keeps; what comes later is only counted."""
@@ -139,9 +136,7 @@ class Recorder:
         if self._room():
             self.events.counts.append(Count(name, when, dict(values)))
 
-    def operation(
-        self, operation: "Operation", rank: int, epoch: int, outcome: str
-    ) -> None:
+    def operation(self, operation: Timed, rank: int, epoch: int, outcome: str) -> None:
         """An operation is over."""
         timing, what = operation.timing, operation.descriptor
         facts = {key: what[key] for key in ("op", "dtype", "shape") if key in what}
@@ -154,7 +149,7 @@ class Recorder:
         begin, end, parts = timing.posted, timing.ended, _stages(timing)
         self.span(self.row, operation.name, begin, end, facts, parts)
 
-    def traffic(self, links: "Mapping[int, Link]", when: float) -> None:
+    def traffic(self, links: Mapping[int, Link], when: float) -> None:
         """What the connections have carried until now, as curves."""
         for rank, link in links.items():
             values = {"sent": link.bytes_sent, "received": link.bytes_received}
@@ -168,7 +163,7 @@ class Recorder:
         return False
 
 
-def _stages(timing: "Timing") -> list[tuple[str, float, float]]:
+def _stages(timing: Timing) -> list[tuple[str, float, float]]:
     """The stages an operation went through; data may come before all are there."""
     reached = (
         ("opening", timing.opened),

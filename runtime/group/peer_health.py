@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from pcp.runtime.collectives.metrics import Average, Metric, Timing, gauge, table
+from pcp.runtime.collectives.metrics import Average, Metric, gauge, table
+from pcp.runtime.timing import Timing
 from pcp.runtime.transport.frame import Frame, Header, Kind
 
 if TYPE_CHECKING:
