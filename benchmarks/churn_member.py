@@ -27,8 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import CollectiveAborted, PeerLost, ProtocolError, RuntimeFault
-from pcp.runtime.communicator.communicator import Communicator
-from pcp.runtime.communicator.elastic import ElasticCommunicator
+from pcp.runtime.communicator.communicator import Communicator, ElasticCommunicator
 from pcp.runtime.communicator.param_sync import digest
 from pcp.runtime.memory.shared_arrays import shared_empty
 

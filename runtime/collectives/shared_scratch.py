@@ -19,16 +19,15 @@ has none to lend leaves out where it is; that operation goes over the connection
 """
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pcp.errors import ProtocolError
 from pcp.runtime.memory.shared_arrays import Reach
 from pcp.runtime.memory.shared_segment import Segment
+from pcp.runtime.transport.link import Link
 from pcp.runtime.transport.shared_memory import SharedLink
-
-if TYPE_CHECKING:
-    from pcp.runtime.group.group import Group
 
 SMALLEST = 64 << 10
 """Arrays below this are reduced over the connections."""
@@ -51,10 +50,32 @@ class _Own:
     ended: bool = False
 
 
+class Neighbours(Protocol):
+    """The group whose members may share memory."""
+
+    at_close: list[Callable[[], None]]
+    """What ends with the group."""
+
+    @property
+    def world_size(self) -> int:
+        """How many members there are."""
+        ...
+
+    @property
+    def links(self) -> dict[int, Link]:
+        """The connections to the peers that are there."""
+        ...
+
+    @property
+    def shaped(self) -> bool:
+        """Whether a way to a peer is slowed on purpose."""
+        ...
+
+
 class Commons:
     """One member's view. After the first operation all in the loop's thread."""
 
-    def __init__(self, group: "Group", limit: int = 512 << 20) -> None:
+    def __init__(self, group: Neighbours, limit: int = 512 << 20) -> None:
         self._group = group
         self._limit = limit
         """Bytes kept in segments that nobody uses."""

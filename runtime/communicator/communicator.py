@@ -11,51 +11,46 @@ it either completes on all members, or raises on all and leaves their arrays as 
 were. A process that is forked can use no communicator: it stays its parent's.
 """
 
-import hashlib
 import itertools
-import math
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
-from pcp.errors import CollectiveAborted, ConfigError, RuntimeFault, UsageError
+from pcp.errors import (
+    CollectiveAborted,
+    PeerLost,
+    RuntimeFault,
+    UsageError,
+)
+from pcp.runtime import in_process_world
 from pcp.runtime.collectives.all_to_all_v import Uneven
 from pcp.runtime.collectives.build import Seat
 from pcp.runtime.collectives.operation import Operation, Pending
 from pcp.runtime.collectives.shared_scratch import Commons
-from pcp.runtime.collectives.submit import Seconds
-from pcp.runtime.communicator import backend_registry
+from pcp.runtime.collectives.submit import Seconds, seconds
+from pcp.runtime.communicator import backend_registry, subgroup
 from pcp.runtime.communicator.communicator_reductions import Reductions
+from pcp.runtime.communicator.elastic import Renewal, join
 from pcp.runtime.communicator.introspection import Observed
 from pcp.runtime.communicator.param_sync import SyncReport, param_sync, wait_for_users
 from pcp.runtime.communicator.topology_aware import Arranged, Arrangement
 from pcp.runtime.group import leaving
 from pcp.runtime.group.group import Group
+from pcp.runtime.group.rendezvous import Rendezvous, meet
+from pcp.runtime.memory.buffer_pool import BufferPool
 from pcp.runtime.transport import authentication
-from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.fault_injection import FaultPlan
-from pcp.runtime.transport.in_process import pair
+from pcp.runtime.transport.striped import Streams
 
 if TYPE_CHECKING:
-    from pcp.runtime.communicator.elastic import ElasticCommunicator
-    from pcp.runtime.group.rendezvous import Rendezvous
-    from pcp.runtime.transport.striped import Streams
     from pcp.runtime.transport.tls import Tls
 
-
-def seconds(value: float | timedelta) -> float:
-    """A duration in seconds; UsageError for what no clock ever reaches."""
-    if not isinstance(value, timedelta | int | float | np.number):
-        raise UsageError(f"a timeout is a number of seconds, not {value!r}")
-    given = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    if math.isnan(given):
-        raise UsageError("a timeout of nan seconds would never be over")
-    return given
+T = TypeVar("T")
 
 
 class Communicator(Reductions, Uneven, Observed, Arranged):
@@ -68,8 +63,7 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
         """Deadline in seconds for operations that are not given one."""
         self._group = group
         self._owned: list[Any] = []
-        self._seat = Seat(group.rank, group.world_size, commons=Commons(group))
-        self._counters: dict[int, itertools.count] = {}
+        self._seat = _seated(group)
         self._syncs = itertools.count()
         self._aside: dict[str, NDArray] = {}
         self._arrangement = Arrangement()
@@ -81,7 +75,7 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
     @classmethod
     def connect(
         cls,
-        address: "str | Rendezvous",
+        address: str | Rendezvous,
         *,
         rank: int,
         world_size: int,
@@ -91,7 +85,7 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
         faults: FaultPlan | None = None,
         shared_memory: bool = True,
         key: bytes | str | None = None,
-        streams: "Streams" = "auto",
+        streams: Streams = "auto",
         tls: "Tls | None" = None,
     ) -> "Communicator":
         """Join a world of fixed size; rank 0 hosts the rendezvous at `address`.
@@ -127,13 +121,12 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
                     world_size=world_size,
                     timeout=seconds(timeout),
                 )
-        from pcp.runtime.group.rendezvous import meet
-
-        return meet(
+        limit = seconds(timeout)
+        group, owned = meet(
             address,
             rank,
             world_size,
-            seconds(timeout),
+            limit,
             heartbeat,
             silence,
             faults,
@@ -142,6 +135,7 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
             streams,
             tls,
         )
+        return cls(group, timeout=limit, owned=owned)
 
     @classmethod
     def join(
@@ -158,7 +152,7 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
         faults: FaultPlan | None = None,
         shared_memory: bool = True,
         key: bytes | str | None = None,
-        streams: "Streams" = "auto",
+        streams: Streams = "auto",
         tls: "Tls | None" = None,
     ) -> "ElasticCommunicator":
         """Join the elastic world of the coordinator at `address`.
@@ -171,19 +165,18 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
         `patience` seconds to come back. Raises ProtocolError when refused,
         PeerLost when there is no coordinator, Timeout when nobody renews.
         """
-        from pcp.runtime.communicator.elastic import join
-
         scheme, place = backend_registry.split(address)
         if scheme != backend_registry.OWN:
             raise UsageError(
                 f"{scheme}:// has no elastic world; join HOST:PORT of a coordinator"
             )
-        return join(
+        limit = seconds(timeout)
+        renewal, group = join(
             place,
             name=name,
             listen=listen,
             advertise=advertise,
-            timeout=timeout,
+            deadline=time.monotonic() + limit,
             heartbeat=heartbeat,
             silence=silence,
             patience=patience,
@@ -193,6 +186,7 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
             streams=streams,
             tls=tls,
         )
+        return ElasticCommunicator(renewal, group, limit)
 
     @classmethod
     def in_process(
@@ -204,25 +198,9 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
         faults: Mapping[int, FaultPlan] | None = None,
     ) -> "list[Communicator]":
         """All members of a world inside this process, in rank order."""
-        if world_size < 1:
-            raise ConfigError(f"a world of {world_size} members does not exist")
-        faults = faults or {}
-        loops = [Loop(f"pcp-rank-{rank}") for rank in range(world_size)]
-        groups = [
-            Group(loop, rank, world_size, epoch, faults=faults.get(rank))
-            for rank, loop in enumerate(loops)
-        ]
-        for a, b in itertools.combinations(range(world_size), 2):
-            first, second = pair(
-                (loops[a], loops[b]),
-                (groups[a], groups[b]),
-                ("the peer in this process", "the peer in this process"),
-                epoch,
-            )
-            groups[a].loop.ask(lambda g=groups[a], r=b, x=first: g.admit(r, x))
-            groups[b].loop.ask(lambda g=groups[b], r=a, x=second: g.admit(r, x))
         return [
-            cls(group, timeout=seconds(timeout), owned=[group.loop]) for group in groups
+            cls(group, timeout=seconds(timeout), owned=[group.loop])
+            for group in in_process_world.groups(world_size, epoch, faults or {})
         ]
 
     # Facts.
@@ -284,9 +262,11 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
         can fall into several at once. None for a member that is not in `ranks`.
         Give the `key` and `tls` again that the world has. Close it before the world.
         """
-        from pcp.runtime.communicator.subgroup import form
-
-        return form(self, ranks, key, tls)
+        formed = subgroup.form(self, ranks, key, tls)
+        if formed is None:
+            return None
+        group, owned = formed
+        return Communicator(group, timeout=self.timeout, owned=owned)
 
     def param_sync(
         self,
@@ -381,23 +361,96 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
 
     def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:
         loop = self._group.loop
-        operation.tag, operation.label = _hashed(tag), tag
-        operation.pending.by, operation.pending.of = loop, self._group
         with self._lock:
             # What goes on in callbacks is part of what is under way.
             if loop.closed or (self._closed and not loop.inside):
                 operation.release()
                 raise CollectiveAborted("this member closed its communicator")
-            counter = self._counters.setdefault(operation.tag, itertools.count())
-            operation.seq = next(counter) if turn is None else turn
-            loop.call(self._group.post, operation)
-        return operation.pending
+            return self._group.submit(operation, tag, turn)
 
 
-def _hashed(tag: str) -> int:
-    if tag == "":
-        return 0
-    if not isinstance(tag, str):
-        raise UsageError(f"the tag of a collective is a text, not {tag!r}")
-    digest = hashlib.blake2b(tag.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") | 1
+class ElasticCommunicator(Communicator):
+    """A communicator whose group is renewed. Made by `Communicator.join`.
+
+        comm = Communicator.join("coordinator:48148")
+        while training:
+            comm.update_membership()              # between two steps
+            try:
+                comm.all_reduce(gradient, "mean")
+            except (PeerLost, CollectiveAborted):
+                continue                          # the input is as it was: try again
+
+    `comm.retry(step)` does the same. An operation happens on all survivors or on
+    none; see `membership` for how that is decided.
+    """
+
+    def __init__(self, renewal: Renewal, group: Group, timeout: float) -> None:
+        self._renewal = renewal
+        owned = [renewal.coordination, renewal.endpoint]
+        super().__init__(group, timeout=timeout, owned=owned)
+        self._fresh = True
+
+    @property
+    def names(self) -> list[str]:
+        """The members' names by rank."""
+        return list(self._renewal.coordination.agent.names)
+
+    def update_membership(self, timeout: Seconds = None) -> bool:
+        """Renew the group: newcomers enter, the dead are out. True if it changed.
+
+        To be called by all members between two steps; blocks until all have. The
+        first call after `join`, or at the start of a step that `retry` makes again,
+        returns at once: the group has just been renewed.
+        UsageError while operations of this member are under way. Timeout when
+        the others do not come; the call can be repeated.
+        """
+        deadline = time.monotonic() + self._patience(timeout)
+        if self._closed:
+            raise CollectiveAborted("this member closed its communicator")
+        fresh, self._fresh = self._fresh, False
+        if fresh and self._group.fault is None:
+            return True
+        renewed = self._renewal.renew(self._group, deadline)
+        if renewed is None:
+            return False
+        with self._lock:
+            old, self._group = self._group, renewed
+            self._seat = _seated(renewed, self._seat.pool)
+            self._syncs = itertools.count()
+        renewed.loop.call(old.close)
+        renewed.telemetry.count("renewal")
+        return renewed.epoch != old.epoch
+
+    def retry(
+        self, step: "Callable[[ElasticCommunicator], T]", timeout: Seconds = None
+    ) -> T:
+        """`step(self)`, again among the survivors for as long as members are lost.
+
+        All members must call it alike. An operation of the step that completed
+        has completed on all; the step is to be written so that it can be
+        repeated (a single collective can).
+        """
+        deadline = time.monotonic() + self._patience(timeout)
+        while True:
+            try:
+                return step(self)
+            except (PeerLost, CollectiveAborted):
+                left = deadline - time.monotonic()
+                if left <= 0 or self._closed:
+                    raise
+                self._group.telemetry.count("retry")
+                self.update_membership(left)
+                # That was this member's part: newcomers ask for none either.
+                self._fresh = True
+
+    # Inside.
+
+    def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:
+        self._fresh = False
+        return super()._post(operation, tag, turn)
+
+
+def _seated(group: Group, pool: BufferPool | None = None) -> Seat:
+    """A member's place in a group, with the scratch memory it had in another."""
+    commons = Commons(group)
+    return Seat(group.rank, group.world_size, pool or BufferPool(), commons=commons)

@@ -4,13 +4,15 @@ The first of them hosts the meeting, and its address goes round in the world.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pcp.errors import UsageError
-from pcp.runtime.group.rendezvous import Rendezvous
-from pcp.runtime.transport import link
+from pcp.runtime.group.group import Group
+from pcp.runtime.group.rendezvous import Rendezvous, meet
+from pcp.runtime.transport import authentication, link
 
 if TYPE_CHECKING:
     from pcp.runtime.transport.tls import Tls
@@ -18,37 +20,66 @@ if TYPE_CHECKING:
 _ADDRESS_BYTES = 256
 
 
+class World(Protocol):
+    """The communicator whose members form the group."""
+
+    timeout: float
+
+    @property
+    def rank(self) -> int:
+        """This member's number."""
+        ...
+
+    @property
+    def world_size(self) -> int:
+        """How many members there are."""
+        ...
+
+    @property
+    def address(self) -> str | None:
+        """Where this member listens."""
+        ...
+
+    def all_gather(self, array: NDArray, *, tag: str = "") -> NDArray:
+        """All members' arrays, joined."""
+        ...
+
+
 def form(
-    world: Any,
+    world: World,
     ranks: Sequence[int],
     key: bytes | str | None = None,
     tls: "Tls | None" = None,
-) -> Any:
-    """The group of `ranks`, in that order; None for who is not among them."""
+) -> tuple[Group, list[Any]] | None:
+    """The group of `ranks`, in that order, and what is to be closed with it.
+
+    None for a member that is not among them.
+    """
     ranks = list(ranks)
     legal = all(0 <= rank < world.world_size for rank in ranks)
     if not ranks or len(set(ranks)) != len(ranks) or not legal:
         raise UsageError(
             f"a group takes different ranks below {world.world_size}, not {ranks}"
         )
-    member = world.rank in ranks
-    hosts = world.rank == ranks[0]
     meeting = None
-    if hosts:
+    if world.rank == ranks[0]:
         meeting = Rendezvous.listen(f"{_host(world)}:0", key=key, tls=tls)
     try:
         addresses = _share(world, meeting.address if meeting else "")
-        if not member:
+        if world.rank not in ranks:
             return None
-        from pcp.runtime.communicator.communicator import Communicator
-
-        return Communicator.connect(
+        return meet(
             meeting or addresses[ranks[0]],
-            rank=ranks.index(world.rank),
-            world_size=len(ranks),
-            timeout=world.timeout,
-            key=key,
-            tls=tls,
+            ranks.index(world.rank),
+            len(ranks),
+            world.timeout,
+            0.5,
+            10.0,
+            None,
+            True,
+            authentication.checked(key),
+            "auto",
+            tls,
         )
     except BaseException:
         if meeting is not None:
@@ -56,7 +87,7 @@ def form(
         raise
 
 
-def _host(world: Any) -> str:
+def _host(world: World) -> str:
     """The address on which this member listens, without the port."""
     address = world.address
     if address is None:
@@ -64,7 +95,7 @@ def _host(world: Any) -> str:
     return link.format_address(link.parse_address(address)[0], 0)[:-2]
 
 
-def _share(world: Any, address: str) -> list[str]:
+def _share(world: World, address: str) -> list[str]:
     """Every member's address, in rank order."""
     own = np.zeros(_ADDRESS_BYTES, np.uint8)
     encoded = address.encode()

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from pcp.errors import ConfigError, ProtocolError, RuntimeFault
 from pcp.runtime.collectives.metrics import Metric, gauge
-from pcp.runtime.group.endpoint import Endpoint
 from pcp.runtime.group.incarnation import Generation
 from pcp.runtime.group.membership import Membership, Past, Phase, Send
+from pcp.runtime.group_endpoint import GroupEndpoint
 from pcp.runtime.transport.frame import Frame, Header, Kind, json_payload, parse_json
 from pcp.runtime.transport.link import Link, parse_address
 from pcp.runtime.transport.tcp import TcpLink
@@ -38,7 +38,7 @@ class Coordinator:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: GroupEndpoint,
         *,
         first: int = 1,
         heartbeat: float = 0.5,
@@ -90,7 +90,7 @@ class Coordinator:
         `Endpoint.listen`.
         """
         # Members were given an address that reaches it: it need not tell them one.
-        endpoint = Endpoint.listen(
+        endpoint = GroupEndpoint.listen(
             address, advertise=address, key=key, tls=tls, purposes=[PURPOSE]
         )
         try:

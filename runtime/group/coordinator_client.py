@@ -18,8 +18,8 @@ from pcp.errors import (
     Timeout,
 )
 from pcp.runtime.group.coordinator import MAX_CONTROL, greeting
-from pcp.runtime.group.endpoint import Endpoint
 from pcp.runtime.group.membership_client import Agent
+from pcp.runtime.group_endpoint import GroupEndpoint
 from pcp.runtime.transport import authentication
 from pcp.runtime.transport import link as transport
 from pcp.runtime.transport.connect_warning import Impatience
@@ -45,7 +45,7 @@ class Coordination:
     """The connection to the coordinator, made again when it breaks."""
 
     def __init__(
-        self, endpoint: Endpoint, address: str, name: str, patience: float
+        self, endpoint: GroupEndpoint, address: str, name: str, patience: float
     ) -> None:
         self.address = address
         self.fault: RuntimeFault | None = None

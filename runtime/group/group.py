@@ -6,6 +6,8 @@ A group that lost a member, or was aborted, is finished: what comes next forms
 a new one under a higher epoch.
 """
 
+import hashlib
+import itertools
 import os
 import time
 from collections import Counter, deque
@@ -23,7 +25,7 @@ from pcp.errors import (
 )
 from pcp.runtime.collectives.descriptor import LIMITS, abort_reason
 from pcp.runtime.collectives.metrics import Metric, Telemetry
-from pcp.runtime.collectives.operation import Operation
+from pcp.runtime.collectives.operation import Operation, Pending
 from pcp.runtime.group.failure_detector import Heart, Pulse
 from pcp.runtime.group.peer_health import Health, group_metrics
 from pcp.runtime.group.unexpected_frames import (
@@ -50,7 +52,7 @@ _PROCESSORS = os.cpu_count() or 1
 
 
 class Group:
-    """One member's view of a group. All methods but `post` run in the loop."""
+    """One member's view of a group. All methods but `submit` run in the loop."""
 
     def __init__(
         self,
@@ -84,6 +86,7 @@ class Group:
         self._ranks: dict[Link, int] = {}
         self._operations: dict[tuple[int, int], Operation] = {}
         self._posted: dict[int, int] = {}
+        self._turns: dict[int, itertools.count[int]] = {}
         self._parked = Parking()
         self._early: set[int] = set()
         """From whom data is coming into room that no operation has given."""
@@ -129,6 +132,22 @@ class Group:
             self._far.add(rank)
         self.health.admit(rank)
         self._heart.start()
+
+    # Starting operations.
+
+    def submit(
+        self, operation: Operation, tag: str, turn: int | None = None
+    ) -> Pending:
+        """Number an operation, `turn` of its tag or the next one, and post it.
+
+        From any thread, one call at a time: the order of the calls numbers them.
+        """
+        operation.tag, operation.label = _hashed(tag), tag
+        operation.pending.by, operation.pending.of = self.loop, self
+        turns = self._turns.setdefault(operation.tag, itertools.count())
+        operation.seq = next(turns) if turn is None else turn
+        self.loop.call(self.post, operation)
+        return operation.pending
 
     # What operations use (`operation.Members`).
 
@@ -480,6 +499,15 @@ class Group:
             "operations_in_flight": self.in_flight,
         }
         return list(group_metrics(self.health, self.links, facts))
+
+
+def _hashed(tag: str) -> int:
+    if tag == "":
+        return 0
+    if not isinstance(tag, str):
+        raise UsageError(f"the tag of a collective is a text, not {tag!r}")
+    digest = hashlib.blake2b(tag.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") | 1
 
 
 def _given_up() -> RuntimeFault:

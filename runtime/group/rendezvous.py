@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pcp.errors import ConfigError, PeerLost, ProtocolError, RuntimeFault, Timeout
-from pcp.runtime.group.endpoint import Endpoint
+from pcp.runtime.group.group import Group
+from pcp.runtime.group_endpoint import GroupEndpoint
 from pcp.runtime.transport import authentication
 from pcp.runtime.transport import link as transport
 from pcp.runtime.transport.blocking_io import Patience, read_answer, write_frame
@@ -53,7 +54,7 @@ class _Member:
 class Rendezvous:
     """The meeting point. `Rendezvous.listen("127.0.0.1:0")`, then `.address`."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: GroupEndpoint) -> None:
         self.endpoint = endpoint
         self.address = endpoint.address
         self._world = 0
@@ -64,7 +65,7 @@ class Rendezvous:
     @classmethod
     def listen(cls, address: str, **options: Any) -> "Rendezvous":
         """Host a meeting at `address`; options as `Endpoint.listen`."""
-        return cls(Endpoint.listen(address, purposes=[_PURPOSE], **options))
+        return cls(GroupEndpoint.listen(address, purposes=[_PURPOSE], **options))
 
     def expect(self, world_size: int) -> None:
         """Accept this many members and no other number."""
@@ -157,8 +158,8 @@ def meet(
     key: authentication.Key,
     streams: Streams = "auto",
     tls: "Tls | None" = None,
-) -> Any:
-    """The communicator that `Communicator.connect` gives."""
+) -> tuple[Group, list[Any]]:
+    """The group that meets at `where`, and what is to be closed with it."""
     if world_size < 1 or not 0 <= rank < world_size:
         raise ConfigError(f"rank {rank} of {world_size} members does not exist")
     if rank and isinstance(where, Rendezvous):
@@ -177,7 +178,7 @@ def meet(
         assert isinstance(where, str), "rank 0 knows the address by now"
         sock = _reach(where, deadline, key, tls)
         owned.insert(0, sock)
-        endpoint = Endpoint.listen(
+        endpoint = GroupEndpoint.listen(
             transport.format_address(sock.getsockname()[0], 0),
             heartbeat=heartbeat,
             silence=silence,
@@ -189,10 +190,8 @@ def meet(
         )
         owned[0] = endpoint
         members = _register(sock, where, rank, world_size, endpoint.address, deadline)
-        comm = endpoint.form(0, members, rank, max(0.1, deadline - time.monotonic()))
-        comm.own(owned)
-        comm.timeout = timeout
-        return comm
+        left = max(0.1, deadline - time.monotonic())
+        return endpoint.form_group(0, members, rank, left), owned
     except BaseException:
         for thing in owned:
             thing.close()

@@ -20,7 +20,7 @@ import pcp
 import pcp.runtime
 from pcp.runtime.collectives.operation import Pending
 from pcp.runtime.collectives.schedule import simulate
-from pcp.runtime.communicator.elastic import ElasticCommunicator
+from pcp.runtime.communicator.communicator import ElasticCommunicator
 from pcp.runtime.communicator.param_sync import SyncReport
 from pcp.runtime.communicator.prometheus_exporter import Exporter
 from pcp.runtime.compression.codecs import codec
@@ -124,7 +124,8 @@ def _line(function: Callable[..., Any], name: str) -> tuple[str, str]:
     signature = inspect.signature(function)
     result = _annotation(signature.return_annotation)
     shown = list(_shown(signature.parameters.values()))
-    return name, "; ".join([*shown, f"-> {result}"])
+    text = "; ".join([*shown, f"-> {result}"])
+    return name, re.sub(r"\bSelf\b", name.split(".")[0], text)
 
 
 def _shown(parameters: Iterable[inspect.Parameter]) -> Iterator[str]:

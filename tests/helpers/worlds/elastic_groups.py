@@ -5,8 +5,7 @@ from contextlib import ExitStack, contextmanager
 
 from helpers.worlds.communicators import together
 
-from pcp.runtime.communicator.communicator import Communicator
-from pcp.runtime.communicator.elastic import ElasticCommunicator
+from pcp.runtime.communicator.communicator import Communicator, ElasticCommunicator
 from pcp.runtime.group.coordinator import Coordinator
 
 

@@ -18,8 +18,7 @@ import pytest
 from helpers.worlds.communicators import eventually, outcome, together
 
 from pcp.errors import PeerLost, ProtocolError, Timeout, UsageError
-from pcp.runtime.communicator.communicator import Communicator
-from pcp.runtime.communicator.elastic import ElasticCommunicator
+from pcp.runtime.communicator.communicator import Communicator, ElasticCommunicator
 from pcp.runtime.group.coordinator import Coordinator
 
 SIZE = 300_000
@@ -191,7 +190,7 @@ def test_members_that_do_nothing_are_heard_of_however_short_the_silence() -> Non
         with join(where.address, "a") as comm:
             time.sleep(2.5)
             assert where.status()["members"] == ["a"]
-            assert comm._coordination.fault is None
+            assert comm._renewal.coordination.fault is None
 
 
 def test_without_a_coordinator_joining_and_renewing_end_with_an_error() -> None:
@@ -232,7 +231,7 @@ def test_renewing_waits_for_all_and_gives_up_in_time() -> None:
 
 def test_a_go_that_comes_too_late_is_followed_by_the_next_call() -> None:
     with group("a", "b") as (where, comms), ThreadPoolExecutor(2) as pool:
-        coordination = comms[0]._coordination
+        coordination = comms[0]._renewal.coordination
         agent, late = coordination.agent, threading.Event()
 
         def hear(what: str, facts: dict) -> None:
@@ -260,7 +259,7 @@ def test_a_go_that_comes_too_late_is_followed_by_the_next_call() -> None:
 def test_an_answer_that_crosses_the_end_of_patience_counts() -> None:
     """The others go on: who voted anew would wait for them, and they for it."""
     with group("a", "b") as (_, comms), ThreadPoolExecutor(2) as pool:
-        coordination = comms[0]._coordination
+        coordination = comms[0]._renewal.coordination
         agent, plain = coordination.agent, coordination.agent.hear
         news: list[tuple[str, dict]] = []
 

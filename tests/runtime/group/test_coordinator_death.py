@@ -103,7 +103,7 @@ def test_a_doubt_after_the_coordinator_was_given_up_ends_with_an_error() -> None
             ]
             assert pending[1].result(20)[0] == 2  # has all votes
             where.close()
-            eventually(lambda: comms[0]._coordination.fault is not None, 20)
+            eventually(lambda: comms[0]._renewal.coordination.fault is not None, 20)
             assert not pending[0].done()  # the other lives: no doubt so far
             comms[1].crash()
             assert isinstance(outcome(lambda: pending[0].result(15)), PeerLost)

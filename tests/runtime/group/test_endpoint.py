@@ -304,7 +304,7 @@ def test_a_group_frame_of_another_epoch_ends_that_connection():
 
 def test_silent_strangers_keep_nobody_out(monkeypatch):
     """More than may wait hold their connections, and are not told to leave."""
-    monkeypatch.setattr("pcp.runtime.group.endpoint.HANDSHAKE_SECONDS", 60.0)
+    monkeypatch.setattr("pcp.runtime.group_endpoint.HANDSHAKE_SECONDS", 60.0)
     with endpoints(2) as made:
         host, port = parse_address(made[0].address)
         strangers = [socket.create_connection((host, port)) for _ in range(300)]

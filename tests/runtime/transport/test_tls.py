@@ -152,7 +152,7 @@ def test_who_has_no_good_certificate_never_meets_the_others(misfit: str) -> None
 
 @pytest.mark.parametrize("strange", ["no certificate", "TLS 1.2", "junk", "silence"])
 def test_strangers_are_sent_away(strange: str, monkeypatch) -> None:
-    monkeypatch.setattr("pcp.runtime.group.endpoint.HANDSHAKE_SECONDS", 0.3)
+    monkeypatch.setattr("pcp.runtime.group_endpoint.HANDSHAKE_SECONDS", 0.3)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     authority("group").configure_trust(context)
