@@ -268,7 +268,7 @@ class Coordinator:
         if self._closed:
             return
         now = time.monotonic()
-        asleep = now < self.endpoint.loop.stalled_until
+        asleep = self.endpoint.loop.suspended
         for name, link in list(self._links.items()):
             if now - link.last_sent >= self._heartbeat:
                 link.send(Frame(Kind.PING))

@@ -161,7 +161,7 @@ class Coordination:
         if self._closed.is_set() or self.fault is not None:
             return
         now, link = time.monotonic(), self._link
-        if link is not None and now >= self._loop.stalled_until:
+        if link is not None and not self._loop.suspended:
             quiet = now - link.last_heard
             waited = self._until is not None and now > self._until
             if quiet > self._silence or waited:

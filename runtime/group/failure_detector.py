@@ -52,7 +52,7 @@ class Heart:
 
     def _beat(self) -> None:
         group, pulse, now = self._group, self._pulse, time.monotonic()
-        asleep = now < group.loop.stalled_until
+        asleep = group.loop.suspended
         for rank, link in list(group.links.items()):
             if now - link.last_sent >= pulse.interval:
                 link.send(Frame(Kind.PING))

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from pcp.errors import CollectiveAborted, RuntimeFault, Timeout, UsageError
+from pcp.runtime.suspension import SuspendDetection
 
 _log = logging.getLogger("pcp.runtime")
 _MAX_SLEEP = 1.0
@@ -83,11 +84,10 @@ class Loop:
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self.watch(self._wake_in, selectors.EVENT_READ, self._drain)
-        self._turned = time.monotonic()
+        self._suspension = SuspendDetection(2 * _MAX_SLEEP, 2 * _MAX_SLEEP)
+        self._suspension.turned(time.monotonic())
         self.expecting = 0
         """How many things are under way of which there may be news any moment."""
-        self.stalled_until = 0.0
-        """Until this monotonic time silence of peers proves nothing: we slept."""
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -101,6 +101,11 @@ class Loop:
     def closed(self) -> bool:
         """Whether the loop has been told to stop."""
         return self._closing
+
+    @property
+    def suspended(self) -> bool:
+        """Whether silence of peers proves nothing now: this process slept."""
+        return self._suspension.listening
 
     @property
     def forked(self) -> bool:
@@ -226,9 +231,7 @@ class Loop:
         ready = self._watched(before) if self.expecting and pause else []
         ready = ready or self._selector.select(pause)
         now = time.monotonic()
-        if now - self._turned > pause + 2 * _MAX_SLEEP:
-            self.stalled_until = now + 2 * _MAX_SLEEP
-        self._turned = now
+        self._suspension.turned(now, pause)
         for key, events in ready:
             # A handler before this one may have closed or changed this socket.
             handler = self._handlers.get(key.fd)

@@ -21,6 +21,7 @@ from typing import Any
 
 from pcp.manifest import Manifest
 from pcp.runtime import Endpoint
+from pcp.runtime.suspension import SuspendDetection
 from pcp.runtime.transport.credentials import Protection
 from pcp.runtime.transport.link import format_address
 from pcp.training.config.experiment import Experiment
@@ -38,7 +39,6 @@ from pcp.training.coordinator.operator_control import WILDCARDS, Orders, write_c
 from pcp.training.coordinator.recovery import Recovery
 from pcp.training.coordinator.roster import WAITING, Member, Roster
 from pcp.training.coordinator.status import status_of
-from pcp.training.coordinator.suspend_detection import Standstill
 from pcp.training.coordinator.synchronous_rounds import Rounds
 from pcp.training.coordinator.validation import Validation
 from pcp.training.observe.metrics import Observer
@@ -66,6 +66,9 @@ from pcp.training.wire.messages import (
     Welcome,
 )
 from pcp.training.wire.server import Connection, Done, Event, Hub, Lost, Received
+
+_SHORTEST = 0.25
+"""Seconds; turns of a loop that has nothing to do take less, whatever the limit."""
 
 
 class Shepherd:
@@ -104,7 +107,8 @@ class Shepherd:
         self.wanted = workers or experiment.workers
         self._started = self.ledger.progress.committed > 0
         self._born = self._beat = clock()
-        self._standstill = Standstill(experiment.heartbeat_limit_seconds)
+        limit = experiment.heartbeat_limit_seconds
+        self._suspension = SuspendDetection(max(limit / 2, _SHORTEST), limit)
         self._held_since: float | None = None
         # pyright reads this file under two names, one for each side of the link.
         self.rounds = Rounds(self)  # pyright: ignore[reportArgumentType]
@@ -318,7 +322,7 @@ class Shepherd:
             self.observer.status(self.status())
             self._check()
         limit = self.experiment.heartbeat_limit_seconds
-        if not self._standstill.over(now):
+        if not self._suspension.turned(now):
             return  # it has yet to hear who is there, and how far they are
         for member in list(self.roster):
             if now - member.seen > limit:

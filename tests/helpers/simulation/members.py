@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Clock:
     """What `Group` and `Operation` need of a loop, in simulated time."""
 
-    stalled_until = 0.0
+    suspended = False
     closed = False
     expecting = 0
 
