@@ -23,8 +23,8 @@ import psutil
 from pcp.errors import PcpError
 from pcp.tools.commands.control import give
 from pcp.tools.commands.status import ask
-from pcp.training.coordinator.recovery import shared_of
 from pcp.training.observe import metrics
+from pcp.training.snapshots import shared_of
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.ledger import check, read

@@ -7,7 +7,7 @@ from helpers.worlds.training_cluster import Crew, Hasty, load_bundle, stepping
 from helpers.worlds.training_runs import experiment
 
 from pcp.errors import RuntimeFault
-from pcp.training.coordinator.recovery import shared_of
+from pcp.training.snapshots import shared_of
 from pcp.training.storage import safetensors_io
 
 SPARSE = "sparseloco{k=64}"

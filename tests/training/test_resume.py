@@ -10,7 +10,7 @@ from helpers.worlds.resumed_runs import bundle, keys
 from helpers.worlds.training_cluster import Crew, Hasty, load_bundle
 from helpers.worlds.training_runs import experiment
 
-from pcp.training.coordinator.recovery import snapshot_of
+from pcp.training.snapshots import snapshot_of
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.ledger import check, read
 from pcp.training.worker.worker_state import Holding

@@ -19,10 +19,11 @@ from helpers.worlds.training_runs import (
 
 from pcp.errors import ConfigError, ProtocolError, RuntimeFault, StateMismatch
 from pcp.runtime import Communicator
-from pcp.training.coordinator.recovery import shared_of
 from pcp.training.data.corpus import Corpus
 from pcp.training.observe import metrics
 from pcp.training.observe.metrics import MetricsFile
+from pcp.training.round_record import Round
+from pcp.training.snapshots import shared_of
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.ledger import Ledger, check
@@ -339,7 +340,7 @@ def test_the_status_is_there_for_the_asking(tmp_path):
     assert [w["worker"] for w in values["workers"]] == ["w"]
     doing = {"computing", "exchanging", "prepared", "ready"}
     assert values["workers"][0]["doing"] in doing
-    assert isinstance(shepherd.rounds.newest, metrics.Round)  # the last alone
+    assert isinstance(shepherd.training.rounds.newest, Round)  # the last alone
     assert any("worker   0 cpu" in line for line in lines(values))
     thread.finish()
     assert worker.finish(10)

@@ -19,9 +19,10 @@ from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.completion import Outcome
 from pcp.training.coordinator.shepherd import Shepherd
 from pcp.training.observe.dashboard import Dashboard, PlainLog
-from pcp.training.observe.metrics import Fanout, MetricsFile, Observer, Round, read
+from pcp.training.observe.metrics import Fanout, MetricsFile, Observer, read
 from pcp.training.observe.prometheus import Prometheus
 from pcp.training.observe.web import WebPage
+from pcp.training.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.trainer import nonfinite
 

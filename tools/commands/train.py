@@ -104,14 +104,15 @@ def _complete(shepherd: Shepherd) -> Outcome | None:
     folder, done = shepherd.folder, shepherd.committed
     rounds = shepherd.experiment.outer_loop_steps
     ended = shepherd.ledger.progress.ended and done >= rounds
-    if not ended or not shepherd.saver.on_disk(done):
+    saved = shepherd.saved(done) if ended else None
+    if saved is None:
         return None
     shepherd.log(
         f"the run is complete, {done} of {rounds} rounds; to go on, raise "
         "outer_loop_steps"
     )
     losses = metrics.read(folder.metrics)[1] if folder.metrics.exists() else {}
-    return Outcome(done, losses.get(done), shepherd.saver.path)
+    return Outcome(done, losses.get(done), saved)
 
 
 def _supervised(

@@ -17,8 +17,7 @@ from pcp.errors import ConfigError, MissingPackage, counted, install
 from pcp.tools.launchers.output import write
 from pcp.tools.launchers.plan import Plan
 from pcp.tools.support.command import Parser
-from pcp.training.config.experiment import BUILTIN
-from pcp.training.storage.run_folder import SECRETS
+from pcp.training.config.experiment import BUILTIN, SECRETS
 
 VOLUME = "/pcp"
 CONFIG = "/experiment"

@@ -27,7 +27,7 @@ def saving(shepherd: Shepherd) -> Callable[[int], None]:
     def stop(number: int) -> None:
         if not first:
             first.append(time.monotonic())
-            shepherd.orders.interrupt(number)
+            shepherd.interrupt(number)
         elif time.monotonic() - first[0] > _SAME_SECONDS:
             at_once(number)
 
@@ -56,8 +56,8 @@ def no_compiler_left() -> Iterator[None]:
 
 def exit_code(shepherd: Shepherd) -> int:
     """Of a command whose run has ended: 0, or that of the signal that ended it."""
-    number = shepherd.orders.interrupted
-    return 128 + number if number and shepherd.orders.cancelled else 0
+    number = shepherd.interrupted
+    return 128 + number if number and shepherd.cancelled else 0
 
 
 def _left(folder: RunFolder) -> str:

@@ -16,6 +16,8 @@ from pcp import strict_json
 from pcp.errors import ConfigError, nearest
 
 BUILTIN = "builtin:"
+SECRETS = {"wandb_api_key"}
+"""Keys that are kept nowhere and sent to nobody."""
 
 # The keys that decide which samples are drawn in which order, and what one
 # optimizer step means: a run can only be resumed with the same ones.

@@ -18,7 +18,7 @@ from pcp.manifest import Manifest, Parameter
 from pcp.runtime.memory.dtypes import numpy_dtype
 from pcp.training.config.experiment import Experiment
 from pcp.training.data.corpus import Corpus, check_vocabulary
-from pcp.training.data.lease_pool import LeasePool
+from pcp.training.events import Program
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.state_names import as_masters, unlike
 from pcp.training.trainer.training_plan import batch_shape, check_bundle
@@ -80,6 +80,19 @@ class Artifacts:
                 self._made[target] = self._make(target)
             return self._made[target]
 
+    def program(self, target: str) -> Program:
+        """What a run must know of the bundle for `target`, and of the data."""
+        artifact, corpus = self.get(target), self.corpus
+        return Program(
+            digest=artifact.digest,
+            size=len(artifact.content),
+            manifest=self.manifest,
+            parameters=self.parameters,
+            data=corpus.digest,
+            samples=corpus.samples,
+            batch=corpus.batch,
+        )
+
     def _make(self, target: str) -> Artifact:
         content = self._compile_for(target)
         manifest = Bundle.from_bytes(content, source=f"bundle for {target}").manifest
@@ -137,19 +150,3 @@ def _check_same(first: Manifest, second: Manifest, target: str) -> None:
             f"the bundle for {target} is of another program than the run's other "
             "bundles; compile all of them from one model"
         )
-
-
-def quantum(experiment: Experiment, batch: int) -> int:
-    """Samples of one inner step of one worker."""
-    wanted = experiment.effective_batch_size or batch
-    if wanted % batch:
-        raise ConfigError(
-            f"effective_batch_size: {wanted} is no multiple of the batch {batch}"
-        )
-    return wanted
-
-
-def lease_pool(experiment: Experiment, corpus: Corpus, taken=()) -> LeasePool:
-    """The samples of all epochs, less those `taken`."""
-    total = corpus.samples * experiment.max_epochs
-    return LeasePool(total, quantum(experiment, corpus.batch), taken)

@@ -21,19 +21,19 @@ the others' inner steps and pushes stay as they are.
 In the ledger leases are given out one by one; a round consumes those of its members.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pcp.training.checkpointing import Saver
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.roster import READY, Member
 from pcp.training.coordinator.synchronous_rounds import Rounds, share
-from pcp.training.data.lease_pool import Range, size
+from pcp.training.coordinator.validation import Validation
+from pcp.training.data.lease_pool import LeasePool, Range, size
+from pcp.training.events import Saved
+from pcp.training.run_state import RunState
 from pcp.training.wire.messages import GroupFailed, Learn, Learned
-from pcp.training_plan import Asynchronous
-
-if TYPE_CHECKING:
-    from pcp.training.coordinator.shepherd import Shepherd
 
 _FETCHES = 2
 
@@ -51,26 +51,34 @@ class Learning:
 class OwnClocks(Rounds):
     """See the module."""
 
-    own_clocks = True
-
-    def __init__(self, shepherd: "Shepherd", plan: Asynchronous) -> None:
-        super().__init__(shepherd)
-        self._dynamic_steps = plan.dynamic_steps
+    def __init__(
+        self,
+        run: RunState,
+        pool: LeasePool,
+        validation: Validation,
+        saver: Saver,
+        *,
+        dynamic_steps: bool = False,
+    ) -> None:
+        """`dynamic_steps`: a learner makes as many inner steps as its speed allows."""
+        super().__init__(run, pool, validation, saver)
+        self._dynamic_steps = dynamic_steps
         self._learning: dict[str, Learning] = {}
-        self._turns = count(1)
+        self._turns = 0
         self._retries = self._failed_fetches = 0
-        self._merged_at = shepherd.now()
+        self._merged_at = run.now
+        self._handlers[Learned] = self._on_learned
 
     @property
     def _quorum(self) -> int:
         """Pushes that a merge waits for; not more than can come."""
-        working = len(self._ledger.progress.outstanding)
-        return max(1, min(self._experiment.quorum or 1, working))
+        working = len(self._run.progress.outstanding)
+        return max(1, min(self._run.experiment.quorum or 1, working))
 
     def exhausted(self) -> bool:
         """Whether no merge is left: all are made, or the samples are used up."""
-        progress = self._ledger.progress
-        if progress.committed >= self._experiment.outer_loop_steps:
+        progress = self._run.progress
+        if progress.committed >= self._run.experiment.outer_loop_steps:
             return True
         no_data = self.pool.available < self.pool.quantum
         return no_data and not progress.outstanding
@@ -78,6 +86,33 @@ class OwnClocks(Rounds):
     def busy(self, name: str) -> bool:
         """Whether a learner works on a lease."""
         return name in self._learning
+
+    def goes_on_from(self, held: int | None) -> bool:
+        """Any state of the run's history: its push is moved along to the newest."""
+        return held is not None and held <= self._run.committed
+
+    def needs_holder(self) -> bool:
+        """Never: learners work from whatever they hold."""
+        return False
+
+    def stuck(self, waiting: bool) -> bool:
+        """If nobody has the newest version, as soon as somebody could use it."""
+        run = self._run
+        if run.roster.holders(run.committed) or run.served_now() is not None:
+            return waiting
+        return bool(run.roster.ready() or waiting) and not self.attempt
+
+    def starts_without_holder(self, ready: Sequence[Member]) -> bool:
+        """If the newest version can be fetched from this machine."""
+        return any(self._run.source(member) for member in ready)
+
+    def left(self, saved: Saved, ready: Sequence[Member]) -> bool:
+        """Whether a learner works on a lease, or holds another version."""
+        return any(m.committed != saved.round or self.busy(m.name) for m in ready)
+
+    def finish_prepared(self) -> bool:
+        """Never: a push that was prepared is simply merged again."""
+        return False
 
     # Leases -------------------------------------------------------------------
 
@@ -89,10 +124,10 @@ class OwnClocks(Rounds):
 
     def _return_abandoned(self) -> None:
         """Leases of learners that did not come back after the shepherd's restart."""
-        if self._shepherd.age <= self._shepherd.grace:
+        if self._run.age <= self._run.grace:
             return
-        for name, lease in list(self._ledger.progress.outstanding.items()):
-            if name not in self._roster and name not in self._learning:
+        for name, lease in list(self._run.progress.outstanding.items()):
+            if name not in self._run.roster and name not in self._learning:
                 self.give_back(name, lease)
 
     def _give_out(self, ready: list[Member]) -> None:
@@ -101,45 +136,45 @@ class OwnClocks(Rounds):
                 self._occupy(member)
 
     def _occupy(self, member: Member) -> None:
-        progress, name = self._ledger.progress, member.name
+        progress, name = self._run.progress, member.name
         lease = progress.outstanding.get(name)
         if lease is None:
-            if self._shepherd.orders.leaving(name) or not self._wanted():
+            if name in self._run.draining or not self._wanted():
                 return
             steps = self.pool.steps_for(1, self._at_most(member))
             if not steps:
                 return
             lease = self.pool.take(steps)
-            self._ledger.append(
+            self._run.append(
                 "lease", worker=name, lease=lease, version=member.committed
             )
-        turn = next(self._turns)
-        self._learning[name] = Learning(turn, lease)
+        self._turns += 1
+        self._learning[name] = Learning(self._turns, lease)
         steps = size(lease) // self.pool.quantum
-        member.send(Learn(turn=turn, lease=lease, steps=steps))
+        self._run.send(member, Learn(turn=self._turns, lease=lease, steps=steps))
 
     def _wanted(self) -> bool:
         """Whether there is a merge left for one more push."""
-        progress = self._ledger.progress
-        quorum = self._experiment.quorum or 1
+        progress = self._run.progress
+        quorum = self._run.experiment.quorum or 1
         merges = -(-(len(progress.outstanding) + 1) // quorum)
-        return progress.committed + merges <= self._experiment.outer_loop_steps
+        return progress.committed + merges <= self._run.experiment.outer_loop_steps
 
     def _at_most(self, member: Member) -> int:
         """Inner steps that a learner makes while the fastest makes all of them."""
-        if not (self._dynamic_steps or self._experiment.uneven_steps):
-            return self.steps
-        speeds = [m.speed for m in self._roster.ready() if m.speed]
+        if not (self._dynamic_steps or self._run.experiment.uneven_steps):
+            return self._run.steps
+        speeds = [m.speed for m in self._run.roster.ready() if m.speed]
         if not speeds or not member.speed:
-            return self.steps
-        return share(self.steps, member.speed, max(speeds))
+            return self._run.steps
+        return share(self._run.steps, member.speed, max(speeds))
 
-    def on_learned(self, member: Member, message: Learned) -> None:
+    def _on_learned(self, member: Member, message: Learned) -> None:
         """A push has come."""
         learning = self._learning.get(member.name)
         if learning is None or learning.turn != message.turn:
             return
-        learning.arrived = self._shepherd.now()
+        learning.arrived = self._run.now
         steps = size(learning.lease) // self.pool.quantum
         member.measured(steps, message.seconds)
 
@@ -153,7 +188,7 @@ class OwnClocks(Rounds):
     def forget(self, member: Member) -> None:
         """A learner's steps and push are gone with the state that it held."""
         self._learning.pop(member.name, None)
-        lease = self._ledger.progress.outstanding.get(member.name)
+        lease = self._run.progress.outstanding.get(member.name)
         if lease is not None:
             self.give_back(member.name, lease)
 
@@ -164,28 +199,27 @@ class OwnClocks(Rounds):
 
     def check(self, now: float) -> None:
         """What time does to the merge under way; others get on meanwhile."""
-        orders = self._shepherd.orders
-        if not (orders.paused or orders.cancelled):
-            self._give_out(self._roster.ready())
+        if not (self._run.progress.paused or self._run.cancelled):
+            self._give_out(self._run.roster.ready())
         self._check_failed(now)
 
     def _merge(self) -> None:
         """Begin the next merge, if it is due and the newest state is there."""
-        pushes = self._due(self._shepherd.now())
-        source = self._shepherd.source(self._roster[pushes[0]]) if pushes else None
+        pushes = self._due(self._run.now)
+        source = self._run.source(self._run.roster[pushes[0]]) if pushes else None
         if source is None:
             return
-        newest = self._shepherd.committed
+        newest = self._run.committed
         # Who holds the newest version itself need not fetch it.
-        pushes.sort(key=lambda name: self._roster[name].committed != newest)
-        progress = self._ledger.progress
+        pushes.sort(key=lambda name: self._run.roster[name].committed != newest)
+        progress = self._run.progress
         self._launch(
             Attempt(
                 round=progress.committed + 1,
                 epoch=progress.epoch + 1,
                 members=pushes,
                 leases={name: self._learning[name].lease for name in pushes},
-                began=self._shepherd.now(),
+                began=self._run.now,
                 first=False,
                 retries=self._retries,
             )
@@ -196,12 +230,12 @@ class OwnClocks(Rounds):
         arrived = {
             name: learning.arrived
             for name, learning in self._learning.items()
-            if learning.arrived is not None and self._roster[name].state == READY
+            if learning.arrived is not None and self._run.roster[name].state == READY
         }
         order = sorted(arrived, key=arrived.__getitem__)
         if not order:
             return []
-        experiment, quorum = self._experiment, self._quorum
+        experiment, quorum = self._run.experiment, self._quorum
         limit = experiment.round_deadline_seconds
         late = limit is not None and now >= arrived[order[0]] + limit
         if len(order) < quorum:
@@ -213,38 +247,41 @@ class OwnClocks(Rounds):
 
     def _particulars(self, attempt: Attempt, name: str) -> dict[str, Any]:
         """Where the newest state is, and that a member's steps began before it."""
-        source = self._shepherd.source(self._roster[name])
-        digest = self._ledger.progress.digest
+        source = self._run.source(self._run.roster[name])
+        digest = self._run.progress.digest
         return {"carried": True, "source": source, "digest": digest}
 
     def _retry(self, attempt: Attempt) -> None:
         """The pushes wait for their turn again."""
         self._retries, self.attempt = attempt.retries, None
 
-    def on_group_failed(self, member: Member, message: GroupFailed) -> None:
+    def _on_group_failed(self, member: Member, message: GroupFailed) -> None:
         """A learner could not fetch the newest state, or not exchange."""
         attempt = self.attempt
-        super().on_group_failed(member, message)
+        super()._on_group_failed(member, message)
         if attempt is not None and attempt.failed_at is not None:
             self._failed_fetches += message.lost is None
 
     def _again(self, attempt: Attempt, why: str) -> None:
         """Try again; a holder of the newest state whom nobody reaches must go."""
-        holders = self._roster.holders(self._shepherd.committed)
+        holders = self._run.roster.holders(self._run.committed)
         alone = [m for m in holders if m.name not in attempt.members]
         if self._failed_fetches > _FETCHES and len(alone) == len(holders) == 1:
             self._failed_fetches = 0
-            self._shepherd.drop(alone[0], "nobody can fetch the newest state from it")
+            self.drop(alone[0], "nobody can fetch the newest state from it")
         super()._again(attempt, why)
 
     def commit(self, attempt: Attempt) -> None:
         """The members hold the newest version now; they get new leases."""
+        super().commit(attempt)
+        self._retries = self._failed_fetches = 0
+        self._merged_at = self._run.now
+
+    def _settle(self, attempt: Attempt) -> None:
+        """What these learners pushed is merged."""
         for name in attempt.members:
             self._learning.pop(name, None)
-        self._retries = self._failed_fetches = 0
-        super().commit(attempt)
-        self._merged_at = self._shepherd.now()
 
     def _seconds(self, attempt: Attempt, busy: float) -> float:
         """Since the merge before: what all learners together did meanwhile."""
-        return max(self._shepherd.now() - self._merged_at, 1e-6)
+        return max(self._run.now - self._merged_at, 1e-6)

@@ -5,14 +5,14 @@ of the round has the survivors, a higher epoch and the same leases. A round is
 committed when all members of its newest attempt have prepared the same state.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self
 
 from pcp.training.coordinator.straggler_detection import Waits
 from pcp.training.data.lease_pool import Range, size
-from pcp.training.wire.messages import Prepared
+from pcp.training.wire.messages import Prepared, RoundStart
 
 
 @dataclass
@@ -70,6 +70,32 @@ class Attempt:
     def longest(self, quantum: int) -> int:
         """Inner steps of the member that makes most."""
         return max(self.steps(name, quantum) for name in self.members)
+
+    def orders(
+        self,
+        addresses: Sequence[str],
+        quantum: int,
+        particulars: Callable[[str], Mapping[str, Any]],
+    ) -> list[RoundStart]:
+        """What the members are told, by rank.
+
+        `particulars` gives what else is in the order of a member. `addresses` are by
+        rank, `quantum` is in samples.
+        """
+        longest = self.longest(quantum)
+        return [
+            RoundStart(
+                round=self.round,
+                epoch=self.epoch,
+                members=list(addresses),
+                rank=rank,
+                lease=self.leases[name],
+                steps=self.steps(name, quantum),
+                longest=longest,
+                **particulars(name),
+            )
+            for rank, name in enumerate(self.members)
+        ]
 
     def again(
         self,

@@ -1,12 +1,12 @@
 """The end of a run: the last checkpoint, the last validation, then everybody may go."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from pcp.training.checkpointing import Saver
+from pcp.training.coordinator.validation import Validation
+from pcp.training.events import OnDisk
+from pcp.training.run_state import RunState
 from pcp.training.wire.messages import Shutdown
-
-if TYPE_CHECKING:
-    from pcp.training.coordinator.shepherd import Shepherd
 
 # How long the end of a run waits for shares of the last validation.
 _DONE_SECONDS = 30.0
@@ -24,48 +24,47 @@ class Outcome:
 
 
 class Ending:
-    """Ends a shepherd's run, as soon as nothing is left to do."""
+    """Ends a run, as soon as nothing is left to do."""
 
-    def __init__(self, shepherd: "Shepherd") -> None:
-        self._shepherd = shepherd
-        self._since = 0.0
-        self.begun = False
-        """Whether no further round will begin."""
+    def __init__(self, run: RunState, saver: Saver, validation: Validation) -> None:
+        self._run, self._saver, self._validation = run, saver, validation
         self.outcome: Outcome | None = None
         """How the run ended; None until it has."""
 
     def go_on(self) -> None:
         """Everything is computed: wait for the checkpoint and the validation."""
-        shepherd = self._shepherd
-        saver, ledger = shepherd.saver, shepherd.ledger
-        if not self.begun:
-            self.begun, self._since = True, shepherd.now()
-        if saver.saved != shepherd.committed and shepherd.committed:
-            if not (saver.busy or saver.resting):
-                self._save_last()
+        run, saver = self._run, self._saver
+        if run.ending_since is None:
+            run.ending_since = run.now
+        if saver.saved != run.committed and run.committed:
+            if not (saver.busy or saver.resting or saver.looking):
+                saver.look(run.committed)
             return
-        late = shepherd.now() - self._since > _DONE_SECONDS
-        if saver.busy or (shepherd.validation.open and not late):
+        late = run.now - run.ending_since > _DONE_SECONDS
+        if saver.busy or (self._validation.open and not late):
             return
-        cancelled = shepherd.orders.cancelled
-        if not (ledger.progress.ended or cancelled):
-            ledger.append("end", round=shepherd.committed)
+        self._end()
+
+    def seen(self, event: OnDisk) -> None:
+        """The last state is on the disk already, or only in the workers' memory."""
+        run = self._run
+        if self._saver.seen(event):
+            return
+        if holders := run.roster.holders(run.committed):
+            self._saver.save([member.name for member in holders])
+        else:
+            run.ending_since = None  # nobody has it any more: recovery decides
+
+    def _end(self) -> None:
+        run, cancelled = self._run, self._run.cancelled
+        if not (run.progress.ended or cancelled):
+            run.append("end", round=run.committed)
         how = "cancelled by the operator" if cancelled else "complete"
-        for member in shepherd.roster:
-            member.send(Shutdown(reason=f"the run is {how}"))
+        for member in run.roster:
+            run.send(member, Shutdown(reason=f"the run is {how}"))
         self.outcome = Outcome(
-            rounds=shepherd.committed,
-            validation_loss=shepherd.validation.last,
-            checkpoint=saver.path,
+            rounds=run.committed,
+            validation_loss=self._validation.last,
+            checkpoint=self._saver.path,
             cancelled=cancelled,
         )
-
-    def _save_last(self) -> None:
-        """The last state is on no disk yet, or only in the workers' memory."""
-        shepherd = self._shepherd
-        if shepherd.saver.on_disk(shepherd.committed):
-            return
-        if holders := shepherd.roster.holders(shepherd.committed):
-            shepherd.saver.save([member.name for member in holders])
-        else:
-            self.begun = False  # nobody has it any more: recovery decides

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pcp.training.wire.messages import Hello, Message
-from pcp.training.wire.server import Connection
+from pcp.training.events import Peer
+from pcp.training.wire.messages import Hello
 
 # What a member is doing, in the order in which it happens.
 COMPILING = "compiling"
@@ -18,7 +18,7 @@ READY = "ready"
 class Member:
     """A worker that said hello."""
 
-    connection: Connection
+    connection: Peer
     hello: Hello
     index: int
     seen: float
@@ -43,10 +43,6 @@ class Member:
     def address(self) -> str:
         """Where its peers reach it."""
         return self.hello.address
-
-    def send(self, *contents: Message | bytes) -> None:
-        """Send to the worker."""
-        self.connection.send(*contents)
 
     def measured(self, steps: int, seconds: float) -> None:
         """It made `steps` inner steps in `seconds`."""
@@ -75,7 +71,7 @@ class Roster:
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
         self._indices: dict[str, int] = {}
-        self._by_connection: dict[Connection, Member] = {}
+        self._by_connection: dict[Peer, Member] = {}
         self._sorted: list[Member] | None = None
         """In order of index; None after a change."""
 
@@ -93,7 +89,7 @@ class Roster:
     def __getitem__(self, name: str) -> Member:
         return self._members[name]
 
-    def add(self, connection: Connection, hello: Hello, now: float) -> Member:
+    def add(self, connection: Peer, hello: Hello, now: float) -> Member:
         """Take a worker in. Its index is the lowest that no present worker has."""
         used = {member.index for member in self}
         index = self._indices.get(hello.worker)
@@ -113,7 +109,7 @@ class Roster:
             self._by_connection.pop(member.connection, None)
             self._sorted = None
 
-    def find(self, connection: Connection) -> Member | None:
+    def find(self, connection: Peer) -> Member | None:
         """Whose connection this is."""
         return self._by_connection.get(connection)
 

@@ -1,74 +1,58 @@
-"""The shepherd: membership, leases, commits. Tensors never pass through it.
+"""The shepherd: sockets, disk and clock around a run's state machine.
 
-One loop over events (`pcp.training.wire.server`). Between two rounds it looks who is
-ready and starts the next one; inside a round it waits for all members to be
-prepared, and replaces the attempt by a smaller one when a member dies:
-
-    gathering ──enough ready──► attempt ──all prepared──► commit ──► gathering
-        │                       │    ▲                      │
-        │                       └────┘ a member died:       └─ last round:
-        │                         epoch + 1, same leases       checkpoint, end
-        └─nobody holds the committed state─► rewind to a checkpoint
-
-What must survive a crash is in the ledger before anybody hears of it: a round's
-leases before its `RoundStart`, a commit before its `Commit`. A shepherd that
-starts again reads the ledger and asks the workers that return what they hold.
+One loop over events (`pcp.training.wire.server`): each goes to `TrainingRun.step`, and
+what that returns is carried out here, in its order. What a run does, and when, is
+decided there alone (`pcp.training.training_run`). Tensors never pass through a
+shepherd.
 """
 
+import hmac
 import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from pcp.manifest import Manifest
+from pcp.errors import RuntimeFault
 from pcp.runtime import Endpoint
-from pcp.runtime.suspension import SuspendDetection
 from pcp.runtime.transport.credentials import Protection
 from pcp.runtime.transport.link import format_address
+from pcp.training import effects as do
 from pcp.training.config.experiment import Experiment
-from pcp.training.coordinator import stale_results
-from pcp.training.coordinator.artifacts import (
-    Artifact,
-    Artifacts,
-    CompileFor,
-    lease_pool,
+from pcp.training.control_file import CONTROL_FILE, WILDCARDS, write_control
+from pcp.training.coordinator import checkpointer
+from pcp.training.coordinator.artifacts import Artifacts, CompileFor
+from pcp.training.coordinator.completion import Outcome
+from pcp.training.coordinator.roster import Roster
+from pcp.training.effects import Effect
+from pcp.training.events import (
+    Compiled,
+    Event,
+    Gathered,
+    Interrupted,
+    Lost,
+    NotCompiled,
+    NotSaved,
+    Opened,
+    Ordered,
+    Program,
+    Recalled,
+    Received,
+    Tick,
+    Written,
 )
-from pcp.training.coordinator.asynchronous_rounds import OwnClocks
-from pcp.training.coordinator.checkpointer import Saver
-from pcp.training.coordinator.completion import Ending, Outcome
-from pcp.training.coordinator.operator_control import WILDCARDS, Orders, write_control
-from pcp.training.coordinator.recovery import Recovery
-from pcp.training.coordinator.roster import WAITING, Member, Roster
-from pcp.training.coordinator.status import status_of
-from pcp.training.coordinator.synchronous_rounds import Rounds
-from pcp.training.coordinator.validation import Validation
 from pcp.training.observe.metrics import Observer
-from pcp.training.storage import frozen_settings as constants_of_a_run
+from pcp.training.round_record import Round
+from pcp.training.run_state import RunState
+from pcp.training.serving import Serving
+from pcp.training.storage import checkpoint as checkpoints
+from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.ledger import Ledger
-from pcp.training.storage.run_folder import SECRETS, RunFolder
-from pcp.training.trainer.training_plan import plan_of
+from pcp.training.storage.run_folder import RunFolder
+from pcp.training.training_run import TrainingRun
 from pcp.training.wire.channel import OPEN
-from pcp.training.wire.messages import (
-    VERSION,
-    Computed,
-    Failed,
-    GroupFailed,
-    Heartbeat,
-    Hello,
-    Lacking,
-    Learned,
-    Message,
-    Order,
-    Prepared,
-    Ready,
-    Status,
-    StatusQuery,
-    Validated,
-    Welcome,
-)
-from pcp.training.wire.server import Connection, Done, Event, Hub, Lost, Received
-
-_SHORTEST = 0.25
-"""Seconds; turns of a loop that has nothing to do take less, whatever the limit."""
+from pcp.training.wire.messages import Order
+from pcp.training.wire.server import Done, Hub
 
 
 class Shepherd:
@@ -97,39 +81,55 @@ class Shepherd:
         self.observer, self._clock = observer, clock
         self.protection = protection
         self.hub = hub or Hub(host, port, protection)
-        # On all interfaces it has no one address: `Recovery` tells each worker its own.
+        # On all interfaces it has no one address: a run tells each worker its own.
         own = format_address(host, 0)
         everywhere = own if host in WILDCARDS else None
         self.endpoint = Endpoint.listen(own, advertise=everywhere, **protection.options)
         self.ledger = Ledger(folder.ledger)
-        self.roster = Roster()
         self._artifacts = Artifacts(compile_for, experiment)
-        self.wanted = workers or experiment.workers
-        self._started = self.ledger.progress.committed > 0
-        self._born = self._beat = clock()
-        limit = experiment.heartbeat_limit_seconds
-        self._suspension = SuspendDetection(max(limit / 2, _SHORTEST), limit)
-        self._held_since: float | None = None
-        # pyright reads this file under two names, one for each side of the link.
-        self.rounds = Rounds(self)  # pyright: ignore[reportArgumentType]
-        self.saver = Saver(self)  # pyright: ignore[reportArgumentType]
-        self.validation = Validation(self)  # pyright: ignore[reportArgumentType]
-        self._recovery = Recovery(self)  # pyright: ignore[reportArgumentType]
-        key = write_control(folder.path, host, self.hub.port)
-        self.orders = Orders(self, key)  # pyright: ignore[reportArgumentType]
+        self._serving = Serving(self.endpoint, folder, self.ledger)
+        self._gathered: Checkpoint | None = None
+        self._kept: Round | None = None
         self._check: Callable[[], None] = lambda: None
-        self.end = Ending(self)  # pyright: ignore[reportArgumentType]
-        self._handlers: dict[type[Message], Callable[[Member, Any], None]] = {
-            Heartbeat: lambda m, h: self.rounds.on_heartbeat(m, h),
-            Ready: self._recovery.on_ready,
-            Lacking: self._recovery.on_lacking,
-            Computed: lambda m, c: self.rounds.on_computed(m, c),
-            Learned: lambda m, c: self.rounds.on_learned(m, c),
-            Prepared: lambda m, p: self.rounds.on_prepared(m, p),
-            GroupFailed: lambda m, g: self.rounds.on_group_failed(m, g),
-            Validated: lambda m, v: self.validation.report(m.name, v),
-            Failed: lambda m, f: self.drop(m, f"gave up: {f.reason}"),
+        self.interrupted = 0
+        """The signal that asked for the run's end; 0: none came."""
+        self.state = RunState(
+            experiment,
+            self.ledger.replay,
+            name=folder.name,
+            folder=str(folder.path),
+            serves=self.endpoint.listening,
+            wanted=workers,
+            now=clock(),
+        )
+        self.training = TrainingRun(self.state)
+        self._key = write_control(folder.path, host, self.hub.port)
+        self._performers: dict[type[Effect], Callable[[Any], Event | None]] = {
+            do.Append: lambda e: self.ledger.write(e.kind, e.fields, sync=e.sync),
+            do.Send: self._send,
+            do.Refuse: lambda e: e.connection.refuse(e.reason),
+            do.Close: lambda e: e.connection.close(),
+            do.Log: lambda e: observer.log(e.text),
+            do.ShowStatus: self._show_status,
+            do.Keep: self._keep,
+            do.Report: self._report,
+            do.ReportValidation: lambda e: observer.validation(
+                e.round, e.loss, e.batches
+            ),
+            do.Compile: self._compile,
+            do.NoteSettings: lambda e: folder.note(experiment),
+            do.MakeLatest: lambda e: folder.make_latest(),
+            do.Gather: self._gather,
+            do.Write: self._write,
+            do.LookOnDisk: lambda e: self._serving.look(e.round),
+            do.FindCheckpoint: lambda e: self._serving.find(e.at_most),
+            do.LoadWeights: lambda e: self._serving.load(experiment.initial_weights),
+            do.Serve: lambda e: self._serving.serve(e.parts),
+            do.StopServing: lambda e: self._serving.stop(),
+            do.Recall: lambda e: Recalled(e.event, self.ledger.whole_history()),
+            do.Fail: _fail,
         }
+        self._happened(Opened())
 
     @property
     def port(self) -> int:
@@ -139,40 +139,65 @@ class Shepherd:
     @property
     def committed(self) -> int:
         """The last committed round."""
-        return self.ledger.progress.committed
+        return self.state.committed
+
+    @property
+    def roster(self) -> Roster:
+        """Who works for the run."""
+        return self.state.roster
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether an operator, or a signal, ended the run early."""
+        return self.state.cancelled
 
     def now(self) -> float:
         """Seconds, by the shepherd's clock."""
         return self._clock()
 
+    def status(self) -> dict[str, Any]:
+        """What the run is doing, for a dashboard or `pcp status`."""
+        return self.training.status()
+
+    def log(self, text: str) -> None:
+        """Tell whoever watches."""
+        self.observer.log(text)
+
+    def saved(self, round_: int) -> str | None:
+        """Where a whole checkpoint of a round is; None if there is none."""
+        return self._serving.look(round_).path
+
     def prepare(self, target: str) -> None:
         """Make the program for `target` now, so that errors show at once."""
-        self._check_settings()
-        self._artifacts.get(target)
-        self._begin()
+        self.training.check_settings()
+        self._happened(Compiled(None, self._artifacts.program(target)))
 
     def watch_over(self, check: Callable[[], None]) -> None:
         """Call `check` with every heartbeat; what it raises ends the run."""
         self._check = check
 
+    def interrupt(self, number: int) -> None:
+        """Ask for the run's end, from a signal's handler, which may do nothing else."""
+        self.interrupted = number
+
     def run(self) -> Outcome:
         """Serve until the last round is committed and saved."""
         try:
-            self._check_settings()
-            while self.end.outcome is None:
+            self.training.check_settings()
+            while self.training.outcome is None:
                 self.turn()
-            return self.end.outcome
+            return self.training.outcome
         finally:
             self.close()
 
     def turn(self) -> None:
         """Handle what happened in the next moment, then do what the time asks for."""
-        self.orders.heed()
-        event = self.hub.next(timeout=0.05)
-        while event is not None:
-            self._handle(event)
-            event = self.hub.next(timeout=0.0001)
-        self._tick()
+        self._heed()
+        arrived = self.hub.next(timeout=0.05)
+        while arrived is not None:
+            self._handle(arrived)
+            arrived = self.hub.next(timeout=0.0001)
+        self._happened(Tick())
 
     def close(self) -> None:
         """Stop listening; workers see their connections end."""
@@ -182,212 +207,115 @@ class Shepherd:
 
     # Events -------------------------------------------------------------------
 
-    def _handle(self, event: Event) -> None:
-        if isinstance(event, Done):
-            event.then(event.result)
-        elif isinstance(event, Lost):
-            if member := self.roster.find(event.connection):
-                self.drop(member, event.reason)
+    def _heed(self) -> None:
+        """Do what a signal asked for; a run that has not begun just ends."""
+        if not self.interrupted or self.cancelled:
+            return
+        if self.training.loop is None:
+            raise KeyboardInterrupt
+        self._happened(Interrupted())
+
+    def _handle(self, arrived: Received | Lost | Done) -> None:
+        if isinstance(arrived, Done):
+            arrived.then(arrived.result)
+        elif isinstance(arrived, Received) and isinstance(arrived.message, Order):
+            self._ordered(arrived.connection, arrived.message)
         else:
-            self._on_message(event)
+            self._happened(arrived)
 
-    def _on_message(self, event: Received) -> None:
-        connection, message = event.connection, event.message
-        member = self.roster.find(connection)
-        if member is not None:
-            member.seen = self.now()
-        if isinstance(message, Hello):
-            self._on_hello(connection, message)
-        elif isinstance(message, StatusQuery):
-            connection.send(Status(values=self.status()))
-        elif isinstance(message, Order):
-            self.orders.take(connection, message)
-        elif member is not None and type(message) in self._handlers:
-            self._handlers[type(message)](member, message)
-        elif not isinstance(message, Heartbeat):
-            connection.refuse(f"{message.kind!r} is not expected from this peer")
-
-    def _on_hello(self, connection: Connection, hello: Hello) -> None:
-        if hello.version != VERSION:
-            connection.refuse(
-                f"this shepherd speaks protocol version {VERSION}, the worker "
-                f"{hello.version}; install the same pcp on both machines"
-            )
+    def _ordered(self, connection: Any, order: Order) -> None:
+        """An order counts if whoever gives it has the run's key."""
+        if hmac.compare_digest(order.key.encode(), self._key.encode()):
+            self._happened(Ordered(connection, order))
             return
-        if hello.worker in self.roster:
-            self.drop(self.roster[hello.worker], "connected again")
-        member = self.roster.add(connection, hello, self.now())
-        self.log(f"worker {member.index} ({hello.target}, {hello.device}) connected")
-        self.hub.work(
-            lambda: self._artifacts.get(hello.target),
-            lambda artifact: self._welcome(member, artifact),
+        connection.refuse(
+            f"the key is not this run's; it is in {CONTROL_FILE} of the run's "
+            "folder and new with every start of the shepherd"
         )
 
-    def _welcome(self, member: Member, artifact: Artifact | Exception) -> None:
-        if isinstance(artifact, Exception):
-            self._refuse_target(member, artifact)
-            return
-        if self.roster.find(member.connection) is None:
-            return  # gone while its program was compiled
-        self._begin()
-        hello, progress = member.hello, self.ledger.progress
-        blob = b"" if hello.bundle == artifact.digest else artifact.content
-        welcome = Welcome(
-            worker=member.name,
-            index=member.index,
-            run=self.folder.name,
-            experiment=self.experiment.model_dump(exclude=SECRETS),
-            heartbeat_seconds=self.experiment.heartbeat_seconds,
-            bundle=artifact.digest,
-            bundle_bytes=len(blob),
-            data=self._artifacts.corpus.digest,
-            committed=progress.committed,
-            digest=progress.digest,
-        )
-        member.send(welcome, blob) if blob else member.send(welcome)
-        member.bundle = artifact.digest
-        member.state, member.committed = WAITING, self._recovery.claimed(hello)
-        self._recovery.judge(member)
+    def _happened(self, event: Event) -> None:
+        """Take a step, and do all that it asks for; answers are steps of their own."""
+        events = deque([event])
+        while events:
+            for effect in self.training.step(events.popleft(), self.now()):
+                answer = self._performers[type(effect)](effect)
+                if answer is not None:
+                    events.append(answer)
+        self._serving.decline()
 
-    def _refuse_target(self, member: Member, error: Exception) -> None:
-        """A program that cannot be made for anybody ends the run."""
-        if not self._artifacts.made:
+    # Effects --------------------------------------------------------------------
+
+    def _send(self, effect: do.Send) -> None:
+        connection: Any = effect.connection
+        if effect.bundle is None:
+            connection.send(effect.message)
+        else:
+            connection.send(effect.message, self._artifacts.get(effect.bundle).content)
+
+    def _show_status(self, effect: do.ShowStatus) -> None:
+        self.observer.status(effect.values)
+        self._check()
+
+    def _keep(self, effect: do.Keep) -> None:
+        self._kept = replace(effect.record, time=time.time())
+        self.observer.keep(self._kept)
+
+    def _report(self, effect: do.Report) -> None:
+        kept = self._kept
+        self.observer.round(effect.record if kept is None else kept)
+
+    def _compile(self, effect: do.Compile) -> None:
+        connection, target = effect.connection, effect.target
+
+        def then(result: Program | Exception) -> None:
+            if isinstance(result, Exception):
+                alone = not self._artifacts.made
+                self._happened(NotCompiled(connection, result, alone))
+            else:
+                self._happened(Compiled(connection, result))
+
+        self.hub.work(lambda: self._artifacts.program(target), then)
+
+    def _gather(self, effect: do.Gather) -> None:
+        safe, offset = self.protection, self.ledger.offset
+        tokenizer = self._artifacts.corpus.tokens.tokenizer
+        more = {"tokenizer": tokenizer, "ledger_offset": offset}
+        # No round begins meanwhile: who is silent is as good as dead here too.
+        silence = self.experiment.heartbeat_limit_seconds
+        asked = (effect.addresses, effect.round, effect.digest, safe, silence)
+
+        def then(result: Checkpoint | Exception) -> None:
+            if isinstance(result, Exception):
+                self._not_saved(result)
+                return
+            result.info |= dict(effect.info) | more
+            self._gathered = result
+            nonfinite = result.info["nonfinite"]
+            self._happened(Gathered(effect.round, effect.members, nonfinite))
+
+        self.hub.work(lambda: checkpointer.gather(*asked), then)
+
+    def _write(self, effect: do.Write) -> None:
+        checkpoint, keep = self._gathered, self.experiment.keep_checkpoints
+        self._gathered = None
+
+        def then(result: Any) -> None:
+            if isinstance(result, Exception):
+                self._not_saved(result)
+            else:
+                written = Written(effect.round, effect.members, str(result))
+                self._happened(written)
+
+        if checkpoint is not None:
+            path = self.folder.path
+            self.hub.work(lambda: checkpoints.save(path, checkpoint, keep), then)
+
+    def _not_saved(self, error: Exception) -> None:
+        """A fault of the world may pass; any other ends the run."""
+        if not isinstance(error, RuntimeFault | OSError):
             raise error
-        member.connection.refuse(str(error)[:4000])
-        self.drop(member, f"no bundle for {member.hello.target}: {error}")
+        self._happened(NotSaved(str(error)))
 
-    def _check_settings(self) -> None:
-        """What needs no program is compared before one is compiled."""
-        begin, frozen = self.ledger.progress.begin, self.experiment.frozen()
-        constants_of_a_run.check(begin, {"frozen": frozen}, str(self.folder.path))
 
-    def _begin(self) -> None:
-        """The first line of the ledger, or a check that it is still true."""
-        if self.rounds.begun:
-            return
-        corpus, progress = self._artifacts.corpus, self.ledger.progress
-        constants = {
-            "frozen": self.experiment.frozen(),
-            "data": corpus.digest,
-            "samples_per_epoch": corpus.samples,
-            "parameters": self._artifacts.parameters,
-        }
-        if not progress.begin:
-            self.ledger.append("begin", run=self.folder.name, **constants)
-        constants_of_a_run.check(progress.begin, constants, str(self.folder.path))
-        # What was not given stays so: an algorithm may have its own for it.
-        settings = self.experiment.model_dump(exclude=SECRETS, exclude_unset=True)
-        if progress.settings != settings:
-            self.ledger.append("started", experiment=settings)
-            self.folder.note(self.experiment)
-        self.folder.make_latest()
-        self._choose_rounds(self._artifacts.manifest)
-        self.renew_pool()
-        # Who was late for the shepherd before us: nobody knows how far they are.
-        for name, lease in list(progress.late.items()):
-            self.rounds.give_back(name, lease)
-
-    def _choose_rounds(self, manifest: Manifest) -> None:
-        """What rounds are like is known with the first bundle."""
-        stale_results.check(self.experiment, manifest)
-        if (quorum := self.experiment.quorum or 0) > self.wanted:
-            self.log(
-                f"quorum {quorum} is more than the {self.wanted} that the run begins "
-                "with: until more join it is never reached"
-            )
-        plan = plan_of(manifest)
-        if plan.synchronize == "asynchronous":
-            # pyright reads this file under two names, one for each side of the link.
-            self.rounds = OwnClocks(self, plan)  # pyright: ignore
-            return
-        self.rounds.alone = plan.synchronize == "never"
-        self.rounds.meets = plan.exchanges_inside
-
-    def drop(self, member: Member, reason: str) -> None:
-        """A member is gone; what it did in this round does not count."""
-        self.roster.remove(member)
-        member.connection.close()
-        self.validation.lost(member.name)
-        self.log(f"worker {member.index} left: {reason}")
-        self.rounds.lost(member)
-
-    # Rounds -------------------------------------------------------------------
-
-    def _tick(self) -> None:
-        now = self.now()
-        if now - self._beat >= self.experiment.heartbeat_seconds:
-            self._beat = now
-            for member in self.roster:
-                member.send(Heartbeat())
-            self.observer.status(self.status())
-            self._check()
-        limit = self.experiment.heartbeat_limit_seconds
-        if not self._suspension.turned(now):
-            return  # it has yet to hear who is there, and how far they are
-        for member in list(self.roster):
-            if now - member.seen > limit:
-                self.drop(member, f"silent for {now - member.seen:.1f} s")
-        self._recovery.tick()
-        if self.rounds.attempt is not None:
-            self.rounds.check(now)
-        elif self.rounds.begun and not self.saver.blocking:
-            self._advance()
-
-    def _advance(self) -> None:
-        """Between two rounds: end the run, or start the next one if it can."""
-        held = self.orders.hold()
-        if self.end.begun or self.orders.cancelled or self.rounds.exhausted():
-            self.end.go_on()
-        elif held:
-            return
-        elif self._recovery.prepared_by_all():
-            return
-        elif (ready := self.roster.ready()) and self._enough(ready):
-            if self._recovery.settled(ready):
-                self._started = True
-                self.rounds.start(ready)
-
-    def _enough(self, ready: list[Member]) -> bool:
-        if not self.roster.holders(self.committed):
-            known = any(self.source(member) for member in ready)
-            return self.rounds.own_clocks and known and self._started
-        all_here = len(ready) >= self.wanted
-        if not self._started or all_here:
-            return all_here and self._recovery.all_back()
-        if self._held_since is None:
-            self._held_since = self.now()
-        # After a restart the others get a moment to come back too.
-        late = self.now() - self._held_since > self.grace
-        return self._recovery.all_back() and (late or self.rounds.newest is not None)
-
-    def status(self) -> dict[str, Any]:
-        """What the run is doing, for a dashboard or `pcp status`."""
-        return status_of(self)  # pyright: ignore[reportArgumentType]
-
-    def log(self, text: str) -> None:
-        """Tell whoever watches."""
-        self.observer.log(text)
-
-    def source(self, member: Member) -> str | None:
-        """Where a member can fetch the committed state; None if nobody has it."""
-        return self._recovery.source(member)
-
-    @property
-    def grace(self) -> float:
-        """Seconds that workers get to come back after the shepherd started."""
-        return 2 * self.experiment.heartbeat_limit_seconds
-
-    @property
-    def age(self) -> float:
-        """Seconds since this shepherd started."""
-        return self.now() - self._born
-
-    def renew_pool(self) -> None:
-        """Count the samples that are left, from the ledger."""
-        corpus, taken = self._artifacts.corpus, self.ledger.progress.taken()
-        self.rounds.pool = lease_pool(self.experiment, corpus, taken)
-
-    @property
-    def tokenizer(self) -> dict[str, Any]:
-        """What a checkpoint keeps to decode ids."""
-        return self._artifacts.corpus.tokens.tokenizer
+def _fail(effect: do.Fail) -> None:
+    raise effect.error

@@ -18,7 +18,6 @@ comes: `next` is an error there.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pcp.errors import ConfigError
 from pcp.manifest import Manifest
@@ -26,12 +25,9 @@ from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.roster import Member
 from pcp.training.data.lease_pool import Range
-from pcp.training.storage.ledger_state import Progress
+from pcp.training.run_state import RunState
 from pcp.training.trainer.training_plan import plan_of
 from pcp.training.wire.messages import Computed
-
-if TYPE_CHECKING:
-    from pcp.training.coordinator.synchronous_rounds import Rounds
 
 
 def check(experiment: Experiment, manifest: Manifest) -> None:
@@ -61,22 +57,19 @@ class Late:
 
 
 class Lateness:
-    """The late members of a shepherd's rounds, by name.
+    """The late members of a run's rounds, by name.
 
     They end with the shepherd: the one after it gives back what it finds to be late.
     """
 
-    def __init__(
-        self, rounds: "Rounds", experiment: Experiment, progress: Progress
-    ) -> None:
-        self._rounds, self._experiment = rounds, experiment
-        self._progress = progress
+    def __init__(self, run: RunState) -> None:
+        self._run = run
         self.members: dict[str, Late] = {}
 
     @property
     def counts(self) -> bool:
         """Whether late steps count at all."""
-        return self._experiment.late == "next"
+        return self._run.experiment.late == "next"
 
     def busy(self, name: str) -> bool:
         """Whether a member still makes late steps, and takes part in nothing else."""
@@ -84,25 +77,33 @@ class Lateness:
 
     def leases(self) -> dict[str, list[Range]]:
         """Those whose steps are made by now."""
-        return {n: held for n, held in self._progress.late.items() if not self.busy(n)}
+        late = self._run.progress.late
+        return {name: held for name, held in late.items() if not self.busy(name)}
 
     def keep(self, attempt: Attempt, name: str) -> None:
         """The round goes on without this member; its steps are to count later."""
+        self._run.append("late", round=attempt.round, worker=name)
         self.members[name] = Late(attempt.round)
 
     def weight(self, name: str, round_: int) -> float:
         """What each of a member's tokens counts in a round: λ^a."""
         late = self.members.get(name)
-        return discount(self._experiment, 0 if late is None else round_ - late.round)
+        age = 0 if late is None else round_ - late.round
+        return discount(self._run.experiment, age)
 
-    def computed(self, member: Member, message: Computed) -> bool:
-        """A late member's steps are made; False if it is not late."""
+    def computed(self, member: Member, message: Computed) -> list[Range] | None:
+        """The lease whose steps a late member has made by this; None if it is none."""
         late = self.members.get(member.name)
         if late is None or late.done or message.round != late.round:
-            return False
+            return None
         late.done = True
-        self._rounds.join(member.name, self._progress.late[member.name])
-        return True
+        return self._run.progress.late[member.name]
+
+    def forget(self, name: str) -> list[Range] | None:
+        """What a member did late is gone; the lease that it had for it, if any."""
+        if self.members.pop(name, None) is None:
+            return None
+        return self._run.progress.late.get(name)
 
     def settle(self, names: list[str]) -> None:
         """A round with these members was committed."""

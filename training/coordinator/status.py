@@ -1,38 +1,43 @@
 """What a run is doing, as one JSON object: for dashboards and `pcp status`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pcp.training.checkpointing import Saver
 from pcp.training.coordinator.attempt import Attempt
+from pcp.training.coordinator.synchronous_rounds import Rounds
+from pcp.training.coordinator.validation import Validation
+from pcp.training.run_state import RunState
 
-if TYPE_CHECKING:
-    from pcp.training.coordinator.shepherd import Shepherd
 
-
-def status_of(shepherd: "Shepherd") -> dict[str, Any]:
+def status_of(
+    run: RunState, rounds: Rounds | None, validation: Validation, saver: Saver
+) -> dict[str, Any]:
     """The state of the run; losses in nats a token, times in seconds."""
-    rounds, now = shepherd.rounds, shepherd.now()
-    attempt, progress = rounds.attempt, shepherd.ledger.progress
-    newest, does = rounds.newest, doings(attempt)
+    attempt = rounds.attempt if rounds else None
+    newest = rounds.newest if rounds else None
+    does, progress = doings(attempt), run.progress
     return {
-        "run": str(shepherd.folder.path),
-        "phase": phase(shepherd),
-        "round": attempt.round if attempt else shepherd.committed,
-        "rounds": shepherd.experiment.outer_loop_steps,
+        "run": run.folder,
+        "phase": phase(run, attempt),
+        "round": attempt.round if attempt else run.committed,
+        "rounds": run.experiment.outer_loop_steps,
         "epoch": progress.epoch,
-        "wanted": shepherd.wanted,
+        "wanted": run.wanted,
         "workers": [
-            member.describe(now) | {"doing": does.get(member.name, member.state)}
-            for member in shepherd.roster
+            member.describe(run.now) | {"doing": does.get(member.name, member.state)}
+            for member in run.roster
         ],
         "prepared": len(attempt.prepared) if attempt else 0,
         "loss": newest.loss if newest else None,
-        "nonfinite": rounds.nonfinite + shepherd.validation.nonfinite,
+        "nonfinite": (rounds.nonfinite if rounds else []) + validation.nonfinite,
         "tokens_per_second": newest.tokens_per_second if newest else None,
         "tokens": progress.tokens,
-        "seconds": shepherd.age,
-        "saving": shepherd.saver.busy,
-        "validating": shepherd.validation.open,
-        **shepherd.orders.describe(),
+        "seconds": run.age,
+        "saving": saver.busy,
+        "validating": validation.open,
+        "paused": progress.paused,
+        "cancelled": run.cancelled,
+        "steps": run.steps,
     }
 
 
@@ -45,10 +50,10 @@ def doings(attempt: Attempt | None) -> dict[str, str]:
     return {name: done.get(name, "computing") for name in attempt.members}
 
 
-def phase(shepherd: "Shepherd") -> str:
+def phase(run: RunState, attempt: Attempt | None) -> str:
     """`round`, or what the shepherd does between two of them."""
-    if shepherd.rounds.attempt:
+    if attempt is not None:
         return "round"
-    if shepherd.end.begun:
+    if run.ending_since is not None:
         return "ending"
-    return "paused" if shepherd.orders.paused else "gathering"
+    return "paused" if run.progress.paused else "gathering"

@@ -6,20 +6,18 @@ the result then covers fewer batches, and says so.
 """
 
 import math
-from typing import TYPE_CHECKING
 
+from pcp.training.coordinator.attempt import Attempt
+from pcp.training.effects import ReportValidation
+from pcp.training.run_state import RunState
 from pcp.training.wire.messages import Validated
-
-if TYPE_CHECKING:
-    from pcp.training.coordinator.attempt import Attempt
-    from pcp.training.coordinator.shepherd import Shepherd
 
 
 class Validation:
     """Collects the shares."""
 
-    def __init__(self, shepherd: "Shepherd") -> None:
-        self._shepherd = shepherd
+    def __init__(self, run: RunState) -> None:
+        self._run = run
         self._round = 0
         self._missing: set[str] = set()
         self._loss, self._batches = 0.0, 0
@@ -33,9 +31,9 @@ class Validation:
         """Whether a share is still missing."""
         return bool(self._missing)
 
-    def shares(self, attempt: "Attempt", last: bool) -> dict[str, tuple[int, int]]:
+    def shares(self, attempt: Attempt, last: bool) -> dict[str, tuple[int, int]]:
         """What each member of a round that is being committed evaluates, if due."""
-        experiment = self._shepherd.experiment
+        experiment = self._run.experiment
         every = experiment.validate_every
         due = last or (every and attempt.round % every == 0)
         if not due or not experiment.validation_fraction:
@@ -59,19 +57,19 @@ class Validation:
     def lost(self, name: str) -> None:
         """A member died; its share is missing for good."""
         if name in self._missing:
-            self._shepherd.log(
+            self._run.log(
                 f"the validation of round {self._round} lacks a share: a worker left"
             )
             self._settle(name)
 
     def _tell(self, name: str, loss: float) -> None:
-        who = f"worker {self._shepherd.roster[name].index} ({name})"
+        who = f"worker {self._run.roster[name].index} ({name})"
         line = f"{who}: validation loss is {loss} after round {self._round}"
         self.nonfinite.append(line)
-        self._shepherd.log(line)
+        self._run.log(line)
 
     def _settle(self, name: str) -> None:
         self._missing.discard(name)
         if not self._missing and self._batches:
             self.last = self._loss / self._batches
-            self._shepherd.observer.validation(self._round, self.last, self._batches)
+            self._run.do(ReportValidation(self._round, self.last, self._batches))

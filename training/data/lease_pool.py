@@ -14,6 +14,16 @@ Range = tuple[int, int]
 """Positions from the first number up to, not including, the second."""
 
 
+def quantum(effective_batch: int | None, batch: int) -> int:
+    """Samples of one inner step of one worker, whose model takes `batch` at a time."""
+    wanted = effective_batch or batch
+    if wanted % batch:
+        raise ConfigError(
+            f"effective_batch_size: {wanted} is no multiple of the batch {batch}"
+        )
+    return wanted
+
+
 def size(ranges: Iterable[Range]) -> int:
     """Samples in `ranges`."""
     return sum(stop - start for start, stop in ranges)

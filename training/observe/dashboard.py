@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pcp.errors import counted
-from pcp.training.observe.metrics import Quiet, Round
+from pcp.training.observe.metrics import Quiet
+from pcp.training.round_record import Round
 
 _LINES = 8
 _BARS = "▁▂▃▄▅▆▇█"

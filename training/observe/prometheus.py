@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import Any
 
 from pcp.errors import MissingPackage, install
-from pcp.training.observe.metrics import MemberRound, Quiet, Round
+from pcp.training.observe.metrics import Quiet
+from pcp.training.round_record import MemberRound, Round
 
 # Name -> (what it is, the field of a `Round`).
 _GAUGES = {

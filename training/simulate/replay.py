@@ -27,16 +27,17 @@ from typing import Any
 from pcp.errors import StateMismatch
 from pcp.runtime import Endpoint
 from pcp.training.config.experiment import Experiment, parse
-from pcp.training.coordinator.artifacts import quantum
+from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.checkpointer import assembled
-from pcp.training.coordinator.recovery import snapshot_of
 from pcp.training.coordinator.stale_results import discount
 from pcp.training.data.corpus import Corpus
-from pcp.training.data.lease_pool import Range, size
+from pcp.training.data.lease_pool import quantum
 from pcp.training.simulate.replay_worker import StandIn
+from pcp.training.snapshots import snapshot_of
 from pcp.training.storage import ledger, safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.checkpoint_resharding import rejoining, reshard
+from pcp.training.storage.ledger_state import CHECKPOINT, SEED, WEIGHTS
 from pcp.training.trainer import nonfinite
 from pcp.training.trainer.interface import Trainer
 from pcp.training.wire.messages import Commit, RoundStart
@@ -220,12 +221,12 @@ class Replay:
     def _source(self, record: Mapping[str, Any]) -> safetensors_io.Arrays | None:
         """The snapshot that a worker joined with; None: made from the seed."""
         source, round_ = record["source"], record["round"]
-        if source == ledger.SEED:
+        if source == SEED:
             return None
-        if source == ledger.WEIGHTS:
+        if source == WEIGHTS:
             weights = safetensors_io.read(str(self.experiment.initial_weights))
             return snapshot_of(Checkpoint(0, weights, {}))
-        if source == ledger.CHECKPOINT:
+        if source == CHECKPOINT:
             if round_ not in self._saved:
                 raise StateMismatch(
                     f"line {record['n'] + 1} of the ledger: {record['worker']} took "
@@ -289,24 +290,23 @@ class Replay:
             cut=bool(others) and cast[0].trainer.resumes,
         )
 
-    def _orders(self, attempt: Mapping[str, Any]) -> list[RoundStart]:
+    def _orders(self, recorded: Mapping[str, Any]) -> list[RoundStart]:
         """What the shepherd told the members of an attempt, by rank."""
-        names = attempt["members"]
-        leases = [[(a, b) for a, b in attempt["leases"][name]] for name in names]
-        steps = [self._steps(lease) for lease in leases]
-        return [
-            RoundStart(
-                round=attempt["round"],
-                epoch=attempt["epoch"],
-                members=[self._cast[name].address for name in names],
-                rank=rank,
-                lease=leases[rank],
-                steps=steps[rank],
-                longest=max(steps),
-                **self._particulars(name, attempt["round"]),
-            )
-            for rank, name in enumerate(names)
-        ]
+        names, round_ = recorded["members"], recorded["round"]
+        held = recorded["leases"]
+        attempt = Attempt(
+            round=round_,
+            epoch=recorded["epoch"],
+            members=names,
+            leases={name: [(a, b) for a, b in held[name]] for name in names},
+            began=0.0,
+        )
+        addresses = [self._cast[name].address for name in names]
+        return attempt.orders(
+            addresses,
+            self._quantum(),
+            lambda name: self._particulars(name, round_),
+        )
 
     def _particulars(self, name: str, round_: int) -> dict[str, Any]:
         """What is said to members whose steps were made from an older state."""
@@ -333,16 +333,17 @@ class Replay:
         self._endpoint.serve_snapshot(lambda: (round_, snapshot_of(saved)))
         return self._endpoint.address
 
-    def _steps(self, lease: Sequence[Range]) -> int:
+    def _quantum(self) -> int:
+        """Samples of one inner step of one worker."""
         assert self._corpus is not None
-        return size(lease) // quantum(self.experiment, self._corpus.batch)
+        return quantum(self.experiment.effective_batch_size, self._corpus.batch)
 
 
 def _takes(event: Mapping[str, Any], round_: int) -> bool:
     """Whether by this line somebody may take a checkpoint of a round."""
     if event["kind"] == "rewind":
         return event["to"] == round_
-    taken = event["kind"] == "joined" and event["source"] == ledger.CHECKPOINT
+    taken = event["kind"] == "joined" and event["source"] == CHECKPOINT
     return taken and event["round"] == round_
 
 

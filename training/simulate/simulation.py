@@ -1,7 +1,7 @@
-"""A run on paper: the shepherd is real, workers and network are modelled.
+"""A run on paper: the shepherd's state machine is real, workers and network modelled.
 
-The real `Shepherd` runs with its rounds, leases, ledger, quorum and recovery, on a
-virtual clock, against workers that only say when they would be done:
+`TrainingRun` runs with its rounds, leases, ledger, quorum and recovery, on a virtual
+clock, against workers that only say when they would be done:
 
     inner steps    steps x seconds a step, spread over workers, noisy in time
     exchange       a ring all-reduce: 2 (M-1)/M bytes over the bandwidth, and
@@ -19,22 +19,24 @@ import hashlib
 import heapq
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from pcp.errors import StateMismatch
 from pcp.training.config.experiment import Experiment
+from pcp.training.coordinator.artifacts import Artifacts
 from pcp.training.coordinator.roster import Roster
-from pcp.training.coordinator.shepherd import Shepherd
-from pcp.training.observe.metrics import Quiet, Round
+from pcp.training.effects import Compile, Effect, Fail, FindCheckpoint, Report, Send
+from pcp.training.events import Compiled, Event, Found, Lost, Program, Received, Tick
+from pcp.training.round_record import Round
+from pcp.training.run_state import RunState
 from pcp.training.simulate.network_model import World
-from pcp.training.storage.run_folder import RunFolder
+from pcp.training.storage.ledger_state import Replay
+from pcp.training.training_run import TrainingRun
 from pcp.training.wire.messages import (
     VERSION,
     Commit,
@@ -46,51 +48,38 @@ from pcp.training.wire.messages import (
     Restore,
     RoundStart,
 )
-from pcp.training.wire.server import Done, Event, Lost, Received
 
 _JITTER_FLOOR = 0.2
+_TOGETHER = 1e-4
+"""Seconds in which what happens is one moment."""
 
 
 class Wire:
-    """A connection that delivers to a modelled worker."""
+    """A worker's connection, as long as it lives."""
 
-    def __init__(self, hub: "VirtualHub", worker: "Modelled") -> None:
-        self._hub, self._worker, self._life = hub, worker, worker.life
-        self.peer, self.here = worker.name, "127.0.0.1"
+    here = "127.0.0.1"
 
-    def send(self, *contents: Message | bytes) -> None:
-        """Deliver messages after half a round trip; blobs are not modelled."""
-        late = self._hub.world.round_trip / 2
-        for content in contents:
-            if isinstance(content, Restore | RoundStart | Commit):
-                self._hub.after(late, lambda c=content: self._deliver(c))
+    def __init__(self, worker: "Modelled") -> None:
+        self._worker, self._life = worker, worker.life
 
     @property
     def lives(self) -> bool:
         """Whether the worker at the other end is still the one that dialled."""
         return self._worker.alive and self._worker.life == self._life
 
-    def _deliver(self, content: Message) -> None:
+    def deliver(self, message: Message) -> None:
+        """A message has arrived."""
         if self.lives:
-            self._worker.receive(content)
-
-    def refuse(self, reason: str) -> None:
-        """What a worker said before it died came too late: it is another one now."""
-
-    def close(self) -> None:
-        """Nothing is open."""
+            self._worker.receive(message)
 
 
-class VirtualHub:
-    """The shepherd's hub on a virtual clock; `now` is its time in seconds."""
-
-    port = 0
+class Model:
+    """Modelled workers and a network around a run; `now` is its time in seconds."""
 
     def __init__(self, world: World, seed: int, idle: float) -> None:
         self.world, self._idle = world, idle
         self.rng = random.Random(seed)
         self.now = 0.0
-        self.roster: Roster | None = None
         self.deaths = 0
         self.groups: dict[int, Group] = {}
         self._numbers, self._heard = count(), -math.inf
@@ -99,45 +88,48 @@ class VirtualHub:
             factor = max(_JITTER_FLOOR, self.rng.gauss(1.0, world.spread))
             Modelled(self, index, factor).start(0.0)
 
-    def clock(self) -> float:
-        """The time."""
-        return self.now
-
     def after(self, seconds: float, act: Callable[[], Event | None]) -> None:
-        """Act later; what it returns is an event for the shepherd."""
+        """Act later; what it returns is an event of the run."""
         heapq.heappush(self._queue, (self.now + seconds, next(self._numbers), act))
 
     def tell(self, event: Event) -> None:
-        """An event for the shepherd, half a round trip from now."""
+        """An event of the run, half a round trip from now."""
         self.after(self.world.round_trip / 2, lambda: event)
 
-    def next(self, timeout: float) -> Event | None:
-        """The next event; time passes until then, at most an idle moment."""
-        until = self.now + (self._idle if timeout > 1e-3 else timeout)
+    def carry_out(self, effects: Sequence[Effect], program: Program) -> None:
+        """Messages arrive after half a round trip; a program is there at once.
+
+        What a shepherd does besides is not modelled: nothing goes to a disk.
+        """
+        late = self.world.round_trip / 2
+        for effect in effects:
+            match effect:
+                case Send(connection=Wire() as wire, message=message):
+                    self.after(late, partial(wire.deliver, message))
+                case Compile(connection=connection):
+                    self.after(0.0, partial(Compiled, connection, program))
+                case FindCheckpoint():
+                    self.after(0.0, partial(Found, None, ()))
+                case Fail(error=error):
+                    raise error
+
+    def moment(self, roster: Roster) -> Iterator[Event]:
+        """What happens until nothing more does for a moment, and then a tick.
+
+        Time passes until something happens, at most for an idle moment.
+        """
+        until, happened = self.now + self._idle, False
         while self._queue and self._queue[0][0] <= until:
             at, _, act = heapq.heappop(self._queue)
             self.now = max(self.now, at)
-            self._hear()
+            self._hear(roster)
             if (event := act()) is not None:
-                return event
-        if timeout > 1e-3:
+                yield event
+                until, happened = self.now + _TOGETHER, True
+        if not happened:
             self.now = until
-            self._hear()
-        return None
-
-    def work(self, what: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Done at once: what a shepherd does beside itself is not modelled.
-
-        What `what` raises is the result.
-        """
-        try:
-            result = what()
-        except Exception as error:
-            result = error
-        self.after(0.0, lambda: Done(then, result))
-
-    def close(self) -> None:
-        """Nothing is open."""
+            self._hear(roster)
+        yield Tick()
 
     def group(self, order: RoundStart) -> "Group":
         """Those who take part in an attempt."""
@@ -148,14 +140,13 @@ class VirtualHub:
             self.groups[order.epoch] = Group(order.round, set(order.members))
         return self.groups[order.epoch]
 
-    def _hear(self) -> None:
+    def _hear(self, roster: Roster) -> None:
         """Heartbeats of all that live, once in an idle moment."""
         if self.now - self._heard < self._idle:
             return
         self._heard = self.now
-        for member in self.roster or ():
-            wire: Any = member.connection
-            if wire.lives:
+        for member in roster:
+            if isinstance(member.connection, Wire) and member.connection.lives:
                 member.seen = self.now
 
 
@@ -176,8 +167,8 @@ class Group:
 class Modelled:
     """One place for a worker; each life of it is another worker to the shepherd."""
 
-    def __init__(self, hub: VirtualHub, index: int, factor: float) -> None:
-        self._hub, self._index, self._factor = hub, index, factor
+    def __init__(self, model: Model, index: int, factor: float) -> None:
+        self._model, self._index, self._factor = model, index, factor
         self.life = 0
         self.name, self.alive = "", False
 
@@ -185,18 +176,18 @@ class Modelled:
         """Come to life after `pause` seconds."""
         self.life += 1
         self.name = f"worker-{self._index}-{self.life}"
-        self.wire = Wire(self._hub, self)
+        self.wire = Wire(self)
         self._order: RoundStart | None = None
         self._committed: int | None = None
         self._begun: tuple[int, Any] | None = None
         """Round and lease of the inner steps that are made, or were."""
         self._done = False
-        self._hub.after(pause, self._hello)
+        self._model.after(pause, self._hello)
 
     def receive(self, message: Message) -> None:
         """What the shepherd sent has arrived."""
         if isinstance(message, Restore):
-            pause = self._hub.world.joining_seconds() if message.source else 0.0
+            pause = self._model.world.joining_seconds() if message.source else 0.0
             self._later(pause, lambda: self._restored(message.round))
         elif isinstance(message, Commit):
             self._committed, self._begun, self._done = message.round, None, False
@@ -206,14 +197,14 @@ class Modelled:
     def _take(self, order: RoundStart) -> None:
         """Make the inner steps of an order, if that is not done or under way."""
         self._order = order
-        self._hub.group(order)
+        self._model.group(order)
         wanted = (order.round, order.lease)
         if self._begun == wanted:
             if self._done:
                 self._computed()
             return
         self._begun, self._done = wanted, False
-        world, rng = self._hub.world, self._hub.rng
+        world, rng = self._model.world, self._model.rng
         seconds = order.steps * world.step_seconds * self._factor
         seconds *= max(_JITTER_FLOOR, rng.gauss(1.0, world.jitter))
         if self._committed != order.round - 1:
@@ -233,12 +224,12 @@ class Modelled:
         if order is None:
             return
         self._tell(Computed(round=order.round, epoch=order.epoch))
-        group = self._hub.group(order)
+        group = self._model.group(order)
         if self.name in group.waited_for:
             group.waited_for.discard(self.name)
             group.done.append(self)
             if not group.waited_for:
-                seconds = self._hub.world.waited_seconds(
+                seconds = self._model.world.waited_seconds(
                     len(group.done), order.steps, self._seconds
                 )
                 for member in group.done:
@@ -247,10 +238,10 @@ class Modelled:
     def _prepared(self, order: RoundStart, seconds: float) -> None:
         if self._order is None or self._order.epoch != order.epoch:
             return
-        group = self._hub.group(order)
+        group = self._model.group(order)
         if not group.whole:
             return
-        sent = self._hub.world.sent_bytes(len(group.done), order.steps)
+        sent = self._model.world.sent_bytes(len(group.done), order.steps)
         self._tell(
             Prepared(
                 round=order.round,
@@ -269,9 +260,9 @@ class Modelled:
 
     def _hello(self) -> Event:
         self.alive = True
-        world = self._hub.world
+        world = self._model.world
         if math.isfinite(world.lifetime):
-            self._later(self._hub.rng.expovariate(1 / world.lifetime), self._die)
+            self._later(self._model.rng.expovariate(1 / world.lifetime), self._die)
         hello = Hello(
             version=VERSION,
             worker=self.name,
@@ -280,15 +271,14 @@ class Modelled:
             device="modelled",
             address=self.name,
         )
-        return Received(self.wire, hello)  # pyright: ignore[reportArgumentType]
+        return Received(self.wire, hello)
 
     def _die(self) -> None:
-        world, wire = self._hub.world, self.wire
+        world, wire = self._model.world, self.wire
         self.alive = False
-        self._hub.deaths += 1
-        if self._hub.rng.random() >= world.silent:
-            lost = Lost(wire, "died")  # pyright: ignore[reportArgumentType]
-            self._hub.tell(lost)
+        self._model.deaths += 1
+        if self._model.rng.random() >= world.silent:
+            self._model.tell(Lost(wire, "died"))
         self.start(world.restart)
 
     def _restored(self, reached: int) -> None:
@@ -296,8 +286,7 @@ class Modelled:
         self._tell(Ready(round=reached, digest=_digest(reached)))
 
     def _tell(self, message: Message) -> None:
-        event = Received(self.wire, message)  # pyright: ignore[reportArgumentType]
-        self._hub.tell(event)
+        self._model.tell(Received(self.wire, message))
 
     def _later(self, seconds: float, act: Callable[[], Any]) -> None:
         """Act later, in this life."""
@@ -306,7 +295,7 @@ class Modelled:
         def due() -> Event | None:
             return act() if life == self.life else None
 
-        self._hub.after(seconds, due)
+        self._model.after(seconds, due)
 
 
 @dataclass(frozen=True)
@@ -326,15 +315,6 @@ class Figures:
     deaths: int
 
 
-class _Rounds(Quiet):
-    def __init__(self) -> None:
-        self.records: list[Round] = []
-
-    def round(self, record: Round) -> None:
-        """Keep it."""
-        self.records.append(record)
-
-
 def simulate(
     experiment: Experiment, bundle: bytes, world: World, rounds: int, seed: int = 0
 ) -> Figures:
@@ -349,63 +329,54 @@ def simulate(
             "checkpoint_every": rounds + 2,
             "max_epochs": experiment.max_epochs + steps * 1000,
             "validation_fraction": 0.0,
-            # Nobody listens: the hub hears all who live once in an idle moment.
+            # Nobody listens: the model hears all who live once in an idle moment.
             "heartbeat_seconds": experiment.heartbeat_limit_seconds / 3,
         }
     )
-    hub = VirtualHub(world, seed, idle=run.heartbeat_limit_seconds / 3)
-    seen = _Rounds()
-    with TemporaryDirectory(prefix="pcp-simulate-") as folder:
-        run = run.model_copy(update={"checkpoint_dir": folder})
-        shepherd = Shepherd(
-            run,
-            RunFolder.create(run, datetime.now()),
-            lambda target: bundle,
-            seen,
-            workers=world.workers,
-            clock=hub.clock,
-            hub=hub,  # pyright: ignore[reportArgumentType]
-        )
-        hub.roster = shepherd.roster
-        try:
-            began = _until(hub, shepherd, seen, rounds, world, run)
-        finally:
-            shepherd.close()
-    return _figures(hub, seen.records, world, began)
+    model = Model(world, seed, idle=run.heartbeat_limit_seconds / 3)
+    state = RunState(
+        run,
+        Replay(),
+        name="modelled",
+        folder="modelled",
+        serves="127.0.0.1:0",
+        wanted=world.workers,
+    )
+    program = Artifacts(lambda target: bundle, run).program("cpu")
+    return _until(model, TrainingRun(state), program, rounds)
 
 
-def _until(
-    hub: VirtualHub,
-    shepherd: Shepherd,
-    seen: _Rounds,
-    rounds: int,
-    world: World,
-    run: Experiment,
-) -> float:
-    """Turn the shepherd until the rounds are done; when the first one began."""
-    began, moved, reached = None, 0.0, 0
-    exchanged = world.waited_seconds(world.workers, run.tau, 0.0)
-    patience = 100 * (run.tau * world.step_seconds + world.restart)
-    patience += 100 * (exchanged + world.joining_seconds())
-    while len(seen.records) < rounds:
-        shepherd.turn()
-        if began is None and shepherd.rounds.attempt is not None:
-            began = hub.now
-        if len(seen.records) > reached:
-            reached, moved = len(seen.records), hub.now
-        if hub.now - moved > patience:
+def _until(model: Model, run: TrainingRun, program: Program, rounds: int) -> Figures:
+    """Step the run until the rounds are done."""
+    began, moved, records = None, 0.0, list[Round]()
+    patience = _patience(model.world, run.state.experiment)
+    while len(records) < rounds:
+        for event in model.moment(run.state.roster):
+            effects = run.step(event, model.now)
+            model.carry_out(effects, program)
+            made = [e.record for e in effects if isinstance(e, Report)]
+            if made:
+                records, moved = [*records, *made], model.now
+        if began is None and run.rounds is not None and run.rounds.attempt:
+            began = model.now
+        if model.now - moved > patience:
             raise StateMismatch(
-                f"no round was committed for {hub.now - moved:.0f} virtual seconds "
-                f"after round {reached}: workers die faster than a round can be made; "
-                "lower tau, or set a quorum"
+                f"no round was committed for {model.now - moved:.0f} virtual seconds "
+                f"after round {len(records)}: workers die faster than a round can be "
+                "made; lower tau, or set a quorum"
             )
-    return began or 0.0
+    return _figures(model, records, began or 0.0)
 
 
-def _figures(
-    hub: VirtualHub, records: list[Round], world: World, began: float
-) -> Figures:
-    seconds = hub.now - began
+def _patience(world: World, experiment: Experiment) -> float:
+    """Virtual seconds after which a run that commits nothing does not move."""
+    exchanged = world.waited_seconds(world.workers, experiment.tau, 0.0)
+    once = experiment.tau * world.step_seconds + world.restart
+    return 100 * (once + exchanged + world.joining_seconds())
+
+
+def _figures(model: Model, records: list[Round], began: float) -> Figures:
+    seconds, world = model.now - began, model.world
     made = sum(member.steps for record in records for member in record.members)
     return Figures(
         workers=world.workers,
@@ -414,7 +385,7 @@ def _figures(
         round_seconds=median(record.seconds for record in records),
         sent_bytes=round(median(record.bytes_sent_per_worker for record in records)),
         goodput=made * world.step_seconds / (world.workers * seconds),
-        deaths=hub.deaths,
+        deaths=model.deaths,
     )
 
 

@@ -42,8 +42,6 @@ from pcp.training.storage.ledger_history import History
 from pcp.training.storage.ledger_state import Progress, Replay, replayed
 
 FILE_NAME = "ledger.jsonl"
-SEED, WEIGHTS, CHECKPOINT = "(seed)", "(initial weights)", "(checkpoint)"
-"""Where a worker that joined has its state from, if not from another one."""
 KEPT_ROUNDS = 512
 """A shepherd has so many rounds in memory, at most twice as many."""
 
@@ -105,6 +103,7 @@ class Ledger:
         try:
             records, self._bytes = read(self.path)
             self._replay = replayed(records)
+            self._replay.kept = KEPT_ROUNDS
             self.progress.history.shorten(KEPT_ROUNDS)
             self._count = len(records)
             self._file.truncate(self._bytes)
@@ -122,23 +121,33 @@ class Ledger:
         """Bytes written so far."""
         return self._bytes
 
+    @property
+    def replay(self) -> Replay:
+        """What has applied the lines so far, for who decides which come next."""
+        return self._replay
+
     def append(self, kind: str, *, sync: bool = True, **fields: Any) -> None:
-        """Write a record and wait until the disk has it.
+        """Apply a record, and `write` it.
+
+        `StateMismatch` for a record that cannot follow the ones before.
+        """
+        if kind == "rewind" and not self.progress.history.reaches(fields["to"]):
+            self.progress.history = self.whole_history()
+        self._replay.apply({"kind": kind, **fields})
+        self.write(kind, fields, sync=sync)
+
+    def write(self, kind: str, fields: Mapping[str, Any], *, sync: bool = True) -> None:
+        """Write a record that was applied, and wait until the disk has it.
 
         Without `sync` the next one that waits takes it along: no line is ever on the
         disk without those before it.
 
-        `StateMismatch` for a record that cannot follow the ones before, `RuntimeFault`
-        where the disk takes no more: then nothing may be appended any longer.
+        `RuntimeFault` where the disk takes no more: then nothing may be written any
+        longer.
         """
         if self._file.closed:
             raise RuntimeFault(f"{self.path}: the ledger is closed")
-        record = {"n": self._count, "kind": kind, **fields}
-        if kind == "rewind" and fields["to"] < self.progress.history.since:
-            self.progress.history = self._whole_history()
-        self._replay.apply(record)
-        self.progress.history.shorten(KEPT_ROUNDS)
-        line = _line(record)
+        line = _line({"n": self._count, "kind": kind, **fields})
         try:
             append(self._file, line, path=self.path, what="ledger", sync=sync)
         except RuntimeFault:
@@ -150,10 +159,11 @@ class Ledger:
     def digest(self, round_: int) -> str | None:
         """Of the state after a committed round; None for another one."""
         if 0 < round_ <= self.progress.history.since:
-            return self._whole_history().digest(round_)
+            return self.whole_history().digest(round_)
         return self.progress.history.digest(round_)
 
-    def _whole_history(self) -> History:
+    def whole_history(self) -> History:
+        """Every round one by one, as the file has them."""
         return replayed(read(self.path)[0]).progress.history
 
     def close(self) -> None:

@@ -46,6 +46,10 @@ class History:
         made = self.rounds.get(round_)
         return None if made is None else made.digest
 
+    def reaches(self, round_: int) -> bool:
+        """Whether the state after a round is known here, and so what came behind it."""
+        return self.since == 0 or round_ > self.since
+
     def back_to(self, round_: int) -> None:
         """The rounds after this one never were."""
         if round_ < self.since:

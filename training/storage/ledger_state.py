@@ -14,6 +14,8 @@ from pcp.training.data.lease_pool import Range, merged, overlap
 from pcp.training.storage.ledger_history import History
 
 Leases = dict[str, list[Range]]
+SEED, WEIGHTS, CHECKPOINT = "(seed)", "(initial weights)", "(checkpoint)"
+"""Where a worker that joined has its state from, if not from another one."""
 
 
 @dataclass
@@ -59,10 +61,14 @@ def _leases(raw: Mapping[str, Sequence[Sequence[int]]]) -> Leases:
 
 
 class Replay:
-    """Applies records one after another, refusing what cannot follow."""
+    """Applies records one after another, refusing what cannot follow.
 
-    def __init__(self) -> None:
+    With `kept` the progress has so many rounds in memory, at most twice as many.
+    """
+
+    def __init__(self, kept: int | None = None) -> None:
         self.progress = Progress()
+        self.kept = kept
 
     def apply(self, record: Mapping[str, Any]) -> None:
         """Take one record into account."""
@@ -72,7 +78,7 @@ class Replay:
         handler(record)
 
     def _on_begin(self, record: Mapping[str, Any]) -> None:
-        self.progress.begin = dict(record)
+        self.progress.begin = {k: v for k, v in record.items() if k != "n"}
 
     def _on_round(self, record: Mapping[str, Any]) -> None:
         p = self.progress
@@ -138,6 +144,8 @@ class Replay:
             )
         everyones = [r for held in consumed.values() for r in held]
         p.history.add(record["round"], everyones, record["digest"])
+        if self.kept is not None:
+            p.history.shorten(self.kept)
         p.spent = merged([*p.spent, *everyones])
         p.outstanding = {n: h for n, h in p.outstanding.items() if n not in consumed}
         p.committed, p.digest = record["round"], record["digest"]

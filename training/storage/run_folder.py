@@ -21,13 +21,12 @@ from typing import Self
 
 from pcp import strict_json
 from pcp.errors import ConfigError
-from pcp.training.config.experiment import Experiment
-from pcp.training.coordinator.operator_control import CONTROL_FILE
+from pcp.training.config.experiment import SECRETS, Experiment
+from pcp.training.control_file import CONTROL_FILE
 from pcp.training.observe import metrics
 from pcp.training.storage import ledger
 
 LATEST = "latest"
-SECRETS = {"wandb_api_key"}
 WORKER_LOG = "workers.log"
 
 

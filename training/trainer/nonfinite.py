@@ -7,14 +7,12 @@ such numbers.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pcp.errors import counted
-
-if TYPE_CHECKING:
-    from pcp.training.observe.metrics import MemberRound, Round
+from pcp.training.round_record import MemberRound, Round
 
 _NAMED = 3
 """Tensors that a line names; of more it says how many there are."""
@@ -37,7 +35,7 @@ def same(a: float, b: float) -> bool:
     return a == b or (math.isnan(a) and math.isnan(b))
 
 
-def said(member: "MemberRound", name: str, number: int) -> str | None:
+def said(member: MemberRound, name: str, number: int) -> str | None:
     """What there is to say of a member's part of round `number`; None if all is well.
 
     The worker `name` has several losses in a round: the first bad one is told.
@@ -62,7 +60,7 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def summary(rounds: Sequence["Round"]) -> str | None:
+def summary(rounds: Sequence[Round]) -> str | None:
     """How many rounds have such a loss, and who made the first; None if none has."""
     found = [record for record in rounds if not math.isfinite(record.loss)]
     if not found:

@@ -20,6 +20,7 @@ from pcp.runtime.transport.authentication import Gate, checked
 from pcp.runtime.transport.credentials import Protection
 from pcp.runtime.transport.link import Wire
 from pcp.runtime.transport.listener import EXHAUSTED_SECONDS
+from pcp.training.events import Lost, Received
 from pcp.training.wire.channel import OPEN, Channel, NotAdmitted
 from pcp.training.wire.messages import Message, Refused
 
@@ -29,22 +30,6 @@ MAX_STRANGERS = 128  # connections that have not said anything yet
 _BACKLOG = 512  # messages a peer may leave unread before it counts as stuck
 _SILENCE = 3600.0  # the shepherd judges silence by heartbeats, not by this
 _log = logging.getLogger("pcp.training")
-
-
-@dataclass(frozen=True)
-class Received:
-    """A message of a connection."""
-
-    connection: "Connection"
-    message: Message
-
-
-@dataclass(frozen=True)
-class Lost:
-    """A connection ended."""
-
-    connection: "Connection"
-    reason: str
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ from unittest import mock
 from helpers.servers.processes import TESTS
 from helpers.simulation.training import Simulation, Wrong
 
-from pcp.training.coordinator.recovery import Recovery
+from pcp.training.synchronous import SynchronousRounds
 from pcp.training.wire.messages import Message, Ready, RoundStart
 from pcp.training.worker.round_runner import RoundRunner
 from pcp.training.worker.worker_state import Holding
 
-attempt, prepared_by_all = RoundRunner.attempt, Recovery.prepared_by_all
+attempt, finish_prepared = RoundRunner.attempt, SynchronousRounds.finish_prepared
 
 
 def wrong(first: int, count: int, seconds: float = 240.0, **fixed: Any) -> list[str]:
@@ -86,11 +86,11 @@ def keeps_to_itself_what_it_holds(self: RoundRunner, order: RoundStart) -> None:
         attempt(self, order)
 
 
-def commits_what_was_prepared_with_others(self: Recovery) -> bool:
+def commits_what_was_prepared_with_others(self: SynchronousRounds) -> bool:
     """Whose lease went back since then is not looked at."""
-    progress = self._shepherd.ledger.progress
+    progress = self._run.progress
     with mock.patch.object(progress, "members", [*progress.outstanding]):
-        return prepared_by_all(self)
+        return finish_prepared(self)
 
 
 def keeps_the_inner_steps(self: Holding) -> None:
@@ -101,8 +101,8 @@ def keeps_the_inner_steps(self: Holding) -> None:
 MUTANTS = {
     "silent": (RoundRunner, "attempt", keeps_to_itself_what_it_holds),
     "prepared": (
-        Recovery,
-        "prepared_by_all",
+        SynchronousRounds,
+        "finish_prepared",
         commits_what_was_prepared_with_others,
     ),
     "undo": (Holding, "undo_inner_steps", keeps_the_inner_steps),

@@ -33,7 +33,8 @@ from helpers.simulation.virtual_processes import (
 from pcp.training.config.experiment import parse
 from pcp.training.coordinator.completion import Outcome
 from pcp.training.coordinator.shepherd import Shepherd
-from pcp.training.observe.metrics import Quiet, Round
+from pcp.training.observe.metrics import Quiet
+from pcp.training.round_record import Round
 from pcp.training.storage import append_log, ledger
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.client import Timing
@@ -169,7 +170,7 @@ class Simulation:
         if shepherd is None:
             return "there is no shepherd"
         members = [(m.name, m.state, m.committed) for m in shepherd.roster]
-        return f"{shepherd.committed} {members} {shepherd.rounds.attempt}"
+        return f"{shepherd.committed} {members} {shepherd.training.status()}"
 
     # Processes.
 

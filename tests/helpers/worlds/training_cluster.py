@@ -14,8 +14,8 @@ from pcp.bundle import Bundle
 from pcp.runtime import Endpoint
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.completion import Outcome
-from pcp.training.coordinator.recovery import shared_of
 from pcp.training.coordinator.shepherd import Shepherd
+from pcp.training.snapshots import shared_of
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
@@ -71,9 +71,10 @@ def checkpoint_of(outcome: Outcome) -> Checkpoint:
 class Hasty(Shepherd):
     """Goes back to a checkpoint soon: the state is lost, nobody will bring it."""
 
-    @property
-    def grace(self) -> float:
-        return super().grace if self.roster.holders(self.committed) else 0.6
+    def turn(self) -> None:
+        held = self.roster.holders(self.committed)
+        self.state.grace = 2 * self.experiment.heartbeat_limit_seconds if held else 0.6
+        super().turn()
 
 
 class Crew:

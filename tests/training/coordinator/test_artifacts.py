@@ -9,8 +9,8 @@ from helpers.worlds.training_runs import experiment, run, start_shepherd, start_
 
 from pcp.errors import ConfigError
 from pcp.tools.cli import main
-from pcp.training.coordinator.recovery import shared_of
 from pcp.training.data.corpus import Corpus
+from pcp.training.snapshots import shared_of
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import safetensors_io
 

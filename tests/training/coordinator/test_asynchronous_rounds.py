@@ -241,7 +241,8 @@ def test_who_is_drained_pushes_what_it_has_begun(tmp_path) -> None:
     assert "leaves" in order(shepherd, "drain", worker=1)
     assert crew.workers[1].finish(20) == "drained by the operator"
     assert "no round begins" in order(shepherd, "pause")
-    eventually(lambda: not shepherd.rounds.attempt, 20)  # what is under way ends
+    # What is under way ends.
+    eventually(lambda: not shepherd.training.rounds.attempt, 20)
     before = shepherd.committed
     time.sleep(0.5)
     assert shepherd.committed == before < 30

@@ -4,14 +4,20 @@ import errno
 import os
 import threading
 import time
+from contextlib import closing
 
+import numpy as np
 from helpers.worlds.training_runs import experiment, run, start_shepherd, start_worker
 
 from pcp.runtime.group import state_transfer
 from pcp.training.coordinator import checkpointer
-from pcp.training.coordinator.recovery import shared_of
+from pcp.training.serving import Serving
+from pcp.training.snapshots import shared_of
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import safetensors_io
+from pcp.training.storage.checkpoint import Checkpoint
+from pcp.training.storage.ledger import Ledger
+from pcp.training.storage.run_folder import RunFolder
 
 
 def test_a_finished_run_whose_last_checkpoint_is_damaged_makes_it_again(tmp_path):
@@ -126,10 +132,29 @@ def test_the_last_checkpoint_waits_for_room(tmp_path, monkeypatch):
         write(path, content)
 
     monkeypatch.setattr(checkpoints, "_write", refuse)
-    monkeypatch.setattr("pcp.training.coordinator.checkpointer._RETRY_SECONDS", 0.3)
+    monkeypatch.setattr("pcp.training.checkpointing._RETRY_SECONDS", 0.3)
     exp = experiment(tmp_path, outer_loop_steps=1)
     began = time.monotonic()
     outcome, _, watcher = run(exp, 1)
     assert time.monotonic() - began > 0.6
     assert sum("no checkpoint this time" in line for line in watcher.lines) == 2
     assert checkpoints.load(outcome.checkpoint).round == 1
+
+
+def test_a_checkpoint_of_a_round_that_was_undone_is_not_taken_for_the_last(tmp_path):
+    """The run went back and made round 1 anew: the folder of that name is the old."""
+    table = np.ones(4, np.float32)
+    state, other = (Checkpoint(1, {"t": table * x}, {}) for x in (1, 2))
+    folder = RunFolder.at(tmp_path / "run", experiment(tmp_path))
+    with closing(Ledger(folder.ledger)) as ledger:
+        digest = safetensors_io.digest(shared_of(state))
+        ledger.append("begin", samples_per_epoch=10)
+        ledger.append("round", round=1, epoch=1, leases={})
+        ledger.append("commit", round=1, epoch=1, digest=digest, consumed={})
+        serving = Serving(None, folder, ledger)
+        path = checkpoints.save(folder.path, other)
+        found = serving.look(1)
+        assert found.path is None
+        assert "is not the state the ledger committed" in found.damaged[0]
+        assert checkpoints.save(folder.path, state) == path
+        assert Serving(None, folder, ledger).look(1).path == str(path)

@@ -10,8 +10,8 @@ from helpers.worlds.training_runs import (
 
 from pcp.errors import PeerLost
 from pcp.runtime import Endpoint
+from pcp.training import checkpointing
 from pcp.training.coordinator import checkpointer
-from pcp.training.coordinator.shepherd import Shepherd
 from pcp.training.storage.ledger import check
 from pcp.training.wire.messages import Shutdown
 from pcp.training.worker.worker import Identity, Worker
@@ -21,12 +21,11 @@ def test_who_is_lost_with_the_last_round_costs_that_round(
     tmp_path, monkeypatch
 ) -> None:
     """The run had begun to end; now it makes the round again, and ends behind it."""
-    monkeypatch.setattr(Shepherd, "grace", 0.3)
-    monkeypatch.setattr(
-        checkpointer, "_RETRY_SECONDS", 1.0
-    )  # longer than going back takes
+    # Longer than going back takes.
+    monkeypatch.setattr(checkpointing, "_RETRY_SECONDS", 1.0)
     exp = experiment(tmp_path)
     shepherd, watcher, thread = start_shepherd(exp, workers=1)
+    shepherd.state.grace = 0.3
     identity = Identity("a", "127.0.0.1", shepherd.port)
     endpoint = Endpoint.listen("127.0.0.1:0")
     only = Worker(identity, endpoint, lambda _: BigramTrainer(), lambda line: None)
@@ -42,7 +41,7 @@ def test_who_is_lost_with_the_last_round_costs_that_round(
     assert Background(only.run).finish() == "gone"
     other = start_worker(shepherd.port, "b")
     outcome = thread.finish()
-    assert any("back to 4" in line for line in watcher.lines)
+    assert any("holds round 5 any more: back to" in x for x in watcher.lines)
     assert outcome.rounds == check(shepherd.folder.ledger).rounds == 5
     assert outcome.checkpoint.endswith("round_00000005")
     assert other.finish(10) == "the run is complete"

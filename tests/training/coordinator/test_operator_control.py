@@ -9,7 +9,7 @@ from helpers.worlds.training_runs import experiment, order, start_shepherd, star
 
 from pcp.errors import ConfigError
 from pcp.tools.commands.control import give
-from pcp.training.coordinator.operator_control import CONTROL_FILE
+from pcp.training.control_file import CONTROL_FILE
 from pcp.training.storage.ledger import Ledger, check, read
 
 _PAUSE = 0.01  # seconds an inner step takes at least
@@ -89,7 +89,7 @@ def test_a_cancelled_run_is_saved_and_can_go_on(tmp_path):
 
 def test_an_interrupted_run_that_has_not_begun_just_ends(tmp_path):
     shepherd, _watcher, thread = start_shepherd(experiment(tmp_path), workers=1)
-    shepherd.orders.interrupt(2)
+    shepherd.interrupt(2)
     with pytest.raises(KeyboardInterrupt):
         thread.finish(10)
     assert not shepherd.folder.begun

@@ -11,7 +11,6 @@ import pytest
 from helpers.worlds.communicators import eventually
 from helpers.worlds.scripted_worker import Puppet, prepared
 from helpers.worlds.training_runs import (
-    Watcher,
     experiment,
     run,
     start_shepherd,
@@ -20,12 +19,18 @@ from helpers.worlds.training_runs import (
 
 from pcp.errors import Timeout
 from pcp.runtime import fetch_snapshot
-from pcp.training.coordinator import recovery
+from pcp.training import serving
+from pcp.training.checkpointing import Saver
+from pcp.training.coordinator.recovery import Recovery
 from pcp.training.coordinator.roster import READY, RESTORING
-from pcp.training.coordinator.shepherd import Shepherd
-from pcp.training.storage.checkpoint import Checkpoint
-from pcp.training.storage.ledger import CHECKPOINT, Ledger, read
+from pcp.training.coordinator.validation import Validation
+from pcp.training.data.lease_pool import LeasePool
+from pcp.training.events import Saved
+from pcp.training.run_state import RunState
+from pcp.training.storage.ledger import Ledger, read
+from pcp.training.storage.ledger_state import CHECKPOINT, Replay
 from pcp.training.storage.run_folder import RunFolder
+from pcp.training.synchronous import SynchronousRounds
 from pcp.training.wire.messages import Hello
 from pcp.training.worker import worker
 
@@ -33,14 +38,14 @@ from pcp.training.worker import worker
 def test_a_checkpoint_is_let_go_when_the_run_has_left_it_behind(tmp_path, monkeypatch):
     """Neither its arrays nor what the endpoint handed out stay in memory."""
     _, folder, _ = run(experiment(tmp_path, outer_loop_steps=2))
-    held, served = [], recovery.snapshot_of
+    held, served = [], serving.snapshot_of
 
     def noted(saved, indices):
         arrays = served(saved, indices)
         held.extend(weakref.ref(array) for array in arrays.values())
         return arrays
 
-    monkeypatch.setattr(recovery, "snapshot_of", noted)
+    monkeypatch.setattr(serving, "snapshot_of", noted)
     longer = experiment(tmp_path, outer_loop_steps=4)
     shepherd, _, thread = start_shepherd(longer, folder, workers=2)
     crew = [start_worker(shepherd.port, f"w{i}", pause=0.02) for i in range(2)]
@@ -165,38 +170,40 @@ def test_a_source_that_says_nothing_is_left_at_once(tmp_path, monkeypatch):
     assert watcher.rounds[-1].workers == 3
 
 
+class Nobody:
+    """A connection to no worker."""
+
+    here = "127.0.0.1"
+
+
 def test_shares_are_cut_anew_only_when_nobody_is_taking_one(tmp_path):
     """Else those who are ready are told to take others, and are never so together.
 
     Drawn schedules found it, on own clocks: they did that for as long as they were
     watched, some twenty lines of the ledger a second.
     """
-    exp = experiment(tmp_path, workers=3)
-    folder = RunFolder.create(exp, datetime(2026, 1, 1))
-    with closing(Shepherd(exp, folder, lambda _: b"", Watcher())) as shepherd:
-        nobody: Any = _Silent()
-        hellos = [Hello.model_construct(worker=name) for name in "abc"]
-        a, b, c = (shepherd.roster.add(nobody, hello, 0.0) for hello in hellos)
-        found = shepherd._recovery
-        found._serve(Checkpoint(0, {}, {}, [{}, {}], [{}, {}]))
-        a.state, a.committed = READY, 0
-        b.state, b.taking = RESTORING, {"source": CHECKPOINT}
-        assert not found.settled([a])
-        assert a.state == READY
-        b.state, b.committed = READY, 0
-        assert found.settled([a, b])
-        c.state, c.committed = READY, 0
-        assert not found.settled([a, b, c])
-        assert {m.state for m in (a, b, c)} == {RESTORING}
-
-
-class _Silent:
-    """A connection to nobody."""
-
-    here = "127.0.0.1"
-
-    def send(self, *contents) -> None:
-        """It is not sent."""
+    state = RunState(
+        experiment(tmp_path, workers=3),
+        Replay(),
+        name="run",
+        folder="run",
+        serves="127.0.0.1:1",
+    )
+    saver = Saver(state)
+    rounds = SynchronousRounds(state, LeasePool(100, 4), Validation(state), saver)
+    hellos = [Hello.model_construct(worker=name) for name in "abc"]
+    a, b, c = (state.roster.add(Nobody(), hello, 0.0) for hello in hellos)
+    found = Recovery(state, rounds)
+    state.serve(Saved(0, workers=2))
+    a.state, a.committed = READY, 0
+    b.state, b.taking = RESTORING, {"source": CHECKPOINT}
+    assert not found.settled([a])
+    assert a.state == READY
+    b.state, b.committed = READY, 0
+    assert found.settled([a, b])
+    c.state, c.committed = READY, 0
+    assert not found.settled([a, b, c])
+    assert {m.state for m in (a, b, c)} == {RESTORING}
 
 
 def test_what_was_prepared_with_somebody_whose_lease_went_back_is_made_again(tmp_path):

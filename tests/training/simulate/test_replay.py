@@ -21,6 +21,7 @@ from pcp.training.simulate.replay import Replay
 from pcp.training.simulate.replay_worker import StandIn
 from pcp.training.storage import ledger as ledgers
 from pcp.training.storage.ledger import read
+from pcp.training.storage.ledger_state import CHECKPOINT
 
 WORKER, SHEPHERD = "helpers.models.bigram_numpy", "helpers.worlds.shepherd_process"
 SLOW = pytest.mark.slow
@@ -221,7 +222,7 @@ def test_what_was_a_workers_own_is_made_again(tmp_path, algorithm, optimizer, af
 
 def test_a_checkpoint_is_kept_for_who_comes_after_it() -> None:
     commit = {"kind": "commit", "round": 2}
-    joined = {"kind": "joined", "round": 2, "source": ledgers.CHECKPOINT}
+    joined = {"kind": "joined", "round": 2, "source": CHECKPOINT}
     saved = {"kind": "checkpoint", "round": 2, "members": []}
     for lines, kept in (
         ([commit, joined, saved], []),

@@ -8,8 +8,7 @@ from helpers.worlds.training_runs import experiment
 
 from pcp.errors import StateMismatch
 from pcp.training.simulate.network_model import World
-from pcp.training.simulate.simulation import VirtualHub, simulate
-from pcp.training.wire.server import Done
+from pcp.training.simulate.simulation import simulate
 
 TAU, ROUNDS = 4, 6
 STILL = World(
@@ -90,16 +89,6 @@ def test_a_run_that_cannot_move_says_so(tmp_path):
     world = replace(STILL, lifetime=0.1)
     with pytest.raises(StateMismatch, match="die faster than a round can be made"):
         _figures(tmp_path, world)
-
-
-def test_work_that_fails_gives_what_it_raised():
-    """As with the hub that listens: the shepherd decides what becomes of it."""
-    hub, seen = VirtualHub(replace(STILL, workers=1), seed=0, idle=1.0), []
-    hub.work(lambda: 1 / 0, seen.append)
-    _, event = hub.next(0.0), hub.next(0.0)  # behind the worker's hello
-    assert isinstance(event, Done)
-    event.then(event.result)
-    assert isinstance(seen[0], ZeroDivisionError)
 
 
 def test_a_round_of_many_exchanges_is_waited_for(tmp_path):

@@ -68,6 +68,19 @@ def test_a_ledger_looks_up_in_its_file_what_it_has_forgotten(tmp_path, monkeypat
     assert read(path)[0][-1]["digest"] == "d4 again"
 
 
+def test_a_run_goes_back_to_the_last_round_that_is_only_a_sum(tmp_path, monkeypatch):
+    """Its digest is in the file alone, and is what workers are compared with."""
+    monkeypatch.setattr(ledgers, "KEPT_ROUNDS", 2)
+    with closing(Ledger(tmp_path / "ledger.jsonl")) as ledger:
+        ledger.append("begin", samples_per_epoch=400)
+        for number in range(1, 6):
+            _make(ledger, number, f"d{number}")
+        since = ledger.progress.history.since
+        assert since == 3
+        ledger.append("rewind", to=since, reason="state lost")
+        assert ledger.progress.digest == ledger.digest(since) == "d3"
+
+
 def _make(ledger: Ledger, number: int, digest: str) -> None:
     lease = {"a": [(10 * (number - 1), 10 * number)]}
     ledger.append("round", round=number, epoch=1, leases=lease)

@@ -30,14 +30,14 @@ from pcp.runtime import Endpoint
 from pcp.strict_json import dumps
 from pcp.tools.commands.status import lines
 from pcp.training.config.experiment import parse
-from pcp.training.coordinator.status import status_of
 from pcp.training.observe import metrics
 from pcp.training.observe.dashboard import PlainLog, sparkline
-from pcp.training.observe.metrics import MetricsFile, summarise
+from pcp.training.observe.metrics import MetricsFile
 from pcp.training.observe.plot import plot_losses
 from pcp.training.observe.prometheus import Prometheus
 from pcp.training.observe.wandb import WandbRun
 from pcp.training.observe.web import WebPage
+from pcp.training.round_record import summarise
 from pcp.training.simulate.replay import Made
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import ledger
@@ -400,7 +400,7 @@ def test_who_made_it_is_said_once_in_each_round(tmp_path):
     assert len(third) == 3  # in round 3 both have the parameters of round 2
     assert any("not finite, and is saved as it is" in line for line in watcher.lines)
     assert any("validation loss is nan after round 2" in line for line in watcher.lines)
-    shown = status_of(shepherd)
+    shown = shepherd.status()
     assert [text for text in shown["nonfinite"] if "round 3" in text]
     said = [line for line in lines(shown) if line.startswith("warning")]
     assert len(said) == len(shown["nonfinite"]) > 0

@@ -19,7 +19,7 @@ from helpers.worlds.training_runs import experiment
 
 from pcp.passes.training.outer.spec import Eager
 from pcp.runtime.program.gossip_pair import partners
-from pcp.training.coordinator.recovery import snapshot_of
+from pcp.training.snapshots import snapshot_of
 
 H, ROUNDS = 3, 4
 

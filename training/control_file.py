@@ -1,0 +1,46 @@
+"""The file in a run's folder that says where its shepherd is, and the key for orders.
+
+Only those who may read the run's folder have the key; every start of the shepherd
+makes a new one.
+"""
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from pcp import strict_json
+from pcp.errors import ConfigError
+
+CONTROL_FILE = "control.json"
+WILDCARDS = ("0.0.0.0", "::")
+
+
+def write_control(folder: Path, host: str, port: int) -> str:
+    """Leave in the run's folder where the shepherd is, and a new key; returns it."""
+    key = secrets.token_hex(32)
+    reached = "127.0.0.1" if host in WILDCARDS else host
+    path = folder / CONTROL_FILE
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    hidden.unlink(missing_ok=True)
+    descriptor = os.open(hidden, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(strict_json.dumps({"host": reached, "port": port, "key": key}))
+    os.replace(hidden, path)
+    return key
+
+
+def read_control(folder: str | Path) -> dict[str, Any]:
+    """`host`, `port` and `key` of the shepherd of the run in `folder`."""
+    path = Path(folder) / CONTROL_FILE
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {error.strerror}; name the folder of a run that is going on, on "
+            "the shepherd's machine"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid JSON: {error}") from error
+    return values

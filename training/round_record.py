@@ -1,0 +1,113 @@
+"""The figures of a committed round, from what its members reported."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from pcp.training.wire.messages import Prepared
+
+
+@dataclass(frozen=True)
+class MemberRound:
+    """One worker's part of a round. `loss` is the mean over its inner steps."""
+
+    worker: int
+    """Its index."""
+    loss: float
+    steps: int
+    tokens: int
+    compute_seconds: float
+    exchange_seconds: float
+    bytes_sent: int
+    bytes_received: int
+    processor_seconds: float
+    """Of all its threads, since its last report."""
+    resident_bytes: int
+    nonfinite_step: int | None = None
+    """The first inner step, from 1, with a loss that is NaN or infinite."""
+    nonfinite_loss: float | None = None
+    """That loss."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One committed round. Losses are means over inner steps, in nats a token.
+
+    One NaN among the workers' losses makes the least and the largest of them NaN too.
+    """
+
+    round: int
+    epoch: int
+    workers: int
+    loss: float
+    loss_first: float
+    """Of the first inner steps alone."""
+    loss_min: float
+    loss_max: float
+    tokens: int
+    tokens_total: int
+    seconds: float
+    tokens_per_second: float
+    bytes_sent: int
+    """By all workers together."""
+    bytes_sent_per_worker: int
+    compute_seconds: float
+    """Of the slowest worker."""
+    exchange_seconds: float
+    learning_rate: float
+    """The peak of the schedule."""
+    time: float
+    """Unix time of the commit."""
+    members: tuple[MemberRound, ...] = ()
+
+    @property
+    def broken(self) -> int:
+        """How many workers' losses are NaN or infinite."""
+        return sum(not math.isfinite(member.loss) for member in self.members)
+
+
+MEMBER_KEYS = {field.name for field in fields(MemberRound)} - {"worker"}
+
+
+def summarise(
+    number: int,
+    epoch: int,
+    prepared: Sequence[Prepared],
+    *,
+    workers: Sequence[int],
+    tokens_before: int,
+    seconds: float,
+    learning_rate: float,
+    now: float,
+) -> Round:
+    """The record of a round from what its members, by index, reported."""
+    tokens = sum(p.tokens for p in prepared)
+    sent = sum(p.bytes_sent for p in prepared)
+    return Round(
+        round=number,
+        epoch=epoch,
+        workers=len(prepared),
+        loss=sum(p.loss * p.tokens for p in prepared) / tokens,
+        loss_first=sum(p.loss_first for p in prepared) / len(prepared),
+        # Not `min`, which depends on where among the others a NaN stands.
+        loss_min=float(np.min([p.loss for p in prepared])),
+        loss_max=float(np.max([p.loss for p in prepared])),
+        tokens=tokens,
+        tokens_total=tokens_before + tokens,
+        seconds=seconds,
+        tokens_per_second=tokens / max(seconds, 1e-9),
+        bytes_sent=sent,
+        bytes_sent_per_worker=sent // len(prepared),
+        compute_seconds=max(p.compute_seconds for p in prepared),
+        exchange_seconds=max(p.exchange_seconds for p in prepared),
+        learning_rate=learning_rate,
+        time=now,
+        members=tuple(map(_member, workers, prepared)),
+    )
+
+
+def _member(worker: int, prepared: Prepared) -> MemberRound:
+    taken = prepared.model_dump(include=MEMBER_KEYS)
+    return MemberRound(worker=worker, **taken)

@@ -1,0 +1,39 @@
+"""What a checkpoint holds, as workers restore it and as a commit's digest covers it."""
+
+from collections.abc import Sequence
+
+from pcp.training.storage.checkpoint import Checkpoint
+from pcp.training.storage.safetensors_io import Arrays
+from pcp.training.storage.state_names import (
+    INNER,
+    OUTER,
+    PARAMETER,
+    PRIVATE,
+    REPLICA,
+    prefixed,
+)
+
+
+def snapshot_of(checkpoint: Checkpoint, indices: Sequence[int] | None = None) -> Arrays:
+    """A checkpoint as the snapshot that workers restore from.
+
+    Rank r of it is for the worker with index `indices[r]`, or r.
+    """
+    places = indices or range(len(checkpoint.workers))
+    parameters = checkpoint.parameters
+    arrays = shared_of(checkpoint)
+    arrays |= prefixed(PARAMETER, [*parameters], parameters.values())
+    for prefix, group in ((INNER, checkpoint.workers), (PRIVATE, checkpoint.private)):
+        for rank, own in zip(places, group, strict=False):
+            arrays |= prefixed(f"{prefix}{rank}/", [*own], own.values())
+    return arrays
+
+
+def shared_of(checkpoint: Checkpoint) -> Arrays:
+    """The state whose digest a commit records."""
+    parameters, outer = checkpoint.parameters, checkpoint.outer
+    if any(name.startswith(REPLICA) for own in checkpoint.private for name in own):
+        parameters = {}  # their mean, which nobody holds
+    return prefixed(PARAMETER, [*parameters], parameters.values()) | prefixed(
+        OUTER, [*outer], outer.values()
+    )

@@ -1,0 +1,261 @@
+"""Rounds that all members begin together, from one state.
+
+A member slower than quorum, grace or deadline allow is left out: its lease goes back
+to the pool, and it takes part in the next round; or what it did comes late, and counts
+in a later one (`pcp.training.coordinator.stale_results`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pcp.training.checkpointing import Saver
+from pcp.training.coordinator.attempt import Attempt
+from pcp.training.coordinator.roster import READY, Member
+from pcp.training.coordinator.stale_results import Lateness
+from pcp.training.coordinator.straggler_policy import slow_members
+from pcp.training.coordinator.synchronous_rounds import Rounds, share
+from pcp.training.coordinator.validation import Validation
+from pcp.training.data.lease_pool import LeasePool, Range
+from pcp.training.events import Saved
+from pcp.training.run_state import RunState
+from pcp.training.wire.messages import Computed, Heartbeat, Prepared
+
+
+class SynchronousRounds(Rounds):
+    """See the module.
+
+    `alone`: a round has one member, other workers stand by. `meets`: members meet
+    inside a round, so who is slow shows in the others' waiting.
+    """
+
+    def __init__(
+        self,
+        run: RunState,
+        pool: LeasePool,
+        validation: Validation,
+        saver: Saver,
+        *,
+        alone: bool = False,
+        meets: bool = False,
+    ) -> None:
+        super().__init__(run, pool, validation, saver)
+        self._alone, self._meets = alone, meets
+        self._late = Lateness(run)
+        self._handlers[Heartbeat] = self._on_heartbeat
+
+    def exhausted(self) -> bool:
+        """Whether no further round can begin: all are done, or the data is used up."""
+        progress = self._run.progress
+        rounds = progress.committed >= self._run.experiment.outer_loop_steps
+        no_data = self.pool.available < self.pool.quantum and not self._late.members
+        return not progress.outstanding and (rounds or no_data)
+
+    def busy(self, name: str) -> bool:
+        """Whether a worker makes late steps."""
+        return self._late.busy(name)
+
+    def goes_on_from(self, held: int | None) -> bool:
+        """The committed state alone."""
+        return held == self._run.committed
+
+    def needs_holder(self) -> bool:
+        """Between two rounds; in one the members have the state, or are brought it."""
+        return self.attempt is None
+
+    def stuck(self, waiting: bool) -> bool:
+        """As long as a worker waits for a state."""
+        return waiting
+
+    def starts_without_holder(self, ready: Sequence[Member]) -> bool:
+        """Never: rank 0 of a round holds the state of the one before."""
+        return False
+
+    def left(self, saved: Saved, ready: Sequence[Member]) -> bool:
+        """Never: all wait for each other."""
+        return False
+
+    # Beginning a round ------------------------------------------------------------
+
+    def start(self, ready: list[Member]) -> None:
+        """The first attempt of the next round."""
+        run, rank = self._run, self._rank_by(self._group)
+        ready = [member for member in ready if not self._late.busy(member.name)]
+        if not ready:
+            return
+        if self._alone:
+            held = run.progress.outstanding
+            ready = [min(ready, key=lambda m: (m.name not in held, rank(m)))]
+        self._return_absent({member.name for member in ready})
+        # Those who hold the state come first: rank 0 is whom others sync with.
+        order = [member.name for member in sorted(ready, key=rank)]
+        again = bool(run.progress.outstanding or self._late.leases())
+        leases = self._leases(order)
+        members = [name for name in order if name in leases]
+        if not members:
+            return
+        again = again or members != self._group
+        attempt = Attempt(
+            round=run.progress.committed + 1,
+            epoch=run.progress.epoch + again,
+            members=members,
+            leases={name: leases[name] for name in members},
+            began=run.now,
+        )
+        self._launch(attempt)
+
+    def _return_absent(self, names: set[str]) -> None:
+        """Leases of those who are not there go back to the pool."""
+        for name, lease in list(self._run.progress.outstanding.items()):
+            if name not in names:
+                self.give_back(name, lease)
+
+    def _leases(self, order: Sequence[str]) -> dict[str, list[Range]]:
+        """What each of these members works on: what it has, or new samples."""
+        leases = self._run.progress.outstanding | self._late.leases()
+        without = [name for name in order if name not in leases]
+        steps = 0
+        while without and not steps:
+            steps = self.pool.steps_for(len(without), self._run.steps)
+            without = without if steps else without[:-1]
+        for name, count in self._steps(steps, without).items():
+            leases[name] = self.pool.take(count)
+        return leases
+
+    def _steps(self, at_most: int, names: list[str]) -> dict[str, int]:
+        """Inner steps of each of `names`, so that all of them end together (DyLU)."""
+        speeds = {name: self._run.roster[name].speed for name in names}
+        fastest = max((speed for speed in speeds.values() if speed), default=None)
+        if not (self._run.experiment.uneven_steps and fastest):
+            return dict.fromkeys(names, at_most)
+        return {
+            name: share(at_most, speed or fastest, fastest)
+            for name, speed in speeds.items()
+        }
+
+    def _rank_by(self, group: list[str]) -> Callable[[Member], tuple[bool, int, int]]:
+        """Holders of the state first, then as in the last group: it may stay."""
+        places = {name: place for place, name in enumerate(group)}
+        committed = self._run.committed
+
+        def rank(member: Member) -> tuple[bool, int, int]:
+            place = places.get(member.name, len(group))
+            return member.committed != committed, place, member.index
+
+        return rank
+
+    def _particulars(self, attempt: Attempt, name: str) -> dict[str, Any]:
+        """That a late member's steps are made, and what they count."""
+        if name not in self._late.members:
+            return {}
+        return {"carried": True, "weight": self._late.weight(name, attempt.round)}
+
+    def finish_prepared(self) -> bool:
+        """Commit a round that was prepared by all when the last shepherd died."""
+        run, progress = self._run, self._run.progress
+        if set(progress.outstanding) != set(progress.members):
+            return False  # it has a part in it whose lease was taken back since
+        prepared: dict[str, Prepared] = {}
+        for name in progress.outstanding:
+            member = run.roster[name] if name in run.roster else None
+            report = member.hello.prepared if member else None
+            if member is None or report is None or member.state != READY:
+                return False
+            if (report.round, report.epoch) != (progress.committed + 1, progress.epoch):
+                return False
+            prepared[name] = report
+        if len({report.digest for report in prepared.values()}) != 1:
+            return False
+        attempt = Attempt(
+            round=progress.committed + 1,
+            epoch=progress.epoch,
+            members=list(prepared),
+            leases=dict(progress.outstanding),
+            began=run.now,
+            prepared=prepared,
+        )
+        run.log(f"round {attempt.round} was prepared by all: committing it")
+        self.commit(attempt)
+        return True
+
+    # In a round ---------------------------------------------------------------------
+
+    def lost(self, member: Member) -> None:
+        """A member is gone; what it did in this round does not count."""
+        # If it comes back it may be another process: that needs another group.
+        self._group = []
+        attempt = self.attempt
+        self.forget(member)
+        if attempt is not None and member.name in attempt.members:
+            self.give_back(member.name, attempt.leases[member.name])
+            self._retry(attempt.again(self._run.progress.epoch + 1, [member.name]))
+
+    def give_up(self) -> None:
+        """No lease that is held will be used: the state they belong to is lost."""
+        for name in list(self._late.members):
+            self.forget(self._run.roster[name])
+        for name, lease in list(self._run.progress.outstanding.items()):
+            self.give_back(name, lease)
+
+    def forget(self, member: Member) -> None:
+        """What a member did late is gone with the state that it held."""
+        if lease := self._late.forget(member.name):
+            self.give_back(member.name, lease)
+
+    def _on_computed(self, member: Member, message: Computed) -> None:
+        """A member has done its inner steps, in time or late."""
+        if self._current(message):
+            super()._on_computed(member, message)
+        elif lease := self._late.computed(member, message):
+            self._join(member.name, lease)
+
+    def _join(self, name: str, lease: list[Range]) -> None:
+        """A late member takes part in the round under way, if others still compute."""
+        attempt = self.attempt
+        if attempt is None or not attempt.slow:
+            return
+        epoch = self._run.progress.epoch + 1
+        self._retry(attempt.again(epoch, joining={name: lease}))
+
+    def _on_heartbeat(self, member: Member, message: Heartbeat) -> None:
+        """A member may say how far it is in a round with exchanges in between."""
+        attempt, said = self.attempt, message.meeting
+        if attempt is None or not self._meets:
+            return
+        here = said and (said.round, said.epoch) == (attempt.round, attempt.epoch)
+        attempt.waits.heard(member.name, said if here else None, self._run.now)
+
+    def check(self, now: float) -> None:
+        """The round goes on without those who are too slow; a failed one, again."""
+        attempt = self.attempt
+        if attempt is None:
+            return
+        slow = slow_members(attempt, self._run.experiment, self._meets, now)
+        if slow:
+            self._leave_out(attempt, slow, now)
+        self._check_failed(now)
+
+    def _leave_out(self, attempt: Attempt, names: list[str], now: float) -> None:
+        run = self._run
+        for name in names:
+            member = run.roster[name]
+            steps = attempt.steps(name, self.pool.quantum)
+            member.measured(steps, now - attempt.began)  # it is slower than this
+            run.log(f"worker {member.index} is left out: not done in time")
+            if self._late.counts:
+                self._late.keep(attempt, name)
+            else:
+                self.give_back(name, attempt.leases[name])
+        self._retry(attempt.again(run.progress.epoch + 1, names))
+
+    def _retry(self, attempt: Attempt) -> None:
+        """The next attempt of a round, if anybody is left who can make it."""
+        self.attempt = None
+        run = self._run
+        holders = {member.name for member in run.roster.holders(run.committed)}
+        attempt.members.sort(key=lambda name: name not in holders)
+        if attempt.members and attempt.members[0] in holders:
+            self._goes_on(attempt)
+
+    def _settle(self, attempt: Attempt) -> None:
+        """Late steps of these members have counted."""
+        self._late.settle(attempt.members)
