@@ -103,33 +103,9 @@ class Shepherd:
             now=clock(),
         )
         self.training = TrainingRun(self.state)
-        self._key = write_control(folder.path, host, self.hub.port)
-        self._performers: dict[type[Effect], Callable[[Any], Event | None]] = {
-            do.Append: lambda e: self.ledger.write(e.kind, e.fields, sync=e.sync),
-            do.Send: self._send,
-            do.Refuse: lambda e: e.connection.refuse(e.reason),
-            do.Close: lambda e: e.connection.close(),
-            do.Log: lambda e: observer.log(e.text),
-            do.ShowStatus: self._show_status,
-            do.Keep: self._keep,
-            do.Report: self._report,
-            do.ReportValidation: lambda e: observer.validation(
-                e.round, e.loss, e.batches
-            ),
-            do.Compile: self._compile,
-            do.NoteSettings: lambda e: folder.note(experiment),
-            do.MakeLatest: lambda e: folder.make_latest(),
-            do.Gather: self._gather,
-            do.Write: self._write,
-            do.LookOnDisk: lambda e: self._serving.look(e.round),
-            do.FindCheckpoint: lambda e: self._serving.find(e.at_most),
-            do.LoadWeights: lambda e: self._serving.load(experiment.initial_weights),
-            do.Serve: lambda e: self._serving.serve(e.parts),
-            do.StopServing: lambda e: self._serving.stop(),
-            do.Recall: lambda e: Recalled(e.event, self.ledger.whole_history()),
-            do.Fail: _fail,
-        }
+        self._performers = self._performing()
         self._happened(Opened())
+        self._key = write_control(folder.path, host, self.hub.port)
 
     @property
     def port(self) -> int:
@@ -165,7 +141,10 @@ class Shepherd:
 
     def saved(self, round_: int) -> str | None:
         """Where a whole checkpoint of a round is; None if there is none."""
-        return self._serving.look(round_).path
+        found = self._serving.look(round_)
+        for line in found.damaged:
+            self.log(f"{line}; it is made again")
+        return found.path
 
     def prepare(self, target: str) -> None:
         """Make the program for `target` now, so that errors show at once."""
@@ -244,6 +223,36 @@ class Shepherd:
         self._serving.decline()
 
     # Effects --------------------------------------------------------------------
+
+    def _performing(self) -> dict[type[Effect], Callable[[Any], Event | None]]:
+        """How each kind of effect is carried out; what is returned is its answer."""
+        observer, folder, serving = self.observer, self.folder, self._serving
+        weights = self.experiment.initial_weights
+        return {
+            do.Append: lambda e: self.ledger.write(e.kind, e.fields, sync=e.sync),
+            do.Send: self._send,
+            do.Refuse: lambda e: e.connection.refuse(e.reason),
+            do.Close: lambda e: e.connection.close(),
+            do.Log: lambda e: observer.log(e.text),
+            do.ShowStatus: self._show_status,
+            do.Keep: self._keep,
+            do.Report: self._report,
+            do.ReportValidation: lambda e: observer.validation(
+                e.round, e.loss, e.batches
+            ),
+            do.Compile: self._compile,
+            do.NoteSettings: lambda e: folder.note(self.experiment),
+            do.MakeLatest: lambda e: folder.make_latest(),
+            do.Gather: self._gather,
+            do.Write: self._write,
+            do.LookOnDisk: lambda e: serving.look(e.round),
+            do.FindCheckpoint: lambda e: serving.find(e.at_most),
+            do.LoadWeights: lambda e: serving.load(weights),
+            do.Serve: lambda e: serving.serve(e.parts),
+            do.StopServing: lambda e: serving.stop(),
+            do.Recall: lambda e: Recalled(e.event, self.ledger.whole_history()),
+            do.Fail: _fail,
+        }
 
     def _send(self, effect: do.Send) -> None:
         connection: Any = effect.connection

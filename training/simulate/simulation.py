@@ -19,7 +19,7 @@ import hashlib
 import heapq
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import count
@@ -30,7 +30,7 @@ from pcp.errors import StateMismatch
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.artifacts import Artifacts
 from pcp.training.coordinator.roster import Roster
-from pcp.training.effects import Compile, Effect, Fail, FindCheckpoint, Report, Send
+from pcp.training.effects import Compile, Fail, FindCheckpoint, Report, Send
 from pcp.training.events import Compiled, Event, Found, Lost, Program, Received, Tick
 from pcp.training.round_record import Round
 from pcp.training.run_state import RunState
@@ -96,22 +96,28 @@ class Model:
         """An event of the run, half a round trip from now."""
         self.after(self.world.round_trip / 2, lambda: event)
 
-    def carry_out(self, effects: Sequence[Effect], program: Program) -> None:
-        """Messages arrive after half a round trip; a program is there at once.
+    def happened(
+        self, run: TrainingRun, event: Event, program: Program
+    ) -> Iterator[Round]:
+        """Messages arrive after half a round trip, programs at once; rounds committed.
 
         What a shepherd does besides is not modelled: nothing goes to a disk.
         """
-        late = self.world.round_trip / 2
-        for effect in effects:
+        late, answer = self.world.round_trip / 2, None
+        for effect in run.step(event, self.now):
             match effect:
                 case Send(connection=Wire() as wire, message=message):
                     self.after(late, partial(wire.deliver, message))
                 case Compile(connection=connection):
                     self.after(0.0, partial(Compiled, connection, program))
                 case FindCheckpoint():
-                    self.after(0.0, partial(Found, None, ()))
+                    answer = Found(None, ())
+                case Report(record=record):
+                    yield record
                 case Fail(error=error):
                     raise error
+        if answer is not None:
+            yield from self.happened(run, answer, program)
 
     def moment(self, roster: Roster) -> Iterator[Event]:
         """What happens until nothing more does for a moment, and then a tick.
@@ -352,11 +358,9 @@ def _until(model: Model, run: TrainingRun, program: Program, rounds: int) -> Fig
     patience = _patience(model.world, run.state.experiment)
     while len(records) < rounds:
         for event in model.moment(run.state.roster):
-            effects = run.step(event, model.now)
-            model.carry_out(effects, program)
-            made = [e.record for e in effects if isinstance(e, Report)]
-            if made:
-                records, moved = [*records, *made], model.now
+            for record in model.happened(run, event, program):
+                records.append(record)
+                moved = model.now
         if began is None and run.rounds is not None and run.rounds.attempt:
             began = model.now
         if model.now - moved > patience:

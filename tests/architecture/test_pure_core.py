@@ -1,0 +1,102 @@
+"""The state machine of a training run touches no socket, file, thread or clock.
+
+Nor does any module that it imports, directly or through others.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+from helpers.repository.sources import ROOT, imported
+
+from pcp.training import training_run
+from pcp.training.coordinator import shepherd
+
+OUTSIDE = {
+    *("socket", "ssl", "select", "selectors", "asyncio", "signal", "http", "urllib"),
+    *("threading", "queue", "concurrent", "multiprocessing", "subprocess"),
+    *("os", "io", "pathlib", "shutil", "tempfile", "mmap", "fcntl", "glob"),
+    *("time", "datetime", "random", "secrets", "logging"),
+}
+CALLS = {"open", "print", "input", "exec", "eval"}
+FILE_NAMES = {"pcp.errors", "pcp.training.config.experiment"}
+"""They know paths: to name a file in an error, or to read one for somebody else."""
+
+
+def file_of(module: str) -> Path | None:
+    """Where a module of pcp stands; None if it is none."""
+    parts = module.split(".")[1:]
+    tails = ("/".join(parts) + ".py", "/".join([*parts, "__init__.py"]))
+    roots = (ROOT, ROOT / "pcp")
+    found = [root / tail for root in roots for tail in tails if parts]
+    return next((path for path in found if path.is_file()), None)
+
+
+def reached(start: str) -> set[str]:
+    """The modules of pcp that a module imports, directly or through others."""
+    seen: set[str] = set()
+    todo = [start]
+    while todo:
+        module = todo.pop()
+        path = file_of(module)
+        if module in seen or path is None:
+            continue
+        seen.add(module)
+        todo += [m for m in imported(path.read_text()) if m.startswith("pcp.")]
+    # A package of which only modules are imported is on the way to them.
+    return {module for module in seen if file_of(module).name != "__init__.py"}
+
+
+def outside(source: str) -> set[str]:
+    """What a source uses that is not its own memory."""
+    modules = {module.split(".")[0] for module in imported(source)}
+    calls = {
+        node.func.id
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    return (modules & OUTSIDE) | (calls & CALLS)
+
+
+def impure(start: str) -> dict[str, set[str]]:
+    """What the modules that `start` reaches use of the outside, by module."""
+    used = {module: outside(file_of(module).read_text()) for module in reached(start)}
+    for module in FILE_NAMES & used.keys():
+        used[module] -= {"pathlib"}
+    return {module: found for module, found in used.items() if found}
+
+
+def test_the_state_machine_touches_nothing() -> None:
+    start = training_run.__name__
+    modules = reached(start)
+    assert len(modules) > 25, "the test would be vacuous"
+    assert {start, "pcp.training.wire.messages", "pcp.errors"} <= modules
+    assert impure(start) == {}
+
+
+def test_the_shell_touches_all_of_it() -> None:
+    """The twin: the same look at the shell finds what it owns."""
+    found = impure(shepherd.__name__)
+    assert "time" in found[shepherd.__name__]
+    assert {"socket", "threading"} <= set().union(*found.values())
+    assert training_run.__name__ not in found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time",
+        "from socket import socket",
+        "def f():\n    import os.path",
+        "from concurrent.futures import Future",
+        "if TYPE_CHECKING:\n    from pathlib import Path",
+        "x = open('file')",
+    ],
+)
+def test_the_look_bites(source: str) -> None:
+    assert outside(source)
+
+
+def test_what_is_in_memory_alone_is_let_through() -> None:
+    source = "import math\nfrom pcp.training import tensors\nx.open()\nreopen()"
+    assert not outside(source)
