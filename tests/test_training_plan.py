@@ -116,7 +116,7 @@ def test_a_plan_without_training_is_refused() -> None:
 def test_a_program_over_a_mesh_has_no_plan() -> None:
     """Its own collectives synchronise the members: no round could."""
     options = CompileOptions(targets=("cpu",), mode="train", mesh="dp=2")
-    program, _ = driver.lower_partitioned(parse(text("linear")), options)
+    program = driver.lower(parse(text("linear")), options)
     assert program.manifest.training is None
     with pytest.raises(BundleError, match="pcp run BUNDLE --steps"):
         plan_of(program.manifest)
