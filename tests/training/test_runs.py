@@ -139,8 +139,16 @@ def test_more_rounds_continue_where_the_run_ended(tmp_path):
         np.testing.assert_allclose(array, shared_of(second)[name], atol=1e-5)
 
 
-def test_a_lost_tail_of_rounds_is_rewound_and_done_again(tmp_path):
-    """Everything died; the newest checkpoint is older than the ledger."""
+def test_a_lost_tail_of_rounds_is_rewound_and_done_again(tmp_path, monkeypatch):
+    """Everything died; the newest checkpoint is older than the ledger.
+
+    It is older than what is in memory too: the shepherd reads the ledger's file.
+    """
+    monkeypatch.setattr("pcp.training.storage.ledger.KEPT_ROUNDS", 1)
+    recalled, whole_history = [], Ledger.whole_history
+    monkeypatch.setattr(
+        Ledger, "whole_history", lambda self: recalled.append(1) or whole_history(self)
+    )
     exp = experiment(tmp_path, checkpoint_every=2, heartbeat_limit_seconds=1.0)
     _, folder, _ = run(exp)
     newest, before, *_ = checkpoints.folders(folder.path)
@@ -150,6 +158,7 @@ def test_a_lost_tail_of_rounds_is_rewound_and_done_again(tmp_path):
     outcome, _, watcher = run(longer, folder=folder)
     assert any(f"back to {reached}" in line for line in watcher.lines), watcher.lines
     assert any("trying the checkpoint before" in line for line in watcher.lines)
+    assert recalled
     assert [r.round for r in watcher.rounds] == list(range(reached + 1, 8))
     assert check(folder.ledger).consumed == 7 * 2 * 16
     whole, _, _ = run(longer.model_copy(update={"checkpoint_every": 10}))
