@@ -19,6 +19,7 @@ _ASKED: dict[str, Callable[[CompileOptions], bool]] = {
     "--schedule": lambda o: o.schedule is not None,
     "--tied": lambda o: o.tied,
     "--wire": lambda o: o.wire is not None,
+    "--algorithm": lambda o: o.synchronizes_in_rounds,
     "batch": lambda o: bool(o.batch),
 }
 
@@ -51,6 +52,7 @@ PLANNED = Refusal(
         "--split",
         "--microbatches",
         "--schedule",
+        "--algorithm",
     ),
     "goes with --mesh; without a mesh the plan for the cluster decides this",
 )
@@ -64,6 +66,10 @@ STAGES_ALONE = Refusal(
     ("--zero", "--sharding"),
     "cuts what a stage holds, and over mesh axis pp alone a stage is whole; leave "
     "--zero and --sharding out, or add an axis: --mesh pp=2,dp=2",
+)
+STAGED = Refusal(
+    ("--algorithm",),
+    "joins workers whose program has no stages; leave it out, or pp out of --mesh",
 )
 SPREAD = Refusal(
     ("batch",),

@@ -21,6 +21,7 @@ from pcp.compiler import asked, iree, partitioned, pipelines, signature
 from pcp.compiler.attributes import plain
 from pcp.compiler.bundling import Program, bundled
 from pcp.compiler.emission import copy
+from pcp.compiler.mesh_option import parse_mesh
 from pcp.compiler.options import (
     DEFAULT_ALGORITHM,
     DEFAULT_OPTIMIZER,
@@ -36,12 +37,11 @@ from pcp.passes.planning.plan import Choice
 from pcp.passes.sharding.mesh import read_meshes
 from pcp.passes.training.expand_training import outer_rule
 from pcp.passes.training.optimizers.groups import parse as parse_optimizer
+from pcp.passes.training.outer.parts import group
+from pcp.passes.training.outer.spec import KINDS
 from pcp.passes.training.outer.spec import parse as parse_algorithm
 from pcp.training_plan import TrainingPlan
 from pcp.version import VERSION
-
-#: Algorithms that over a mesh are what its program does by itself, in every step.
-_EVERY_STEP = ("none", "ddp")
 
 
 def compile(module: ir.Module, options: CompileOptions) -> Bundle:
@@ -202,15 +202,28 @@ def training_methods(
 
 
 def _algorithm_over_a_mesh(options: CompileOptions) -> str:
-    """Members of a mesh synchronise in every step of the program itself."""
-    if options.algorithm and str(options.algorithm) not in _EVERY_STEP:
+    """Members of a mesh synchronise in every step, and workers in rounds, if asked."""
+    workers = parse_mesh(options.mesh).workers if options.mesh else None
+    if not options.synchronizes_in_rounds and (workers is None or options.algorithm):
+        if workers is not None:
+            raise CompileError(
+                f'--mesh {options.mesh}: axis "workers" is for an algorithm that joins '
+                f"them in rounds, and {options.algorithm} does not; leave one out"
+            )
+        if options.algorithm != "none":
+            options.report(
+                "algorithm none: over a mesh each step synchronises the members"
+            )
+        return "none"
+    text = _method_asked("algorithm", options.algorithm, options)
+    kind = text.partition("{")[0]
+    if not outer_rule(parse_algorithm(text)).shards:
+        known = [k for k in KINDS if outer_rule(KINDS[k]()).shards]
         raise CompileError(
-            f"algorithm {options.algorithm}: over a mesh the program synchronises "
-            "in every step; leave --algorithm out, or leave --mesh out"
+            f"algorithm {kind}: it looks at whole tensors, which members of a mesh do "
+            f"not have; leave --mesh out, or take one of {', '.join(known)}"
         )
-    if options.algorithm != "none":
-        options.report("algorithm none: over a mesh each step synchronises the members")
-    return "none"
+    return text
 
 
 #: The default of each method, and what reads its text.
@@ -232,6 +245,10 @@ def _manifest(
 ) -> Manifest:
     """What the bundle says of the whole program; `mesh` is what it is spread over."""
     entry, meshes = options.entry, signature.meshes(module)
+    rounds = group.MESH in meshes
+    if rounds and options.mesh and (count := parse_mesh(options.mesh).workers):
+        axes = {"axes": {group.AXIS: count}}
+        meshes[group.MESH] = meshes[group.MESH].model_copy(update=axes)
     if mesh is not None:  # unnamed devices get their names
         changes = {"devices": mesh.devices}
         meshes[mesh.name] = meshes[mesh.name].model_copy(update=changes)
@@ -245,8 +262,8 @@ def _manifest(
         mesh=meshes,
         devices=mesh.devices if mesh else signature.devices(module),
         optimizer=_method(module, "optimizer"),
-        algorithm=_method(module, "algorithm") if mesh is None else None,
-        training=_training_plan(module) if mesh is None else None,
+        algorithm=None if mesh and not rounds else _method(module, "algorithm"),
+        training=None if mesh and not rounds else _training_plan(module),
     )
 
 

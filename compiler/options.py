@@ -13,6 +13,9 @@ WIRES = ("bf16", "f16")
 DEFAULT_BUCKET_BYTES = 4 << 20
 DEFAULT_OPTIMIZER = "adamw{lr=1e-3}"
 DEFAULT_ALGORITHM = "diloco"
+
+#: Algorithms that over a mesh are what its program does by itself, in every step.
+EVERY_STEP = ("none", "ddp")
 TIMEOUT_S = 1800.0
 
 # Measured on a GPT's training step: O1 is as fast as O2 and O3, and compiles where
@@ -111,6 +114,11 @@ class CompileOptions:
                 f"mode {self.mode} has no optimizer and no algorithm; "
                 "leave them out or use mode train"
             )
+
+    @property
+    def synchronizes_in_rounds(self) -> bool:
+        """Whether an algorithm is asked for that has a step of its own in rounds."""
+        return bool(self.algorithm) and str(self.algorithm) not in EVERY_STEP
 
     @property
     def opt_levels(self) -> tuple[str, ...]:

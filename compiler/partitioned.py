@@ -8,13 +8,13 @@ the bundle says of functions is the whole program's signature, with shardings;
 `programs` says what each device runs on its parts.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from pcp.compiler import asked, pipelines, sharding_file
 from pcp.compiler import cluster as cluster_file
+from pcp.compiler.mesh_option import AskedMesh, parse_mesh, parse_split
 from pcp.compiler.mesh_targets import describe_unlike
 from pcp.compiler.options import DEFAULT_SCHEDULE, CompileOptions
 from pcp.compiler.placing import PIPELINE, place, tell_idle
@@ -46,54 +46,21 @@ def is_wanted(module: ir.Module, options: CompileOptions) -> bool:
     )
     if options.cluster or own:
         return True
-    if options.mesh and Mesh(MESH, parse_mesh(options.mesh)).size == 1:
-        _check_alone(options)
+    if options.mesh and (asked_for := parse_mesh(options.mesh)).size == 1:
+        _check_alone(asked_for, options)
         return False
     return bool(options.mesh or options.split)
 
 
-def _check_alone(options: CompileOptions) -> None:
+def _check_alone(found: AskedMesh, options: CompileOptions) -> None:
     """What is said of a mesh of one device has to be right, though it cuts nothing."""
-    mesh = Mesh(MESH, parse_mesh(str(options.mesh)))
+    if not found.axes:
+        return
+    mesh = Mesh(MESH, found.axes)
     if options.split:
         parse_split(options.split, mesh)
     check_stages(mesh, options)
     sharding_file.read_rules(mesh, options.sharding)
-
-
-def parse_mesh(text: str) -> dict[str, int]:
-    """`dp=4,tp=2` as axes and sizes, or `ConfigError`."""
-    axes: dict[str, int] = {}
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([A-Za-z_]\w*)=(\d+)\s*", part)
-        if match is None or int(match[2]) < 1:
-            raise ConfigError(
-                f"--mesh {text}: {part.strip()!r} is not axis=size; write it as "
-                "dp=4,tp=2"
-            )
-        if match[1] in axes:
-            raise ConfigError(f'--mesh {text}: axis "{match[1]}" is given twice')
-        axes[match[1]] = int(match[2])
-    return axes
-
-
-def parse_split(text: str, mesh: Mesh) -> str:
-    """`dp=5,2,1` as the attribute of a mesh, or `ConfigError`: a share per member."""
-    match = re.fullmatch(r"\s*([A-Za-z_]\w*)=(\d+(?:,\d+)*)\s*", text)
-    if match is None:
-        raise ConfigError(f"--split {text}: write it as axis=share,share: dp=5,2,1")
-    axis, shares = match[1], [int(share) for share in match[2].split(",")]
-    if axis not in mesh.axes:
-        known = ", ".join(mesh.axes)
-        raise ConfigError(f'--split {text}: the mesh has no axis "{axis}" ({known})')
-    if len(shares) != mesh.axes[axis]:
-        raise ConfigError(
-            f"--split {text}: {len(shares)} shares for the {mesh.axes[axis]} members "
-            f'of axis "{axis}"; give one for each'
-        )
-    if not sum(shares):
-        raise ConfigError(f"--split {text}: some member has to have a share")
-    return f'#pcp.split<"{axis}", {shares}>'
 
 
 # --- the mesh and its devices ---
@@ -104,7 +71,7 @@ def describe(module: ir.Module, options: CompileOptions) -> Mesh | None:
     if options.cluster:
         _add_cluster(module, options)
     if options.mesh:
-        _add_mesh(module, parse_mesh(options.mesh), options)
+        _add_mesh(module, _axes(options), options)
     elif options.cluster and not read_meshes(module):
         asked.PLANNED.check(options)
         return None
@@ -179,6 +146,16 @@ def _sourced(choice: plan.Choice, options: CompileOptions) -> plan.Choice:
         (name, with_source(text, options.source)) for name, text in choice.impossible
     ]
     return replace(choice, impossible=tuple(why))
+
+
+def _axes(options: CompileOptions) -> dict[str, int]:
+    """The axes that a program is spread over; there has to be one."""
+    if axes := parse_mesh(str(options.mesh)).axes:
+        return axes
+    raise ConfigError(
+        f"--mesh {options.mesh}: workers each run the whole program, and here it is to "
+        "be spread; say over what, --mesh workers=elastic,tp=2"
+    )
 
 
 def _add_cluster(module: ir.Module, options: CompileOptions) -> None:
@@ -295,5 +272,7 @@ def check_stages(mesh: Mesh, options: CompileOptions) -> None:
     """Stages are there for what is asked of them, and axes for what cuts them."""
     if PIPELINE not in mesh.axes:
         asked.UNSTAGED.check(options)
+    else:
+        asked.STAGED.check(options)
     if set(mesh.axes) == {PIPELINE}:
         asked.STAGES_ALONE.check(options)

@@ -29,6 +29,9 @@ from pcp.passes.sharding.ports import port_shardings, set_port_shardings
 
 BATCH_AXIS = "dp"
 
+#: Roles of what is kept for a parameter, under its name behind a dot.
+STATE = ("state", "outer", "private")
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -72,7 +75,7 @@ class Rules:
     def layout(self, name: str, role: str, shape: Sequence[int]) -> Layout | None:
         """The layout of a tensor, or None where nothing is said, or it has no name."""
         dims = self.find(name) if name else None
-        if dims is None and role == "state":
+        if dims is None and role in STATE:
             dims = self.find(name.partition(".")[2])
         if dims is None:
             return None
@@ -205,7 +208,7 @@ def _ports(
             layout = rules.layout(name, role, shape)
         elif automatic and role == "data" and shape and which == "arg_attrs":
             layout = Layout(((BATCH_AXIS,), *((),) * (len(shape) - 1)))
-        if layout is None and role in ("param", "state", "grad"):
+        if layout is None and role in ("param", "grad", "anchor", *STATE):
             layout = Layout.replicated(len(shape))  # alike in every function
         wanted = None if layout is None else to_attribute(layout, mesh.name)
         if old is not None and layout and rules is not None and name in rules.tensors:

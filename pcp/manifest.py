@@ -5,7 +5,7 @@ know, no dtype without a size, no function that donates what it is not given.
 `pcp.bundle` writes and reads the file around them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -262,6 +262,15 @@ class Manifest(_Model):
                 targets = {device: code.target for device, code in codes.items()}
                 return replace(made, unlike=made.differing(targets))
         raise BundleError("the bundle holds no program that is spread over a mesh")
+
+    def worker_mesh(self) -> pcp_mesh.Mesh:
+        """The mesh of one worker's program: of one device where it is not spread."""
+        return self.partition_mesh() if self.programs else pcp_mesh.Mesh("", {})
+
+    def all_collectives(self) -> Iterator[Collective]:
+        """Those of the program, or of each device's."""
+        for part in (self, *self.programs.values()):
+            yield from part.collectives.values()
 
     def of_device(self, name: str) -> "Manifest":
         """What one device of a partitioned program needs to know."""

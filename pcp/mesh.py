@@ -16,6 +16,10 @@ from functools import cached_property
 from itertools import product
 from math import prod
 
+#: The axis of those that each run a whole program, which may itself be spread: an outer
+#: algorithm joins them. It cuts nothing, so it is of no `Mesh` of a program.
+WORKERS = "workers"
+
 
 @dataclass(frozen=True)
 class Mesh:
@@ -35,6 +39,11 @@ class Mesh:
     def size(self) -> int:
         """How many members there are."""
         return prod(self.axes.values())
+
+    def times(self, workers: int) -> "Mesh":
+        """So many copies of the mesh along an axis of workers, worker by worker."""
+        axes = {WORKERS: workers, **self.axes}
+        return Mesh(self.name, axes, weights=self.weights)
 
     def differing(self, codes: Mapping[str, str]) -> frozenset[str]:
         """The axes along which `codes`, by device, change; unnamed ones are alike."""

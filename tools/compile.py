@@ -28,7 +28,6 @@ from pcp.tools.support.command import Parser, run
 from pcp.tools.support.signals import in_order
 
 PROG = "pcp-compile"
-ELASTIC = ("workers=elastic", "workers=-1")  # what training has anyway
 EMITTED = ("bundle", "vmfb", "mlir")
 
 
@@ -108,7 +107,7 @@ def _options(flags: argparse.Namespace) -> Options:
         timeout=flags.timeout,
         opt_level=flags.opt_level,
         source=flags.model,
-        mesh=None if flags.mesh in ELASTIC else flags.mesh,
+        mesh=flags.mesh,
         split=flags.split,
         cluster=flags.cluster,
         sharding=flags.sharding,

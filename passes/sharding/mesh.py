@@ -16,6 +16,7 @@ __all__ = [
     "DEVICE",
     "Mesh",
     "codes",
+    "is_elastic",
     "only_mesh",
     "read_mesh",
     "read_meshes",
@@ -94,18 +95,33 @@ def weights(op: ir.Operation) -> dict[str, tuple[int, ...]]:
 
 
 def read_meshes(module: ir.Module) -> dict[str, Mesh]:
-    """Every mesh of a module by name."""
+    """The meshes of a module by name that a program can be spread over.
+
+    One with elastic axes alone joins whole programs, or spread ones: it is left out.
+    """
     return {
         mesh.name: mesh
         for op in module.body.operations
-        if op.operation.name == "pcp.mesh"
+        if op.operation.name == "pcp.mesh" and not is_elastic(op.operation)
         for mesh in [read_mesh(op.operation)]
     }
+
+
+def is_elastic(op: ir.Operation) -> bool:
+    """Whether all axes of a `pcp.mesh` get their sizes when a group forms."""
+    return set(axis_sizes(op.attributes["axes"]).values()) == {ELASTIC}
 
 
 def only_mesh(module: ir.Module) -> Mesh:
     """The module's mesh; a program lies on one, whose devices are there."""
     meshes = read_meshes(module)
+    elastic = [
+        view.operation
+        for view in module.body.operations
+        if view.operation.name == "pcp.mesh" and is_elastic(view.operation)
+    ]
+    if not meshes and elastic:
+        read_mesh(elastic[0])  # says so
     if len(meshes) != 1:
         found = ", ".join(f"@{name}" for name in meshes) or "none"
         raise PassError(
@@ -121,7 +137,7 @@ def only_mesh(module: ir.Module) -> Mesh:
 def _check_devices(module: ir.Module) -> None:
     """All that the only mesh lists are described."""
     ops = [view.operation for view in module.body.operations]
-    (mesh,) = (op for op in ops if op.name == "pcp.mesh")
+    (mesh,) = (op for op in ops if op.name == "pcp.mesh" and not is_elastic(op))
     known = [symbol_name(op) for op in ops if op.name == "pcp.device"]
     if missing := [name for name in symbols(mesh, "devices") if name not in known]:
         there = ", ".join(f"@{name}" for name in known) or "none"

@@ -169,7 +169,7 @@ class Member:
             return self._own(op, operands)
         if op.name == "pcp.broadcast":
             return [self._owned(op, operands[0])]
-        if op.name.startswith("pcp.") and op.name != "pcp.stop_gradient":
+        if op.name.startswith("pcp.") and not self._is_local(op):
             refuse(op, "it stands in a program that is still to be partitioned")
         if op not in self.plan.rules:
             return self._whole(op, operands)
@@ -177,7 +177,19 @@ class Member:
         layouts = [self.plan.layouts[v] for v in (*op.operands, *op.results)]
         place, shared = self.place, self.fetched
         at = Local(op, rule, assignment, layouts, self.mesh, place, shared)
-        return self._joined(at, localize(at, operands))
+        results = self._joined(at, localize(at, operands))
+        if op.name == "pcp.all_reduce":  # from here on, as all collectives
+            results[0].owner.operation.attributes["ordered"] = _flag()
+        return results
+
+    def _is_local(self, op: ir.Operation) -> bool:
+        """Whether a member does the op on its parts, as others do on theirs.
+
+        A sum with the members of another mesh, who hold the same part, is such an op.
+        """
+        if op.name == "pcp.all_reduce":
+            return ir.FlatSymbolRefAttr(op.attributes["mesh"]).value != self.mesh.name
+        return op.name == "pcp.stop_gradient"
 
     def _whole(self, op: ir.Operation, operands: Sequence[Value]) -> Sequence[Value]:
         copy = op.clone()

@@ -22,7 +22,11 @@ from pcp.passes.sharding.ports import port_shardings, set_port_shardings
 PIPELINE = "pp"
 
 #: Which roles each stage cuts (Rajbhandari et al., arXiv:1910.02054).
-CUT = {1: ("state",), 2: ("state", "grad"), 3: ("state", "grad", "param")}
+CUT = {
+    1: ("state",),
+    2: ("state", "grad"),
+    3: ("state", "grad", "param", "anchor", "outer", "private"),
+}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 from pcp.errors import ConfigError, PeerLost, RuntimeFault
 from pcp.manifest import Manifest
-from pcp.mesh import Mesh
+from pcp.mesh import WORKERS, Mesh
 from pcp.runtime.collectives.tracing import Recorder
 from pcp.runtime.communicator.communicator import Communicator, Seconds
 
@@ -19,12 +19,19 @@ from pcp.runtime.communicator.communicator import Communicator, Seconds
 class MeshGroups(Mapping[str, Communicator]):
     """Communicators by axes: `groups["dp"]`, `groups["dp,tp"]`; `""` is the world.
 
-    Rank r of the world is the mesh's member r. Close it before the world.
+    Rank r of the world is the mesh's member r. Close it before the world. Of several
+    workers that each run a program over the mesh, `""` joins the members of one, and
+    `groups["workers"]` those at one place of all.
     """
 
-    def __init__(self, world: Communicator, groups: dict[str, Communicator]) -> None:
+    def __init__(
+        self,
+        world: Communicator,
+        groups: dict[str, Communicator],
+        own: Communicator | None = None,
+    ) -> None:
         self._world = world
-        self._groups = {"": world, **groups}
+        self._groups = {"": own or world, **groups}
 
     @classmethod
     def form(
@@ -46,11 +53,21 @@ class MeshGroups(Mapping[str, Communicator]):
         return cls(world, made)
 
     @classmethod
-    def of(cls, world: Communicator, manifest: Manifest) -> "MeshGroups":
-        """The groups that the programs of a bundle communicate in."""
-        programs = manifest.programs.values()
-        wanted = {c.axes for p in programs for c in p.collectives.values() if c.axes}
-        return cls.form(world, manifest.partition_mesh(), wanted)
+    def of(
+        cls, world: Communicator, manifest: Manifest, workers: int = 1
+    ) -> "MeshGroups":
+        """The groups that the programs of a bundle communicate in.
+
+        Rank r of the world is member r modulo the mesh's size of one of `workers`.
+        """
+        mesh = manifest.worker_mesh()
+        wanted = {c.axes for c in manifest.all_collectives() if c.axes}
+        if workers == 1 and (WORKERS,) not in wanted:
+            return cls.form(world, mesh, wanted)
+        inner = tuple(mesh.axes)
+        made = cls.form(world, mesh.times(workers), {*wanted, (WORKERS,), inner})
+        groups = {axes: group for axes, group in made.items() if axes}
+        return cls(world, groups, made[",".join(inner)] if inner else None)
 
     def __getitem__(self, axes: str) -> Communicator:
         return self._groups[axes]
@@ -89,8 +106,8 @@ class MeshGroups(Mapping[str, Communicator]):
     def close(self, timeout: Seconds = None) -> None:
         """Leave all groups but the world, each as `Communicator.close` does."""
         with ExitStack() as stack:
-            for group in self._groups.values():
-                if group is not self._world:
+            for axes, group in self._groups.items():
+                if axes and group is not self._world:
                     stack.callback(group.close, timeout)
 
 

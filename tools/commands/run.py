@@ -27,29 +27,26 @@ which https://ui.perfetto.dev opens.
 """
 
 import tempfile
-import zlib
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from zipfile import BadZipFile
+from typing import Any
 
 import numpy as np
 
 from pcp.bundle import Bundle, Function, Manifest, TensorSpec
-from pcp.errors import RuntimeFault, UsageError, counted, nearest
+from pcp.errors import RuntimeFault, UsageError, counted
 from pcp.mesh import Mesh
-from pcp.runtime.memory.dtypes import bits_dtype, numpy_dtype
+from pcp.tools import tensor_files
 from pcp.tools.support import processes
 from pcp.tools.support.command import Parser, run
+from pcp.training import outer_loop
 from pcp.training.trainer import nonfinite, replica_agreement, step_loop
-from pcp.training.trainer.replica_agreement import joined_results
 
 EXAMPLE = "pcp run model.pcp --function grad --inputs batch.npz --out grads.npz"
 ADDRESS = "pcp run: meeting at "
-LOSSES = "losses"
-_BROKEN = (BadZipFile, zlib.error)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,6 +67,9 @@ def _parser() -> Parser:
     )
     add("--out", metavar="FILE.npz", required=True, help="the results by name")
     add("--steps", type=int, metavar="K", help="train for K steps")
+    help_ = "train as so many workers; default: as many as the bundle says, or 1"
+    add("--workers", type=int, metavar="N", help=help_)
+    add("--tau", type=int, metavar="H", help="an outer step behind each H steps")
     add("--seed", type=int, default=0, help="of the first values; default 0")
     help_ = "compare what members hold alike every K steps, 0 never; default "
     help_ += f"{replica_agreement.USUAL} where they run code for unlike targets, else 0"
@@ -87,111 +87,42 @@ def _main(argv: Sequence[str]) -> int:
     bundle = Bundle.read(flags.bundle)
     name = flags.function or bundle.manifest.entry
     bundle.manifest.function(name)  # raises, naming the nearest
-    if flags.steps is not None:
-        _check_steps(bundle, flags)
+    _check_steps(bundle.manifest, flags)
     if (flags.rank is None) != (flags.connect is None):
         raise UsageError("--rank and --connect go together")
     if flags.rank is not None:
         return _member(bundle, name, flags)
-    if bundle.manifest.programs:
+    if bundle.manifest.programs or flags.workers > 1:
         return _everyone(bundle, name, flags)
     return _alone(bundle, name, flags)
 
 
-def _check_steps(bundle: Bundle, flags: Namespace) -> None:
+def _check_steps(manifest: Manifest, flags: Namespace) -> None:
+    """Refuse what cannot be trained; `flags.workers` becomes a number."""
+    if flags.steps is None:
+        if flags.workers or flags.tau:
+            raise UsageError("--workers and --tau are for training, with --steps")
+        flags.workers = 1
+        return
     if flags.steps < 1:
         raise UsageError(f"--steps {flags.steps}: at least one")
     if flags.parity is not None and flags.parity < 0:
         raise UsageError(f"--parity {flags.parity}: at least 0, which is never")
     if flags.function:
         raise UsageError("--steps runs @grad and @apply; leave --function out")
-    step_loop.check(bundle.manifest)
+    step_loop.check(manifest)
+    if flags.workers is None:
+        flags.workers = outer_loop.workers_of(manifest) or 1
+    if flags.workers < 1:
+        raise UsageError(f"--workers {flags.workers}: at least one")
+    outer_loop.check(manifest, flags.workers, flags.tau, flags.steps)
 
 
-# --- tensors by name ---
-
-
-def _keys(function: Function, results: bool) -> list[str]:
-    """A name for each tensor: its own, with its number where it is not the only one."""
-    return _names(function.results if results else function.inputs)
-
-
-def _names(specs: Sequence[TensorSpec]) -> list[str]:
-    names = [spec.name for spec in specs]
-    return [
-        name if names.count(name) == 1 else f"{name}.{i}"
-        for i, name in enumerate(names)
-    ]
-
-
-def _load(path: str, function: Function) -> list[np.ndarray]:
-    """The whole inputs of a function, checked against its signature."""
-    keys = _keys(function, results=False)
-    if path.startswith("random:"):
-        return _random(path, function.inputs)
-    given = _read(path)
-    for key in keys:
-        if key not in given:
-            raise UsageError(
-                f"{path}: no tensor {key!r}; the function takes {', '.join(keys)}."
-                + nearest(key, given)
-            )
-    for key, spec in zip(keys, function.inputs, strict=True):
-        if given[key].shape != spec.shape:
-            raise UsageError(
-                f"{path}: {key} has shape {list(given[key].shape)}, not "
-                f"{list(spec.shape)}"
-            )
-        if given[key].dtype not in (numpy_dtype(spec.dtype), bits_dtype(spec.dtype)):
-            raise UsageError(
-                f"{path}: {key} holds {given[key].dtype}, the function takes "
-                f"{spec.dtype}"
-            )
-    return [given[key] for key in keys]
-
-
-def _read(path: str | Path) -> dict[str, np.ndarray]:
-    """The tensors of a file by name."""
-    try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, TypeError, *_BROKEN) as error:
-        why = getattr(error, "strerror", None) or "it is no .npz file that numpy reads"
-        raise UsageError(
-            f"{path}: cannot read the tensors: {why}; give one, or random:0"
-        ) from error
-
-
-def _random(text: str, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
-    """Normal numbers of deviation 0.02; integers are 0 or 1. The seed decides all."""
-    try:
-        random = np.random.default_rng(int(text.removeprefix("random:")))
-    except ValueError as error:
-        raise UsageError(f"--inputs {text}: write it as random:0") from error
-    drawn = []
-    for spec in specs:
-        dtype = numpy_dtype(spec.dtype)
-        floats = np.issubdtype(dtype, np.inexact)
-        values = (
-            random.normal(0, 0.02, spec.shape)
-            if floats
-            else random.integers(0, 2, spec.shape)
-        )
-        drawn.append(np.asarray(values).astype(dtype))
-    return drawn
-
-
-def _save(path: str | Path, keys: Sequence[str], values: Sequence[np.ndarray]) -> None:
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "wb") as file:
-        np.savez(file, **dict(zip(keys, values, strict=True)))  # type: ignore[arg-type]
+# --- one process ---
 
 
 def _as_list(results: object) -> list[np.ndarray]:
     return list(results) if isinstance(results, tuple) else [np.asarray(results)]
-
-
-# --- one process ---
 
 
 def _alone(bundle: Bundle, name: str, flags: Namespace) -> int:
@@ -202,11 +133,13 @@ def _alone(bundle: Bundle, name: str, flags: Namespace) -> int:
     with Program.load(bundle, device=flags.device) as program:
         with recorded(flags.trace, program) if flags.trace else nullcontext():
             if flags.steps is not None:
-                results = _train(step_loop.Steps(program, manifest), manifest, flags)
+                results = _train(_training(program, manifest, flags), manifest, flags)
             else:
-                inputs = _load(flags.inputs, manifest.function(name))
+                inputs = tensor_files.load(flags.inputs, manifest.function(name))
                 results = _as_list(program[name](*inputs))
-    _save(flags.out, _names(_outputs(manifest, name, flags)), results)
+    tensor_files.save(
+        flags.out, tensor_files.names(_outputs(manifest, name, flags)), results
+    )
     _report(flags, results)
     return 0
 
@@ -218,9 +151,20 @@ def _outputs(manifest: Manifest, name: str, flags: Namespace) -> list[TensorSpec
     """What the command writes: a function's results, or what training leaves."""
     if flags.steps is None:
         return list(manifest.function(name).results)
-    dtype = next(t.dtype for t in manifest.function("grad").results if t.role == "loss")
-    losses = TensorSpec(name=LOSSES, role="loss", shape=(flags.steps,), dtype=dtype)
-    return [losses, *step_loop.kept(manifest)]
+    return outer_loop.outputs(manifest, flags.steps)
+
+
+def _training(
+    program: Any,
+    manifest: Manifest,
+    flags: Namespace,
+    mesh: Mesh | None = None,
+    place: dict[str, int] | None = None,
+) -> step_loop.Steps:
+    """The steps of one process, in rounds if that is asked for."""
+    if flags.tau is None:
+        return step_loop.Steps(program, manifest, mesh, place)
+    return outer_loop.OuterLoop(program, manifest, mesh, place, tau=flags.tau)
 
 
 def _train(
@@ -232,11 +176,12 @@ def _train(
     """The losses of the steps, then parameters and state."""
     data = [t for t in manifest.function("grad").inputs if t.role == "data"]
     if flags.inputs.startswith("random:"):
-        drawn = _random(flags.inputs, data)
+        drawn = tensor_files.random(flags.inputs, data)
         given = dict(zip((t.name for t in data), drawn, strict=True))
     else:
-        given = _read(flags.inputs)
-    batches = _batches(manifest, given, flags.steps)
+        given = tensor_files.read(flags.inputs)
+    worker = (flags.rank or 0) // manifest.worker_mesh().size
+    batches = _batches(manifest, given, flags, worker)
     losses = []
     try:
         training.start(flags.seed, given)
@@ -252,9 +197,11 @@ def _train(
 
 
 def _batches(
-    manifest: Manifest, given: step_loop.Arrays, count: int
+    manifest: Manifest, given: step_loop.Arrays, flags: Namespace, worker: int
 ) -> list[dict[str, np.ndarray]]:
-    return [step_loop.batch_of(manifest, given, i) for i in range(count)]
+    """A worker's batches: workers take turns."""
+    numbers = range(worker, flags.steps * flags.workers, flags.workers)
+    return [step_loop.batch_of(manifest, given, number) for number in numbers]
 
 
 def _say_loss(number: int, count: int, loss: np.ndarray) -> None:
@@ -263,9 +210,10 @@ def _say_loss(number: int, count: int, loss: np.ndarray) -> None:
 
 def _report(flags: Namespace, results: Sequence[np.ndarray], how: str = "") -> None:
     if flags.steps is not None:
-        first, last = (float(results[0][i]) for i in (0, -1))
-        print(f"loss {first:.6g} -> {last:.6g} in {counted(flags.steps, 'step')}")
-        if bad := nonfinite.first(list(map(float, results[0])), flags.steps):
+        losses = np.asarray(results[0], np.float64).reshape(-1, flags.steps).mean(0)
+        steps_ = counted(flags.steps, "step")
+        print(f"loss {losses[0]:.6g} -> {losses[-1]:.6g} in {steps_}")
+        if bad := nonfinite.first(list(map(float, losses)), flags.steps):
             print(f"loss is {bad[1]} at step {bad[0]}, the first that is not finite")
     print(f"wrote {flags.out}{how}")
 
@@ -278,15 +226,17 @@ def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
     from pcp.runtime.program.mesh_groups import MeshGroups
 
     manifest = bundle.manifest
-    mesh = manifest.partition_mesh()
+    mesh = manifest.worker_mesh()
     whole = manifest.function(name)
-    if not 0 <= flags.rank < mesh.size:
+    size = mesh.size * flags.workers
+    if not 0 <= flags.rank < size:
         raise UsageError(
-            f"--rank {flags.rank}: the mesh has {mesh.size} members, 0 to "
-            f"{mesh.size - 1}"
+            f"--rank {flags.rank}: the mesh has {size} members, 0 to {size - 1}"
         )
-    place = mesh.members[flags.rank]
-    own = manifest.of_device(mesh.devices[flags.rank])
+    number = flags.rank % mesh.size
+    place = mesh.members[number]
+    device = mesh.devices[number] if mesh.devices else None
+    own = manifest.of_device(device) if device else manifest
     parts = (
         []
         if flags.steps is not None
@@ -297,21 +247,21 @@ def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
         meeting = Rendezvous.listen(flags.connect)
         print(f"{ADDRESS}{meeting.address}", flush=True)
     world = Communicator.connect(
-        meeting, rank=flags.rank, world_size=mesh.size, timeout=flags.timeout
+        meeting, rank=flags.rank, world_size=size, timeout=flags.timeout
     )
     with world:
-        groups = MeshGroups.of(world, manifest)
+        groups = MeshGroups.of(world, manifest, flags.workers)
         try:
             with Program.load(
-                bundle, device=flags.device, communicator=groups
+                bundle, device=flags.device, communicator=groups, member=device
             ) as program:
                 traced = (flags.trace, program, groups)
                 with world.trace(*traced) if flags.trace else nullcontext():
                     if flags.steps is not None:
-                        training = step_loop.Steps(program, manifest, mesh, place)
+                        training = _training(program, manifest, flags, mesh, place)
                         often = replica_agreement.every(flags.parity, mesh)
                         agree = replica_agreement.Agreement(
-                            world, manifest, own, mesh, often
+                            groups[""], manifest, own, mesh, often
                         )
                         results = _train(training, manifest, flags, agree)
                     else:
@@ -324,7 +274,9 @@ def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
         finally:
             # After a fault: what others wait for in vain, they hear at once.
             groups.close(timeout=0)
-    _save(flags.out, _names(_outputs(own, name, flags)), results)
+    tensor_files.save(
+        flags.out, tensor_files.names(_outputs(own, name, flags)), results
+    )
     return 0
 
 
@@ -334,14 +286,18 @@ def _parts(
     """A member's parts of the function's inputs."""
     place = mesh.members[flags.rank]
     given = dict(
-        zip(_keys(whole, results=False), _load(flags.inputs, whole), strict=True)
+        zip(
+            tensor_files.keys(whole, results=False),
+            tensor_files.load(flags.inputs, whole),
+            strict=True,
+        )
     )
     layouts = dict(zip(given, (spec.layout for spec in whole.inputs), strict=True))
     return [
         np.ascontiguousarray(
             given[key][layouts[key].slices(given[key].shape, mesh, place)]
         )
-        for key in _keys(own, results=False)
+        for key in tensor_files.keys(own, results=False)
     ]
 
 
@@ -349,26 +305,28 @@ def _parts(
 
 
 def _everyone(bundle: Bundle, name: str, flags: Namespace) -> int:
-    mesh = bundle.manifest.partition_mesh()
+    mesh = bundle.manifest.worker_mesh()
+    count = mesh.size * flags.workers
     _check_inputs(bundle.manifest, name, flags)
     with tempfile.TemporaryDirectory(prefix="pcp-run-") as folder:
-        outs = [Path(folder) / f"{rank}.npz" for rank in range(mesh.size)]
+        outs = [Path(folder) / f"{rank}.npz" for rank in range(count)]
         _processes(flags, name, outs)
-        parts = [_read(out) for out in outs]
+        parts = [tensor_files.read(out) for out in outs]
     specs = _outputs(bundle.manifest, name, flags)
-    keys = _names(specs)
-    joined = joined_results(mesh, dict(zip(keys, specs, strict=True)), parts)
-    _save(flags.out, keys, joined)
-    _report(flags, joined, f" ({counted(mesh.size, 'process')})")
+    keys = tensor_files.names(specs)
+    named = dict(zip(keys, specs, strict=True))
+    joined = outer_loop.joined(mesh, flags.workers, named, parts)
+    tensor_files.save(flags.out, keys, joined)
+    _report(flags, joined, f" ({counted(count, 'process')})")
     return 0
 
 
 def _check_inputs(manifest: Manifest, name: str, flags: Namespace) -> None:
     """Refuse here, once, what each member would refuse."""
     if flags.steps is None:
-        _load(flags.inputs, manifest.function(name))
+        tensor_files.load(flags.inputs, manifest.function(name))
     elif not flags.inputs.startswith("random:"):
-        _batches(manifest, _read(flags.inputs), flags.steps)
+        _batches(manifest, tensor_files.read(flags.inputs), flags, 0)
 
 
 def _processes(flags: Namespace, name: str, outs: Sequence[Path]) -> None:
@@ -389,6 +347,8 @@ def _command(flags: Namespace, name: str, out: Path) -> list[str]:
         command += ["--function", name]
     else:
         command += ["--steps", str(flags.steps), "--seed", str(flags.seed)]
+        command += ["--workers", str(flags.workers)]
+        command += [] if flags.tau is None else ["--tau", str(flags.tau)]
         command += [] if flags.parity is None else ["--parity", str(flags.parity)]
     command += ["--inputs", flags.inputs, "--out", str(out), "--device", flags.device]
     command += ["--timeout", str(flags.timeout)]

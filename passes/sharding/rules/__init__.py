@@ -46,6 +46,7 @@ RULES: dict[str, Callable[[ir.Operation], Rule | None]] = {
     ),
     "arith.constant": elementwise.source,
     "chlo.top_k": linear_algebra.top_k,
+    "pcp.all_reduce": elementwise.elementwise,  # with members of another mesh
     "pcp.barrier_prop": elementwise.elementwise,
     "pcp.broadcast": elementwise.elementwise,
     "pcp.constraint": elementwise.elementwise,

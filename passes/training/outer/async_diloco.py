@@ -61,4 +61,4 @@ def plan(spec: AsyncDiLoCo) -> EveryRound:
     return EveryRound(overlap=True)
 
 
-RULE = OuterRule(plan, step=step, early=early, state=slots)
+RULE = OuterRule(plan, step=step, early=early, state=slots, shards=True)

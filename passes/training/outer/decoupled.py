@@ -78,4 +78,4 @@ def plan(spec: Decoupled) -> Asynchronous | EveryRound:
     return Asynchronous() if spec.own_clocks else EveryRound()
 
 
-RULE = OuterRule(plan, step=step, state=slots)
+RULE = OuterRule(plan, step=step, state=slots, shards=True)

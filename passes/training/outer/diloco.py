@@ -58,4 +58,4 @@ def _ahead(spec: Momentum, deltas: Values, buffers: Values) -> list[Value]:
     return [hlo.add(d, scale(b, spec.momentum)) for d, b in pairs]
 
 
-RULE = OuterRule(step=step, state=slots)
+RULE = OuterRule(step=step, state=slots, shards=True)

@@ -129,7 +129,8 @@ class OuterRule:
     state, tokens)` gives the gradients to apply and the new slots. `pieces`
     is in place of a step: the parts of one that goes fragment by fragment. With
     `probe`, in place of gradients there are slopes (`outer.parts.probes`), with
-    `differences` from losses close to each other.
+    `differences` from losses close to each other. `shards` is whether a worker may be
+    spread over a mesh: each element has its own step, or sums over a tensor decide.
     """
 
     plan: Callable[[Any], TrainingPlan] = _every_round
@@ -140,3 +141,4 @@ class OuterRule:
     pieces: Pieces | None = None
     probe: Probe | None = None
     differences: bool = False
+    shards: bool = False

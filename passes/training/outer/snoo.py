@@ -18,4 +18,6 @@ def step(spec: Snoo, now: Round) -> tuple[list[ir.Value], Tensors]:
     return descend(spec, now, moved(now))
 
 
-RULE = OuterRule(lambda spec: Never(outer_step=True), step=step, state=slots)
+RULE = OuterRule(
+    lambda spec: Never(outer_step=True), step=step, state=slots, shards=True
+)

@@ -14,7 +14,7 @@ from helpers.servers.processes import alive
 from helpers.worlds.communicators import eventually
 
 from pcp.errors import UsageError
-from pcp.tools import cli, compile
+from pcp.tools import cli, compile, tensor_files
 from pcp.tools.commands import run
 
 #: The models' gradients under these plans, compiled by IREE: thirty of them, and
@@ -146,7 +146,7 @@ def test_a_file_without_tensors_is_said(content, tmp_path: Path) -> None:
     elif content is not None:
         path.write_bytes(content)
     with pytest.raises(UsageError, match=r"cannot read the tensors: .* or random:0"):
-        run._read(path)
+        tensor_files.read(path)
 
 
 def test_a_trace_of_one_process(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_wrong_inputs_are_named(
     [
         (["--mesh", "dp=two"], "is not axis=size"),
         (["--mesh", "dp=2,dp=2"], 'axis "dp" is given twice'),
-        (["--mesh", "dp=2", "--algorithm", "diloco"], "leave --algorithm out"),
+        (["--mesh", "dp=2", "--algorithm", "muloco"], "it looks at whole tensors"),
         (["--mesh", "dp=2", "--target", "gfx942", "--target", "sm_80"], "3 targets"),
     ],
 )

@@ -9,11 +9,13 @@ from itertools import accumulate
 from pcp.dialect import collectives, hlo
 from pcp.dialect.attributes import ELASTIC, Axis
 from pcp.dialect.bindings import ir
+from pcp.mesh import WORKERS
+from pcp.passes.sharding.mesh import is_elastic
 from pcp.passes.training.optimizers.numbers import scale, widen
 
 Value = ir.Value
 
-AXIS = "workers"
+AXIS = WORKERS
 PAIR = "pair"
 """The axis of gossip: a worker's partner of the round, and itself."""
 
@@ -69,7 +71,13 @@ def weighted_mean(
 def in_buckets(
     tensors: Sequence[Value], codec: str | None = None, axis: str = AXIS
 ) -> list[Value]:
-    """Each tensor summed over the workers, in one collective an element type."""
+    """Each tensor summed over the workers, in one collective an element type.
+
+    In a program that is to be spread over a mesh each goes alone: of a row of them all
+    no member would hold a part. pcp-bucket-collectives joins the members' parts.
+    """
+    if tensors and _is_spread():
+        return [sum_over_workers(x, codec, axis) for x in tensors]
     kinds = list(dict.fromkeys(str(hlo.element_type(x)) for x in tensors))
     results: dict[int, Value] = {}
     for kind in kinds:
@@ -78,6 +86,17 @@ def in_buckets(
         shapes = [hlo.shape_of(tensors[i]) for i in members]
         results |= zip(members, unpack(summed, shapes), strict=True)
     return [results[i] for i in range(len(tensors))]
+
+
+def _is_spread() -> bool:
+    """Whether the module that is built here has a mesh to be partitioned over."""
+    op = ir.InsertionPoint.current.block.owner
+    while op.operation.parent is not None:
+        op = op.operation.parent
+    return any(
+        view.operation.name == "pcp.mesh" and not is_elastic(view.operation)
+        for view in op.operation.regions[0].blocks[0].operations
+    )
 
 
 def pack(tensors: Sequence[Value]) -> Value:
