@@ -21,6 +21,7 @@ _ASKED: dict[str, Callable[[CompileOptions], bool]] = {
     "--wire": lambda o: o.wire is not None,
     "--algorithm": lambda o: o.synchronizes_in_rounds,
     "batch": lambda o: bool(o.batch),
+    "--memory": lambda o: o.memory is not None,
 }
 
 
@@ -61,6 +62,12 @@ UNSTAGED = Refusal(
     "is for pipeline stages, and the mesh has none; say how many, --mesh pp=2, or "
     "leave it out",
 )
+#: Functions that go through a batch in a loop.
+ACCUMULATED = Refusal(
+    ("--memory",),
+    "is of a step that takes its batch at once; leave it out, or the accumulation in "
+    "the graph",
+)
 #: Over stages alone a stage is whole.
 STAGES_ALONE = Refusal(
     ("--zero", "--sharding"),
@@ -72,7 +79,7 @@ STAGED = Refusal(
     "joins workers whose program has no stages; leave it out, or pp out of --mesh",
 )
 SPREAD = Refusal(
-    ("batch",),
-    "is for one device: over a mesh gradients are not accumulated in the graph; leave "
-    "it out, or leave the mesh out",
+    ("batch", "--memory"),
+    "is for one device: over a mesh gradients are neither accumulated in the graph nor "
+    "computed with less memory; leave it out, or leave the mesh out",
 )

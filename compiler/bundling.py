@@ -3,17 +3,19 @@
 Program ─► a build for each target, or for each device of the mesh ─► iree ─► Bundle
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pcp.bundle import Bundle, DeviceProgram, Manifest, Module
-from pcp.compiler import pipelines, signature
+from pcp.compiler import memory, pipelines, signature
 from pcp.compiler.emission import copy, emit_all
 from pcp.compiler.mesh_targets import targets_of
 from pcp.compiler.options import CompileOptions
 from pcp.compiler.targets import Target, find
 from pcp.dialect.bindings import ir
+from pcp.errors import DoesNotFit
 from pcp.mesh import Mesh
+from pcp.passes.core.base import Observer
 from pcp.passes.core.rewriting import device_modules
 
 
@@ -85,8 +87,24 @@ def _builds(program: Program, options: CompileOptions) -> Iterator[Build]:
     targets = targets_of(program.whole, program.mesh, options)
     for device, target in zip(devices, targets, strict=True):
         home = standalone(program.module, device)
-        pipelines.device(program.manifest.mode).run(home)
+        lower_device(home, program.manifest.mode, options)
         yield Build(device, f"modules/{device}.vmfb", home, target)
+
+
+def lower_device(
+    module: ir.Module,
+    mode: str,
+    options: CompileOptions,
+    observers: Iterable[Observer] = (),
+) -> None:
+    """Run the passes on one device's program; raises `DoesNotFit`, see `memory`."""
+    memory.check(module, mode, options)
+    remat = memory.remat(module, mode, options)
+    held = memory.beside(module, mode, options) if remat else 0
+    try:
+        pipelines.device(mode, remat=remat).run(module, observers)
+    except DoesNotFit as error:
+        raise memory.explained(error, held, options) from None
 
 
 def _keys(

@@ -8,18 +8,18 @@ The caller's module is not touched: the passes run on a copy in a context of its
 own. Each program is compiled by a process of IREE's, several at a time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pcp.bundle import Bundle, Manifest, Method
 from pcp.compiler import asked, iree, partitioned, pipelines, signature
 from pcp.compiler.attributes import plain
-from pcp.compiler.bundling import Program, bundled
+from pcp.compiler.bundling import Program, bundled, lower_device
 from pcp.compiler.emission import copy
 from pcp.compiler.mesh_option import parse_mesh
 from pcp.compiler.options import (
@@ -30,7 +30,7 @@ from pcp.compiler.options import (
 from pcp.compiler.sources import with_source
 from pcp.compiler.targets import find
 from pcp.dialect.bindings import ir
-from pcp.errors import CompileError, IRError
+from pcp.errors import CompileError, DoesNotFit, IRError
 from pcp.mesh import Mesh
 from pcp.passes.core.base import Observer, Pipeline, Step
 from pcp.passes.planning.plan import Choice
@@ -43,6 +43,8 @@ from pcp.passes.training.outer.spec import parse as parse_algorithm
 from pcp.training_plan import TrainingPlan
 from pcp.version import VERSION
 
+Made = TypeVar("Made", Bundle, Program)
+
 
 def compile(module: ir.Module, options: CompileOptions) -> Bundle:
     """Compile `module` for all targets; raises what `pcp.errors` names.
@@ -51,7 +53,11 @@ def compile(module: ir.Module, options: CompileOptions) -> Bundle:
     """
     for name in options.targets:
         find(name)  # before the slow part
-    program = lower(module, options)
+    return _within_memory(lambda asked: _compile(module, asked), options)
+
+
+def _compile(module: ir.Module, options: CompileOptions) -> Bundle:
+    program = _lower(module, options)
     try:
         return bundled(program, options)
     except CompileError as error:
@@ -60,7 +66,7 @@ def compile(module: ir.Module, options: CompileOptions) -> Bundle:
         if program.mesh is None or not overlaps or not late:
             raise
         options.report(f"{error}; again with --bucket-bytes 0 --inflight 0")
-        return compile(module, replace(options, bucket_bytes=0, inflight=0))
+        return _compile(module, replace(options, bucket_bytes=0, inflight=0))
 
 
 # --- passes ------------------------------------------------------------------
@@ -68,11 +74,34 @@ def compile(module: ir.Module, options: CompileOptions) -> Bundle:
 
 def lower(module: ir.Module, options: CompileOptions) -> Program:
     """Run the passes on a copy of `module`, those of a mesh up to the partition."""
+    return _within_memory(lambda asked: _lower(module, asked), options)
+
+
+def _within_memory(run: Callable[[CompileOptions], Made], options: CompileOptions):
+    """Do it, and where that holds too much do it with loops that keep less."""
+    try:
+        return run(options)
+    except DoesNotFit as error:
+        options.report(f"{error}: again, with loops that keep fewer states")
+        try:
+            return run(replace(options, checkpoints=True, keep_ir=_again(options)))
+        except DoesNotFit as last:
+            raise min(error, last, key=lambda e: e.least) from None
+
+
+def _again(options: CompileOptions) -> Path | None:
+    """Where the IR of a second attempt goes."""
+    return options.keep_ir / "checkpoints" if options.keep_ir else None
+
+
+def _lower(module: ir.Module, options: CompileOptions) -> Program:
     spread = partitioned.is_wanted(module, options)
     if spread:
         asked.SPREAD.check(options)
     elif not options.mesh:
         asked.ONE_DEVICE.check(options)
+    if options.batch:
+        asked.ACCUMULATED.check(options)
     with _sourced(options):
         copied, observers = copy(module), _observers(options)
         mode = _prepare(copied, options, observers, spread)
@@ -87,7 +116,7 @@ def _lower_alone(
     """One device: the whole program is its own."""
     source = str(module)
     _front(mode, options, spread=False).run(module, observers)
-    pipelines.device(mode).run(module, observers)
+    lower_device(module, mode, options, observers)
     manifest = _manifest(module, mode, options)
     return Program(source, module, module, manifest)
 
@@ -178,7 +207,12 @@ def choose_mode(module: ir.Module, options: CompileOptions) -> str:
 def _front(mode: str, options: CompileOptions, *, spread: bool) -> Pipeline:
     """The passes on the whole program."""
     if mode != "train":
-        return pipelines.front(mode, spread=spread, entry=options.entry)
+        return pipelines.front(
+            mode,
+            spread=spread,
+            entry=options.entry,
+            checkpoints=options.checkpoints,
+        )
     optimizer, algorithm = training_methods(options, spread=spread)
     return pipelines.front(
         mode,
@@ -187,6 +221,7 @@ def _front(mode: str, options: CompileOptions, *, spread: bool) -> Pipeline:
         optimizer=optimizer,
         algorithm=algorithm,
         batch=options.batch,
+        checkpoints=options.checkpoints,
     )
 
 

@@ -1,5 +1,6 @@
 """What a compilation is asked for."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,18 @@ OPT_LEVELS = ("O3", "O2", "O1")
 DEFAULT_OPT_LEVEL = "O1"
 
 
+_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+def parse_bytes(text: str) -> int:
+    """`16GiB` in bytes, or `ConfigError`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B)", text)
+    if match is None or match[2] not in _UNITS:
+        units = ", ".join(_UNITS)
+        raise ConfigError(f"--memory {text}: write it as 16GiB (units: {units})")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
 def _silent(_: str) -> None:
     """Report nothing."""
 
@@ -46,6 +59,9 @@ class CompileOptions:
     at most `inflight` collectives are under way while the program goes on (0: it waits
     for each; None: 4, and 2 under ZeRO 3), and large floats travel as `wire`, bf16 or
     f16, where that is given.
+    `memory`, as 16GiB, is what a device has: what a step holds there is brought below
+    it by computing values again, or refused. With `checkpoints` loops of known length
+    keep few of their states for the derivative.
     `cache` is a folder, or None for none. `keep_ir` is a folder that gets the IR
     after each pass. `jobs` compilers run at once (None: one per processor).
     `timeout` is for one of IREE's runs, in seconds. `source` names the model in
@@ -76,6 +92,8 @@ class CompileOptions:
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     inflight: int | None = None
     wire: str | None = None
+    memory: str | None = None
+    checkpoints: bool = False
     report: Callable[[str], None] = _silent
 
     def __post_init__(self) -> None:
@@ -107,6 +125,8 @@ class CompileOptions:
             raise ConfigError(f"--microbatches {self.microbatches}: at least one")
         if self.batch < 0 or (self.batch and self.mode in ("grad", "forward")):
             raise ConfigError(f"batch={self.batch}: samples of a training step")
+        if self.memory is not None:
+            parse_bytes(self.memory)
         if self.jobs is not None and self.jobs < 1:
             raise ConfigError(f"--jobs {self.jobs}: at least one compiler must run")
         if self.mode in ("grad", "forward") and (self.optimizer or self.algorithm):

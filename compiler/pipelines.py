@@ -60,6 +60,7 @@ MASTERS = Stage("masters", ("pcp-master-weights{func=$entry}",), _TRAIN)
 FRONT: tuple[Stage, ...] = (
     MASTERS,
     Stage("lookups", ("pcp-batch-lookups",), spread=True),
+    Stage("checkpoints", ("$checkpoints",), ("grad", "train")),
     Stage("derivative", ("$derivative",), ("grad", "train")),
     Stage("simplify", _SIMPLIFY),
     Stage(
@@ -75,6 +76,7 @@ FRONT: tuple[Stage, ...] = (
 #: On each device's program. What a program says of itself: an argument and a result of
 #: one name are one tensor. The border to IREE is behind all that computes.
 DEVICE: tuple[Stage, ...] = (
+    Stage("memory", ("$remat",), ("grad", "train")),
     Stage("legalize", ("pcp-legalize", *_CLEAN)),
     Stage("updates", ("pcp-verify-inplace{func=*}",), ("forward",)),
     Stage("updates", ("pcp-verify-inplace",), _TRAIN),
@@ -114,8 +116,12 @@ def front(
     optimizer: str = "",
     algorithm: str = "none",
     batch: int = 0,
+    checkpoints: bool = False,
 ) -> Pipeline:
-    """The passes on the whole program."""
+    """The passes on the whole program.
+
+    With `checkpoints` loops of known length keep few states for their derivative.
+    """
     kind = algorithm.partition("{")[0]
     derivative = Template(DERIVATIVES.get(kind, REVERSE)).substitute(entry=entry)
     return _pipeline(
@@ -124,13 +130,14 @@ def front(
         optimizer=optimizer,
         algorithm=algorithm,
         derivative=derivative,
+        checkpoints="inline,pcp-checkpoint-loops" if checkpoints else "",
         batch=batch,
     )
 
 
-def device(mode: str) -> Pipeline:
-    """The passes on one device's program."""
-    return _pipeline(_passes(DEVICE, mode, spread=False))
+def device(mode: str, *, remat: str = "") -> Pipeline:
+    """The passes on one device's program; `remat` is one that saves memory."""
+    return _pipeline(_passes(DEVICE, mode, spread=False), remat=remat)
 
 
 def zero(stage: int) -> Pipeline:

@@ -7,6 +7,7 @@ PcpError
 ├── IRError               a program that cannot be read or is invalid
 │   ├── MissingRule       an op on the active path without a derivative
 │   └── PassError         a pass refused its input
+│       └── DoesNotFit    a program holds more memory than it is given
 ├── CompileError          a target compiler refused the program
 ├── BundleError           a bundle is truncated, tampered or too new
 └── RuntimeFault          something went wrong while running
@@ -55,6 +56,14 @@ class MissingRule(IRError):
 
 class PassError(IRError):
     """A pass cannot do its work on this program."""
+
+
+class DoesNotFit(PassError):
+    """A program holds more than it may; `least` bytes is the least that was found."""
+
+    def __init__(self, message: str, least: int) -> None:
+        super().__init__(message)
+        self.least = least
 
 
 class CompileError(PcpError):

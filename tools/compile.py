@@ -80,6 +80,8 @@ def _parser() -> Parser:
     help_ = "collectives under way behind the work, 0 none; default 4, 2 with --zero 3"
     add("--inflight", type=int, metavar="N", help=help_)
     add("--wire", choices=WIRES, help="large floats travel between devices as this")
+    help_ = "of each device, as 16GiB: values are computed again until a step fits"
+    add("--memory", metavar="BYTES", help=help_)
     add("--emit", choices=EMITTED, default="bundle")
     add("--entry", default="main", help="the function to compile; default main")
     add("--keep-ir", metavar="DIR", type=Path, help="IR after each step")
@@ -118,6 +120,7 @@ def _options(flags: argparse.Namespace) -> Options:
         bucket_bytes=flags.bucket_bytes,
         inflight=flags.inflight,
         wire=flags.wire,
+        memory=flags.memory,
         report=_quiet if flags.quiet else _say,
     )
 

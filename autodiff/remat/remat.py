@@ -10,7 +10,7 @@ from pcp.autodiff.remat.segments import Cuts, Guard, Rerun, Schedule, constants,
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.dialect.diagnostics import location_string
-from pcp.errors import PassError, nearest
+from pcp.errors import DoesNotFit, PassError, nearest
 from pcp.passes.analysis.memory import peak
 from pcp.passes.analysis.storage import Graph, Node, Step, graph
 from pcp.passes.core.base import Pass
@@ -232,9 +232,10 @@ class _Problem:
                 least = min(least, self.peak_of(fewer))
                 if least <= budget:
                     return fewer
-        raise PassError(
+        raise DoesNotFit(
             f"{self.where}: pcp-remat: the least predicted peak is {least} bytes, "
-            f"more than the budget of {budget}; give more, or make the batch smaller"
+            f"more than the budget of {budget}; give more, or make the batch smaller",
+            least,
         )
 
     def _fewest(self, cuts: Cuts, budget: int) -> Schedule:

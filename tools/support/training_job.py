@@ -211,6 +211,7 @@ def compiler_for(
             optimizer=optimizer_text(experiment),
             algorithm=algorithm_text(experiment),
             batch=in_graph_batch(experiment),
+            memory=experiment.memory,
             cache=cache_folder(),
             source=path,
         )

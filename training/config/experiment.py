@@ -145,6 +145,12 @@ class Experiment(BaseModel):
     chunk_shuffle: bool = Field(
         True, description="fifo: visit the chunks of an epoch in a seeded order"
     )
+    memory: str | None = Field(
+        None,
+        pattern=r"^\d+(\.\d+)?\s*[KMGT]?i?B$",
+        description="of each worker's device, as 16GiB: the compiled step computes "
+        "values again until it fits",
+    )
     use_in_graph_accumulation: bool = Field(
         False,
         description="accumulate the gradients of effective_batch_size inside the "

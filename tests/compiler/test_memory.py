@@ -1,0 +1,148 @@
+"""`pcp-compile --memory`: a step is brought below what a device has, or refused."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.device_peak import inputs_of, measured
+
+import pcp
+from pcp.bundle import Bundle
+from pcp.compiler import driver, memory
+from pcp.compiler.options import CompileOptions, parse_bytes
+from pcp.dialect.bindings import ir
+from pcp.errors import ConfigError, DoesNotFit
+from pcp.runtime.program.executor import Program
+from pcp.tools import compile
+
+BLOCKS, WIDTH, HIDDEN, ROWS = 12, 16, 64, 256
+ARGUMENTS = 4 * (2 * BLOCKS * WIDTH * HIDDEN + ROWS * WIDTH)
+
+
+def unrolled(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    for i in range(BLOCKS):
+        x = x + jnp.tanh(x @ p[f"u{i}"]) @ p[f"d{i}"]
+    return (x * x).sum()
+
+
+def scanned(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    def block(x, w):
+        return x + jnp.tanh(x @ w[0]) @ w[1], None
+
+    x, _ = jax.lax.scan(block, x, (p["u"], p["d"]))
+    return (x * x).sum()
+
+
+def model(loop: bool) -> ir.Module:
+    data, up, down = jnp.zeros((ROWS, WIDTH)), (WIDTH, HIDDEN), (HIDDEN, WIDTH)
+    if loop:
+        stacked = {"u": jnp.zeros((BLOCKS, *up)), "d": jnp.zeros((BLOCKS, *down))}
+        return pcp.from_jax(scanned, stacked, data)
+    weights = {f"u{i}": jnp.zeros(up) for i in range(BLOCKS)}
+    weights |= {f"d{i}": jnp.zeros(down) for i in range(BLOCKS)}
+    return pcp.from_jax(unrolled, weights, data)
+
+
+def compiled(folder: Path, loop: bool, limit: int | None, *flags: str) -> Path:
+    folder.mkdir()
+    (folder / "m.mlir").write_text(str(model(loop)))
+    asked = [] if limit is None else ["--memory", f"{limit}B"]
+    line = [str(folder / "m.mlir"), "--target", "cpu", "--mode", "grad", "-q", *asked]
+    line += ["--cache", "off", "-o", str(folder / "m.pcp"), *flags]
+    assert compile.main(line) == 0
+    return folder / "m.pcp"
+
+
+def gradients(path: Path) -> list[np.ndarray]:
+    bundle = Bundle.read(path)
+    with Program.load(bundle, device="local-sync") as program:
+        return [np.array(r) for r in program["grad"](*inputs_of(bundle, "grad"))]
+
+
+#: How far what IREE holds may lie above what is predicted, of that.
+NEAR = 1.15
+
+
+@pytest.mark.parametrize("loop", [False, True])
+def test_a_step_is_brought_below_it_on_iree(loop: bool, tmp_path: Path) -> None:
+    """Two thirds of what is held by itself; the gradients are the same, and JAX's."""
+    plain = compiled(tmp_path / "plain", loop, None)
+    most = measured(plain, "grad")
+    small = compiled(tmp_path / "small", loop, ARGUMENTS + most * 2 // 3)
+    assert measured(small, "grad") <= NEAR * most * 2 // 3
+    expected = gradients(plain)
+    for found, wanted in zip(gradients(small), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    bundle = Bundle.read(plain)
+    names = [t.name.removeprefix("p.") for t in bundle.manifest.parameters]
+    *weights, x = inputs_of(bundle, "grad")
+    params = dict(zip(names, weights, strict=True))
+    grads = jax.grad(scanned if loop else unrolled)(params, x)
+    for name, found in zip(names, expected[1:], strict=True):
+        np.testing.assert_allclose(found, grads[name], rtol=1e-4, atol=1e-4)
+
+
+def lowered(limit: str | None, loop: bool = False) -> str:
+    options = CompileOptions(mode="grad", memory=limit)
+    return str(driver.lower(model(loop), options).module)
+
+
+def test_what_fits_stays_as_it_is() -> None:
+    assert "pcp.stop" not in lowered("1GiB")
+    plain = lowered(None)
+    roomy = lowered("1GiB")
+    assert roomy.count("stablehlo.dot_general") == plain.count("stablehlo.dot_general")
+    tight = lowered("700KiB")
+    assert tight.count("stablehlo.dot_general") > plain.count("stablehlo.dot_general")
+
+
+def test_the_least_possible_is_said_and_suffices() -> None:
+    """And a byte less does not: the error names the least that is found."""
+    with pytest.raises(
+        DoesNotFit, match=r"--memory 1B: @main holds \d+ bytes at least"
+    ):
+        lowered("1B")
+    forward = ARGUMENTS + 4 * ROWS * (WIDTH + HIDDEN) * 3
+    with pytest.raises(DoesNotFit, match=r"@grad holds at least \d+ bytes") as caught:
+        lowered(f"{forward}B")
+    least = caught.value.least
+    assert f"{least - ARGUMENTS} that it makes" in str(caught.value)
+    assert lowered(f"{least}B")
+    with pytest.raises(DoesNotFit, match=f"at least {least} bytes"):
+        lowered(f"{least - 1}B")
+
+
+def test_over_a_mesh_it_is_refused() -> None:
+    """The collectives at the end of @grad hide from pcp-remat where its halves meet."""
+    options = CompileOptions(mode="grad", memory="1GiB", mesh="dp=2")
+    with pytest.raises(ConfigError, match="--memory is for one device"):
+        driver.lower(model(loop=False), options)
+
+
+def test_training_counts_the_optimizers_state() -> None:
+    """Adam keeps two numbers a parameter beside @grad, so less is left for it."""
+    held = []
+    for optimizer in ("sgd{lr=0.1}", "adamw"):
+        options = CompileOptions(mode="train", optimizer=optimizer)
+        program = driver.lower(model(loop=False), options)
+        held.append(memory.beside(program.module, "train", options))
+    assert held[0] == ARGUMENTS + 4  # and the step
+    assert held[1] - held[0] == 2 * 4 * 2 * BLOCKS * WIDTH * HIDDEN
+
+
+@pytest.mark.parametrize("text", ["16", "16GB", "GiB", "-1GiB", "1.GiB"])
+def test_bytes_have_a_unit(text: str) -> None:
+    with pytest.raises(ConfigError, match="write it as 16GiB"):
+        CompileOptions(memory=text)
+
+
+def test_units() -> None:
+    assert [parse_bytes(t) for t in ("3B", "1KiB", "1.5GiB")] == [3, 1024, 3 << 29]
+
+
+def test_accumulation_is_not_counted() -> None:
+    options = CompileOptions(mode="train", memory="1GiB", batch=8)
+    with pytest.raises(ConfigError, match="--memory is of a step that takes its batch"):
+        driver.lower(model(loop=False), options)
