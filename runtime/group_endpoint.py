@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -25,17 +25,20 @@ from pcp.errors import (
 )
 from pcp.runtime.collectives.barrier import Barrier
 from pcp.runtime.collectives.metrics import Telemetry
-from pcp.runtime.group.group import Group, Pulse
+from pcp.runtime.connection_options import (
+    ConnectionKeywords,
+    ConnectionOptions,
+    expanded,
+)
+from pcp.runtime.group.group import Group
 from pcp.runtime.group.mesh_formation import EPOCH_OVER, Forming
 from pcp.runtime.group.state_transfer import Snapshot, serve
 from pcp.runtime.transport import authentication
 from pcp.runtime.transport import link as transport
 from pcp.runtime.transport.event_loop import Loop
-from pcp.runtime.transport.fault_injection import FaultPlan
 from pcp.runtime.transport.frame import MAX_TEXT, Header, Kind, parse_json
 from pcp.runtime.transport.link import Link
 from pcp.runtime.transport.listener import Door
-from pcp.runtime.transport.striped import MAX_STREAMS, Streams
 from pcp.runtime.transport.tcp import TcpLink
 
 if TYPE_CHECKING:
@@ -54,29 +57,20 @@ class GroupEndpoint:
         self,
         address: str,
         advertise: str | None,
-        pulse: Pulse,
-        faults: FaultPlan | None,
-        shared_memory: bool,
-        key: authentication.Key,
-        streams: Streams = "auto",
-        tls: "Tls | None" = None,
+        options: ConnectionOptions,
         purposes: Sequence[str] = (),
     ) -> None:
-        if tls is not None:
-            tls.check()
-        self._door = Door(address, near=shared_memory and tls is None)
+        if options.tls is not None:
+            options.tls.check()
+        self.options = options
+        self._door = Door(address, near=options.shared_memory and options.tls is None)
         self.listening = self._door.address
         """Where it listens."""
         self.address = advertise or self.listening
         """Where peers reach this endpoint."""
         self.loop = Loop(f"pcp-{self._door.port}")
         self.telemetry = Telemetry()
-        self.pulse = pulse
-        self.faults = faults
-        self.shared_memory = shared_memory
-        self.key = key
-        self.streams: Streams = streams
-        self.tls = tls
+        self.faults = options.faults
         self._greeters: dict[str, Greeter] = dict.fromkeys(purposes, self._hold)
         self._greeters["group"] = self._greet_member
         self._early: list[tuple[TcpLink, dict[str, Any]]] = []
@@ -92,19 +86,14 @@ class GroupEndpoint:
         self.loop.call(self._sweep)
 
     @classmethod
+    @expanded(ConnectionOptions())
     def listen(
         cls,
         address: str = "127.0.0.1:0",
         *,
         advertise: str | None = None,
-        heartbeat: float = 0.5,
-        silence: float = 10.0,
-        faults: FaultPlan | None = None,
-        shared_memory: bool = True,
-        key: bytes | str | None = None,
-        streams: Streams = "auto",
-        tls: "Tls | None" = None,
         purposes: Sequence[str] = (),
+        **options: Unpack[ConnectionKeywords],
     ) -> Self:
         """Listen on `address` (port 0: any free one).
 
@@ -120,8 +109,7 @@ class GroupEndpoint:
         signed (`tls`). Who connects for one of `purposes` waits until `greet` says
         who answers; for any other, which nobody serves yet, it is refused.
         """
-        if streams != "auto" and not 1 <= streams <= MAX_STREAMS:
-            raise ConfigError(f"streams={streams}: give 1 to {MAX_STREAMS}, or 'auto'")
+        chosen = ConnectionOptions().changed(options)
         host, _ = transport.parse_address(address)
         if advertise is None and host in ("0.0.0.0", "::"):
             raise ConfigError(
@@ -130,19 +118,17 @@ class GroupEndpoint:
             )
         if advertise is not None:
             transport.parse_address(advertise)
-        pulse = Pulse(heartbeat, silence)
-        checked = authentication.checked(key)
-        return cls(
-            address,
-            advertise,
-            pulse,
-            faults,
-            shared_memory,
-            checked,
-            streams,
-            tls,
-            purposes,
-        )
+        return cls(address, advertise, chosen, purposes)
+
+    @property
+    def key(self) -> authentication.Key:
+        """The key that whoever connects must have."""
+        return self.options.secret
+
+    @property
+    def tls(self) -> "Tls | None":
+        """What encrypts the connections."""
+        return self.options.tls
 
     def form_group(
         self, epoch: int, members: Sequence[str], rank: int, timeout: float = 30.0
@@ -209,7 +195,7 @@ class GroupEndpoint:
             self._closed = True
         try:
             self.loop.ask(self._shut)
-            self._linger(self.pulse.silence)
+            self._linger(self.options.silence)
         finally:  # a loop that is too busy to answer ends all the same
             self._door.close(self.loop)
             self.loop.close()
@@ -235,18 +221,11 @@ class GroupEndpoint:
             rank,
             len(members),
             epoch,
-            self.pulse,
+            self.options.pulse,
             self.faults,
             self.telemetry,
         )
-        forming = Forming(
-            group,
-            members,
-            share=self.shared_memory,
-            key=self.key,
-            streams=self.streams,
-            tls=self.tls,
-        )
+        forming = Forming(group, members, self.options)
         try:
             self.loop.ask(lambda: self._begin(forming))
         except PcpError:

@@ -6,16 +6,17 @@ algorithm to the caller's array.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import UsageError
-from pcp.runtime.collectives.compressed_reduce import CompressedReduce, Memory
+from pcp.runtime.collectives.compressed_reduce import CompressedReduce, Squeeze
 from pcp.runtime.collectives.direct import (
     Chain,
+    Contribution,
     EagerReduce,
     EagerScatter,
     Exchange,
@@ -36,8 +37,6 @@ from pcp.runtime.collectives.validation import (
     rows_of,
 )
 from pcp.runtime.collectives.zero_copy_reduce import StraightReduce, straight, visible
-from pcp.runtime.compression.codecs import Codec
-from pcp.runtime.compression.error_feedback import ErrorFeedback
 from pcp.runtime.memory.buffer_pool import checked, octets
 from pcp.runtime.memory.shared_arrays import ARRAYS
 from pcp.wire import EAGER_BYTES
@@ -46,52 +45,37 @@ _NOTHING = memoryview(b"")
 _COMPRESSIBLE = ("float32", "bfloat16", "float16")
 
 
-@dataclass(frozen=True)
-class Squeeze:
-    """How a reduction is compressed, and what remembers the bits it drops."""
-
-    codec: Codec
-    feedback: ErrorFeedback | None = None
-    tag: str = ""
+def _contribution(
+    seat: Seat, op: str, array: NDArray, commit: Callable[[NDArray], NDArray]
+) -> Contribution:
+    reduction = Reduction.of(op, array.dtype)
+    return Contribution(seat.rank, array, reduction, commit, seat.pool)
 
 
 def _compressed(
     seat: Seat,
     facts: dict[str, Any],
     timeout: float,
+    part: Contribution,
     squeeze: Squeeze,
     ranges: Sequence[tuple[int, int]],
     gather: bool,
-    shared: dict[str, Any],
 ) -> Operation:
-    array, write = shared["source"], shared["commit"]
-    if array.dtype.name not in _COMPRESSIBLE or facts["op"] not in ("sum", "mean"):
+    op, dtype = part.reduction.op, part.source.dtype
+    if dtype.name not in _COMPRESSIBLE or op not in ("sum", "mean"):
         raise UsageError(
             f"compression is for sums and means of {', '.join(_COMPRESSIBLE)}, not "
-            f"for the {facts['op']} of {array.dtype}; call it without compression"
+            f"for the {op} of {dtype}; call it without compression"
         )
-    memory = None
-    if squeeze.feedback is not None:
-        memory = Memory.begin(squeeze.feedback, squeeze.tag, array.size)
     return CompressedReduce(
         seat.peers,
         facts | {"compression": squeeze.codec.name},
         timeout,
-        rank=seat.rank,
-        source=array.reshape(-1).astype(np.float32, copy=False),
+        part,
         ranges=ranges,
-        codec=squeeze.codec,
-        mean=facts["op"] == "mean",
         gather=gather,
-        memory=memory,
-        pool=seat.pool,
-        commit=lambda flat: write(_narrowed(flat, array.dtype)),
+        squeeze=squeeze,
     )
-
-
-def _narrowed(flat: NDArray, dtype: np.dtype) -> NDArray:
-    with np.errstate(all="ignore"):
-        return flat.astype(dtype, copy=False)
 
 
 def all_reduce(
@@ -135,18 +119,14 @@ def all_reduced(
         seat.peers,
         facts_of("all_reduce", array, op=op) | seat.ring_facts,
         timeout,
+        _contribution(seat, op, array, _into(target)),
         commons=commons,
         visible=visible(array, own, commons.arrays, seat.peers),
         target=target,
         room=room,
-        rank=seat.rank,
-        source=array,
         chunks=chunks,
         order=seat.ring,
-        reduction=Reduction.of(op, array.dtype),
         gather=True,
-        pool=seat.pool,
-        commit=_into(target),
     )
 
 
@@ -160,41 +140,28 @@ def _to_all(
     algorithm: str | None,
 ) -> Operation:
     """The reduction of everybody's `array`, in `target`: the same one, or a new one."""
-    shared: dict[str, Any] = {
-        "rank": seat.rank,
-        "source": array,
-        "reduction": Reduction.of(op, array.dtype),
-        "commit": _into(target),
-    }
+    part = _contribution(seat, op, array, _into(target))
     facts = facts_of("all_reduce", array, op=op)
     if squeeze is not None:
         if algorithm is not None:
             raise UsageError("a compressed reduction has an algorithm of its own")
         chunks = bounds(array.size, seat.world_size)
-        return _compressed(seat, facts, timeout, squeeze, chunks, True, shared)
+        return _compressed(seat, facts, timeout, part, squeeze, chunks, True)
     if algorithm is not None:
         facts |= {"algorithm": algorithm}
     choice = algorithm or declared(array.nbytes, seat.world_size)
-    # Nobody has a new array before all have voted: it can be worked in.
-    out = None if target is array else target.reshape(-1)
+    if target is not array:  # nobody has it before all have voted: work in it
+        part = replace(part, out=target.reshape(-1))
     if choice not in DIRECT:
-        return Scheduled(
-            seat.peers,
-            facts,
-            timeout,
-            plan=schedule(choice, seat.world_size),
-            pool=seat.pool,
-            out=out,
-            **shared,
-        )
+        plan = schedule(choice, seat.world_size)
+        return Scheduled(seat.peers, facts, timeout, part, plan)
     if _eagerly(seat, array, algorithm, choice):
-        return EagerReduce(seat.peers, facts, timeout, **shared)
+        return EagerReduce(seat.peers, facts, timeout, part)
     chunks = bounds(array.size, seat.world_size)
     through = through_memory(array.nbytes, seat.world_size)
     if algorithm is not None:
         through = Ring
-    shared["out"] = out
-    return _large(seat, facts, timeout, chunks, target, through, shared)
+    return _large(seat, facts, timeout, part, chunks, target, through)
 
 
 def reduce_scatter(
@@ -209,7 +176,6 @@ def reduce_scatter(
     array = checked(array, "reduce_scatter")
     if array.ndim == 0:
         raise UsageError("reduce_scatter needs a first dimension to split")
-    reduction = Reduction.of(op, array.dtype)
     rows = bounds(array.shape[0], seat.world_size)
     if sizes is not None:
         rows = ranges_of(sizes, array.shape[0], seat.world_size)
@@ -222,41 +188,35 @@ def reduce_scatter(
     def take(flat: NDArray) -> NDArray:
         return shaped(flat.reshape(-1)[first * width : last * width])
 
-    shared: dict[str, Any] = {
-        "rank": seat.rank,
-        "source": array,
-        "reduction": reduction,
-        "commit": take,
-    }
-    split = [list(part) for part in rows]
+    part = _contribution(seat, op, array, take)
+    split = [list(bounds_of) for bounds_of in rows]
     facts = facts_of("reduce_scatter", array, op=op, rows=split)
     chunks = [(a * width, b * width) for a, b in rows]
     if squeeze is not None:
-        return _compressed(seat, facts, timeout, squeeze, chunks, False, shared)
+        return _compressed(seat, facts, timeout, part, squeeze, chunks, False)
     if array.nbytes <= EAGER_BYTES or seat.world_size == 1:
-        own = {**shared, "chunks": chunks, "commit": shaped}
-        return EagerScatter(seat.peers, facts, timeout, **own)
-    return _large(seat, facts, timeout, chunks, None, SharedReduce, shared)
+        own = replace(part, commit=shaped)
+        return EagerScatter(seat.peers, facts, timeout, own, chunks=chunks)
+    return _large(seat, facts, timeout, part, chunks, None, SharedReduce)
 
 
 def _large(
     seat: Seat,
     facts: dict[str, Any],
     timeout: float,
+    part: Contribution,
     chunks: Sequence[tuple[int, int]],
     target: NDArray | None,
     through: type[Ring],
-    shared: dict[str, Any],
 ) -> Operation:
     """A reduction along the ring, or through memory where there is some."""
-    ring = {"chunks": chunks, "order": seat.ring, "pool": seat.pool, **shared}
-    ring["gather"] = target is not None
     facts = facts | seat.ring_facts
-    small = shared["source"].nbytes < SMALLEST
+    ring = {"chunks": chunks, "order": seat.ring, "gather": target is not None}
+    small = part.source.nbytes < SMALLEST
     if seat.commons is not None and not small and issubclass(through, SharedReduce):
         memory = {"commons": seat.commons, "target": target}
-        return through(seat.peers, facts, timeout, **memory, **ring)
-    return Ring(seat.peers, facts, timeout, **ring)
+        return through(seat.peers, facts, timeout, part, **memory, **ring)
+    return Ring(seat.peers, facts, timeout, part, **ring)
 
 
 def all_gather(seat: Seat, array: NDArray, timeout: float) -> Operation:

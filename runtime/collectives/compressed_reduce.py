@@ -18,7 +18,7 @@ what its rounding dropped goes into the residual times that number, so that a
 residual is always in units of an input.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,17 +26,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import ProtocolError
-from pcp.runtime.collectives.direct import pieces
+from pcp.runtime.collectives.direct import Contribution, pieces
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.compression.codecs import Codec
 from pcp.runtime.compression.error_feedback import ErrorFeedback
-from pcp.runtime.memory.buffer_pool import BufferPool
 from pcp.runtime.transport.frame import Header
 
 SEGMENT = 1 << 18
 """Elements that are encoded, sent and decoded at a time."""
 F32 = NDArray[np.float32]
 U8 = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Squeeze:
+    """How a reduction is compressed, and what remembers the bits it drops."""
+
+    codec: Codec
+    feedback: ErrorFeedback | None = None
+    tag: str = ""
 
 
 @dataclass
@@ -49,11 +57,12 @@ class Memory:
     after: F32
 
     @classmethod
-    def begin(cls, feedback: ErrorFeedback, tag: str, count: int) -> "Memory":
-        """Borrow the residual of `tag`."""
-        return cls(
-            feedback, tag, feedback.take(tag, count), np.zeros(count, np.float32)
-        )
+    def begin(cls, squeeze: Squeeze, count: int) -> "Memory | None":
+        """Borrow the residual, if there is feedback to have one."""
+        if (feedback := squeeze.feedback) is None:
+            return None
+        before = feedback.take(squeeze.tag, count)
+        return cls(feedback, squeeze.tag, before, np.zeros(count, np.float32))
 
     def keep(self, part: slice, dropped: F32) -> None:
         """What was dropped of this part; of what is not finite nothing is kept."""
@@ -80,8 +89,8 @@ class Range:
 class CompressedReduce(Operation):
     """See the module. `ranges[r]` is the range of elements that rank r owns.
 
-    `commit` gets the flat float32 result; without `gather` only the own range of
-    it is valid, and it is the exact sum of the decoded contributions.
+    `commit` gets the flat result; without `gather` only the own range of it is valid,
+    and it is the sum of the decoded contributions.
     """
 
     def __init__(
@@ -89,30 +98,26 @@ class CompressedReduce(Operation):
         peers: Sequence[int],
         descriptor: dict[str, Any],
         timeout: float,
+        part: Contribution,
         *,
-        rank: int,
-        source: F32,
         ranges: Sequence[tuple[int, int]],
-        codec: Codec,
-        mean: bool,
         gather: bool,
-        memory: Memory | None,
-        pool: BufferPool,
-        commit: Callable[[F32], Any],
+        squeeze: Squeeze,
     ) -> None:
         super().__init__(peers, descriptor, timeout)
-        self._rank, self._size = rank, len(ranges)
-        self._source = source
-        self.bulk = source.nbytes
+        codec, source = squeeze.codec, part.source.reshape(-1)
+        self._rank, self._size = part.rank, len(ranges)
+        self._source: F32 = source.astype(np.float32, copy=False)
+        self.bulk = self._source.nbytes
         self._codec = codec
         self._ranges = [Range(a, b, codec) for a, b in ranges]
-        self._mine = self._ranges[rank]
-        self._divisor = np.float32(len(ranges) if mean else 1)
+        self._mine = self._ranges[part.rank]
+        self._divisor = np.float32(len(ranges) if part.reduction.op == "mean" else 1)
         self._gather = gather
-        self._memory = memory
-        self._write = commit
-        self._pool = pool
-        self._out: F32 = pool.take(source.size, np.dtype(np.float32))
+        self._memory = Memory.begin(squeeze, source.size)
+        self._dtype, self._write = source.dtype, part.commit
+        self._pool = part.pool
+        self._out: F32 = part.pool.take(source.size, np.dtype(np.float32))
         self._inbox = {(0, peer): self._mine.empty() for peer in self.peers}
         if gather:
             for peer in self.peers:
@@ -159,7 +164,9 @@ class CompressedReduce(Operation):
         )
 
     def commit(self) -> Any:
-        value = self._write(self._out)
+        with np.errstate(all="ignore"):
+            result = self._out.astype(self._dtype, copy=False)
+        value = self._write(result)
         if self._memory is not None:
             self._memory.feedback.settle(self._memory.tag, self._memory.after)
             self._memory = None

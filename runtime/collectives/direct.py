@@ -15,6 +15,7 @@ The order of a reduction is declared in `reduction`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,26 +45,36 @@ def pieces(start: int, stop: int, step: int) -> Iterator[tuple[int, int]]:
         yield first, min(first + step, stop)
 
 
+@dataclass(frozen=True)
+class Contribution:
+    """What one member brings to a reduction, and where its result goes."""
+
+    rank: int
+    source: NDArray
+    reduction: Reduction
+    commit: Callable[[NDArray], Any]
+    """Gets the result when all have voted; the value of the operation."""
+    pool: BufferPool
+    out: NDArray | None = None
+    """A flat array that nobody has yet, to make the result in; else it is scratch."""
+
+
 class EagerReduce(Operation):
-    """A small reduction in rank order; `commit` gets the total."""
+    """A small reduction in rank order."""
 
     def __init__(
         self,
         peers: Sequence[int],
         descriptor: dict[str, Any],
         timeout: float,
-        *,
-        rank: int,
-        source: NDArray,
-        reduction: Reduction,
-        commit: Callable[[NDArray], Any],
+        part: Contribution,
     ) -> None:
         super().__init__(peers, descriptor, timeout)
-        self._source = source
-        self._reduction = reduction
-        self._write = commit
+        self._source = part.source
+        self._reduction = part.reduction
+        self._write = part.commit
         # The contribution as it is now: the caller's array may change later.
-        self._parts: dict[int, NDArray] = {rank: source.copy()}
+        self._parts: dict[int, NDArray] = {part.rank: part.source.copy()}
 
     def eager(self, peer: int) -> memoryview:
         return octets(self._source)
@@ -86,13 +97,19 @@ class EagerScatter(EagerReduce):
     """
 
     def __init__(
-        self, *given: Any, chunks: Sequence[tuple[int, int]], rank: int, **more: Any
+        self,
+        peers: Sequence[int],
+        descriptor: dict[str, Any],
+        timeout: float,
+        part: Contribution,
+        *,
+        chunks: Sequence[tuple[int, int]],
     ) -> None:
-        super().__init__(*given, rank=rank, **more)
+        super().__init__(peers, descriptor, timeout, part)
         self._chunks = chunks
         self._whole = self._source.reshape(-1)
-        self._source = self._of(rank)
-        self._parts = {rank: self._source.copy()}
+        self._source = self._of(part.rank)
+        self._parts = {part.rank: self._source.copy()}
 
     def _of(self, rank: int) -> NDArray:
         start, stop = self._chunks[rank]
@@ -107,8 +124,7 @@ class Ring(Operation):
 
     `chunks[r]` is the range of elements that rank r reduces last and owns; `order`
     is how the ranks stand along the ring. `commit` gets the flat result, of which
-    only the own chunk is valid without `gather`. It is made in `out`, an array that
-    nobody has yet, or in scratch memory.
+    only the own chunk is valid without `gather`.
     """
 
     def __init__(
@@ -116,28 +132,24 @@ class Ring(Operation):
         peers: Sequence[int],
         descriptor: dict[str, Any],
         timeout: float,
+        part: Contribution,
         *,
-        rank: int,
-        source: NDArray,
         chunks: Sequence[tuple[int, int]],
-        reduction: Reduction,
         gather: bool,
-        pool: BufferPool,
-        commit: Callable[[NDArray], Any],
-        out: NDArray | None = None,
-        order: Sequence[int] | None = None,
+        order: Sequence[int],
     ) -> None:
         super().__init__(peers, descriptor, timeout)
-        self._rank, self._size = rank, len(chunks)
-        self._order = range(self._size) if order is None else order
-        self._place = self._order.index(rank)
+        self._rank, self._size = part.rank, len(chunks)
+        self._order = order
+        self._place = self._order.index(part.rank)
         self._next = self._order[(self._place + 1) % self._size]
         self._previous = self._order[self._place - 1]
         self._chunks = chunks
-        self._reduction = reduction
-        self._loan = Loan(pool)
-        self._write = commit
-        self._given = out
+        self._reduction = part.reduction
+        self._loan = Loan(part.pool)
+        self._write = part.commit
+        self._given = part.out
+        source = part.source
         self._source = source.reshape(-1)
         self.bulk = source.nbytes
         self._dtype = source.dtype

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pcp.errors import ProtocolError, UsageError
 from pcp.runtime.collectives.build import Seat
-from pcp.runtime.collectives.direct import EagerReduce, Exchange, Ring
+from pcp.runtime.collectives.direct import Contribution, EagerReduce, Exchange, Ring
 from pcp.runtime.collectives.operation import Operation, Pending
 from pcp.runtime.collectives.reduction import Reduction, bounds
 from pcp.runtime.collectives.submit import Posting, Seconds
@@ -176,25 +176,20 @@ def reduce(seat: Seat, array: NDArray, op: str, root: int, timeout: float) -> Op
             np.copyto(array.reshape(-1), flat.reshape(-1))
         return array
 
-    shared: dict[str, Any] = {
-        "rank": seat.rank,
-        "source": array,
-        "reduction": Reduction.of(op, array.dtype),
-        "commit": write,
-    }
+    reduction = Reduction.of(op, array.dtype)
+    part = Contribution(seat.rank, array, reduction, write, seat.pool)
     facts = facts_of("reduce", array, op=op, root=root)
     if array.nbytes <= EAGER_BYTES or seat.world_size == 1:
-        return EagerReduce(seat.peers, facts, timeout, **shared)
+        return EagerReduce(seat.peers, facts, timeout, part)
     chunks = bounds(array.size, seat.world_size)
     return RingToRoot(
         seat.peers,
         facts | seat.ring_facts,
         timeout,
+        part,
         root=root,
         chunks=chunks,
         order=seat.ring,
-        pool=seat.pool,
-        **shared,
     )
 
 

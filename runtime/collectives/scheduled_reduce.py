@@ -1,18 +1,17 @@
 """A reduction that follows a schedule (`schedules`) of transfers."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
 from pcp.errors import ProtocolError
-from pcp.runtime.collectives.direct import pieces, segment_bytes
+from pcp.runtime.collectives.direct import Contribution, pieces, segment_bytes
 from pcp.runtime.collectives.operation import Operation
-from pcp.runtime.collectives.reduction import Reduction
 from pcp.runtime.collectives.schedule import Schedule, edges
-from pcp.runtime.memory.buffer_pool import BufferPool, Loan, octets
+from pcp.runtime.memory.buffer_pool import Loan, octets
 from pcp.runtime.transport.frame import Header
 
 
@@ -36,8 +35,7 @@ class Scheduled(Operation):
     Each lane of the array does this member's transfers one after the other:
     sends leave at once, and what must have arrived first is waited for. A peer
     may be ahead: what it sends too early waits in scratch memory, or in its
-    final place where it only replaces what we have sent off long ago. The result is
-    made in `out`, an array that nobody has yet, or in scratch memory.
+    final place where it only replaces what we have sent off long ago.
     """
 
     def __init__(
@@ -45,25 +43,19 @@ class Scheduled(Operation):
         peers: Sequence[int],
         descriptor: dict[str, Any],
         timeout: float,
-        *,
-        rank: int,
-        source: NDArray,
-        reduction: Reduction,
+        part: Contribution,
         plan: Schedule,
-        pool: BufferPool,
-        commit: Callable[[NDArray], Any],
-        out: NDArray | None = None,
     ) -> None:
         super().__init__(peers, descriptor, timeout)
-        self._reduction = reduction
-        self._source = source.reshape(-1)
-        self.bulk = source.nbytes
+        self._reduction = part.reduction
+        self._source = part.source.reshape(-1)
+        self.bulk = part.source.nbytes
         self._members = plan.members
-        self._loan = Loan(pool)
-        self._write = commit
-        self._out = out
+        self._loan = Loan(part.pool)
+        self._write = part.commit
+        self._out = part.out
         self._lanes = [
-            deque(_moves(plan, rank, lane, i * len(plan.transfers)))
+            deque(_moves(plan, part.rank, lane, i * len(plan.transfers)))
             for i, lane in enumerate(edges(self._source.size, plan))
         ]
         self._incoming = {
@@ -72,7 +64,7 @@ class Scheduled(Operation):
             for move in lane
             if not move.sends
         }
-        wide = reduction.accumulator.itemsize
+        wide = part.reduction.accumulator.itemsize
         self._step = max(1, segment_bytes(self._source.size * wide // 4) // wide)
 
     def begin(self) -> None:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from numpy.typing import NDArray
 
@@ -39,18 +39,24 @@ from pcp.runtime.communicator.elastic import Renewal, join
 from pcp.runtime.communicator.introspection import Observed
 from pcp.runtime.communicator.param_sync import SyncReport, param_sync, wait_for_users
 from pcp.runtime.communicator.topology_aware import Arranged, Arrangement
+from pcp.runtime.connection_options import (
+    ConnectionKeywords,
+    ConnectionOptions,
+    expanded,
+)
 from pcp.runtime.group import leaving
 from pcp.runtime.group.group import Group
 from pcp.runtime.group.rendezvous import Rendezvous, meet
 from pcp.runtime.memory.buffer_pool import BufferPool
-from pcp.runtime.transport import authentication
 from pcp.runtime.transport.fault_injection import FaultPlan
-from pcp.runtime.transport.striped import Streams
 
 if TYPE_CHECKING:
     from pcp.runtime.transport.tls import Tls
 
 T = TypeVar("T")
+_FIXED = ConnectionOptions()
+_ELASTIC = ConnectionOptions(silence=5.0)
+"""An elastic world goes on without a member: it is given up sooner."""
 
 
 class Communicator(Reductions, Uneven, Observed, Arranged):
@@ -73,6 +79,7 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
             self.own(owned)
 
     @classmethod
+    @expanded(_FIXED)
     def connect(
         cls,
         address: str | Rendezvous,
@@ -80,13 +87,7 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
         rank: int,
         world_size: int,
         timeout: float | timedelta = 60.0,
-        heartbeat: float = 0.5,
-        silence: float = 10.0,
-        faults: FaultPlan | None = None,
-        shared_memory: bool = True,
-        key: bytes | str | None = None,
-        streams: Streams = "auto",
-        tls: "Tls | None" = None,
+        **options: Unpack[ConnectionKeywords],
     ) -> "Communicator":
         """Join a world of fixed size; rank 0 hosts the rendezvous at `address`.
 
@@ -105,39 +106,23 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
         and `nccl://host:port` of torch.distributed, `mpi://` under mpirun. It takes
         the same calls; its guarantees are its own (docs/collectives.md).
         """
+        limit, chosen = seconds(timeout), _FIXED.changed(options)
         if isinstance(address, str):
             scheme, address = backend_registry.split(address)
             if scheme != backend_registry.OWN:
                 return backend_registry.connect(
                     scheme,
                     address,
-                    {
-                        "faults": faults,
-                        "key": key,
-                        "tls": tls,
-                        "streams": None if streams == "auto" else streams,
-                    },
+                    chosen.of_pcp_alone(),
                     rank=rank,
                     world_size=world_size,
-                    timeout=seconds(timeout),
+                    timeout=limit,
                 )
-        limit = seconds(timeout)
-        group, owned = meet(
-            address,
-            rank,
-            world_size,
-            limit,
-            heartbeat,
-            silence,
-            faults,
-            shared_memory,
-            authentication.checked(key),
-            streams,
-            tls,
-        )
+        group, owned = meet(address, rank, world_size, limit, chosen)
         return cls(group, timeout=limit, owned=owned)
 
     @classmethod
+    @expanded(_ELASTIC)
     def join(
         cls,
         address: str,
@@ -146,14 +131,8 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
         listen: str | None = None,
         advertise: str | None = None,
         timeout: float | timedelta = 60.0,
-        heartbeat: float = 0.5,
-        silence: float = 5.0,
         patience: float = 60.0,
-        faults: FaultPlan | None = None,
-        shared_memory: bool = True,
-        key: bytes | str | None = None,
-        streams: Streams = "auto",
-        tls: "Tls | None" = None,
+        **options: Unpack[ConnectionKeywords],
     ) -> "ElasticCommunicator":
         """Join the elastic world of the coordinator at `address`.
 
@@ -173,18 +152,12 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
         limit = seconds(timeout)
         renewal, group = join(
             place,
+            time.monotonic() + limit,
+            _ELASTIC.changed(options),
             name=name,
             listen=listen,
             advertise=advertise,
-            deadline=time.monotonic() + limit,
-            heartbeat=heartbeat,
-            silence=silence,
             patience=patience,
-            faults=faults,
-            shared_memory=shared_memory,
-            key=key,
-            streams=streams,
-            tls=tls,
         )
         return ElasticCommunicator(renewal, group, limit)
 

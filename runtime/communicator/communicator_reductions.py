@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from pcp.errors import UsageError
 from pcp.runtime.collectives import build
-from pcp.runtime.collectives.build import Squeeze
+from pcp.runtime.collectives.compressed_reduce import Squeeze
 from pcp.runtime.collectives.operation import Pending
 from pcp.runtime.collectives.submit import Posting, Seconds
 from pcp.runtime.communicator.array_interop import foreign

@@ -8,7 +8,7 @@ import queue
 import secrets
 import socket
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pcp.errors import (
     CollectiveAborted,
@@ -18,15 +18,11 @@ from pcp.errors import (
     Timeout,
     UsageError,
 )
+from pcp.runtime.connection_options import ConnectionOptions
 from pcp.runtime.group.coordinator_client import Coordination
 from pcp.runtime.group.group import Group
 from pcp.runtime.group_endpoint import GroupEndpoint
 from pcp.runtime.transport import link
-from pcp.runtime.transport.fault_injection import FaultPlan
-from pcp.runtime.transport.striped import Streams
-
-if TYPE_CHECKING:
-    from pcp.runtime.transport.tls import Tls
 
 _FORM_SECONDS = 30.0
 
@@ -136,35 +132,19 @@ class Renewal:
 
 def join(
     address: str,
+    deadline: float,
+    options: ConnectionOptions,
     *,
     name: str | None,
     listen: str | None,
     advertise: str | None,
-    deadline: float,
-    heartbeat: float,
-    silence: float,
     patience: float,
-    faults: FaultPlan | None,
-    shared_memory: bool,
-    key: bytes | str | None,
-    streams: Streams = "auto",
-    tls: "Tls | None" = None,
 ) -> tuple[Renewal, Group]:
     """The first group at a coordinator, and what renews it."""
     name = name or f"{socket.gethostname()}-{secrets.token_hex(4)}"
     if listen is None:
         listen = link.format_address(link.own_address(address), 0)
-    endpoint = GroupEndpoint.listen(
-        listen,
-        advertise=advertise,
-        heartbeat=heartbeat,
-        silence=silence,
-        faults=faults,
-        shared_memory=shared_memory,
-        key=key,
-        streams=streams,
-        tls=tls,
-    )
+    endpoint = GroupEndpoint.listen(listen, advertise=advertise, **vars(options))
     coordination = Coordination(endpoint, address, name, patience)
     renewal = Renewal(endpoint, coordination)
     try:

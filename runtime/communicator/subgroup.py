@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import UsageError
+from pcp.runtime.connection_options import ConnectionOptions
 from pcp.runtime.group.group import Group
 from pcp.runtime.group.rendezvous import Rendezvous, meet
-from pcp.runtime.transport import authentication, link
+from pcp.runtime.transport import link
 
 if TYPE_CHECKING:
     from pcp.runtime.transport.tls import Tls
@@ -73,13 +74,7 @@ def form(
             ranks.index(world.rank),
             len(ranks),
             world.timeout,
-            0.5,
-            10.0,
-            None,
-            True,
-            authentication.checked(key),
-            "auto",
-            tls,
+            ConnectionOptions(key=key, tls=tls),
         )
     except BaseException:
         if meeting is not None:

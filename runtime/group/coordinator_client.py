@@ -55,7 +55,7 @@ class Coordination:
         self._endpoint = endpoint
         self._loop = endpoint.loop
         self._patience = patience
-        self._silence = max(_LEAST_SILENCE, endpoint.pulse.silence)
+        self._silence = max(_LEAST_SILENCE, endpoint.options.silence)
         self._link: TcpLink | None = None
         self._until: float | None = None
         """When patience ends; None while the coordinator is there."""

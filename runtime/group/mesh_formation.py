@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pcp.errors import (
     CollectiveAborted,
@@ -20,6 +20,7 @@ from pcp.errors import (
     RuntimeFault,
     Timeout,
 )
+from pcp.runtime.connection_options import ConnectionOptions
 from pcp.runtime.group.group import Group
 from pcp.runtime.transport import authentication
 from pcp.runtime.transport import link as transport
@@ -42,9 +43,6 @@ from pcp.runtime.transport.striped import (
 )
 from pcp.runtime.transport.tcp import TcpLink
 
-if TYPE_CHECKING:
-    from pcp.runtime.transport.tls import Tls
-
 EPOCH_OVER = 1
 """Code of a refusal that only means: the group has moved on."""
 _PROBE_SECONDS = 0.5
@@ -58,20 +56,15 @@ class Forming:
         self,
         group: Group,
         members: Sequence[str],
-        *,
-        share: bool = True,
-        key: authentication.Key = None,
-        tls: "Tls | None" = None,
-        streams: Streams = 1,
+        options: ConnectionOptions,
     ) -> None:
         self.group = group
-        self._streams: Streams = streams
+        self._options = options
+        self._streams: Streams = options.streams
         self._lanes: dict[int, dict[int, TcpLink]] = {}
         self._counts: dict[int, int] = {}
         self._used: dict[int, int] = {}
-        self._share = share
-        self._key = key
-        self._tls = tls
+        self._share = options.shared_memory
         self.epoch = group.epoch
         self._members = list(members)
         self._digest = members_digest(members)
@@ -232,15 +225,16 @@ class Forming:
         Who dials a machine that is gone hears nothing of that, for minutes.
         """
         left = max(0.05, deadline - time.monotonic())
-        near = self._share and self._tls is None and self._streams in (1, "auto")
+        near = (
+            self._share and self._options.tls is None and self._streams in (1, "auto")
+        )
         dialled: Future[transport.Wire] = Future()
 
         def dial() -> None:
             try:
                 at = self._members[peer]
-                dialled.set_result(
-                    authentication.dial(at, left, self._key, self._tls, near)
-                )
+                key, tls = self._options.secret, self._options.tls
+                dialled.set_result(authentication.dial(at, left, key, tls, near))
             except BaseException as error:
                 dialled.set_exception(error)
 

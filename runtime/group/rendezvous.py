@@ -9,16 +9,16 @@ waiting fails the attempt for all, so that nobody waits for it.
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pcp.errors import ConfigError, PeerLost, ProtocolError, RuntimeFault, Timeout
+from pcp.runtime.connection_options import ConnectionOptions
 from pcp.runtime.group.group import Group
 from pcp.runtime.group_endpoint import GroupEndpoint
 from pcp.runtime.transport import authentication
 from pcp.runtime.transport import link as transport
 from pcp.runtime.transport.blocking_io import Patience, read_answer, write_frame
 from pcp.runtime.transport.connect_warning import Impatience
-from pcp.runtime.transport.fault_injection import FaultPlan
 from pcp.runtime.transport.frame import (
     MAX_TEXT,
     Frame,
@@ -29,11 +29,7 @@ from pcp.runtime.transport.frame import (
     text,
 )
 from pcp.runtime.transport.link import Link
-from pcp.runtime.transport.striped import Streams
 from pcp.runtime.transport.tcp import TcpLink
-
-if TYPE_CHECKING:
-    from pcp.runtime.transport.tls import Tls
 
 _LOST = 2
 """Code of a refusal that means: a member died; `offset` is its rank."""
@@ -151,13 +147,7 @@ def meet(
     rank: int,
     world_size: int,
     timeout: float,
-    heartbeat: float,
-    silence: float,
-    faults: FaultPlan | None,
-    shared_memory: bool,
-    key: authentication.Key,
-    streams: Streams = "auto",
-    tls: "Tls | None" = None,
+    options: ConnectionOptions,
 ) -> tuple[Group, list[Any]]:
     """The group that meets at `where`, and what is to be closed with it."""
     if world_size < 1 or not 0 <= rank < world_size:
@@ -170,24 +160,16 @@ def meet(
         if rank == 0:
             host = where
             if not isinstance(host, Rendezvous):
-                host = Rendezvous.listen(host, key=key, tls=tls)
+                host = Rendezvous.listen(host, key=options.key, tls=options.tls)
             owned.append(host)
             host.expect(world_size)
             host.give_up(timeout)
             where = host.address
         assert isinstance(where, str), "rank 0 knows the address by now"
-        sock = _reach(where, deadline, key, tls)
+        sock = _reach(where, deadline, options)
         owned.insert(0, sock)
-        endpoint = GroupEndpoint.listen(
-            transport.format_address(sock.getsockname()[0], 0),
-            heartbeat=heartbeat,
-            silence=silence,
-            faults=faults,
-            shared_memory=shared_memory,
-            key=key,
-            streams=streams,
-            tls=tls,
-        )
+        here = transport.format_address(sock.getsockname()[0], 0)
+        endpoint = GroupEndpoint(here, None, options)
         owned[0] = endpoint
         members = _register(sock, where, rank, world_size, endpoint.address, deadline)
         left = max(0.1, deadline - time.monotonic())
@@ -198,15 +180,13 @@ def meet(
         raise
 
 
-def _reach(
-    address: str, deadline: float, key: authentication.Key, tls: "Tls | None"
-) -> transport.Wire:
+def _reach(address: str, deadline: float, options: ConnectionOptions) -> transport.Wire:
     """Dial until somebody listens there."""
     impatience = Impatience("rank 0")
     while True:
         try:
             left = max(0.05, deadline - time.monotonic())
-            return authentication.dial(address, left, key, tls)
+            return authentication.dial(address, left, options.secret, options.tls)
         except PeerLost as error:
             if time.monotonic() > deadline:
                 raise Timeout(

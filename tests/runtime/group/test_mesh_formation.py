@@ -8,6 +8,7 @@ import pytest
 from helpers.worlds.communicators import endpoints
 
 from pcp.errors import CollectiveAborted, PeerLost
+from pcp.runtime.connection_options import ConnectionOptions
 from pcp.runtime.group.endpoint import Endpoint
 from pcp.runtime.group.group import Group
 from pcp.runtime.group.mesh_formation import Forming, members_digest
@@ -20,7 +21,9 @@ def test_a_connection_that_broke_while_it_waited_is_a_lost_member() -> None:
     ours, theirs = socket.socketpair()
     with theirs, endpoints(1) as (endpoint,):
         group = Group(endpoint.loop, 0, 2, 1)
-        forming = Forming(group, members, share=False)
+        forming = Forming(
+            group, members, ConnectionOptions(shared_memory=False, streams=1)
+        )
 
         def greet() -> None:
             link = TcpLink(endpoint.loop, ours, endpoint, "b:2")

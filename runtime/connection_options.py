@@ -1,0 +1,116 @@
+"""How a member's connections are made: one value for all that make some.
+
+Public functions take it apart into keywords, `**options: Unpack[ConnectionKeywords]`,
+and `expanded` shows them in the function's signature:
+
+    @expanded(ConnectionOptions())
+    def connect(address: str, **options: Unpack[ConnectionKeywords]) -> ...:
+        chosen = ConnectionOptions().changed(options)
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+from pcp.errors import ConfigError
+from pcp.runtime.group.failure_detector import Pulse
+from pcp.runtime.transport import authentication
+from pcp.runtime.transport.fault_injection import FaultPlan
+from pcp.runtime.transport.striped import MAX_STREAMS, Streams
+
+if TYPE_CHECKING:
+    from pcp.runtime.transport.tls import Tls
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class ConnectionOptions:
+    """Seconds of heartbeat and silence, what is allowed in, and by which ways.
+
+    ConfigError for a number of streams, or a key, that cannot be.
+    """
+
+    heartbeat: float = 0.5
+    """A member that has nothing to say says so that often."""
+    silence: float = 10.0
+    """A peer that was not heard of for so long is lost."""
+    faults: FaultPlan | None = None
+    """What goes wrong on purpose, in drills."""
+    shared_memory: bool = True
+    """Between members on one machine large payloads go through memory."""
+    key: bytes | str | None = None
+    """Only those are let in who have the same (`keys`)."""
+    streams: Streams = "auto"
+    """Connections to each peer (`striping`)."""
+    tls: "Tls | None" = None
+    """All connections are encrypted, and certificates asked for (`tls`)."""
+
+    def __post_init__(self) -> None:
+        if self.streams != "auto" and not 1 <= self.streams <= MAX_STREAMS:
+            raise ConfigError(
+                f"streams={self.streams}: give 1 to {MAX_STREAMS}, or 'auto'"
+            )
+        object.__setattr__(self, "key", authentication.checked(self.key))
+
+    @property
+    def pulse(self) -> Pulse:
+        """The two times by which dead peers are noticed."""
+        return Pulse(self.heartbeat, self.silence)
+
+    @property
+    def secret(self) -> authentication.Key:
+        """The key as bytes."""
+        return authentication.checked(self.key)
+
+    def of_pcp_alone(self) -> dict[str, Any]:
+        """What is set here and other engines do not have; None where it is not set."""
+        streams = None if self.streams == "auto" else self.streams
+        return {
+            "faults": self.faults,
+            "key": self.key,
+            "tls": self.tls,
+            "streams": streams,
+        }
+
+    def changed(self, given: "ConnectionKeywords") -> "ConnectionOptions":
+        """These, but for what is given; TypeError for what is no option."""
+        return replace(self, **given)
+
+
+class ConnectionKeywords(TypedDict, total=False):
+    """The fields of `ConnectionOptions`, as keywords."""
+
+    heartbeat: float
+    silence: float
+    faults: FaultPlan | None
+    shared_memory: bool
+    key: bytes | str | None
+    streams: Streams
+    tls: "Tls | None"
+
+
+def expanded(defaults: Any) -> Callable[[F], F]:
+    """Show the fields of `defaults` in place of a function's `**options`.
+
+    For `help`, editors and `inspect.signature`; calls go as they did.
+    """
+
+    def show(function: F) -> F:
+        plain = inspect.signature(function)
+        kept = [p for p in plain.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        options = [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=getattr(defaults, field.name),
+                annotation=field.type,
+            )
+            for field in fields(defaults)
+        ]
+        signature = plain.replace(parameters=[*kept, *options])
+        vars(function)["__signature__"] = signature
+        return function
+
+    return show
