@@ -67,6 +67,9 @@ class Leaving:
         if loop.closed:
             return False
         self._left, self._failed = loop.ask(self._now)
+        if not self._left:
+            # What a callback of the last one has started stands behind that question.
+            self._left, self._failed = loop.ask(self._now)
         return bool(self._left)
 
     def _now(self) -> tuple[dict[Operation, str], list[tuple[str, PcpError]]]:
