@@ -17,7 +17,7 @@ from pcp.runtime.group.group import Group
 from pcp.runtime.group_endpoint import GroupEndpoint
 from pcp.runtime.transport import authentication
 from pcp.runtime.transport import link as transport
-from pcp.runtime.transport.blocking_io import Patience, read_answer, write_frame
+from pcp.runtime.transport.blocking_io import BlockingConnection, Patience
 from pcp.runtime.transport.connect_warning import Impatience
 from pcp.runtime.transport.frame import (
     MAX_TEXT,
@@ -212,11 +212,11 @@ def _register(
         "address": endpoint,
     }
     late = f"the world of {world_size} did not come together at {address} in time"
-    with sock:
-        write_frame(sock, address, Frame(Kind.HELLO, payload=json_payload(hello)))
+    with BlockingConnection(sock, address) as host:
+        host.send(Frame(Kind.HELLO, payload=json_payload(hello)))
         try:
             patience = Patience(deadline + _VERDICT_SECONDS)
-            header, payload = read_answer(sock, address, patience, MAX_TEXT)
+            header, payload = host.answer(patience, MAX_TEXT)
         except Timeout as error:
             raise Timeout(f"{late}; rank 0 can tell who is missing") from error
     if header.kind is Kind.REFUSE and header.step == _MISSING:

@@ -20,14 +20,8 @@ from numpy.typing import NDArray
 from pcp.errors import PcpError, ProtocolError, RuntimeFault, UsageError
 from pcp.runtime.memory.buffer_pool import checked, octets
 from pcp.runtime.memory.dtypes import sent_dtype
-from pcp.runtime.transport import authentication, link
-from pcp.runtime.transport.blocking_io import (
-    Patience,
-    read_answer,
-    read_header,
-    read_payload,
-    write_frame,
-)
+from pcp.runtime.transport import authentication
+from pcp.runtime.transport.blocking_io import BlockingConnection, Patience
 from pcp.runtime.transport.frame import (
     MAX_PAYLOAD,
     Frame,
@@ -37,6 +31,7 @@ from pcp.runtime.transport.frame import (
     text,
     text_payload,
 )
+from pcp.runtime.transport.link import Wire
 
 if TYPE_CHECKING:
     from pcp.runtime.transport.tls import Tls
@@ -45,6 +40,7 @@ Provider = Callable[[], tuple[int, Mapping[str, NDArray]]]
 _SEGMENT = 1 << 20
 _STALLED_SECONDS = 30.0
 _PING_SECONDS = 1.0
+_CLOSING_SECONDS = 5.0
 _MAX_READERS = 16
 
 
@@ -56,15 +52,15 @@ class Snapshot:
         self.places = threading.BoundedSemaphore(_MAX_READERS)
 
 
-def serve(sock: Any, snapshot: Snapshot, hello: Mapping[str, Any]) -> None:
-    """Stream the snapshot over a connected socket, in a thread of its own.
+def serve(wire: Wire, snapshot: Snapshot, hello: Mapping[str, Any]) -> None:
+    """Stream the snapshot over a connected wire, in a thread of its own.
 
     Of all of it the reader's `hello` may want a part, as `fetch_snapshot` says.
     """
     asked = hello.get("only")
     only = tuple(map(str, asked)) if isinstance(asked, list) else ()
     threading.Thread(
-        target=_serve, args=(sock, snapshot, only), name="pcp-snapshot", daemon=True
+        target=_serve, args=(wire, snapshot, only), name="pcp-snapshot", daemon=True
     ).start()
 
 
@@ -91,21 +87,22 @@ def fetch_snapshot(
     if quiet <= 0:
         raise UsageError(f"silence={silence}: give a time above 0, or None")
     patience = Patience(time.monotonic() + limit, quiet)
-    with authentication.dial(
+    wire = authentication.dial(
         address, min(limit, quiet), authentication.checked(key), tls
-    ) as sock:
+    )
+    with BlockingConnection(wire, address) as owner:
         hello = json_payload({"purpose": "snapshot", "only": list(only)})
-        write_frame(sock, address, Frame(Kind.HELLO, payload=hello))
-        header, payload = read_answer(sock, address, patience, MAX_PAYLOAD)
+        owner.send(Frame(Kind.HELLO, payload=hello))
+        header, payload = owner.answer(patience, MAX_PAYLOAD)
         while header.kind is Kind.PING:
-            header, payload = read_answer(sock, address, patience, MAX_PAYLOAD)
+            header, payload = owner.answer(patience, MAX_PAYLOAD)
         if header.kind is not Kind.WELCOME:
             raise ProtocolError(f"{address} gives no snapshot: {text(payload)}")
         index = parse_json(payload)
         arrays = _allocate(index, max_bytes)
         for name, array in arrays.items():
-            _receive(sock, address, patience, name, array)
-        _finish(sock, address, patience)
+            _receive(owner, patience, name, array)
+        _finish(owner, patience)
     return int(index["revision"]), arrays
 
 
@@ -113,29 +110,29 @@ def _seconds(time: float | timedelta) -> float:
     return time.total_seconds() if isinstance(time, timedelta) else time
 
 
-def _serve(sock: Any, snapshot: Snapshot, only: tuple[str, ...]) -> None:
-    peer = "a reader of the snapshot"
-    with sock:
-        sock.settimeout(_STALLED_SECONDS)
+def _serve(wire: Wire, snapshot: Snapshot, only: tuple[str, ...]) -> None:
+    with BlockingConnection(wire, "a reader of the snapshot") as reader:
         try:
             if not snapshot.places.acquire(blocking=False):
-                _refuse(sock, peer, f"{_MAX_READERS} others are reading; try again")
+                _refuse(reader, f"{_MAX_READERS} others are reading; try again")
                 return
             try:
-                _stream(sock, peer, snapshot, only)
+                _stream(reader, snapshot, only)
             finally:
                 snapshot.places.release()
         except RuntimeFault:
             pass  # the reader left: that is its affair
 
 
-def _stream(sock: Any, peer: str, snapshot: Snapshot, only: tuple[str, ...]) -> None:
+def _stream(
+    reader: BlockingConnection, snapshot: Snapshot, only: tuple[str, ...]
+) -> None:
     try:
-        revision, arrays = _provided(sock, peer, snapshot.provider)
+        revision, arrays = _provided(reader, snapshot.provider)
         wanted = (n for n in arrays if not only or n.startswith(only))
         arrays = {name: checked(arrays[name], f"snapshot {name}") for name in wanted}
     except Exception as error:  # whatever the provider met, the reader is told
-        _refuse(sock, peer, f"the owner has no snapshot to give: {error}")
+        _refuse(reader, f"the owner has no snapshot to give: {error}")
         return
     entries = [
         {"name": name, "dtype": array.dtype.name, "shape": list(array.shape)}
@@ -144,22 +141,20 @@ def _stream(sock: Any, peer: str, snapshot: Snapshot, only: tuple[str, ...]) -> 
     index = json_payload({"revision": revision, "tensors": entries})
     if len(index) > MAX_PAYLOAD:
         said = f"{len(entries)} arrays have too long an index: ask for some with only="
-        _refuse(sock, peer, said)
+        _refuse(reader, said)
         return
-    write_frame(sock, peer, Frame(Kind.WELCOME, payload=index))
+    _tell(reader, Frame(Kind.WELCOME, payload=index))
     for array in arrays.values():
         view = octets(array)
         for at in range(0, len(view), _SEGMENT):
             segment = view[at : at + _SEGMENT]
-            write_frame(sock, peer, Frame(Kind.DATA, offset=at, payload=segment))
-    write_frame(sock, peer, Frame(Kind.DONE))
-    sock.settimeout(5.0)
-    with link.os_errors(peer, "closing"):
-        sock.recv(1)
+            _tell(reader, Frame(Kind.DATA, offset=at, payload=segment))
+    _tell(reader, Frame(Kind.DONE))
+    reader.ended(Patience(time.monotonic() + _CLOSING_SECONDS))
 
 
 def _provided(
-    sock: Any, peer: str, provider: Provider
+    reader: BlockingConnection, provider: Provider
 ) -> tuple[int, Mapping[str, NDArray]]:
     """What the provider gives; a reader that has to wait hears that we live."""
     found: Future[tuple[int, Mapping[str, NDArray]]] = Future()
@@ -172,12 +167,16 @@ def _provided(
 
     threading.Thread(target=provide, name="pcp-provider", daemon=True).start()
     while not wait([found], _PING_SECONDS).done:
-        write_frame(sock, peer, Frame(Kind.PING))
+        _tell(reader, Frame(Kind.PING))
     return found.result()
 
 
-def _refuse(sock: Any, peer: str, reason: str) -> None:
-    write_frame(sock, peer, Frame(Kind.REFUSE, payload=text_payload(reason)))
+def _refuse(reader: BlockingConnection, reason: str) -> None:
+    _tell(reader, Frame(Kind.REFUSE, payload=text_payload(reason)))
+
+
+def _tell(reader: BlockingConnection, frame: Frame) -> None:
+    reader.send(frame, _STALLED_SECONDS)
 
 
 def _allocate(index: dict[str, Any], max_bytes: int) -> dict[str, NDArray]:
@@ -199,21 +198,21 @@ def _allocate(index: dict[str, Any], max_bytes: int) -> dict[str, NDArray]:
 
 
 def _receive(
-    sock: Any, address: str, patience: Patience, name: str, array: NDArray
+    owner: BlockingConnection, patience: Patience, name: str, array: NDArray
 ) -> None:
     view, at = octets(array), 0
     while at < len(view):
-        header = read_header(sock, address, patience)
+        header = owner.header(patience)
         room = view[at : at + header.length]
         if header.kind is not Kind.DATA or header.offset != at or not len(room):
-            raise ProtocolError(f"{address} sent {name} out of order")
+            raise ProtocolError(f"{owner.peer} sent {name} out of order")
         if len(room) != header.length:
-            raise ProtocolError(f"{address} sent more of {name} than there is")
-        read_payload(sock, address, patience, header, room)
+            raise ProtocolError(f"{owner.peer} sent more of {name} than there is")
+        owner.payload(patience, header, room)
         at += header.length
 
 
-def _finish(sock: Any, address: str, patience: Patience) -> None:
-    header = read_header(sock, address, patience)
+def _finish(owner: BlockingConnection, patience: Patience) -> None:
+    header = owner.header(patience)
     if header.kind is not Kind.DONE or header.length:
-        raise ProtocolError(f"{address} did not end its snapshot")
+        raise ProtocolError(f"{owner.peer} did not end its snapshot")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pcp.errors import ConfigError, ProtocolError
 from pcp.runtime.transport import link
-from pcp.runtime.transport.blocking_io import Patience, read_answer, write_frame
+from pcp.runtime.transport.blocking_io import BlockingConnection, Patience
 from pcp.runtime.transport.frame import MAX_TEXT, Frame, Kind, text
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ def dial(
 
 
 def _prove(sock: link.Wire, address: str, deadline: float, key: bytes) -> None:
-    mine = os.urandom(NONCE_BYTES)
-    write_frame(sock, address, Frame(Kind.AUTH, payload=mine))
-    header, payload = read_answer(sock, address, Patience(deadline), MAX_TEXT)
+    peer, mine = BlockingConnection(sock, address), os.urandom(NONCE_BYTES)
+    peer.send(Frame(Kind.AUTH, payload=mine))
+    header, payload = peer.answer(Patience(deadline), MAX_TEXT)
     if header.kind is not Kind.AUTH or len(payload) != NONCE_BYTES + PROOF_BYTES:
         raise ProtocolError(
             f"{address} does not prove that it has the key: {text(payload)}"
@@ -86,8 +86,7 @@ def _prove(sock: link.Wire, address: str, deadline: float, key: bytes) -> None:
     theirs, shown = bytes(payload[:NONCE_BYTES]), bytes(payload[NONCE_BYTES:])
     if not hmac.compare_digest(shown, proof(key, "listener", mine, theirs)):
         raise ProtocolError(f"{address} has another key")
-    shown = proof(key, "dialler", mine, theirs)
-    write_frame(sock, address, Frame(Kind.PROOF, payload=shown))
+    peer.send(Frame(Kind.PROOF, payload=proof(key, "dialler", mine, theirs)))
 
 
 class Gate:

@@ -40,6 +40,10 @@ class Untrusted(OSError):
     """A carrier does not accept what came, or who sent it; says why."""
 
 
+class NotAdmitted(ProtocolError):
+    """One end will not talk to the other, and says why."""
+
+
 class Wire(Protocol):
     """What links and handshakes need of a socket; `tls.TlsSocket` is another."""
 
@@ -212,7 +216,7 @@ def format_address(host: str, port: int) -> str:
 def translate(error: OSError, peer: str, during: str) -> RuntimeFault:
     """The fault an OSError on a connection to `peer` amounts to."""
     if isinstance(error, Untrusted):
-        return ProtocolError(f"{peer}: {error}")
+        return NotAdmitted(f"{peer}: {error}")
     if isinstance(error, TimeoutError):
         return Timeout(f"{peer} did not answer in time ({during})")
     reason = error.strerror or str(error) or type(error).__name__

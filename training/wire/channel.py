@@ -9,24 +9,15 @@ not let in is told why in a `REFUSE` frame.
 """
 
 import socket
-import threading
 import time
 
 from pcp.errors import PeerLost, ProtocolError, Timeout
-from pcp.runtime.transport import frame as framing
 from pcp.runtime.transport.authentication import Gate
+from pcp.runtime.transport.blocking_io import SEND_SECONDS, BlockingConnection, Patience
 from pcp.runtime.transport.credentials import Protection
-from pcp.runtime.transport.frame import (
-    MAX_TEXT,
-    Frame,
-    Header,
-    Kind,
-    text,
-    text_payload,
-)
-from pcp.runtime.transport.link import Untrusted, Wire, format_address
+from pcp.runtime.transport.frame import MAX_TEXT, Frame, Header, Kind, text
+from pcp.runtime.transport.link import NotAdmitted, Wire, format_address
 from pcp.training.wire.messages import Message, decode, encode
-from pcp.training.wire.nonblocking_socket import Duplex
 
 MESSAGE = 1
 BLOB = 2
@@ -36,12 +27,8 @@ MAX_BLOB = 8 << 30
 OPEN = Protection()
 """No key and no certificates: whoever reaches it may talk to it."""
 
-# A peer that takes longer for the rest of a frame than this is as good as gone.
-FRAME_SECONDS = 20.0
-
-
-class NotAdmitted(ProtocolError):
-    """The other end let us know that it will not talk to us."""
+FRAME_SECONDS = SEND_SECONDS
+"""A peer that takes longer for the rest of a frame is as good as gone."""
 
 
 class Channel:
@@ -51,11 +38,8 @@ class Channel:
     """
 
     def __init__(self, sock: Wire, gate: Gate | None = None) -> None:
-        self._socket = sock
-        self._wire = Duplex(sock)
-        self._gate = gate
-        self._sending = threading.Lock()
         self.peer = _name(sock)
+        self._connection = BlockingConnection(sock, self.peer, gate)
         self.here: str = sock.getsockname()[0]
         """Our own address, as the peer reaches it."""
 
@@ -98,84 +82,42 @@ class Channel:
 
         `NotAdmitted` when it does not; it was told why.
         """
-        deadline = time.monotonic() + timeout
-        while self._gate is not None and not self._gate.open:
-            header = self._header(max(1e-3, deadline - time.monotonic()))
-            self._hear_proof(self._gate, header)
+        self._connection.admit(_within(timeout))
 
     def close(self) -> None:
         """End the connection; a thread blocked in `receive` gets `PeerLost`."""
         try:
-            self._wire.shutdown(socket.SHUT_RDWR)
+            self._connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # the peer was faster
-        self._wire.close()
+        self._connection.close()
 
     def _send(self, tag: int, offset: int, payload: bytes, timeout: float) -> None:
         frame = Frame(Kind.DATA, tag=tag, offset=offset, payload=payload)
-        self._send_frame(frame, timeout)
-
-    def _send_frame(self, frame: Frame, timeout: float = FRAME_SECONDS) -> None:
-        content = framing.pack_header(frame, epoch=0) + bytes(frame.payload)
-        with self._sending:
-            try:
-                self._wire.sendall(memoryview(content), time.monotonic() + timeout)
-            except TimeoutError as error:
-                raise PeerLost(f"{self.peer} takes nothing any more") from error
-            except OSError as error:
-                raise PeerLost(f"{self.peer}: connection lost: {error}") from error
+        try:
+            self._connection.send(frame, timeout)
+        except NotAdmitted as error:  # who reads hears of that
+            raise PeerLost(str(error)) from error
 
     def _receive(self, timeout: float) -> tuple[int, int, bytes]:
-        header = self._header(timeout)
+        connection, patience = self._connection, _within(timeout)
+        header = connection.header(patience)
+        connection.check(header, patience)
         if header.kind is Kind.REFUSE and header.length <= MAX_TEXT:
-            raise NotAdmitted(text(memoryview(self._payload(header))))
-        if header.kind in (Kind.AUTH, Kind.PROOF) and self._gate is not None:
-            self._hear_proof(self._gate, header)  # nobody asked for one: it raises
+            raise NotAdmitted(text(self._payload(header, patience)))
         if header.kind is not Kind.DATA:
             raise ProtocolError(f"{self.peer}: a {header.kind.name} frame here")
-        return header.tag, header.offset, self._payload(header)
+        return header.tag, header.offset, bytes(self._payload(header, patience))
 
-    def _hear_proof(self, gate: Gate, header: Header) -> None:
-        """A frame of a dialler that has not passed the gate; NotAdmitted."""
-        try:
-            if not gate.room(header.kind, header.length):
-                gate.hear(header.kind, b"")  # says what is wrong with it
-            answer = gate.hear(header.kind, self._payload(header))
-        except ProtocolError as error:
-            self._send_frame(Frame(Kind.REFUSE, payload=text_payload(str(error))))
-            raise NotAdmitted(f"{self.peer} is not let in: {error}") from error
-        if answer is not None:
-            self._send_frame(answer)
+    def _payload(self, header: Header, patience: Patience) -> memoryview:
+        room = memoryview(bytearray(header.length))
+        self._connection.payload(patience, header, room)
+        return room
 
-    def _header(self, timeout: float) -> Header:
-        return framing.unpack_header(self._exactly(framing.HEADER_BYTES, timeout))
 
-    def _payload(self, header: Header) -> bytes:
-        payload = self._exactly(header.length, FRAME_SECONDS, begun=True)
-        framing.verify_payload(header, payload)
-        return payload
-
-    def _exactly(self, count: int, timeout: float, begun: bool = False) -> bytes:
-        buffer = bytearray(count)
-        view, done = memoryview(buffer), 0
-        deadline = time.monotonic() + timeout
-        while done < count:
-            try:
-                got = self._wire.recv_into(view[done:], deadline)
-            except TimeoutError as error:
-                if done or begun:
-                    raise PeerLost(f"{self.peer} stopped inside a frame") from error
-                raise Timeout(f"nothing from {self.peer} in {timeout:g} s") from error
-            except Untrusted as error:
-                raise NotAdmitted(f"{self.peer}: {error}") from error
-            except OSError as error:
-                raise PeerLost(f"{self.peer}: connection lost: {error}") from error
-            if not got:
-                raise PeerLost(f"{self.peer} closed the connection")
-            done += got
-            if not begun:
-                begun, deadline = True, time.monotonic() + FRAME_SECONDS
-        return bytes(buffer)
+def _within(timeout: float) -> Patience:
+    """A frame begins within so many seconds, and is whole soon after it began."""
+    return Patience(time.monotonic() + timeout, frame=FRAME_SECONDS)
 
 
 def connect(

@@ -11,7 +11,7 @@ from pcp.runtime.group.coordinator import PURPOSE, Coordinator
 from pcp.runtime.group.endpoint import Endpoint
 from pcp.runtime.group.membership import Past
 from pcp.runtime.transport import link
-from pcp.runtime.transport.blocking_io import Patience, read_frame, write_frame
+from pcp.runtime.transport.blocking_io import BlockingConnection, Patience
 from pcp.runtime.transport.frame import Frame, Kind, json_payload, text
 
 
@@ -19,12 +19,10 @@ def answer(where: Coordinator, **said: object) -> str:
     """What the coordinator says to a greeting that it refuses."""
     plain = {"purpose": PURPOSE, "name": "a", "address": "127.0.0.1:9"}
     plain |= {"past": asdict(Past(epoch=1))}
-    with link.dial(where.address, 5) as sock:
-        hello = Frame(Kind.HELLO, payload=json_payload(plain | said))
-        write_frame(sock, "the coordinator", hello)
-        header, payload = read_frame(
-            sock, "it", Patience(time.monotonic() + 5), 1 << 14
-        )
+    with BlockingConnection(link.dial(where.address, 5), "it") as coordinator:
+        coordinator.send(Frame(Kind.HELLO, payload=json_payload(plain | said)))
+        patience = Patience(time.monotonic() + 5)
+        header, payload = coordinator.receive(patience, 1 << 14)
     assert header.kind is Kind.REFUSE
     return text(payload)
 

@@ -13,7 +13,7 @@ from helpers.worlds.communicators import endpoints, form, outcome, together
 from pcp.errors import PeerLost, ProtocolError, Timeout, UsageError
 from pcp.runtime.group import state_transfer
 from pcp.runtime.group.state_transfer import fetch_snapshot
-from pcp.runtime.transport.blocking_io import write_frame
+from pcp.runtime.transport.blocking_io import BlockingConnection
 from pcp.runtime.transport.frame import Frame, Kind, json_payload, pack_header
 
 STATE = {
@@ -115,7 +115,7 @@ def test_a_lying_owner_is_caught(frames, message):
                 if isinstance(frame, dict):
                     index = {"revision": 1, "tensors": [frame]}
                     frame = Frame(Kind.WELCOME, payload=json_payload(index))
-                write_frame(sock, "reader", frame)
+                BlockingConnection(sock, "reader").send(frame)
             sock.shutdown(socket.SHUT_WR)
             sock.settimeout(5)
             sock.recv(1)

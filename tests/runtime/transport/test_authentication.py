@@ -15,7 +15,7 @@ from pcp.runtime.group.endpoint import Endpoint
 from pcp.runtime.group.rendezvous import Rendezvous
 from pcp.runtime.group.state_transfer import fetch_snapshot
 from pcp.runtime.transport import authentication
-from pcp.runtime.transport.blocking_io import Patience, read_frame, write_frame
+from pcp.runtime.transport.blocking_io import BlockingConnection, Patience
 from pcp.runtime.transport.frame import Frame, Kind, json_payload, text
 
 KEY, OTHER = "correct horse battery", "another horse battery"
@@ -84,15 +84,14 @@ def call(address: str, *frames: Frame) -> tuple[list[tuple[Kind, bytes]], bool]:
     """What a listener answers to these frames, and whether it hung up."""
     host, port = address.rsplit(":", 1)
     answers = []
-    with socket.create_connection((host, int(port)), timeout=5) as sock:
+    sock = socket.create_connection((host, int(port)), timeout=5)
+    with BlockingConnection(sock, "the listener") as listener:
         for frame in frames:
-            write_frame(sock, "the listener", frame)
-        deadline = time.monotonic() + 3
+            listener.send(frame)
+        patience = Patience(time.monotonic() + 3)
         try:
             while True:
-                header, payload = read_frame(
-                    sock, "the listener", Patience(deadline), 1 << 16
-                )
+                header, payload = listener.receive(patience, 1 << 16)
                 answers.append((header.kind, bytes(payload)))
         except PeerLost:
             return answers, True
@@ -135,15 +134,17 @@ def test_a_recorded_proof_is_worth_nothing() -> None:
         end.serve_snapshot(lambda: (1, {}))
         host, port = end.address.rsplit(":", 1)
         mine = os.urandom(authentication.NONCE_BYTES)
-        with socket.create_connection((host, int(port)), timeout=5) as sock:
-            write_frame(sock, "it", Frame(Kind.AUTH, payload=mine))
-            _, answer = read_frame(sock, "it", Patience(time.monotonic() + 5), 1 << 16)
+        sock = socket.create_connection((host, int(port)), timeout=5)
+        patience = Patience(time.monotonic() + 5)
+        with BlockingConnection(sock, "it") as dialler:
+            dialler.send(Frame(Kind.AUTH, payload=mine))
+            _, answer = dialler.receive(patience, 1 << 16)
             theirs = bytes(answer[: authentication.NONCE_BYTES])
             shown = authentication.proof(KEY.encode(), "dialler", mine, theirs)
             recorded = Frame(Kind.PROOF, payload=shown)
-            write_frame(sock, "it", recorded)
-            write_frame(sock, "it", HELLO)
-            header, _ = read_frame(sock, "it", Patience(time.monotonic() + 5), 1 << 16)
+            dialler.send(recorded)
+            dialler.send(HELLO)
+            header, _ = dialler.receive(patience, 1 << 16)
             assert header.kind is Kind.WELCOME
         answers, _ = call(end.address, Frame(Kind.AUTH, payload=mine), recorded, HELLO)
         assert answers[-1][0] is Kind.REFUSE
