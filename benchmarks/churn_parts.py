@@ -16,7 +16,7 @@ MARK = "PCP_CHURN_RUN"
 """In the environment of every process of a run: its number."""
 SPARE = {"fds": 6, "shared": 300, "threads": 2, "mib": 96}
 """What a member may use more of than a newcomer. Shared memory is kept for later: up to
-`shared_arrays.MOST` pieces, two descriptors each, and what peers have of it."""
+`segments.SHARED.most` pieces, two descriptors each, and what peers have of it."""
 
 _NO_COORDINATOR = "no coordinator yet: "
 

@@ -28,7 +28,6 @@ from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.reduction import Reduction, bounds, declared
 from pcp.runtime.collectives.schedule import DIRECT, schedule
 from pcp.runtime.collectives.scheduled_reduce import Scheduled
-from pcp.runtime.collectives.shared_scratch import SMALLEST
 from pcp.runtime.collectives.validation import (
     check_peer,
     facts_of,
@@ -39,6 +38,7 @@ from pcp.runtime.collectives.validation import (
 from pcp.runtime.collectives.zero_copy_reduce import StraightReduce, straight, visible
 from pcp.runtime.memory.buffer_pool import checked, octets
 from pcp.runtime.memory.shared_arrays import ARRAYS
+from pcp.runtime.memory.shared_segment import SMALLEST
 from pcp.wire import EAGER_BYTES
 
 _NOTHING = memoryview(b"")

@@ -24,18 +24,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pcp.errors import ProtocolError
+from pcp.runtime.arena import LIMIT, Arena
 from pcp.runtime.memory.shared_arrays import Reach
-from pcp.runtime.memory.shared_segment import Segment
+from pcp.runtime.memory.shared_segment import SHARED, Segment
 from pcp.runtime.transport.link import Link
 from pcp.runtime.transport.shared_memory import SharedLink
-
-SMALLEST = 64 << 10
-"""Arrays below this are reduced over the connections."""
-_GRAIN = 256 << 10
-_SPARE = 4
-"""A segment may be so many times as large as what it is lent for."""
-MOST = 24
-"""Segments of one member: each takes descriptors, of its readers too."""
 
 Key = tuple[int, int]
 
@@ -44,7 +37,6 @@ Key = tuple[int, int]
 class _Own:
     """A segment of this member's, and who may still read it."""
 
-    number: int
     segment: Segment
     readers: set[int]
     ended: bool = False
@@ -75,12 +67,9 @@ class Neighbours(Protocol):
 class Commons:
     """One member's view. After the first operation all in the loop's thread."""
 
-    def __init__(self, group: Neighbours, limit: int = 512 << 20) -> None:
+    def __init__(self, group: Neighbours, limit: int = LIMIT) -> None:
         self._group = group
-        self._limit = limit
-        """Bytes kept in segments that nobody uses."""
-        self._numbers = itertools.count()
-        self._free: list[_Own] = []
+        self._arena = Arena(SHARED, limit)
         self._lent: dict[Key, _Own] = {}
         self._mapped: dict[int, dict[int, Segment]] = {}
         self._done: list[Key] = []
@@ -109,16 +98,16 @@ class Commons:
 
     def lend(self, key: Key, nbytes: int) -> tuple[Segment | None, dict[str, Any]]:
         """A segment for an operation, if there is one, and what to say about it."""
-        own = self._take(nbytes) or self._make(nbytes)
+        segment = self._arena.lend(nbytes)
         done, self._done = self._done, []
         self._told[key] = done
-        facts: dict[str, Any] = {"maps": False, "done": done, "live": []}
-        if own is not None:
-            own.readers, own.ended = set(self._group.links), False
-            self._lent[key] = own
-            facts |= {"id": own.number, **own.segment.offer, "maps": self.reached}
-        facts["live"] = [own.number for own in (*self._lent.values(), *self._free)]
-        return (None if own is None else own.segment), facts
+        facts: dict[str, Any] = {"maps": False, "done": done}
+        if segment is not None:
+            self._lent[key] = _Own(segment, set(self._group.links))
+            facts |= {"id": segment.number, **segment.offer, "maps": self.reached}
+        lent = [own.segment for own in self._lent.values()]
+        facts["live"] = [own.number for own in (*lent, *self._arena.free)]
+        return segment, facts
 
     def meet(self, peer: int, said: Any, nbytes: int) -> Segment | None:
         """What a peer said: its segment, or None where there is none for us.
@@ -132,7 +121,7 @@ class Commons:
             return None
         segment = known.get(number)
         if segment is None or segment.nonce.hex() != said.get("nonce"):
-            segment = Segment.map(said, nbytes, _largest(nbytes))
+            segment = Segment.map(said, nbytes, SHARED.largest(nbytes))
         if segment is None or segment.nbytes < nbytes:
             return None
         self._mapped[peer] = known | {number: segment}
@@ -167,7 +156,7 @@ class Commons:
         self._done += self._told.pop(key, [])
         own = self._lent.pop(key, None)
         if own is not None:
-            own.segment.close()
+            self._arena.lose(own.segment)
 
     def moved(self, sent: dict[int, int], received: dict[int, int]) -> None:
         """Count the bytes of an operation for its connections."""
@@ -178,34 +167,11 @@ class Commons:
     def close(self) -> None:
         """Keep nothing. What an operation still uses goes with the operation."""
         self._hopeless = True
-        for own in self._free:
-            own.segment.close()
-        self._free.clear()
+        self._arena.close()
         self._lent.clear()
         self._told.clear()
         self._mapped.clear()
         self.arrays.close()
-
-    def _take(self, nbytes: int) -> _Own | None:
-        """The smallest free segment that is large enough and not much too large."""
-        fit = [o for o in self._free if nbytes <= o.segment.nbytes <= _largest(nbytes)]
-        if not fit:
-            return None
-        own = min(fit, key=lambda own: own.segment.nbytes)
-        self._free.remove(own)
-        return own
-
-    def _make(self, nbytes: int) -> _Own | None:
-        if len(self._lent) >= MOST:
-            return None
-        while len(self._lent) + len(self._free) >= MOST:
-            self._free.pop(0).segment.close()
-        size = -(-nbytes // _GRAIN) * _GRAIN
-        try:
-            segment = Segment.create(size, ready=True)
-        except (OSError, AttributeError):
-            return None  # not this system, or no memory: connections carry it
-        return _Own(next(self._numbers), segment, set())
 
     def _released(self, peer: int, key: Key) -> None:
         own = self._lent.get(key)
@@ -214,16 +180,9 @@ class Commons:
             self._settle(key, own)
 
     def _settle(self, key: Key, own: _Own) -> None:
-        """Lend it again, unless too much is kept already: the oldest goes first."""
-        if own.readers or not own.ended:
-            return
-        self._free.append(self._lent.pop(key))
-        while sum(own.segment.nbytes for own in self._free) > self._limit:
-            self._free.pop(0).segment.close()
-
-
-def _largest(nbytes: int) -> int:
-    return _SPARE * nbytes + _GRAIN
+        """The segment may be lent again when the operation ended and none reads it."""
+        if own.ended and not own.readers:
+            self._arena.give(self._lent.pop(key).segment)
 
 
 def _parsed(said: Any) -> tuple[int | None, set[int], list[Key]]:

@@ -1,21 +1,14 @@
-"""Bytes of arrays, and scratch memory that is used again.
-
-Fresh memory costs a page fault every 4 KiB, which for large arrays takes as
-long as moving the bytes; operations therefore borrow scratch from a pool.
-"""
+"""Bytes of arrays, and the scratch arrays that operations borrow (`arena`)."""
 
 import math
-import threading
 import weakref
-from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import UsageError
-
-_GRAIN = 64 << 10
+from pcp.runtime.arena import LIMIT, PRIVATE, Arena
 
 
 def octets(array: NDArray) -> memoryview:
@@ -55,20 +48,10 @@ def checked(array: NDArray, what: str, *, writable: bool = False) -> NDArray:
 
 
 class BufferPool:
-    """Scratch memory by size; keeps at most `limit` bytes of what is free.
+    """Scratch arrays in private memory; keeps at most `limit` bytes of what is free."""
 
-    What a garbage collector gives back, at any point of any thread, waits outside the
-    lock for the next `take`: at most as much again.
-    """
-
-    def __init__(self, limit: int = 512 << 20) -> None:
-        self._limit = limit
-        self._free: dict[int, list[NDArray]] = {}
-        """By size, those used last at the end."""
-        self._kept = 0
-        self._dropped: deque[tuple[NDArray, int]] = deque()
-        """And how many bytes there are up to each."""
-        self._lock = threading.Lock()
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._arena = Arena(PRIVATE, limit)
 
     def new(self, shape: Sequence[int], dtype: np.dtype) -> NDArray:
         """An uninitialised array whose memory comes back when its last view is gone.
@@ -76,67 +59,35 @@ class BufferPool:
         A link that still writes into it has such a view.
         """
         nbytes = math.prod(shape) * dtype.itemsize
-        if nbytes < _GRAIN:
+        if nbytes < PRIVATE.grain:
             return np.empty(shape, dtype)
-        raw = self._take(nbytes)
+        raw = self._lent(nbytes)
         # All views of it refer to this one, and none to the array it is made of.
         whole = np.frombuffer(raw.data, np.uint8)
-        weakref.finalize(whole, _back, weakref.ref(self), raw).atexit = False
+        weakref.finalize(whole, _back, weakref.ref(self._arena), raw).atexit = False
         return whole[:nbytes].view(dtype).reshape(shape)
 
     def take(self, count: int, dtype: np.dtype) -> NDArray:
         """An uninitialised flat array of `count` elements, until `give`."""
         nbytes = count * dtype.itemsize
-        return self._take(nbytes)[:nbytes].view(dtype)
+        return self._lent(nbytes)[:nbytes].view(dtype)
 
     def give(self, array: NDArray) -> None:
         """Return an array from `take`; nobody may use it any more."""
         raw = array
         while isinstance(raw.base, np.ndarray):
             raw = raw.base
-        with self._lock:
-            self._keep(raw)
+        self._arena.give(raw)
 
-    def drop(self, raw: NDArray) -> None:
-        """The last view of a `new` array is gone. Takes no lock and counts nothing."""
-        try:
-            before = self._dropped[-1][1]
-        except IndexError:
-            before = 0
-        if before + raw.nbytes <= self._limit:
-            self._dropped.append((raw, before + raw.nbytes))
-
-    def _take(self, nbytes: int) -> NDArray:
-        size = -(-max(nbytes, 1) // _GRAIN) * _GRAIN
-        with self._lock:
-            while self._dropped:
-                self._keep(self._dropped.popleft()[0])
-            if shelf := self._free.pop(size, []):
-                raw = shelf.pop()
-                self._kept -= size
-                if shelf:
-                    self._free[size] = shelf
-                return raw
-        return np.empty(size, np.uint8)
-
-    def _keep(self, raw: NDArray) -> None:
-        if raw.nbytes > self._limit:
-            return
-        shelf = self._free.pop(raw.nbytes, [])
-        shelf.append(raw)
-        self._free[raw.nbytes] = shelf
-        self._kept += raw.nbytes
-        while self._kept > self._limit:
-            oldest = next(iter(self._free))
-            self._kept -= oldest
-            self._free[oldest].pop()
-            if not self._free[oldest]:
-                del self._free[oldest]
+    def _lent(self, nbytes: int) -> NDArray:
+        raw = self._arena.lend(nbytes)
+        assert raw is not None, "there may be any number of private blocks"
+        return raw
 
 
-def _back(pool: "weakref.ref[BufferPool]", raw: NDArray) -> None:
+def _back(arena: "weakref.ref[Arena[NDArray]]", raw: NDArray) -> None:
     # By then the group may be closed, and what its pool had is the system's again.
-    if (kept := pool()) is not None:
+    if (kept := arena()) is not None:
         kept.drop(raw)
 
 

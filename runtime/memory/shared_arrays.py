@@ -15,11 +15,9 @@ A process that is forked shares the arrays it inherits with its parent, as any s
 memory; new ones are its own.
 """
 
-import itertools
 import math
 import operator
 import os
-import threading
 import weakref
 from collections.abc import Sequence
 from typing import NamedTuple, SupportsIndex
@@ -27,15 +25,8 @@ from typing import NamedTuple, SupportsIndex
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from pcp.runtime.memory.shared_segment import Segment, address
-
-SMALLEST = 64 << 10
-"""Below this many bytes an array is an ordinary one."""
-MOST = 24
-"""Arrays of a process, used and kept: each takes descriptors, of its readers too."""
-_GRAIN = 256 << 10
-_SPARE = 4
-"""Memory may be so many times as large as the array that it is used for."""
+from pcp.runtime.arena import LIMIT, Arena
+from pcp.runtime.memory.shared_segment import SHARED, SMALLEST, Segment, address
 
 
 class Offer(NamedTuple):
@@ -74,19 +65,16 @@ class _Watch(weakref.ref):
 class SharedArrays:
     """The arrays of one process; safe to use from several threads."""
 
-    def __init__(self, limit: int = 512 << 20) -> None:
+    def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
-        """Bytes kept that no array uses."""
-        self._numbers = itertools.count()
         self.forget()
 
     def forget(self) -> None:
         """Have none: those there are belong to the process that forked this one."""
+        self._arena = Arena(SHARED, self._limit)
         self._used: dict[int, Segment] = {}
         self._watched: dict[int, _Watch] = {}
-        self._free: dict[int, Segment] = {}
         self._spoilt: set[int] = set()
-        self._lock = threading.Lock()
 
     def empty(
         self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike = "f4"
@@ -105,12 +93,13 @@ class SharedArrays:
         kind = np.dtype(dtype)
         lengths = _lengths(shape)
         nbytes = math.prod(lengths) * kind.itemsize
-        found = None
+        segment = None
         if nbytes >= SMALLEST and not kind.hasobject:
-            found = self._take(nbytes) or self._make(nbytes)
-        if found is None:
+            segment = self._arena.lend(nbytes)
+        if segment is None:
             return np.empty(lengths, kind), None
-        number, segment = found
+        number = segment.number
+        self._used[number] = segment
         # All views of it refer to this one, and none to the array that the segment has.
         whole = np.frombuffer(segment.octets.data, np.uint8)
         watch = self._watched[number] = _Watch(whole, self._back)
@@ -129,61 +118,20 @@ class SharedArrays:
     @property
     def live(self) -> list[int]:
         """The numbers that may be offered, again too."""
-        return [*self._used.copy(), *self._free.copy()]
+        return [*self._used.copy(), *(segment.number for segment in self._arena.free)]
 
     def spoil(self, place: Place) -> None:
         """Others may still write there: that memory is not used again."""
         self._spoilt.add(place.number)
         place.segment.withdraw()
 
-    def _take(self, nbytes: int) -> tuple[int, Segment] | None:
-        """The smallest free memory that is large enough and not much too large."""
-        most = _SPARE * nbytes + _GRAIN
-        with self._lock:
-            free = self._free.copy()
-            fit = [(s.nbytes, n) for n, s in free.items() if s.nbytes >= nbytes]
-            if not fit or min(fit)[0] > most:
-                return None
-            number = min(fit)[1]
-            segment = self._free.pop(number, None)
-            if segment is None:
-                return None  # given back to the system just now
-            self._used[number] = segment
-            return number, segment
-
-    def _make(self, nbytes: int) -> tuple[int, Segment] | None:
-        with self._lock:
-            while self._free and len(self._used) + len(self._free) >= MOST:
-                self._forget_oldest()
-            if len(self._used) >= MOST:
-                return None
-        try:
-            segment = Segment.create(-(-nbytes // _GRAIN) * _GRAIN, ready=True)
-        except (OSError, AttributeError):
-            return None  # not this system, or no memory
-        number = next(self._numbers)
-        self._used[number] = segment
-        return number, segment
-
     def _back(self, watch: _Watch) -> None:
         """The last view is gone. Takes no lock: no step of it can be split."""
         number = watch.number
         del self._watched[number]
-        segment = self._used.pop(number)
-        if number in self._spoilt:
-            self._spoilt.discard(number)
-            segment.close()
-            return
-        self._free[number] = segment
-        while sum(s.nbytes for s in self._free.copy().values()) > self._limit:
-            self._forget_oldest()
-
-    def _forget_oldest(self) -> None:
-        for number in list(self._free):
-            segment = self._free.pop(number, None)
-            if segment is not None:
-                segment.close()
-                return
+        spoilt = number in self._spoilt
+        self._spoilt.discard(number)
+        self._arena.drop(self._used.pop(number), reusable=not spoilt)
 
 
 class Reach:

@@ -9,6 +9,7 @@ wrote.
 
 import errno
 import fcntl
+import itertools
 import mmap
 import os
 import secrets
@@ -19,6 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pcp.runtime.arena import Placement
+
+SMALLEST = 64 << 10
+"""Payloads below this are not worth memory, or a connection, of their own."""
 HEAD_BYTES = mmap.PAGESIZE
 """The first page belongs to the nonce and the token."""
 _NONCE_BYTES = 16
@@ -31,10 +36,15 @@ _UNTRACKED: dict[str, Any] = {} if sys.version_info < (3, 13) else {"trackfd": F
 """Older ones keep a descriptor of their own for every map."""
 
 
+_NUMBERS = itertools.count()
+
+
 class Segment:
     """A piece of such memory, as its owner or one of its readers has it."""
 
     def __init__(self, memory: mmap.mmap, descriptor: int | None, nonce: bytes) -> None:
+        self.number = next(_NUMBERS)
+        """Of this process' ones; a reader knows it by its owner's number."""
         self.nbytes = len(memory) - HEAD_BYTES
         self.nonce = nonce
         whole = np.frombuffer(memory, np.uint8)
@@ -132,6 +142,16 @@ class Segment:
         """No longer offer it; it is unmapped with the last view of it."""
         self.withdraw()
         self.octets, self._words = self.octets[:0].copy(), self._words.copy()
+
+
+SHARED = Placement(
+    create=lambda nbytes: Segment.create(nbytes, ready=True),
+    close=Segment.close,
+    grain=256 << 10,
+    spare=4,
+    most=24,
+)
+"""Memory that others map. Each segment takes descriptors, of its readers too."""
 
 
 def address(array: NDArray) -> int:

@@ -25,15 +25,13 @@ from dataclasses import replace
 from typing import Any
 
 from pcp.errors import ProtocolError, RuntimeFault
-from pcp.runtime.memory.shared_segment import Segment
+from pcp.runtime.memory.shared_segment import SMALLEST, Segment
 from pcp.runtime.transport.frame import Frame, Header, Kind, json_payload, parse_json
 from pcp.runtime.transport.link import Link
 from pcp.runtime.transport.tcp import TcpLink
 
 SLOT_BYTES = 512 << 10
 SLOTS = 8
-SMALLEST = 64 << 10
-"""Payloads below this are cheaper as they are."""
 _SIZE = SLOTS * SLOT_BYTES
 _PLACE = struct.Struct(">II")
 _OWN = frozenset({Kind.SHARE, Kind.GRANT, Kind.SHARED})

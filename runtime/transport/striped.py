@@ -25,6 +25,7 @@ from dataclasses import replace
 from typing import Literal
 
 from pcp.errors import ProtocolError, RuntimeFault
+from pcp.runtime.memory.shared_segment import SMALLEST
 from pcp.runtime.transport import link as transport
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.frame import Frame, Header, Kind
@@ -32,8 +33,6 @@ from pcp.runtime.transport.link import FAR_SECONDS, Link, Wire
 from pcp.runtime.transport.stream_controller import Lanes
 from pcp.runtime.transport.tcp import TcpLink
 
-SMALLEST = 64 << 10
-"""Payloads below this stay on the first lane, unless larger ones are under way."""
 WINDOW_BYTES = 32 << 20
 """2.5 Gbit/s at a round trip of 100 ms."""
 AHEAD_BYTES = 1 << 20

@@ -6,11 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from pcp.errors import ProtocolError
-from pcp.runtime.collectives.shared_scratch import MOST, Commons
-from pcp.runtime.memory.shared_segment import Segment
+from pcp.runtime.collectives.shared_scratch import Commons
+from pcp.runtime.memory.shared_segment import SHARED, Segment
 from pcp.runtime.transport.shared_memory import SharedLink
 
 SIZE = 400_000
+MOST = SHARED.most or 0
 
 
 class Near(SharedLink):
@@ -82,7 +83,7 @@ def test_others_hear_once_what_is_read_no_more() -> None:
         for key in keys:
             commons.back(key, used=True)
         commons.meet(1, empty() | {"done": keys}, 1)
-        assert len(commons._free) == MOST - 1
+        assert len(commons._arena.free) == MOST - 1
     told = [said(commons, (8, seq), 1)["done"] for seq in range(3)]
     assert [len(keys) for keys in told] == [MOST - 1, 0, 0]
     assert told[0][0] == (7, 3 * MOST)
@@ -98,7 +99,7 @@ def test_there_are_not_too_many() -> None:
     for seq in range(MOST):
         commons.back((0, seq), used=False)
     assert commons.lend((1, 0), 1 << 22)[0] is not None
-    assert len(commons._free) == MOST - 1
+    assert len(commons._arena.free) == MOST - 1
     commons.close()
 
 
@@ -118,10 +119,11 @@ def test_what_is_kept_is_bounded_and_fits() -> None:
         said(commons, (0, seq), 1 << 20)
     for seq in range(4):
         commons.back((0, seq), used=False)
-    assert sum(own.segment.nbytes for own in commons._free) == 3 << 20
-    assert said(commons, (0, 9), 100)["id"] == 4, "a small one is not lent a large one"
+    assert sum(segment.nbytes for segment in commons._arena.free) == 3 << 20
+    kept = [segment.number for segment in commons._arena.free]
+    assert said(commons, (0, 9), 100)["id"] not in kept, "they are much too large"
     commons.close()
-    assert not commons._free
+    assert not commons._arena.free
     assert not commons.possible
 
 

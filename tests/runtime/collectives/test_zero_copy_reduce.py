@@ -137,7 +137,7 @@ def test_results_are_reduced_again_and_their_memory_comes_back(pool, ways) -> No
 
 def test_memory_that_its_owner_gave_back_is_kept_by_nobody(monkeypatch, pool) -> None:
     with warmed(2, 4 * LARGE) as comms:
-        monkeypatch.setattr(pool, "_limit", 0)
+        monkeypatch.setattr(pool._arena, "_limit", 0)
         for _ in range(2):
             together(comms, lambda c: c.all_reduced(draw(c.rank, SMALL)))
         for comm in comms:

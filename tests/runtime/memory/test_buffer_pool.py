@@ -68,7 +68,7 @@ def test_the_pool_reuses_and_is_bounded():
     pool.give(again)
     for _ in range(40):
         pool.give(np.empty(1 << 18, np.uint8))
-    assert pool._kept <= 1 << 20
+    assert pool._arena._kept <= 1 << 20
 
 
 def test_a_new_array_comes_back_when_nobody_has_a_view_of_it():
@@ -91,12 +91,13 @@ def test_what_comes_back_is_bounded_whatever_its_size():
     pool = BufferPool(limit=1 << 20)
     many = [pool.new(((64 << 10) + 1,), np.dtype(np.uint8)) for _ in range(40)]
     del many[:]
-    assert 0 < sum(raw.nbytes for raw, _ in pool._dropped) <= 1 << 20
+    kept = [raw.nbytes for raw, _ in pool._arena._dropped if raw is not None]
+    assert 0 < sum(kept) <= 1 << 20
     pool.take(1, np.dtype(np.uint8))
-    assert not pool._dropped
-    assert 0 < (kept := pool._kept) <= 1 << 20
+    assert not pool._arena._dropped
+    assert 0 < (kept := pool._arena._kept) <= 1 << 20
     pool.give(np.empty((1 << 20) + 1, np.uint8))
-    assert pool._kept == kept, "what does not fit drives nothing out"
+    assert pool._arena._kept == kept, "what does not fit drives nothing out"
     # Sizes that are in use now drive out those that were.
     array = pool.new((1 << 20,), np.dtype(np.uint8))
     address = array.ctypes.data
@@ -118,14 +119,15 @@ def test_a_result_does_not_hold_the_pool():
 def test_arrays_that_go_in_a_collection_come_back_all():
     """The collector may free some while another one is being given back."""
     pool = BufferPool(limit=64 << 20)
+    arena = pool._arena
     for _ in range(20):
         held = [[pool.new((64 << 10,), np.dtype(np.uint8))] for _ in range(40)]
         for cycle in held[::2]:
             cycle.append(cycle)
         del held, cycle
         gc.collect()
-        assert len(pool._dropped) + sum(map(len, pool._free.values())) == 40
-        assert pool._dropped[-1][1] == sum(raw.nbytes for raw, _ in pool._dropped)
+        assert len(arena._dropped) + sum(map(len, arena._shelves.values())) == 40
+        assert arena._dropped[-1][1] == sum(raw.nbytes for raw, _ in arena._dropped)
         pool.give(pool.take(1, np.dtype(np.uint8)))
 
 

@@ -12,13 +12,12 @@ import torch
 
 from pcp.runtime import shared_empty as exported
 from pcp.runtime.memory.shared_arrays import (
-    MOST,
-    SMALLEST,
     Offer,
     Reach,
     SharedArrays,
     shared_empty,
 )
+from pcp.runtime.memory.shared_segment import SHARED, SMALLEST
 
 COUNT = 50_000
 
@@ -82,12 +81,12 @@ def test_memory_that_others_may_write_to_is_not_used_again(arrays) -> None:
 
 
 def test_no_more_is_kept_than_the_limit_and_no_more_is_used_than_most(arrays) -> None:
-    many = [arrays.empty(COUNT) for _ in range(MOST)]
+    many = [arrays.empty(COUNT) for _ in range(SHARED.most)]
     assert arrays.place(arrays.empty(COUNT)) is None
     del many
     one = arrays.empty(1_000_000)
     assert arrays.place(one) is not None
-    kept = sum(segment.nbytes for segment in arrays._free.values())
+    kept = sum(segment.nbytes for segment in arrays._arena.free)
     assert 0 < kept <= 1 << 20
 
 
@@ -110,7 +109,7 @@ def test_no_descriptor_is_left(arrays) -> None:
         arrays.spoil(arrays.place(array))
     del held, array
     arrays.empty(1_000_000)
-    arrays._limit = 0
+    arrays._arena.close()
     arrays.empty(COUNT)
     del arrays
     assert descriptors() <= before + 2
@@ -119,7 +118,7 @@ def test_no_descriptor_is_left(arrays) -> None:
 def test_nothing_beyond_the_limit_waits_for_the_next_call(arrays) -> None:
     many = [arrays.empty(4 * COUNT) for _ in range(4)]
     del many
-    assert sum(segment.nbytes for segment in arrays._free.values()) <= 1 << 20
+    assert sum(segment.nbytes for segment in arrays._arena.free) <= 1 << 20
 
 
 FORKED = """

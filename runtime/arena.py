@@ -1,0 +1,199 @@
+"""Blocks of memory that are used again: private ones, and those that others can map.
+
+Fresh memory costs a page fault every 4 KiB, which for large arrays takes as long as
+moving the bytes. An arena keeps what comes back to it, up to a limit. `PRIVATE` blocks
+are for scratch (`buffers`), `segments.SHARED` ones for what members on one machine
+read of each other (`commons`, `shared_arrays`).
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+LIMIT = 512 << 20
+"""Bytes that an arena keeps and nobody uses."""
+
+
+class Block(Protocol):
+    """A piece of memory."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        ...
+
+
+B = TypeVar("B", bound=Block)
+
+
+@dataclass(frozen=True)
+class Placement(Generic[B]):
+    """Where blocks come from, and which block serves which size."""
+
+    create: Callable[[int], B]
+    """OSError or AttributeError where the system has no such memory, or no more."""
+    close: Callable[[B], None]
+    grain: int
+    """Sizes are multiples of this."""
+    spare: int = 0
+    """A block may be so many times as large as what it is lent for, and a grain."""
+    most: int | None = None
+    """Blocks at a time, lent and kept; None for any number."""
+
+    def size(self, nbytes: int) -> int:
+        """What is created for so many bytes."""
+        return -(-max(nbytes, 1) // self.grain) * self.grain
+
+    def largest(self, nbytes: int) -> int:
+        """What may be lent for so many bytes."""
+        return self.spare * nbytes + self.grain if self.spare else self.size(nbytes)
+
+
+PRIVATE: "Placement[NDArray]" = Placement(
+    create=lambda nbytes: np.empty(nbytes, np.uint8),
+    close=lambda block: None,
+    grain=64 << 10,
+)
+"""Memory of this process alone."""
+
+
+class Arena(Generic[B]):
+    """Blocks of one placement; safe to use from several threads.
+
+    A block that is lent comes back by `give`, by `drop` or, if somebody may still use
+    it, by `lose`. What a garbage collector drops, at any point of any thread, waits
+    outside the lock for the next call: at most `limit` bytes of it.
+    """
+
+    def __init__(self, placement: Placement[B], limit: int = LIMIT) -> None:
+        self.placement = placement
+        self._limit = limit
+        self._shelves: dict[int, list[B]] = {}
+        """What is free, by size; those used last at the end."""
+        self._kept = 0
+        self._lent = 0
+        self._dropped: deque[tuple[B | None, int]] = deque()
+        """And how many bytes there are up to each; None for one that was closed."""
+        self._lock = threading.Lock()
+
+    def lend(self, nbytes: int) -> B | None:
+        """A block of at least so many bytes, uninitialised; None if there is none."""
+        with self._lock:
+            self._collect()
+            block = self._take(nbytes)
+            if block is not None:
+                self._lent += 1
+                return block
+            if not self._has_room():
+                return None
+        try:
+            block = self.placement.create(self.placement.size(nbytes))
+        except (OSError, AttributeError):
+            return None
+        with self._lock:
+            self._lent += 1
+        return block
+
+    def give(self, block: B) -> None:
+        """It is free: nobody uses it any more."""
+        with self._lock:
+            self._lent -= 1
+            self._keep(block)
+
+    def drop(self, block: B, *, reusable: bool = True) -> None:
+        """The same from a garbage collector. Takes no lock and counts nothing."""
+        before = self._dropped_bytes()
+        if reusable and before + block.nbytes <= self._limit:
+            self._dropped.append((block, before + block.nbytes))
+        else:
+            self._dropped.append((None, before))
+            self.placement.close(block)
+
+    def lose(self, block: B) -> None:
+        """Somebody may still use it: it is never lent again."""
+        self.drop(block, reusable=False)
+
+    @property
+    def free(self) -> list[B]:
+        """The blocks that may be lent again."""
+        with self._lock:
+            self._collect()
+            return [block for shelf in self._shelves.values() for block in shelf]
+
+    def close(self) -> None:
+        """Keep nothing. What is lent stays with who has it."""
+        with self._lock:
+            self._limit = 0
+            self._collect()
+            while self._kept:
+                self._forget_oldest()
+
+    # Inside.
+
+    def _dropped_bytes(self) -> int:
+        try:
+            return self._dropped[-1][1]
+        except IndexError:
+            return 0
+
+    # Inside, under the lock.
+
+    def _collect(self) -> None:
+        while self._dropped:
+            block, _ = self._dropped.popleft()
+            self._lent -= 1
+            if block is not None:
+                self._keep(block)
+
+    def _take(self, nbytes: int) -> B | None:
+        """The smallest that is large enough and not much too large."""
+        size = self.placement.size(nbytes)
+        if size not in self._shelves:
+            fit = range(size, self.placement.largest(nbytes) + 1)
+            size = min((s for s in self._shelves if s in fit), default=0)
+        if not size:
+            return None
+        block = self._pop(size)
+        if shelf := self._shelves.pop(size, None):
+            self._shelves[size] = shelf  # behind those that were used before
+        return block
+
+    def _has_room(self) -> bool:
+        """Whether one more may be made; kept ones give way."""
+        most = self.placement.most
+        if most is None:
+            return True
+        while self._kept and self._lent + self._count() >= most:
+            self._forget_oldest()
+        return self._lent < most
+
+    def _count(self) -> int:
+        return sum(map(len, self._shelves.values()))
+
+    def _keep(self, block: B) -> None:
+        if block.nbytes > self._limit:
+            self.placement.close(block)
+            return
+        shelf = self._shelves.pop(block.nbytes, [])
+        shelf.append(block)
+        self._shelves[block.nbytes] = shelf  # behind those that were used before
+        self._kept += block.nbytes
+        while self._kept > self._limit:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        block = self._pop(next(iter(self._shelves)))
+        self.placement.close(block)
+
+    def _pop(self, size: int) -> B:
+        shelf = self._shelves[size]
+        block = shelf.pop()
+        self._kept -= size
+        if not shelf:
+            del self._shelves[size]
+        return block
