@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from helpers.simulation.members import Clock, Wire
 
-from pcp.runtime.collectives import build
+from pcp.runtime import calls
+from pcp.runtime.calls import Seat
 from pcp.runtime.collectives.barrier import Barrier
-from pcp.runtime.collectives.build import Seat
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.group.failure_detector import Pulse
 from pcp.runtime.group.group import Group
@@ -63,7 +63,7 @@ class Member:
 
     def _reduce(self, size: int) -> None:
         array = np.full(size, 1 << self.rank, np.int64)
-        operation = build.all_reduce(self.seat, array, "sum", 1e9)
+        operation = calls.all_reduce(self.seat, array, "sum", 1e9)
         self.reductions.append((operation, array))
         self._post(operation)
 

@@ -13,9 +13,9 @@ import sys
 import numpy as np
 
 from pcp.runtime.communicator.communicator import Communicator
-from pcp.runtime.group import state_transfer
 from pcp.runtime.group.endpoint import Endpoint
 from pcp.runtime.transport import fault_injection
+from pcp.runtime.transport.blocking_io import BlockingConnection
 from pcp.runtime.transport.fault_injection import Fault, FaultPlan
 from pcp.runtime.transport.frame import Kind
 
@@ -76,16 +76,16 @@ def idle(comm: Communicator) -> None:
 
 def serve_snapshot(endpoint: Endpoint, kill_at: int) -> None:
     """Serve a snapshot and die at its n-th segment."""
-    plain, sent = state_transfer.write_frame, [0]
+    plain, sent = BlockingConnection.send, [0]
 
-    def counting(sock, peer, frame):
+    def counting(self, frame, *timeout):
         if frame.kind is Kind.DATA:
             sent[0] += 1
             if sent[0] == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
-        plain(sock, peer, frame)
+        plain(self, frame, *timeout)
 
-    state_transfer.write_frame = counting
+    BlockingConnection.send = counting
     endpoint.serve_snapshot(lambda: (3, {"w": np.ones(2_000_000)}))
 
 
