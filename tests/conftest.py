@@ -1,8 +1,34 @@
 """What all tests share."""
 
 import gc
+from collections.abc import Iterator
 
 import pytest
+from helpers import compile_cache
+from helpers.servers.interpreter import Interpreter
+from helpers.servers.iree_server import Iree
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A program that was compiled is not compiled again, in this run or the next."""
+    folder = config.rootpath / ".pytest_cache" / "pcp"
+    if not hasattr(config, "workerinput"):
+        compile_cache.tidy(folder)
+    compile_cache.install(folder)
+
+
+@pytest.fixture(scope="session")
+def interpreter() -> Iterator[Interpreter]:
+    """The StableHLO reference interpreter."""
+    with Interpreter() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def iree() -> Iterator[Iree]:
+    """IREE on this processor; `iree.on(target)` for another target."""
+    with Iree() as running:
+        yield running
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,6 +1,5 @@
 """Whole programs: gradients against jax, in the interpreter and through IREE."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -32,9 +31,8 @@ class Compiled:
 
 
 @pytest.fixture(scope="module")
-def compiled() -> Iterator[Compiled]:
-    with Iree() as iree:
-        yield Compiled(iree)
+def compiled(iree: Iree) -> Compiled:
+    return Compiled(iree)
 
 
 def _case(case: Case) -> Case:

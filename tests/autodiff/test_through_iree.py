@@ -3,8 +3,6 @@
 A sample by default; all of them with `make test-full`.
 """
 
-from collections.abc import Iterator
-
 import pytest
 from helpers.oracles.full_stack import Group, chapters
 from helpers.oracles.jax_gradients import Case
@@ -12,13 +10,6 @@ from helpers.servers.iree_server import Iree
 
 SIZE = 20  # cases of a module
 STRIDE = 31  # one of so many is in the sample
-
-
-@pytest.fixture(scope="module")
-def iree() -> Iterator[Iree]:
-    """One server for all programs."""
-    with Iree() as server:
-        yield server
 
 
 def groups(cases: list[Case]) -> list[tuple[Group, Case]]:

@@ -7,7 +7,6 @@ IREE cannot run are checked in the reference interpreter. With `test_programs` t
 are sixty-four models.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import jax
@@ -59,12 +58,6 @@ BRANCHES = Group([_with_tolerance(case) for case in branching.PROGRAMS])
 SECOND = [case for case in BRANCHES.cases if case.name != "narrow_gpt"]
 QUICK = Group([case for case in EVERY if case.name in FAST])
 REST = Group([case for case in EVERY if case.name not in {*FAST, *NOT_IN_IREE}])
-
-
-@pytest.fixture(scope="module")
-def iree() -> Iterator[Iree]:
-    with Iree() as server:
-        yield server
 
 
 @pytest.mark.parametrize("case", QUICK.cases, ids=str)

@@ -1,16 +1,22 @@
 """iree-compile as a function: what comes back, and what an error says."""
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from helpers import compile_cache
 from helpers.models.stablehlo_small import FORWARD
 
 from pcp.compiler import iree
 from pcp.errors import CompileError, MissingPackage
 
 CPU = ("--iree-hal-target-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=generic")
+
+
+@pytest.fixture(autouse=True)
+def compiler_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test runs the compiler."""
+    monkeypatch.setattr(iree, "compile_text", compile_cache.uncached)
 
 
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -62,11 +68,9 @@ def test_an_unknown_flag() -> None:
 def test_a_deadline_ends_the_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake(tmp_path, monkeypatch, "exec sleep 60")
-    start = time.monotonic()
+    fake(tmp_path, monkeypatch, "exec sleep 6000")
     with pytest.raises(CompileError, match=r"longer than 0\.2 s.*--timeout"):
         iree.compile_text("", (), timeout=0.2)
-    assert time.monotonic() - start < 10
 
 
 def test_a_crash_names_its_signal(
@@ -121,14 +125,12 @@ def test_a_missing_compiler_says_what_to_install(
 def test_stopping_ends_what_runs_and_starts_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, all_: bool
 ) -> None:
-    fake(tmp_path, monkeypatch, "exec sleep 60")
+    fake(tmp_path, monkeypatch, "exec sleep 6000")
     running = iree.Running()
     timer = threading.Timer(0.3, iree.stop_all if all_ else running.stop)
     timer.start()
-    start = time.monotonic()
     with pytest.raises(iree.Failure, match="died of SIGKILL"):
         iree.compile_text("", (), timeout=50, running=running)
-    assert time.monotonic() - start < 10
     timer.join()
     with pytest.raises(CompileError, match="given up"):
         iree.compile_text("", (), timeout=50, running=running)

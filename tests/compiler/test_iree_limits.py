@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from helpers.compile_cache import compile_text
 
 from pcp.compiler.catalog import pipeline
 from pcp.compiler.emission import target_text
-from pcp.compiler.iree import compile_text
 from pcp.compiler.targets import find
 from pcp.dialect.context import parse
 from pcp.errors import CompileError, PassError

@@ -1,6 +1,6 @@
 """JAX functions keep their derivative rules, wherever they stand."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -22,12 +22,6 @@ from pcp.frontends.jax import from_jax
 
 # Ties, where rules differ from what a function is made of, are among the numbers.
 X = np.array([[-1.5, 0.0, 0.5], [2.0, -0.0, 1.0]], np.float32)
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    with Interpreter() as server:
-        yield server
 
 
 # --- functions with rules; each is three times, or otherwise unlike, the true one ---

@@ -5,7 +5,7 @@ JAX's derivatives are lowered and run in the reference interpreter, as ours are:
 compile them would take most of the time.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -36,12 +36,6 @@ stop = lax.stop_gradient
 X = np.array([0.3, 0.7, 1.2], np.float32)
 #: Drawn programs in a module.
 GROUP = 20
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    with Interpreter() as server:
-        yield server
 
 
 # --- drawn programs ---

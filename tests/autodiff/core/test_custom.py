@@ -1,7 +1,5 @@
 """Functions with derivative rules of their own, in the IR and from Python."""
 
-from collections.abc import Iterator
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -307,12 +305,6 @@ def test_composites_by_name(name: str, mode, interpreter: Interpreter) -> None:
         mode(Case(name, fn, (X, X + 1), text=text), interpreter)
     finally:
         registry.unregister(name)
-
-
-@pytest.fixture(scope="module")
-def iree() -> Iterator[Iree]:
-    with Iree() as server:
-        yield server
 
 
 @pytest.mark.parametrize(

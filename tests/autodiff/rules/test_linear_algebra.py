@@ -1,7 +1,5 @@
 """Rules of linear algebra and Fourier transforms against jax.vjp."""
 
-from collections.abc import Iterator
-
 import jax
 import numpy as np
 import pytest
@@ -19,12 +17,6 @@ from helpers.servers.iree_server import Iree
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
-
-
-@pytest.fixture(scope="module")
-def iree() -> Iterator[Iree]:
-    with Iree() as running:
-        yield running
 
 
 class Unbatched:

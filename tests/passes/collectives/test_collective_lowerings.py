@@ -1,6 +1,5 @@
 """One program, two lowerings: the runtime's group and the interpreter agree."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,6 @@ from pcp.passes.core import functions
 
 MESH = '"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"}'
 ALONG = 'axes = ["dp"], mesh = @m'
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    with Interpreter() as server:
-        yield server
 
 
 def module(body: str, arguments: str, results: str) -> str:

@@ -1,7 +1,5 @@
 """pcp-import: what other tools write, made regular, of equal value."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from helpers.servers.interpreter import Interpreter
@@ -10,13 +8,6 @@ from pcp.dialect.context import parse
 from pcp.errors import PassError
 from pcp.passes.core.rewriting import operations
 from pcp.passes.ingest.import_ import Import
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    """One server for all programs."""
-    with Interpreter() as server:
-        yield server
 
 
 def imported(text: str) -> str:

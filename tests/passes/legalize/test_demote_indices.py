@@ -1,7 +1,5 @@
 """pcp-demote-indices computes the same numbers, or refuses."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from helpers.models.stablehlo_small import INTEGERS, TRAIN, train_inputs
@@ -12,12 +10,6 @@ from pcp.dialect.context import parse
 from pcp.errors import PassError
 from pcp.passes.core.base import verify
 from pcp.passes.legalize.demote_indices import demote_indices
-
-
-@pytest.fixture(scope="module")
-def iree() -> Iterator[Iree]:
-    with Iree() as server:
-        yield server
 
 
 def demoted(text: str) -> ir.Module:

@@ -1,41 +1,22 @@
 """pcp-legalize against JAX: IREE runs the legalised program, out of range too."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.legalized import legalized
 from helpers.servers.iree_server import Iree
 from jax import lax
 
 from pcp.dialect.context import parse
 from pcp.errors import PassError
 from pcp.passes.core.rewriting import operations
-from pcp.passes.ingest.import_ import Import
 from pcp.passes.legalize.legalize import Legalize
 
 WILD = np.array([0, 3, -1, 9, 4, 2, -7, 100], np.int32)
-
-
-@pytest.fixture(scope="module")
-def iree() -> Iterator[Iree]:
-    """One server for all programs."""
-    with Iree() as server:
-        yield server
-
-
-def legalized(text: str) -> str:
-    """The program after pcp-import and pcp-legalize, verified and stable."""
-    module = parse(text)
-    Import().run(module)
-    Legalize().run(module)
-    assert module.operation.verify()
-    once = str(module)
-    Legalize().run(module)
-    assert str(module) == once
-    return once
 
 
 def floats(*shape: int, seed: int = 0) -> np.ndarray:

@@ -244,13 +244,6 @@ def module_text(form: Form, type_: str, name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def iree() -> Iterator[Iree]:
-    """One server for all programs."""
-    with Iree() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def texts() -> dict[str, str]:
     """Per index type, all forms as one module."""
     return {

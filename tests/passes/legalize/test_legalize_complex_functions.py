@@ -1,17 +1,14 @@
 """Functions of complex numbers through IREE, against numpy in complex128 and JAX."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.legalized import legalized
 from helpers.servers.iree_server import Iree
 from jax import lax
-
-from pcp.dialect.context import parse
-from pcp.passes.ingest.import_ import Import
-from pcp.passes.legalize.legalize import Legalize
 
 COUNT = 4096
 FUNCTIONS: dict[str, Callable] = {
@@ -26,26 +23,9 @@ FUNCTIONS: dict[str, Callable] = {
 }
 
 
-@pytest.fixture(scope="module")
-def iree() -> Iterator[Iree]:
-    """One server for all programs."""
-    with Iree() as server:
-        yield server
-
-
-def _legalized(text: str) -> str:
-    module = parse(text)
-    Import().run(module)
-    Legalize().run(module)
-    once = str(module)
-    Legalize().run(module)
-    assert str(module) == once
-    return once
-
-
 def _program() -> str:
     z, r = (f"tensor<{COUNT}x{e}>" for e in ("complex<f32>", "f32"))
-    return _legalized(
+    return legalized(
         "".join(
             f"""
 func.func @{name}(%z: {z}) -> {r if name == "abs" else z} {{
@@ -85,7 +65,7 @@ def test_of_two_numbers(iree: Iree, name: str, function: Callable) -> None:
     turn = random.uniform(-np.pi, np.pi, (2, COUNT))
     x, y = (size * np.exp(1j * turn)).astype(np.complex64)
     text = jax.jit(function).lower(x, y).as_text()
-    (got,) = iree.run(_legalized(text), [x, y])
+    (got,) = iree.run(legalized(text), [x, y])
     exact = {"divide": np.divide, "power": np.power}[name]
     want = exact(x.astype(np.complex128), y.astype(np.complex128))
     # Below, a part may be subnormal, which the target takes for zero.
@@ -101,7 +81,7 @@ def test_division_by_zero_and_infinity_is_that_of_jax(iree: Iree) -> None:
     x, y = (m.reshape(-1) for m in np.meshgrid(z, z))
     jitted = jax.jit(lax.div)
     want = np.asarray(jitted(x, y))
-    (got,) = iree.run(_legalized(jitted.lower(x, y).as_text()), [x, y])
+    (got,) = iree.run(legalized(jitted.lower(x, y).as_text()), [x, y])
     known = np.isfinite(want)
     np.testing.assert_allclose(got[known], want[known], rtol=1e-6)
 
@@ -115,7 +95,7 @@ def test_the_size_at_special_values(iree: Iree) -> None:
     a, b = (m.reshape(-1) for m in np.meshgrid(parts, parts))
     z = np.stack([a, b], 1).view(np.complex64)[:, 0]
     jitted = jax.jit(jnp.abs)
-    (got,) = iree.run(_legalized(jitted.lower(z).as_text()), [z])
+    (got,) = iree.run(legalized(jitted.lower(z).as_text()), [z])
     np.testing.assert_allclose(got, np.hypot(a, b), rtol=3e-7)
     known = ~(np.isnan(a) | np.isnan(b))
     np.testing.assert_allclose(got[known], jitted(z)[known], rtol=3e-7)
@@ -126,7 +106,7 @@ def test_a_real_exponent_stays_real(iree: Iree) -> None:
     parts = [[100, 0], [-np.inf, -0.0], [np.inf, 0], [1, 0], [88.9, 1.5]]
     z = np.array(parts, np.float32).view(np.complex64)[:, 0]
     jitted = jax.jit(jnp.exp)
-    (got,) = iree.run(_legalized(jitted.lower(z).as_text()), [z])
+    (got,) = iree.run(legalized(jitted.lower(z).as_text()), [z])
     want = np.asarray(jitted(z))
     for part in (np.real, np.imag):
         np.testing.assert_allclose(part(got), part(want), rtol=1e-5)

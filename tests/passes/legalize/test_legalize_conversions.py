@@ -1,17 +1,12 @@
 """Floats to integers through IREE: saturated as XLA does it, NaN to 0."""
 
-from collections.abc import Iterator
-
 import jax
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers.legalized import legalized
 from helpers.servers.iree_server import Iree
 from jax import lax
-
-from pcp.dialect.context import parse
-from pcp.passes.ingest.import_ import Import
-from pcp.passes.legalize.legalize import Legalize
 
 FLOATS = {
     "f16": np.float16,
@@ -20,23 +15,6 @@ FLOATS = {
     "f64": np.float64,
 }
 INTEGERS = [f"{kind}{width}" for kind in ("int", "uint") for width in (8, 16, 32, 64)]
-
-
-@pytest.fixture(scope="module", params=["cpu", "cpu:host"])
-def iree(request: pytest.FixtureRequest) -> Iterator[Iree]:
-    """One server for each target: they convert by different instructions."""
-    with Iree(request.param) as server:
-        yield server
-
-
-def _legalized(text: str) -> str:
-    module = parse(text)
-    Import().run(module)
-    Legalize().run(module)
-    once = str(module)
-    Legalize().run(module)
-    assert str(module) == once
-    return once
 
 
 def _points(dtype: type) -> np.ndarray:
@@ -52,7 +30,7 @@ def _points(dtype: type) -> np.ndarray:
 
 
 @pytest.mark.parametrize("element", FLOATS)
-def test_all_conversions_are_those_of_jax(iree: Iree, element: str) -> None:
+def test_all_conversions_are_those_of_jax(each_cpu: Iree, element: str) -> None:
     x = _points(FLOATS[element])
 
     def conversions(x):
@@ -61,7 +39,7 @@ def test_all_conversions_are_those_of_jax(iree: Iree, element: str) -> None:
     with jax.enable_x64(True):
         jitted = jax.jit(conversions)
         text, wanted = jitted.lower(x).as_text(), jitted(x)
-    answers = iree.run(_legalized(text), [x])
+    answers = each_cpu.run(legalized(text), [x])
     for name, got, want in zip(INTEGERS, answers, wanted, strict=True):
         np.testing.assert_array_equal(got.view(name), want, err_msg=name)
 
@@ -95,7 +73,7 @@ UNSAFE = {
     ids=[*SAFE, *(f"unsafe: {name}" for name in UNSAFE)],
 )
 def test_only_what_may_not_fit_is_guarded(body: str, is_guarded: bool) -> None:
-    text = _legalized(f"""
+    text = legalized(f"""
 func.func @main(%x: tensor<4xf32>, %n: tensor<4xi16>, %w: tensor<4xi32>)
     -> tensor<4xi32> {{{body}
   %2 = stablehlo.convert %1 : (tensor<4xf32>) -> tensor<4xi32>

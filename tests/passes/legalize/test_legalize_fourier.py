@@ -1,7 +1,5 @@
 """Fourier transforms of any length, rank and precision in IREE, against numpy."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from helpers.servers.iree_server import Iree
@@ -11,13 +9,6 @@ from pcp.errors import PassError
 from pcp.passes.legalize.legalize import Legalize
 
 TYPES = {"f32": (np.float32, np.complex64), "f64": (np.float64, np.complex128)}
-
-
-@pytest.fixture(scope="module")
-def iree() -> Iterator[Iree]:
-    """One server for all programs."""
-    with Iree() as server:
-        yield server
 
 
 def type_of(array: np.ndarray) -> str:

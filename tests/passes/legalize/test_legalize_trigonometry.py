@@ -4,13 +4,14 @@ An error is counted in units in the last place (ulp) of the reference, rounded t
 type of the result.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers.legalized import legalized
 from helpers.servers.iree_server import Iree
 
 from pcp.dialect.context import parse
@@ -26,28 +27,6 @@ ULP = {"sine": 1.75, "cosine": 1.75, "tan": 4.0}
 NARROW = 0.502
 
 
-@pytest.fixture(scope="module", params=["cpu", "cpu:host"])
-def iree(request: pytest.FixtureRequest) -> Iterator[Iree]:
-    """One server for each target: the host fuses multiplications with additions."""
-    with Iree(request.param) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def host() -> Iterator[Iree]:
-    """A server for the host alone."""
-    with Iree() as server:
-        yield server
-
-
-def _legalized(text: str) -> str:
-    module = parse(text)
-    Import().run(module)
-    Legalize().run(module)
-    assert module.operation.verify()
-    return str(module)
-
-
 def _program(count: int, types: tuple[str, ...] = tuple(TYPES)) -> str:
     def function(name: str, element: str) -> str:
         type_ = f"tensor<{count}x{element}>"
@@ -57,7 +36,7 @@ func.func @{name}_{element}(%x: {type_}) -> {type_} {{
   return %0 : {type_}
 }}"""
 
-    return _legalized("".join(function(n, e) for n in FUNCTIONS for e in types))
+    return legalized("".join(function(n, e) for n in FUNCTIONS for e in types))
 
 
 def _inputs() -> dict[str, np.ndarray]:
@@ -89,12 +68,12 @@ def _ulps(got: np.ndarray, want: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("element", TYPES)
-def test_the_error_is_a_few_ulp_everywhere(iree: Iree, element: str) -> None:
+def test_the_error_is_a_few_ulp_everywhere(each_cpu: Iree, element: str) -> None:
     text, dtype = _program(COUNT), TYPES[element]
     for place, x in _inputs().items():
         given = np.minimum(x, np.float32(ml_dtypes.finfo(dtype).max)).astype(dtype)
         calls = {f"{name}_{element}": [given] for name in FUNCTIONS}
-        for name, answer in zip(FUNCTIONS, iree.run_all(text, calls), strict=True):
+        for name, answer in zip(FUNCTIONS, each_cpu.run_all(text, calls), strict=True):
             assert not isinstance(answer, str), answer
             found = np.asarray(answer[0]).view(dtype)
             limit = ULP[name] if element == "f32" else NARROW
@@ -113,11 +92,11 @@ def _call(iree: Iree, text: str, name: str, x: np.ndarray) -> np.ndarray:
     return answer[0]
 
 
-def test_odd_and_even_to_the_bit(iree: Iree) -> None:
+def test_odd_and_even_to_the_bit(each_cpu: Iree) -> None:
     text = _program(COUNT)
     for x in _inputs().values():
         for name in FUNCTIONS:
-            there, back = (_call(iree, text, f"{name}_f32", v) for v in (x, -x))
+            there, back = (_call(each_cpu, text, f"{name}_f32", v) for v in (x, -x))
             mirrored = back if name == "cosine" else -back
             np.testing.assert_array_equal(
                 there.view(np.int32), mirrored.view(np.int32), err_msg=name
@@ -127,7 +106,7 @@ def test_odd_and_even_to_the_bit(iree: Iree) -> None:
 SPECIAL = [0.0, 1e-45, 1e-39, 1e-10, 1e-3, np.pi, 1e30, 3.4028235e38, np.inf, np.nan]
 
 
-def test_special_values_are_those_of_jax(iree: Iree) -> None:
+def test_special_values_are_those_of_jax(each_cpu: Iree) -> None:
     """Zeros keep their sign, subnormal numbers pass, infinities are NaN."""
     x = np.array([*SPECIAL, *(-v for v in SPECIAL)], np.float32)
 
@@ -135,22 +114,22 @@ def test_special_values_are_those_of_jax(iree: Iree) -> None:
         return jnp.sin(x), jnp.cos(x), jnp.tan(x)
 
     jitted = jax.jit(functions)
-    found = iree.run(_legalized(jitted.lower(x).as_text()), [x])
+    found = each_cpu.run(legalized(jitted.lower(x).as_text()), [x])
     for got, want in zip(found, jitted(x), strict=True):
         np.testing.assert_allclose(got, want, rtol=5e-7, atol=0)
         known = ~np.isnan(got)
         np.testing.assert_array_equal(np.signbit(got)[known], np.signbit(want)[known])
 
 
-def test_digamma_at_the_edge_of_its_pole(host: Iree) -> None:
+def test_digamma_at_the_edge_of_its_pole(iree: Iree) -> None:
     """Its reflection is π/tan(πx): it needs the sine of the smallest numbers."""
     jitted = jax.jit(jax.scipy.special.digamma)
     x = np.array([-1e-30, -1e-10, 1e-30, 1e-10, -0.3, -2.5, 3.0], np.float32)
-    (got,) = host.run(_legalized(jitted.lower(x).as_text()), [x])
+    (got,) = iree.run(legalized(jitted.lower(x).as_text()), [x])
     np.testing.assert_allclose(got, jitted(x), rtol=2e-6)
 
 
-def test_a_gradient_at_far_positions(host: Iree) -> None:
+def test_a_gradient_at_far_positions(iree: Iree) -> None:
     """d/dx of sin²(x) + cos(3x): derivatives are sines, too."""
     from pcp.autodiff.passes.derivatives import Grad
 
@@ -164,7 +143,7 @@ def test_a_gradient_at_far_positions(host: Iree) -> None:
     Legalize().run(module)
     wide, thrice = x.astype(np.float64), np.float32(3) * x
     want = np.sin(2 * wide) - 3 * np.sin(thrice.astype(np.float64))
-    (found,) = host.run_all(str(module), {"slope": [x]})
+    (found,) = iree.run_all(str(module), {"slope": [x]})
     assert not isinstance(found, str), found
     np.testing.assert_allclose(found[-1], want, rtol=0, atol=1.5e-6)
 
@@ -189,7 +168,7 @@ def test_the_digits_of_two_over_pi() -> None:
 
 
 @pytest.mark.slow
-def test_every_positive_number(iree: Iree) -> None:
+def test_every_positive_number(each_cpu: Iree) -> None:
     """All 2³¹ - 2²³ finite f32, in steps of 127: 2²⁴ of them."""
     count = 1 << 18
     text = _program(count, ("f32",))
@@ -197,6 +176,6 @@ def test_every_positive_number(iree: Iree) -> None:
     for start in range(0, len(patterns), count):
         x = np.resize(patterns[start : start + count], count).view(np.float32)
         for name in FUNCTIONS:
-            found = _call(iree, text, f"{name}_f32", x)
+            found = _call(each_cpu, text, f"{name}_f32", x)
             worst = _ulps(found, _exact(name, x)).max()
             assert worst <= ULP[name], (name, start, worst)

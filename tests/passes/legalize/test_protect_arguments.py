@@ -27,12 +27,6 @@ RANDOM = 200
 
 
 @pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    with Interpreter() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def updates() -> Iterator[Program]:
     """All random programs as the functions of one, `main`, `f1`, `f2`, ..."""
     texts = (program(i, _name(i), named=_named(i)) for i in range(RANDOM))

@@ -48,25 +48,23 @@ def _rewritten(text: str) -> str:
     return str(module)
 
 
-def test_the_same_rows_with_labels_out_of_range() -> None:
+def test_the_same_rows_with_labels_out_of_range(interpreter: Interpreter) -> None:
     """A gather's are clamped, a scatter's updates are left out."""
     random = np.random.default_rng(0)
     labels = random.integers(-2, 7, (6, 2, 1)).astype(np.int32)
     x, u = (random.normal(size=s).astype(np.float32) for s in ((4, 6, 3), 6))
     table = random.normal(size=(6, 4)).astype(np.float32)
-    with Interpreter() as interpreter:
-        for text, inputs in (
-            (GATHER, [x, labels]),
-            (SCATTER, [table, labels[:, 0], u]),
-        ):
-            (expected,) = interpreter.run(text, inputs)
-            (found,) = interpreter.run(_rewritten(text), inputs)
-            np.testing.assert_array_equal(found, expected)
+    for text, inputs in (
+        (GATHER, [x, labels]),
+        (SCATTER, [table, labels[:, 0], u]),
+    ):
+        (expected,) = interpreter.run(text, inputs)
+        (found,) = interpreter.run(_rewritten(text), inputs)
+        np.testing.assert_array_equal(found, expected)
     # What was asked for, of the gather, in numpy.
     clamped = labels[..., 0].clip(0, 3)
     want = x[clamped, np.arange(6)[:, None]]
-    with Interpreter() as interpreter:
-        (found,) = interpreter.run(_rewritten(GATHER), [x, labels])
+    (found,) = interpreter.run(_rewritten(GATHER), [x, labels])
     np.testing.assert_array_equal(found, want)
 
 

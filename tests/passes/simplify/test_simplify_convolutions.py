@@ -1,7 +1,5 @@
 """Convolutions take transposes into their dimension numbers, and compute the same."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from helpers.servers.interpreter import Interpreter
@@ -33,13 +31,6 @@ READ_TWICE = ALL_MOVED.replace(
     "return %0 : tensor<4x2x4x5xf32>",
     "return %0, %c : tensor<4x2x4x5xf32>, tensor<2x4x4x5xf32>",
 ).replace("-> tensor<4x2x4x5xf32> {", "-> (tensor<4x2x4x5xf32>, tensor<2x4x4x5xf32>) {")
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    """One server for both programs."""
-    with Interpreter() as server:
-        yield server
 
 
 FEATURES_FIRST = ALL_MOVED.replace("dims = [2, 0, 1, 3]", "dims = [1, 0, 2, 3]")

@@ -22,7 +22,7 @@ func.func @main(%x: {a}, %g: {b}) -> tensor<{result}> {{
 LONG = product(64, "3x2xf32", "5xf32", "contracting_dims = [0] x [0]", "3x2x5xf32")
 
 
-def test_same_product() -> None:
+def test_same_product(interpreter: Interpreter) -> None:
     module = parse(LONG)
     SplitContractions(chunk=16, least=1).run(module)
     assert module.operation.verify()
@@ -30,8 +30,7 @@ def test_same_product() -> None:
     assert "tensor<4x16x3x2xf32>" in text
     random = np.random.default_rng(0)
     x, g = (random.normal(size=s).astype(np.float32) for s in ((64, 3, 2), (64, 5)))
-    with Interpreter() as interpreter:
-        (got,) = interpreter.run(text, [x, g])
+    (got,) = interpreter.run(text, [x, g])
     want = np.tensordot(x.astype(np.float64), g.astype(np.float64), (0, 0))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 

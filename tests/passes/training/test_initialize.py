@@ -16,13 +16,6 @@ from pcp.passes.training import initialize
 from pcp.passes.training.initialize import Init, parse
 from pcp.runtime.program.executor import Program
 
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    with Interpreter() as server:
-        yield server
-
-
 # Random123's own test vectors of threefry2x32, 20 rounds: counter, key, answer.
 KNOWN = (
     ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),

@@ -1,7 +1,6 @@
 """The learning rate against its closed form, at every step."""
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,12 +14,6 @@ from pcp.passes.training.optimizers import spec
 from pcp.passes.training.optimizers.schedules import learning_rate
 
 STEPS = np.arange(1, 121)
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    with Interpreter() as server:
-        yield server
 
 
 def rates(interpreter: Interpreter, text: str) -> np.ndarray:

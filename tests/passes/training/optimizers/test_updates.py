@@ -110,7 +110,7 @@ def test_twenty_steps_equal_torch(name: str) -> None:
     assert worst(found[-1], start) > 0.05  # it moved
 
 
-def test_double_precision_stays_double() -> None:
+def test_double_precision_stays_double(interpreter: Interpreter) -> None:
     """In the interpreter: IREE narrows doubles unless it is told not to."""
     text, make, clip = CASES["adamw_all"]
     generator = np.random.default_rng(2)
@@ -119,9 +119,8 @@ def test_double_precision_stays_double() -> None:
     module = expanded(model("f64"), text, keep=["apply"])
     source = str(module).replace("@apply", "@main")
     values = [*start, *(np.zeros_like(p) for p in [*start, *start]), np.int32(0)]
-    with Interpreter() as interpreter:
-        for step in gradients:
-            values = interpreter.run(source, [*values[:3], *step, *values[3:]])
+    for step in gradients:
+        values = interpreter.run(source, [*values[:3], *step, *values[3:]])
     assert worst(values[:3], theirs(make, clip, start, gradients)[-1]) < 1e-13
 
 

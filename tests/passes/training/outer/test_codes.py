@@ -216,11 +216,12 @@ def test_an_odd_size_keeps_its_largest_divisor() -> None:
 
 
 @pytest.mark.parametrize("name", ["two_bits", "top_k"])
-def test_the_reference_interpreter_sends_the_same_words(compiled, name) -> None:
+def test_the_reference_interpreter_sends_the_same_words(
+    compiled, name: str, interpreter: Interpreter
+) -> None:
     x = inputs()["ties"]
     module = text().replace(f"func.func @{name}(", "func.func @main(")
-    with Interpreter() as interpreter:
-        words, found = interpreter.run(module, [x])
+    words, found = interpreter.run(module, [x])
     mine = compiled[name](x)
     if name == "top_k":  # nothing is rounded
         np.testing.assert_array_equal(words, mine[0])

@@ -201,7 +201,7 @@ func.func @main({arguments}) -> ({results}) {{
 }}"""
 
 
-def test_two_members_in_the_reference_interpreter() -> None:
+def test_two_members_in_the_reference_interpreter(interpreter: Interpreter) -> None:
     """The same program through StableHLO's collectives."""
     start, moves, tokens = data(2)
     module = expanded(
@@ -229,8 +229,7 @@ def test_two_members_in_the_reference_interpreter() -> None:
     for rank in range(2):
         own = [p - d for p, d in zip(start, moves[0][rank], strict=True)]
         given += [*start, *own, *zeros, np.float32(tokens[0][rank])]
-    with Interpreter() as interpreter:
-        found = interpreter.run(f"{main}\n{step}", given)
+    found = interpreter.run(f"{main}\n{step}", given)
     wanted = run("diloco", start, moves[:1], tokens[:1])[0][0]
     for members in (found[:3], found[6:9]):
         assert worst(members, wanted) < 1e-6

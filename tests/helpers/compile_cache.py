@@ -1,0 +1,88 @@
+"""Modules that tests compile, by content, kept from run to run.
+
+The folder is `.pytest_cache/pcp`, at most 2 GiB; delete it to compile all anew. It is
+`$PCP_CACHE` while tests run, so that commands and workers that tests start use it too.
+Its only sub-folder stands for this processor, for which `cpu:host` compiles, and for
+those sources of ours that decide what a compilation refuses. Refusals are not kept.
+What JAX compiles, the oracle of most derivatives, is kept there by JAX itself.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from pcp.compiler import fences, iree
+from pcp.compiler.cache import Cache, key
+from pcp.tools.support.cache_folder import VARIABLE
+
+MAX_BYTES = 2 << 30
+FOLDER = "PCP_TESTS_CACHE"  # also where a test has a $PCP_CACHE of its own
+_JAX = {  # all that it compiles, however small
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+_IN = r'(?:[^()"]|"[^"]*")'
+_LOCATIONS = re.compile(
+    rf" loc\((?:{_IN}|\((?:{_IN}|\({_IN}*\))*\))*\)|^#loc\d* = .*\n", re.MULTILINE
+)
+
+#: The compiler itself, which tests about compiling call.
+uncached = iree.compile_text
+
+
+def compile_text(
+    text: str,
+    flags: Sequence[str],
+    *,
+    timeout: float,
+    running: iree.Running | None = None,
+) -> bytes:
+    """As `pcp.compiler.iree.compile_text`; the same program is compiled once.
+
+    Programs that differ in locations alone are the same, as for pcp's own cache.
+    """
+    cache = Cache(Path(os.environ[FOLDER]), MAX_BYTES)
+    plain = _LOCATIONS.sub("", text)
+    name = key(plain, (*iree.COMMON_FLAGS, *flags), iree.version())
+    if (found := cache.get(name)) is None:
+        found = uncached(text, flags, timeout=timeout, running=running)
+        cache.put(name, found)
+    return found
+
+
+def install(folder: Path) -> None:
+    """Compile through the cache in `folder`, in this process and those it starts."""
+    place = folder / _version()
+    os.environ |= {VARIABLE: str(place), FOLDER: str(place)}
+    os.environ |= {"JAX_COMPILATION_CACHE_DIR": str(place / "jax"), **_JAX}
+    iree.compile_text = compile_text
+
+
+def tidy(folder: Path) -> None:
+    """Delete what another processor's, or another version of our sources, left."""
+    for other in folder.glob("*"):
+        if other.name != _version():
+            shutil.rmtree(other, ignore_errors=True)
+    of_jax = folder / _version() / "jax"
+    if sum(entry.stat().st_size for entry in of_jax.glob("*")) > MAX_BYTES // 4:
+        shutil.rmtree(of_jax, ignore_errors=True)
+
+
+def _version() -> str:
+    digest = hashlib.sha256(_processor().encode())
+    for source in (iree.__file__, fences.__file__):
+        digest.update(Path(str(source)).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _processor() -> str:
+    """Name and features of the first processor, as Linux has them."""
+    try:
+        first, _, _ = Path("/proc/cpuinfo").read_text().partition("\n\n")
+    except FileNotFoundError:
+        return ""
+    lines = first.splitlines()
+    return "\n".join(x for x in lines if x.startswith(("model name", "flags", "Feat")))
