@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from helpers.models import jax_training
 from helpers.oracles.spmd import add_mesh
+from helpers.servers.interpreter import Interpreter
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir
@@ -153,6 +154,11 @@ def gradient_text(name: str) -> str:
                 op.operation.erase()
         module.body.operations[0].attributes["sym_name"] = ir.StringAttr.get("main")
     return str(module)
+
+
+def whole_gradient(name: str, interpreter: Interpreter) -> list[np.ndarray]:
+    """What `gradient_text` gives for the model's arguments."""
+    return interpreter.run(gradient_text(name), models()[name].arguments)
 
 
 @cache

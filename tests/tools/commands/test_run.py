@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers.models import sharded, stablehlo_small
 from helpers.oracles import chrome_trace
+from helpers.servers.interpreter import Interpreter
 from helpers.servers.processes import alive
 from helpers.worlds.communicators import eventually
 
@@ -38,26 +39,6 @@ def _compile(model: str, plan: str, folder: Path) -> Path:
     return bundle
 
 
-def _expected(model: str) -> list[np.ndarray]:
-    """By the interpreter, which ends the process that it fails in."""
-    code = (
-        "import sys, pickle; from helpers import chrome_trace, spmd_models as m;"
-        "from helpers.oracles.spmd import whole;"
-        f"r = whole(m.gradient_text({model!r}), m.models()[{model!r}].arguments);"
-        "sys.stdout.buffer.write(pickle.dumps(r))"
-    )
-    import pickle
-
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        timeout=300,
-        check=True,
-        cwd=Path(__file__).parents[2],
-    )
-    return pickle.loads(done.stdout)
-
-
 @pytest.mark.parametrize(
     ("model", "plan"),
     [
@@ -65,7 +46,9 @@ def _expected(model: str) -> list[np.ndarray]:
         for case in EVERY
     ],
 )
-def test_processes_agree_with_the_whole(model: str, plan: str, tmp_path: Path) -> None:
+def test_processes_agree_with_the_whole(
+    model: str, plan: str, tmp_path: Path, interpreter: Interpreter
+) -> None:
     bundle = _compile(model, plan, tmp_path)
     arguments = sharded.models()[model].arguments
     names = [f"arg{i}" for i in range(len(arguments))]
@@ -75,7 +58,7 @@ def test_processes_agree_with_the_whole(model: str, plan: str, tmp_path: Path) -
     assert cli.main(["run", str(bundle), *flags]) == 0
     with np.load(out) as archive:
         found = [archive[name] for name in archive.files]
-    for a, b in zip(found, _expected(model), strict=True):
+    for a, b in zip(found, sharded.whole_gradient(model, interpreter), strict=True):
         assert np.abs(a - b).max() <= 1e-5 * (1e-3 + np.abs(b).max())
 
 

@@ -1,15 +1,13 @@
 """`pcp-compile --mesh pp=4` and `pcp run`: a real process for each stage, over TCP."""
 
 import json
-import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.models import sharded
 from helpers.oracles import pipelines
+from helpers.servers.interpreter import Interpreter
 from helpers.worlds.bundle_runs import ran
 
 from pcp.bundle import Bundle
@@ -17,24 +15,6 @@ from pcp.tools import compile
 
 STAGES = 4
 NANOGPT = Path(__file__).parents[3] / "examples" / "models" / "nanogpt_small.mlir"
-
-
-def _whole(model: str) -> list[np.ndarray]:
-    """By the interpreter, which ends the process that it fails in."""
-    code = (
-        "import sys, pickle; from helpers import spmd_models as m;"
-        "from helpers.oracles.spmd import whole;"
-        f"r = whole(m.gradient_text({model!r}), m.models()[{model!r}].arguments);"
-        "sys.stdout.buffer.write(pickle.dumps(r))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        timeout=200,
-        check=True,
-        cwd=Path(__file__).parents[2],
-    )
-    return pickle.loads(done.stdout)
 
 
 def _compiled(
@@ -59,14 +39,22 @@ def _compiled(
     ],
 )
 def test_four_processes_make_the_step(
-    model: str, count: int, schedule: str, tmp_path: Path
+    model: str,
+    count: int,
+    schedule: str,
+    tmp_path: Path,
+    interpreter: Interpreter,
 ) -> None:
     flags = ["--microbatches", str(count), "--schedule", schedule, "--tied"]
     bundle = _compiled(str(pipelines.named(model)), tmp_path, "forward", *flags)
     found = sharded.models()[model]
     inputs = dict(zip(found.names, found.arguments, strict=True))
     results = ran(bundle, inputs, "--function", "main")
-    for name, b in zip(["loss", *found.names], _whole(model), strict=False):
+    for name, b in zip(
+        ["loss", *found.names],
+        sharded.whole_gradient(model, interpreter),
+        strict=False,
+    ):
         assert np.abs(results[name] - b).max() <= 1e-5 * (1e-3 + np.abs(b).max())
 
 
@@ -76,7 +64,11 @@ def test_four_processes_make_the_step(
     [("gpt", "pp=2,tp=2", sharded.tp), ("gpt", "pp=2,dp=2", sharded.dp)],
 )
 def test_processes_that_share_stages_make_the_step(
-    model: str, mesh: str, plan: sharded.Plan, tmp_path: Path
+    model: str,
+    mesh: str,
+    plan: sharded.Plan,
+    tmp_path: Path,
+    interpreter: Interpreter,
 ) -> None:
     found = sharded.models()[model]
     tensors = {
@@ -90,7 +82,11 @@ def test_processes_that_share_stages_make_the_step(
     bundle = _compiled(text, tmp_path, "forward", *flags, mesh=mesh)
     inputs = dict(zip(found.names, found.arguments, strict=True))
     results = ran(bundle, inputs, "--function", "main")
-    for name, b in zip(["loss", *found.names], _whole(model), strict=False):
+    for name, b in zip(
+        ["loss", *found.names],
+        sharded.whole_gradient(model, interpreter),
+        strict=False,
+    ):
         assert np.abs(results[name] - b).max() <= 1e-5 * (1e-3 + np.abs(b).max())
 
 
