@@ -5,7 +5,6 @@ they were and the group goes on.
 """
 
 import re
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -133,14 +132,12 @@ def three(request):
 def test_all_hear_of_it_and_who_it_was(three, name, odd) -> None:
     most, given, other, odd_given, words = CASES[name]
     arrays = [(odd_given if c.rank == odd else given).copy() for c in three]
-    start = time.monotonic()
     faults = together(
         three,
         lambda c: outcome(
             lambda: (other if c.rank == odd else most)(c, arrays[c.rank])
         ),
     )
-    assert time.monotonic() - start < 10
     for rank, fault in enumerate(faults):
         assert isinstance(fault, CollectiveAborted), (rank, fault)
         assert "disagree" in str(fault)

@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from helpers.models.stablehlo_small import FORWARD, TRAIN
+from helpers.worlds.communicators import eventually
 
 from pcp.bundle import Bundle
 from pcp.passes.collectives.overlap_collectives import usual_inflight
@@ -231,11 +231,8 @@ def test_a_terminated_command_leaves_no_compiler(folder: Path) -> None:
     )
     command = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 30
-        while not (folder / "pid").is_file() or not (folder / "pid").read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        pid = int((folder / "pid").read_text())
+        at = folder / "pid"
+        pid = int(eventually(lambda: at.is_file() and at.read_text(), 30))
         command.terminate()
         assert command.wait(20) == 128 + signal.SIGTERM
         with pytest.raises(ProcessLookupError):

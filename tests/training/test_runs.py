@@ -2,13 +2,13 @@
 
 import dataclasses
 import socket
-import time
 from datetime import datetime
 from functools import partial
 
 import numpy as np
 import pytest
 from helpers.models.bigram_numpy import BigramTrainer, bundle
+from helpers.worlds.communicators import eventually
 from helpers.worlds.training_runs import (
     Background,
     experiment,
@@ -173,11 +173,8 @@ def test_a_newcomer_gets_the_current_state_and_joins_the_next_round(tmp_path):
     said = []
     crew = [start_worker(shepherd.port, "first", 0.02)]
     watcher.wait_for_round(3)
-    began = time.monotonic()
     crew.append(start_worker(shepherd.port, "second", 0.02, said.append))
-    while not any("joined" in line for line in said):
-        assert time.monotonic() < began + 3
-        time.sleep(0.005)
+    eventually(lambda: any("joined" in line for line in said), 10)
     before = watcher.rounds[-1].round
     thread.finish()
     assert [w.finish(10) for w in crew]

@@ -1,9 +1,8 @@
 """Rounds and workers that are slower than the others."""
 
-import time
-
 import pytest
 from helpers.models.bigram_numpy import BATCH
+from helpers.worlds.communicators import eventually
 from helpers.worlds.training_runs import experiment, start_shepherd, start_worker
 
 from pcp.training.storage.ledger import check
@@ -82,10 +81,7 @@ def test_a_worker_that_was_left_out_takes_part_again(tmp_path):
         start_worker(shepherd.port, "w0", 0.03),
         start_worker(shepherd.port, "w1", lambda: slow["pause"]),
     ]
-    until = time.monotonic() + 20
-    while not _left_out(watcher):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    eventually(lambda: _left_out(watcher), 20)
     slow["pause"] = 0.0
     thread.finish(60)
     for worker in crew:

@@ -2,13 +2,13 @@
 
 import signal
 import threading
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.models.closed_form import RATE, batches, bundle, gradients
 from helpers.servers.processes import Processes
+from helpers.worlds.communicators import eventually
 from helpers.worlds.training_runs import experiment, start_shepherd
 
 from pcp.errors import RuntimeFault
@@ -113,10 +113,12 @@ def test_a_process_killed_between_leaving_and_coming_back(tmp_path) -> None:
     with Processes() as started:
         crew = [started.start(WORKER, n, shepherd.port, 0.08) for n in ("a", "b", "c")]
         watcher.wait_for_round(2)
-        seen, until = len(crew[2].lines), time.monotonic() + 20
-        while not any("left [0, 1], back [0]" in x for x in crew[2].lines[seen:]):
-            assert time.monotonic() < until, crew[2].text
-            time.sleep(0.002)
+        seen, between = len(crew[2].lines), "left [0, 1], back [0]"
+        eventually(
+            lambda: any(between in line for line in crew[2].lines[seen:]),
+            20,
+            lambda: crew[2].text,
+        )
         crew[2].signal(signal.SIGKILL)
         crew.pop()
         outcome = thread.finish(60)

@@ -135,9 +135,14 @@ def member(**request: Any) -> Iterator[Member]:
         process.end()
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Wait until the condition holds; fail when it does not."""
+def eventually(
+    condition: Callable[[], T],
+    seconds: float = 5.0,
+    instead: Callable[[], object] = str,
+) -> T:
+    """The first true value of a condition; an error that says `instead()` without."""
     until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"not within {seconds} s"
+    while not (found := condition()):
+        assert time.monotonic() < until, f"not within {seconds:g} s: {instead()}"
         time.sleep(0.005)
+    return found

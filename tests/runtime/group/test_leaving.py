@@ -202,11 +202,9 @@ def test_what_callbacks_start_meanwhile_is_part_of_it() -> None:
 def test_what_did_not_happen_is_named() -> None:
     with world("tcp", 2) as comms:
         future = comms[0].all_reduce_async(start(comms[0], 5), tag="lonely")
-        began = time.monotonic()
         with pytest.raises(Timeout, match=r"'lonely': rank 1 never joined") as told:
             comms[0].close(timeout=0.2)
         assert "left before it had happened" in str(told.value)
-        assert time.monotonic() - began < 5
         assert isinstance(outcome(lambda: future.result(0)), CollectiveAborted)
         comms[0].close()  # once is enough
 
@@ -256,7 +254,6 @@ def test_who_leaves_without_a_vote_is_not_taken_for_dead() -> None:
 
 def test_a_block_that_fails_is_left_at_once() -> None:
     with world("tcp", 2) as comms:
-        began = time.monotonic()
 
         def fails() -> None:
             with comms[0] as comm:
@@ -264,7 +261,6 @@ def test_a_block_that_fails_is_left_at_once() -> None:
                 raise ValueError("ours")
 
         assert isinstance(outcome(fails), ValueError)
-        assert time.monotonic() - began < 5
         lost = outcome(lambda: comms[1].all_reduce(start(comms[1], 5), timeout=10))
         assert isinstance(lost, PeerLost)
 
@@ -320,15 +316,20 @@ def test_who_leaves_is_there_until_a_slow_peer_has_heard_it() -> None:
     """Connections that are closed before that may take unread words with them."""
     with endpoints(2) as made:
         comms = form(made)
-        asleep = threading.Event()
-        comms[1]._group.loop.call(lambda: (asleep.set(), time.sleep(1.5)))
+        asleep, awake = threading.Event(), threading.Event()
+        comms[1]._group.loop.call(lambda: (asleep.set(), awake.wait(10)))
         assert asleep.wait(10)
         comms[0].send(np.arange(5.0), 1)
         links = comms[0]._group.all_links
-        began = time.monotonic()
-        comms[0].close()
-        made[0].close()
-        assert time.monotonic() - began > 1.0, "it had not read a word"
+        leaver = threading.Thread(
+            target=lambda: (comms[0].close(), made[0].close()), daemon=True
+        )
+        leaver.start()
+        leaver.join(0.5)
+        assert leaver.is_alive(), "it had not read a word"
+        awake.set()
+        leaver.join(20)
+        assert not leaver.is_alive()
         assert not any(link.alive for link in links)
         out = np.zeros(5)
         comms[1].recv(out, 0, timeout=10)

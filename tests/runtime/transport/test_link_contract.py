@@ -82,10 +82,7 @@ def connected(address: str) -> tuple[socket.socket, socket.socket]:
     with transport.listen(address) as listener:
         host, port = listener.getsockname()[:2]
         first = transport.dial(transport.format_address(host, port), 5)
-        until = time.monotonic() + 5
-        while (arrival := transport.accept(listener)) is None:
-            assert time.monotonic() < until
-            time.sleep(0.001)
+        arrival = eventually(lambda: transport.accept(listener))
     return first, arrival[0]
 
 

@@ -9,6 +9,7 @@ import time
 import pytest
 from helpers.models.bigram_stablehlo import write_experiment
 from helpers.servers.processes import Processes
+from helpers.worlds.communicators import eventually
 from helpers.worlds.training_runs import experiment, start_shepherd, start_worker
 
 from pcp.tools.support import interrupts
@@ -101,11 +102,7 @@ def test_a_terminated_command_leaves_no_compiler_and_no_run(tmp_path, command):
 
 
 def _pid(path) -> int:
-    deadline = time.monotonic() + 30
-    while not path.is_file() or not path.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return int(path.read_text())
+    return int(eventually(lambda: path.is_file() and path.read_text(), 30))
 
 
 def test_ctrl_c_saves_what_the_workers_of_train_hold(tmp_path):

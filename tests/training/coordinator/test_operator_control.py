@@ -5,6 +5,7 @@ import stat
 import time
 
 import pytest
+from helpers.worlds.communicators import eventually
 from helpers.worlds.training_runs import experiment, order, start_shepherd, start_worker
 
 from pcp.errors import ConfigError
@@ -26,10 +27,7 @@ def _start(folder, workers=2, rounds=12, **keys):
 def test_no_round_begins_while_a_run_is_paused(tmp_path):
     shepherd, _watcher, thread, crew = _start(tmp_path)
     order(shepherd, "pause")
-    until = time.monotonic() + 10
-    while shepherd.status()["phase"] != "paused":
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    eventually(lambda: shepherd.status()["phase"] == "paused", 10)
     reached = shepherd.committed
     time.sleep(0.3)
     assert shepherd.committed == reached < 12

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from helpers.servers.processes import Processes, alive
@@ -156,13 +155,11 @@ def _thread(work):
 
 
 def _child_of(supervisor, other_than=None):
-    until = time.monotonic() + 10
-    while True:
+    def found():
         child = supervisor.child
-        if child is not None and child.pid != other_than:
-            return child.pid
-        assert time.monotonic() < until
-        time.sleep(0.01)
+        return child.pid if child and child.pid != other_than else None
+
+    return eventually(found, 10)
 
 
 def test_a_node_manager_keeps_each_slot_alive():
