@@ -8,12 +8,10 @@ are killed, and what they sent last may be lost with them.
 
 import heapq
 import itertools
-import random
-from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from helpers.event_queues import EventQueues
 from helpers.simulation.members import Clock, Wire
 
 from pcp.runtime import calls
@@ -22,7 +20,6 @@ from pcp.runtime.collectives.barrier import Barrier
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.group.failure_detector import Pulse
 from pcp.runtime.group.group import Group
-from pcp.runtime.transport.event_loop import Timer
 
 PHASES = 3
 MAX_EVENTS = 20_000
@@ -35,7 +32,7 @@ class Member:
 
     def __init__(self, world: "Farewells", rank: int, size: int) -> None:
         self.world, self.rank, self.name = world, rank, f"m{rank}"
-        self.clock = Clock(world, self.name)  # type: ignore[arg-type]
+        self.clock = Clock(world, self.name)
         self.group = Group(self.clock, rank, size, 1, Pulse(1e9, 1e9))  # type: ignore[arg-type]
         self.seat = Seat(rank, size)
         self.alive, self.phase = True, 0
@@ -87,11 +84,12 @@ class Member:
             self.group.close()
 
 
-class Farewells:
+class Farewells(EventQueues):
     """One run; everything follows from the seed."""
 
     def __init__(self, seed: int, *, members: int = 3, kills: int = 0) -> None:
-        self.seed, self.random = seed, random.Random(seed)
+        super().__init__(seed)
+        self.seed = seed
         self.members = [Member(self, rank, members) for rank in range(members)]
         draw = self.random
         self.sizes = [
@@ -100,37 +98,11 @@ class Farewells:
         ]
         self.events = 0
         self._kills = sorted(draw.randrange(10, 200) for _ in range(kills))
-        self._queues: dict[Any, deque] = {}
-        self._timers: list[Any] = []
-        self._order = itertools.count()
-        self._now = 0.0
         for a, b in itertools.combinations(self.members, 2):
-            one, two = (
-                Wire(self, x.name, y.name, 1)  # type: ignore[arg-type]
-                for x, y in ((a, b), (b, a))
-            )
+            one, two = Wire(self, a.name, b.name, 1), Wire(self, b.name, a.name, 1)
             one.far, two.far = two, one
             a.group.admit(b.rank, one)  # type: ignore[arg-type]
             b.group.admit(a.rank, two)  # type: ignore[arg-type]
-
-    # What members and wires need.
-
-    def post(self, channel: Any, what: Callable[[], None], owner: str = "") -> None:
-        """Do it some time, after what was posted to the channel before."""
-        self._queues.setdefault(channel, deque()).append((what, owner or channel[-1]))
-
-    def hurry(self, channel: Any) -> None:
-        """Deliver some of what the channel holds, ahead of all others."""
-        queue = self._queues.get(channel, deque())
-        for _ in range(self.random.randrange(len(queue) + 1)):
-            if queue:
-                queue.popleft()[0]()
-
-    def later(self, owner: str, delay: float, what: Callable[[], None]) -> Timer:
-        """Do it when nothing else is to be done, or a little before."""
-        timer = Timer(self._now + delay, what)
-        heapq.heappush(self._timers, (timer.when, next(self._order), timer, owner))
-        return timer
 
     # The run.
 
@@ -161,7 +133,7 @@ class Farewells:
         while self._timers and not self._timers[0][2].waits:
             heapq.heappop(self._timers)
         if self._timers and self._timers[0][0] < 1e8:
-            self._now, _, timer, owner = heapq.heappop(self._timers)
+            self.now, _, timer, owner = heapq.heappop(self._timers)
             if self._lives(owner):
                 timer.fire()
             return
@@ -176,9 +148,7 @@ class Farewells:
         member.alive = False
         for link in list(member.group.links.values()):
             wire: Any = link
-            queue = self._queues.get(wire._channel, deque())
-            for _ in range(self.random.randrange(len(queue) + 1)):
-                queue.pop()
+            self.lose(wire._channel)
             wire.close()
 
     # What must hold.

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from helpers.event_queues import EventQueues
 
 from pcp.errors import PeerLost
 from pcp.runtime import calls
@@ -32,7 +33,7 @@ class Clock:
     closed = False
     expecting = 0
 
-    def __init__(self, world: "Simulation", name: str) -> None:
+    def __init__(self, world: EventQueues, name: str) -> None:
         self._world, self._name = world, name
 
     def call(self, what: Callable[..., None], *args: Any) -> None:
@@ -48,7 +49,7 @@ class Clock:
 class Wire:
     """One end of a connection between two members; see `transport.Link`."""
 
-    def __init__(self, world: "Simulation", here: str, there: str, epoch: int) -> None:
+    def __init__(self, world: EventQueues, here: str, there: str, epoch: int) -> None:
         self.label, self.epoch = there, epoch
         self.sink: Any = None
         self.last_heard = self.last_sent = float("inf")

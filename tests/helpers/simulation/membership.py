@@ -13,12 +13,11 @@ power of two of its own, so that a sum says whose inputs are in it.
 
 import heapq
 import itertools
-import random
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from helpers.event_queues import EventQueues
 from helpers.simulation.members import Node, Wire
 
 from pcp.runtime.group.membership import Membership, Past, Send
@@ -33,7 +32,7 @@ class Stuck(AssertionError):
 
 
 @dataclass
-class Simulation:
+class Simulation(EventQueues):
     """One run; everything follows from the seed."""
 
     seed: int
@@ -50,17 +49,13 @@ class Simulation:
     slow: bool = False
     """Whether one member hears everything late, now one and now another."""
     events: int = 0
-    now: float = 0.0
     nodes: dict[str, Node] = field(default_factory=dict)
     epochs: dict[int, list[str]] = field(default_factory=dict)
-    _timers: list = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        EventQueues.__init__(self, self.seed)
         # As many as are left, whoever dies before there is a group.
         self.first = max(1, self.members - self.kills)
-        self.random = random.Random(self.seed)
-        self._queues: dict[Any, deque] = {}
-        self._order = itertools.count()
         self._state: Membership | None = Membership(first=self.first)
         self._generation = 0
         self._overdue: list[tuple[Timer, str]] = []
@@ -72,22 +67,6 @@ class Simulation:
         return self._state is None
 
     # Events.
-
-    def post(self, channel: Any, what: Callable[[], None], owner: str = "") -> None:
-        """Do it some time, after what was posted to the channel before."""
-        self._queues.setdefault(channel, deque()).append((what, owner or channel[-1]))
-
-    def hurry(self, channel: Any) -> None:
-        """Deliver some of what the channel holds, ahead of all others."""
-        queue = self._queues.get(channel, deque())
-        for _ in range(self.random.randrange(len(queue) + 1)):
-            if queue:
-                queue.popleft()[0]()
-
-    def later(self, owner: str, delay: float, what: Callable[[], None]) -> Timer:
-        timer = Timer(self.now + delay, what)
-        heapq.heappush(self._timers, (timer.when, next(self._order), timer, owner))
-        return timer
 
     def run(self) -> "Simulation":
         """To the end, with faults at drawn moments; raises what went wrong."""
@@ -202,9 +181,7 @@ class Simulation:
             return
         wire: Any = self.random.choice(wires)
         for end in (wire, wire.far):
-            queue = self._queues.get(end._channel, deque())
-            for _ in range(self.random.randrange(len(queue) + 1)):
-                queue.pop()
+            self.lose(end._channel)
         for end in (wire, wire.far):
             self.post(end._channel, end.far.end, end.far._here)
 
@@ -237,9 +214,8 @@ class Simulation:
         node.alive = False
         for group in self._groups_of(node):
             for link in list(group.links.values()):
-                queue = self._queues.get(link._channel)
-                for _ in range(self.random.randrange(len(queue) + 1) if queue else 0):
-                    queue.pop()
+                if self._queues.get(link._channel):
+                    self.lose(link._channel)
                 link.close()
         self._gone(node)
 
