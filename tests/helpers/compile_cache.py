@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,8 +55,14 @@ def compile_text(
 
 
 def install(folder: Path) -> None:
-    """Compile through the cache in `folder`, in this process and those it starts."""
+    """Compile through the cache in `folder`, in this process and those it starts.
+
+    So does Python, also where it was told to write no bytecode beside the sources.
+    """
     place = folder / _version()
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(place / "python")
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ |= {VARIABLE: str(place), FOLDER: str(place)}
     os.environ |= {"JAX_COMPILATION_CACHE_DIR": str(place / "jax"), **_JAX}
     iree.compile_text = compile_text
