@@ -90,7 +90,7 @@ def _gather(rng: Rng) -> Point:
 
 
 def _starts(rng: Rng, count: int) -> list[Array]:
-    return [np.int32(i) for i in rng.integers(-2, 5, count)]
+    return [np.array(i, np.int32) for i in rng.integers(-2, 5, count)]
 
 
 def _dynamic_slice(rng: Rng) -> Point:

@@ -107,7 +107,7 @@ def _cholesky(rng: Rng) -> Point:
 
 
 def _case(rng: Rng) -> Point:
-    index = np.int32(rng.integers(-1, 4))
+    index = np.array(rng.integers(-1, 4), np.int32)
     branches = [lambda x, y: x * y, lambda x, y: jnp.sin(x), lambda x, y: x + y]
     return lowering(
         lambda i, x, y: lax.switch(i, branches, x, y),
@@ -150,7 +150,7 @@ def _if(rng: Rng) -> Point:
       }}) : (tensor<i1>) -> {type_}
       return %r : {type_}
     }}"""
-    chosen = np.bool_(rng.random() < 0.5)
+    chosen = np.array(rng.random() < 0.5)
     return Point(text, [chosen, *spread(rng, 2, *shape)], (1, 2))
 
 

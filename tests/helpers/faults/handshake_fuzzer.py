@@ -46,7 +46,9 @@ MEMBERS = [
         Frame(Kind.BYE),
     ],
     [
-        hello(**greeting("other", "127.0.0.1:1", Past(3, 4, {"other": "x"}, 5))),
+        hello(
+            **greeting("other", "127.0.0.1:1", Past(3, 4, {"other": "x"}, prepared=5))
+        ),
         control(what="unvote"),
         Frame(Kind.BYE),
     ],

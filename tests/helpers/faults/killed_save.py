@@ -69,6 +69,7 @@ def killed_at(run: Path, steps: int, keep: int, value: int) -> bool:
 
 def value_of(checkpoint: Checkpoint | None) -> list[int]:
     """Its round and the value in all its tensors."""
+    assert checkpoint is not None
     arrays = [*checkpoint.parameters.values(), *checkpoint.workers[0].values()]
     (value,) = {float(v) for array in arrays for v in np.unique(array)}
     return [checkpoint.round, int(value)]

@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 
 from pcp.bundle import Bundle, Collective, Function, Manifest, Mesh, Module, TensorSpec
+from pcp.manifest import Role
 
 SIZE = 40_000
 WIDE = 1024
@@ -44,15 +45,17 @@ TWO = (
 def compiled(source: str) -> bytes:
     from iree.compiler import compile_str
 
-    return compile_str(
+    module = compile_str(
         source,
         target_backends=["llvm-cpu"],
         input_type="stablehlo",
         extra_args=["--iree-llvmcpu-target-cpu=host"],
     )
+    assert module is not None
+    return module
 
 
-def spec(name, shape, dtype="f32", role="data"):
+def spec(name, shape, dtype="f32", role: Role = "data"):
     return TensorSpec(name=name, shape=tuple(shape), dtype=dtype, role=role)
 
 

@@ -74,7 +74,7 @@ def parts(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     split = []
     for x in arrays:
         if np.iscomplexobj(x):
-            split += [x.real, x.imag]
+            split += [np.real(x), np.imag(x)]
         else:
             split.append(x.astype(np.float32) if is_float(x) else x)
     return split

@@ -60,7 +60,7 @@ class RandomProgram:
         """Often a late one, so that chains grow."""
         if self.random.random() < recent:
             values = values[-4:]
-        return values[self.random.integers(len(values))]
+        return values[int(self.random.integers(len(values)))]
 
     def _step(self, values: Sequence[ir.Value]) -> ir.Value:
         x = self._pick(values)

@@ -31,6 +31,7 @@ class Process:
         self._reader.start()
 
     def _read(self) -> None:
+        assert self.popen.stdout
         for line in self.popen.stdout:
             self.lines.append(line.rstrip())
 
@@ -64,7 +65,8 @@ class Process:
         self.popen.kill()
         self.popen.wait(10)
         self._reader.join(5)
-        self.popen.stdout.close()
+        if self.popen.stdout:
+            self.popen.stdout.close()
 
 
 class Processes:

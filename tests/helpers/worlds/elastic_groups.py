@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from helpers.worlds.communicators import together
 
@@ -9,9 +10,10 @@ from pcp.runtime.communicator.communicator import Communicator, ElasticCommunica
 from pcp.runtime.group.coordinator import Coordinator
 
 
-def join(where: str, name: str, **options) -> ElasticCommunicator:
+def join(where: str, name: str, **options: Any) -> ElasticCommunicator:
     """A member; blocks until it is in."""
-    return Communicator.join(where, name=name, **{"timeout": 30.0} | options)
+    options = {"timeout": 30.0} | options
+    return Communicator.join(where, name=name, **options)
 
 
 @contextmanager
