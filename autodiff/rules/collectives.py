@@ -142,6 +142,9 @@ RULES = {
     "pcp.transfer": Refusal(
         "a value moves to another device; differentiate before the program is split"
     ),
+    "pcp.microbatch": Refusal(
+        "its region is not differentiated; cut the batch with pcp-accumulate"
+    ),
     "pcp.param_sync": Refusal(
         "whose values members take is decided at run time; synchronize outside of "
         "what is differentiated, or put pcp.stop_gradient on the operands"

@@ -3,9 +3,35 @@
 // RUN: pcp-opt %s --emit-bytecode | pcp-opt | filecheck %s
 // RUN: pcp-opt %s --canonicalize --cse | filecheck %s
 
-// CHECK-LABEL: func.func @held
-func.func @held(%x: tensor<2x4xf32>) -> tensor<2x4xf32> {
-  // CHECK: "pcp.stop_gradient"(%arg0) : (tensor<2x4xf32>) -> tensor<2x4xf32>
-  %0 = "pcp.stop_gradient"(%x) : (tensor<2x4xf32>) -> tensor<2x4xf32>
+// CHECK: "pcp.grad"() {fn = @loss, has_value = true, sym_name = "loss_grad", wrt = [0]} : () -> ()
+"pcp.grad"() {sym_name = "loss_grad", fn = @loss, has_value = true, wrt = [0]} : () -> ()
+// CHECK: "pcp.step"() {grad = @loss_grad, optimizer = @apply, plan = {buckets = 4096 : i64, mesh = @m}, sym_name = "step"} : () -> ()
+"pcp.step"() {sym_name = "step", grad = @loss_grad, optimizer = @apply, plan = {mesh = @m, buckets = 4096}} : () -> ()
+
+// CHECK-LABEL: func.func @apply
+func.func @apply(%t: tuple<tensor<4xf32>, tensor<4xbf16>, tensor<4xf32>, tensor<4xf32>, tensor<i32>>) -> tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<i32>> {
+  // CHECK: "pcp.optimizer"(%arg0) {count = 1 : i64, hyper = {lr = 6.000000e-04 : f64}, kind = "adamw", zero_stage = 1 : i64}
+  %0 = "pcp.optimizer"(%t) {count = 1, hyper = {lr = 6.0e-4}, kind = "adamw", zero_stage = 1} : (tuple<tensor<4xf32>, tensor<4xbf16>, tensor<4xf32>, tensor<4xf32>, tensor<i32>>) -> tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<i32>>
+  return %0 : tuple<tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<i32>>
+}
+
+// CHECK-LABEL: func.func @outer
+func.func @outer(%anchor: tensor<4xf32>, %local: tensor<4xf32>, %m: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  // CHECK: "pcp.outer"(%arg0, %arg1, %arg2) {axes = ["workers"], count = 1 : i64, every = 10 : i64, kind = "nesterov", mesh = @w}
+  %0:2 = "pcp.outer"(%anchor, %local, %m) {axes = ["workers"], count = 1, every = 10, kind = "nesterov", mesh = @w} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+  return %0#0, %0#1 : tensor<4xf32>, tensor<4xf32>
+}
+
+// CHECK-LABEL: func.func @accumulate
+func.func @accumulate(%x: tensor<8x4xf32>) -> tensor<2x4xf32> {
+  // CHECK: "pcp.microbatch"(%arg0) ({
+  // CHECK-NEXT: ^bb0(%{{.*}}: tensor<2x4xf32>):
+  // CHECK-NEXT: pcp.stop_gradient
+  // CHECK: }) {count = 4 : i64, reduce = ["mean"]} : (tensor<8x4xf32>) -> tensor<2x4xf32>
+  %0 = "pcp.microbatch"(%x) ({
+  ^bb0(%a: tensor<2x4xf32>):
+    %s = "pcp.stop_gradient"(%a) : (tensor<2x4xf32>) -> tensor<2x4xf32>
+    "pcp.yield"(%s) : (tensor<2x4xf32>) -> ()
+  }) {count = 4, reduce = ["mean"]} : (tensor<8x4xf32>) -> tensor<2x4xf32>
   return %0 : tensor<2x4xf32>
 }

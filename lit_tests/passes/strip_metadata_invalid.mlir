@@ -6,3 +6,12 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %0 = "pcp.all_reduce"(%x) {axes = ["dp"], kind = "sum", mesh = @m} : (tensor<4xf32>) -> tensor<4xf32>
   return %0 : tensor<4xf32>
 }
+
+// -----
+
+func.func @main(%x: tensor<4xf32>) -> tensor<f32> {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  return %z : tensor<f32>
+}
+// expected-error@below {{pcp.grad: no pass expands it; have pcp-grad make a function instead}}
+"pcp.grad"() {fn = @main, sym_name = "main_grad", wrt = [0]} : () -> ()

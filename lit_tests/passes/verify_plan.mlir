@@ -12,6 +12,11 @@
 "pcp.link"() {bandwidth = 1.0e9, ends = [@d0, @d1], latency_ns = 2000} : () -> ()
 "pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [@d0, @d1], sym_name = "m"} : () -> ()
 "pcp.mesh"() {axes = [#pcp.axis<"workers", -1>], devices = [], sym_name = "w"} : () -> ()
+"pcp.grad"() {fn = @loss, sym_name = "loss_grad", wrt = [0]} : () -> ()
+"pcp.step"() {grad = @loss_grad, optimizer = @main, plan = {mesh = @m}, sym_name = "step"} : () -> ()
+func.func @loss(%w: tensor<f32>) -> tensor<f32> {
+  return %w : tensor<f32>
+}
 func.func @main(%x: tensor<8x4xf32> {pcp.sharding = #pcp.sharding<@m, [["dp"], []], [], []>}) -> tensor<8x4xf32> {
   %0 = "pcp.all_reduce"(%x) {axes = ["workers"], kind = "sum", mesh = @w} : (tensor<8x4xf32>) -> tensor<8x4xf32>
   %1 = stablehlo.tanh %0 {pcp.sharding = [#pcp.sharding<@m, [["dp"], []], [], []>]} : tensor<8x4xf32>

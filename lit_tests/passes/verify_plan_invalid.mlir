@@ -51,6 +51,28 @@ func.func @f(%x: tensor<8x4xf32>) {
 
 // -----
 
+// expected-error@below {{names @main, and there is no func.func of that name}}
+"pcp.grad"() {fn = @main, sym_name = "g", wrt = []} : () -> ()
+
+// -----
+
+func.func private @main() -> tensor<2xf32>
+// expected-error@below {{needs @main to return a floating-point scalar, not tensor<2xf32>}}
+"pcp.grad"() {fn = @main, sym_name = "g", wrt = []} : () -> ()
+
+// -----
+
+func.func private @main(tensor<2xf32>) -> tensor<f32>
+// expected-error@below {{has wrt 1, and @main has 1 arguments}}
+"pcp.grad"() {fn = @main, sym_name = "g", wrt = [1]} : () -> ()
+
+// -----
+
+// expected-error@below {{names @grad, and there is no func.func or pcp.grad of that name}}
+"pcp.step"() {grad = @grad, optimizer = @apply, plan = {}, sym_name = "s"} : () -> ()
+
+// -----
+
 func.func @f(%x: !pcp.on<tensor<4xf32>, @d0>) {
   // expected-error@below {{names @d0, and there is no pcp.device or builtin.module or pcp.mesh}}
   %0 = "pcp.task"(%x) ({

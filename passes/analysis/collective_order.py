@@ -20,7 +20,9 @@ Fail = Callable[[ir.Operation, str], None]
 Meshes = dict[str, tuple[dict[str, int], list[str]]]
 # In a start, the order that counts is that of the start.
 SHARED = "pcp.all_reduce pcp.reduce_scatter pcp.all_gather pcp.all_to_all".split()
-SHARED += "pcp.broadcast pcp.permute pcp.sync pcp.param_sync pcp.parity".split()
+SHARED += (
+    "pcp.broadcast pcp.permute pcp.sync pcp.param_sync pcp.parity pcp.outer".split()
+)
 COMMUNICATING = {*SHARED, "pcp.send", "pcp.recv", "pcp.wait"}
 
 

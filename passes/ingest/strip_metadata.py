@@ -12,6 +12,14 @@ from pcp.errors import PassError
 from pcp.passes.core.base import Pass
 
 DESCRIPTIONS = frozenset({"pcp.target", "pcp.device", "pcp.link", "pcp.mesh"})
+INSTEAD = {
+    "pcp.grad": "pcp-grad",
+    "pcp.microbatch": "pcp-accumulate",
+    "pcp.optimizer": "pcp-expand-training",
+    "pcp.outer": "pcp-expand-training",
+    "pcp.step": "pcp-expand-training",
+}
+"""Training that is only said: no pass expands it, but these make functions of it."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +50,15 @@ def strip_metadata(module: ir.Module) -> None:
         if op.name in DESCRIPTIONS:
             op.erase()
         elif op.name.startswith("pcp."):
-            raise PassError(
-                f"{location_string(op.location)}: {op.name}: not lowered; run "
-                "pcp-lower-to-runtime before pcp-strip-metadata"
-            )
+            raise PassError(f"{location_string(op.location)}: {_left(op.name)}")
         else:
             _strip_attributes(op)
+
+
+def _left(name: str) -> str:
+    if maker := INSTEAD.get(name):
+        return f"{name}: no pass expands it; have {maker} make a function instead"
+    return f"{name}: not lowered; run pcp-lower-to-runtime before pcp-strip-metadata"
 
 
 def _walk(op: ir.Operation):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 from pcp.dialect.attributes import (
     ELASTIC,
@@ -12,7 +13,7 @@ from pcp.dialect.attributes import (
     check_sharding,
     sharding_axes,
 )
-from pcp.dialect.base import Invalid, integer, strings, symbols
+from pcp.dialect.base import Invalid, integer, integers, strings, symbols
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError, nearest
@@ -177,6 +178,8 @@ SYMBOLS: dict[str, dict[str, tuple[str, ...]]] = {
     "pcp.send": {"to": DEVICE},
     "pcp.recv": {"source": DEVICE},
     "pcp.task": {"device": (*DEVICE, "pcp.mesh")},
+    "pcp.grad": {"fn": ("func.func",)},
+    "pcp.step": {"grad": ("func.func", "pcp.grad"), "optimizer": ("func.func",)},
 }
 
 
@@ -265,7 +268,7 @@ def _check_sharding(
     _check_axes(sharding_axes(sharding), mesh, plan.axes(op, mesh))
 
 
-# --- futures, transfers ---
+# --- futures, transfers, gradients ---
 
 
 def _check_future(plan: Plan, op: ir.Operation) -> None:
@@ -292,9 +295,25 @@ def _check_transfer(plan: Plan, op: ir.Operation) -> None:
         )
 
 
+def _check_gradient(plan: Plan, op: ir.Operation) -> None:
+    name = ir.FlatSymbolRefAttr(op.attributes["fn"]).value
+    function = plan.need(op, name, "func.func")
+    type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    first: Any = type_.results[0] if type_.results else None
+    scalar = isinstance(first, ir.RankedTensorType) and first.rank == 0
+    if not (scalar and isinstance(first.element_type, ir.FloatType)):
+        raise Invalid(f"needs @{name} to return a floating-point scalar, not {first}")
+    for argument in integers(op, "wrt"):
+        if argument >= len(type_.inputs):
+            raise Invalid(
+                f"has wrt {argument}, and @{name} has {len(type_.inputs)} arguments"
+            )
+
+
 CHECKS: dict[str, Callable[[Plan, ir.Operation], None]] = {
     "pcp.start": _check_future,
     "pcp.transfer": _check_transfer,
+    "pcp.grad": _check_gradient,
 }
 
 

@@ -59,6 +59,7 @@ REASONS: dict[str, frozenset[str]] = {
     "they speak to the world outside": frozenset(
         ("stablehlo.infeed", "stablehlo.outfeed")
     ),
+    "its region is a microbatch's program": frozenset(("pcp.microbatch",)),
 }
 
 
