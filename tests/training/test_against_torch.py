@@ -236,9 +236,7 @@ def test_a_restored_trainer_goes_on_as_if_nothing_had_happened(adamw_bundle, tmp
 
 
 def _local(trainer):
-    names = [name.removeprefix("parameter/") for name in trainer.shared]
-    parameters = [n for n in names if not n.startswith("outer/")]
-    return dict(zip(parameters, trainer._local, strict=True))
+    return {name: value for (_, name), value in trainer.steps.held("param").items()}
 
 
 def test_the_state_of_a_checkpoint_is_what_was_committed(tmp_path, model, sgd_bundle):

@@ -33,7 +33,7 @@ def _gradient(content: bytes) -> np.ndarray:
     trainer.begin()
     for _ in range(20):
         trainer.step([Batch(*ids)])
-    state = np.array(trainer._local[0])
+    state = np.array(next(iter(trainer.steps.held("param").values())))
     alone.close()
     trainer.close()
     return state

@@ -75,7 +75,7 @@ def test_what_was_complete_stays_and_the_rest_is_exchanged_again() -> None:
         return trainers[rank].progress
 
     assert members.each([0, 1, 2], until_it_dies) == [1, 1, None]
-    assert trainers[0]._at == H
+    assert trainers[0].exchange._at == H
     rest = Communicator.in_process(2, timeout=20)
 
     def go_on(rank: int) -> Any:

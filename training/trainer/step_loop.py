@@ -1,32 +1,34 @@
-"""A training bundle's steps on one batch after another, without a shepherd.
+"""A training bundle's inner steps on a device, one batch after another.
 
     init ─► params, state ─► grad(params, batch) ─► apply(params, grads, state) ─┐
                     ▲                                                            │
                     └──────────────── by role and name ◄─────────────────────────┘
 
-Of a program that is spread over a mesh each member runs this on its parts: what
-`@apply` leaves on a member is what the next `@grad` takes there, so nothing but the
-program's own collectives crosses between members. Parameters and state stay on the
-device; gradients live from `@grad` to `@apply`.
+`pcp run --steps` makes them one by one; in a run with a shepherd an exchange may stand
+between `@grad` and `@apply` (`pcp.training.exchange`). Of a program that is spread over
+a mesh each member runs this on its parts: what `@apply` leaves on a member is what the
+next `@grad` takes there, so nothing but the program's own collectives crosses between
+members. Parameters and state stay on the device; gradients live from `@grad` to
+`@apply`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from pcp.bundle import Function, Manifest, TensorSpec
+from pcp.bundle import Manifest, TensorSpec
 from pcp.errors import BundleError, UsageError
 from pcp.layout import Layout
 from pcp.mesh import Mesh
 from pcp.runtime.memory.dtypes import numpy_dtype
+from pcp.training.functions import Functions, Key, Values, key_of
 
 #: The roles of what a step keeps for the next one.
 KEPT = ("param", "state")
 _FUNCTIONS = ("init", "grad", "apply")
 
 Arrays = Mapping[str, np.ndarray]
-_Key = tuple[str, str]
 
 
 def check(manifest: Manifest) -> None:
@@ -129,56 +131,93 @@ class Steps:
         place: dict[str, int] | None = None,
     ) -> None:
         check(whole)
-        self._program = program
-        self._own: dict[str, Function] = {
-            name: program.manifest.function(name) for name in _FUNCTIONS
-        }
-        self._layouts: dict[_Key, Layout] = {
-            (t.role, t.name): t.layout
+        self._functions = Functions(program)
+        self._own = self._functions.signatures
+        self._layouts: dict[Key, Layout] = {
+            key_of(t): t.layout
             for name in ("grad", "apply")
             for t in whole.function(name).inputs
         }
+        self._dtypes = {key_of(t): t.dtype for t in self._own["init"].results}
         self._mesh, self._place = mesh, place or {}
-        self._values: dict[_Key, Any] = {}
+        self._values: dict[Key, Any] = {}
 
     def start(self, seed: int, given: Arrays | None = None) -> None:
         """First values from `@init`; whole tensors in `given` take their place.
 
         Where all of them are given, `@init` does not run.
         """
-        specs, given = self._own["init"].results, given or {}
-        drawn: list[Any] = [None] * len(specs)
-        if any(spec.name not in given for spec in specs):
-            drawn = list(self._call("init", [np.array(seed, np.int64)]))
-        # Equal constants of `@init` may share one buffer, which `@apply` updates in
-        # place: each gets its own. What is drawn lies together, and goes before that.
-        hosts = [
-            self._part((spec.role, spec.name), given[spec.name], spec)
-            if spec.name in given
-            else np.array(value)
-            for spec, value in zip(specs, drawn, strict=True)
-        ]
-        drawn.clear()
-        for spec in reversed(specs):
-            made = self._program.to_device(hosts.pop(), spec.dtype)
-            self._values[spec.role, spec.name] = made
+        given, specs = given or {}, self._own["init"].results
+        asked = [spec for spec in specs if spec.name not in given]
+        hosts = self.initial(seed, asked) if asked else {}
+        for spec in specs:
+            if spec.name in given:
+                hosts[key_of(spec)] = self._part(given[spec.name], spec)
+        self.hold(hosts)
+
+    def initial(
+        self, seed: int, asked: Iterable[TensorSpec] | None = None
+    ) -> dict[Key, np.ndarray]:
+        """What `@init` draws, on the host; of all results, or of those asked for."""
+        signature = self._own["init"]
+        (port,) = signature.inputs
+        drawn = self._functions("init", {key_of(port): np.array(seed, np.int64)})
+        # Equal constants of `@init` may share one buffer, which `@apply` would update
+        # in place for each of them: the copies are apart, also when they are put on
+        # the device again, and what was drawn is let go of before that.
+        specs = signature.results if asked is None else asked
+        return {key_of(spec): np.array(drawn[key_of(spec)]) for spec in specs}
+
+    def hold(self, hosts: dict[Key, np.ndarray]) -> None:
+        """Put tensors on the device, in place of what is there; empties `hosts`."""
+        to_device = self._functions.program.to_device
+        for key in list(hosts):
+            self._values[key] = to_device(hosts.pop(key), self._dtypes[key])
 
     def step(self, batch: Arrays) -> np.ndarray:
         """One update on a batch of whole tensors; the loss before it, a scalar."""
-        data = {
-            ("data", t.name): self._part(("data", t.name), batch[t.name], t)
-            for t in self._own["grad"].inputs
-            if t.role == "data"
-        }
-        found = self._run("grad", self._values | data)
-        (loss,) = [found.pop(key) for key in list(found) if key[0] == "loss"]
-        self._values |= self._run("apply", self._values | found)
+        loss, gradients = self.gradients(batch)
+        self.apply(gradients)
         return np.asarray(loss)
+
+    def gradients(
+        self, batch: Arrays, besides: Values | None = None
+    ) -> tuple[Any, dict[Key, Any]]:
+        """`@grad` on a batch of whole tensors: the loss, and what else it gives.
+
+        `besides` are arguments that are neither kept nor data.
+        """
+        given = self.data(batch) | dict(besides or {})
+        found = self._functions("grad", self._values | given)
+        (loss,) = [found.pop(key) for key in list(found) if key[0] == "loss"]
+        return loss, found
+
+    def data(self, batch: Arrays) -> dict[Key, np.ndarray]:
+        """This member's parts of a batch of whole tensors."""
+        specs = [t for t in self._own["grad"].inputs if t.role == "data"]
+        return {key_of(t): self._part(batch[t.name], t) for t in specs}
+
+    def apply(self, gradients: Values) -> None:
+        """`@apply`: new parameters and state."""
+        self.take(self._functions("apply", self._values | dict(gradients)))
+
+    def take(self, values: Values) -> None:
+        """Go on with these, which are on the device, in place of what is held."""
+        self._values |= values
+
+    @property
+    def trained(self) -> list[Key]:
+        """The parameters, in the order of `@init`."""
+        return [key_of(t) for t in self._own["init"].results if t.role == "param"]
+
+    def held(self, role: str) -> dict[Key, Any]:
+        """What is held of a role, on the device."""
+        return {key: value for key, value in self._values.items() if key[0] == role}
 
     def values(self) -> list[np.ndarray]:
         """Copies of this member's parts of what is kept, in the order of `kept`."""
-        specs = kept(self._program.manifest)
-        return [np.asarray(self._values[t.role, t.name]) for t in specs]
+        specs = kept(self._functions.program.manifest)
+        return [np.asarray(self._values[key_of(t)]) for t in specs]
 
     @property
     def nbytes(self) -> int:
@@ -189,23 +228,9 @@ class Steps:
         """Let go of the arrays; the program stays open."""
         self._values.clear()
 
-    def _run(self, name: str, values: Mapping[_Key, Any]) -> dict[_Key, Any]:
-        """Call a function with arguments by role and name; its results likewise."""
-        function = self._own[name]
-        arguments = [values[t.role, t.name] for t in function.inputs]
-        results = self._call(name, arguments)
-        return {
-            (t.role, t.name): value
-            for t, value in zip(function.results, results, strict=True)
-        }
-
-    def _call(self, name: str, arguments: Sequence[Any]) -> Sequence[Any]:
-        results = self._program[name](*arguments, device_arrays=True)
-        return results if isinstance(results, tuple) else (results,)
-
-    def _part(self, key: _Key, array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    def _part(self, array: np.ndarray, spec: TensorSpec) -> np.ndarray:
         """This member's part of a whole tensor; `UsageError` if it does not fit."""
-        layout = self._layouts[key]
+        layout = self._layouts[key_of(spec)]
         where = (
             layout.slices(array.shape, self._mesh, self._place)
             if self._mesh is not None and array.ndim == len(layout.dims)

@@ -2,6 +2,7 @@
 
 from pcp.errors import BundleError
 from pcp.manifest import Manifest
+from pcp.training.trainer import step_loop
 from pcp.training_plan import TrainingPlan
 
 
@@ -19,14 +20,9 @@ def batch_shape(manifest: Manifest) -> tuple[int, int]:
 
 
 def check_bundle(manifest: Manifest) -> None:
-    """Refuse a bundle that this loop cannot train."""
-    if manifest.mode != "train":
-        raise BundleError(
-            f"a bundle of mode {manifest.mode!r} cannot be trained; "
-            "compile with `pcp-compile MODEL --mode train`"
-        )
-    for name in ("init", "grad", "apply", "eval"):
-        manifest.function(name)
+    """Refuse a bundle that a run with a shepherd cannot train."""
+    step_loop.check(manifest)
+    manifest.function("eval")
     plan_of(manifest)
 
 

@@ -25,8 +25,9 @@ class Slow:
     def turn(self):
         self._trainer.turn()
         if self.resumes:
-            sent, back = sorted(self._sent), sorted(self._applied)
-            self._log(f"step {self._at}: left {sent}, back {back}")
+            exchange = self.exchange
+            sent, back = sorted(exchange._sent), sorted(exchange._applied)
+            self._log(f"step {exchange._at}: left {sent}, back {back}")
 
 
 def main(name: str, port: str, pause: str) -> None:

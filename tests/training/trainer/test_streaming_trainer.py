@@ -141,7 +141,7 @@ def test_the_bytes_of_a_round_are_those_of_the_codes() -> None:
     sent: list = []
 
     def watch(trainer, number: int) -> int:
-        sent.append(trainer._program.communicator.bytes_sent)
+        sent.append(trainer.functions.program.communicator.bytes_sent)
         return 0
 
     code = bundle(

@@ -36,8 +36,10 @@ def trainer(request: Any) -> Any:
 def slope_and_direction(trainer: Any, number: int, batch: Any) -> tuple[float, Any]:
     """What @grad finds at zero parameters, and z as @grad_sync draws it."""
     word, zeros = np.array(number, np.int64), [np.zeros(BLOCK, np.float32)] * 2
-    _, slope = trainer._program["grad"](*zeros, batch.inputs, batch.targets, word)
-    *z, _ = trainer._program["grad_sync"](
+    _, slope = trainer.functions.program["grad"](
+        *zeros, batch.inputs, batch.targets, word
+    )
+    *z, _ = trainer.functions.program["grad_sync"](
         np.float32(1), word, np.zeros((), np.int32), np.float32(7)
     )
     return float(slope), np.concatenate(z).astype(np.float64)
@@ -46,7 +48,7 @@ def slope_and_direction(trainer: Any, number: int, batch: Any) -> tuple[float, A
 def test_the_slope_of_a_quadratic_is_exact(trainer: Any) -> None:
     """s = ∇f · z: MeZO has no error in ε there, and the tangent has none anywhere."""
     (alone,) = Communicator.in_process(1)
-    trainer._program.communicator = alone
+    trainer.functions.program.communicator = alone
     found = []
     for number in (1, -5, 2**40 + 3):
         batch = batches(1, number % 7)[0]
@@ -65,7 +67,7 @@ def test_the_slope_of_a_quadratic_is_exact(trainer: Any) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_members_agree_and_a_log_of_slopes_replays_the_run(kind: str) -> None:
     """Every member has the same bits; so has a group that is given the slopes alone."""
-    log: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
+    log: dict[tuple[int, int], tuple[Any, Any]] = {}
     code = bundle("quadratic", kind)
     found = play(code, data(2), ROUNDS, prepare=lambda t, rank: record(t, rank, log))
     for one, other in zip(*found, strict=True):
@@ -78,13 +80,13 @@ def test_members_agree_and_a_log_of_slopes_replays_the_run(kind: str) -> None:
 
 def record(trainer: Any, rank: int, log: dict) -> None:
     """Note each slope that goes out."""
-    exchanged = trainer._exchanged
+    exchanged = trainer.exchange.exchanged
 
-    def noted(slope: Any, word: Any, tokens: int) -> Any:
-        log[rank, len([key for key in log if key[0] == rank])] = slope, word, tokens
-        return exchanged(slope, word, tokens)
+    def noted(found: Any, tokens: int) -> Any:
+        log[rank, len([key for key in log if key[0] == rank])] = found, tokens
+        return exchanged(found, tokens)
 
-    trainer._exchanged = noted
+    trainer.exchange.exchanged = noted
 
 
 def replay(trainer: Any, rank: int, log: dict) -> None:
@@ -92,9 +94,7 @@ def replay(trainer: Any, rank: int, log: dict) -> None:
     step = iter(range(H * ROUNDS))
 
     def from_log(batches: Any) -> list:
-        gradients = trainer._exchanged(*log[rank, next(step)])
-        results = trainer._call("apply", *trainer._local, *gradients, *trainer._state)
-        trainer._local, trainer._state = list(results[:2]), list(results[2:])
+        trainer.steps.apply(trainer.exchange.exchanged(*log[rank, next(step)]))
         return []
 
     trainer.step = from_log
@@ -106,7 +106,7 @@ def test_two_members_sum_their_slopes_along_their_directions() -> None:
     found = play(code, data(2), ROUNDS)
     alone = load(code, "local-sync", None)
     (single,) = Communicator.in_process(1)
-    alone._program.communicator = single
+    alone.functions.program.communicator = single
     theta = np.zeros(2 * BLOCK)
     for step in range(H * ROUNDS):
         total = np.zeros(2 * BLOCK)
@@ -125,7 +125,7 @@ def test_normal_directions_have_unit_variance_and_estimate_the_gradient() -> Non
     """The mean of s z over many directions is the gradient, within 5 deviations."""
     made = load(bundle("linear", "forward_gradient"), "local-sync", None)
     (alone,) = Communicator.in_process(1)
-    made._program.communicator = alone
+    made.functions.program.communicator = alone
     batch, count = batches(1, 0)[0], 400
     goal = np.concatenate([*gradients(batch).values()]).astype(np.float64)
     pairs = [slope_and_direction(made, 17 * i, batch) for i in range(count)]

@@ -142,7 +142,7 @@ def test_a_model_of_many_tensors_loads_and_merges() -> None:
         trainer.join(alone)
         trainer.begin(1, 1)
         trainer.step([Batch(ids, ids)])
-        made = [np.asarray(x) for x in trainer._local]
+        made = [np.asarray(x) for x in trainer.steps.held("param").values()]
         new = [v for k, v in trainer.outer(1, alone).items() if k.startswith(PARAMETER)]
     assert len(new) == count
     for own, merged_ in zip(made, new, strict=True):
