@@ -7,7 +7,8 @@
     outer(tokens)        the state that the round makes
 
 `Exchange` is the strategy where nothing is exchanged. No strategy keeps state from
-round to round: the trainer passes it in, by the names of `pcp.training.storage.state_names`.
+round to round: the trainer passes it in, by the names of
+`pcp.training.storage.state_names`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pcp.errors import UsageError
 from pcp.manifest import Manifest, TensorSpec
 from pcp.mesh import WORKERS, Mesh
+from pcp.training.functions import key_of
 from pcp.training.trainer import step_loop
 from pcp.training.trainer.replica_agreement import joined_results
 from pcp.training.trainer.step_loop import Arrays, Steps
@@ -73,11 +74,8 @@ class OuterLoop(Steps):
         tau: int,
     ) -> None:
         super().__init__(program, whole, mesh, place)
-        for name in (STEP, EARLY, INIT):
-            if name in program.manifest.functions:
-                self._own[name] = program.manifest.function(name)
         self._dtypes = {
-            (t.role, t.name): t.dtype
+            key_of(t): t.dtype
             for function in self._own.values()
             for t in function.results
         }
@@ -87,7 +85,7 @@ class OuterLoop(Steps):
         """First values, and zeros as the outer algorithm's state."""
         super().start(seed, given)
         if INIT in self._own:
-            for key, value in self._run(INIT, self._values).items():
+            for key, value in self._functions(INIT, self._values).items():
                 self._values[key] = self._copy(value, key)
         self._begin_round()
 
@@ -107,13 +105,13 @@ class OuterLoop(Steps):
 
     def _end_round(self) -> None:
         tokens = {("tokens", "tokens"): np.float32(self._tau)}
-        got = self._run(EARLY, self._values) if EARLY in self._own else {}
-        self._values |= self._run(STEP, self._values | tokens | got)
+        got = self._functions(EARLY, self._values) if EARLY in self._own else {}
+        self._values |= self._functions(STEP, self._values | tokens | got)
         self._begin_round()
 
     def _copy(self, value: Any, key: tuple[str, str]) -> Any:
         """Equal in a buffer of its own."""
-        return self._program.to_device(np.array(value), self._dtypes[key])
+        return self._functions.program.to_device(np.array(value), self._dtypes[key])
 
 
 def outputs(manifest: Manifest, count: int) -> list[TensorSpec]:

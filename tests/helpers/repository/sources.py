@@ -75,3 +75,45 @@ def _outside_functions(node: ast.AST) -> Iterator[list[str]]:
 
 def _is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def names_of_modules(root: Path = ROOT) -> dict[str, set[str]]:
+    """Every module of pcp by dotted name, and the modules of pcp that it imports.
+
+    A package stands for its `__init__`. `from pcp.runtime import Communicator` imports
+    the package; `from pcp.runtime.group import leaving` the module `leaving` alone.
+    """
+    files = {_dotted(root, path): path for path in _files(root)}
+    return {
+        name: {
+            found
+            for node in ast.walk(ast.parse(path.read_text()))
+            for found in _loaded(node, files)
+        }
+        - {name}
+        for name, path in files.items()
+    }
+
+
+def _files(root: Path) -> Iterator[Path]:
+    yield from (root / "pcp").glob("*.py")
+    for room in ROOMS:
+        yield from (root / room).rglob("*.py")
+
+
+def _dotted(root: Path, path: Path) -> str:
+    *folders, stem = path.relative_to(root).with_suffix("").parts
+    if folders[:1] != ["pcp"]:
+        folders = ["pcp", *folders]
+    return ".".join([*folders, *([] if stem == "__init__" else [stem])])
+
+
+def _loaded(node: ast.AST, files: dict[str, Path]) -> Iterator[str]:
+    match node:
+        case ast.Import(names=names):
+            yield from (alias.name for alias in names if alias.name in files)
+        case ast.ImportFrom(module=str(module), names=names):
+            for alias in names:
+                inner = f"{module}.{alias.name}"
+                if inner in files or module in files:
+                    yield inner if inner in files else module
