@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import ProtocolError, UsageError
-from pcp.runtime.calls import Seat
+from pcp.runtime.collectives.build import Seat
 from pcp.runtime.collectives.direct import Contribution, EagerReduce, Exchange, Ring
 from pcp.runtime.collectives.operation import Operation, Pending
 from pcp.runtime.collectives.reduction import Reduction, bounds

@@ -6,7 +6,7 @@ from datetime import timedelta
 import numpy as np
 
 from pcp.errors import UsageError
-from pcp.runtime.calls import Seat
+from pcp.runtime.collectives.build import Seat
 from pcp.runtime.collectives.operation import Operation, Pending
 
 Seconds = float | timedelta | None

@@ -28,11 +28,13 @@ from pcp.errors import (
     UsageError,
 )
 from pcp.runtime import in_process_world
-from pcp.runtime.calls import Seat
+from pcp.runtime.collectives.all_to_all_v import Uneven
+from pcp.runtime.collectives.build import Seat
 from pcp.runtime.collectives.operation import Operation, Pending
 from pcp.runtime.collectives.shared_scratch import Commons
 from pcp.runtime.collectives.submit import Seconds, seconds
 from pcp.runtime.communicator import backend_registry, subgroup
+from pcp.runtime.communicator.communicator_reductions import Reductions
 from pcp.runtime.communicator.elastic import Renewal, join
 from pcp.runtime.communicator.introspection import Observed
 from pcp.runtime.communicator.param_sync import SyncReport, param_sync, wait_for_users
@@ -46,9 +48,7 @@ from pcp.runtime.group import leaving
 from pcp.runtime.group.group import Group
 from pcp.runtime.group.rendezvous import Rendezvous, meet
 from pcp.runtime.memory.buffer_pool import BufferPool
-from pcp.runtime.reductions import Reductions
 from pcp.runtime.transport.fault_injection import FaultPlan
-from pcp.runtime.uneven import Uneven
 
 if TYPE_CHECKING:
     from pcp.runtime.transport.tls import Tls

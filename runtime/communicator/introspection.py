@@ -13,9 +13,9 @@ from pcp.errors import Timeout, UsageError
 from pcp.runtime.collectives.metrics import Metric
 from pcp.runtime.collectives.rooted import Rooted
 from pcp.runtime.collectives.tracing import Events, Recorder, Traced, write_trace
+from pcp.runtime.communicator.communicator_movements import Movements
 from pcp.runtime.group.group import Group
 from pcp.runtime.group.peer_health import PeerHealth, Straggler, stragglers
-from pcp.runtime.movements import Movements
 
 _ECHOES = 8
 _ECHO_SECONDS = 10.0

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from pcp import strict_json
 from pcp.errors import ProtocolError, UsageError
+from pcp.runtime.communicator.communicator_movements import Movements
 from pcp.runtime.group.group import Group
-from pcp.runtime.movements import Movements
 from pcp.runtime.topology.link_probe import Effort, measure
 from pcp.runtime.topology.ring_order import (
     EXACT,

@@ -14,9 +14,9 @@ import numpy as np
 from helpers.event_queues import EventQueues
 from helpers.simulation.members import Clock, Wire
 
-from pcp.runtime import calls
-from pcp.runtime.calls import Seat
+from pcp.runtime.collectives import build
 from pcp.runtime.collectives.barrier import Barrier
+from pcp.runtime.collectives.build import Seat
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.group.failure_detector import Pulse
 from pcp.runtime.group.group import Group
@@ -60,7 +60,7 @@ class Member:
 
     def _reduce(self, size: int) -> None:
         array = np.full(size, 1 << self.rank, np.int64)
-        operation = calls.all_reduce(self.seat, array, "sum", 1e9)
+        operation = build.all_reduce(self.seat, array, "sum", 1e9)
         self.reductions.append((operation, array))
         self._post(operation)
 

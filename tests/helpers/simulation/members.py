@@ -14,9 +14,9 @@ import numpy as np
 from helpers.event_queues import EventQueues
 
 from pcp.errors import PeerLost
-from pcp.runtime import calls
-from pcp.runtime.calls import Seat
+from pcp.runtime.collectives import build
 from pcp.runtime.collectives.barrier import Barrier
+from pcp.runtime.collectives.build import Seat
 from pcp.runtime.group.group import Group, Pulse
 from pcp.runtime.group.membership_client import Agent
 from pcp.runtime.transport.event_loop import Timer
@@ -217,7 +217,7 @@ class Node:
         group = self.agent.group
         assert group is not None
         seat = Seat(group.rank, group.world_size)
-        operation = calls.all_reduce(seat, array, op, 1e9)
+        operation = build.all_reduce(seat, array, op, 1e9)
         operation.tag, operation.seq = 0, next(self._seq)
         key = (0, operation.seq)
         barrier = Barrier(seat.peers, 1e9)

@@ -20,8 +20,7 @@ from helpers.worlds.member_process import SIZE, contribution
 from helpers.worlds.shared_memory_reductions import CASES, LARGE, SMALL, draw, ways_of
 
 from pcp.errors import CollectiveAborted, PeerLost, RuntimeFault
-from pcp.runtime import calls
-from pcp.runtime.collectives import zero_copy_reduce
+from pcp.runtime.collectives import build, zero_copy_reduce
 from pcp.runtime.collectives.schedule import reference
 from pcp.runtime.memory.shared_arrays import Place, SharedArrays
 from pcp.runtime.transport.frame import Frame, Kind
@@ -31,7 +30,7 @@ from pcp.runtime.transport.frame import Frame, Kind
 def pool(monkeypatch) -> SharedArrays:
     """Memory for this test alone; others may have left theirs to the collector."""
     fresh = SharedArrays()
-    for module in (calls, zero_copy_reduce):
+    for module in (build, zero_copy_reduce):
         monkeypatch.setattr(module, "ARRAYS", fresh)
     return fresh
 
