@@ -10,7 +10,7 @@ What an engine cannot do raises UsageError.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,23 +18,33 @@ from numpy.typing import NDArray
 
 from pcp.engines.member import Member
 from pcp.errors import UsageError
+from pcp.runtime.call import Call
+from pcp.runtime.collective_methods import Collectives
 from pcp.runtime.collectives.operation import Pending
-from pcp.runtime.collectives.reduction import Reduction, bounds
-from pcp.runtime.collectives.validation import (
-    check_peer,
-    check_root,
-    ranges_of,
-    routes_of,
-)
+from pcp.runtime.collectives.reduction import Reduction
+from pcp.runtime.collectives.validation import check_peer, check_root, routes_of
 from pcp.runtime.communicator import backend_registry
-from pcp.runtime.communicator.array_interop import foreign
-from pcp.runtime.communicator.communicator import Communicator, Seconds
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.gather_calls import AllGather, Gather
 from pcp.runtime.memory.buffer_pool import checked, octets
+from pcp.runtime.move_calls import (
+    AllToAll,
+    BarrierCall,
+    Broadcast,
+    Permute,
+    Recv,
+    Send,
+)
+from pcp.runtime.reduce_calls import AllReduce, AllReduced, ReduceScatter
 
 Sizes = Sequence[int]
+Work = Callable[[float], Any]
+"""What an engine's thread does, within so many seconds."""
+_TAKEN = {"tag", "timeout", "sizes", "pairs", "donate"}
+"""Options that every engine has; what is matched by tags elsewhere is by order here."""
 
 
-class Engine(Member):
+class Engine(Member, Collectives):
     """One member of a fixed world; engines are subclasses."""
 
     # What an engine is. All in its thread; `patience` is in seconds.
@@ -73,31 +83,57 @@ class Engine(Member):
         """Whether `_reduce` takes arrays of this type."""
         raise NotImplementedError
 
-    # Collectives, as in `Communicator`.
+    # Collectives, as in `Communicator`. What is read later than the call is copied.
 
-    def all_reduce(self, array: NDArray, op: str = "sum", **options: Any) -> NDArray:
-        """`array` becomes the reduction of all members' arrays; returns it.
+    def _start(self, call: Call[Any]) -> Pending:
+        own = dict(call.options())
+        backend_registry.only_own(self.name, {k: own[k] for k in own.keys() - _TAKEN})
+        return self._do(self._work(call), call.timeout)
 
-        Bits and order of the reduction are the engine's affair.
-        """
-        return self.all_reduce_async(array, op, **options).result()
+    def _work(self, call: Call[Any]) -> Work:
+        """What is to be done in the engine's thread; UsageError for what cannot be."""
+        match call:
+            case AllReduced():
+                array = checked(call.array, call.name)
+                donated = call.donate and array.flags.writeable
+                return self._all_reduce(array if donated else array.copy(), call.op)
+            case AllReduce():
+                array = checked(call.array, call.name, writable=True)
+                return self._all_reduce(array, call.op)
+            case ReduceScatter():
+                return self._reduce_scatter(checked(call.array, call.name), call)
+            case AllGather():
+                array = checked(call.array, call.name)
+                return self._all_gather(np.atleast_1d(array).copy())
+            case Gather():
+                array = checked(call.array, call.name)
+                check_root(self.world_size, call.root, "gather at")
+                return self._gather_at(np.atleast_1d(array).copy(), call.root)
+            case AllToAll():
+                return self._all_to_all(checked(call.array, call.name).copy())
+            case Permute():
+                array = checked(call.array, call.name)
+                routes = routes_of(call.pairs, self.world_size)
+                return self._permute(array.copy(), routes)
+            case Broadcast():
+                array = checked(call.array, call.name, writable=True)
+                check_root(self.world_size, call.root, "broadcast from")
+                return self._broadcast_from(array, call.root)
+            case Send():
+                source = checked(call.array, call.name).copy()
+                check_peer(self.rank, self.world_size, call.dst, "send to")
+                return lambda p: self._send(_bytes(source), call.dst, call.tag, p)
+            case Recv():
+                out = checked(call.out, call.name, writable=True)
+                check_peer(self.rank, self.world_size, call.src, "receive from")
+                return self._receive(out, call.src, call.tag)
+            case BarrierCall():  # calls before it are finished, whatever `pairs` says
+                return self._barrier
+            case _:
+                raise self._lacks(call.name)
 
-    @foreign(writes=True)
-    def all_reduce_async(
-        self,
-        array: NDArray,
-        op: str = "sum",
-        *,
-        algorithm: None = None,
-        compression: None = None,
-        feedback: None = None,
-        tag: str = "",
-        timeout: Seconds = None,
-    ) -> Pending:
-        """As `all_reduce`, at once."""
-        own = {"algorithm": algorithm, "compression": compression, "feedback": feedback}
-        backend_registry.only_own(self.name, own)
-        array = checked(array, "all_reduce", writable=True)
+    def _all_reduce(self, array: NDArray, op: str) -> Work:
+        """Bits and order of the reduction are the engine's affair."""
         Reduction.of(op, array.dtype)
         if not self._reduces(array.dtype):
             raise UsageError(
@@ -113,45 +149,12 @@ class Engine(Member):
                 np.divide(array, self.world_size, out=array, casting="unsafe")
             return array
 
-        return self._do(run, timeout)
+        return run
 
-    def all_reduced(self, array: NDArray, op: str = "sum", **options: Any) -> NDArray:
-        """The reduction of all members' arrays, a new array; `array` stays as it is."""
-        return self.all_reduced_async(array, op, **options).result()
-
-    @foreign()
-    def all_reduced_async(
-        self, array: NDArray, op: str = "sum", *, donate: bool = False, **options: Any
-    ) -> Pending:
-        """As `all_reduced`, at once; with `donate`, in the array's own place."""
-        array = checked(array, "all_reduced")
-        taken = array if donate and array.flags.writeable else array.copy()
-        return self.all_reduce_async(taken, op, **options)
-
-    def reduce_scatter(
-        self, array: NDArray, op: str = "sum", **options: Any
-    ) -> NDArray:
-        """This member's part of the reduction, reduced here in the order of ranks."""
-        return self.reduce_scatter_async(array, op, **options).result()
-
-    @foreign()
-    def reduce_scatter_async(
-        self,
-        array: NDArray,
-        op: str = "sum",
-        *,
-        sizes: Sequence[int] | None = None,
-        compression: None = None,
-        feedback: None = None,
-        tag: str = "",
-        timeout: Seconds = None,
-    ) -> Pending:
-        """As `reduce_scatter`, at once."""
-        own = {"compression": compression, "feedback": feedback}
-        backend_registry.only_own(self.name, own)
-        array = checked(array, "reduce_scatter")
-        reduction = Reduction.of(op, array.dtype)
-        rows = self._rows(array, sizes)
+    def _reduce_scatter(self, array: NDArray, call: ReduceScatter) -> Work:
+        """The own part, reduced here in the order of ranks."""
+        reduction = Reduction.of(call.op, array.dtype)
+        rows = [b - a for a, b in call.rows(self.world_size)]
         row, source = _row_bytes(array), array.copy()
 
         def run(patience: float) -> NDArray:
@@ -162,20 +165,9 @@ class Engine(Member):
             self._swap(_bytes(source), sent, _bytes(parts), mine, patience)
             return reduction.sequential(list(parts))
 
-        return self._do(run, timeout)
+        return run
 
-    def all_gather(self, array: NDArray, **options: Any) -> NDArray:
-        """All members' arrays, joined along the first dimension in rank order."""
-        return self.all_gather_async(array, **options).result()
-
-    @foreign()
-    def all_gather_async(
-        self, array: NDArray, *, tag: str = "", timeout: Seconds = None
-    ) -> Pending:
-        """As `all_gather`, at once."""
-        array = checked(array, "all_gather")
-        source = np.atleast_1d(array).copy()
-
+    def _all_gather(self, source: NDArray) -> Work:
         def run(patience: float) -> NDArray:
             counts = self._counts(len(source), patience)
             row = _row_bytes(source)
@@ -189,20 +181,9 @@ class Engine(Member):
             joined = np.concatenate(parts).view(source.dtype)
             return joined.reshape(sum(counts), *source.shape[1:])
 
-        return self._do(run, timeout)
+        return run
 
-    def gather(self, array: NDArray, root: int = 0, **options: Any) -> NDArray | None:
-        """At the root all members' rows in rank order; None at the others."""
-        return self.gather_async(array, root, **options).result()
-
-    @foreign()
-    def gather_async(
-        self, array: NDArray, root: int = 0, *, tag: str = "", timeout: Seconds = None
-    ) -> Pending:
-        """As `gather`, at once."""
-        array = checked(array, "gather")
-        check_root(self.world_size, root, "gather at")
-        source = np.atleast_1d(array).copy()
+    def _gather_at(self, source: NDArray, root: int) -> Work:
         here = self.rank == root
 
         def run(patience: float) -> NDArray | None:
@@ -215,52 +196,24 @@ class Engine(Member):
             self._swap(_bytes(source), sent, _bytes(out), theirs, patience)
             return out if here else None
 
-        return self._do(run, timeout)
+        return run
 
-    def all_to_all(self, array: NDArray, **options: Any) -> NDArray:
-        """Part j of the first dimension goes to member j; theirs come back."""
-        return self.all_to_all_async(array, **options).result()
-
-    @foreign()
-    def all_to_all_async(
-        self, array: NDArray, *, tag: str = "", timeout: Seconds = None
-    ) -> Pending:
-        """As `all_to_all`, at once."""
-        array = checked(array, "all_to_all")
-        if array.ndim == 0 or len(array) % self.world_size:
+    def _all_to_all(self, source: NDArray) -> Work:
+        if source.ndim == 0 or len(source) % self.world_size:
             raise UsageError(
                 f"all_to_all needs a first dimension that {self.world_size} divides"
             )
-        source, sizes = array.copy(), [array.nbytes // self.world_size]
-        sizes *= self.world_size
+        sizes = [source.nbytes // self.world_size] * self.world_size
 
         def run(patience: float) -> NDArray:
             out = np.empty_like(source)
             self._swap(_bytes(source), sizes, _bytes(out), sizes, patience)
             return out
 
-        return self._do(run, timeout)
+        return run
 
-    def permute(
-        self, array: NDArray, pairs: Sequence[tuple[int, int]], **options: Any
-    ) -> NDArray:
-        """The array of whoever sends here by `pairs` of (source, target), or zeros."""
-        return self.permute_async(array, pairs, **options).result()
-
-    @foreign()
-    def permute_async(
-        self,
-        array: NDArray,
-        pairs: Sequence[tuple[int, int]],
-        *,
-        tag: str = "",
-        timeout: Seconds = None,
-    ) -> Pending:
-        """As `permute`, at once."""
-        array = checked(array, "permute")
-        routes = routes_of(pairs, self.world_size)
-        source, size = array.copy(), array.nbytes
-        ranks = range(self.world_size)
+    def _permute(self, source: NDArray, routes: list[tuple[int, int]]) -> Work:
+        size, ranks = source.nbytes, range(self.world_size)
         sent = [size if (self.rank, r) in routes else 0 for r in ranks]
         theirs = [size if (r, self.rank) in routes else 0 for r in ranks]
 
@@ -270,88 +223,36 @@ class Engine(Member):
             self._swap(view, sent, _bytes(out)[: sum(theirs)], theirs, patience)
             return out
 
-        return self._do(run, timeout)
+        return run
 
-    def broadcast(self, array: NDArray, root: int = 0, **options: Any) -> NDArray:
-        """`array` becomes the root's, on all members; returns it."""
-        return self.broadcast_async(array, root, **options).result()
-
-    @foreign(writes=True)
-    def broadcast_async(
-        self, array: NDArray, root: int = 0, *, tag: str = "", timeout: Seconds = None
-    ) -> Pending:
-        """As `broadcast`, at once."""
-        array = checked(array, "broadcast", writable=True)
-        check_root(self.world_size, root, "broadcast from")
-
+    def _broadcast_from(self, array: NDArray, root: int) -> Work:
         def run(patience: float) -> NDArray:
             if array.nbytes:
                 self._broadcast(_bytes(array), root, patience)
             return array
 
-        return self._do(run, timeout)
+        return run
 
-    def send(
-        self, array: NDArray, dst: int, tag: int = 0, *, timeout: Seconds = None
-    ) -> None:
-        """Send to the member whose `recv` has the same tag."""
-        self.send_async(array, dst, tag, timeout=timeout).result()
-
-    @foreign()
-    def send_async(
-        self, array: NDArray, dst: int, tag: int = 0, *, timeout: Seconds = None
-    ) -> Pending:
-        """As `send`, at once."""
-        array = checked(array, "send")
-        check_peer(self.rank, self.world_size, dst, "send to")
-        source = array.copy()
-        return self._do(lambda p: self._send(_bytes(source), dst, tag, p), timeout)
-
-    def recv(
-        self, out: NDArray, src: int, tag: int = 0, *, timeout: Seconds = None
-    ) -> NDArray:
-        """`out` becomes what member `src` sends under the tag; returns it."""
-        return self.recv_async(out, src, tag, timeout=timeout).result()
-
-    @foreign(writes=True)
-    def recv_async(
-        self, out: NDArray, src: int, tag: int = 0, *, timeout: Seconds = None
-    ) -> Pending:
-        """As `recv`, at once."""
-        out = checked(out, "recv", writable=True)
-        check_peer(self.rank, self.world_size, src, "receive from")
-
+    def _receive(self, out: NDArray, src: int, tag: int) -> Work:
         def run(patience: float) -> NDArray:
             self._recv(_bytes(out), src, tag, patience)
             return out
 
-        return self._do(run, timeout)
-
-    def barrier(
-        self, *, pairs: bool = True, tag: str = "", timeout: Seconds = None
-    ) -> None:
-        """Wait until all members are here; calls before it are finished, `pairs` too.
-
-        The engine carries them out in turn, whatever `pairs` says.
-        """
-        self.barrier_async(pairs=pairs, tag=tag, timeout=timeout).result()
-
-    def barrier_async(
-        self, *, pairs: bool = True, tag: str = "", timeout: Seconds = None
-    ) -> Pending:
-        """As `barrier`, at once."""
-        return self._do(self._barrier, timeout)
+        return run
 
     def __getattr__(self, name: str) -> NoReturn:
         """What pcp's own can and an engine cannot is said."""
         if not name.startswith("_") and hasattr(Communicator, name):
-            raise UsageError(
-                f"{self.name} has no {name}; pcp's own communicator does: write the "
-                f"address without {self.name}://"
-            )
+            raise self._lacks(name)
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     # Inside.
+
+    def _lacks(self, name: str) -> UsageError:
+        return UsageError(
+            f"{self.name} has no {name}; pcp's own communicator does: write the "
+            f"address without {self.name}://"
+        )
 
     def _counts(self, count: int, patience: float) -> list[int]:
         """How many rows each member brings."""
@@ -359,13 +260,22 @@ class Engine(Member):
         self._gather(np.array([count], np.int64).view(np.uint8), every, patience)
         return [int(n) for n in every.view(np.int64).reshape(-1)]
 
-    def _rows(self, array: NDArray, sizes: Sequence[int] | None) -> list[int]:
-        if array.ndim == 0:
-            raise UsageError("reduce_scatter needs a first dimension to split")
-        rows = bounds(len(array), self.world_size)
-        if sizes is not None:
-            rows = ranges_of(sizes, len(array), self.world_size)
-        return [b - a for a, b in rows]
+
+class _Lacking:
+    """A method of communicators that an engine has not: to look at it says so."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, engine: Engine | None, owner: type) -> Any:
+        if engine is None:
+            return self
+        raise engine._lacks(self._name)
+
+
+for _name in ("reduce", "scatter", "exchange"):
+    setattr(Engine, _name, _Lacking(_name))
+    setattr(Engine, f"{_name}_async", _Lacking(f"{_name}_async"))
 
 
 def _bytes(array: NDArray) -> NDArray:

@@ -1,4 +1,4 @@
-"""What all parts of a communicator are built on: a place in a group, and `_post`."""
+"""How long a call may take, as callers say it."""
 
 import math
 from datetime import timedelta
@@ -6,8 +6,6 @@ from datetime import timedelta
 import numpy as np
 
 from pcp.errors import UsageError
-from pcp.runtime.collectives.build import Seat
-from pcp.runtime.collectives.operation import Operation, Pending
 
 Seconds = float | timedelta | None
 """How long a call may take; None: as the communicator says."""
@@ -21,17 +19,3 @@ def seconds(value: float | timedelta) -> float:
     if math.isnan(given):
         raise UsageError("a timeout of nan seconds would never be over")
     return given
-
-
-class Posting:
-    """A part of a communicator: it makes operations, the whole one posts them."""
-
-    _seat: Seat
-
-    def _patience(self, timeout: Seconds) -> float:
-        """Seconds that an operation may take."""
-        raise NotImplementedError
-
-    def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:
-        """Start an operation, number `turn` of its tag, or the next one."""
-        raise NotImplementedError

@@ -7,43 +7,35 @@ jax.Array; what a call only reads is read where it lies. Results are of the
 kind that was given, over the memory that the call filled.
 """
 
-import functools
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import UsageError
+from pcp.runtime.call import Call
 from pcp.runtime.collectives.operation import Pending
 from pcp.runtime.memory.buffer_pool import spans
 
-Call = TypeVar("Call", bound=Callable[..., Pending])
+C = TypeVar("C", bound=Call[Any])
 Back = Callable[[Any], Any]
 
 _BITS = {1: "uint8", 2: "uint16"}
 
 
-def foreign(*, writes: bool = False) -> Callable[[Call], Call]:
-    """Let an asynchronous call take foreign arrays as its first argument.
-
-    `writes` says that it writes its result there.
-    """
-
-    def wrap(call: Call) -> Call:
-        @functools.wraps(call)
-        def calling(self: Any, given: Any, *args: Any, **options: Any) -> Pending:
-            back, taken = None, given
-            if given is not None and not isinstance(given, np.ndarray):
-                taken, back = _enter(given, writes)
-            pending = call(self, taken, *args, **options)
-            pending.spans = spans(taken)
-            return pending if back is None else Returned(pending, back)
-
-        return cast("Call", calling)
-
-    return wrap
+def entered(call: C, start: Callable[[C], Pending]) -> Pending:
+    """Start a call, of which the memory may be a foreign array's."""
+    given, back = call.given, None
+    taken = given
+    if given is not None and not isinstance(given, np.ndarray):
+        taken, back = _enter(given, call.writes)
+        call = replace(call, **{call.memory: taken})
+    pending = start(call)
+    pending.spans = spans(taken)
+    return pending if back is None else Returned(pending, back)
 
 
 class Returned(Pending):

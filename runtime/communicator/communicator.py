@@ -12,42 +12,29 @@ were. A process that is forked can use no communicator: it stays its parent's.
 """
 
 import itertools
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from pcp.errors import (
     CollectiveAborted,
     PeerLost,
-    RuntimeFault,
     UsageError,
 )
 from pcp.runtime import in_process_world
-from pcp.runtime.collectives.all_to_all_v import Uneven
-from pcp.runtime.collectives.build import Seat
 from pcp.runtime.collectives.operation import Operation, Pending
-from pcp.runtime.collectives.shared_scratch import Commons
 from pcp.runtime.collectives.submit import Seconds, seconds
 from pcp.runtime.communicator import backend_registry, subgroup
-from pcp.runtime.communicator.communicator_reductions import Reductions
 from pcp.runtime.communicator.elastic import Renewal, join
-from pcp.runtime.communicator.introspection import Observed
-from pcp.runtime.communicator.param_sync import SyncReport, param_sync, wait_for_users
-from pcp.runtime.communicator.topology_aware import Arranged, Arrangement
 from pcp.runtime.connection_options import (
     ConnectionKeywords,
     ConnectionOptions,
     expanded,
 )
-from pcp.runtime.group import leaving
 from pcp.runtime.group.group import Group
 from pcp.runtime.group.rendezvous import Rendezvous, meet
-from pcp.runtime.memory.buffer_pool import BufferPool
+from pcp.runtime.group_communicator import GroupCommunicator, seated
 from pcp.runtime.transport.fault_injection import FaultPlan
 
 if TYPE_CHECKING:
@@ -59,24 +46,8 @@ _ELASTIC = ConnectionOptions(silence=5.0)
 """An elastic world goes on without a member: it is given up sooner."""
 
 
-class Communicator(Reductions, Uneven, Observed, Arranged):
+class Communicator(GroupCommunicator):
     """One member of a group. Safe to use from several threads."""
-
-    def __init__(
-        self, group: Group, *, timeout: float = 60.0, owned: Sequence[Any] = ()
-    ) -> None:
-        self.timeout = timeout
-        """Deadline in seconds for operations that are not given one."""
-        self._group = group
-        self._owned: list[Any] = []
-        self._seat = _seated(group)
-        self._syncs = itertools.count()
-        self._aside: dict[str, NDArray] = {}
-        self._arrangement = Arrangement()
-        self._lock = threading.Lock()
-        self._closed = False
-        if owned:
-            self.own(owned)
 
     @classmethod
     @expanded(_FIXED)
@@ -176,52 +147,6 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
             for group in in_process_world.groups(world_size, epoch, faults or {})
         ]
 
-    # Facts.
-
-    @property
-    def rank(self) -> int:
-        """This member's number, from 0."""
-        return self._group.rank
-
-    @property
-    def world_size(self) -> int:
-        """How many members there are."""
-        return self._group.world_size
-
-    @property
-    def epoch(self) -> int:
-        """Which group of its endpoint this is."""
-        return self._group.epoch
-
-    @property
-    def address(self) -> str | None:
-        """Where this member listens; None inside one process."""
-        found = (getattr(thing, "address", None) for thing in self._owned)
-        return next((address for address in found if address), None)
-
-    @property
-    def fault(self) -> RuntimeFault | None:
-        """Why the group is finished, such as PeerLost; None while it works."""
-        self._group.heard |= self._group.fault is not None
-        return self._group.fault
-
-    @property
-    def near(self) -> bool:
-        """Whether all members are on this machine, and share memory as far as known."""
-        return self._seat.commons is not None and self._seat.commons.possible
-
-    @property
-    def bytes_sent(self) -> int:
-        """Bytes this member handed to its peers' connections, headers included."""
-        return sum(link.bytes_sent for link in self._group.all_links)
-
-    @property
-    def bytes_received(self) -> int:
-        """Bytes that came from the peers, headers included."""
-        return sum(link.bytes_received for link in self._group.all_links)
-
-    # Collectives.
-
     def group(
         self,
         ranks: Sequence[int],
@@ -240,106 +165,6 @@ class Communicator(Reductions, Uneven, Observed, Arranged):
             return None
         group, owned = formed
         return Communicator(group, timeout=self.timeout, owned=owned)
-
-    def param_sync(
-        self,
-        tensors: Mapping[str, NDArray],
-        *,
-        revision: int = 0,
-        source: int | str = 0,
-        timeout: Seconds = None,
-    ) -> SyncReport:
-        """Make `tensors` bit-identical on all members; see `param_sync`.
-
-        Operations under way that were given any of their memory come first.
-        """
-        turn = next(self._syncs)
-        patience = self._patience(timeout)
-        wait_for_users(self._group, tensors.values(), patience)
-        return param_sync(self, tensors, revision, source, turn, patience, self._aside)
-
-    # Ending.
-
-    def abort(self, reason: str) -> None:
-        """Give up everything, on all members: from any thread, at any time.
-
-        Every operation under way and every later one raises CollectiveAborted;
-        what a member has already committed stays as it is.
-        """
-        self._group.loop.check_process()
-        self._group.loop.call(self._group.abort, CollectiveAborted(reason))
-
-    def close(self, timeout: Seconds = None) -> None:
-        """Leave the group, once what was called before has happened; call nothing more.
-
-        Waits for the operations under way here, which need the others: at most
-        `timeout` seconds, by default the communicator's, up to a minute. If some of
-        them, or earlier ones, did not happen and nobody looked at any future that
-        says so, it then raises Timeout, or what they failed with, and names them.
-        With `timeout=0` nothing is waited for nor said, and what is under way is
-        given up: so leaves who has failed. A `with` block that ends with an exception
-        leaves so, too. `abort` gives up on all members.
-        """
-        if self._group.loop.forked:
-            return  # it is our parent's
-        leaving.check_outside(self._group)
-        most = min(self.timeout, leaving.DRAIN_SECONDS)
-        patience = most if timeout is None else seconds(timeout)
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        last = leaving.Leaving(self._group)
-        with ExitStack() as stack:
-            stack.callback(self._close)
-            if patience > 0:
-                last.wait(patience)
-        if patience > 0:
-            last.check()
-
-    def crash(self) -> None:
-        """Cut all connections as if the process had died; for drills."""
-        with self._lock:
-            if self._closed or self._group.loop.forked:
-                return
-            self._closed = True
-        self._close(crash=True)
-
-    def __enter__(self) -> "Communicator":
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self.close(timeout=None if kind is None else 0)
-
-    def own(self, things: Sequence[Any]) -> None:
-        """Close these, in order, when the communicator closes."""
-        self._owned += things
-        leaving.is_open(self)
-
-    # Inside.
-
-    def _close(self, crash: bool = False) -> None:
-        leaving.is_closed(self)
-        self._arrangement.close()
-        with ExitStack() as stack:
-            for thing in reversed(self._owned):
-                stack.callback(thing.close)
-            if not self._group.loop.closed:
-                self._group.loop.ask(lambda: self._group.close(crash=crash))
-
-    def _patience(self, timeout: Seconds) -> float:
-        # Every call begins here: before it takes what a forked child may find locked.
-        self._group.loop.check_process()
-        return self.timeout if timeout is None else seconds(timeout)
-
-    def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:
-        loop = self._group.loop
-        with self._lock:
-            # What goes on in callbacks is part of what is under way.
-            if loop.closed or (self._closed and not loop.inside):
-                operation.release()
-                raise CollectiveAborted("this member closed its communicator")
-            return self._group.submit(operation, tag, turn)
 
 
 class ElasticCommunicator(Communicator):
@@ -388,7 +213,7 @@ class ElasticCommunicator(Communicator):
             return False
         with self._lock:
             old, self._group = self._group, renewed
-            self._seat = _seated(renewed, self._seat.pool)
+            self._seat = seated(renewed, self._seat.pool)
             self._syncs = itertools.count()
         renewed.loop.call(old.close)
         renewed.telemetry.count("renewal")
@@ -421,9 +246,3 @@ class ElasticCommunicator(Communicator):
     def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:
         self._fresh = False
         return super()._post(operation, tag, turn)
-
-
-def _seated(group: Group, pool: BufferPool | None = None) -> Seat:
-    """A member's place in a group, with the scratch memory it had in another."""
-    commons = Commons(group)
-    return Seat(group.rank, group.world_size, pool or BufferPool(), commons=commons)

@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pcp.errors import Timeout, UsageError
+from pcp.runtime.collective_methods import Collectives
 from pcp.runtime.collectives.metrics import Metric
-from pcp.runtime.collectives.rooted import Rooted
 from pcp.runtime.collectives.tracing import Events, Recorder, Traced, write_trace
-from pcp.runtime.communicator.communicator_movements import Movements
 from pcp.runtime.group.group import Group
 from pcp.runtime.group.peer_health import PeerHealth, Straggler, stragglers
 
@@ -22,11 +22,26 @@ _ECHO_SECONDS = 10.0
 _ASK_AGAIN_SECONDS = 2.0
 
 
-class Observed(Rooted, Movements):
-    """The part of a communicator that can be looked into."""
+class Member(Protocol):
+    """The communicator that is looked into."""
 
     timeout: float
     _group: Group
+
+    def all_gather(self, array: NDArray, *, tag: str = "", timeout: Any = None) -> Any:
+        """All members' arrays, joined."""
+        ...
+
+    def gather(self, array: NDArray, root: int = 0, *, tag: str = "") -> Any:
+        """At the root all members' rows."""
+        ...
+
+
+class Observation:
+    """What can be seen of a communicator; its methods of these names call these."""
+
+    def __init__(self, comm: Member) -> None:
+        self._comm = comm
 
     def metrics(self) -> dict[str, float]:
         """This member's counters and gauges, by Prometheus' names and labels.
@@ -34,15 +49,15 @@ class Observed(Rooted, Movements):
         Of histograms their counts and sums; `exporter` serves the buckets, too.
         An elastic member's counters go on through all its groups.
         """
-        return self._group.telemetry.flat()
+        return self._comm._group.telemetry.flat()
 
     def collect(self) -> list[Metric]:
         """The same as metrics with histograms, for an `Exporter`."""
-        return self._group.telemetry.metrics()
+        return self._comm._group.telemetry.metrics()
 
     def health(self) -> list[PeerHealth]:
         """How each peer is doing, in rank order; `health_text` makes a table of it."""
-        peers = self._group.health.peers.copy()
+        peers = self._comm._group.health.peers.copy()
         return [replace(peer) for _, peer in sorted(peers.items())]
 
     def stragglers(self, *, timeout: float | None = None) -> list[Straggler]:
@@ -51,21 +66,13 @@ class Observed(Rooted, Movements):
         A moving average of how long each member is waited for after the others
         are there; everybody gets the same list.
         """
-        late = np.zeros((1, self._group.world_size))
+        late = np.zeros((1, self._comm._group.world_size))
         for peer in self.health():
             late[0, peer.rank] = peer.lateness.value
-        return stragglers(self.all_gather(late, tag="stragglers", timeout=timeout))
+        every = self._comm.all_gather(late, tag="stragglers", timeout=timeout)
+        return stragglers(every)
 
     # Traces.
-
-    @property
-    def recorder(self) -> Recorder | None:
-        """Where this member's operations are written; None when nobody traces."""
-        return self._group.telemetry.recorder
-
-    @recorder.setter
-    def recorder(self, recorder: Recorder | None) -> None:
-        self._group.telemetry.recorder = recorder
 
     @contextmanager
     def trace(self, path: str | Path, *others: Traced) -> Iterator[Recorder]:
@@ -77,11 +84,11 @@ class Observed(Rooted, Movements):
         writes what it has itself, to `path` with its rank in the name.
         """
         recorder = Recorder()
-        things: list[Any] = [self, *others]
+        things: list[Any] = [self._comm, *others]
         before = [thing.recorder for thing in things]
         for index, thing in enumerate(things):
-            is_group = index and isinstance(thing, Observed)
-            thing.recorder = recorder.of(f"group {index}") if is_group else recorder
+            row = f"group {index}" if isinstance(thing, Collectives) else ""
+            things[index].recorder = recorder.of(row) if index and row else recorder
         try:
             try:
                 yield recorder
@@ -90,7 +97,7 @@ class Observed(Rooted, Movements):
                     thing.recorder = earlier
             every = self._gathered(recorder.events)
         except BaseException:
-            rank = self._group.rank
+            rank = self._comm._group.rank
             own = Path(path).with_suffix(f".rank{rank}{Path(path).suffix}")
             write_trace(own, [(f"rank {rank}", recorder.events, 0.0)])
             raise
@@ -99,11 +106,11 @@ class Observed(Rooted, Movements):
 
     def _gathered(self, events: Events) -> list[tuple[str, Events, float]] | None:
         """All members' events and clocks, on rank 0."""
-        clock = 0.0 if self._group.rank == 0 else self.clock_offset(0)
-        clocks = self.all_gather(np.array([clock]), tag="trace")
+        clock = 0.0 if self._comm._group.rank == 0 else self.clock_offset(0)
+        clocks = self._comm.all_gather(np.array([clock]), tag="trace")
         raw = np.frombuffer(events.to_bytes(), np.uint8)
-        sizes = self.all_gather(np.array([raw.size]), tag="trace")
-        whole = self.gather(raw, 0, tag="trace")
+        sizes = self._comm.all_gather(np.array([raw.size]), tag="trace")
+        whole = self._comm.gather(raw, 0, tag="trace")
         if whole is None:
             return None
         cuts = np.split(whole, np.cumsum(sizes)[:-1])
@@ -121,16 +128,16 @@ class Observed(Rooted, Movements):
         return self._echoed(rank, echoes).least_round_trip
 
     def _echoed(self, rank: int, echoes: int) -> PeerHealth:
-        peer = self._group.health.peers.get(rank)
+        peer = self._comm._group.health.peers.get(rank)
         if peer is None:
-            raise UsageError(f"rank {rank} is no peer of rank {self._group.rank}")
+            raise UsageError(f"rank {rank} is no peer of rank {self._comm._group.rank}")
         for _ in range(echoes):
             self._echo(rank, peer)
         return peer
 
     def _echo(self, rank: int, peer: PeerHealth) -> None:
-        group, seen = self._group, peer.round_trip.count
-        until = time.monotonic() + min(self.timeout, _ECHO_SECONDS)
+        group, seen = self._comm._group, peer.round_trip.count
+        until = time.monotonic() + min(self._comm.timeout, _ECHO_SECONDS)
 
         def ask() -> None:
             link = group.links.get(rank)

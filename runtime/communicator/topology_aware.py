@@ -12,14 +12,14 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pcp import strict_json
 from pcp.errors import ProtocolError, UsageError
-from pcp.runtime.communicator.communicator_movements import Movements
+from pcp.runtime.collectives.member_context import Seat
 from pcp.runtime.group.group import Group
 from pcp.runtime.topology.link_probe import Effort, measure
 from pcp.runtime.topology.ring_order import (
@@ -91,21 +91,28 @@ class Arrangement:
             self.improver = None
 
 
-class Arranged(Movements):
-    """The part of a communicator that knows its ring."""
+class Member(Protocol):
+    """The communicator whose ring it is."""
 
     _group: Group
+    _seat: Seat
     _arrangement: Arrangement
 
-    @property
-    def ring_order(self) -> Order:
-        """The ranks in the order in which large reductions pass them."""
-        return self._seat.ring
+    def all_gather(self, array: NDArray, *, tag: str = "") -> NDArray:
+        """All members' arrays, joined."""
+        ...
 
-    @property
-    def ring_history(self) -> list[RingRecord]:
-        """Every order that was set, in turn: with it a run can be replayed."""
-        return list(self._arrangement.history)
+    def broadcast(self, array: NDArray, root: int = 0, *, tag: str = "") -> NDArray:
+        """The root's array."""
+        ...
+
+
+class RingChoice:
+    """How a communicator's ring is chosen; its methods of these names call these."""
+
+    def __init__(self, comm: Member) -> None:
+        self._comm = comm
+        self._known = comm._arrangement
 
     def set_ring_order(self, order: Sequence[int]) -> None:
         """Take this ring from the next operation on. All members must, alike.
@@ -113,15 +120,16 @@ class Arranged(Movements):
         UsageError unless it is an order of all ranks. Members that have another
         ring are found out by the next large operation, which raises on all.
         """
-        group = self._group
+        group = self._comm._group
         if sorted(order) != list(range(group.world_size)):
             raise UsageError(
                 f"a ring of {group.world_size} is an order of the ranks 0 to "
                 f"{group.world_size - 1}, not {list(order)}"
             )
         ring = normal([int(rank) for rank in order])
-        self._seat = replace(self._seat, order=ring)
-        self._arrangement.history.append(RingRecord(group.epoch, ring))
+        comm = self._comm
+        comm._seat = replace(comm._seat, order=ring)
+        self._known.history.append(RingRecord(group.epoch, ring))
 
     def optimize_topology(
         self,
@@ -143,14 +151,14 @@ class Arranged(Movements):
         latency, bandwidth = self._edges(remeasure, effort)
         costs = edge_costs(latency, bandwidth, nbytes)
         order, gain = self._decided(costs, threshold, background)
-        if order != self.ring_order:
+        if order != self._comm._seat.ring:
             self.set_ring_order(order)
         return Topology(
-            epoch=self._group.epoch,
+            epoch=self._comm._group.epoch,
             profiles=self._profiles(),
             latency=latency,
             bandwidth=bandwidth,
-            order=self.ring_order,
+            order=self._comm._seat.ring,
             gain=gain,
         )
 
@@ -158,20 +166,20 @@ class Arranged(Movements):
 
     def _names(self) -> list[str]:
         """Members by rank, as the next epoch will know them, too."""
-        names: Sequence[str] | None = getattr(self, "names", None)
-        size = self._group.world_size
+        names: Sequence[str] | None = getattr(self._comm, "names", None)
+        size = self._comm._group.world_size
         return list(names or (f"rank {rank}" for rank in range(size)))
 
     def _edges(self, remeasure: bool, effort: Effort | None) -> tuple[NDArray, NDArray]:
         """(latency, bandwidth) of all edges; what nobody knows is measured."""
-        names, rank, known = self._names(), self._group.rank, self._arrangement.edges
+        names, rank, known = self._names(), self._comm._group.rank, self._known.edges
         if remeasure:
             known.clear()
         found = self._shared_edges(names)
         missing = np.asarray(np.isnan(found).any(axis=2))
         np.fill_diagonal(missing, False)
         if missing.any():
-            for target, edge in measure(self, missing, effort).items():
+            for target, edge in measure(self._comm, missing, effort).items():
                 known[names[rank], names[target]] = edge
             found = self._shared_edges(names)
         for table in (found[:, :, 0], found[:, :, 1]):
@@ -182,45 +190,45 @@ class Arranged(Movements):
         """[from, to, (latency, bandwidth)] as all members know it; NaN: nobody."""
         own = np.full((1, len(names), 2), np.nan)
         for target, name in enumerate(names):
-            edge = self._arrangement.edges.get((names[self._group.rank], name))
+            edge = self._known.edges.get((names[self._comm._group.rank], name))
             if edge is not None:
                 own[0, target] = edge
-        return self.all_gather(own, tag=_TAG)
+        return self._comm.all_gather(own, tag=_TAG)
 
     def _decided(
         self, costs: NDArray, threshold: float, background: float
     ) -> tuple[Order, float]:
         """Rank 0's choice, and the gain over the present ring."""
-        choice = np.array([*self.ring_order, 1.0])
-        if self._group.rank == 0:
-            order, now = self._best(costs, background), self.ring_order
+        choice = np.array([*self._comm._seat.ring, 1.0])
+        if self._comm._group.rank == 0:
+            order, now = self._best(costs, background), self._comm._seat.ring
             later = ring_seconds(costs, order)
             gain = ring_seconds(costs, now) / later if later > 0 else 1.0
             if gain > 1 + threshold:
                 choice = np.array([*order, gain])
-        chosen = self.broadcast(choice, 0, tag=_TAG)
+        chosen = self._comm.broadcast(choice, 0, tag=_TAG)
         return tuple(int(rank) for rank in chosen[:-1]), float(chosen[-1])
 
     def _best(self, costs: NDArray, background: float) -> Order:
-        arrangement, size = self._arrangement, len(costs)
+        arrangement, size = self._known, len(costs)
         before = arrangement.improver
         arrangement.close()
         if before is not None and np.array_equal(before.costs, costs):
             order = before.order
         else:
             order = best_order(costs) if size > 1 else (0,)
-            now = self.ring_order
+            now = self._comm._seat.ring
             order = order if worth(costs, order) < worth(costs, now) else now
         if size > EXACT and background > 0:
             arrangement.improver = Improver(costs, order, background)
         return order
 
     def _profiles(self) -> tuple[Profile, ...]:
-        name = self._names()[self._group.rank]
+        name = self._names()[self._comm._group.rank]
         text = strict_json.dumps(vars(Profile.own(name))).encode()
         raw = np.frombuffer(text, np.uint8)
-        sizes = self.all_gather(np.array([raw.size]), tag=_TAG)
-        whole = self.all_gather(raw, tag=_TAG)
+        sizes = self._comm.all_gather(np.array([raw.size]), tag=_TAG)
+        whole = self._comm.all_gather(raw, tag=_TAG)
         cuts = np.split(whole, np.cumsum(sizes)[:-1])
         return tuple(_profile(cut.tobytes()) for cut in cuts)
 

@@ -14,12 +14,12 @@ import numpy as np
 from helpers.event_queues import EventQueues
 from helpers.simulation.members import Clock, Wire
 
-from pcp.runtime.collectives import build
 from pcp.runtime.collectives.barrier import Barrier
-from pcp.runtime.collectives.build import Seat
+from pcp.runtime.collectives.member_context import Seat
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.group.failure_detector import Pulse
 from pcp.runtime.group.group import Group
+from pcp.runtime.reduce_calls import AllReduce
 
 PHASES = 3
 MAX_EVENTS = 20_000
@@ -60,7 +60,7 @@ class Member:
 
     def _reduce(self, size: int) -> None:
         array = np.full(size, 1 << self.rank, np.int64)
-        operation = build.all_reduce(self.seat, array, "sum", 1e9)
+        operation = AllReduce(array).operation(self.seat, 1e9)
         self.reductions.append((operation, array))
         self._post(operation)
 

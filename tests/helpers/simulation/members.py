@@ -14,11 +14,11 @@ import numpy as np
 from helpers.event_queues import EventQueues
 
 from pcp.errors import PeerLost
-from pcp.runtime.collectives import build
 from pcp.runtime.collectives.barrier import Barrier
-from pcp.runtime.collectives.build import Seat
+from pcp.runtime.collectives.member_context import Seat
 from pcp.runtime.group.group import Group, Pulse
 from pcp.runtime.group.membership_client import Agent
+from pcp.runtime.reduce_calls import AllReduce
 from pcp.runtime.transport.event_loop import Timer
 from pcp.runtime.transport.frame import Frame, Header
 
@@ -217,7 +217,7 @@ class Node:
         group = self.agent.group
         assert group is not None
         seat = Seat(group.rank, group.world_size)
-        operation = build.all_reduce(seat, array, op, 1e9)
+        operation = AllReduce(array, op).operation(seat, 1e9)
         operation.tag, operation.seq = 0, next(self._seq)
         key = (0, operation.seq)
         barrier = Barrier(seat.peers, 1e9)

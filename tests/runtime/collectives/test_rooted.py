@@ -8,8 +8,8 @@ from helpers.worlds.communicators import outcome, together, world
 from pcp.errors import CollectiveAborted, ProtocolError, UsageError
 from pcp.runtime.collectives.direct import Exchange
 from pcp.runtime.collectives.member_context import Seat
-from pcp.runtime.collectives.rooted import scatter
 from pcp.runtime.collectives.schedule import reference
+from pcp.runtime.gather_calls import Scatter
 
 DTYPES = ["float32", "float64", "int32", "bool", ml_dtypes.bfloat16, "complex64"]
 SMALL, LARGE = 17, 80_011
@@ -136,7 +136,7 @@ def test_wrong_use_is_refused(call, word):
 
 
 def test_a_root_that_scatters_objects_is_refused():
-    operation = scatter(Seat(1, 2), None, 0, None, timeout=1.0)
+    operation = Scatter(None).operation(Seat(1, 2), 1.0)
     assert isinstance(operation, Exchange)
     theirs = {"kind": "scatter", "root": 0, "sizes": [0, 1], "row shape": []}
     with pytest.raises(ProtocolError, match="none here"):

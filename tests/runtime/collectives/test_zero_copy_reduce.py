@@ -20,7 +20,8 @@ from helpers.worlds.member_process import SIZE, contribution
 from helpers.worlds.shared_memory_reductions import CASES, LARGE, SMALL, draw, ways_of
 
 from pcp.errors import CollectiveAborted, PeerLost, RuntimeFault
-from pcp.runtime.collectives import build, zero_copy_reduce
+from pcp.runtime import reduce_calls
+from pcp.runtime.collectives import zero_copy_reduce
 from pcp.runtime.collectives.schedule import reference
 from pcp.runtime.memory.shared_arrays import Place, SharedArrays
 from pcp.runtime.transport.frame import Frame, Kind
@@ -30,7 +31,7 @@ from pcp.runtime.transport.frame import Frame, Kind
 def pool(monkeypatch) -> SharedArrays:
     """Memory for this test alone; others may have left theirs to the collector."""
     fresh = SharedArrays()
-    for module in (build, zero_copy_reduce):
+    for module in (reduce_calls, zero_copy_reduce):
         monkeypatch.setattr(module, "ARRAYS", fresh)
     return fresh
 
