@@ -50,27 +50,133 @@ def tag_of(name: str) -> str:
     return name.rsplit("_", 2)[0]
 
 
-class _Job:
-    """One exchange a running function asked for."""
+class PendingImport:
+    """One exchange that a running function asked for, on its way.
 
-    __slots__ = ("answered", "finished", "marks", "posted")
+    It goes through a thread that waits for its operands and starts the exchange, and
+    one that delivers the result. Whatever fails on the way fails its fence.
+    """
 
-    def __init__(self) -> None:
-        self.answered = False
-        self.posted = threading.Event()
+    def __init__(
+        self, imports: "Imports", name: str, before: "PendingImport | None"
+    ) -> None:
         self.finished = threading.Event()
-        self.marks = [time.monotonic()]
+        self._imports = imports
+        self._name = name
+        self._what: Collective = imports.manifest.collectives[name]
+        self._before = before
+        """The call before this one of the same import: members match them in turn."""
+        self._posted = threading.Event()
+        self._answered = False
+        self._views: list[Any] = []
+        self._result = self._ready = self._done = None
+        self._marks = [time.monotonic()]
         """When it was asked for, had its operands, had exchanged them, was over."""
 
-    def mark(self) -> None:
-        """One of `marks` is reached."""
-        self.marks.append(time.monotonic())
+    def begin(self, refs: Sequence[Any]) -> Any:
+        """The unfilled result that the program goes on with."""
+        what, device = self._what, self._imports.device
+        *operands, wait, signal = refs
+        self._dtypes = what.attributes.get("dtypes", [what.dtype])
+        self._views = [
+            operand.deref(rt.HalBufferView)
+            for operand, _ in zip(operands, self._dtypes, strict=False)
+        ]
+        self._ready = wait.deref(rt.HalFence) if wait.isinstance(rt.HalFence) else None
+        done = signal.isinstance(rt.HalFence)
+        self._done = signal.deref(rt.HalFence) if done else None
+        self._comm = self._imports.group(self._name, what)
+        shape = result_shape(what, self._comm.world_size if self._comm else 1)
+        self._given = what.attributes.get("result_dtype", what.dtype)
+        empty = np.empty(shape, numpy_dtype(self._given))
+        self._result = device.upload(empty, self._given)
+        return self._result.ref
 
-    def write(self, recorder: Recorder, name: str) -> None:
+    def exchange(self) -> None:
+        """Wait for the operands, and start the exchange. In a thread of its own."""
+        try:
+            if self._before is not None:
+                self._before.wait_until_posted()
+                self._before = None
+            if self._ready is not None:
+                patience = getattr(self._comm, "timeout", _PATIENCE_S)
+                self._imports.await_operands(self._name, self._ready, patience)
+            self._marks.append(time.monotonic())
+            pending = self._launch()
+            self._imports.progress.moved(1)
+            if self._what.kind == "send":
+                # The program goes on; its call ends when the peer has all.
+                self._answer(None)
+            pending.add_done_callback(self._hand_over)
+        except BaseException as error:
+            self.settle(error)
+        finally:
+            self._posted.set()
+
+    def wait_until_posted(self) -> None:
+        """Until its exchange has been started, or will not be."""
+        self._posted.wait()
+
+    def give_up(self, error: BaseException) -> None:
+        """It could not be started."""
+        self._posted.set()
+        self.settle(error)
+
+    def settle(self, error: BaseException | None) -> None:
+        """It is over: tell the program."""
+        self._marks.append(time.monotonic())
+        if self._imports.recorder is not None:
+            self._write(self._imports.recorder)
+        if error is not None:
+            self._imports.note(error)
+        self._answer(error)
+        # The next call of this import knows it: it must not keep the device's memory.
+        self._views, self._result, self._ready, self._done = [], None, None, None
+        self.finished.set()
+
+    def _launch(self) -> Any:
+        """The exchange of the operands' values."""
+        what, device = self._what, self._imports.device
+        room = shared_empty if read_by_others(self._comm, what) else np.empty
+        arrays = [
+            device.download(view, dtype, room)
+            for view, dtype in zip(self._views, self._dtypes, strict=True)
+        ]
+        if self._comm is None:
+            return alone(what, arrays)
+        return launch(self._comm, what, arrays[0], tag_of(self._name))
+
+    def _hand_over(self, pending: Any) -> None:
+        """Have the result delivered, by a thread that waits for nothing else."""
+        try:
+            self._imports.delivery.submit(self._deliver, pending)
+        except RuntimeError as error:  # there are no more threads
+            self.settle(error)
+
+    def _deliver(self, pending: Any) -> None:
+        fault = None
+        self._marks.append(time.monotonic())
+        try:
+            value = pending.result().astype(numpy_dtype(self._given), copy=False)
+            self._imports.device.overwrite(self._result, value, self._given)
+        except BaseException as error:
+            fault = error
+        self._imports.progress.moved(-1)
+        self.settle(fault)
+
+    def _answer(self, error: BaseException | None) -> None:
+        """Signal the program's fence, once."""
+        if self._done is None or self._answered:
+            return
+        self._answered = True
+        self._done.fail(first_line(error)) if error is not None else self._done.signal()
+
+    def _write(self, recorder: Recorder) -> None:
         """Its span in a trace."""
-        steps = zip(_STEPS, self.marks, self.marks[1:], strict=False)
+        marks = self._marks
+        steps = zip(_STEPS, marks, marks[1:], strict=False)
         parts = [(step, begin, end) for step, begin, end in steps]
-        recorder.span("imports", name, self.marks[0], self.marks[-1], {}, parts)
+        recorder.span("imports", self._name, marks[0], marks[-1], {}, parts)
 
 
 class Imports:
@@ -83,25 +189,25 @@ class Imports:
     def __init__(self, device: Device, manifest: Manifest) -> None:
         self.groups: Groups = None
         self.recorder: Recorder | None = None
-        self._device = device
-        self._manifest = manifest
+        self.device = device
+        self.manifest = manifest
         # One for each import at most: whatever order members call them in, none is
         # held up by those that wait for their operands.
         most = max(_EXCHANGE_THREADS, len(manifest.collectives))
         self._pool = ThreadPoolExecutor(most, "pcp-exchange")
         # Results have threads of their own: all of the others may be waiting for
         # operands that a result still has to be delivered for.
-        self._delivery = ThreadPoolExecutor(_DELIVERY_THREADS, "pcp-deliver")
-        self._last: dict[str, _Job] = {}
-        self._jobs: list[_Job] = []
+        self.delivery = ThreadPoolExecutor(_DELIVERY_THREADS, "pcp-deliver")
+        self._last: dict[str, PendingImport] = {}
+        self._asked: list[PendingImport] = []
         self._fault: BaseException | None = None
         self._failed = False
-        self._progress = Progress()
+        self.progress = Progress()
 
     def module(self) -> Any:
         """The Python module with one export per collective of the manifest."""
         interface = rt.PyModuleInterface("pcp_rt", lambda _: self)
-        for name, what in self._manifest.collectives.items():
+        for name, what in self.manifest.collectives.items():
             takes = int(what.attributes.get("operands", 1))
             convention = f"0{'r' * takes}rr_r"
             interface.export(name, convention, self._entry(name))
@@ -111,9 +217,9 @@ class Imports:
         """A function is about to run."""
         self._fault = None
         self._failed = False
-        self._jobs.clear()
+        self._asked.clear()
         self._last.clear()
-        self._progress.begin()
+        self.progress.begin()
 
     def finish(self, *, failed: bool = False) -> BaseException | None:
         """Wait for every exchange of the call; what went wrong first, if it did.
@@ -122,12 +228,12 @@ class Imports:
         are given up: after a call that `failed`, or when the program stands still.
         """
         self._failed = failed
-        for job in self._jobs:
-            job.finished.wait()
-        self._jobs.clear()
+        for asked in self._asked:
+            asked.finished.wait()
+        self._asked.clear()
         return self._fault
 
-    def _await(self, name: str, ready: Any, patience: float) -> None:
+    def await_operands(self, name: str, ready: Any, patience: float) -> None:
         """Wait for operands as long as the program may still compute them.
 
         Raises Timeout if it does nothing at all for `patience` seconds.
@@ -135,27 +241,31 @@ class Imports:
         while not ready.wait(timeout=_LOOK_AGAIN_NS):
             if self._failed:
                 raise CollectiveAborted("the program failed before its operands came")
-            if self._progress.stands_still(patience):
+            if self.progress.stands_still(patience):
                 raise Timeout(
                     f"{name}: its operands did not come, and for {patience:g} s the "
                     "program neither computed nor exchanged anything: it waits for "
                     "itself. Compile it with --bucket-bytes 0 --inflight 0; if a "
                     "device computes longer without the processor, raise the timeout"
                 )
-        self._progress.moved()
+        self.progress.moved()
+
+    def note(self, error: BaseException) -> None:
+        """What went wrong first is what the call fails with."""
+        self._fault = self._fault or error
 
     def close(self) -> None:
         """Stop the threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
-        self._delivery.shutdown(wait=True, cancel_futures=True)
+        self.delivery.shutdown(wait=True, cancel_futures=True)
         self._last.clear()
         self._fault, self.groups = None, None  # a fault's frames hold arrays
 
-    def _group(self, name: str, what: Collective) -> Communicator | None:
+    def group(self, name: str, what: Collective) -> Communicator | None:
         """Who takes part; None for what needs nobody."""
         if what.kind in ALONE:
             return None
-        return group_for(self.groups, name, what, self._manifest)
+        return group_for(self.groups, name, what, self.manifest)
 
     def _entry(self, name: str) -> Callable[..., Any]:
         def call(state: "Imports", *refs: Any) -> Any:
@@ -165,91 +275,18 @@ class Imports:
 
     def _call(self, name: str, refs: Sequence[Any]) -> Any:
         """An import is called: answer at once, exchange in the background."""
-        what = self._manifest.collectives[name]
-        *operands, wait, signal = refs
-        dtypes = what.attributes.get("dtypes", [what.dtype])
-        views = [
-            operand.deref(rt.HalBufferView)
-            for operand, _ in zip(operands, dtypes, strict=False)
-        ]
-        ready = wait.deref(rt.HalFence) if wait.isinstance(rt.HalFence) else None
-        done = signal.deref(rt.HalFence) if signal.isinstance(rt.HalFence) else None
+        asked = PendingImport(self, name, self._last.get(name))
         try:
-            comm = self._group(name, what)
-            shape = result_shape(what, comm.world_size if comm else 1)
+            answer = asked.begin(refs)
         except Exception as error:
-            self._fault = self._fault or error
+            self.note(error)
             raise
-        given = what.attributes.get("result_dtype", what.dtype)
-        result = self._device.upload(np.empty(shape, numpy_dtype(given)), given)
-        self._progress.moved()
-        job, before = _Job(), self._last.get(name)
-        self._last[name] = job
-        self._jobs.append(job)
-
-        def settle(error: BaseException | None) -> None:
-            job.mark()
-            if self.recorder is not None:
-                job.write(self.recorder, name)
-            if error is not None:
-                self._fault = self._fault or error
-            if done is not None and not job.answered:
-                job.answered = True
-                done.fail(first_line(error)) if error is not None else done.signal()
-            job.finished.set()
-
-        def deliver(pending: Any) -> None:
-            fault = None
-            job.mark()
-            try:
-                self._device.overwrite(
-                    result,
-                    pending.result().astype(numpy_dtype(given), copy=False),
-                    given,
-                )
-            except BaseException as error:
-                fault = error
-            self._progress.moved(-1)
-            settle(fault)
-
-        def hand_over(pending: Any) -> None:
-            try:
-                self._delivery.submit(deliver, pending)
-            except RuntimeError as error:  # there are no more threads
-                settle(error)
-
-        def run() -> None:
-            try:
-                if before is not None:
-                    before.posted.wait()
-                if ready is not None:
-                    patience = getattr(comm, "timeout", _PATIENCE_S)
-                    self._await(name, ready, patience)
-                job.mark()
-                room = shared_empty if read_by_others(comm, what) else np.empty
-                arrays = [
-                    self._device.download(view, dtype, room)
-                    for view, dtype in zip(views, dtypes, strict=True)
-                ]
-                if comm is None:
-                    pending = alone(what, arrays)
-                else:
-                    pending = launch(comm, what, arrays[0], tag_of(name))
-                self._progress.moved(1)
-                if what.kind == "send" and done is not None:
-                    # The program goes on; its call ends when the peer has all.
-                    job.answered = True
-                    done.signal()
-                pending.add_done_callback(hand_over)
-            except BaseException as error:
-                settle(error)
-            finally:
-                job.posted.set()
-
+        self.progress.moved()
+        self._last[name] = asked
+        self._asked.append(asked)
         try:
-            self._pool.submit(run)
+            self._pool.submit(asked.exchange)
         except RuntimeError as error:  # there are no more threads
-            job.posted.set()
-            settle(error)
+            asked.give_up(error)
             raise
-        return result.ref
+        return answer
