@@ -10,7 +10,7 @@ and `expanded` shows them in the function's signature:
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from pcp.errors import ConfigError
@@ -40,7 +40,7 @@ class ConnectionOptions:
     """What goes wrong on purpose, in drills."""
     shared_memory: bool = True
     """Between members on one machine large payloads go through memory."""
-    key: bytes | str | None = None
+    key: bytes | str | None = field(default=None, repr=False)
     """Only those are let in who have the same (`keys`)."""
     streams: Streams = "auto"
     """Connections to each peer (`striping`)."""
@@ -102,12 +102,12 @@ def expanded(defaults: Any) -> Callable[[F], F]:
         kept = [p for p in plain.parameters.values() if p.kind is not p.VAR_KEYWORD]
         options = [
             inspect.Parameter(
-                field.name,
+                one.name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=getattr(defaults, field.name),
-                annotation=field.type,
+                default=getattr(defaults, one.name),
+                annotation=one.type,
             )
-            for field in fields(defaults)
+            for one in fields(defaults)
         ]
         signature = plain.replace(parameters=[*kept, *options])
         vars(function)["__signature__"] = signature
