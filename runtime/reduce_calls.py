@@ -69,7 +69,9 @@ class AllReduce(Tagged[NDArray]):
     ) -> Operation:
         """The reduction of everybody's `array`, in `target`: the same, or a new one."""
         algorithm, size = self.algorithm, seat.world_size
-        part = _contribution(seat, self.op, array, into(target))
+        # Nobody has a new array before all have voted: it can be worked in.
+        out = None if target is array else target.reshape(-1)
+        part = _contribution(seat, self.op, array, into(target), out)
         facts = facts_of("all_reduce", array, op=self.op)
         if squeeze is not None:
             if algorithm is not None:
@@ -79,8 +81,6 @@ class AllReduce(Tagged[NDArray]):
         if algorithm is not None:
             facts |= {"algorithm": algorithm}
         choice = algorithm or declared(array.nbytes, size)
-        if target is not array:  # nobody has it before all have voted: work in it
-            part = replace(part, out=target.reshape(-1))
         if choice not in DIRECT:
             return Scheduled(seat.peers, facts, timeout, part, schedule(choice, size))
         if _eagerly(seat, array, algorithm, choice):
@@ -257,10 +257,14 @@ def _squeeze(
 
 
 def _contribution(
-    seat: Seat, op: str, array: NDArray, commit: Callable[[NDArray], NDArray]
+    seat: Seat,
+    op: str,
+    array: NDArray,
+    commit: Callable[[NDArray], NDArray],
+    out: NDArray | None = None,
 ) -> Contribution:
     reduction = Reduction.of(op, array.dtype)
-    return Contribution(seat.rank, array, reduction, commit, seat.pool)
+    return Contribution(seat.rank, array, reduction, commit, seat.pool, out)
 
 
 def _compressed(
