@@ -78,6 +78,19 @@ STAGED = Refusal(
     ("--algorithm",),
     "joins workers whose program has no stages; leave it out, or pp out of --mesh",
 )
+#: A `pcp.schedule` in the model says who does what, and when.
+SCHEDULED = Refusal(
+    (
+        "--sharding",
+        "--zero",
+        "--split",
+        "--microbatches",
+        "--schedule",
+        "--tied",
+        "--algorithm",
+    ),
+    "is what the model's pcp.schedule decides; leave it out",
+)
 SPREAD = Refusal(
     ("batch", "--memory"),
     "is for one device: over a mesh gradients are neither accumulated in the graph nor "

@@ -96,6 +96,8 @@ def _again(options: CompileOptions) -> Path | None:
 
 def _lower(module: ir.Module, options: CompileOptions) -> Program:
     spread = partitioned.is_wanted(module, options)
+    if scheduled := bool(partitioned.scheduled_on(module)):
+        _check_scheduled(options, spread)
     if spread:
         asked.SPREAD.check(options)
     elif not options.mesh:
@@ -105,6 +107,8 @@ def _lower(module: ir.Module, options: CompileOptions) -> Program:
     with _sourced(options):
         copied, observers = copy(module), _observers(options)
         mode = _prepare(copied, options, observers, spread)
+        if scheduled:
+            return _lower_scheduled(copied, mode, options, observers)
         if not spread:
             return _lower_alone(copied, mode, options, observers)
         return _lower_spread(copied, mode, options, observers)
@@ -137,6 +141,32 @@ def _lower_spread(
     manifest = _manifest(whole, mode, options, mesh)
     split.run(module, observers)
     return Program(source, whole, module, manifest, mesh)
+
+
+def _lower_scheduled(
+    module: ir.Module, mode: str, options: CompileOptions, observers: list[Observer]
+) -> Program:
+    """Tasks on devices, in their order, as the model has them."""
+    mesh = partitioned.describe(module, options)
+    assert mesh is not None  # it is of the schedule's devices
+    source, whole = str(module), copy(module)
+    manifest = _manifest(whole, mode, options, mesh)
+    partitioned.lower_schedule(options).run(module, observers)
+    return Program(source, whole, module, manifest, mesh)
+
+
+def _check_scheduled(options: CompileOptions, spread: bool) -> None:
+    asked.SCHEDULED.check(options)
+    if options.mode not in (None, "forward"):
+        raise CompileError(
+            f"{options.source}: mode {options.mode}: the model's pcp.schedule has all "
+            "that is done, and no derivative is taken of it; leave --mode out"
+        )
+    if not spread:
+        raise CompileError(
+            f"{options.source}: the model has a pcp.schedule; say which devices run "
+            "it, --cluster FILE"
+        )
 
 
 def plan(module: ir.Module, options: CompileOptions, **wanted: Any) -> Choice:
@@ -190,7 +220,9 @@ def choose_mode(module: ir.Module, options: CompileOptions) -> str:
         return options.mode
     entry = signature.entry_function(module, options.entry)
     name = f"@{options.entry}"
-    if not signature.scalar_loss(entry):
+    if partitioned.scheduled_on(module):
+        mode, why = "forward", "the model has a pcp.schedule"
+    elif not signature.scalar_loss(entry):
         mode, why = "forward", f"{name} does not return one floating-point scalar"
     elif not signature.has_parameters(entry):
         mode, why = "forward", f"no argument of {name} is a parameter"

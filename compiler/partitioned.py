@@ -20,13 +20,14 @@ from pcp.compiler.options import DEFAULT_SCHEDULE, CompileOptions
 from pcp.compiler.placing import PIPELINE, place, tell_idle
 from pcp.compiler.sources import with_source
 from pcp.dialect.bindings import ir
-from pcp.errors import ConfigError
+from pcp.errors import ConfigError, nearest
 from pcp.mesh import Mesh
 from pcp.passes.collectives.overlap_collectives import usual_inflight
 from pcp.passes.core.base import Observer, Pipeline
 from pcp.passes.core.functions import symbol_name
 from pcp.passes.core.rewriting import functions
 from pcp.passes.pipeline.names import name_results
+from pcp.passes.pipeline.wiring import devices_of, schedules
 from pcp.passes.planning import plan
 from pcp.passes.planning.candidates import Candidate
 from pcp.passes.sharding.mesh import read_meshes
@@ -72,6 +73,8 @@ def describe(module: ir.Module, options: CompileOptions) -> Mesh | None:
         _add_cluster(module, options)
     if options.mesh:
         _add_mesh(module, _axes(options), options)
+    elif (used := scheduled_on(module)) and not read_meshes(module):
+        _add_mesh(module, {PIPELINE: len(used)}, options, _known(module, used))
     elif options.cluster and not read_meshes(module):
         asked.PLANNED.check(options)
         return None
@@ -175,10 +178,35 @@ def _devices(module: ir.Module) -> list[str]:
     ]
 
 
-def _add_mesh(module: ir.Module, axes: dict[str, int], options: CompileOptions) -> None:
+def scheduled_on(module: ir.Module) -> list[str]:
+    """The devices that the model's own `pcp.schedule`s are for; none without one."""
+    found = [
+        schedule for function in functions(module) for schedule in schedules(function)
+    ]
+    return sorted({device for schedule in found for device in devices_of(schedule)})
+
+
+def _known(module: ir.Module, used: list[str]) -> list[str]:
+    """These devices in the order of the cluster, the idle ones last."""
+    there = _devices(module)
+    if missing := [name for name in used if name not in there]:
+        listed = ", ".join(f"@{name}" for name in there) or "none"
+        raise ConfigError(
+            f"the pcp.schedule has tasks on @{missing[0]}, which is no device of the "
+            f"cluster ({listed}).{nearest(missing[0], there)}"
+        )
+    return sorted(there, key=lambda name: name not in used)
+
+
+def _add_mesh(
+    module: ir.Module,
+    axes: dict[str, int],
+    options: CompileOptions,
+    devices: list[str] | None = None,
+) -> None:
     """`@mesh` over the described devices in order, or over unnamed ones."""
     count = Mesh(MESH, axes).size
-    devices = _devices(module)
+    devices = _devices(module) if devices is None else devices
     if devices and len(devices) < count:
         raise ConfigError(
             f"--mesh {options.mesh} has {count} places, and the cluster "
@@ -230,6 +258,11 @@ def partition(
             communication=_communication(options),
         )
     return pipelines.split(_communication(options))
+
+
+def lower_schedule(options: CompileOptions) -> Pipeline:
+    """The passes that make each device's program of a schedule."""
+    return pipelines.scheduled(_communication(options))
 
 
 def _annotate(

@@ -102,6 +102,9 @@ STAGES = (
     "pcp-verify-plan",
 )
 
+#: For a program whose tasks and their order are written by hand.
+SCHEDULED = STAGES[2:]
+
 
 def prepare(*, infer_roles: bool) -> Pipeline:
     """The passes before the mode's own."""
@@ -182,6 +185,12 @@ def stages(
         tied=str(tied).lower(),
         shared_loss=str(shared_loss).lower(),
     )
+
+
+def scheduled(communication: Sequence[str] = ()) -> Pipeline:
+    """The tasks of a schedule as a program for each device."""
+    *steps, check = SCHEDULED
+    return _pipeline([*steps, *communication, check])
 
 
 def _passes(stages: Iterable[Stage], mode: str, spread: bool) -> list[str]:

@@ -24,6 +24,7 @@ from pcp.passes.pipeline.wiring import (
     Source,
     Wiring,
     device_of,
+    devices_of,
     plain,
     schedules,
 )
@@ -70,6 +71,8 @@ class LowerSchedule(Pass):
             whole = list(functions(module))
             channels = Channels()
             plans = [_plans(function, channels) for function in whole]
+            for plan in (plan for found in plans for plan in found):
+                plan.check(mesh.devices)
             for device in mesh.devices:
                 block = home_of(module, device)
                 for found in plans:
@@ -140,8 +143,16 @@ class _Plan:
     @property
     def devices(self) -> set[str]:
         """Those that the schedule is for."""
-        tasks = (task.device for task in self.wiring.tasks)
-        return {*self.wiring.arguments, *tasks, *self.result_devices}
+        return devices_of(self.wiring.schedule)
+
+    def check(self, devices: Sequence[str]) -> None:
+        """All that it is for are there: nothing else would do their tasks."""
+        if lost := self.devices - set(devices):
+            there = ", ".join(f"@{device}" for device in devices)
+            refuse(
+                self.wiring.schedule,
+                f"it has tasks or values on @{min(lost)}, and the mesh is over {there}",
+            )
 
     @property
     def result_devices(self) -> list[str]:
@@ -153,7 +164,7 @@ class _Plan:
         """Which argument of the function is placed here."""
         maker = value.owner
         if not isinstance(maker, ir.Block) and maker.operation.name == CAST:
-            value = maker.operation.operands[0]
+            value = _cast_from(value, maker.operation)
         if not isinstance(value.owner, ir.Block):
             refuse(self.function, "computes something outside of its pcp.schedule")
         return ir.BlockArgument(value).arg_number
@@ -169,6 +180,8 @@ class _Plan:
             return []
         if maker.name != CAST:
             refuse(self.function, "returns what is no result of its pcp.schedule")
+        if len(maker.results) == len(maker.operands):  # each from its own
+            return self._result(_cast_from(value, maker))
         if len(maker.results) > 1:  # a tuple taken apart
             ours = maker.operands[0].owner == self.wiring.schedule
             return [list(maker.results).index(value)] if ours else []
@@ -182,6 +195,13 @@ class _Plan:
     def receivers(self, source: Source) -> list[tuple[str, int]]:
         """The devices that a value is sent to, with their channels."""
         return [(to, n) for (what, to), n in self.channels.items() if what == source]
+
+
+def _cast_from(value: Value, cast: ir.Operation) -> Value:
+    """What a result of a cast is made of, where each has an operand of its own."""
+    if len(cast.operands) != len(cast.results):
+        refuse(cast, "it places several values as one, or one as several")
+    return cast.operands[list(cast.results).index(value)]
 
 
 @dataclass

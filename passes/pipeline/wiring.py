@@ -127,6 +127,15 @@ def plain(values: Sequence[Value]) -> list[Value]:
     return list(maker.operation.operands)
 
 
+def devices_of(schedule: ir.Operation) -> set[str]:
+    """Those that a schedule is for."""
+    wiring = Wiring.read(schedule)
+    *_, end = schedule.regions[0].blocks[0].operations
+    ends = plain(list(end.operation.operands))
+    tasks = (task.device for task in wiring.tasks)
+    return {*wiring.arguments, *tasks, *(device_of(v.type) for v in ends)}
+
+
 def schedules(function: ir.Operation) -> list[ir.Operation]:
     """The `pcp.schedule` ops of a function."""
     return [
