@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pcp.bundle import Bundle, Manifest, Method
+from pcp.bundle import Mesh as BundleMesh
 from pcp.compiler import asked, iree, partitioned, pipelines, signature
 from pcp.compiler.attributes import plain
 from pcp.compiler.bundling import Program, bundled, lower_device
@@ -25,14 +26,17 @@ from pcp.compiler.mesh_option import parse_mesh
 from pcp.compiler.options import (
     DEFAULT_ALGORITHM,
     DEFAULT_OPTIMIZER,
+    EVERY_STEP,
     CompileOptions,
 )
 from pcp.compiler.sources import with_source
 from pcp.compiler.targets import find
+from pcp.dialect.attributes import ELASTIC
 from pcp.dialect.bindings import ir
 from pcp.errors import CompileError, DoesNotFit, IRError
 from pcp.mesh import Mesh
 from pcp.passes.core.base import Observer, Pipeline, Step
+from pcp.passes.core.rewriting import operations
 from pcp.passes.planning.plan import Choice
 from pcp.passes.sharding.mesh import read_meshes
 from pcp.passes.training.expand_training import outer_rule
@@ -53,7 +57,7 @@ def compile(module: ir.Module, options: CompileOptions) -> Bundle:
     """
     for name in options.targets:
         find(name)  # before the slow part
-    return _within_memory(lambda asked: _compile(module, asked), options)
+    return _within_memory(lambda chosen: _compile(module, chosen), module, options)
 
 
 def _compile(module: ir.Module, options: CompileOptions) -> Bundle:
@@ -74,14 +78,19 @@ def _compile(module: ir.Module, options: CompileOptions) -> Bundle:
 
 def lower(module: ir.Module, options: CompileOptions) -> Program:
     """Run the passes on a copy of `module`, those of a mesh up to the partition."""
-    return _within_memory(lambda asked: _lower(module, asked), options)
+    return _within_memory(lambda chosen: _lower(module, chosen), module, options)
 
 
-def _within_memory(run: Callable[[CompileOptions], Made], options: CompileOptions):
+def _within_memory(
+    run: Callable[[CompileOptions], Made], module: ir.Module, options: CompileOptions
+) -> Made:
     """Do it, and where that holds too much do it with loops that keep less."""
+    loops = any(op.name == "stablehlo.while" for op in operations(module.operation))
     try:
         return run(options)
     except DoesNotFit as error:
+        if not loops:
+            raise
         options.report(f"{error}: again, with loops that keep fewer states")
         try:
             return run(replace(options, checkpoints=True, keep_ir=_again(options)))
@@ -205,7 +214,8 @@ def _sourced(options: CompileOptions) -> Iterator[None]:
         message = with_source(str(error), options.source)
         if message == str(error):
             raise
-        raise type(error)(message) from error
+        error.args = (message,)
+        raise
     except CompileError as error:
         raise CompileError(with_source(str(error), options.source)) from error
 
@@ -270,7 +280,7 @@ def training_methods(
 
 def _algorithm_over_a_mesh(options: CompileOptions) -> str:
     """Members of a mesh synchronise in every step, and workers in rounds, if asked."""
-    workers = parse_mesh(options.mesh).workers if options.mesh else None
+    workers = _workers(options)
     if not options.synchronizes_in_rounds and (workers is None or options.algorithm):
         if workers is not None:
             raise CompileError(
@@ -312,13 +322,13 @@ def _manifest(
 ) -> Manifest:
     """What the bundle says of the whole program; `mesh` is what it is spread over."""
     entry, meshes = options.entry, signature.meshes(module)
-    rounds = group.MESH in meshes
-    if rounds and options.mesh and (count := parse_mesh(options.mesh).workers):
-        axes = {"axes": {group.AXIS: count}}
-        meshes[group.MESH] = meshes[group.MESH].model_copy(update=axes)
+    if (workers := _workers(options)) is not None and workers != ELASTIC:
+        meshes[group.MESH] = _of_workers(meshes, workers, options)
     if mesh is not None:  # unnamed devices get their names
         changes = {"devices": mesh.devices}
         meshes[mesh.name] = meshes[mesh.name].model_copy(update=changes)
+    algorithm = _method(module, "algorithm")
+    alone = algorithm is not None and algorithm.kind in EVERY_STEP
     return Manifest(
         producer=_producer(),
         mode=mode,  # type: ignore[arg-type]
@@ -329,9 +339,25 @@ def _manifest(
         mesh=meshes,
         devices=mesh.devices if mesh else signature.devices(module),
         optimizer=_method(module, "optimizer"),
-        algorithm=None if mesh and not rounds else _method(module, "algorithm"),
-        training=None if mesh and not rounds else _training_plan(module),
+        algorithm=None if mesh and alone else algorithm,
+        training=None if mesh and alone else _training_plan(module),
     )
+
+
+def _workers(options: CompileOptions) -> int | None:
+    return parse_mesh(options.mesh).workers if options.mesh else None
+
+
+def _of_workers(
+    meshes: dict[str, BundleMesh], workers: int, options: CompileOptions
+) -> BundleMesh:
+    """The workers' mesh with their number; `CompileError` where they never meet."""
+    if group.MESH not in meshes:
+        raise CompileError(
+            f'--mesh {options.mesh}: axis "{group.AXIS}" is for training with an '
+            "algorithm that joins all workers in rounds, as diloco; leave it out"
+        )
+    return meshes[group.MESH].model_copy(update={"axes": {group.AXIS: workers}})
 
 
 def _method(module: ir.Module, name: str) -> Method | None:

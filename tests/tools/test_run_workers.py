@@ -10,9 +10,10 @@ import pytest
 from helpers.worlds.bundle_runs import ran
 
 from pcp.bundle import Bundle
-from pcp.errors import UsageError
+from pcp.errors import BundleError, UsageError
 from pcp.tools import cli, compile
 from pcp.training import outer_loop
+from pcp.training.trainer.training_plan import check_bundle
 
 MODEL = """
 func.func @main(
@@ -123,6 +124,12 @@ def test_a_member_exchanges_its_shards_alone(spread: Path) -> None:
         assert sorted(sent) == [(), (4 * 4 + 4 * 2,)]
 
 
+def test_a_shepherds_worker_does_not_take_a_part(spread: Path) -> None:
+    """Two of them would each take the part of a device, and train that as the whole."""
+    with pytest.raises(BundleError, match="spread over tp=2, and a worker of `pcp tr"):
+        check_bundle(Bundle.read(spread).manifest)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm", ["average", "async_diloco", "decoupled", "diloco{nesterov=false}"]
@@ -194,6 +201,8 @@ def test_a_bundle_without_rounds_has_no_outer_step(spread: Path) -> None:
         (["--mesh", "tp=2", "--algorithm", "muloco"], "it looks at whole tensors"),
         (["--mesh", "pp=2", "--algorithm", "diloco"], "program has no stages"),
         (["--mesh", "workers=0,tp=2"], "is not axis=size"),
+        (["--mesh", "workers=2,tp=2", "--mode", "grad"], "is for training with"),
+        (["--mesh", "workers=2", "--algorithm", "noloco"], "joins all workers"),
         (["--mesh", "tp=elastic"], 'axis "tp" has to have a size'),
         (
             ["--mesh", "workers=2,tp=2", "--algorithm", "none"],

@@ -22,6 +22,14 @@ def batch_shape(manifest: Manifest) -> tuple[int, int]:
 def check_bundle(manifest: Manifest) -> None:
     """Refuse a bundle that a run with a shepherd cannot train."""
     step_loop.check(manifest)
+    if manifest.programs:
+        axes = manifest.partition_mesh().axes
+        mesh = ",".join(f"{axis}={size}" for axis, size in axes.items())
+        raise BundleError(
+            f"the bundle's program is spread over {mesh}, and a worker of `pcp train` "
+            "holds a whole one; train it with `pcp run --steps`, or compile it without "
+            "--mesh"
+        )
     manifest.function("eval")
     plan_of(manifest)
 
