@@ -64,7 +64,8 @@ def _parser() -> Parser:
     add("--mode", choices=MODES, help="default: train if there is a scalar loss")
     add("--optimizer", help=f"for training; default {DEFAULT_OPTIMIZER}")
     add("--algorithm", help=f"between workers; default {DEFAULT_ALGORITHM}")
-    add("--mesh", help="one program for each member: dp=4,tp=2")
+    help_ = "one program for each member: dp=4,tp=2; workers=N trains N of them"
+    add("--mesh", help=help_)
     add("--split", help="how members share an axis, a number for each: dp=5,2,1")
     help_ = "devices and links, .json or .mlir: a plan, or with --mesh its shares"
     add("--cluster", metavar="FILE", type=Path, help=help_)

@@ -1,6 +1,7 @@
 """`pcp run --workers`: workers that are spread over a mesh train as whole ones do."""
 
 import json
+import pydoc_data.topics
 from pathlib import Path
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from helpers.worlds.bundle_runs import ran
 
-from pcp.bundle import Bundle
+from pcp.bundle import Bundle, Method
 from pcp.errors import BundleError, UsageError
 from pcp.tools import cli, compile
 from pcp.training import outer_loop
@@ -155,6 +156,38 @@ def test_workers_under_zero_train_the_same(
     np.testing.assert_allclose(found["losses"], diloco(given)[0], rtol=1e-4)
 
 
+GPT = Path(__file__).parents[2] / "examples/models/nanogpt_small.mlir"
+CUTS = {"*.up.weight": [["tp"]], "*.up.bias": [["tp"]], "*.down.weight": [[], ["tp"]]}
+CUTS |= {"token.weight": [["tp"]], "head.weight": [["tp"]]}
+
+
+@pytest.mark.slow
+def test_a_gpt_on_two_workers_of_two_devices(tmp_path: Path) -> None:
+    """Twenty rounds of AdamW and DiLoCo on the documentation of Python."""
+    text = "".join(pydoc_data.topics.topics.values()).encode()
+    letters = np.frombuffer(text, np.uint8).astype(np.int64)
+    starts = np.random.default_rng(0).integers(0, len(letters) - 33, (80, 64, 1))
+    at = starts + np.arange(32)
+    data = {"ids": letters[at], "targets": letters[at + 1]}
+    losses = {}
+    for name, flags in (("whole", []), ("spread", SPREAD)):
+        bundle = compiled_gpt(tmp_path / name, *flags)
+        run = ["--steps", "40", "--tau", "2", "--workers", "2"]
+        losses[name] = ran(bundle, data, *run)["losses"]
+    np.testing.assert_allclose(losses["spread"], losses["whole"], rtol=1e-4)
+    assert losses["whole"][:, -1].max() < losses["whole"][:, 0].min() - 1
+
+
+def compiled_gpt(folder: Path, *flags: str) -> Path:
+    folder.mkdir()
+    (folder / "rules.json").write_text(json.dumps({"tensors": CUTS}))
+    if flags:
+        flags = (*flags, "--sharding", str(folder / "rules.json"))
+    line = [str(GPT), "--target", "cpu:host", "--algorithm", "diloco{lr=0.7}", *flags]
+    assert compile.main([*line, "-q", "-o", str(folder / "m.pcp")]) == 0
+    return folder / "m.pcp"
+
+
 @pytest.mark.slow
 def test_snoo_is_a_worker_alone(tmp_path: Path, given: dict[str, np.ndarray]) -> None:
     spread = compiled(tmp_path, "snoo", "--mesh", "tp=2")
@@ -193,6 +226,15 @@ def test_a_bundle_without_rounds_has_no_outer_step(spread: Path) -> None:
     outer_loop.check(manifest, WORKERS, 2, 4)
     with pytest.raises(UsageError, match="diloco, has no outer step"):
         outer_loop.check(without, WORKERS, 2, 4)
+
+
+@pytest.mark.parametrize("kind", ["async_local_sgd", "decoupled"])
+def test_learners_on_their_own_clocks_have_no_rounds(kind: str, spread: Path) -> None:
+    hyper = {"own_clocks": True} if kind == "decoupled" else {}
+    algorithm = Method(kind=kind, hyper=hyper)
+    manifest = Bundle.read(spread).manifest.model_copy(update={"algorithm": algorithm})
+    with pytest.raises(UsageError, match=f"workers of {kind} do not all meet"):
+        outer_loop.check(manifest, WORKERS, 2, 4)
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,11 @@ def compiler_for(
     """
     path = experiment.model_path
     if path.endswith(".pcp"):
+        if experiment.memory is not None:
+            raise ConfigError(
+                f"memory {experiment.memory}: {path} is compiled already; give it to "
+                "pcp-compile --memory, or name the model"
+            )
         return lambda target: _from_bundle(path, target)
 
     def compile_for(target: str) -> bytes:

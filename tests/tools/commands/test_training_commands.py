@@ -16,7 +16,7 @@ from helpers.worlds.communicators import eventually
 from helpers.worlds.training_runs import experiment, start_shepherd, start_worker
 
 from pcp.bundle import Bundle
-from pcp.errors import ConfigError, RuntimeFault
+from pcp.errors import ConfigError, DoesNotFit, RuntimeFault
 from pcp.manifest import Manifest, Module
 from pcp.runtime.program import host_processor
 from pcp.tools.cli import main
@@ -249,6 +249,16 @@ def test_an_experiment_says_what_to_compile():
     assert jobs.in_graph_batch(parse(KEYS | {"effective_batch_size": 8})) == 0
     inside = {"effective_batch_size": 8, "use_in_graph_accumulation": True}
     assert jobs.in_graph_batch(parse(KEYS | inside)) == 8
+
+
+def test_memory_is_the_compilers(folder):
+    """The least possible is told; what is compiled already takes no other."""
+    tight = parse(KEYS | {"model_path": str(folder / "model.mlir"), "memory": "1B"})
+    with pytest.raises(DoesNotFit, match=r"--memory 1B: @\w+ holds"):
+        jobs.compiler_for(tight, lambda _: None)("cpu")
+    bundle = parse(KEYS | {"model_path": "m.pcp", "memory": "1GiB"})
+    with pytest.raises(ConfigError, match=r"memory 1GiB: .* is compiled already"):
+        jobs.compiler_for(bundle, lambda _: None)
 
 
 def test_a_wrong_algorithm_is_told_before_anything_is_made(folder, capsys):
