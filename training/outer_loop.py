@@ -21,7 +21,7 @@ from pcp.training.functions import key_of
 from pcp.training.trainer import step_loop
 from pcp.training.trainer.replica_agreement import joined_results
 from pcp.training.trainer.step_loop import Arrays, Steps
-from pcp.training.trainer.training_plan import on_own_clocks
+from pcp.training.trainer.training_plan import plan_of
 
 STEP, EARLY, INIT = "outer_step", "outer_early", "outer_init"
 
@@ -57,7 +57,9 @@ def check(manifest: Manifest, workers: int, tau: int | None, count: int) -> None
             f"--tau {tau}: the bundle's algorithm, {kind}, has no outer step; "
             "compile it with --algorithm diloco"
         )
-    if on_own_clocks(manifest) or manifest.function(STEP).inputs_of("replica"):
+    if plan_of(manifest).synchronize == "asynchronous" or manifest.function(
+        STEP
+    ).inputs_of("replica"):
         raise UsageError(
             f"--tau {tau}: workers of {kind} do not all meet at the end of a round; "
             "train with `pcp train`"
