@@ -23,6 +23,7 @@ from helpers.scheduled_workers import Node
 from helpers.simulation import hashed_trainer
 
 from pcp.bundle import Bundle
+from pcp.manifest import Method
 from pcp.training import effects as do
 from pcp.training.config.experiment import parse
 from pcp.training.events import (
@@ -52,13 +53,17 @@ KEPT_ROUNDS = 1
 
 
 @cache
-def program(own_clocks: bool) -> Program:
-    """What the workers are given."""
-    content = hashed_trainer.program(own_clocks)
+def program(policy: str) -> Program:
+    """What the workers are given: rounds `together`, `alone`, or on `own clocks`."""
+    content = hashed_trainer.program(policy == "own clocks")
+    manifest = Bundle.from_bytes(content, source="drawn").manifest
+    if policy == "alone":
+        changes = {"collectives": {}, "algorithm": Method(kind="snoo")}
+        manifest = manifest.model_copy(update=changes)
     return Program(
         digest="1" * 64,
         size=1,
-        manifest=Bundle.from_bytes(content, source="drawn").manifest,
+        manifest=manifest,
         parameters="2" * 64,
         data="3" * 64,
         samples=400,
@@ -85,10 +90,10 @@ def experiment() -> Any:
 
 
 class Schedule:
-    """One run; everything follows from the seed and `own_clocks`."""
+    """One run; everything follows from the seed and the policy of its rounds."""
 
-    def __init__(self, seed: int, own_clocks: bool = False) -> None:
-        self.seed, self.own_clocks = seed, own_clocks
+    def __init__(self, seed: int, policy: str = "together") -> None:
+        self.seed, self.policy = seed, policy
         self.random = draw = random.Random(seed)
         self.now = 0.0
         self.workers = draw.choice((1, 2, 2, 3, 3, 4))
@@ -111,7 +116,7 @@ class Schedule:
 
     def _keys(self) -> dict[str, Any]:
         draw = self.random
-        late = not self.own_clocks and draw.random() < 0.3
+        late = self.policy == "together" and draw.random() < 0.3
         quorum = draw.randint(1, self.workers) if late or draw.random() < 0.4 else None
         return {
             "outer_loop_steps": draw.randint(2, 4),
@@ -267,7 +272,7 @@ class Schedule:
         wire.close()
 
     def _compile(self, effect: do.Compile) -> None:
-        made = Compiled(effect.connection, program(self.own_clocks))
+        made = Compiled(effect.connection, program(self.policy))
         run = self.run
         pause = self.latency()
         self.after(pause, lambda: self.run is run and self.tell(made))
@@ -354,11 +359,11 @@ _PERFORMERS: dict[type, Callable[[Schedule, Any], Event | None]] = {
 }
 
 
-def first_violation(seeds: range, own_clocks: bool = False) -> str:
+def first_violation(seeds: range, policy: str = "together") -> str:
     """What the first schedule that goes wrong says; "" when none does."""
     for seed in seeds:
         try:
-            Schedule(seed, own_clocks).go()
+            Schedule(seed, policy).go()
         except Violation as wrong:
-            return f"seed {seed}, own_clocks={own_clocks}: {wrong}"
+            return f"seed {seed}, {policy}: {wrong}"
     return ""

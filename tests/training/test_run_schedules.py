@@ -16,36 +16,36 @@ from pcp.training.run_state import RunState
 from pcp.training.synchronous import SynchronousRounds
 from pcp.training.wire.messages import Prepared
 
-OWN_CLOCKS = pytest.mark.parametrize("own_clocks", [False, True])
+POLICIES = pytest.mark.parametrize("policy", ["together", "alone", "own clocks"])
 
 
-@OWN_CLOCKS
-def test_a_seed_gives_the_same_run(own_clocks: bool) -> None:
+@POLICIES
+def test_a_seed_gives_the_same_run(policy: str) -> None:
     for seed in range(20):
-        one, other = (Schedule(seed, own_clocks).go() for _ in range(2))
+        one, other = (Schedule(seed, policy).go() for _ in range(2))
         assert one.now == other.now
         assert one.checks.records == other.checks.records
 
 
-@OWN_CLOCKS
-def test_no_schedule_stops_a_run_or_makes_it_wrong(own_clocks: bool) -> None:
-    assert first_violation(range(2000), own_clocks) == ""
+@POLICIES
+def test_no_schedule_stops_a_run_or_makes_it_wrong(policy: str) -> None:
+    assert first_violation(range(1500), policy) == ""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@OWN_CLOCKS
-def test_no_schedule_of_a_hundred_thousand_does(own_clocks: bool) -> None:
-    assert first_violation(range(50_000), own_clocks) == ""
+@POLICIES
+def test_no_schedule_of_a_hundred_thousand_does(policy: str) -> None:
+    assert first_violation(range(34_000), policy) == ""
 
 
 def test_schedules_meet_what_can_happen() -> None:
     """Else they would prove little: every kind of line, and most of them often."""
     lines = [
         record["kind"]
-        for own_clocks in (False, True)
+        for policy in ("together", "own clocks")
         for seed in range(150)
-        for record in Schedule(seed, own_clocks).go().checks.records
+        for record in Schedule(seed, policy).go().checks.records
     ]
     for kind in ("returned", "rewind", "order", "late", "lease", "checkpoint"):
         assert lines.count(kind) >= 5, kind

@@ -58,7 +58,7 @@ def joined(run: TrainingRun, name: str) -> Peer:
     """A worker that holds the state before the first round."""
     peer = Peer()
     run.step(Received(peer, hello(name)), 0.0)
-    run.step(Compiled(peer, program(False)), 0.0)
+    run.step(Compiled(peer, program("together")), 0.0)
     return peer
 
 
@@ -84,16 +84,16 @@ def test_every_event_is_taken_and_every_effect_carried_out(tmp_path) -> None:
 
 
 def test_a_run_begins_with_the_first_program_and_keeps_its_policy() -> None:
-    for own_clocks, policy in ((False, SynchronousRounds), (True, OwnClocks)):
+    for policy, kind in (("together", SynchronousRounds), ("own clocks", OwnClocks)):
         run, peer = a_run(), Peer()
         assert run.step(Opened(), 0.0) == []
         assert kinds(run.step(Received(peer, hello("a")), 0.0)) == ["Log", "Compile"]
-        effects = run.step(Compiled(peer, program(own_clocks)), 0.0)
+        effects = run.step(Compiled(peer, program(policy)), 0.0)
         lines = ["begin line", "started line", "NoteSettings", "MakeLatest"]
         assert kinds(effects) == [*lines, "welcome", "restore"]
         chosen = run.rounds
-        assert type(chosen) is policy
-        again = run.step(Compiled(None, program(own_clocks)), 1.0)
+        assert type(chosen) is kind
+        again = run.step(Compiled(None, program(policy)), 1.0)
         assert (again, run.rounds) == ([], chosen)
 
 
@@ -140,7 +140,7 @@ def test_a_run_of_other_settings_ends_with_an_error_behind_what_was_decided() ->
     run, peer = a_run(), Peer()
     run.state.append("begin", run="run", frozen=run.state.experiment.frozen(), data="x")
     run.step(Received(peer, hello("a")), 0.0)
-    *_, last = run.step(Compiled(peer, program(False)), 0.0)
+    *_, last = run.step(Compiled(peer, program("together")), 0.0)
     assert isinstance(last, Fail)
     assert isinstance(last.error, StateMismatch)
     assert "data_path" in str(last.error)
@@ -153,5 +153,5 @@ def test_a_program_for_who_has_left_begins_nothing(gone: bool) -> None:
     assert Compile(peer, "cpu") in asked
     if gone:
         run.step(Lost(peer, "gone"), 0.0)
-    run.step(Compiled(peer, program(False)), 0.0)
+    run.step(Compiled(peer, program("together")), 0.0)
     assert (run.rounds is None) == gone
