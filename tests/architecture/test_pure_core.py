@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from helpers.repository.sources import ROOT, imported
 
+from pcp import errors
 from pcp.training import training_run
+from pcp.training.config import experiment
 from pcp.training.coordinator import shepherd
+from pcp.training.wire import messages
 
 OUTSIDE = {
     *("socket", "ssl", "select", "selectors", "asyncio", "signal", "http", "urllib"),
@@ -19,7 +22,7 @@ OUTSIDE = {
     *("time", "datetime", "random", "secrets", "logging"),
 }
 CALLS = {"open", "print", "input", "exec", "eval"}
-FILE_NAMES = {"pcp.errors", "pcp.training.config.experiment"}
+FILE_NAMES = {errors.__name__, experiment.__name__}
 """They know paths: to name a file in an error, or to read one for somebody else."""
 
 
@@ -70,7 +73,7 @@ def test_the_state_machine_touches_nothing() -> None:
     start = training_run.__name__
     modules = reached(start)
     assert len(modules) > 25, "the test would be vacuous"
-    assert {start, "pcp.training.wire.messages", "pcp.errors"} <= modules
+    assert {start, messages.__name__, errors.__name__} <= modules
     assert impure(start) == {}
 
 
