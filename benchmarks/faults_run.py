@@ -53,7 +53,9 @@ class Run:
         shepherd += ["--workers", str(workers), "--no-dashboard", "--web", "off"]
         self.shepherd = self._start("supervise", "--", *shepherd)
         node = ["--port", str(self.port), "--scale", str(workers)]
-        self.node = self._start("node", *node, "--device", "local-sync")
+        self.node = self._start(
+            "node", *node, "--device", "local-sync", "--target", "cpu:host"
+        )
 
     def _start(self, *arguments: str) -> psutil.Popen:
         command = [sys.executable, "-m", "pcp.tools.cli", *arguments]
