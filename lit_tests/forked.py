@@ -43,7 +43,9 @@ def popen(command: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
 
 def _become(tool: Tool, command: list[str], environment: Mapping[str, str]) -> None:
     """In the forked child: run the tool in place of what would be executed."""
-    os.closerange(3, 256)  # among them the pipe by which Popen waits for an exec
+    os.closerange(
+        3, os.sysconf("SC_OPEN_MAX")
+    )  # among them the pipe by which Popen waits for an exec
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = command
