@@ -57,9 +57,8 @@ def check(manifest: Manifest, workers: int, tau: int | None, count: int) -> None
             f"--tau {tau}: the bundle's algorithm, {kind}, has no outer step; "
             "compile it with --algorithm diloco"
         )
-    if plan_of(manifest).synchronize == "asynchronous" or manifest.function(
-        STEP
-    ).inputs_of("replica"):
+    own = manifest.function(STEP).inputs_of("replica")
+    if own or plan_of(manifest).synchronize == "asynchronous":
         raise UsageError(
             f"--tau {tau}: workers of {kind} do not all meet at the end of a round; "
             "train with `pcp train`"
