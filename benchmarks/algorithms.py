@@ -42,8 +42,8 @@ from pcp.tools.support.cache_folder import cache_folder
 from pcp.training.config.experiment import Experiment, parse
 from pcp.training.data.corpus import Corpus
 from pcp.training.storage.safetensors_io import Arrays
+from pcp.training.trainer.bundle_checks import plan_of
 from pcp.training.trainer.load import load
-from pcp.training.trainer.training_plan import plan_of
 
 MEMBERS = 4
 SCHEDULE = "schedule=warmup_cosine,warmup_steps=$warmup,total_steps=$total"

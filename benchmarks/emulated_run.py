@@ -122,7 +122,7 @@ def train(
         if processes[0].poll() != 0:
             lines = (folder / "log").read_text().splitlines()[-15:]
             raise RuntimeError("\n".join(["the run did not end well:", *lines]))
-        return metrics.read(run / metrics.FILE_NAME)[0]
+        return metrics.read(run / "metrics.jsonl")[0]
 
 
 @contextmanager

@@ -24,10 +24,10 @@ from pcp.errors import PcpError
 from pcp.tools.commands.control import give
 from pcp.tools.commands.status import ask
 from pcp.training.observe import metrics
-from pcp.training.snapshots import shared_of
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.ledger import check, read
+from pcp.training.storage.snapshots import shared_of
 
 DEMO = Path(__file__).parents[1] / "examples" / "demo.json"
 END_SECONDS = 120.0
@@ -78,7 +78,7 @@ class Run:
 
     def rounds(self) -> list[metrics.Round]:
         """Committed rounds, in the order of their commits; reads what is new."""
-        path = self.folder / metrics.FILE_NAME
+        path = self.folder / "metrics.jsonl"
         if not path.exists():
             return []
         with open(path, "rb") as file:

@@ -22,7 +22,7 @@ from pathlib import Path
 from emulated_run import Net, bundle, experiment, train
 from wan import can_emulate
 
-from pcp.training.round_record import Round
+from pcp.training.storage.round_record import Round
 
 WORKERS, STEPS = 4, 30
 WIDTH, LAYERS, BLOCK, BATCH = 128, 5, 64, 8

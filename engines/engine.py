@@ -18,16 +18,9 @@ from numpy.typing import NDArray
 
 from pcp.engines.member import Member
 from pcp.errors import UsageError
-from pcp.runtime.call import Call
-from pcp.runtime.collective_methods import Collectives
-from pcp.runtime.collectives.operation import Pending
-from pcp.runtime.collectives.reduction import Reduction
-from pcp.runtime.collectives.validation import check_peer, check_root, routes_of
-from pcp.runtime.communicator import backend_registry
-from pcp.runtime.communicator.communicator import Communicator
-from pcp.runtime.gather_calls import AllGather, Gather
-from pcp.runtime.memory.buffer_pool import checked, octets
-from pcp.runtime.move_calls import (
+from pcp.runtime.collectives.call import Call
+from pcp.runtime.collectives.gather_calls import AllGather, Gather
+from pcp.runtime.collectives.move_calls import (
     AllToAll,
     BarrierCall,
     Broadcast,
@@ -35,7 +28,14 @@ from pcp.runtime.move_calls import (
     Recv,
     Send,
 )
-from pcp.runtime.reduce_calls import AllReduce, AllReduced, ReduceScatter
+from pcp.runtime.collectives.operation import Pending
+from pcp.runtime.collectives.reduce_calls import AllReduce, AllReduced, ReduceScatter
+from pcp.runtime.collectives.reduction import Reduction
+from pcp.runtime.collectives.validation import check_peer, check_root, routes_of
+from pcp.runtime.communicator import backend_registry
+from pcp.runtime.communicator.collective_methods import Collectives
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.memory.buffer_pool import checked, octets
 
 Sizes = Sequence[int]
 Work = Callable[[float], Any]

@@ -48,7 +48,7 @@ def main() -> None:
     model.load_state_dict(weights)
     block = model.position.num_embeddings
     loss = validation_loss(model, Corpus(experiment, options.batch_size, block))
-    _, recorded = metrics.read(options.run / metrics.FILE_NAME)
+    _, recorded = metrics.read(options.run / "metrics.jsonl")
     text = f"round {found.round}: PyTorch {loss:.6f}"
     if (ours := recorded.get(found.round)) is not None:
         text += f", pcp {ours:.6f}, difference {abs(loss - ours):.1e}"

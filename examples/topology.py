@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from pcp.runtime import Communicator
-from pcp.runtime.topology.link_probe import Effort
+from pcp.runtime.communicator.link_probe import Effort
 from pcp.runtime.transport.fault_injection import FaultPlan, Shape
 
 WORLD = 4

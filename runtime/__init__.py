@@ -13,9 +13,9 @@ from pcp.door import opened
 
 if TYPE_CHECKING:
     from pcp.runtime.communicator.communicator import Communicator
+    from pcp.runtime.communicator.endpoint import Endpoint
     from pcp.runtime.compression.error_feedback import ErrorFeedback
     from pcp.runtime.group.coordinator import Coordinator
-    from pcp.runtime.group.endpoint import Endpoint
     from pcp.runtime.group.rendezvous import Rendezvous
     from pcp.runtime.group.state_transfer import fetch_snapshot
     from pcp.runtime.memory.shared_arrays import shared_empty
@@ -39,7 +39,7 @@ __all__ = [
 _HOMES = {
     "Communicator": "pcp.runtime.communicator.communicator",
     "Coordinator": "pcp.runtime.group.coordinator",
-    "Endpoint": "pcp.runtime.group.endpoint",
+    "Endpoint": "pcp.runtime.communicator.endpoint",
     "ErrorFeedback": "pcp.runtime.compression.error_feedback",
     "FaultPlan": "pcp.runtime.transport.fault_injection",
     "Program": "pcp.runtime.program.executor",

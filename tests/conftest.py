@@ -4,7 +4,7 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-from helpers import compile_cache
+from helpers.servers import compile_cache
 from helpers.servers.interpreter import Interpreter
 from helpers.servers.iree_server import Iree
 

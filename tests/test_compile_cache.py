@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from helpers import compile_cache
 from helpers.models.stablehlo_small import FORWARD, TRAIN
+from helpers.servers import compile_cache
 
 from pcp.compiler import emission, iree
 from pcp.compiler.options import CompileOptions

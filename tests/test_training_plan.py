@@ -15,7 +15,7 @@ from pcp.dialect.context import parse
 from pcp.errors import BundleError
 from pcp.manifest import Manifest
 from pcp.passes.training.outer import spec
-from pcp.training.trainer.training_plan import plan_of
+from pcp.training.trainer.bundle_checks import plan_of
 from pcp.training_plan import (
     Asynchronous,
     EveryRound,

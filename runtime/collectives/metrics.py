@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pcp.runtime.collectives.timing import Timed
 from pcp.runtime.collectives.tracing import Recorder
-from pcp.runtime.timing import Timed
 from pcp.runtime.transport.link import Link
 
 _BUCKETS = 40

@@ -49,7 +49,7 @@ from pcp.runtime.collectives.descriptor import (
     split_opening,
     written,
 )
-from pcp.runtime.timing import Timing
+from pcp.runtime.collectives.timing import Timing
 from pcp.runtime.transport.event_loop import Timer
 from pcp.runtime.transport.frame import Frame, Header, Kind, text_payload
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pcp.errors import ProtocolError
-from pcp.runtime.arena import LIMIT, Arena
+from pcp.runtime.memory.arena import LIMIT, Arena
 from pcp.runtime.memory.shared_arrays import Reach
 from pcp.runtime.memory.shared_segment import SHARED, Segment
 from pcp.runtime.transport.link import Link

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from pcp import strict_json
 from pcp.errors import ProtocolError
-from pcp.runtime.timing import Timed, Timing
+from pcp.runtime.collectives.timing import Timed, Timing
 from pcp.runtime.transport.link import Link
 
 LIMIT = 1 << 18

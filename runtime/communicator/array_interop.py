@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import UsageError
-from pcp.runtime.call import Call
+from pcp.runtime.collectives.call import Call
 from pcp.runtime.collectives.operation import Pending
 from pcp.runtime.memory.buffer_pool import spans
 

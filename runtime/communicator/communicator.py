@@ -22,19 +22,18 @@ from pcp.errors import (
     PeerLost,
     UsageError,
 )
-from pcp.runtime import in_process_world
 from pcp.runtime.collectives.operation import Operation, Pending
 from pcp.runtime.collectives.submit import Seconds, seconds
-from pcp.runtime.communicator import backend_registry, subgroup
-from pcp.runtime.communicator.elastic import Renewal, join
-from pcp.runtime.connection_options import (
+from pcp.runtime.communicator import backend_registry, in_process_world, subgroup
+from pcp.runtime.communicator.group_communicator import GroupCommunicator, seated
+from pcp.runtime.group.connection_options import (
     ConnectionKeywords,
     ConnectionOptions,
     expanded,
 )
+from pcp.runtime.group.elastic import Renewal, join
 from pcp.runtime.group.group import Group
 from pcp.runtime.group.rendezvous import Rendezvous, meet
-from pcp.runtime.group_communicator import GroupCommunicator, seated
 from pcp.runtime.transport.fault_injection import FaultPlan
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import Timeout, UsageError
-from pcp.runtime.collective_methods import Collectives
 from pcp.runtime.collectives.metrics import Metric
 from pcp.runtime.collectives.tracing import Events, Recorder, Traced, write_trace
+from pcp.runtime.communicator.collective_methods import Collectives
 from pcp.runtime.group.group import Group
 from pcp.runtime.group.peer_health import PeerHealth, Straggler, stragglers
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import UsageError
-from pcp.runtime.connection_options import ConnectionOptions
+from pcp.runtime.group.connection_options import ConnectionOptions
 from pcp.runtime.group.group import Group
 from pcp.runtime.group.rendezvous import Rendezvous, meet
 from pcp.runtime.transport import link

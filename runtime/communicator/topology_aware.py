@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from pcp import strict_json
 from pcp.errors import ProtocolError, UsageError
 from pcp.runtime.collectives.member_context import Seat
+from pcp.runtime.communicator.link_probe import Effort, measure
 from pcp.runtime.group.group import Group
-from pcp.runtime.topology.link_probe import Effort, measure
 from pcp.runtime.topology.ring_order import (
     EXACT,
     Order,

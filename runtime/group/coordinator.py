@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from pcp.errors import ConfigError, ProtocolError, RuntimeFault
 from pcp.runtime.collectives.metrics import Metric, gauge
+from pcp.runtime.group.group_endpoint import GroupEndpoint
 from pcp.runtime.group.incarnation import Generation
 from pcp.runtime.group.membership import Membership, Past, Phase, Send
-from pcp.runtime.group_endpoint import GroupEndpoint
 from pcp.runtime.transport.frame import Frame, Header, Kind, json_payload, parse_json
 from pcp.runtime.transport.link import Link, parse_address
 from pcp.runtime.transport.tcp import TcpLink

@@ -18,8 +18,8 @@ from pcp.errors import (
     Timeout,
 )
 from pcp.runtime.group.coordinator import MAX_CONTROL, greeting
+from pcp.runtime.group.group_endpoint import GroupEndpoint
 from pcp.runtime.group.membership_client import Agent
-from pcp.runtime.group_endpoint import GroupEndpoint
 from pcp.runtime.transport import authentication
 from pcp.runtime.transport import link as transport
 from pcp.runtime.transport.connect_warning import Impatience

@@ -20,7 +20,7 @@ from pcp.errors import (
     RuntimeFault,
     Timeout,
 )
-from pcp.runtime.connection_options import ConnectionOptions
+from pcp.runtime.group.connection_options import ConnectionOptions
 from pcp.runtime.group.group import Group
 from pcp.runtime.transport import authentication
 from pcp.runtime.transport import link as transport

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.runtime.collectives.metrics import Average, Metric, gauge, table
-from pcp.runtime.timing import Timing
+from pcp.runtime.collectives.timing import Timing
 from pcp.runtime.transport.frame import Frame, Header, Kind
 
 if TYPE_CHECKING:

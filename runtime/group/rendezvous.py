@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pcp.errors import ConfigError, PeerLost, ProtocolError, RuntimeFault, Timeout
-from pcp.runtime.connection_options import ConnectionOptions
+from pcp.runtime.group.connection_options import ConnectionOptions
 from pcp.runtime.group.group import Group
-from pcp.runtime.group_endpoint import GroupEndpoint
+from pcp.runtime.group.group_endpoint import GroupEndpoint
 from pcp.runtime.transport import authentication
 from pcp.runtime.transport import link as transport
 from pcp.runtime.transport.blocking_io import BlockingConnection, Patience

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import UsageError
-from pcp.runtime.arena import LIMIT, PRIVATE, Arena
+from pcp.runtime.memory.arena import LIMIT, PRIVATE, Arena
 
 
 def octets(array: NDArray) -> memoryview:

@@ -25,7 +25,7 @@ from typing import NamedTuple, SupportsIndex
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from pcp.runtime.arena import LIMIT, Arena
+from pcp.runtime.memory.arena import LIMIT, Arena
 from pcp.runtime.memory.shared_segment import SHARED, SMALLEST, Segment, address
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pcp.runtime.arena import Placement
+from pcp.runtime.memory.arena import Placement
 
 SMALLEST = 64 << 10
 """Payloads below this are not worth memory, or a connection, of their own."""

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from pcp.errors import CollectiveAborted, RuntimeFault, Timeout, UsageError
-from pcp.runtime.suspension import SuspendDetection
+from pcp.runtime.transport.suspension import SuspendDetection
 
 _log = logging.getLogger("pcp.runtime")
 _MAX_SLEEP = 1.0

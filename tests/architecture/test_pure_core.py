@@ -10,9 +10,9 @@ import pytest
 from helpers.repository.sources import ROOT, imported
 
 from pcp import errors
-from pcp.training import training_run
 from pcp.training.config import experiment
-from pcp.training.coordinator import shepherd
+from pcp.training.coordinator import training_run
+from pcp.training.shepherd import shepherd
 from pcp.training.wire import messages
 
 OUTSIDE = {

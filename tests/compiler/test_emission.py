@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import compile_cache
+from helpers.servers import compile_cache
 from helpers.worlds.communicators import eventually
 
 from pcp.compiler import emission, iree

@@ -4,8 +4,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from helpers import compile_cache
 from helpers.models.stablehlo_small import FORWARD
+from helpers.servers import compile_cache
 
 from pcp.compiler import iree
 from pcp.errors import CompileError, MissingPackage

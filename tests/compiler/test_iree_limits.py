@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from helpers.compile_cache import compile_text
+from helpers.servers.compile_cache import compile_text
 
 from pcp.compiler.catalog import pipeline
 from pcp.compiler.emission import target_text

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.device_peak import inputs_of, measured
+from helpers.oracles.device_peak import inputs_of, measured
 
 import pcp
 from pcp.bundle import Bundle

@@ -21,6 +21,7 @@ import pcp.runtime
 from pcp.runtime.collectives.operation import Pending
 from pcp.runtime.collectives.schedule import simulate
 from pcp.runtime.communicator.communicator import ElasticCommunicator
+from pcp.runtime.communicator.link_probe import Effort
 from pcp.runtime.communicator.param_sync import SyncReport
 from pcp.runtime.communicator.prometheus_exporter import Exporter
 from pcp.runtime.compression.codecs import codec
@@ -34,7 +35,6 @@ from pcp.runtime.program.devices import (
 )
 from pcp.runtime.program.executor import BoundFunction
 from pcp.runtime.program.mesh_groups import MeshGroups
-from pcp.runtime.topology.link_probe import Effort
 from pcp.runtime.topology.topology import Topology
 from pcp.runtime.transport.fault_injection import FaultPlan, Shape
 from pcp.runtime.transport.tls import Tls

@@ -7,12 +7,12 @@ from helpers.worlds.training_runs import Background, Watcher, experiment
 import pcp
 from pcp.bundle import Bundle
 from pcp.runtime import Endpoint
-from pcp.training.coordinator.shepherd import Shepherd
 from pcp.training.data.corpus import Corpus
-from pcp.training.snapshots import shared_of
+from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.run_folder import RunFolder
+from pcp.training.storage.snapshots import shared_of
 from pcp.training.trainer.bundle_trainer import BundleTrainer, loss_value
 from pcp.training.worker.worker import Identity, Worker
 

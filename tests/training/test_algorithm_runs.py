@@ -7,8 +7,8 @@ from helpers.worlds.training_cluster import Crew, Hasty, load_bundle, stepping
 from helpers.worlds.training_runs import experiment
 
 from pcp.errors import RuntimeFault
-from pcp.training.snapshots import shared_of
 from pcp.training.storage import safetensors_io
+from pcp.training.storage.snapshots import shared_of
 
 SPARSE = "sparseloco{k=64}"
 OWN = ("delta", "momentum", "replica")

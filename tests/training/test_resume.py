@@ -10,9 +10,9 @@ from helpers.worlds.resumed_runs import bundle, keys
 from helpers.worlds.training_cluster import Crew, Hasty, load_bundle
 from helpers.worlds.training_runs import experiment
 
-from pcp.training.snapshots import snapshot_of
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.ledger import check, read
+from pcp.training.storage.snapshots import snapshot_of
 from pcp.training.worker.worker_state import Holding
 
 SCHEDULE = "schedule=warmup_cosine,warmup_steps=2,total_steps=10"

@@ -22,12 +22,12 @@ from pcp.runtime import Communicator
 from pcp.training.data.corpus import Corpus
 from pcp.training.observe import metrics
 from pcp.training.observe.metrics import MetricsFile
-from pcp.training.round_record import Round
-from pcp.training.snapshots import shared_of
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.ledger import Ledger, check
+from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
+from pcp.training.storage.snapshots import shared_of
 from pcp.training.trainer.bundle_trainer import loss_value
 from pcp.training.wire import messages
 from pcp.training.wire.channel import connect

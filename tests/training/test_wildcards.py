@@ -6,8 +6,8 @@ import pytest
 from helpers.models.bigram_numpy import bundle
 from helpers.worlds.training_runs import experiment
 
-from pcp.training.coordinator.shepherd import Shepherd
 from pcp.training.observe.metrics import Quiet
+from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage.run_folder import RunFolder
 
 

@@ -7,7 +7,7 @@ from pcp.errors import ConfigError, ProtocolError
 from pcp.runtime.transport.credentials import Protection
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.protection import add_protection_flags, protection
-from pcp.training.control_file import read_control
+from pcp.training.storage.control_file import read_control
 from pcp.training.wire.channel import OPEN, connect
 from pcp.training.wire.messages import Heartbeat, Order, Refused, Taken
 

@@ -39,11 +39,10 @@ import numpy as np
 from pcp.bundle import Bundle, Function, Manifest, TensorSpec
 from pcp.errors import RuntimeFault, UsageError, counted
 from pcp.mesh import Mesh
-from pcp.tools import tensor_files
-from pcp.tools.support import processes
+from pcp.tools.support import processes, tensor_files
 from pcp.tools.support.command import Parser, run
-from pcp.training import outer_loop
-from pcp.training.trainer import nonfinite, replica_agreement, step_loop
+from pcp.training.storage import nonfinite
+from pcp.training.trainer import outer_loop, replica_agreement, step_loop
 
 EXAMPLE = "pcp run model.pcp --function grad --inputs batch.npz --out grads.npz"
 ADDRESS = "pcp run: meeting at "

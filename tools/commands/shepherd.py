@@ -17,14 +17,14 @@ from pcp.tools.support.protection import add_protection_flags, protection
 from pcp.tools.support.signals import at_once, on_signals
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.completion import Outcome
-from pcp.training.coordinator.shepherd import Shepherd
 from pcp.training.observe.dashboard import Dashboard, PlainLog
 from pcp.training.observe.metrics import Fanout, MetricsFile, Observer, read
 from pcp.training.observe.prometheus import Prometheus
 from pcp.training.observe.web import WebPage
-from pcp.training.round_record import Round
+from pcp.training.shepherd.shepherd import Shepherd
+from pcp.training.storage import nonfinite
+from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
-from pcp.training.trainer import nonfinite
 
 PROG = "pcp shepherd"
 WEB = "127.0.0.1:0"

@@ -14,7 +14,7 @@ from pcp.tools.support.command import Parser, run
 from pcp.tools.support.signals import in_order
 from pcp.training.simulate.network_model import World
 from pcp.training.simulate.simulation import Figures, simulate
-from pcp.training.trainer.training_plan import plan_of
+from pcp.training.trainer.bundle_checks import plan_of
 
 PROG = "pcp simulate"
 COLUMNS = ("workers", "s a round", "MB sent", "goodput", "deaths")

@@ -11,7 +11,7 @@ from pcp.runtime.transport.credentials import Protection
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.protection import add_protection_flags, protection
-from pcp.training.control_file import CONTROL_FILE, read_control
+from pcp.training.storage.control_file import CONTROL_FILE, read_control
 from pcp.training.wire.channel import OPEN, connect
 from pcp.training.wire.messages import Heartbeat, Status, StatusQuery
 

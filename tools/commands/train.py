@@ -17,10 +17,10 @@ from pcp.tools.support.protection import (
 )
 from pcp.tools.support.signals import on_signals
 from pcp.training.coordinator.completion import Outcome
-from pcp.training.coordinator.shepherd import Shepherd
 from pcp.training.observe import metrics
 from pcp.training.process.node_manager import NodeManager
 from pcp.training.process.supervisor import spawner
+from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage.run_folder import WORKER_LOG
 
 PROG = "pcp train"

@@ -18,7 +18,7 @@ from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser
 from pcp.tools.support.protection import protection
 from pcp.tools.support.signals import on_signals
-from pcp.training.coordinator.shepherd import Shepherd
+from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage.run_folder import RunFolder
 
 #: Seconds that workers get to end by themselves when the run is over.

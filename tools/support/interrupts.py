@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from pcp.tools.support.command import Stopped
 from pcp.tools.support.signals import at_once
-from pcp.training.coordinator.shepherd import Shepherd
+from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage.run_folder import RunFolder
 

@@ -25,14 +25,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pcp.training.checkpointing import Saver
 from pcp.training.coordinator.attempt import Attempt
+from pcp.training.coordinator.checkpointing import Saver
+from pcp.training.coordinator.events import Saved
 from pcp.training.coordinator.roster import READY, Member
-from pcp.training.coordinator.synchronous_rounds import Rounds, share
+from pcp.training.coordinator.rounds import Rounds, share
+from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.validation import Validation
 from pcp.training.data.lease_pool import LeasePool, Range, size
-from pcp.training.events import Saved
-from pcp.training.run_state import RunState
 from pcp.training.wire.messages import GroupFailed, Learn, Learned
 
 _FETCHES = 2

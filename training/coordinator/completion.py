@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from pcp.training.checkpointing import Saver
+from pcp.training.coordinator.checkpointing import Saver
+from pcp.training.coordinator.events import OnDisk
+from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.validation import Validation
-from pcp.training.events import OnDisk
-from pcp.training.run_state import RunState
 from pcp.training.wire.messages import Shutdown
 
 # How long the end of a run waits for shares of the last validation.

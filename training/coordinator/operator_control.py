@@ -9,19 +9,19 @@
 
 An order is in the ledger before it is obeyed: a shepherd that starts again still
 keeps it, and a replay of the run knows when H changed. Whoever gives one must
-have the key (`pcp.training.control_file`), which the shell compares.
+have the key (`pcp.training.storage.control_file`), which the shell compares.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 from pcp.errors import ConfigError
+from pcp.training.coordinator.effects import Refuse, Send
+from pcp.training.coordinator.events import Peer
 from pcp.training.coordinator.roster import Member
-from pcp.training.coordinator.synchronous_rounds import Rounds
+from pcp.training.coordinator.rounds import Rounds
+from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.validation import Validation
-from pcp.training.effects import Refuse, Send
-from pcp.training.events import Peer
-from pcp.training.run_state import RunState
 from pcp.training.wire.messages import Order, Shutdown, Taken
 
 

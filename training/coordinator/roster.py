@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pcp.training.events import Peer
+from pcp.training.coordinator.events import Peer
 from pcp.training.wire.messages import Hello
 
 # What a member is doing, in the order in which it happens.

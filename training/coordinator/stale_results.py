@@ -24,9 +24,9 @@ from pcp.manifest import Manifest
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.roster import Member
+from pcp.training.coordinator.run_state import RunState
 from pcp.training.data.lease_pool import Range
-from pcp.training.run_state import RunState
-from pcp.training.trainer.training_plan import plan_of
+from pcp.training.trainer.bundle_checks import plan_of
 from pcp.training.wire.messages import Computed
 
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from pcp.training.checkpointing import Saver
 from pcp.training.coordinator.attempt import Attempt
-from pcp.training.coordinator.synchronous_rounds import Rounds
+from pcp.training.coordinator.checkpointing import Saver
+from pcp.training.coordinator.rounds import Rounds
+from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.validation import Validation
-from pcp.training.run_state import RunState
 
 
 def status_of(

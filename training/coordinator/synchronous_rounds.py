@@ -1,316 +1,261 @@
-"""A run's rounds: give out leases, wait for all, commit or try again.
+"""Rounds that all members begin together, from one state.
 
-Everything about one round is in its `Attempt`. A round that lost a member goes
-on with the others; one whose exchange failed although everybody lives is tried
-again with the same members, and if that keeps failing, without the member that
-the others cannot reach.
-
-`Rounds` is what every policy has in common: a round is committed when all members of
-its newest attempt have prepared one state. When rounds begin, with whom and on which
-leases is a policy's: `pcp.training.synchronous`, where all begin together, and
-`pcp.training.coordinator.asynchronous_rounds`, where each member has a clock of its
-own. A run has one policy, from its first program on.
+A member slower than quorum, grace or deadline allow is left out: its lease goes back
+to the pool, and it takes part in the next round; or what it did comes late, and counts
+in a later one (`pcp.training.coordinator.stale_results`).
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from pcp.errors import StateMismatch, counted
-from pcp.training.checkpointing import Saver
 from pcp.training.coordinator.attempt import Attempt
-from pcp.training.coordinator.roster import Member
+from pcp.training.coordinator.checkpointing import Saver
+from pcp.training.coordinator.events import Saved
+from pcp.training.coordinator.roster import READY, Member
+from pcp.training.coordinator.rounds import Rounds, share
+from pcp.training.coordinator.run_state import RunState
+from pcp.training.coordinator.stale_results import Lateness
+from pcp.training.coordinator.straggler_policy import slow_members
 from pcp.training.coordinator.validation import Validation
 from pcp.training.data.lease_pool import LeasePool, Range
-from pcp.training.effects import Keep, Report
-from pcp.training.events import Saved
-from pcp.training.round_record import Round, summarise
-from pcp.training.run_state import RunState
-from pcp.training.trainer import nonfinite
-from pcp.training.wire.messages import (
-    Commit,
-    Computed,
-    GroupFailed,
-    Message,
-    Prepared,
-)
-
-_MAX_RETRIES = 3
+from pcp.training.wire.messages import Computed, Heartbeat, Prepared
 
 
-def share(at_most: int, speed: float, fastest: float) -> int:
-    """Inner steps of a member while the fastest makes `at_most` (DyLU)."""
-    # The quotient first: v / v is 1, n * v / v may be less than n.
-    return max(1, int(at_most * (speed / fastest)))
+class SynchronousRounds(Rounds):
+    """See the module.
 
-
-class Rounds(ABC):
-    """The rounds of a run, one at a time."""
+    `alone`: a round has one member, other workers stand by. `meets`: members meet
+    inside a round, so who is slow shows in the others' waiting.
+    """
 
     def __init__(
-        self, run: RunState, pool: LeasePool, validation: Validation, saver: Saver
+        self,
+        run: RunState,
+        pool: LeasePool,
+        validation: Validation,
+        saver: Saver,
+        *,
+        alone: bool = False,
+        meets: bool = False,
     ) -> None:
-        self._run, self._validation, self._saver = run, validation, saver
-        self.pool = pool
-        """The samples to give out."""
-        self.attempt: Attempt | None = None
-        """The round under way."""
-        self.newest: Round | None = None
-        """The last round that was committed by this process."""
-        self.nonfinite: list[str] = []
-        """Whose losses in that round are not finite, a line each."""
-        self._group: list[str] = []
-        self._handlers: dict[type[Message], Callable[[Member, Any], None]] = {
-            Computed: self._on_computed,
-            Prepared: self._on_prepared,
-            GroupFailed: self._on_group_failed,
-        }
+        super().__init__(run, pool, validation, saver)
+        self._alone, self._meets = alone, meets
+        self._late = Lateness(run)
+        self._handlers[Heartbeat] = self._on_heartbeat
 
-    # A policy's -----------------------------------------------------------------
-
-    @abstractmethod
     def exhausted(self) -> bool:
         """Whether no further round can begin: all are done, or the data is used up."""
+        progress = self._run.progress
+        rounds = progress.committed >= self._run.experiment.outer_loop_steps
+        no_data = self.pool.available < self.pool.quantum and not self._late.members
+        return not progress.outstanding and (rounds or no_data)
 
-    @abstractmethod
-    def start(self, ready: list[Member]) -> None:
-        """Between two rounds: let those who are ready work."""
-
-    @abstractmethod
-    def check(self, now: float) -> None:
-        """What time does to the round under way."""
-
-    @abstractmethod
-    def lost(self, member: Member) -> None:
-        """A member is gone; what it did in this round does not count."""
-
-    @abstractmethod
-    def forget(self, member: Member) -> None:
-        """What a member did outside of a round is gone with the state that it held."""
-
-    @abstractmethod
-    def give_up(self) -> None:
-        """The committed state is lost: what was begun from it does not count."""
-
-    @abstractmethod
     def busy(self, name: str) -> bool:
-        """Between two rounds: whether a worker still makes steps that will count."""
+        """Whether a worker makes late steps."""
+        return self._late.busy(name)
 
-    @abstractmethod
     def goes_on_from(self, held: int | None) -> bool:
-        """Whether a worker that holds the state of this round works from it."""
+        """The committed state alone."""
+        return held == self._run.committed
 
-    @abstractmethod
     def needs_holder(self) -> bool:
-        """Whether nothing can begin until a worker holds the committed state."""
+        """Between two rounds; in one the members have the state, or are brought it."""
+        return self.attempt is None
 
-    @abstractmethod
     def stuck(self, waiting: bool) -> bool:
-        """Whether the run waits for a state; `waiting` says that a worker does."""
+        """As long as a worker waits for a state."""
+        return waiting
 
-    @abstractmethod
     def starts_without_holder(self, ready: Sequence[Member]) -> bool:
-        """Whether those ready can begin though none holds the committed state."""
+        """Never: rank 0 of a round holds the state of the one before."""
+        return False
 
-    @abstractmethod
     def left(self, saved: Saved, ready: Sequence[Member]) -> bool:
-        """Whether some of those ready went on from a state that is handed out."""
+        """Never: all wait for each other."""
+        return False
 
-    @abstractmethod
-    def finish_prepared(self) -> bool:
-        """Commit a round that was prepared by all when the last shepherd died."""
+    # Beginning a round ------------------------------------------------------------
 
-    @abstractmethod
-    def _particulars(self, attempt: Attempt, name: str) -> dict[str, Any]:
-        """What else is in a member's order."""
-
-    @abstractmethod
-    def _retry(self, attempt: Attempt) -> None:
-        """An attempt failed; `attempt` is the one that could follow."""
-
-    @abstractmethod
-    def _settle(self, attempt: Attempt) -> None:
-        """The steps of these members have counted."""
-
-    # What all have ----------------------------------------------------------------
-
-    def heard(self, member: Member, message: Message) -> None:
-        """A message about a member's part of a round; others are not listened to."""
-        if handler := self._handlers.get(type(message)):
-            handler(member, message)
-
-    def drop(self, member: Member, reason: str) -> None:
-        """A worker leaves; what it did in this round does not count."""
-        self._run.remove(member)
-        self._validation.lost(member.name)
-        self._run.log(f"worker {member.index} left: {reason}")
-        self.lost(member)
-
-    def renew_pool(self) -> None:
-        """Count the samples that are left, from the ledger."""
-        taken = self._run.progress.taken()
-        self.pool = LeasePool(self.pool.total, self.pool.quantum, taken)
-
-    def give_back(self, name: str, lease: list[Range]) -> None:
-        """A worker's lease returns to the pool."""
-        self._run.append("returned", round=self._run.committed + 1, worker=name)
-        self.pool.give_back(lease)
-
-    def _on_computed(self, member: Member, message: Computed) -> None:
-        """A member has done its inner steps."""
-        attempt = self.attempt
-        if attempt is not None and self._current(message):
-            attempt.computed.setdefault(member.name, self._run.now)
-
-    def _on_prepared(self, member: Member, message: Prepared) -> None:
-        """A member is done; when all are, the round is committed."""
-        attempt = self.attempt
-        if attempt is None or not attempt.accept(member.name, message):
+    def start(self, ready: list[Member]) -> None:
+        """The first attempt of the next round."""
+        run, rank = self._run, self._rank_by(self._group)
+        ready = [member for member in ready if not self._late.busy(member.name)]
+        if not ready:
             return
-        # To be prepared it must have had the state of the round before.
-        member.committed = attempt.round - 1
-        if attempt.first:
-            member.measured(message.steps, message.compute_seconds)
-        if not attempt.complete:
+        if self._alone:
+            held = run.progress.outstanding
+            ready = [min(ready, key=lambda m: (m.name not in held, rank(m)))]
+        self._return_absent({member.name for member in ready})
+        # Those who hold the state come first: rank 0 is whom others sync with.
+        order = [member.name for member in sorted(ready, key=rank)]
+        again = bool(run.progress.outstanding or self._late.leases())
+        leases = self._leases(order)
+        members = [name for name in order if name in leases]
+        if not members:
             return
-        if len(attempt.digests) > 1:
-            self._again(attempt, "members prepared different states")
-        else:
-            self.commit(attempt)
-
-    def _on_group_failed(self, member: Member, message: GroupFailed) -> None:
-        """A member could not exchange; wait a little for who turns out dead."""
-        attempt = self.attempt
-        if attempt is None or not self._current(message):
-            return
-        self._run.log(f"worker {member.index}: {message.reason}")
-        if attempt.failed_at is None:
-            attempt.failed_at = self._run.now
-        if message.lost is not None and message.lost < len(attempt.members):
-            attempt.suspects.append(attempt.members[message.lost])
-
-    def commit(self, attempt: Attempt) -> None:
-        """All members are prepared with one state: it counts from now on."""
-        (digest,) = attempt.digests
-        run, record = self._run, self._recorded(attempt)
-        # Before it counts: who is killed in between has it kept once more, as after
-        # a rewind; the other way round the record would be lost.
-        run.do(Keep(record))
-        run.append(
-            "commit",
-            round=attempt.round,
-            epoch=attempt.epoch,
-            digest=digest,
-            consumed=dict(attempt.leases),
-            tokens=record.tokens,
-            loss=record.loss,
-        )
-        self.attempt = None
-        self._settle(attempt)
-        self._tell(attempt, digest)
-        self.newest = record
-        self.nonfinite = list(self._nonfinite(record, attempt.members))
-        for line in self.nonfinite:
-            run.log(line)
-        run.do(Report(record))
-        due = attempt.round % run.experiment.checkpoint_every == 0
-        if due or self.exhausted():
-            self._saver.save(attempt.members)
-
-    def _tell(self, attempt: Attempt, digest: str) -> None:
-        """Members hear of a commit, and what of the validation is theirs."""
-        shares = self._validation.shares(attempt, last=self.exhausted())
-        for name in attempt.members:
-            member = self._run.roster[name]
-            member.committed = attempt.round
-            commit = Commit(
-                round=attempt.round,
-                epoch=attempt.epoch,
-                digest=digest,
-                validate_share=shares.get(name),
-            )
-            self._run.send(member, commit)
-
-    def _recorded(self, attempt: Attempt) -> Round:
-        """The figures of a round whose members are all prepared."""
-        run = self._run
-        prepared = [attempt.prepared[name] for name in attempt.members]
-        # A round that was computed while no shepherd lived took its own time.
-        busy = max(p.compute_seconds + p.exchange_seconds for p in prepared)
-        return summarise(
-            attempt.round,
-            attempt.epoch,
-            prepared,
-            workers=[run.roster[name].index for name in attempt.members],
-            tokens_before=run.progress.tokens,
-            seconds=self._seconds(attempt, busy),
-            learning_rate=run.experiment.learning_rate,
-            now=0.0,
-        )
-
-    def _seconds(self, attempt: Attempt, busy: float) -> float:
-        """How long a round took of which a member says it was busy that long."""
-        return max(self._run.now - attempt.began, busy)
-
-    def _current(self, message: Computed | GroupFailed) -> bool:
-        """Whether a message is about the attempt under way."""
-        attempt = self.attempt
-        return attempt is not None and (
-            (attempt.round, attempt.epoch) == (message.round, message.epoch)
-        )
-
-    def _launch(self, attempt: Attempt) -> None:
-        run, roster = self._run, self._run.roster
-        run.append(
-            "round",
-            round=attempt.round,
-            epoch=attempt.epoch,
-            members=list(attempt.members),
-            leases=dict(attempt.leases),
-        )
-        self.attempt, self._group = attempt, list(attempt.members)
-        attempt.launched = run.now
-        addresses = [roster[name].address for name in attempt.members]
-        orders = attempt.orders(
-            addresses,
-            self.pool.quantum,
-            lambda name: self._particulars(attempt, name),
-        )
-        for name, order in zip(attempt.members, orders, strict=True):
-            run.send(roster[name], order)
-
-    def _check_failed(self, now: float) -> None:
-        """An exchange failed, and nobody was seen to die: try the same again."""
-        attempt = self.attempt
-        limit = self._run.experiment.heartbeat_limit_seconds
-        if attempt is None or attempt.failed_at is None:
-            return
-        if now - attempt.failed_at < limit:
-            return
-        if attempt.retries >= _MAX_RETRIES and attempt.suspects:
-            worst = max(attempt.suspects, key=attempt.suspects.count)
-            self.drop(self._run.roster[worst], "its peers cannot reach it")
-        else:
-            self._again(attempt, "an exchange failed")
-
-    def _again(self, attempt: Attempt, why: str) -> None:
-        if attempt.retries > 2 * _MAX_RETRIES:
-            raise StateMismatch(
-                f"round {attempt.round} failed {attempt.retries} times: {why}; "
-                "the workers' logs say what happened"
-            )
-        self._retry(attempt.again(self._run.progress.epoch + 1))
-
-    def _goes_on(self, attempt: Attempt) -> None:
-        """A round is attempted again with these members."""
-        self._run.log(
-            f"round {attempt.round} goes on with "
-            f"{counted(len(attempt.members), 'worker')} (epoch {attempt.epoch})"
+        again = again or members != self._group
+        attempt = Attempt(
+            round=run.progress.committed + 1,
+            epoch=run.progress.epoch + again,
+            members=members,
+            leases={name: leases[name] for name in members},
+            began=run.now,
         )
         self._launch(attempt)
 
-    def _nonfinite(self, record: Round, names: list[str]) -> Iterator[str]:
-        """What is to be said of the losses of a committed round."""
-        for member, name in zip(record.members, names, strict=True):
-            if line := nonfinite.said(member, name, record.round):
-                yield line
+    def _return_absent(self, names: set[str]) -> None:
+        """Leases of those who are not there go back to the pool."""
+        for name, lease in list(self._run.progress.outstanding.items()):
+            if name not in names:
+                self.give_back(name, lease)
+
+    def _leases(self, order: Sequence[str]) -> dict[str, list[Range]]:
+        """What each of these members works on: what it has, or new samples."""
+        leases = self._run.progress.outstanding | self._late.leases()
+        without = [name for name in order if name not in leases]
+        steps = 0
+        while without and not steps:
+            steps = self.pool.steps_for(len(without), self._run.steps)
+            without = without if steps else without[:-1]
+        for name, count in self._steps(steps, without).items():
+            leases[name] = self.pool.take(count)
+        return leases
+
+    def _steps(self, at_most: int, names: list[str]) -> dict[str, int]:
+        """Inner steps of each of `names`, so that all of them end together (DyLU)."""
+        speeds = {name: self._run.roster[name].speed for name in names}
+        fastest = max((speed for speed in speeds.values() if speed), default=None)
+        if not (self._run.experiment.uneven_steps and fastest):
+            return dict.fromkeys(names, at_most)
+        return {
+            name: share(at_most, speed or fastest, fastest)
+            for name, speed in speeds.items()
+        }
+
+    def _rank_by(self, group: list[str]) -> Callable[[Member], tuple[bool, int, int]]:
+        """Holders of the state first, then as in the last group: it may stay."""
+        places = {name: place for place, name in enumerate(group)}
+        committed = self._run.committed
+
+        def rank(member: Member) -> tuple[bool, int, int]:
+            place = places.get(member.name, len(group))
+            return member.committed != committed, place, member.index
+
+        return rank
+
+    def _particulars(self, attempt: Attempt, name: str) -> dict[str, Any]:
+        """That a late member's steps are made, and what they count."""
+        if name not in self._late.members:
+            return {}
+        return {"carried": True, "weight": self._late.weight(name, attempt.round)}
+
+    def finish_prepared(self) -> bool:
+        """Commit a round that was prepared by all when the last shepherd died."""
+        run, progress = self._run, self._run.progress
+        if set(progress.outstanding) != set(progress.members):
+            return False  # it has a part in it whose lease was taken back since
+        prepared: dict[str, Prepared] = {}
+        for name in progress.outstanding:
+            member = run.roster[name] if name in run.roster else None
+            report = member.hello.prepared if member else None
+            if member is None or report is None or member.state != READY:
+                return False
+            if (report.round, report.epoch) != (progress.committed + 1, progress.epoch):
+                return False
+            prepared[name] = report
+        if len({report.digest for report in prepared.values()}) != 1:
+            return False
+        attempt = Attempt(
+            round=progress.committed + 1,
+            epoch=progress.epoch,
+            members=list(prepared),
+            leases=dict(progress.outstanding),
+            began=run.now,
+            prepared=prepared,
+        )
+        run.log(f"round {attempt.round} was prepared by all: committing it")
+        self.commit(attempt)
+        return True
+
+    # In a round ---------------------------------------------------------------------
+
+    def lost(self, member: Member) -> None:
+        """A member is gone; what it did in this round does not count."""
+        # If it comes back it may be another process: that needs another group.
+        self._group = []
+        attempt = self.attempt
+        self.forget(member)
+        if attempt is not None and member.name in attempt.members:
+            self.give_back(member.name, attempt.leases[member.name])
+            self._retry(attempt.again(self._run.progress.epoch + 1, [member.name]))
+
+    def give_up(self) -> None:
+        """No lease that is held will be used: the state they belong to is lost."""
+        for name in list(self._late.members):
+            self.forget(self._run.roster[name])
+        for name, lease in list(self._run.progress.outstanding.items()):
+            self.give_back(name, lease)
+
+    def forget(self, member: Member) -> None:
+        """What a member did late is gone with the state that it held."""
+        if lease := self._late.forget(member.name):
+            self.give_back(member.name, lease)
+
+    def _on_computed(self, member: Member, message: Computed) -> None:
+        """A member has done its inner steps, in time or late."""
+        if self._current(message):
+            super()._on_computed(member, message)
+        elif lease := self._late.computed(member, message):
+            self._join(member.name, lease)
+
+    def _join(self, name: str, lease: list[Range]) -> None:
+        """A late member takes part in the round under way, if others still compute."""
+        attempt = self.attempt
+        if attempt is None or not attempt.slow:
+            return
+        epoch = self._run.progress.epoch + 1
+        self._retry(attempt.again(epoch, joining={name: lease}))
+
+    def _on_heartbeat(self, member: Member, message: Heartbeat) -> None:
+        """A member may say how far it is in a round with exchanges in between."""
+        attempt, said = self.attempt, message.meeting
+        if attempt is None or not self._meets:
+            return
+        here = said and (said.round, said.epoch) == (attempt.round, attempt.epoch)
+        attempt.waits.heard(member.name, said if here else None, self._run.now)
+
+    def check(self, now: float) -> None:
+        """The round goes on without those who are too slow; a failed one, again."""
+        attempt = self.attempt
+        if attempt is None:
+            return
+        slow = slow_members(attempt, self._run.experiment, self._meets, now)
+        if slow:
+            self._leave_out(attempt, slow, now)
+        self._check_failed(now)
+
+    def _leave_out(self, attempt: Attempt, names: list[str], now: float) -> None:
+        run = self._run
+        for name in names:
+            member = run.roster[name]
+            steps = attempt.steps(name, self.pool.quantum)
+            member.measured(steps, now - attempt.began)  # it is slower than this
+            run.log(f"worker {member.index} is left out: not done in time")
+            if self._late.counts:
+                self._late.keep(attempt, name)
+            else:
+                self.give_back(name, attempt.leases[name])
+        self._retry(attempt.again(run.progress.epoch + 1, names))
+
+    def _retry(self, attempt: Attempt) -> None:
+        """The next attempt of a round, if anybody is left who can make it."""
+        self.attempt = None
+        run = self._run
+        holders = {member.name for member in run.roster.holders(run.committed)}
+        attempt.members.sort(key=lambda name: name not in holders)
+        if attempt.members and attempt.members[0] in holders:
+            self._goes_on(attempt)
+
+    def _settle(self, attempt: Attempt) -> None:
+        """Late steps of these members have counted."""
+        self._late.settle(attempt.members)

@@ -8,8 +8,8 @@ the result then covers fewer batches, and says so.
 import math
 
 from pcp.training.coordinator.attempt import Attempt
-from pcp.training.effects import ReportValidation
-from pcp.training.run_state import RunState
+from pcp.training.coordinator.effects import ReportValidation
+from pcp.training.coordinator.run_state import RunState
 from pcp.training.wire.messages import Validated
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pcp.errors import counted
 from pcp.training.observe.metrics import Quiet
-from pcp.training.round_record import Round
+from pcp.training.storage.round_record import Round
 
 _LINES = 8
 _BARS = "▁▂▃▄▅▆▇█"

@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pcp import strict_json
-from pcp.training.round_record import MemberRound, Round
 from pcp.training.storage.append_log import append
-
-FILE_NAME = "metrics.jsonl"
+from pcp.training.storage.round_record import MemberRound, Round
 
 
 class Observer(Protocol):

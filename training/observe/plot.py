@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pcp.errors import MissingPackage, install
-from pcp.training.round_record import Round
+from pcp.training.storage.round_record import Round
 
 
 def plot_losses(

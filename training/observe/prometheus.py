@@ -9,7 +9,7 @@ from typing import Any
 
 from pcp.errors import MissingPackage, install
 from pcp.training.observe.metrics import Quiet
-from pcp.training.round_record import MemberRound, Round
+from pcp.training.storage.round_record import MemberRound, Round
 
 # Name -> (what it is, the field of a `Round`).
 _GAUGES = {

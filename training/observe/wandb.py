@@ -8,7 +8,7 @@ from typing import Any
 from pcp.errors import MissingPackage, install
 from pcp.training.config.experiment import Experiment
 from pcp.training.observe.metrics import Quiet
-from pcp.training.round_record import Round
+from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import SECRETS
 
 

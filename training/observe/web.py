@@ -24,7 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 from pcp import strict_json
 from pcp.errors import ConfigError
 from pcp.training.observe.metrics import Quiet
-from pcp.training.round_record import Round
+from pcp.training.storage.round_record import Round
 
 _EVENTS = 400
 _RECORDS = 20_000

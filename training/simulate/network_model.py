@@ -13,7 +13,7 @@ from typing import Any, Self
 from pcp.errors import ConfigError
 from pcp.manifest import Collective, Manifest, tensor_bytes
 from pcp.runtime.compression.codecs import codec
-from pcp.training.trainer.training_plan import plan_of
+from pcp.training.trainer.bundle_checks import plan_of
 
 #: Kind of a collective -> what it gives `World` its bytes.
 _FIELDS = {"all_reduce": "payload_bytes", "all_gather": "gathered_bytes"}

@@ -28,17 +28,16 @@ from pcp.errors import StateMismatch
 from pcp.runtime import Endpoint
 from pcp.training.config.experiment import Experiment, parse
 from pcp.training.coordinator.attempt import Attempt
-from pcp.training.coordinator.checkpointer import assembled
 from pcp.training.coordinator.stale_results import discount
 from pcp.training.data.corpus import Corpus
 from pcp.training.data.lease_pool import quantum
+from pcp.training.shepherd.checkpointer import assembled
 from pcp.training.simulate.replay_worker import StandIn
-from pcp.training.snapshots import snapshot_of
-from pcp.training.storage import ledger, safetensors_io
+from pcp.training.storage import ledger, nonfinite, safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.checkpoint_resharding import rejoining, reshard
 from pcp.training.storage.ledger_state import CHECKPOINT, SEED, WEIGHTS
-from pcp.training.trainer import nonfinite
+from pcp.training.storage.snapshots import snapshot_of
 from pcp.training.trainer.interface import Trainer
 from pcp.training.wire.messages import Commit, RoundStart
 

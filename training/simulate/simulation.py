@@ -28,15 +28,23 @@ from typing import Any
 
 from pcp.errors import StateMismatch
 from pcp.training.config.experiment import Experiment
-from pcp.training.coordinator.artifacts import Artifacts
+from pcp.training.coordinator.effects import Compile, Fail, FindCheckpoint, Report, Send
+from pcp.training.coordinator.events import (
+    Compiled,
+    Event,
+    Found,
+    Lost,
+    Program,
+    Received,
+    Tick,
+)
 from pcp.training.coordinator.roster import Roster
-from pcp.training.effects import Compile, Fail, FindCheckpoint, Report, Send
-from pcp.training.events import Compiled, Event, Found, Lost, Program, Received, Tick
-from pcp.training.round_record import Round
-from pcp.training.run_state import RunState
+from pcp.training.coordinator.run_state import RunState
+from pcp.training.coordinator.training_run import TrainingRun
+from pcp.training.shepherd.artifacts import Artifacts
 from pcp.training.simulate.network_model import World
 from pcp.training.storage.ledger_state import Replay
-from pcp.training.training_run import TrainingRun
+from pcp.training.storage.round_record import Round
 from pcp.training.wire.messages import (
     VERSION,
     Commit,

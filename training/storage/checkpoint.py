@@ -28,8 +28,8 @@ from pcp import strict_json
 from pcp.errors import StateMismatch
 from pcp.runtime.group.fsync import sync_folder
 from pcp.training.storage import safetensors_io
+from pcp.training.storage.nonfinite import tensors as tensors_with
 from pcp.training.storage.safetensors_io import Arrays
-from pcp.training.trainer.nonfinite import tensors as tensors_with
 
 FORMAT = "pcp-checkpoint"
 VERSION = 2

@@ -22,11 +22,11 @@ from typing import Self
 from pcp import strict_json
 from pcp.errors import ConfigError
 from pcp.training.config.experiment import SECRETS, Experiment
-from pcp.training.control_file import CONTROL_FILE
-from pcp.training.observe import metrics
 from pcp.training.storage import ledger
+from pcp.training.storage.control_file import CONTROL_FILE
 
 LATEST = "latest"
+METRICS = "metrics.jsonl"
 WORKER_LOG = "workers.log"
 
 
@@ -61,7 +61,7 @@ class RunFolder:
     @property
     def metrics(self) -> Path:
         """The metrics' file."""
-        return self.path / metrics.FILE_NAME
+        return self.path / METRICS
 
     @property
     def plot(self) -> Path:

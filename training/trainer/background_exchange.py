@@ -10,7 +10,7 @@ import gc
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from pcp.training.functions import Functions, Key, Values
+from pcp.training.trainer.functions import Functions, Key, Values
 
 Results = Future[dict[Key, Any]]
 

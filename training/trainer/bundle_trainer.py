@@ -22,9 +22,6 @@ import numpy as np
 from pcp.errors import BundleError, StateMismatch
 from pcp.manifest import Manifest
 from pcp.training.data.corpus import Batch
-from pcp.training.exchange import Exchange, RoundExchange
-from pcp.training.functions import Functions
-from pcp.training.step_exchange import StepExchange
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import (
     INNER,
@@ -36,11 +33,14 @@ from pcp.training.storage.state_names import (
     under,
 )
 from pcp.training.trainer.background_exchange import Beside
-from pcp.training.trainer.replica_trainer import with_replica
+from pcp.training.trainer.bundle_checks import batch_shape, check_bundle, plan_of
+from pcp.training.trainer.exchange import Exchange, RoundExchange
+from pcp.training.trainer.fragment_exchange import FragmentExchange
+from pcp.training.trainer.functions import Functions
+from pcp.training.trainer.replica import with_replica
+from pcp.training.trainer.slope_exchange import SlopeExchange
+from pcp.training.trainer.step_exchange import StepExchange
 from pcp.training.trainer.step_loop import Steps
-from pcp.training.trainer.streaming_trainer import FragmentExchange
-from pcp.training.trainer.training_plan import batch_shape, check_bundle, plan_of
-from pcp.training.trainer.zeroth_order_trainer import SlopeExchange
 from pcp.training_plan import EveryStep, Fragments, Never, TrainingPlan
 
 

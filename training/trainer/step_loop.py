@@ -5,11 +5,11 @@
                     └──────────────── by role and name ◄─────────────────────────┘
 
 `pcp run --steps` makes them one by one; in a run with a shepherd an exchange may stand
-between `@grad` and `@apply` (`pcp.training.exchange`). Of a program that is spread over
-a mesh each member runs this on its parts: what `@apply` leaves on a member is what the
-next `@grad` takes there, so nothing but the program's own collectives crosses between
-members. Parameters and state stay on the device; gradients live from `@grad` to
-`@apply`.
+between `@grad` and `@apply` (`pcp.training.trainer.exchange`). Of a program that is
+spread over a mesh each member runs this on its parts: what `@apply` leaves on a member
+is what the next `@grad` takes there, so nothing but the program's own collectives
+crosses between members. Parameters and state stay on the device; gradients live from
+`@grad` to `@apply`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from pcp.bundle import Manifest, TensorSpec
 from pcp.errors import BundleError, UsageError
 from pcp.layout import Layout
+from pcp.manifest import Manifest, TensorSpec
 from pcp.mesh import Mesh
 from pcp.runtime.memory.dtypes import numpy_dtype
-from pcp.training.functions import Functions, Key, Values, key_of
+from pcp.training.trainer.functions import Functions, Key, Values, key_of
 
 #: The roles of what a step keeps for the next one.
 KEPT = ("param", "state")

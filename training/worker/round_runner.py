@@ -23,10 +23,9 @@ from pcp.errors import CollectiveAborted, RuntimeFault, StateMismatch
 from pcp.runtime import fetch_snapshot
 from pcp.training.data.corpus import Corpus
 from pcp.training.data.lease_pool import size
-from pcp.training.storage import safetensors_io
+from pcp.training.storage import nonfinite, safetensors_io
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import OUTER, PARAMETER, shared_part
-from pcp.training.trainer import nonfinite
 from pcp.training.trainer.bundle_trainer import loss_value
 from pcp.training.wire.messages import (
     Commit,

@@ -9,8 +9,8 @@ from helpers.faults.frame_fuzzer import Tally, anything, mutated, wire
 from helpers.worlds.communicators import outcome
 
 from pcp.errors import PcpError
+from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.group.coordinator import greeting
-from pcp.runtime.group.endpoint import Endpoint
 from pcp.runtime.group.membership import Past
 from pcp.runtime.group.mesh_formation import members_digest
 from pcp.runtime.transport.frame import Frame, Kind, json_payload

@@ -1,6 +1,6 @@
 """Records of rounds as a shepherd makes them, for what shows them."""
 
-from pcp.training.round_record import MemberRound, Round
+from pcp.training.storage.round_record import MemberRound, Round
 
 
 def member(worker: int, loss: float = 2.5) -> MemberRound:

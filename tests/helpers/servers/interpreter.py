@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from helpers.oracle_process import OracleProcess, forked, serve
+from helpers.servers.oracle_process import OracleProcess, forked, serve
 
 DEADLINE_S = 60
 

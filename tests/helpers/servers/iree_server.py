@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from helpers import compile_cache
-from helpers.oracle_process import OracleProcess, forked, serve
+from helpers.servers import compile_cache
+from helpers.servers.oracle_process import OracleProcess, forked, serve
 
 DEADLINE_S = 60
 

@@ -17,7 +17,7 @@ from unittest import mock
 from helpers.servers.processes import TESTS
 from helpers.simulation.training import Simulation, Wrong
 
-from pcp.training.synchronous import SynchronousRounds
+from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
 from pcp.training.wire.messages import Message, Ready, RoundStart
 from pcp.training.worker.round_runner import RoundRunner
 from pcp.training.worker.worker_state import Holding

@@ -11,15 +11,15 @@ import itertools
 from typing import Any
 
 import numpy as np
-from helpers.event_queues import EventQueues
+from helpers.simulation.event_queues import EventQueues
 from helpers.simulation.members import Clock, Wire
 
 from pcp.runtime.collectives.barrier import Barrier
 from pcp.runtime.collectives.member_context import Seat
 from pcp.runtime.collectives.operation import Operation
+from pcp.runtime.collectives.reduce_calls import AllReduce
 from pcp.runtime.group.failure_detector import Pulse
 from pcp.runtime.group.group import Group
-from pcp.runtime.reduce_calls import AllReduce
 
 PHASES = 3
 MAX_EVENTS = 20_000

@@ -11,14 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from helpers.event_queues import EventQueues
+from helpers.simulation.event_queues import EventQueues
 
 from pcp.errors import PeerLost
 from pcp.runtime.collectives.barrier import Barrier
 from pcp.runtime.collectives.member_context import Seat
+from pcp.runtime.collectives.reduce_calls import AllReduce
 from pcp.runtime.group.group import Group, Pulse
 from pcp.runtime.group.membership_client import Agent
-from pcp.runtime.reduce_calls import AllReduce
 from pcp.runtime.transport.event_loop import Timer
 from pcp.runtime.transport.frame import Frame, Header
 

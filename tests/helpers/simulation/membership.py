@@ -17,7 +17,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from helpers.event_queues import EventQueues
+from helpers.simulation.event_queues import EventQueues
 from helpers.simulation.members import Node, Wire
 
 from pcp.runtime.group.membership import Membership, Past, Send

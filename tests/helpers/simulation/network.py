@@ -12,8 +12,8 @@ import numpy as np
 from helpers.simulation.virtual_processes import Bell, Process, World
 
 from pcp.errors import PeerLost, ProtocolError, StateMismatch, Timeout
+from pcp.training.shepherd.server import Done, Event, Lost, Received
 from pcp.training.wire.messages import Message, Refused
-from pcp.training.wire.server import Done, Event, Lost, Received
 
 if TYPE_CHECKING:
     from helpers.simulation.groups import Group, VirtualEndpoint
@@ -189,7 +189,7 @@ class Channel:
 
 
 class Connection:
-    """For a shepherd's `pcp.training.wire.server.Connection`."""
+    """For a shepherd's `pcp.training.shepherd.server.Connection`."""
 
     peer, here = "a worker", "127.0.0.1"
 
@@ -229,7 +229,7 @@ class Connection:
 
 
 class VirtualHub:
-    """For a shepherd's `pcp.training.wire.server.Hub`."""
+    """For a shepherd's `pcp.training.shepherd.server.Hub`."""
 
     port = 0
 

@@ -32,10 +32,10 @@ from helpers.simulation.virtual_processes import (
 
 from pcp.training.config.experiment import parse
 from pcp.training.coordinator.completion import Outcome
-from pcp.training.coordinator.shepherd import Shepherd
 from pcp.training.observe.metrics import Quiet
-from pcp.training.round_record import Round
+from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage import append_log, ledger
+from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.client import Timing
 from pcp.training.worker.worker import Identity, Worker
@@ -183,7 +183,7 @@ class Simulation:
         process = self.world.thread.process
         endpoint = VirtualEndpoint(self.network, process)
         listen = SimpleNamespace(listen=lambda *_, **__: endpoint)
-        with mock.patch("pcp.training.coordinator.shepherd.Endpoint", listen):
+        with mock.patch("pcp.training.shepherd.shepherd.Endpoint", listen):
             self.shepherd = Shepherd(
                 self.experiment,
                 self.folder,

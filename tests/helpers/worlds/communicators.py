@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pcp.runtime.communicator.communicator import Communicator
-from pcp.runtime.group.endpoint import Endpoint
+from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.transport.fault_injection import FaultPlan
 
 CARRIERS = ("in_process", "tcp", "memory")

@@ -13,7 +13,7 @@ import sys
 import numpy as np
 
 from pcp.runtime.communicator.communicator import Communicator
-from pcp.runtime.group.endpoint import Endpoint
+from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.transport import fault_injection
 from pcp.runtime.transport.blocking_io import BlockingConnection
 from pcp.runtime.transport.fault_injection import Fault, FaultPlan

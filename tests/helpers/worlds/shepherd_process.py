@@ -7,9 +7,9 @@ from pathlib import Path
 from helpers.models.bigram_numpy import bundle
 from helpers.worlds.training_runs import experiment
 
-from pcp.training.coordinator.shepherd import Shepherd
 from pcp.training.observe.dashboard import PlainLog
 from pcp.training.observe.metrics import Fanout, MetricsFile
+from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage.run_folder import RunFolder
 
 

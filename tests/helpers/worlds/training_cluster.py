@@ -14,13 +14,13 @@ from pcp.bundle import Bundle
 from pcp.runtime import Endpoint
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.completion import Outcome
-from pcp.training.coordinator.shepherd import Shepherd
-from pcp.training.snapshots import shared_of
+from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.ledger import check
 from pcp.training.storage.run_folder import RunFolder
+from pcp.training.storage.snapshots import shared_of
 from pcp.training.trainer.load import load
 from pcp.training.worker.worker import Identity, Worker
 

@@ -9,8 +9,8 @@ from helpers.models.bigram_numpy import BigramTrainer, bundle
 from pcp.runtime import Endpoint
 from pcp.tools.commands.control import give
 from pcp.training.config.experiment import parse
-from pcp.training.coordinator.shepherd import Shepherd
 from pcp.training.observe.metrics import Quiet
+from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.worker.worker import Identity, Worker
 

@@ -4,7 +4,7 @@ import jax
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers.legalized import legalized
+from helpers.oracles.legalized import legalized
 from helpers.servers.iree_server import Iree
 from jax import lax
 

@@ -9,7 +9,7 @@ from itertools import product
 import jax
 import numpy as np
 import pytest
-from helpers.legalized import legalized
+from helpers.oracles.legalized import legalized
 from helpers.servers.iree_server import Iree
 
 from pcp.dialect.context import parse

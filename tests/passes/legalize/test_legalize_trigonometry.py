@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers.legalized import legalized
+from helpers.oracles.legalized import legalized
 from helpers.servers.iree_server import Iree
 
 from pcp.dialect.context import parse

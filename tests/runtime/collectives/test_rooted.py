@@ -7,9 +7,9 @@ from helpers.worlds.communicators import outcome, together, world
 
 from pcp.errors import CollectiveAborted, ProtocolError, UsageError
 from pcp.runtime.collectives.direct import Exchange
+from pcp.runtime.collectives.gather_calls import Scatter
 from pcp.runtime.collectives.member_context import Seat
 from pcp.runtime.collectives.schedule import reference
-from pcp.runtime.gather_calls import Scatter
 
 DTYPES = ["float32", "float64", "int32", "bool", ml_dtypes.bfloat16, "complex64"]
 SMALL, LARGE = 17, 80_011

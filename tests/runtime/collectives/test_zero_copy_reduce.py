@@ -20,8 +20,7 @@ from helpers.worlds.member_process import SIZE, contribution
 from helpers.worlds.shared_memory_reductions import CASES, LARGE, SMALL, draw, ways_of
 
 from pcp.errors import CollectiveAborted, PeerLost, RuntimeFault
-from pcp.runtime import reduce_calls
-from pcp.runtime.collectives import zero_copy_reduce
+from pcp.runtime.collectives import reduce_calls, zero_copy_reduce
 from pcp.runtime.collectives.schedule import reference
 from pcp.runtime.memory.shared_arrays import Place, SharedArrays
 from pcp.runtime.transport.frame import Frame, Kind

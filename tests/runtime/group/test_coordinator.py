@@ -7,8 +7,8 @@ import pytest
 from helpers.worlds.elastic_groups import elastic
 
 from pcp.errors import ConfigError
+from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.group.coordinator import PURPOSE, Coordinator
-from pcp.runtime.group.endpoint import Endpoint
 from pcp.runtime.group.membership import Past
 from pcp.runtime.transport import link
 from pcp.runtime.transport.blocking_io import BlockingConnection, Patience

@@ -9,8 +9,8 @@ from helpers.worlds.communicators import eventually, outcome
 from helpers.worlds.elastic_groups import elastic, join
 
 from pcp.errors import CollectiveAborted, PeerLost
+from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.group.coordinator_client import Coordination
-from pcp.runtime.group.endpoint import Endpoint
 
 
 def test_who_closes_waits_for_no_renewal() -> None:

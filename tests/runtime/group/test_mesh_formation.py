@@ -7,8 +7,8 @@ import pytest
 from helpers.worlds.communicators import endpoints
 
 from pcp.errors import CollectiveAborted, PeerLost
-from pcp.runtime.connection_options import ConnectionOptions
-from pcp.runtime.group.endpoint import Endpoint
+from pcp.runtime.communicator.endpoint import Endpoint
+from pcp.runtime.group.connection_options import ConnectionOptions
 from pcp.runtime.group.group import Group
 from pcp.runtime.group.mesh_formation import Forming, members_digest
 from pcp.runtime.transport.tcp import TcpLink

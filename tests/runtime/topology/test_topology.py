@@ -9,9 +9,9 @@ from helpers.worlds.communicators import eventually, outcome, together, world
 from pcp.errors import CollectiveAborted, ConfigError, UsageError
 from pcp.runtime.collectives.schedule import reference
 from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.communicator.link_probe import Effort, tournament
 from pcp.runtime.communicator.topology_aware import Improver
 from pcp.runtime.group.coordinator import Coordinator
-from pcp.runtime.topology.link_probe import Effort, tournament
 from pcp.runtime.topology.ring_order import worth
 from pcp.runtime.topology.topology import Profile, Topology
 from pcp.runtime.transport.fault_injection import FaultPlan, Shape

@@ -10,8 +10,8 @@ from helpers.worlds.communicators import endpoints, form, outcome, together
 
 from pcp.errors import ConfigError, PeerLost, ProtocolError
 from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.group.coordinator import Coordinator
-from pcp.runtime.group.endpoint import Endpoint
 from pcp.runtime.group.rendezvous import Rendezvous
 from pcp.runtime.group.state_transfer import fetch_snapshot
 from pcp.runtime.transport import authentication

@@ -16,8 +16,8 @@ from helpers.worlds.communicators import endpoints, eventually, form, outcome, t
 
 from pcp.errors import ConfigError, RuntimeFault, Timeout
 from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.group.coordinator import Coordinator
-from pcp.runtime.group.endpoint import Endpoint
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.frame import Frame, Kind
 

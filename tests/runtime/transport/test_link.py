@@ -11,8 +11,8 @@ from helpers.worlds.communicators import eventually, form, outcome, together
 
 from pcp.errors import ConfigError
 from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.group.coordinator import Coordinator
-from pcp.runtime.group.endpoint import Endpoint
 from pcp.runtime.group.rendezvous import Rendezvous
 from pcp.runtime.group.state_transfer import fetch_snapshot
 from pcp.runtime.transport import link as transport

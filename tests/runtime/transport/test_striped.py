@@ -13,8 +13,8 @@ from helpers.worlds.communicators import endpoints, eventually, form, outcome, t
 from pcp.errors import ConfigError, PeerLost, ProtocolError
 from pcp.runtime.collectives.schedule import reference
 from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.group.coordinator import Coordinator
-from pcp.runtime.group.endpoint import Endpoint
 from pcp.runtime.transport import authentication, striped
 from pcp.runtime.transport import link as transport
 from pcp.runtime.transport.frame import Frame, Header, Kind

@@ -24,8 +24,8 @@ from helpers.worlds.communicators import endpoints, eventually, form, outcome, t
 
 from pcp.errors import ConfigError, PeerLost, ProtocolError
 from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.group.coordinator import Coordinator
-from pcp.runtime.group.endpoint import Endpoint
 from pcp.runtime.group.rendezvous import Rendezvous
 from pcp.runtime.group.state_transfer import fetch_snapshot
 from pcp.runtime.transport import authentication
@@ -152,7 +152,7 @@ def test_who_has_no_good_certificate_never_meets_the_others(misfit: str) -> None
 
 @pytest.mark.parametrize("strange", ["no certificate", "TLS 1.2", "junk", "silence"])
 def test_strangers_are_sent_away(strange: str, monkeypatch) -> None:
-    monkeypatch.setattr("pcp.runtime.group_endpoint.HANDSHAKE_SECONDS", 0.3)
+    monkeypatch.setattr("pcp.runtime.group.group_endpoint.HANDSHAKE_SECONDS", 0.3)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     authority("group").configure_trust(context)

@@ -15,8 +15,9 @@ from helpers.servers.processes import alive
 from helpers.worlds.communicators import eventually
 
 from pcp.errors import UsageError
-from pcp.tools import cli, compile, tensor_files
+from pcp.tools import cli, compile
 from pcp.tools.commands import run
+from pcp.tools.support import tensor_files
 
 #: The models' gradients under these plans, compiled by IREE: thirty of them, and
 #: images cut along rows and columns.

@@ -10,8 +10,8 @@ from helpers.worlds.training_runs import (
 
 from pcp.errors import PeerLost
 from pcp.runtime import Endpoint
-from pcp.training import checkpointing
-from pcp.training.coordinator import checkpointer
+from pcp.training.coordinator import checkpointing
+from pcp.training.shepherd import checkpointer
 from pcp.training.storage.ledger import check
 from pcp.training.wire.messages import Shutdown
 from pcp.training.worker.worker import Identity, Worker

@@ -10,7 +10,7 @@ from helpers.worlds.training_runs import experiment, order, start_shepherd, star
 
 from pcp.errors import ConfigError
 from pcp.tools.commands.control import give
-from pcp.training.control_file import CONTROL_FILE
+from pcp.training.storage.control_file import CONTROL_FILE
 from pcp.training.storage.ledger import Ledger, check, read
 
 _PAUSE = 0.01  # seconds an inner step takes at least

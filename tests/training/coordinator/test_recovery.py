@@ -19,18 +19,18 @@ from helpers.worlds.training_runs import (
 
 from pcp.errors import Timeout
 from pcp.runtime import fetch_snapshot
-from pcp.training import serving
-from pcp.training.checkpointing import Saver
+from pcp.training.coordinator.checkpointing import Saver
+from pcp.training.coordinator.events import Saved
 from pcp.training.coordinator.recovery import Recovery
 from pcp.training.coordinator.roster import READY, RESTORING
+from pcp.training.coordinator.run_state import RunState
+from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
 from pcp.training.coordinator.validation import Validation
 from pcp.training.data.lease_pool import LeasePool
-from pcp.training.events import Saved
-from pcp.training.run_state import RunState
+from pcp.training.shepherd import serving
 from pcp.training.storage.ledger import Ledger, read
 from pcp.training.storage.ledger_state import CHECKPOINT, Replay
 from pcp.training.storage.run_folder import RunFolder
-from pcp.training.synchronous import SynchronousRounds
 from pcp.training.wire.messages import Hello
 from pcp.training.worker import worker
 

@@ -10,9 +10,9 @@ from helpers.models.closed_form import BLOCK, bundle
 from pcp.errors import StateMismatch
 from pcp.passes.training.outer import spec as specs
 from pcp.runtime.communicator.communicator import Communicator
-from pcp.training.snapshots import snapshot_of
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.checkpoint_resharding import RULES, rejoining, reshard
+from pcp.training.storage.snapshots import snapshot_of
 from pcp.training.storage.state_names import prefixed
 from pcp.training.trainer.load import load
 

@@ -14,7 +14,7 @@ from helpers.worlds.training_runs import (
 )
 
 from pcp.errors import ConfigError, StateMismatch
-from pcp.training.coordinator.shepherd import Shepherd
+from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.simulate.replay import Replay
 from pcp.training.storage.ledger import check, read
 

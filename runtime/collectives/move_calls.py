@@ -1,0 +1,314 @@
+"""Calls that move arrays as they are: to all, between pairs, or nothing at all."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcp.errors import ProtocolError, UsageError
+from pcp.runtime.collectives.barrier import Barrier
+from pcp.runtime.collectives.call import Call, Tagged
+from pcp.runtime.collectives.direct import Chain, Exchange
+from pcp.runtime.collectives.member_context import Seat
+from pcp.runtime.collectives.operation import Operation
+from pcp.runtime.collectives.reduce_calls import into
+from pcp.runtime.collectives.validation import check_peer, count_of, facts_of, routes_of
+from pcp.runtime.memory.buffer_pool import checked, octets
+from pcp.wire import EAGER_BYTES
+
+_NOTHING = memoryview(b"")
+
+
+@dataclass(frozen=True, eq=False)
+class Broadcast(Tagged[NDArray]):
+    """`array` becomes the root's, on all members; returns it."""
+
+    name = "broadcast"
+    memory = "array"
+    writes = True
+
+    array: NDArray
+    root: int = 0
+
+    def operation(self, seat: Seat, timeout: float) -> Operation:
+        """The root's array to everybody."""
+        return self._to(seat, range(seat.world_size), timeout)
+
+    def _to(self, seat: Seat, among: Iterable[int], timeout: float) -> Operation:
+        root, at_root = self.root, seat.rank == self.root
+        array = checked(self.array, self.name, writable=not at_root)
+        order = _order(seat, root, set(among))
+        scratch = array if at_root else seat.pool.new(array.shape, array.dtype)
+        view = octets(scratch)
+
+        def write() -> NDArray:
+            if not at_root:
+                np.copyto(array, scratch)
+            return array
+
+        facts = facts_of(self.name, array, root=root)
+        if array.nbytes > EAGER_BYTES:
+            facts |= seat.ring_facts
+            return Chain(order, facts, timeout, rank=seat.rank, view=view, commit=write)
+        peers = [member for member in order if member != seat.rank]
+        return Exchange(
+            peers,
+            facts,
+            timeout,
+            outgoing=dict.fromkeys(peers, view) if at_root else {},
+            room=lambda peer, _: view if peer == root else _NOTHING,
+            commit=write,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class BroadcastAmong(Broadcast):
+    """`array` becomes the root's, on all members or on those of `among`.
+
+    Members that sit some of a tag's broadcasts out say by `turn`, which
+    only grows, which one they mean.
+    """
+
+    _: KW_ONLY
+    among: Iterable[int] | None = None
+    turn: int | None = None
+
+    def number(self) -> int | None:
+        """The caller's."""
+        return self.turn
+
+    def operation(self, seat: Seat, timeout: float) -> Operation:
+        """The root's array to everybody, or to `among`."""
+        among = range(seat.world_size) if self.among is None else self.among
+        return self._to(seat, among, timeout)
+
+
+def _order(seat: Seat, root: int, wanted: set[int]) -> list[int]:
+    """Those members along the ring, the root first."""
+    members = [rank for rank in seat.ring if rank in wanted]
+    if len(members) < len(wanted):
+        raise UsageError(f"there is no rank {max(wanted)} to broadcast to")
+    if root not in members or seat.rank not in members:
+        raise UsageError(f"broadcast from rank {root} among {members}")
+    at = members.index(root)
+    return members[at:] + members[:at]
+
+
+@dataclass(frozen=True, eq=False)
+class AllToAll(Tagged[NDArray]):
+    """Part j of the first dimension goes to member j; theirs come back.
+
+    The first dimension must be a multiple of the world size; the result
+    has the shape of `array`, part i coming from member i.
+    """
+
+    name = "all_to_all"
+    memory = "array"
+
+    array: NDArray
+
+    def operation(self, seat: Seat, timeout: float) -> Operation:
+        """Part j of everybody's rows to member j."""
+        array = checked(self.array, self.name)
+        size = seat.world_size
+        if array.ndim == 0 or array.shape[0] % size:
+            raise UsageError(
+                f"all_to_all splits the first dimension into {size} equal parts; "
+                f"the shape is {list(array.shape)}"
+            )
+        result = seat.pool.new(array.shape, array.dtype)
+        rows = array.shape[0] // size
+        parts = [slice(i * rows, (i + 1) * rows) for i in range(size)]
+
+        def finish() -> NDArray:
+            result[parts[seat.rank]] = array[parts[seat.rank]]
+            return result
+
+        return Exchange(
+            seat.peers,
+            facts_of(self.name, array),
+            timeout,
+            outgoing={peer: octets(array[parts[peer]]) for peer in seat.peers},
+            room=lambda peer, _: octets(result[parts[peer]]),
+            commit=finish,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class AllToAllV(Tagged[list[NDArray]]):
+    """`parts[j]` goes to member j; the value is what came from each member.
+
+    All parts of all members have one type and one shape beyond the first
+    dimension, which may differ and may be 0.
+    """
+
+    name = "exchange"
+    memory = "parts"
+
+    parts: Sequence[NDArray]
+
+    def operation(self, seat: Seat, timeout: float) -> Operation:
+        """Each member's part to it; the parts it sent to us."""
+        parts = [checked(part, self.name) for part in self.parts]
+        kinds = {(part.dtype, part.shape[1:]) for part in parts if part.ndim}
+        whole = len(parts) == seat.world_size and all(part.ndim for part in parts)
+        if not whole or len(kinds) != 1:
+            raise UsageError(
+                f"exchange takes one array for each of {seat.world_size} members, "
+                f"alike but for the first dimension"
+            )
+        ((dtype, rest),) = kinds
+        found = {seat.rank: parts[seat.rank]}
+
+        def room(peer: int, theirs: dict[str, Any]) -> memoryview:
+            rows = theirs.get("rows")
+            if not isinstance(rows, list) or len(rows) != seat.world_size:
+                raise ProtocolError(f"rank {peer} exchanges {rows!r} rows")
+            found[peer] = np.empty((count_of(rows[seat.rank]), *rest), dtype)
+            return octets(found[peer])
+
+        def finish() -> list[NDArray]:
+            found[seat.rank] = found[seat.rank].copy()
+            return [found[rank] for rank in range(seat.world_size)]
+
+        facts = {
+            "kind": self.name,
+            "dtype": dtype.name,
+            "row shape": list(rest),
+            "rows": [len(part) for part in parts],
+        }
+        return Exchange(
+            seat.peers,
+            facts,
+            timeout,
+            outgoing={peer: octets(parts[peer]) for peer in seat.peers},
+            room=room,
+            commit=finish,
+            free=frozenset({"rows"}),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Permute(Tagged[NDArray]):
+    """The array of whoever sends here by `pairs` of (source, target).
+
+    A member that is nobody's target gets zeros.
+    """
+
+    name = "permute"
+    memory = "array"
+
+    array: NDArray
+    pairs: Sequence[tuple[int, int]]
+
+    def operation(self, seat: Seat, timeout: float) -> Operation:
+        """Arrays along the pairs; zeros where none arrives."""
+        array = checked(self.array, self.name)
+        routes = routes_of(self.pairs, seat.world_size)
+        source = next((s for s, t in routes if t == seat.rank), None)
+        shape, dtype = array.shape, array.dtype
+        nothing = source is None
+        result = np.zeros(shape, dtype) if nothing else seat.pool.new(shape, dtype)
+        view = octets(result)
+        targets = [t for s, t in routes if s == seat.rank and t != seat.rank]
+
+        def finish() -> NDArray:
+            if source == seat.rank:
+                np.copyto(result, array)
+            return result
+
+        return Exchange(
+            seat.peers,
+            facts_of(self.name, array, pairs=[list(route) for route in routes]),
+            timeout,
+            outgoing=dict.fromkeys(targets, octets(array)),
+            room=lambda peer, _: view if peer == source else _NOTHING,
+            commit=finish,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Send(Call[None]):
+    """Send to the member whose `recv` has the same tag.
+
+    Up to 32 KiB is handed over at once; more waits for the receiver.
+    """
+
+    name = "send"
+    memory = "array"
+
+    array: NDArray
+    dst: int
+    tag: int = 0
+
+    def label(self, rank: int) -> str:
+        """Of this pair, in this direction."""
+        return f"p2p/{rank}/{self.dst}/{self.tag}"
+
+    def operation(self, seat: Seat, timeout: float) -> Operation:
+        """The sending end of a pair."""
+        array = checked(self.array, self.name)
+        check_peer(seat.rank, seat.world_size, self.dst, "send to")
+        return Exchange(
+            [self.dst],
+            facts_of("send/recv", array),
+            timeout,
+            outgoing={self.dst: octets(array)},
+            room=lambda peer, _: _NOTHING,
+            commit=lambda: None,
+            agreed=False,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Recv(Call[NDArray]):
+    """`out` becomes what member `src` sends under the tag; returns it."""
+
+    name = "recv"
+    memory = "out"
+    writes = True
+
+    out: NDArray
+    src: int
+    tag: int = 0
+
+    def label(self, rank: int) -> str:
+        """Of this pair, in this direction."""
+        return f"p2p/{self.src}/{rank}/{self.tag}"
+
+    def operation(self, seat: Seat, timeout: float) -> Operation:
+        """The receiving end of a pair."""
+        out = checked(self.out, self.name, writable=True)
+        check_peer(seat.rank, seat.world_size, self.src, "receive from")
+        scratch, write = seat.pool.new(out.shape, out.dtype), into(out)
+        return Exchange(
+            [self.src],
+            facts_of("send/recv", out),
+            timeout,
+            outgoing={},
+            room=lambda peer, _: octets(scratch),
+            commit=lambda: write(scratch),
+            agreed=False,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class BarrierCall(Tagged[None]):
+    """Wait until all members are here, and what they called before is over.
+
+    That is every operation of this communicator that was called before on any
+    member, whatever its tag, `_async` ones too: it has happened on all members, or
+    failed on all, which its own future says. Without `pairs` it does not wait for
+    sends and receives, which may then be met behind the barrier.
+    """
+
+    name = "barrier"
+
+    _: KW_ONLY
+    pairs: bool = True
+
+    def operation(self, seat: Seat, timeout: float) -> Operation:
+        """Everybody's presence."""
+        return Barrier(seat.peers, timeout, pairs=self.pairs)

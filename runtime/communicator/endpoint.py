@@ -1,0 +1,22 @@
+"""An endpoint as users have it: its groups come as communicators."""
+
+from collections.abc import Sequence
+
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.group.group_endpoint import GroupEndpoint
+
+
+class Endpoint(GroupEndpoint):
+    """A process's address in the mesh. Make one with `Endpoint.listen`."""
+
+    def form(
+        self, epoch: int, members: Sequence[str], rank: int, timeout: float = 30.0
+    ) -> Communicator:
+        """The communicator of `members` (addresses in rank order) for an epoch.
+
+        Blocks until all members have formed it. Groups of older epochs are
+        closed, and a `form` of an older epoch under way is abandoned. Raises
+        PeerLost when a member cannot be reached, Timeout naming who is missing
+        after `timeout` seconds, ProtocolError when a member refuses.
+        """
+        return Communicator(self.form_group(epoch, members, rank, timeout))

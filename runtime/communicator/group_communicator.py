@@ -1,0 +1,238 @@
+"""What a communicator does, whatever way its group came about.
+
+`communicator.Communicator` adds the ways: a fixed world, an elastic one, one process.
+"""
+
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Self
+
+from numpy.typing import NDArray
+
+from pcp.errors import CollectiveAborted, RuntimeFault
+from pcp.runtime.collectives.call import Call
+from pcp.runtime.collectives.member_context import Seat
+from pcp.runtime.collectives.operation import Operation, Pending
+from pcp.runtime.collectives.shared_scratch import Commons
+from pcp.runtime.collectives.submit import Seconds, seconds
+from pcp.runtime.collectives.tracing import Recorder
+from pcp.runtime.communicator.collective_methods import Collectives, delegated
+from pcp.runtime.communicator.introspection import Observation
+from pcp.runtime.communicator.param_sync import SyncReport, param_sync, wait_for_users
+from pcp.runtime.communicator.topology_aware import Arrangement, RingChoice, RingRecord
+from pcp.runtime.group import leaving
+from pcp.runtime.group.group import Group
+from pcp.runtime.memory.buffer_pool import BufferPool
+from pcp.runtime.topology.ring_order import Order
+
+
+class GroupCommunicator(Collectives):
+    """One member of a group. Safe to use from several threads."""
+
+    def __init__(
+        self, group: Group, *, timeout: float = 60.0, owned: Sequence[Any] = ()
+    ) -> None:
+        self.timeout = timeout
+        """Deadline in seconds for operations that are not given one."""
+        self._group = group
+        self._owned: list[Any] = []
+        self._seat = seated(group)
+        self._syncs = itertools.count()
+        self._aside: dict[str, NDArray] = {}
+        self._arrangement = Arrangement()
+        self._lock = threading.Lock()
+        self._closed = False
+        if owned:
+            self.own(owned)
+
+    # Facts.
+
+    @property
+    def rank(self) -> int:
+        """This member's number, from 0."""
+        return self._group.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many members there are."""
+        return self._group.world_size
+
+    @property
+    def epoch(self) -> int:
+        """Which group of its endpoint this is."""
+        return self._group.epoch
+
+    @property
+    def address(self) -> str | None:
+        """Where this member listens; None inside one process."""
+        found = (getattr(thing, "address", None) for thing in self._owned)
+        return next((address for address in found if address), None)
+
+    @property
+    def fault(self) -> RuntimeFault | None:
+        """Why the group is finished, such as PeerLost; None while it works."""
+        self._group.heard |= self._group.fault is not None
+        return self._group.fault
+
+    @property
+    def near(self) -> bool:
+        """Whether all members are on this machine, and share memory as far as known."""
+        return self._seat.commons is not None and self._seat.commons.possible
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes this member handed to its peers' connections, headers included."""
+        return sum(link.bytes_sent for link in self._group.all_links)
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes that came from the peers, headers included."""
+        return sum(link.bytes_received for link in self._group.all_links)
+
+    # What can be seen of it.
+
+    metrics = delegated(Observation, Observation.metrics)
+    collect = delegated(Observation, Observation.collect)
+    health = delegated(Observation, Observation.health)
+    stragglers = delegated(Observation, Observation.stragglers)
+    trace = delegated(Observation, Observation.trace)
+    clock_offset = delegated(Observation, Observation.clock_offset)
+    round_trip = delegated(Observation, Observation.round_trip)
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """Where this member's operations are written; None when nobody traces."""
+        return self._group.telemetry.recorder
+
+    @recorder.setter
+    def recorder(self, recorder: Recorder | None) -> None:
+        self._group.telemetry.recorder = recorder
+
+    # Its ring.
+
+    set_ring_order = delegated(RingChoice, RingChoice.set_ring_order)
+    optimize_topology = delegated(RingChoice, RingChoice.optimize_topology)
+
+    @property
+    def ring_order(self) -> Order:
+        """The ranks in the order in which large reductions pass them."""
+        return self._seat.ring
+
+    @property
+    def ring_history(self) -> list[RingRecord]:
+        """Every order that was set, in turn: with it a run can be replayed."""
+        return list(self._arrangement.history)
+
+    # The state that its members share.
+
+    def param_sync(
+        self,
+        tensors: Mapping[str, NDArray],
+        *,
+        revision: int = 0,
+        source: int | str = 0,
+        timeout: Seconds = None,
+    ) -> SyncReport:
+        """Make `tensors` bit-identical on all members; see `param_sync`.
+
+        Operations under way that were given any of their memory come first.
+        """
+        turn = next(self._syncs)
+        patience = self._patience(timeout)
+        wait_for_users(self._group, tensors.values(), patience)
+        return param_sync(self, tensors, revision, source, turn, patience, self._aside)
+
+    # Ending.
+
+    def abort(self, reason: str) -> None:
+        """Give up everything, on all members: from any thread, at any time.
+
+        Every operation under way and every later one raises CollectiveAborted;
+        what a member has already committed stays as it is.
+        """
+        self._group.loop.check_process()
+        self._group.loop.call(self._group.abort, CollectiveAborted(reason))
+
+    def close(self, timeout: Seconds = None) -> None:
+        """Leave the group, once what was called before has happened; call nothing more.
+
+        Waits for the operations under way here, which need the others: at most
+        `timeout` seconds, by default the communicator's, up to a minute. If some of
+        them, or earlier ones, did not happen and nobody looked at any future that
+        says so, it then raises Timeout, or what they failed with, and names them.
+        With `timeout=0` nothing is waited for nor said, and what is under way is
+        given up: so leaves who has failed. A `with` block that ends with an exception
+        leaves so, too. `abort` gives up on all members.
+        """
+        if self._group.loop.forked:
+            return  # it is our parent's
+        leaving.check_outside(self._group)
+        most = min(self.timeout, leaving.DRAIN_SECONDS)
+        patience = most if timeout is None else seconds(timeout)
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        last = leaving.Leaving(self._group)
+        with ExitStack() as stack:
+            stack.callback(self._close)
+            if patience > 0:
+                last.wait(patience)
+        if patience > 0:
+            last.check()
+
+    def crash(self) -> None:
+        """Cut all connections as if the process had died; for drills."""
+        with self._lock:
+            if self._closed or self._group.loop.forked:
+                return
+            self._closed = True
+        self._close(crash=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close(timeout=None if kind is None else 0)
+
+    def own(self, things: Sequence[Any]) -> None:
+        """Close these, in order, when the communicator closes."""
+        self._owned += things
+        leaving.is_open(self)
+
+    # Inside.
+
+    def _close(self, crash: bool = False) -> None:
+        leaving.is_closed(self)
+        self._arrangement.close()
+        with ExitStack() as stack:
+            for thing in reversed(self._owned):
+                stack.callback(thing.close)
+            if not self._group.loop.closed:
+                self._group.loop.ask(lambda: self._group.close(crash=crash))
+
+    def _patience(self, timeout: Seconds) -> float:
+        # Every call begins here: before it takes what a forked child may find locked.
+        self._group.loop.check_process()
+        return self.timeout if timeout is None else seconds(timeout)
+
+    def _start(self, call: Call[Any]) -> Pending:
+        operation = call.operation(self._seat, self._patience(call.timeout))
+        return self._post(operation, call.label(self.rank), call.number())
+
+    def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:
+        loop = self._group.loop
+        with self._lock:
+            # What goes on in callbacks is part of what is under way.
+            if loop.closed or (self._closed and not loop.inside):
+                operation.release()
+                raise CollectiveAborted("this member closed its communicator")
+            return self._group.submit(operation, tag, turn)
+
+
+def seated(group: Group, pool: BufferPool | None = None) -> Seat:
+    """A member's place in a group, with the scratch memory it had in another."""
+    commons = Commons(group)
+    return Seat(group.rank, group.world_size, pool or BufferPool(), commons=commons)

@@ -1,0 +1,374 @@
+"""One listener per process, out of which groups are formed and dissolved.
+
+A worker's endpoint lives as long as the worker. Groups come and go on it, one
+epoch after another, always as a full mesh: the member with the higher rank
+dials. A peer may dial before this member has heard of the epoch; it is parked
+until `form` is called for that epoch or its patience ends. What speaks another
+protocol, version or epoch is refused with a reason, and the endpoint lives on.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Self, Unpack
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from pcp.errors import (
+    CollectiveAborted,
+    ConfigError,
+    PcpError,
+    ProtocolError,
+    RuntimeFault,
+)
+from pcp.runtime.collectives.barrier import Barrier
+from pcp.runtime.collectives.metrics import Telemetry
+from pcp.runtime.group.connection_options import (
+    ConnectionKeywords,
+    ConnectionOptions,
+    expanded,
+)
+from pcp.runtime.group.group import Group
+from pcp.runtime.group.mesh_formation import EPOCH_OVER, Forming
+from pcp.runtime.group.state_transfer import Snapshot, serve
+from pcp.runtime.transport import authentication
+from pcp.runtime.transport import link as transport
+from pcp.runtime.transport.event_loop import Loop
+from pcp.runtime.transport.frame import MAX_TEXT, Header, Kind, parse_json
+from pcp.runtime.transport.link import Link
+from pcp.runtime.transport.listener import Door
+from pcp.runtime.transport.tcp import TcpLink
+
+if TYPE_CHECKING:
+    from pcp.runtime.transport.tls import Tls
+
+HANDSHAKE_SECONDS = 5.0
+PARK_SECONDS = 60.0
+_MAX_WAITING = 256
+Greeter = Callable[[TcpLink, dict[str, Any]], None]
+
+
+class GroupEndpoint:
+    """A process's address in the mesh; `endpoint.Endpoint` is what users make."""
+
+    def __init__(
+        self,
+        address: str,
+        advertise: str | None,
+        options: ConnectionOptions,
+        purposes: Sequence[str] = (),
+    ) -> None:
+        if options.tls is not None:
+            options.tls.check()
+        self.options = options
+        self._door = Door(address, near=options.shared_memory and options.tls is None)
+        self.listening = self._door.address
+        """Where it listens."""
+        self.address = advertise or self.listening
+        """Where peers reach this endpoint."""
+        self.loop = Loop(f"pcp-{self._door.port}")
+        self.telemetry = Telemetry()
+        self.faults = options.faults
+        self._greeters: dict[str, Greeter] = dict.fromkeys(purposes, self._hold)
+        self._greeters["group"] = self._greet_member
+        self._early: list[tuple[TcpLink, dict[str, Any]]] = []
+        self._waiting: dict[TcpLink, float] = {}
+        self._gates: WeakKeyDictionary[Link, authentication.Gate] = WeakKeyDictionary()
+        self._parked: list[tuple[TcpLink, dict[str, Any]]] = []
+        self._forming: dict[int, Forming] = {}
+        self._newest = self._floor = -1
+        self._groups: list[Group] = []
+        self._closed = False
+        self._lock = threading.Lock()
+        self.loop.call(self._door.attend, self.loop, self._arrived)
+        self.loop.call(self._sweep)
+
+    @classmethod
+    @expanded(ConnectionOptions())
+    def listen(
+        cls,
+        address: str = "127.0.0.1:0",
+        *,
+        advertise: str | None = None,
+        purposes: Sequence[str] = (),
+        **options: Unpack[ConnectionKeywords],
+    ) -> Self:
+        """Listen on `address` (port 0: any free one).
+
+        `advertise` is what peers are told when it differs from where we listen
+        (all interfaces, a NAT). A peer silent for `silence` seconds is lost;
+        `heartbeat` is how often a member that has nothing to say says so. Between
+        members on one machine large payloads go through `shared_memory`, and where no
+        other address is advertised all else goes through `nearby` sockets. With a
+        `key` only those are let in who have the same (`keys`). Large payloads to a
+        peer share `streams` connections and then do without the memory (`striping`):
+        one if it is near, otherwise more the farther it is. With `tls` all connections
+        are encrypted, and only those are let in whose certificate its authority
+        signed (`tls`). Who connects for one of `purposes` waits until `greet` says
+        who answers; for any other, which nobody serves yet, it is refused.
+        """
+        chosen = ConnectionOptions().changed(options)
+        host, _ = transport.parse_address(address)
+        if advertise is None and host in ("0.0.0.0", "::"):
+            raise ConfigError(
+                f"listening on {address} needs advertise='host:port': peers cannot "
+                f"reach a wildcard address"
+            )
+        if advertise is not None:
+            transport.parse_address(advertise)
+        return cls(address, advertise, chosen, purposes)
+
+    @property
+    def key(self) -> authentication.Key:
+        """The key that whoever connects must have."""
+        return self.options.secret
+
+    @property
+    def tls(self) -> "Tls | None":
+        """What encrypts the connections."""
+        return self.options.tls
+
+    def form_group(
+        self, epoch: int, members: Sequence[str], rank: int, timeout: float = 30.0
+    ) -> Group:
+        """The group of `members` (addresses in rank order) for an epoch.
+
+        Blocks until all members have formed it. Groups of older epochs are
+        closed, and the forming of an older one under way is abandoned. Raises
+        PeerLost when a member cannot be reached, Timeout naming who is missing
+        after `timeout` seconds, ProtocolError when a member refuses.
+        """
+        deadline = time.monotonic() + timeout
+        group = self._group(epoch, members, rank, deadline)
+        peers = [peer for peer in range(group.world_size) if peer != rank]
+        try:
+            all_here = Barrier(peers, max(0.05, deadline - time.monotonic()))
+            group.submit(all_here, "").result()
+        except BaseException:
+            if not self.loop.closed:
+                self.loop.ask(group.close)
+            raise
+        return group
+
+    def serve_snapshot(
+        self, provider: Callable[[], tuple[int, dict[str, np.ndarray]]]
+    ) -> None:
+        """Give `provider()`'s (revision, arrays) to whoever fetches a snapshot.
+
+        The provider runs in a thread of its own for each request and must
+        return arrays that do not change while they are sent.
+        """
+        snapshot = Snapshot(provider)
+
+        def greet(link: TcpLink, hello: dict[str, Any]) -> None:
+            serve(link.detach(), snapshot, hello)
+
+        self.greet("snapshot", greet)
+
+    def greet(self, purpose: str, greeter: Greeter) -> None:
+        """Let `greeter(link, hello)` answer connections made for `purpose`."""
+
+        def serve() -> None:
+            self._greeters[purpose] = greeter
+            early, self._early = self._early, []
+            for link, hello in early:
+                self._greeters[str(hello["purpose"])](link, hello)
+
+        self.loop.ask(serve)
+
+    def cancel(self, reason: str, *, below: int | None = None) -> None:
+        """Abandon every `form` under way; it raises CollectiveAborted.
+
+        With `below`, only those of earlier epochs, and also those still to come.
+        """
+        if below is not None:
+            self._floor = max(self._floor, below)
+        self.loop.call(self._cancel, CollectiveAborted(reason), below)
+
+    def close(self) -> None:
+        """Close all groups, the listener and the thread."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        try:
+            self.loop.ask(self._shut)
+            self._linger(self.options.silence)
+        finally:  # a loop that is too busy to answer ends all the same
+            self._door.close(self.loop)
+            self.loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Forming groups.
+
+    def _group(
+        self, epoch: int, members: Sequence[str], rank: int, deadline: float
+    ) -> Group:
+        members = list(members)
+        if not 0 <= rank < len(members):
+            raise ConfigError(f"rank {rank} of {len(members)} members does not exist")
+        if not 0 <= epoch < 1 << 64:
+            raise ConfigError(f"epoch {epoch}: epochs are numbers of 64 bits, from 0")
+        group = Group(
+            self.loop,
+            rank,
+            len(members),
+            epoch,
+            self.options.pulse,
+            self.faults,
+            self.telemetry,
+        )
+        forming = Forming(group, members, self.options)
+        try:
+            self.loop.ask(lambda: self._begin(forming))
+        except PcpError:
+            self.loop.call(group.close)
+            raise
+        try:
+            forming.wait(deadline)
+        finally:
+            self.loop.call(self._formed, forming)
+        return forming.group
+
+    def _begin(self, forming: Forming) -> None:
+        if self._closed:
+            raise CollectiveAborted("the endpoint is closed")
+        if forming.epoch < self._floor:
+            raise CollectiveAborted(f"epoch {self._floor} replaces {forming.epoch}")
+        if forming.epoch <= self._newest:
+            raise ConfigError(
+                f"epoch {forming.epoch} is not newer than {self._newest}; every new "
+                f"group takes a higher epoch"
+            )
+        self._newest = forming.epoch
+        newer = f"epoch {forming.epoch} replaces it"
+        self._cancel(CollectiveAborted(newer), forming.epoch)
+        for group in self._groups:
+            group.abort(CollectiveAborted(f"epoch {group.epoch} is over: {newer}"))
+            group.close()
+        self._groups = [group for group in self._groups if group.lingering]
+        self._groups.append(forming.group)
+        self._forming[forming.epoch] = forming
+        parked, self._parked = self._parked, []
+        for link, hello in parked:
+            self._greet_member(link, hello)
+
+    def _cancel(self, error: RuntimeFault, below: int | None) -> None:
+        for epoch, forming in list(self._forming.items()):
+            if below is None or epoch < below:
+                forming.fail(error)
+
+    def _formed(self, forming: Forming) -> None:
+        self._forming.pop(forming.epoch, None)
+
+    # Greeting whoever connects. All of it in the loop's thread.
+
+    def _arrived(self, sock: socket.socket, peer: str) -> None:
+        if len(self._waiting) >= _MAX_WAITING:
+            # Whoever means it greets at once: silent ones keep nobody out.
+            silent = next(iter(self._waiting))
+            del self._waiting[silent]
+            silent.close()
+        wire = sock if self.tls is None else self.tls.serve(sock)
+        link = TcpLink(self.loop, wire, self, peer)
+        self._waiting[link] = time.monotonic() + HANDSHAKE_SECONDS
+        self._gates[link] = authentication.Gate(self.key)
+
+    def place(self, link: Link, header: Header) -> memoryview:
+        """Room for a greeting, and the proof of a key before it."""
+        if self._gates[link].room(header.kind, header.length):
+            return memoryview(bytearray(header.length))
+        if header.kind is not Kind.HELLO or header.length > MAX_TEXT:
+            raise ProtocolError(f"{header.kind.name} instead of a greeting")
+        return memoryview(bytearray(header.length))
+
+    def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
+        """A greeting, or the proof of a key before it."""
+        gate = self._gates[link]
+        if header.kind in (Kind.AUTH, Kind.PROOF) or not gate.open:
+            answer = gate.hear(header.kind, bytes(payload))
+            if answer is not None:
+                link.send(answer)
+            return
+        if link not in self._waiting or header.kind is not Kind.HELLO:
+            raise ProtocolError(f"{header.kind.name} instead of a greeting")
+        assert isinstance(link, TcpLink), "only sockets greet an endpoint"
+        hello = parse_json(payload)
+        del self._waiting[link]
+        greeter = self._greeters.get(str(hello.get("purpose")))
+        if greeter is None:
+            link.refuse(f"nothing here serves {hello.get('purpose')!r}")
+            return
+        greeter(link, hello)
+
+    def lost(self, link: Link, error: RuntimeFault) -> None:
+        """A stranger went away, or was not one of us."""
+        assert isinstance(link, TcpLink), "only sockets greet an endpoint"
+        self._waiting.pop(link, None)
+        self._parked = [entry for entry in self._parked if entry[0] is not link]
+        self._early = [entry for entry in self._early if entry[0] is not link]
+
+    def _hold(self, link: TcpLink, hello: dict[str, Any]) -> None:
+        """Who answers this purpose is about to be said."""
+        if len(self._early) >= _MAX_WAITING:
+            link.refuse("too many connections came early")
+        else:
+            self._early.append((link, hello))
+
+    def _greet_member(self, link: TcpLink, hello: dict[str, Any]) -> None:
+        epoch = hello.get("epoch")
+        if not isinstance(epoch, int) or isinstance(epoch, bool):
+            link.refuse("a greeting without an epoch")
+        elif epoch in self._forming:
+            self._forming[epoch].greet(link, hello)
+        elif epoch <= self._newest:
+            link.refuse(
+                f"epoch {epoch} is over; this member is at {self._newest}", EPOCH_OVER
+            )
+        elif len(self._parked) >= _MAX_WAITING:
+            link.refuse("too many connections wait for a later epoch")
+        else:
+            link.last_heard = time.monotonic()
+            self._parked.append((link, hello))
+
+    def _sweep(self) -> None:
+        """Close connections that greet nobody, or wait for an epoch too long."""
+        now = time.monotonic()
+        for link, until in list(self._waiting.items()):
+            if now > until:
+                del self._waiting[link]
+                link.refuse(f"no greeting within {HANDSHAKE_SECONDS:g} s")
+        for link, hello in list(self._parked):
+            if now > link.last_heard + PARK_SECONDS:
+                self._parked.remove((link, hello))
+                link.refuse(f"epoch {hello['epoch']} was not formed here in time")
+        self.loop.later(0.5, self._sweep)
+
+    def _shut(self) -> None:
+        self._cancel(CollectiveAborted("the endpoint was closed"), None)
+        for group in self._groups:
+            group.close()
+        held = [link for link, _ in [*self._parked, *self._early]]
+        for link in [*self._waiting, *held]:
+            link.close()
+        self._waiting.clear()
+        self._parked.clear()
+
+    def _linger(self, seconds: float) -> None:
+        """Let farewells and their acknowledgement go through.
+
+        A connection that is closed before the peer has read it all may be reset, and
+        what it had not read is then lost. Who lives answers in a moment.
+        """
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and self.loop.ask(
+            lambda: any(group.lingering for group in self._groups)
+        ):
+            time.sleep(0.002)

@@ -1,0 +1,369 @@
+"""A training run's state machine in virtual time, under drawn schedules of faults.
+
+`TrainingRun` is the real one. Around it are a disk that is a list, a network that is a
+heap, and workers that do no more than keep to the protocol (`scheduled_workers`): what
+is trained is a hash of all that led to it. The shepherd is killed between two effects,
+or frozen; workers die, freeze, lose their connection, come anew; messages are late or
+doubled. All of it follows from a seed. Then the run must complete, and `Checks` must
+have found nothing wrong.
+"""
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+from itertools import count
+from typing import Any
+
+from helpers.simulation import hashed_trainer
+from helpers.simulation.run_checks import Checks, Violation
+from helpers.simulation.schedule_faults import FAULT_SECONDS, plan
+from helpers.simulation.scheduled_groups import Group
+from helpers.simulation.scheduled_workers import Node
+
+from pcp.bundle import Bundle
+from pcp.manifest import Method
+from pcp.training.config.experiment import parse
+from pcp.training.coordinator import effects as do
+from pcp.training.coordinator.events import (
+    Compiled,
+    Event,
+    Found,
+    Gathered,
+    NotSaved,
+    OnDisk,
+    Opened,
+    Program,
+    Recalled,
+    Saved,
+    Tick,
+    Written,
+)
+from pcp.training.coordinator.run_state import RunState
+from pcp.training.coordinator.training_run import TrainingRun
+from pcp.training.storage.ledger_state import replayed
+
+NAME = "drawn"
+IDLE_SECONDS = 0.35
+PATIENCE_SECONDS = 90.0
+"""After the last fault the run is complete by then."""
+KEPT_ROUNDS = 1
+"""So that a run goes back further than to what is in memory."""
+
+
+@cache
+def program(policy: str) -> Program:
+    """What the workers are given: rounds `together`, `alone`, or on `own clocks`."""
+    content = hashed_trainer.program(policy == "own clocks")
+    manifest = Bundle.from_bytes(content, source="drawn").manifest
+    if policy == "alone":
+        changes = {"collectives": {}, "algorithm": Method(kind="snoo")}
+        manifest = manifest.model_copy(update=changes)
+    return Program(
+        digest="1" * 64,
+        size=1,
+        manifest=manifest,
+        parameters="2" * 64,
+        data="3" * 64,
+        samples=400,
+        batch=4,
+    )
+
+
+@cache
+def experiment() -> Any:
+    """The keys that no seed draws."""
+    return parse(
+        {
+            "model_path": "none.mlir",
+            "data_path": "none",
+            "learning_rate": 0.1,
+            "tau": 2,
+            "outer_loop_steps": 3,
+            "max_epochs": 10,
+            "validation_fraction": 0.05,
+            "heartbeat_limit_seconds": 1.5,
+            "heartbeat_seconds": 0.5,
+        }
+    )
+
+
+class Schedule:
+    """One run; everything follows from the seed and the policy of its rounds."""
+
+    def __init__(self, seed: int, policy: str = "together") -> None:
+        self.seed, self.policy = seed, policy
+        self.random = draw = random.Random(seed)
+        self.now = 0.0
+        self.workers = draw.choice((1, 2, 2, 3, 3, 4))
+        self.experiment = experiment().model_copy(update=self._keys())
+        self.nodes: dict[str, Node] = {}
+        """All workers that ever lived, by address."""
+        self.groups: dict[int, Group] = {}
+        self.saved: dict[int, tuple[str, int]] = {}
+        """Checkpoints: the digest, and how many members saved it."""
+        self.run: TrainingRun | None = None
+        self.checks = Checks(self.experiment)
+        self.frozen_until = 0.0
+        """Until then the shepherd's process does nothing."""
+        self.points: int | None = None
+        """So many effects are carried out until the shepherd is killed."""
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers, self._lives = count(), 0
+        self._tick_at = 0.0
+        self.trace: list[str] | None = None
+
+    def _keys(self) -> dict[str, Any]:
+        draw = self.random
+        late = self.policy == "together" and draw.random() < 0.3
+        quorum = draw.randint(1, self.workers) if late or draw.random() < 0.4 else None
+        return {
+            "outer_loop_steps": draw.randint(2, 4),
+            "checkpoint_every": draw.choice((1, 2, 100)),
+            "rejoin_rounds": draw.choice((0, 1)),
+            "validate_every": draw.choice((0, 0, 1)),
+            "quorum": quorum,
+            "grace_seconds": draw.choice((0.02, 0.2)),
+            "round_deadline_seconds": draw.choice((None, None, 0.3)),
+            "late": "next" if late else "drop",
+            "uneven_steps": draw.random() < 0.2,
+            "workers": self.workers,
+        }
+
+    # The world.
+
+    def after(self, seconds: float, act: Callable[[], None]) -> None:
+        """Do it later."""
+        entry = (self.now + seconds, next(self._numbers), act)
+        heapq.heappush(self._queue, entry)
+
+    def latency(self) -> float:
+        """Seconds that a message takes on its way."""
+        draw = self.random.random
+        return draw() * 0.02 if draw() < 0.93 else draw() * 0.6
+
+    def go(self) -> "Schedule":
+        """To the end; `Violation` says what went wrong."""
+        self._open()
+        for _ in range(self.workers):
+            self.after(0.2 * self.random.random(), self.start_worker)
+        plan(self)
+        queue = self._queue
+        until = FAULT_SECONDS + PATIENCE_SECONDS
+        while self.run is None or self.run.outcome is None:
+            self.now, _, act = heapq.heappop(queue)
+            act()
+            if self.now > until:
+                raise Violation(f"the run stands still: {self._where()}")
+        self._ended(self.run)
+        return self
+
+    def _ended(self, run: TrainingRun) -> None:
+        self.checks.ended(run)
+        while self._queue and self.now < FAULT_SECONDS + PATIENCE_SECONDS:
+            self.now, _, act = heapq.heappop(self._queue)
+            if all(node.gone for node in self.nodes.values()):
+                return
+            act()
+
+    def _where(self) -> str:
+        status = self.run.status() if self.run else None
+        nodes = [(n.name, n.held, n.alive) for n in self.nodes.values() if n.alive]
+        return f"{status} {nodes}"
+
+    def note(self, *what: Any) -> None:
+        """For who looks at what happened."""
+        if self.trace is not None:
+            self.trace.append(f"{self.now:7.3f} {' '.join(map(str, what))}")
+
+    # The shepherd's process.
+
+    def _open(self) -> None:
+        """A process starts, and reads what the disk has."""
+        replay = replayed(self.checks.records)
+        replay.kept = KEPT_ROUNDS
+        state = RunState(
+            self.experiment,
+            replay,
+            name=NAME,
+            folder=NAME,
+            serves="10.0.0.1:1",
+            now=self.now,
+        )
+        self.run = TrainingRun(state)
+        self.served: tuple[int, str] | None = None
+        self._found: tuple[int, str] | None = None
+        self.happened(Opened())
+        self._tick_later(IDLE_SECONDS)
+
+    def kill_shepherd(self) -> None:
+        """Its process is gone, and comes again."""
+        if self.run is None:
+            return
+        self.note("the shepherd is killed")
+        self.run, self.points, self.served = None, None, None
+        for node in list(self.nodes.values()):
+            if node.wire is not None:
+                node.wire.cut()
+        self.after(0.1 + self.random.random(), self._open)
+
+    def tell(self, event: Event) -> None:
+        """Something happens to the shepherd, and is looked at soon."""
+        if self.run is None:
+            return
+        if self.now < self.frozen_until:
+            run = self.run
+            pause = self.frozen_until - self.now
+            self.after(pause, lambda: self.run is run and self.tell(event))
+            return
+        self.happened(event)
+        self._tick_later(0.02)
+
+    def _tick_later(self, seconds: float) -> None:
+        at = self.now + seconds
+        if self._tick_at <= self.now or at < self._tick_at - 0.01:
+            self._tick_at = at
+            self.after(seconds, lambda: self._tick(at))
+
+    def _tick(self, at: float) -> None:
+        if at != self._tick_at or self.run is None:
+            return
+        if self.now < self.frozen_until:
+            self._tick_at = self.frozen_until
+            frozen = self.frozen_until
+            self.after(frozen - self.now, lambda: self._tick(frozen))
+            return
+        self.happened(Tick())
+        if self.run is not None:
+            self._tick_later(IDLE_SECONDS)
+
+    def happened(self, event: Event) -> None:
+        """As the real shell does it; but a process may die between two effects."""
+        events = deque([event])
+        while events and self.run is not None:
+            for effect in self.run.step(events.popleft(), self.now):
+                if self.points is not None:
+                    self.points -= 1
+                    if self.points < 0:
+                        self.kill_shepherd()
+                        return
+                self.checks.seen(effect)
+                perform = _PERFORMERS.get(type(effect))
+                answer = perform(self, effect) if perform is not None else None
+                if answer is not None:
+                    events.append(answer)
+
+    def _append(self, effect: do.Append) -> None:
+        if self.trace is not None:
+            self.note("ledger", effect.kind, dict(effect.fields))
+
+    def _send(self, effect: do.Send) -> None:
+        wire: Any = effect.connection
+        if self.trace is not None and effect.message.kind not in ("heartbeat",):
+            self.note("to", wire.node.name, str(effect.message)[:150])
+        wire.to_worker(effect.message)
+
+    def _log(self, effect: do.Log) -> None:
+        self.note("log", effect.text)
+
+    def _close(self, effect: do.Close | do.Refuse) -> None:
+        wire: Any = effect.connection
+        wire.close()
+
+    def _compile(self, effect: do.Compile) -> None:
+        made = Compiled(effect.connection, program(self.policy))
+        run = self.run
+        pause = self.latency()
+        self.after(pause, lambda: self.run is run and self.tell(made))
+
+    def _gather(self, effect: do.Gather, tries: int = 3) -> None:
+        run, wanted = self.run, (effect.round, effect.digest)
+
+        def fetched() -> None:
+            if self.run is not run:
+                return
+            asked = [self.nodes[address] for address in effect.addresses]
+            there = all(node.alive and not node.frozen for node in asked)
+            if there and all(node.held == wanted for node in asked):
+                self.tell(Gathered(effect.round, effect.members, ()))
+            elif there and tries:
+                self._gather(effect, tries - 1)
+            else:
+                self.tell(NotSaved("a member is gone"))
+
+        self.after(self.latency(), fetched)
+
+    def _write(self, effect: do.Write) -> None:
+        run, digest = self.run, self.checks.digests[effect.round]
+
+        def written() -> None:
+            if self.run is run:
+                self.saved[effect.round] = (digest, len(effect.members))
+                path = f"drawn/round_{effect.round}"
+                self.tell(Written(effect.round, effect.members, path))
+
+        self.after(self.latency(), written)
+
+    def _look(self, effect: do.LookOnDisk) -> OnDisk:
+        there = self._valid(effect.round)
+        return OnDisk(effect.round, "drawn/saved" if there else None, ())
+
+    def _find(self, effect: do.FindCheckpoint) -> Found:
+        rounds = [r for r in self.saved if r <= effect.at_most and self._valid(r)]
+        if not rounds:
+            return Found(None, ())
+        digest, members = self.saved[max(rounds)]
+        self._found = (max(rounds), digest)
+        return Found(Saved(max(rounds), members), ())
+
+    def _valid(self, round_: int) -> bool:
+        saved = self.saved.get(round_)
+        return saved is not None and saved[0] == self.checks.digests.get(round_)
+
+    def _serve(self, effect: do.Serve) -> None:
+        if self._found is not None:
+            self.served, self._found = self._found, None
+        assert self.served is not None
+        assert self.served[0] == effect.round
+
+    def _stop_serving(self, effect: do.StopServing) -> None:
+        self.served = None
+
+    def _recall(self, effect: do.Recall) -> Recalled:
+        whole = replayed(self.checks.records).progress.history
+        return Recalled(effect.event, whole)
+
+    def start_worker(self, name: str | None = None) -> None:
+        """A process of a worker, at an address of its own."""
+        self._lives += 1
+        node = Node(self, name or f"w{self._lives}", f"10.0.0.2:{self._lives}")
+        self.nodes[node.address] = node
+        node.connect()
+
+
+_PERFORMERS: dict[type, Callable[[Schedule, Any], Event | None]] = {
+    do.Append: Schedule._append,
+    do.Send: Schedule._send,
+    do.Log: Schedule._log,
+    do.Refuse: Schedule._close,
+    do.Close: Schedule._close,
+    do.Compile: Schedule._compile,
+    do.Gather: Schedule._gather,
+    do.Write: Schedule._write,
+    do.LookOnDisk: Schedule._look,
+    do.FindCheckpoint: Schedule._find,
+    do.Serve: Schedule._serve,
+    do.StopServing: Schedule._stop_serving,
+    do.Recall: Schedule._recall,
+}
+
+
+def first_violation(seeds: range, policy: str = "together") -> str:
+    """What the first schedule that goes wrong says; "" when none does."""
+    for seed in seeds:
+        try:
+            Schedule(seed, policy).go()
+        except Violation as wrong:
+            return f"seed {seed}, {policy}: {wrong}"
+    return ""

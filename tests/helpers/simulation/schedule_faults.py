@@ -1,0 +1,90 @@
+"""What goes wrong in a drawn schedule of a run, and what an operator does."""
+
+from typing import TYPE_CHECKING
+
+from helpers.simulation.scheduled_workers import Node, Wire
+
+from pcp.training.coordinator.events import Ordered
+from pcp.training.wire.messages import Order
+
+if TYPE_CHECKING:
+    from helpers.simulation.run_schedules import Schedule
+
+FAULT_SECONDS = 2.5
+"""Faults happen until then, or a bit later."""
+
+
+def plan(schedule: "Schedule") -> None:
+    """Draw what happens, and when."""
+    draw = schedule.random
+    for _ in range(draw.choice((0, 1, 1, 2, 2, 3, 4))):
+        fault = draw.choice(FAULTS)
+        at = 0.1 + FAULT_SECONDS * draw.random()
+        schedule.after(at, lambda fault=fault: fault(schedule))
+    if draw.random() < 0.1:
+        operate(schedule)
+
+
+def _living(schedule: "Schedule") -> Node | None:
+    living = [node for node in schedule.nodes.values() if node.alive]
+    return schedule.random.choice(living) if living else None
+
+
+def kill(schedule: "Schedule") -> None:
+    """A worker dies; it, or another one, comes anew."""
+    draw, node = schedule.random, _living(schedule)
+    if node is not None:
+        node.die()
+        again = node.name if draw.random() < 0.5 else None
+        pause = 0.1 + 1.5 * draw.random()
+        schedule.after(pause, lambda: schedule.start_worker(again))
+
+
+def cut(schedule: "Schedule") -> None:
+    """A worker's connection breaks."""
+    node = _living(schedule)
+    if node is not None and node.wire is not None:
+        schedule.note("cut", node.name)
+        node.wire.cut()
+
+
+def freeze(schedule: "Schedule") -> None:
+    """A worker does nothing for a while."""
+    if node := _living(schedule):
+        schedule.note("freeze", node.name)
+        node.frozen_until = schedule.now + schedule.random.choice((0.5, 2.0, 4.0))
+
+
+def kill_shepherd(schedule: "Schedule") -> None:
+    """The shepherd dies between two of the next effects."""
+    schedule.points = schedule.random.choice((0, 1, 2, 3, 5, 8, 13, 21))
+
+
+def stall_shepherd(schedule: "Schedule") -> None:
+    """The shepherd does nothing for a while."""
+    schedule.frozen_until = schedule.now + schedule.random.choice((0.5, 1.0, 3.0))
+
+
+def newcomer(schedule: "Schedule") -> None:
+    """One worker more."""
+    schedule.start_worker()
+
+
+FAULTS = (
+    *(kill, kill, cut, freeze),
+    *(kill_shepherd, kill_shepherd, stall_shepherd, newcomer),
+)
+
+
+def operate(schedule: "Schedule") -> None:
+    """Pause the run and let it go on, with other steps; drain a worker."""
+    draw = schedule.random
+    at, pause = draw.random() * FAULT_SECONDS, 0.1 + draw.random()
+    given = [(at, "pause", {}), (at + pause, "resume", {})]
+    given += [(at + pause, "steps", {"steps": 3}), (at, "drain", {"worker": 1})]
+    # What is given while there is no shepherd is given again.
+    given += [(FAULT_SECONDS + late, "resume", {}) for late in (1.5, 4, 9)]
+    for when, action, more in given:
+        order = Order(key="k", action=action, **more)
+        told = Ordered(Wire(schedule, Node(schedule, "nobody", "")), order)
+        schedule.after(when, lambda told=told: schedule.tell(told))

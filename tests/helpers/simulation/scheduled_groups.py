@@ -1,0 +1,103 @@
+"""Groups of a drawn schedule's workers: all members exchange, or none."""
+
+from typing import TYPE_CHECKING
+
+from helpers.simulation.run_checks import SEED_DIGEST, Violation, next_digest
+
+from pcp.training.wire.messages import RoundStart
+
+if TYPE_CHECKING:
+    from helpers.simulation.run_schedules import Schedule
+    from helpers.simulation.scheduled_workers import Node
+
+FORMING_SECONDS = 4.0
+"""Who waits for so long for a member of its group gives up."""
+
+
+class Group:
+    """The members of one attempt: they meet, and exchange, all or none."""
+
+    def __init__(self, schedule: "Schedule", order: RoundStart) -> None:
+        self._schedule, self._members = schedule, order.members
+        self._orders: dict[str, tuple[Node, RoundStart]] = {}
+        self._computed: set[str] = set()
+        self._broken = False
+        schedule.after(FORMING_SECONDS, self._given_up)
+
+    def arrives(self, node: "Node", order: RoundStart) -> None:
+        """A member is there; when all are, they have one state."""
+        if self._broken:
+            node.fails(order, "the group is gone")
+            return
+        self._orders[node.address] = (node, order)
+        if len(self._orders) == len(self._members):
+            self._schedule.after(0.01, self._formed)
+
+    def _formed(self) -> None:
+        if self._broken:
+            return
+        first, order = self._orders[self._members[0]]
+        state = self._state(first, order)
+        if state is None:
+            self._breaks("rank 0 cannot fetch the newest state")
+            return
+        for node, own in list(self._orders.values()):
+            if not self._broken:
+                node.take(own, state)
+
+    def _state(self, first: "Node", order: RoundStart) -> tuple[int, str] | None:
+        """Of the round before: rank 0's, or what it fetches."""
+        before, held = order.round - 1, first.held
+        wanted = self._schedule.checks.digests.get(before)
+        if order.source is None and held != (before, wanted):
+            raise Violation(f"rank 0 of round {order.round} holds {held}")
+        if held is not None and held[0] == before and order.digest in (None, held[1]):
+            return held
+        state = first.fetched(order.source) if order.source else None
+        return state if state == (before, order.digest or SEED_DIGEST) else None
+
+    def computed(self, node: "Node") -> None:
+        """A member has made its inner steps; all exchange when all have."""
+        self._computed.add(node.address)
+        if len(self._computed) == len(self._members):
+            self._schedule.after(0.02, self._exchanged)
+
+    def _exchanged(self) -> None:
+        if self._broken:
+            return
+        self._broken = True
+        members = [self._orders[address] for address in self._members]
+        before = members[0][0].held
+        assert before is not None
+        for node, order in members:
+            work = node.work
+            if not order.carried and (work is None or work[2] != before[1]):
+                raise Violation(f"{node.name} began from another state: {work}")
+        digest = next_digest(before[1], [order.lease for _, order in members])
+        for node, order in members:
+            node.after(
+                self._schedule.latency() / 4,
+                lambda node=node, order=order: self._outcome(node, order, digest),
+            )
+
+    def _outcome(self, node: "Node", order: RoundStart, digest: str) -> None:
+        if node.group is self:
+            node.propose(order, digest)
+
+    def without(self, gone: "Node") -> None:
+        """A member died, or does something else."""
+        if not self._broken and gone.address in self._members:
+            self._breaks(f"{gone.name} is gone", self._members.index(gone.address))
+
+    def _given_up(self) -> None:
+        if not self._broken:
+            late = [a for a in self._members if a not in self._orders]
+            self._breaks(
+                "it takes too long", self._members.index(late[0]) if late else None
+            )
+
+    def _breaks(self, why: str, lost: int | None = None) -> None:
+        self._broken = True
+        for node, order in self._orders.values():
+            if node.group is self and node.alive:
+                node.fails(order, why, lost)

@@ -1,0 +1,104 @@
+"""When a run's state goes to disk; how, `coordinator.checkpointer` says.
+
+While the state is fetched no new round begins, so that all members still hold the
+same one. Writing to the disk happens beside the next rounds: a checkpoint that is due
+meanwhile is left out.
+"""
+
+from collections.abc import Sequence
+
+from pcp.training.coordinator.effects import Gather, LookOnDisk, Write
+from pcp.training.coordinator.events import Gathered, NotSaved, OnDisk, Written
+from pcp.training.coordinator.run_state import RunState
+from pcp.training.storage import nonfinite
+
+_RETRY_SECONDS = 5.0
+
+
+class Saver:
+    """Asks for the checkpoints of a run, one at a time."""
+
+    def __init__(self, run: RunState) -> None:
+        self._run = run
+        self.blocking = False
+        """A state is being fetched: no round may begin."""
+        self.busy = False
+        """A checkpoint is being fetched or written."""
+        self.looking = False
+        """What is on the disk was asked for, and not answered yet."""
+        self.saved: int | None = None
+        """The last round that is on disk."""
+        self.path: str | None = None
+        """Where."""
+        self._rests_until = 0.0
+
+    @property
+    def resting(self) -> bool:
+        """Whether a checkpoint failed just now: the disk is given a moment."""
+        return self._run.now < self._rests_until
+
+    def save(self, names: Sequence[str]) -> None:
+        """Begin a checkpoint of the committed round from these members."""
+        run, progress = self._run, self._run.progress
+        if self.busy:
+            run.log("the disk is slower than the rounds: a checkpoint is left out")
+            return
+        self.busy = self.blocking = True
+        info = {
+            "run": run.name,
+            "digest": progress.digest,
+            "epoch": progress.epoch,
+            "tokens": progress.tokens,
+            "seed": run.experiment.seed,
+            "frozen": run.experiment.frozen(),
+            "data": {
+                "digest": progress.begin["data"],
+                "samples_per_epoch": progress.begin["samples_per_epoch"],
+                "taken": progress.spent,
+            },
+        }
+        addresses = [run.roster[name].address for name in names]
+        run.do(
+            Gather(progress.committed, progress.digest, tuple(names), addresses, info)
+        )
+
+    def look(self, round_: int) -> None:
+        """Ask whether an earlier process saved a round."""
+        self.looking = True
+        self._run.do(LookOnDisk(round_))
+
+    def seen(self, event: OnDisk) -> bool:
+        """What is on the disk; whether the round is."""
+        self.looking = False
+        for line in event.damaged:
+            self._run.log(f"{line}; it is made again")
+        if event.path is not None:
+            self.saved, self.path = event.round, event.path
+        return event.path is not None
+
+    def gathered(self, event: Gathered) -> None:
+        """All members handed out their state; rounds go on while it is written."""
+        self.blocking = False
+        if event.nonfinite:
+            self._run.log(
+                f"the state of round {event.round} is not finite, and is saved as it "
+                f"is: {nonfinite.listed(event.nonfinite)}"
+            )
+        self._run.do(Write(event.round, event.members))
+
+    def written(self, event: Written) -> None:
+        """It is on the disk."""
+        self.busy, self.saved, self.path = False, event.round, event.path
+        self._run.append(
+            "checkpoint",
+            round=event.round,
+            path=event.path.rpartition("/")[2],
+            members=list(event.members),
+        )
+        self._run.log(f"checkpoint of round {event.round} in {event.path}")
+
+    def failed(self, event: NotSaved) -> None:
+        """A member died, or the disk is full: the next checkpoint may work."""
+        self.blocking = self.busy = False
+        self._rests_until = self._run.now + _RETRY_SECONDS
+        self._run.log(f"no checkpoint this time: {event.reason}")

@@ -1,0 +1,193 @@
+"""What a training run wants done, as the values that its state machine returns.
+
+The shell (`pcp.training.shepherd.shepherd`) carries them out one after the other:
+what must be on the disk before anybody hears of it stands before the message that says
+it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pcp.training.coordinator.events import Event, Peer
+from pcp.training.storage.round_record import Round
+from pcp.training.wire.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Write a line of the ledger; with `sync`, before anything else is done."""
+
+    kind: str
+    fields: Mapping[str, Any]
+    sync: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message, and behind it the bundle for a target."""
+
+    connection: Peer
+    message: Message
+    bundle: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Tell a peer why it is not served, and close the connection."""
+
+    connection: Peer
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close a connection once its messages are out."""
+
+    connection: Peer
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One line for whoever watches."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShowStatus:
+    """The state of the run, for whoever watches: a heartbeat's interval has passed."""
+
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Keep the figures of a round that is committed next. Its time is not set."""
+
+    record: Round
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Show the figures of the round that was kept: it is committed."""
+
+    record: Round
+
+
+@dataclass(frozen=True, slots=True)
+class ReportValidation:
+    """Show a held-out loss, and over how many batches it is the mean."""
+
+    round: int
+    loss: float
+    batches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compile:
+    """Make the bundle for a worker's target; answer `Compiled` or `NotCompiled`."""
+
+    connection: Peer
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoteSettings:
+    """Keep the experiment as the run's, on the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class MakeLatest:
+    """From now on `--resume` means this run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Fetch the state of a round from its members; `Gathered` or `NotSaved`."""
+
+    round: int
+    digest: str | None
+    members: Sequence[str]
+    addresses: Sequence[str]
+    info: Mapping[str, Any]
+    """What the checkpoint says besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Write what was gathered; answer `Written` or `NotSaved`."""
+
+    round: int
+    members: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LookOnDisk:
+    """Whether a whole checkpoint of a round is there; answer `OnDisk` at once."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindCheckpoint:
+    """The newest checkpoint of a round up to this one; answer `Found` at once."""
+
+    at_most: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadWeights:
+    """Read the initial weights; answer `Loaded` at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Hand out what was found or loaded last, shared out among these indices."""
+
+    round: int
+    parts: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class StopServing:
+    """Let go of the state that was handed out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Read the whole history from the ledger's file; answer `Recalled` at once."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The run ends with this error."""
+
+    error: Exception
+
+
+Effect = (
+    Append
+    | Send
+    | Refuse
+    | Close
+    | Log
+    | ShowStatus
+    | Keep
+    | Report
+    | ReportValidation
+    | Compile
+    | NoteSettings
+    | MakeLatest
+    | Gather
+    | Write
+    | LookOnDisk
+    | FindCheckpoint
+    | LoadWeights
+    | Serve
+    | StopServing
+    | Recall
+    | Fail
+)

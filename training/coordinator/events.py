@@ -1,0 +1,187 @@
+"""What happens to a training run, as the values that its state machine takes.
+
+`pcp.training.coordinator.training_run` says which of them comes when. A `Peer` is a
+connection of which the state machine knows one thing: that it is still the same one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pcp.manifest import Manifest
+from pcp.training.storage.ledger_history import History
+from pcp.training.wire.messages import Message, Order
+
+
+class Peer(Protocol):
+    """One end of a connection; two are the same or not."""
+
+    @property
+    def here(self) -> str:
+        """The address at which the other end reached this machine."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a run must know of a compiled bundle and of the data for it."""
+
+    digest: str
+    """Of the bundle."""
+    size: int
+    """Of the bundle, in bytes."""
+    manifest: Manifest
+    parameters: str
+    """A digest of what is trained."""
+    data: str
+    """A digest of the data."""
+    samples: int
+    """Of an epoch."""
+    batch: int
+    """Samples of one call of the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A state that is on this machine's disk: a checkpoint, or initial weights."""
+
+    round: int
+    workers: int
+    """Members whose own state is in it; 0: it is weights alone."""
+    nonfinite: Sequence[str] = ()
+    """The tensors in which a number is not finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The shepherd's process has begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A moment has passed, and all that came in it was handled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message of a connection."""
+
+    connection: Peer
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A connection ended."""
+
+    connection: Peer
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """An operator's order, who has the key."""
+
+    connection: Peer
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """A signal asks the run to end well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """The bundle for a worker's target is there; without a connection, for nobody."""
+
+    connection: Peer | None
+    program: Program
+
+
+@dataclass(frozen=True, slots=True)
+class NotCompiled:
+    """There is no bundle for a worker's target."""
+
+    connection: Peer
+    error: Exception
+    alone: bool
+    """Whether there is none for any other target either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The initial weights were read."""
+
+    saved: Saved
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The newest checkpoint that the run can go back to, if there is one."""
+
+    saved: Saved | None
+    refused: Sequence[str]
+    """What is wrong with newer ones, a line each."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """Whether an earlier process saved a round, and where."""
+
+    round: int
+    path: str | None
+    damaged: Sequence[str]
+    """What is wrong with a checkpoint that is none, a line each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The state of a round was fetched from its members, for a checkpoint."""
+
+    round: int
+    members: Sequence[str]
+    nonfinite: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A checkpoint is on the disk."""
+
+    round: int
+    members: Sequence[str]
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotSaved:
+    """A checkpoint could not be fetched, or not be written."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """An event once more, with the whole history to judge it by."""
+
+    event: "Event"
+    history: History
+
+
+Event = (
+    Opened
+    | Tick
+    | Received
+    | Lost
+    | Ordered
+    | Interrupted
+    | Compiled
+    | NotCompiled
+    | Loaded
+    | Found
+    | OnDisk
+    | Gathered
+    | Written
+    | NotSaved
+    | Recalled
+)

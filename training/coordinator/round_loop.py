@@ -1,0 +1,112 @@
+"""A run that has begun: what its members say, and what comes between two rounds.
+
+gathering ──enough ready──► attempt ──all prepared──► commit ──► gathering
+    │                       │    ▲                      │
+    │                       └────┘ a member died:       └─ last round:
+    │                         epoch + 1, same leases       checkpoint, end
+    └─nobody holds the committed state─► rewind to a checkpoint
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from pcp.training.coordinator.checkpointing import Saver
+from pcp.training.coordinator.completion import Ending
+from pcp.training.coordinator.operator_control import Orders
+from pcp.training.coordinator.recovery import Recovery
+from pcp.training.coordinator.roster import Member
+from pcp.training.coordinator.rounds import Rounds
+from pcp.training.coordinator.run_state import RunState
+from pcp.training.coordinator.validation import Validation
+from pcp.training.wire.messages import (
+    Computed,
+    Failed,
+    GroupFailed,
+    Heartbeat,
+    Lacking,
+    Learned,
+    Message,
+    Prepared,
+    Ready,
+    Validated,
+)
+
+_KINDS = (
+    Heartbeat,
+    Ready,
+    Lacking,
+    Computed,
+    Learned,
+    Prepared,
+    GroupFailed,
+    Validated,
+    Failed,
+)
+"""Of messages that workers send once they were welcomed."""
+
+
+class RoundLoop:
+    """The parts of a run that know its policy, `rounds`."""
+
+    def __init__(
+        self, run: RunState, rounds: Rounds, validation: Validation, saver: Saver
+    ) -> None:
+        self._run, self._saver = run, saver
+        self.rounds = rounds
+        self.recovery = Recovery(run, rounds)
+        self.orders = Orders(run, rounds, validation)
+        self.ending = Ending(run, saver, validation)
+        self._started = run.committed > 0
+        self._held_since: float | None = None
+        self._handlers: dict[type[Message], Callable[[Member, Any], None]] = {
+            Ready: self.recovery.on_ready,
+            Lacking: self.recovery.on_lacking,
+            Validated: lambda member, said: validation.report(member.name, said),
+            Failed: lambda member, said: rounds.drop(member, f"gave up: {said.reason}"),
+        }
+
+    @staticmethod
+    def serves(message: Message) -> bool:
+        """Whether a worker may send this."""
+        return isinstance(message, _KINDS)
+
+    def heard(self, member: Member, message: Message) -> None:
+        """A worker's message, of a kind that workers send."""
+        self._handlers.get(type(message), self.rounds.heard)(member, message)
+
+    def tick(self) -> None:
+        """What the time asks for."""
+        self.recovery.tick()
+        if self.recovery.searching:
+            return
+        if self.rounds.attempt is not None:
+            self.rounds.check(self._run.now)
+        elif not self._saver.blocking:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Between two rounds: end the run, or start the next one if it can."""
+        run = self._run
+        held = self.orders.hold()
+        if run.ending_since is not None or run.cancelled or self.rounds.exhausted():
+            self.ending.go_on()
+        elif held or self.rounds.finish_prepared():
+            return
+        elif (ready := run.roster.ready()) and self._enough(ready):
+            if self.recovery.settled(ready):
+                self._started = True
+                self.rounds.start(ready)
+
+    def _enough(self, ready: list[Member]) -> bool:
+        """Whether those who are ready are to begin."""
+        run = self._run
+        if not run.roster.holders(run.committed):
+            return self._started and self.rounds.starts_without_holder(ready)
+        all_here = len(ready) >= run.wanted
+        if not self._started or all_here:
+            return all_here and self.recovery.all_back()
+        if self._held_since is None:
+            self._held_since = run.now
+        # After a restart the others get a moment to come back too.
+        late = run.now - self._held_since > run.grace
+        return self.recovery.all_back() and (late or self.rounds.newest is not None)

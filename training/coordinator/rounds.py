@@ -1,0 +1,316 @@
+"""A run's rounds: give out leases, wait for all, commit or try again.
+
+Everything about one round is in its `Attempt`. A round that lost a member goes
+on with the others; one whose exchange failed although everybody lives is tried
+again with the same members, and if that keeps failing, without the member that
+the others cannot reach.
+
+`Rounds` is what every policy has in common: a round is committed when all members of
+its newest attempt have prepared one state. When rounds begin, with whom and on which
+leases is a policy's: `pcp.training.coordinator.synchronous_rounds`, where all begin
+together, and `pcp.training.coordinator.asynchronous_rounds`, where each member has a
+clock of its own. A run has one policy, from its first program on.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pcp.errors import StateMismatch, counted
+from pcp.training.coordinator.attempt import Attempt
+from pcp.training.coordinator.checkpointing import Saver
+from pcp.training.coordinator.effects import Keep, Report
+from pcp.training.coordinator.events import Saved
+from pcp.training.coordinator.roster import Member
+from pcp.training.coordinator.run_state import RunState
+from pcp.training.coordinator.validation import Validation
+from pcp.training.data.lease_pool import LeasePool, Range
+from pcp.training.storage import nonfinite
+from pcp.training.storage.round_record import Round, summarise
+from pcp.training.wire.messages import (
+    Commit,
+    Computed,
+    GroupFailed,
+    Message,
+    Prepared,
+)
+
+_MAX_RETRIES = 3
+
+
+def share(at_most: int, speed: float, fastest: float) -> int:
+    """Inner steps of a member while the fastest makes `at_most` (DyLU)."""
+    # The quotient first: v / v is 1, n * v / v may be less than n.
+    return max(1, int(at_most * (speed / fastest)))
+
+
+class Rounds(ABC):
+    """The rounds of a run, one at a time."""
+
+    def __init__(
+        self, run: RunState, pool: LeasePool, validation: Validation, saver: Saver
+    ) -> None:
+        self._run, self._validation, self._saver = run, validation, saver
+        self.pool = pool
+        """The samples to give out."""
+        self.attempt: Attempt | None = None
+        """The round under way."""
+        self.newest: Round | None = None
+        """The last round that was committed by this process."""
+        self.nonfinite: list[str] = []
+        """Whose losses in that round are not finite, a line each."""
+        self._group: list[str] = []
+        self._handlers: dict[type[Message], Callable[[Member, Any], None]] = {
+            Computed: self._on_computed,
+            Prepared: self._on_prepared,
+            GroupFailed: self._on_group_failed,
+        }
+
+    # A policy's -----------------------------------------------------------------
+
+    @abstractmethod
+    def exhausted(self) -> bool:
+        """Whether no further round can begin: all are done, or the data is used up."""
+
+    @abstractmethod
+    def start(self, ready: list[Member]) -> None:
+        """Between two rounds: let those who are ready work."""
+
+    @abstractmethod
+    def check(self, now: float) -> None:
+        """What time does to the round under way."""
+
+    @abstractmethod
+    def lost(self, member: Member) -> None:
+        """A member is gone; what it did in this round does not count."""
+
+    @abstractmethod
+    def forget(self, member: Member) -> None:
+        """What a member did outside of a round is gone with the state that it held."""
+
+    @abstractmethod
+    def give_up(self) -> None:
+        """The committed state is lost: what was begun from it does not count."""
+
+    @abstractmethod
+    def busy(self, name: str) -> bool:
+        """Between two rounds: whether a worker still makes steps that will count."""
+
+    @abstractmethod
+    def goes_on_from(self, held: int | None) -> bool:
+        """Whether a worker that holds the state of this round works from it."""
+
+    @abstractmethod
+    def needs_holder(self) -> bool:
+        """Whether nothing can begin until a worker holds the committed state."""
+
+    @abstractmethod
+    def stuck(self, waiting: bool) -> bool:
+        """Whether the run waits for a state; `waiting` says that a worker does."""
+
+    @abstractmethod
+    def starts_without_holder(self, ready: Sequence[Member]) -> bool:
+        """Whether those ready can begin though none holds the committed state."""
+
+    @abstractmethod
+    def left(self, saved: Saved, ready: Sequence[Member]) -> bool:
+        """Whether some of those ready went on from a state that is handed out."""
+
+    @abstractmethod
+    def finish_prepared(self) -> bool:
+        """Commit a round that was prepared by all when the last shepherd died."""
+
+    @abstractmethod
+    def _particulars(self, attempt: Attempt, name: str) -> dict[str, Any]:
+        """What else is in a member's order."""
+
+    @abstractmethod
+    def _retry(self, attempt: Attempt) -> None:
+        """An attempt failed; `attempt` is the one that could follow."""
+
+    @abstractmethod
+    def _settle(self, attempt: Attempt) -> None:
+        """The steps of these members have counted."""
+
+    # What all have ----------------------------------------------------------------
+
+    def heard(self, member: Member, message: Message) -> None:
+        """A message about a member's part of a round; others are not listened to."""
+        if handler := self._handlers.get(type(message)):
+            handler(member, message)
+
+    def drop(self, member: Member, reason: str) -> None:
+        """A worker leaves; what it did in this round does not count."""
+        self._run.remove(member)
+        self._validation.lost(member.name)
+        self._run.log(f"worker {member.index} left: {reason}")
+        self.lost(member)
+
+    def renew_pool(self) -> None:
+        """Count the samples that are left, from the ledger."""
+        taken = self._run.progress.taken()
+        self.pool = LeasePool(self.pool.total, self.pool.quantum, taken)
+
+    def give_back(self, name: str, lease: list[Range]) -> None:
+        """A worker's lease returns to the pool."""
+        self._run.append("returned", round=self._run.committed + 1, worker=name)
+        self.pool.give_back(lease)
+
+    def _on_computed(self, member: Member, message: Computed) -> None:
+        """A member has done its inner steps."""
+        attempt = self.attempt
+        if attempt is not None and self._current(message):
+            attempt.computed.setdefault(member.name, self._run.now)
+
+    def _on_prepared(self, member: Member, message: Prepared) -> None:
+        """A member is done; when all are, the round is committed."""
+        attempt = self.attempt
+        if attempt is None or not attempt.accept(member.name, message):
+            return
+        # To be prepared it must have had the state of the round before.
+        member.committed = attempt.round - 1
+        if attempt.first:
+            member.measured(message.steps, message.compute_seconds)
+        if not attempt.complete:
+            return
+        if len(attempt.digests) > 1:
+            self._again(attempt, "members prepared different states")
+        else:
+            self.commit(attempt)
+
+    def _on_group_failed(self, member: Member, message: GroupFailed) -> None:
+        """A member could not exchange; wait a little for who turns out dead."""
+        attempt = self.attempt
+        if attempt is None or not self._current(message):
+            return
+        self._run.log(f"worker {member.index}: {message.reason}")
+        if attempt.failed_at is None:
+            attempt.failed_at = self._run.now
+        if message.lost is not None and message.lost < len(attempt.members):
+            attempt.suspects.append(attempt.members[message.lost])
+
+    def commit(self, attempt: Attempt) -> None:
+        """All members are prepared with one state: it counts from now on."""
+        (digest,) = attempt.digests
+        run, record = self._run, self._recorded(attempt)
+        # Before it counts: who is killed in between has it kept once more, as after
+        # a rewind; the other way round the record would be lost.
+        run.do(Keep(record))
+        run.append(
+            "commit",
+            round=attempt.round,
+            epoch=attempt.epoch,
+            digest=digest,
+            consumed=dict(attempt.leases),
+            tokens=record.tokens,
+            loss=record.loss,
+        )
+        self.attempt = None
+        self._settle(attempt)
+        self._tell(attempt, digest)
+        self.newest = record
+        self.nonfinite = list(self._nonfinite(record, attempt.members))
+        for line in self.nonfinite:
+            run.log(line)
+        run.do(Report(record))
+        due = attempt.round % run.experiment.checkpoint_every == 0
+        if due or self.exhausted():
+            self._saver.save(attempt.members)
+
+    def _tell(self, attempt: Attempt, digest: str) -> None:
+        """Members hear of a commit, and what of the validation is theirs."""
+        shares = self._validation.shares(attempt, last=self.exhausted())
+        for name in attempt.members:
+            member = self._run.roster[name]
+            member.committed = attempt.round
+            commit = Commit(
+                round=attempt.round,
+                epoch=attempt.epoch,
+                digest=digest,
+                validate_share=shares.get(name),
+            )
+            self._run.send(member, commit)
+
+    def _recorded(self, attempt: Attempt) -> Round:
+        """The figures of a round whose members are all prepared."""
+        run = self._run
+        prepared = [attempt.prepared[name] for name in attempt.members]
+        # A round that was computed while no shepherd lived took its own time.
+        busy = max(p.compute_seconds + p.exchange_seconds for p in prepared)
+        return summarise(
+            attempt.round,
+            attempt.epoch,
+            prepared,
+            workers=[run.roster[name].index for name in attempt.members],
+            tokens_before=run.progress.tokens,
+            seconds=self._seconds(attempt, busy),
+            learning_rate=run.experiment.learning_rate,
+            now=0.0,
+        )
+
+    def _seconds(self, attempt: Attempt, busy: float) -> float:
+        """How long a round took of which a member says it was busy that long."""
+        return max(self._run.now - attempt.began, busy)
+
+    def _current(self, message: Computed | GroupFailed) -> bool:
+        """Whether a message is about the attempt under way."""
+        attempt = self.attempt
+        return attempt is not None and (
+            (attempt.round, attempt.epoch) == (message.round, message.epoch)
+        )
+
+    def _launch(self, attempt: Attempt) -> None:
+        run, roster = self._run, self._run.roster
+        run.append(
+            "round",
+            round=attempt.round,
+            epoch=attempt.epoch,
+            members=list(attempt.members),
+            leases=dict(attempt.leases),
+        )
+        self.attempt, self._group = attempt, list(attempt.members)
+        attempt.launched = run.now
+        addresses = [roster[name].address for name in attempt.members]
+        orders = attempt.orders(
+            addresses,
+            self.pool.quantum,
+            lambda name: self._particulars(attempt, name),
+        )
+        for name, order in zip(attempt.members, orders, strict=True):
+            run.send(roster[name], order)
+
+    def _check_failed(self, now: float) -> None:
+        """An exchange failed, and nobody was seen to die: try the same again."""
+        attempt = self.attempt
+        limit = self._run.experiment.heartbeat_limit_seconds
+        if attempt is None or attempt.failed_at is None:
+            return
+        if now - attempt.failed_at < limit:
+            return
+        if attempt.retries >= _MAX_RETRIES and attempt.suspects:
+            worst = max(attempt.suspects, key=attempt.suspects.count)
+            self.drop(self._run.roster[worst], "its peers cannot reach it")
+        else:
+            self._again(attempt, "an exchange failed")
+
+    def _again(self, attempt: Attempt, why: str) -> None:
+        if attempt.retries > 2 * _MAX_RETRIES:
+            raise StateMismatch(
+                f"round {attempt.round} failed {attempt.retries} times: {why}; "
+                "the workers' logs say what happened"
+            )
+        self._retry(attempt.again(self._run.progress.epoch + 1))
+
+    def _goes_on(self, attempt: Attempt) -> None:
+        """A round is attempted again with these members."""
+        self._run.log(
+            f"round {attempt.round} goes on with "
+            f"{counted(len(attempt.members), 'worker')} (epoch {attempt.epoch})"
+        )
+        self._launch(attempt)
+
+    def _nonfinite(self, record: Round, names: list[str]) -> Iterator[str]:
+        """What is to be said of the losses of a committed round."""
+        for member, name in zip(record.members, names, strict=True):
+            if line := nonfinite.said(member, name, record.round):
+                yield line

@@ -1,0 +1,1 @@
+"""The shepherd: sockets, disk and clock around the state machine of a run."""

@@ -1,0 +1,152 @@
+"""One bundle for each kind of hardware, made once, when the first such worker comes.
+
+`compile_for(target)` gives the bytes of a bundle; it is handed in, since this
+room knows no compiler. The first bundle also decides the data: batch and block
+are the model's. All bundles must have the same parameters and functions.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pcp import strict_json
+from pcp.bundle import Bundle, sha256
+from pcp.errors import BundleError, ConfigError, StateMismatch, nearest
+from pcp.manifest import Manifest, Parameter
+from pcp.runtime.memory.dtypes import numpy_dtype
+from pcp.training.config.experiment import Experiment
+from pcp.training.coordinator.events import Program
+from pcp.training.data.corpus import Corpus, check_vocabulary
+from pcp.training.storage import safetensors_io
+from pcp.training.storage.state_names import as_masters, unlike
+from pcp.training.trainer.bundle_checks import batch_shape, check_bundle
+
+CompileFor = Callable[[str], bytes]
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled bundle, as it is sent."""
+
+    content: bytes
+    digest: str
+    manifest: Manifest
+
+
+class Artifacts:
+    """The bundles of a run. Thread-safe; `get` blocks while it compiles."""
+
+    def __init__(self, compile_for: CompileFor, experiment: Experiment) -> None:
+        self._compile_for, self._experiment = compile_for, experiment
+        self._made: dict[str, Artifact] = {}
+        self._locks: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+        self._corpus: Corpus | None = None
+
+    @property
+    def made(self) -> bool:
+        """Whether there is a bundle."""
+        return self._corpus is not None
+
+    @property
+    def corpus(self) -> Corpus:
+        """The data, once a first bundle told its shape."""
+        if self._corpus is None:
+            raise StateMismatch("no program was made yet, so no data was opened")
+        return self._corpus
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of the first bundle; all others have the same functions."""
+        if not self._made:
+            raise StateMismatch("no program was made yet")
+        return next(iter(self._made.values())).manifest
+
+    @property
+    def parameters(self) -> str:
+        """A digest of what is trained: names, shapes, dtypes."""
+        trained = self.manifest.parameters
+        found = [[p.name, list(p.shape), p.dtype] for p in trained]
+        return sha256(strict_json.dumps(found).encode())
+
+    def get(self, target: str) -> Artifact:
+        """The bundle for `target`, compiled if nobody asked for it before."""
+        with self._lock:
+            turn = self._locks.setdefault(target, threading.Lock())
+        with turn:
+            if target not in self._made:
+                self._made[target] = self._make(target)
+            return self._made[target]
+
+    def program(self, target: str) -> Program:
+        """What a run must know of the bundle for `target`, and of the data."""
+        artifact, corpus = self.get(target), self.corpus
+        return Program(
+            digest=artifact.digest,
+            size=len(artifact.content),
+            manifest=self.manifest,
+            parameters=self.parameters,
+            data=corpus.digest,
+            samples=corpus.samples,
+            batch=corpus.batch,
+        )
+
+    def _make(self, target: str) -> Artifact:
+        content = self._compile_for(target)
+        manifest = Bundle.from_bytes(content, source=f"bundle for {target}").manifest
+        check_bundle(manifest)
+        with self._lock:
+            if self._made:
+                _check_same(next(iter(self._made.values())).manifest, manifest, target)
+            else:
+                self._check_dtype(manifest)
+                _check_weights(self._experiment.initial_weights, manifest)
+                self._corpus = self._open(manifest)
+        return Artifact(content, sha256(content), manifest)
+
+    def _open(self, manifest: Manifest) -> Corpus:
+        corpus = Corpus(self._experiment, *batch_shape(manifest))
+        shapes = [p.shape for p in manifest.parameters]
+        check_vocabulary(corpus.tokens, shapes, self._experiment.vocabulary_size)
+        return corpus
+
+    def _check_dtype(self, manifest: Manifest) -> None:
+        found = sorted({p.model_dtype for p in manifest.parameters})
+        if found != [self._experiment.dtype]:
+            raise ConfigError(
+                f"dtype: the experiment says {self._experiment.dtype!r}, the model's "
+                f"parameters are {', '.join(found)}"
+            )
+
+
+def _check_weights(path: str | None, manifest: Manifest) -> None:
+    """Refuse initial weights that lack a parameter, or have it in another shape."""
+    if not path:
+        return
+    arrays = as_masters(safetensors_io.read(path), manifest.parameters)
+    ours = {p.name: _like(p) for p in manifest.parameters}
+    for name, found in unlike(ours, arrays):
+        if found is None:
+            raise ConfigError(
+                f"initial_weights: {path} has no tensor {name!r}."
+                f"{nearest(name, arrays)}"
+            )
+        raise ConfigError(
+            f"initial_weights: {name} is {found.dtype} {list(found.shape)} in {path}, "
+            f"the model's is {ours[name].dtype} {list(ours[name].shape)}"
+        )
+
+
+def _like(parameter: Parameter) -> np.ndarray:
+    """An array of its kind, in the room of one element."""
+    return np.broadcast_to(np.zeros((), numpy_dtype(parameter.dtype)), parameter.shape)
+
+
+def _check_same(first: Manifest, second: Manifest, target: str) -> None:
+    if first.parameters != second.parameters or first.functions != second.functions:
+        raise BundleError(
+            f"the bundle for {target} is of another program than the run's other "
+            "bundles; compile all of them from one model"
+        )

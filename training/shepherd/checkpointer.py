@@ -1,0 +1,89 @@
+"""Checkpoints of a running group, fetched from its members.
+
+That takes as long as moving the state once, from all of them together; when it is
+done is `pcp.training.coordinator.checkpointing`'s.
+"""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from pcp.errors import StateMismatch
+from pcp.runtime import fetch_snapshot
+from pcp.runtime.transport.credentials import Protection
+from pcp.training.storage import checkpoint as checkpoints
+from pcp.training.storage import safetensors_io
+from pcp.training.storage.checkpoint import Checkpoint
+from pcp.training.storage.state_names import (
+    INNER,
+    OUTER,
+    OWN,
+    PARAMETER,
+    PRIVATE,
+    REPLICA,
+    shared_part,
+    under,
+)
+from pcp.training.trainer.replica import mean_of
+
+_FETCH_SECONDS = 120.0
+_ADOPT_SECONDS = 10.0
+_AT_ONCE = 16
+
+
+def gather(
+    addresses: Sequence[str],
+    round_: int,
+    digest: str | None,
+    protection: Protection,
+    silence: float,
+) -> Checkpoint:
+    """The state of a round, and what is its own of the member at each address.
+
+    Its `info` says under "nonfinite" which tensors are not finite.
+
+    `StateMismatch` if a member holds another round, or another state; a fault of the
+    connection if one says nothing for `silence` seconds.
+    """
+
+    def fetch(address: str) -> tuple[int, safetensors_io.Arrays]:
+        revision, arrays = _fetch(address, round_, protection, silence)
+        if revision != round_ or safetensors_io.digest(shared_part(arrays)) != digest:
+            raise StateMismatch(
+                f"{address} holds round {revision}, or another state of round {round_}"
+            )
+        return revision, arrays
+
+    with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(addresses)))) as pool:
+        found = assembled(round_, list(pool.map(fetch, addresses)))
+    found.info["nonfinite"] = checkpoints.nonfinite(found)
+    return found
+
+
+def assembled(
+    round_: int, held: Sequence[tuple[int, safetensors_io.Arrays]]
+) -> Checkpoint:
+    """A checkpoint from its members' snapshots, in the order of their ranks."""
+    found = Checkpoint(round_, {}, {})
+    for _, arrays in held:
+        shared = shared_part(arrays)
+        found.parameters, found.outer = under(PARAMETER, shared), under(OUTER, shared)
+        found.workers.append(under(f"{INNER}0/", arrays))
+        found.private.append(under(f"{PRIVATE}{OWN}/", arrays))
+    if replicas := [under(REPLICA, own) for own in found.private]:
+        found.parameters = found.parameters or mean_of(replicas)
+    return found
+
+
+def _fetch(
+    address: str, round_: int, protection: Protection, silence: float
+) -> tuple[int, safetensors_io.Arrays]:
+    """A member's snapshot, once it has adopted the round it was told to."""
+    deadline = time.monotonic() + _ADOPT_SECONDS
+    while True:
+        revision, arrays = fetch_snapshot(
+            address, _FETCH_SECONDS, silence=silence, **protection.options
+        )
+        if revision >= round_ or time.monotonic() > deadline:
+            return revision, arrays
+        time.sleep(0.02)

@@ -1,0 +1,235 @@
+"""The shepherd's door: connections come in, events come out.
+
+One thread accepts, each connection has a reader and a writer thread, and all
+they learn goes into one queue, so that the shepherd itself is a single loop
+over events. A connection that sends garbage, or takes its messages too slowly,
+is closed; nothing it does reaches another one.
+"""
+
+import logging
+import queue
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pcp.errors import ConfigError, PeerLost, ProtocolError, RuntimeFault, Timeout
+from pcp.runtime.transport import link
+from pcp.runtime.transport.authentication import Gate, checked
+from pcp.runtime.transport.credentials import Protection
+from pcp.runtime.transport.link import Wire
+from pcp.runtime.transport.listener import EXHAUSTED_SECONDS
+from pcp.training.coordinator.events import Lost, Received
+from pcp.training.wire.channel import OPEN, Channel, NotAdmitted
+from pcp.training.wire.messages import Message, Refused
+
+HANDSHAKE_SECONDS = 10.0
+MAX_CONNECTIONS = 1024
+MAX_STRANGERS = 128  # connections that have not said anything yet
+_BACKLOG = 512  # messages a peer may leave unread before it counts as stuck
+_SILENCE = 3600.0  # the shepherd judges silence by heartbeats, not by this
+_log = logging.getLogger("pcp.training")
+
+
+@dataclass(frozen=True)
+class Done:
+    """Work that was started in a thread is done; run `then` with its result."""
+
+    then: Callable[[Any], None]
+    result: Any
+
+
+Event = Received | Lost | Done
+
+
+class Connection:
+    """One peer's connection; `send` never blocks."""
+
+    def __init__(self, channel: Channel, events: "queue.Queue[Event]") -> None:
+        self._channel = channel
+        self._events = events
+        self._outgoing: queue.Queue[Message | bytes | None] = queue.Queue(_BACKLOG)
+        self._over = threading.Event()
+        self.peer, self.here = channel.peer, channel.here
+        self.heard = False
+        """Whether it was let in and has said something."""
+        for work in (self._read, self._write):
+            threading.Thread(target=work, daemon=True, name=f"hub-{self.peer}").start()
+
+    def send(self, *contents: Message | bytes) -> None:
+        """Queue messages, and blobs that follow them."""
+        try:
+            for content in contents:
+                self._outgoing.put_nowait(content)
+        except queue.Full:
+            self._end(f"{self.peer} does not read its messages")
+
+    def refuse(self, reason: str) -> None:
+        """Say why, then close."""
+        self.send(Refused(reason=reason))
+        self.close()
+
+    def close(self) -> None:
+        """Close once what was queued is sent."""
+        try:
+            self._outgoing.put_nowait(None)
+        except queue.Full:
+            self._end("closed")
+
+    def _read(self) -> None:
+        limit = HANDSHAKE_SECONDS
+        while not self._over.is_set():
+            try:
+                self._channel.admit(limit)
+                message = self._channel.receive(limit)
+            except NotAdmitted as error:
+                self._end(str(error))
+                return
+            except ProtocolError as error:
+                self.refuse(str(error))
+                self._end(str(error), close=False)
+                return
+            except (PeerLost, Timeout) as error:
+                self._end(str(error))
+                return
+            limit, self.heard = _SILENCE, True
+            self._events.put(Received(self, message))
+
+    def _write(self) -> None:
+        try:
+            while (content := self._outgoing.get()) is not None:
+                if isinstance(content, bytes):
+                    self._channel.send_blob(content)
+                else:
+                    self._channel.send(content)
+        except PeerLost as error:
+            self._end(str(error))
+        self._over.set()
+        self._channel.close()
+
+    def _end(self, reason: str, close: bool = True) -> None:
+        if not self._over.is_set():
+            self._over.set()
+            self._events.put(Lost(self, reason))
+        if close:
+            self._channel.close()
+            self._wake_writer()
+
+    def _wake_writer(self) -> None:
+        try:
+            self._outgoing.put_nowait(None)
+        except queue.Full:
+            pass  # the writer is in a send, which fails now
+
+
+class Hub:
+    """The listening socket and its connections.
+
+    With a `protection`, only those are heard who have the same key, or a
+    certificate of the same authority.
+    """
+
+    def __init__(self, host: str, port: int, protection: Protection = OPEN) -> None:
+        protection.check()
+        self._protection = protection
+        self.events: queue.Queue[Event] = queue.Queue()
+        self._listener = _listen(host, port)
+        self._closing = threading.Event()
+        self._connections: list[Connection] = []
+        self.port: int = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, daemon=True, name="hub")
+        self._thread.start()
+
+    def next(self, timeout: float) -> Event | None:
+        """The next event, or None when `timeout` seconds brought none."""
+        try:
+            return self.events.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+    def work(self, what: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Run `what` in a thread and then, as an event, `then(result)`.
+
+        What `what` raises is the result.
+        """
+
+        def run() -> None:
+            try:
+                result = what()
+            except Exception as error:
+                result = error
+            self.events.put(Done(then, result))
+
+        threading.Thread(target=run, daemon=True, name="hub-work").start()
+
+    def close(self) -> None:
+        """Stop listening and close every connection once its messages are out."""
+        self._closing.set()
+        try:
+            self._listener.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # not every system wakes a listener this way; close does
+        self._listener.close()
+        for connection in self._connections:
+            connection.close()
+        for connection in self._connections:
+            connection._over.wait(2.0)
+
+    def _accept(self) -> None:
+        while not self._closing.is_set():
+            try:
+                arrival = link.accept(self._listener)
+            except RuntimeFault as fault:
+                if self._closing.is_set():
+                    return
+                _log.warning("%s", fault)
+                self._closing.wait(EXHAUSTED_SECONDS)
+                continue
+            if arrival is None:
+                continue  # who came has gone
+            sock, _ = arrival
+            if not self._has_room():
+                sock.close()
+                continue
+            channel = Channel(self._wire(sock), Gate(checked(self._protection.key)))
+            try:
+                self._connections.append(Connection(channel, self.events))
+            except (RuntimeError, OSError) as error:  # no more threads, most likely
+                _log.warning("a connection cannot be served: %s", error)
+                sock.close()
+                self._closing.wait(EXHAUSTED_SECONDS)
+
+    def _has_room(self) -> bool:
+        """Whether one more may come; strangers that say nothing keep nobody out."""
+        self._connections = [c for c in self._connections if not c._over.is_set()]
+        silent = [c for c in self._connections if not c.heard]
+        if len(silent) >= MAX_STRANGERS:
+            silent[0]._end("said nothing while others came")
+        return len(self._connections) < MAX_CONNECTIONS
+
+    def _wire(self, sock: socket.socket) -> Wire:
+        """The socket, or what encrypts over it; the reader's thread shakes hands."""
+        tls = self._protection.tls
+        return sock if tls is None else tls.serve(sock)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, proto)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host!r}: {error.strerror}") from error
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(128)
+    except OSError as error:
+        sock.close()
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror}; is another shepherd "
+            "running there? Choose another --port"
+        ) from error
+    return sock

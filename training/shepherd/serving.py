@@ -1,0 +1,93 @@
+"""The states on the shepherd's disk: found, read, and handed out to workers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pcp.errors import StateMismatch
+from pcp.training.coordinator.events import Found, Loaded, OnDisk, Saved
+from pcp.training.storage import checkpoint as checkpoints
+from pcp.training.storage import safetensors_io
+from pcp.training.storage.checkpoint import Checkpoint
+from pcp.training.storage.checkpoint_resharding import reshard
+from pcp.training.storage.ledger import Ledger
+from pcp.training.storage.run_folder import RunFolder
+from pcp.training.storage.safetensors_io import Arrays
+from pcp.training.storage.snapshots import shared_of, snapshot_of
+
+
+class Serving:
+    """Hands out one state at a time, through the shepherd's endpoint."""
+
+    def __init__(self, endpoint: Any, folder: RunFolder, ledger: Ledger) -> None:
+        self._endpoint, self._folder, self._ledger = endpoint, folder, ledger
+        self._found: Checkpoint | None = None
+        """What was found or loaded just now."""
+        self._served: Checkpoint | None = None
+        self._damaged: set[str] = set()
+        """Checkpoints that were looked at, and are none."""
+
+    def find(self, at_most: int) -> Found:
+        """The newest checkpoint of a round up to this one, as the ledger has it."""
+        folder = self._folder.path
+        saved, refused = checkpoints.newest(folder, at_most, self._check)
+        return Found(self._noted(saved) if saved is not None else None, refused)
+
+    def load(self, weights: str | None) -> Loaded:
+        """Initial weights as the state before the first round."""
+        return Loaded(self._noted(Checkpoint(0, safetensors_io.read(str(weights)), {})))
+
+    def serve(self, parts: Sequence[int]) -> None:
+        """Hand out a state, shared out among these indices of workers.
+
+        What was found just now, or else once more what is handed out already.
+        """
+        saved, self._found = self._found or self._served, None
+        if saved is None:
+            raise StateMismatch("no state was found that could be handed out")
+        self._served = saved
+        arrays = snapshot_of(reshard(saved, len(parts)), parts)
+        self._endpoint.serve_snapshot(lambda: (saved.round, arrays))
+
+    def decline(self) -> None:
+        """Let go of what was found and is not wanted."""
+        self._found = None
+
+    def stop(self) -> None:
+        """Let go of what is handed out."""
+        self._served = None
+        self._endpoint.serve_snapshot(_nothing)
+
+    def look(self, round_: int) -> OnDisk:
+        """Whether this round is saved: whole, and as the ledger committed it.
+
+        What was saved before a rewind may have the same number.
+        """
+        damaged: list[str] = []
+        for folder in checkpoints.folders(self._folder.path):
+            if folder.name != f"round_{round_:08d}" or folder.name in self._damaged:
+                continue
+            try:
+                self._check(checkpoints.load(folder))
+            except StateMismatch as error:
+                self._damaged.add(folder.name)
+                damaged.append(str(error))
+                continue
+            return OnDisk(round_, str(folder), damaged)
+        return OnDisk(round_, None, damaged)
+
+    def _noted(self, saved: Checkpoint) -> Saved:
+        self._found = saved
+        nonfinite = tuple(checkpoints.nonfinite(saved))
+        return Saved(saved.round, len(saved.workers), nonfinite)
+
+    def _check(self, saved: Checkpoint) -> None:
+        expected = self._ledger.digest(saved.round)
+        if safetensors_io.digest(shared_of(saved)) != expected:
+            raise StateMismatch(
+                f"the checkpoint of round {saved.round} in {self._folder.path} is not "
+                "the state the ledger committed"
+            )
+
+
+def _nothing() -> tuple[int, Arrays]:
+    raise StateMismatch("the shepherd holds no state any more: the workers have it")

@@ -1,0 +1,330 @@
+"""The shepherd: sockets, disk and clock around a run's state machine.
+
+One loop over events (`pcp.training.shepherd.server`): each goes to `TrainingRun.step`,
+and what that returns is carried out here, in its order. What a run does, and when, is
+decided there alone (`pcp.training.coordinator.training_run`). Tensors never pass
+through a shepherd.
+"""
+
+import hmac
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pcp.errors import RuntimeFault
+from pcp.runtime import Endpoint
+from pcp.runtime.transport.credentials import Protection
+from pcp.runtime.transport.link import format_address
+from pcp.training.config.experiment import Experiment
+from pcp.training.coordinator import effects as do
+from pcp.training.coordinator.completion import Outcome
+from pcp.training.coordinator.effects import Effect
+from pcp.training.coordinator.events import (
+    Compiled,
+    Event,
+    Gathered,
+    Interrupted,
+    Lost,
+    NotCompiled,
+    NotSaved,
+    Opened,
+    Ordered,
+    Program,
+    Recalled,
+    Received,
+    Tick,
+    Written,
+)
+from pcp.training.coordinator.roster import Roster
+from pcp.training.coordinator.run_state import RunState
+from pcp.training.coordinator.training_run import TrainingRun
+from pcp.training.observe.metrics import Observer
+from pcp.training.shepherd import checkpointer
+from pcp.training.shepherd.artifacts import Artifacts, CompileFor
+from pcp.training.shepherd.server import Done, Hub
+from pcp.training.shepherd.serving import Serving
+from pcp.training.storage import checkpoint as checkpoints
+from pcp.training.storage.checkpoint import Checkpoint
+from pcp.training.storage.control_file import CONTROL_FILE, WILDCARDS, write_control
+from pcp.training.storage.ledger import Ledger
+from pcp.training.storage.round_record import Round
+from pcp.training.storage.run_folder import RunFolder
+from pcp.training.wire.channel import OPEN
+from pcp.training.wire.messages import Order
+
+
+class Shepherd:
+    """Coordinates one run. `run` returns when it is complete.
+
+    `folder` is where it lives on disk; a ledger in it is continued. `clock`
+    counts seconds; a `hub` other than a listening one is for simulations. All who
+    connect, to the shepherd or to each other, must have the same `protection`.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: RunFolder,
+        compile_for: CompileFor,
+        observer: Observer,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        workers: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        hub: Hub | None = None,
+        protection: Protection = OPEN,
+    ) -> None:
+        self.experiment, self.folder = experiment, folder
+        self.observer, self._clock = observer, clock
+        self.protection = protection
+        self.hub = hub or Hub(host, port, protection)
+        # On all interfaces it has no one address: a run tells each worker its own.
+        own = format_address(host, 0)
+        everywhere = own if host in WILDCARDS else None
+        self.endpoint = Endpoint.listen(own, advertise=everywhere, **protection.options)
+        self.ledger = Ledger(folder.ledger)
+        self._artifacts = Artifacts(compile_for, experiment)
+        self._serving = Serving(self.endpoint, folder, self.ledger)
+        self._gathered: Checkpoint | None = None
+        self._kept: Round | None = None
+        self._check: Callable[[], None] = lambda: None
+        self.interrupted = 0
+        """The signal that asked for the run's end; 0: none came."""
+        self.state = RunState(
+            experiment,
+            self.ledger.replay,
+            name=folder.name,
+            folder=str(folder.path),
+            serves=self.endpoint.listening,
+            wanted=workers,
+            now=clock(),
+        )
+        self.training = TrainingRun(self.state)
+        self._performers = self._performing()
+        self._happened(Opened())
+        self._key = write_control(folder.path, host, self.hub.port)
+
+    @property
+    def port(self) -> int:
+        """The port workers connect to."""
+        return self.hub.port
+
+    @property
+    def committed(self) -> int:
+        """The last committed round."""
+        return self.state.committed
+
+    @property
+    def roster(self) -> Roster:
+        """Who works for the run."""
+        return self.state.roster
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether an operator, or a signal, ended the run early."""
+        return self.state.cancelled
+
+    def now(self) -> float:
+        """Seconds, by the shepherd's clock."""
+        return self._clock()
+
+    def status(self) -> dict[str, Any]:
+        """What the run is doing, for a dashboard or `pcp status`."""
+        return self.training.status()
+
+    def log(self, text: str) -> None:
+        """Tell whoever watches."""
+        self.observer.log(text)
+
+    def saved(self, round_: int) -> str | None:
+        """Where a whole checkpoint of a round is; None if there is none."""
+        found = self._serving.look(round_)
+        for line in found.damaged:
+            self.log(f"{line}; it is made again")
+        return found.path
+
+    def prepare(self, target: str) -> None:
+        """Make the program for `target` now, so that errors show at once."""
+        self.training.check_settings()
+        self._happened(Compiled(None, self._artifacts.program(target)))
+
+    def watch_over(self, check: Callable[[], None]) -> None:
+        """Call `check` with every heartbeat; what it raises ends the run."""
+        self._check = check
+
+    def interrupt(self, number: int) -> None:
+        """Ask for the run's end, from a signal's handler, which may do nothing else."""
+        self.interrupted = number
+
+    def run(self) -> Outcome:
+        """Serve until the last round is committed and saved."""
+        try:
+            self.training.check_settings()
+            while self.training.outcome is None:
+                self.turn()
+            return self.training.outcome
+        finally:
+            self.close()
+
+    def turn(self) -> None:
+        """Handle what happened in the next moment, then do what the time asks for."""
+        self._heed()
+        arrived = self.hub.next(timeout=0.05)
+        while arrived is not None:
+            self._handle(arrived)
+            arrived = self.hub.next(timeout=0.0001)
+        self._happened(Tick())
+
+    def close(self) -> None:
+        """Stop listening; workers see their connections end."""
+        self.hub.close()
+        self.endpoint.close()
+        self.ledger.close()
+
+    # Events -------------------------------------------------------------------
+
+    def _heed(self) -> None:
+        """Do what a signal asked for; a run that has not begun just ends."""
+        if not self.interrupted or self.cancelled:
+            return
+        if self.training.loop is None:
+            raise KeyboardInterrupt
+        self._happened(Interrupted())
+
+    def _handle(self, arrived: Received | Lost | Done) -> None:
+        if isinstance(arrived, Done):
+            arrived.then(arrived.result)
+        elif isinstance(arrived, Received) and isinstance(arrived.message, Order):
+            self._ordered(arrived.connection, arrived.message)
+        else:
+            self._happened(arrived)
+
+    def _ordered(self, connection: Any, order: Order) -> None:
+        """An order counts if whoever gives it has the run's key."""
+        if hmac.compare_digest(order.key.encode(), self._key.encode()):
+            self._happened(Ordered(connection, order))
+            return
+        connection.refuse(
+            f"the key is not this run's; it is in {CONTROL_FILE} of the run's "
+            "folder and new with every start of the shepherd"
+        )
+
+    def _happened(self, event: Event) -> None:
+        """Take a step, and do all that it asks for; answers are steps of their own."""
+        events = deque([event])
+        while events:
+            for effect in self.training.step(events.popleft(), self.now()):
+                answer = self._performers[type(effect)](effect)
+                if answer is not None:
+                    events.append(answer)
+        self._serving.decline()
+
+    # Effects --------------------------------------------------------------------
+
+    def _performing(self) -> dict[type[Effect], Callable[[Any], Event | None]]:
+        """How each kind of effect is carried out; what is returned is its answer."""
+        observer, folder, serving = self.observer, self.folder, self._serving
+        weights = self.experiment.initial_weights
+        return {
+            do.Append: lambda e: self.ledger.write(e.kind, e.fields, sync=e.sync),
+            do.Send: self._send,
+            do.Refuse: lambda e: e.connection.refuse(e.reason),
+            do.Close: lambda e: e.connection.close(),
+            do.Log: lambda e: observer.log(e.text),
+            do.ShowStatus: self._show_status,
+            do.Keep: self._keep,
+            do.Report: self._report,
+            do.ReportValidation: lambda e: observer.validation(
+                e.round, e.loss, e.batches
+            ),
+            do.Compile: self._compile,
+            do.NoteSettings: lambda e: folder.note(self.experiment),
+            do.MakeLatest: lambda e: folder.make_latest(),
+            do.Gather: self._gather,
+            do.Write: self._write,
+            do.LookOnDisk: lambda e: serving.look(e.round),
+            do.FindCheckpoint: lambda e: serving.find(e.at_most),
+            do.LoadWeights: lambda e: serving.load(weights),
+            do.Serve: lambda e: serving.serve(e.parts),
+            do.StopServing: lambda e: serving.stop(),
+            do.Recall: lambda e: Recalled(e.event, self.ledger.whole_history()),
+            do.Fail: _fail,
+        }
+
+    def _send(self, effect: do.Send) -> None:
+        connection: Any = effect.connection
+        if effect.bundle is None:
+            connection.send(effect.message)
+        else:
+            connection.send(effect.message, self._artifacts.get(effect.bundle).content)
+
+    def _show_status(self, effect: do.ShowStatus) -> None:
+        self.observer.status(effect.values)
+        self._check()
+
+    def _keep(self, effect: do.Keep) -> None:
+        self._kept = replace(effect.record, time=time.time())
+        self.observer.keep(self._kept)
+
+    def _report(self, effect: do.Report) -> None:
+        kept = self._kept
+        self.observer.round(effect.record if kept is None else kept)
+
+    def _compile(self, effect: do.Compile) -> None:
+        connection, target = effect.connection, effect.target
+
+        def then(result: Program | Exception) -> None:
+            if isinstance(result, Exception):
+                alone = not self._artifacts.made
+                self._happened(NotCompiled(connection, result, alone))
+            else:
+                self._happened(Compiled(connection, result))
+
+        self.hub.work(lambda: self._artifacts.program(target), then)
+
+    def _gather(self, effect: do.Gather) -> None:
+        safe, offset = self.protection, self.ledger.offset
+        tokenizer = self._artifacts.corpus.tokens.tokenizer
+        more = {"tokenizer": tokenizer, "ledger_offset": offset}
+        # No round begins meanwhile: who is silent is as good as dead here too.
+        silence = self.experiment.heartbeat_limit_seconds
+        asked = (effect.addresses, effect.round, effect.digest, safe, silence)
+
+        def then(result: Checkpoint | Exception) -> None:
+            if isinstance(result, Exception):
+                self._not_saved(result)
+                return
+            result.info |= dict(effect.info) | more
+            self._gathered = result
+            nonfinite = result.info["nonfinite"]
+            self._happened(Gathered(effect.round, effect.members, nonfinite))
+
+        self.hub.work(lambda: checkpointer.gather(*asked), then)
+
+    def _write(self, effect: do.Write) -> None:
+        checkpoint, keep = self._gathered, self.experiment.keep_checkpoints
+        self._gathered = None
+
+        def then(result: Any) -> None:
+            if isinstance(result, Exception):
+                self._not_saved(result)
+            else:
+                written = Written(effect.round, effect.members, str(result))
+                self._happened(written)
+
+        if checkpoint is not None:
+            path = self.folder.path
+            self.hub.work(lambda: checkpoints.save(path, checkpoint, keep), then)
+
+    def _not_saved(self, error: Exception) -> None:
+        """A fault of the world may pass; any other ends the run."""
+        if not isinstance(error, RuntimeFault | OSError):
+            raise error
+        self._happened(NotSaved(str(error)))
+
+
+def _fail(effect: do.Fail) -> None:
+    raise effect.error

@@ -1,0 +1,81 @@
+"""Numbers that are not finite: found, named, and said. They end nothing by themselves.
+
+A loss that is NaN or infinite goes where any other loss goes; who made it, in which
+inner step of which round, stands beside it. Of states it is said which tensors hold
+such numbers.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pcp.errors import counted
+from pcp.training.storage.round_record import MemberRound, Round
+
+_NAMED = 3
+"""Tensors that a line names; of more it says how many there are."""
+
+
+def first(losses: Sequence[float], steps: int) -> tuple[int, float] | None:
+    """The first inner step, counted from 1, with such a loss, and that loss.
+
+    `losses` are those of all batches, in the order of the steps, which have equally
+    many.
+    """
+    for place, loss in enumerate(losses):
+        if not math.isfinite(loss):
+            return place * steps // len(losses) + 1, float(loss)
+    return None
+
+
+def same(a: float, b: float) -> bool:
+    """Whether two numbers are one; a NaN is the same as another."""
+    return a == b or (math.isnan(a) and math.isnan(b))
+
+
+def said(member: MemberRound, name: str, number: int) -> str | None:
+    """What there is to say of a member's part of round `number`; None if all is well.
+
+    The worker `name` has several losses in a round: the first bad one is told.
+    """
+    who = f"worker {member.worker} ({name})"
+    if member.nonfinite_step is not None:
+        step, loss = member.nonfinite_step, member.nonfinite_loss
+        return f"{who}: loss is {loss} at step {step} of round {number}"
+    if not math.isfinite(member.loss):
+        return f"{who}: loss is {member.loss} in round {number}"
+    return None
+
+
+def tensors(arrays: Mapping[str, Any]) -> list[str]:
+    """The names of the tensors that hold such a number."""
+    return [name for name, array in arrays.items() if not _finite(np.asarray(array))]
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of the names, and how many more there are."""
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def summary(rounds: Sequence[Round]) -> str | None:
+    """How many rounds have such a loss, and who made the first; None if none has."""
+    found = [record for record in rounds if not math.isfinite(record.loss)]
+    if not found:
+        return None
+    who = [
+        f"worker {member.worker} at step {member.nonfinite_step}"
+        for member in found[0].members
+        if member.nonfinite_step is not None
+    ]
+    by = f" ({', '.join(who)})" if who else ""
+    many = f"{len(found)} of {counted(len(rounds), 'round')}"
+    return f"the loss of {many}, first in round {found[0].round}{by}"
+
+
+def _finite(array: np.ndarray) -> bool:
+    if array.dtype.kind in "biu":
+        return True
+    return bool(np.isfinite(array).all())

@@ -1,0 +1,210 @@
+"""What a member exchanges with its group, and when: a strategy for each plan.
+
+    join(group)          who takes part from now on
+    begin(steps, tokens) local parameters := those of the state
+    step(batches) x H    @grad, what is exchanged in every step, @apply
+    turn()               between two inner steps: what is due
+    outer(tokens)        the state that the round makes
+
+`Exchange` is the strategy where nothing is exchanged. No strategy keeps state from
+round to round: the trainer passes it in, by the names of
+`pcp.training.storage.state_names`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pcp.errors import UsageError
+from pcp.runtime.memory.dtypes import numpy_dtype
+from pcp.runtime.program.gossip_pair import Pair, partners
+from pcp.training.storage.safetensors_io import Arrays
+from pcp.training.storage.state_names import (
+    OUTER,
+    PARAMETER,
+    PRIVATE,
+    REPLICA,
+    prefixed,
+)
+from pcp.training.trainer.background_exchange import Beside, Results
+from pcp.training.trainer.functions import Functions, Key, Values, key_of
+from pcp.training.trainer.step_loop import Steps
+from pcp.training.trainer.sync_wait_timer import Meetings
+from pcp.training_plan import Asynchronous, EveryRound, Never
+
+_REPLICA = PRIVATE + REPLICA
+_PREFIX = {
+    "replica": _REPLICA,
+    "anchor": PARAMETER,
+    "outer": OUTER,
+    "private": PRIVATE,
+}
+TOKENS: Key = ("tokens", "tokens")
+_ROUNDS = f"{OUTER}rounds"
+
+
+def by_port(state: Mapping[str, Any]) -> dict[Key, Any]:
+    """A state's tensors by the roles in which functions take them."""
+    found = {}
+    for name, array in state.items():
+        pairs = _PREFIX.items()
+        role, prefix = next((r, p) for r, p in pairs if name.startswith(p))
+        found[role, name.removeprefix(prefix)] = array
+    return found
+
+
+def by_name(results: Values, home: str) -> Arrays:
+    """What a function gives of a state, on the host; parameters are at `home`."""
+    prefixes = _PREFIX | {"param": home}
+    return {prefixes[role] + name: np.asarray(v) for (role, name), v in results.items()}
+
+
+def weight(tokens: float) -> dict[Key, np.ndarray]:
+    """By how much this member counts."""
+    return {TOKENS: np.array(tokens, np.float32)}
+
+
+class Exchange:
+    """Nothing is exchanged: what the inner steps leave is the state."""
+
+    resumes = False
+    progress = 0
+    home = PARAMETER
+    """Where the state has the parameters: among what all agree on, or one's own."""
+
+    def __init__(self, functions: Functions, steps: Steps) -> None:
+        self._functions, self._steps = functions, steps
+        self.meetings = Meetings()
+
+    def new_state(
+        self, parameters: Mapping[str, np.ndarray], inner: Mapping[str, np.ndarray]
+    ) -> Arrays:
+        """The state at the beginning, with the first values of what is trained.
+
+        `inner` is the inner optimizer's state.
+        """
+        new = prefixed(self.home, list(parameters), parameters.values())
+        if not self._functions.gives("outer_init"):
+            return new
+        values = {("param", name): array for name, array in parameters.items()}
+        made = by_name(self._functions("outer_init", values), self.home)
+        return new | {name: np.array(array) for name, array in made.items()}
+
+    def join(self, communicator: Any, state: Arrays) -> None:
+        """Exchanges go to this group from now on."""
+        self._functions.program.communicator = communicator
+
+    def begin(self, state: Arrays, steps: int, tokens: int) -> None:
+        """A round of so many inner steps and tokens of this member's."""
+        self.meetings = Meetings()
+        self.localize(state, self.home)
+
+    def localize(self, state: Arrays, prefix: str) -> None:
+        """Local parameters := those under the prefix."""
+        keys = self._steps.trained
+        self._steps.hold({key: state[prefix + key[1]] for key in keys})
+
+    def step(self, batches: Sequence[Arrays], tokens: int) -> list[Any]:
+        """One inner step on batches of so many tokens; their losses."""
+        losses, gradients = self.gradients(batches, tokens)
+        self._steps.apply(gradients)
+        return losses
+
+    def gradients(
+        self, batches: Sequence[Arrays], tokens: int
+    ) -> tuple[list[Any], dict[Key, Any]]:
+        """The losses and the mean of the gradients."""
+        pairs = [self._steps.gradients(batch) for batch in batches]
+        losses, found = [loss for loss, _ in pairs], [grads for _, grads in pairs]
+        return losses, found[0] if len(found) == 1 else self._mean(found)
+
+    def turn(self) -> None:
+        """Nothing is due between two inner steps."""
+
+    def resume(self) -> None:
+        """A round that does not resume begins again."""
+        raise UsageError("this round cannot be resumed in mid-way")
+
+    def outer(self, tokens: float, communicator: Any, state: Arrays) -> Arrays:
+        """The new state, of a round that ends in the group of `communicator`."""
+        self._functions.program.communicator = communicator
+        return self.local("param", self.home)
+
+    def local(self, role: str, prefix: str) -> Arrays:
+        """What the inner steps left of a role, on the host, under the prefix."""
+        held = self._steps.held(role)
+        return {prefix + name: np.asarray(v) for (_, name), v in held.items()}
+
+    def close(self) -> None:
+        """Let go of what lies on the device, and of a second program."""
+
+    def _mean(self, found: Sequence[Values]) -> dict[Key, np.ndarray]:
+        """Over batches, added up in float64 and rounded once; zeros of none."""
+        ports = self._functions.signatures["apply"].inputs
+        return {
+            key_of(t): _mean([np.asarray(gradients[key_of(t)]) for gradients in found])
+            if found
+            else np.zeros(t.shape, numpy_dtype(t.dtype))
+            for t in ports
+            if t.role == "grad"
+        }
+
+
+class RoundExchange(Exchange):
+    """`@outer_step` when the inner steps of a round are made.
+
+    Replicas are private state, under `replica.<name>`; the members agree on the rest of
+    the outer state, which counts the rounds. Pairs are drawn from the plan's seed and
+    the round, so that a run that is stopped and resumed draws the same ones. A round
+    that lost a member has other pairs.
+    """
+
+    def __init__(
+        self,
+        plan: EveryRound | Asynchronous | Never,
+        functions: Functions,
+        steps: Steps,
+        beside: Beside | None = None,
+    ) -> None:
+        super().__init__(functions, steps)
+        self._beside = beside
+        self._under_way: Results | None = None
+        self._pairs: int | None = None
+        if isinstance(plan, EveryRound):
+            self._pairs = plan.seed
+            self.home = PARAMETER if plan.parameters == "shared" else _REPLICA
+
+    def join(self, communicator: Any, state: Arrays) -> None:
+        """Exchanges go to this group; with overlap `@outer_early` starts at once."""
+        group = self._group(communicator, state)
+        super().join(group, state)
+        if self._beside is not None:
+            self._beside.join(group)
+            self._under_way = self._beside.call("outer_early", by_port(state))
+
+    def outer(self, tokens: float, communicator: Any, state: Arrays) -> Arrays:
+        """`@outer_step` with the members of `communicator`, or our pair of them."""
+        self._functions.program.communicator = self._group(communicator, state)
+        values = by_port(state) | self._steps.held("param") | weight(tokens)
+        if self._under_way is not None:
+            values |= self._under_way.result()
+        return by_name(self._functions("outer_step", values), self.home)
+
+    def close(self) -> None:
+        """Let go of what lies on the device, and of a second program."""
+        self._under_way = None
+        if self._beside is not None:
+            self._beside.close()
+
+    def _group(self, communicator: Any, state: Arrays) -> Any:
+        if self._pairs is None:
+            return communicator
+        turn = int(state[_ROUNDS])
+        matching = partners(communicator.world_size, self._pairs, turn)
+        return {"pair": Pair(communicator, matching[communicator.rank], turn)}
+
+
+def _mean(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    total = np.sum([a.astype(np.float64) for a in arrays], axis=0)
+    return (total / len(arrays)).astype(arrays[0].dtype)

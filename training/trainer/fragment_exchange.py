@@ -1,0 +1,136 @@
+"""An outer step that goes fragment by fragment, beside the inner steps.
+
+    turn()    at a fragment's time to leave     @outer_send_p, then @outer_exchange_p
+                                                beside the steps that follow
+              at its time to come back          @outer_apply_p
+
+The anchors and the outer state of a round are its own until they are adopted; the
+local parameters live on from round to round, and are private state.
+
+When a member dies, exchanges that were complete are so for everybody who is left
+(that is what an exchange promises). The others' deltas are kept, and are exchanged
+again in the next group; the inner steps go on from where they were.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pcp.training.storage.safetensors_io import Arrays
+from pcp.training.storage.state_names import PRIVATE, prefixed, shared_part
+from pcp.training.trainer.background_exchange import Beside, Results
+from pcp.training.trainer.exchange import Exchange, by_name, by_port, weight
+from pcp.training.trainer.fragment_schedule import Turn, timetable
+from pcp.training.trainer.functions import Functions, Key
+from pcp.training.trainer.step_loop import Steps
+from pcp.training.trainer.sync_wait_timer import Meetings
+from pcp.training_plan import Fragments
+
+LOCAL = f"{PRIVATE}local."
+
+
+class FragmentExchange(Exchange):
+    """See the module."""
+
+    resumes = True
+
+    def __init__(
+        self, plan: Fragments, functions: Functions, steps: Steps, beside: Beside
+    ) -> None:
+        super().__init__(functions, steps)
+        self._plan, self._beside = plan, beside
+        self._turns: list[Turn] = []
+        self._at = self._tokens = 0
+        self._new: Arrays = {}
+        self._sent: dict[int, dict[Key, Any]] = {}
+        self._under_way: dict[int, Results] = {}
+        self._applied: set[int] = set()
+
+    def new_state(
+        self, parameters: Mapping[str, np.ndarray], inner: Mapping[str, np.ndarray]
+    ) -> Arrays:
+        """The state at the beginning; a newcomer's parameters are those of all."""
+        new = shared_part(super().new_state(parameters, inner))
+        own = map(np.array, parameters.values())
+        return new | prefixed(LOCAL, list(parameters), own)
+
+    def join(self, communicator: Any, state: Arrays) -> None:
+        """Exchanges go to this group from now on."""
+        super().join(communicator, state)
+        self._beside.join(communicator)
+
+    @property
+    def progress(self) -> int:
+        """How many exchanges of the round are complete."""
+        complete = [p for p in self._sent if p in self._applied or self._came(p)]
+        return len(complete)
+
+    def begin(self, state: Arrays, steps: int, tokens: int) -> None:
+        """Local parameters as the last round left them; nothing has left yet."""
+        self.meetings = Meetings()
+        self._beside.settle()
+        self.localize(state, LOCAL)
+        plan = self._plan
+        self._turns = timetable(steps, plan.count, plan.delay, plan.together)
+        self._at, self._tokens, self._new = 0, tokens, shared_part(state)
+        self._sent, self._under_way, self._applied = {}, {}, set()
+
+    def step(self, batches: Sequence[Arrays], tokens: int) -> list[Any]:
+        """One inner step."""
+        losses = super().step(batches, tokens)
+        self._at += 1
+        return losses
+
+    def turn(self) -> None:
+        """What is due now: fragments leave, and others are waited for."""
+        for turn in self._turns:
+            if turn.leaves <= self._at and turn.fragment not in self._sent:
+                self._send(turn.fragment)
+        for turn in self._turns:
+            if turn.returns <= self._at and turn.fragment not in self._applied:
+                self._apply(turn.fragment)
+
+    def resume(self) -> None:
+        """Go on with the round in another group: what did not get through is sent."""
+        for p in self._sent:
+            if p not in self._applied and not self._came(p):
+                self._exchange(p)
+
+    def outer(self, tokens: float, communicator: Any, state: Arrays) -> Arrays:
+        """What the round made of the state: by now every fragment came back."""
+        return self._new | self.local("param", LOCAL)
+
+    def close(self) -> None:
+        """Let go of what lies on the device, and of the second program."""
+        self._sent, self._under_way = {}, {}
+        self._beside.close()
+
+    def _came(self, fragment: int) -> bool:
+        future = self._under_way[fragment]
+        return future.done() and future.exception() is None
+
+    def _values(self) -> dict[Key, Any]:
+        """What the functions of all fragments take of the state."""
+        return by_port(self._new) | self._steps.held("param")
+
+    def _send(self, fragment: int) -> None:
+        sent = self._functions(f"outer_send_{fragment}", self._values())
+        self._sent[fragment] = sent
+        self._exchange(fragment)
+
+    def _exchange(self, fragment: int) -> None:
+        values = self._sent[fragment] | weight(self._tokens)
+        call = self._beside.call
+        self._under_way[fragment] = call(f"outer_exchange_{fragment}", values)
+
+    def _apply(self, fragment: int) -> None:
+        with self.meetings.one():
+            received = self._under_way[fragment].result()
+        values = self._values() | received
+        results = self._functions(f"outer_apply_{fragment}", values)
+        own = {key: v for key, v in results.items() if key[0] == "param"}
+        common = {key: v for key, v in results.items() if key[0] != "param"}
+        self._steps.take(own)
+        self._new |= by_name(common, self.home)
+        self._applied.add(fragment)

@@ -1,0 +1,153 @@
+"""Steps in rounds, without a shepherd: several workers, and what joins them.
+
+    inner step x tau ─► outer_step(anchors, params, state, tokens) ─► params, anchors
+         (each worker its batches)       over the axis "workers"
+
+A worker may be spread over a mesh: each of its members does this on its parts, with the
+members of the other workers that hold the same parts. Nobody may leave: a run that
+goes on when workers are lost is `pcp train`'s.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pcp.errors import UsageError
+from pcp.manifest import Manifest, TensorSpec
+from pcp.mesh import WORKERS, Mesh
+from pcp.training.trainer import step_loop
+from pcp.training.trainer.bundle_checks import plan_of
+from pcp.training.trainer.functions import key_of
+from pcp.training.trainer.replica_agreement import joined_results
+from pcp.training.trainer.step_loop import Arrays, Steps
+
+STEP, EARLY, INIT = "outer_step", "outer_early", "outer_init"
+
+LOSSES = "losses"
+
+
+def workers_of(manifest: Manifest) -> int | None:
+    """How many workers a bundle was compiled for; None where it does not say."""
+    counts = [m.axes[WORKERS] for m in manifest.mesh.values() if WORKERS in m.axes]
+    return next((count for count in counts if count > 0), None)
+
+
+def check(manifest: Manifest, workers: int, tau: int | None, count: int) -> None:
+    """Refuse what is no number of whole rounds: `UsageError`."""
+    if (made := workers_of(manifest)) not in (None, workers):
+        raise UsageError(
+            f"--workers {workers}: the bundle is compiled for {made} workers; compile "
+            "it with --mesh workers=elastic,..."
+        )
+    if tau is None:
+        if workers > 1:
+            raise UsageError(
+                f"--workers {workers}: say how many steps a round has, --tau 10"
+            )
+        return
+    if tau < 1:
+        raise UsageError(f"--tau {tau}: at least one step")
+    if count % tau:
+        raise UsageError(f"--tau {tau}: rounds of {tau} steps do not make {count}")
+    if STEP not in manifest.functions:
+        raise UsageError(
+            f"--tau {tau}: the bundle has no outer step; compile it with "
+            "--algorithm diloco"
+        )
+    own = manifest.function(STEP).inputs_of("replica")
+    if own or plan_of(manifest).synchronize == "asynchronous":
+        raise UsageError(
+            f"--tau {tau}: its workers do not all meet at the end of a round; "
+            "train with `pcp train`"
+        )
+
+
+class OuterLoop(Steps):
+    """As `Steps`, with the outer algorithm's step behind each `tau` steps.
+
+    All workers weigh the same. Between rounds all hold the same parameters.
+    """
+
+    def __init__(
+        self,
+        program: Any,
+        whole: Manifest,
+        mesh: Mesh | None = None,
+        place: dict[str, int] | None = None,
+        *,
+        tau: int,
+    ) -> None:
+        super().__init__(program, whole, mesh, place)
+        self._dtypes = {
+            key_of(t): t.dtype
+            for function in self._own.values()
+            for t in function.results
+        }
+        self._tau, self._count = tau, 0
+
+    def start(self, seed: int, given: Arrays | None = None) -> None:
+        """First values, and zeros as the outer algorithm's state."""
+        super().start(seed, given)
+        if INIT in self._own:
+            for key, value in self._functions(INIT, self._values).items():
+                self._values[key] = self._copy(value, key)
+        self._begin_round()
+
+    def step(self, batch: Arrays) -> np.ndarray:
+        """One update, and the outer step where a round ends; the loss before it."""
+        loss = super().step(batch)
+        self._count += 1
+        if self._count % self._tau == 0:
+            self._end_round()
+        return loss
+
+    def _begin_round(self) -> None:
+        """Keep where the round begins: `@apply` writes over the parameters."""
+        for key in [key for key in self._values if key[0] == "param"]:
+            value = self._copy(self._values[key], key)
+            self._values["anchor", key[1]] = value
+
+    def _end_round(self) -> None:
+        tokens = {("tokens", "tokens"): np.float32(self._tau)}
+        got = self._functions(EARLY, self._values) if EARLY in self._own else {}
+        self._values |= self._functions(STEP, self._values | tokens | got)
+        self._begin_round()
+
+    def _copy(self, value: Any, key: tuple[str, str]) -> Any:
+        """Equal in a buffer of its own."""
+        return self._functions.program.to_device(np.array(value), self._dtypes[key])
+
+
+def outputs(manifest: Manifest, count: int) -> list[TensorSpec]:
+    """What a run of `count` steps leaves: losses, parameters and state."""
+    dtype = next(t.dtype for t in manifest.function("grad").results if t.role == "loss")
+    losses = TensorSpec(name=LOSSES, role="loss", shape=(count,), dtype=dtype)
+    return [losses, *step_loop.kept(manifest)]
+
+
+def joined(
+    mesh: Mesh,
+    workers: int,
+    specs: Mapping[str, TensorSpec],
+    parts: Sequence[Mapping[str, NDArray]],
+) -> list[NDArray]:
+    """What all workers' members left as whole tensors, by key.
+
+    Of several workers the losses are [worker, step]. All hold the same parameters,
+    which is checked; of the optimizer's state, their own, it is the first worker's.
+    """
+    first = joined_results(mesh, specs, parts[: mesh.size])
+    if workers == 1:
+        return first
+    alike = {key: spec for key, spec in specs.items() if spec.role == "param"}
+    joined_results(mesh.times(workers), alike, parts)
+    losses = {key: spec for key, spec in specs.items() if spec.role == "loss"}
+    each = [
+        joined_results(mesh, losses, parts[i : i + mesh.size])
+        for i in range(0, len(parts), mesh.size)
+    ]
+    by_key = dict(zip(specs, first, strict=True))
+    stacked = map(np.stack, zip(*each, strict=True))
+    return list((by_key | dict(zip(losses, stacked, strict=True))).values())

@@ -1,0 +1,57 @@
+"""Inner steps that know one number of each batch: the slope along a drawn direction.
+
+    @grad on each batch        the loss and the slope, one direction for all of them
+    @grad_sync                 all members' slopes along all their directions
+    @apply
+
+A direction is drawn from the plan's seed, the number of the inner step and the
+member's rank, so it is another one on each member and in each step.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pcp.training.storage.safetensors_io import Arrays
+from pcp.training.trainer.exchange import by_port
+from pcp.training.trainer.functions import Functions, Key
+from pcp.training.trainer.step_exchange import StepExchange
+from pcp.training.trainer.step_loop import Steps
+
+_DIRECTION: Key = ("direction", "direction")
+_SLOPE: Key = ("slope", "slope")
+_STEPS: Key = ("outer", "steps")
+
+
+def direction(seed: int, step: int, rank: int) -> int:
+    """A signed 64-bit number, another one for other arguments."""
+    word = hashlib.sha256(f"{seed}/{step}/{rank}".encode()).digest()[:8]
+    return int.from_bytes(word, "little", signed=True)
+
+
+class SlopeExchange(StepExchange):
+    """See the module."""
+
+    def __init__(self, seed: int, functions: Functions, steps: Steps) -> None:
+        super().__init__(functions, steps)
+        self._seed, self._rank = seed, 0
+
+    def join(self, communicator: Any, state: Arrays) -> None:
+        """Exchanges go to this group from now on, under our rank in it."""
+        super().join(communicator, state)
+        self._rank = communicator.rank
+
+    def gradients(
+        self, batches: Sequence[Arrays], tokens: int
+    ) -> tuple[list[Any], dict[Key, Any]]:
+        """The losses, and what all members' slopes make of a gradient."""
+        done = int(by_port(self._kept)[_STEPS])
+        number = direction(self._seed, done, self._rank)
+        along = {_DIRECTION: np.array(number, np.int64)}
+        pairs = [self._steps.gradients(batch, along) for batch in batches]
+        slopes = [np.asarray(found[_SLOPE]).astype(np.float64) for _, found in pairs]
+        slope = np.array(np.mean(slopes) if slopes else 0.0, np.float32)
+        gradients = self.exchanged({_SLOPE: slope, **along}, tokens)
+        return [loss for loss, _ in pairs], gradients

@@ -1,0 +1,74 @@
+"""An exchange in every inner step, between @grad and @apply.
+
+Members' inner optimizers' states are alike then, so they are shared state as well. Such
+a round begins and ends with it, and is repeated from its beginning.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pcp.training.storage.safetensors_io import Arrays
+from pcp.training.storage.state_names import OUTER, prefixed
+from pcp.training.trainer.exchange import Exchange, by_name, by_port, weight
+from pcp.training.trainer.functions import Functions, Key, Values, key_of
+from pcp.training.trainer.step_loop import Steps
+
+_INNER = f"{OUTER}inner."
+"""The inner optimizer's state where it is shared."""
+
+
+class StepExchange(Exchange):
+    """`@grad_sync` on the gradients of each inner step."""
+
+    def __init__(self, functions: Functions, steps: Steps) -> None:
+        super().__init__(functions, steps)
+        self._kept: Arrays = {}
+        """Outer state within a round."""
+
+    def new_state(
+        self, parameters: Mapping[str, np.ndarray], inner: Mapping[str, np.ndarray]
+    ) -> Arrays:
+        """The state at the beginning, the inner optimizer's among it."""
+        new = super().new_state(parameters, inner)
+        return new | prefixed(_INNER, list(inner), map(np.array, inner.values()))
+
+    def begin(self, state: Arrays, steps: int, tokens: int) -> None:
+        """A round begins with the shared state of the inner optimizer."""
+        super().begin(state, steps, tokens)
+        inner = {key: state[_INNER + key[1]] for key in self._steps.held("state")}
+        self._steps.hold(inner)
+        takes = self._functions.signatures["grad_sync"].inputs
+        keys = [key_of(t) for t in takes if t.role in ("outer", "private")]
+        ports = by_port(state)
+        self._kept = by_name({key: ports[key] for key in keys}, self.home)
+
+    def gradients(
+        self, batches: Sequence[Arrays], tokens: int
+    ) -> tuple[list[Any], dict[Key, Any]]:
+        """The losses, and the gradients of all members.
+
+        Without a batch, those of the others.
+        """
+        losses, mean = super().gradients(batches, tokens)
+        return losses, self.exchanged(mean, tokens)
+
+    def exchanged(self, found: Values, tokens: int) -> dict[Key, Any]:
+        """`@grad_sync` with the group, on what this member found."""
+        values = by_port(self._kept) | dict(found) | weight(tokens)
+        with self.meetings.one():
+            results = self._functions("grad_sync", values)
+            gradients = {key: v for key, v in results.items() if key[0] == "grad"}
+            rest = {key: v for key, v in results.items() if key[0] != "grad"}
+            self._kept = by_name(rest, self.home)
+        return gradients
+
+    def outer(self, tokens: float, communicator: Any, state: Arrays) -> Arrays:
+        """The state that the inner steps left: all there is to a round."""
+        own = super().outer(tokens, communicator, state)
+        return own | self.local("state", _INNER) | self._kept
+
+    def close(self) -> None:
+        """Let go of what lies on the device."""
+        self._kept = {}
