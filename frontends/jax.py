@@ -96,7 +96,7 @@ def _name(fn: Callable[..., Any]) -> str:
 
 
 def _lower(jitted: Any, args: tuple[Any, ...], name: str, rules: bool) -> str:
-    parameters = jax_rules.Rules(name, kept=rules).parameters()
+    parameters = jax_rules.JaxRules(name, kept=rules).parameters()
     lowered = jitted.trace(*args).lower(_private_parameters=parameters)
     return jax_sharding.text_of(lowered, name)
 

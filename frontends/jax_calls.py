@@ -33,7 +33,7 @@ Rule = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Call:
+class JaxCall:
     """One call that has a rule: what it runs, and on what.
 
     `alone` is the call as a function of its operands, of which the first `closed` have
@@ -51,7 +51,7 @@ class Call:
     untransposed: bool
 
     @classmethod
-    def of(cls, ctx: Any, params: dict[str, Any]) -> "Call":
+    def of(cls, ctx: Any, params: dict[str, Any]) -> "JaxCall":
         """The call that JAX is lowering."""
         import jax
 
@@ -139,7 +139,7 @@ def emit(module: Any, name: str, jaxpr: Any) -> Any:
     )
 
 
-def _trace_jvp(call: Call) -> Rule:
+def _trace_jvp(call: JaxCall) -> Rule:
     """Tangents that the rule says nothing of make all NaN, unless they are zero."""
     import jax
 
@@ -169,7 +169,7 @@ def _marred(values: list[Any], tangents: list[Any]) -> list[Any]:
     return values
 
 
-def _trace_vjp(call: Call) -> Rule:
+def _trace_vjp(call: JaxCall) -> Rule:
     """The rule says nothing of what the function is closed over, which comes first.
 
     JAX refuses to differentiate by that. Here it is not known yet who will: its

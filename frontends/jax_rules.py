@@ -18,7 +18,7 @@ import numpy as np
 
 from pcp.dialect.bindings import ir
 from pcp.errors import IRError
-from pcp.frontends.jax_calls import Call, Rule, emit, is_float, primitives
+from pcp.frontends.jax_calls import JaxCall, Rule, emit, is_float, primitives
 
 #: Attributes of a function while JAX lowers: its rule's functions by role.
 MARKS = {
@@ -36,7 +36,7 @@ STOP = "pcp.stop_gradient"
 
 
 @dataclass
-class Rules:
+class JaxRules:
     """The rules of one program; `parameters` are for JAX's `Traced.lower`.
 
     Stops are kept whether rules are or not.
@@ -62,7 +62,7 @@ class Rules:
     def _lower(self, ctx: Any, *operands: Any, **params: Any) -> Any:
         from jax.extend.mlir.dialects import stablehlo
 
-        call = Call.of(ctx, params)
+        call = JaxCall.of(ctx, params)
         if call.body.effects:
             raise IRError(
                 f"{self.source}: {call.name} has a derivative rule and an effect "
@@ -77,7 +77,7 @@ class Rules:
         )
         return made.results
 
-    def _function(self, ctx: Any, call: Call) -> Any:
+    def _function(self, ctx: Any, call: JaxCall) -> Any:
         """The call's function, which has its rule when it is lowered."""
         rule = self._trace(call) if self.depth < DEPTH else {}
         self._refuse_closures(call.name, rule)
@@ -97,7 +97,7 @@ class Rules:
             self.depth -= 1
         return function
 
-    def _trace(self, call: Call) -> Rule:
+    def _trace(self, call: JaxCall) -> Rule:
         if call.untransposed:
             raise IRError(
                 f"{self.source}: {call.name} has no transpose_solve, so it has no "

@@ -27,7 +27,7 @@ from pcp.frontends.torch_constants import copied, literal_hooks, raw
 from pcp.frontends.torch_formulas import formulas
 from pcp.frontends.torch_marks import Mark, cut, join
 from pcp.frontends.torch_places import line_of, place
-from pcp.frontends.torch_rules import Rules
+from pcp.frontends.torch_rules import TorchRules
 from pcp.frontends.torch_stops import check_ops, stop
 from pcp.frontends.torch_trace import Trace, check_hooks
 
@@ -176,10 +176,12 @@ class _Reader:
         """The program, and the inputs that a gradient comes back to."""
         text, marks, reached = self._text(module, inputs, wanted)
         program = parse(text, self.context, source=type(module).__name__)
-        join(program, marks, Rules(self.trace, program, self.rule).build)
+        join(program, marks, TorchRules(self.trace, program, self.rule).build)
         return program, reached
 
-    def rule(self, module: Any, inputs: tuple[Any, ...], rules: Rules) -> ir.Module:
+    def rule(
+        self, module: Any, inputs: tuple[Any, ...], rules: TorchRules
+    ) -> ir.Module:
         """The program of a derivative rule, for the program that `rules` is of."""
         text, marks, _ = self._text(module, inputs, [True] * len(inputs))
         program = parse(text, self.context, source=type(module).__name__)

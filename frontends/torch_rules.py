@@ -19,13 +19,13 @@ from pcp.errors import IRError, PcpError
 from pcp.frontends.signature import entry
 from pcp.frontends.split import split
 from pcp.frontends.torch_places import refuse
-from pcp.frontends.torch_trace import Call, Trace
+from pcp.frontends.torch_trace import Trace, TracedCall
 
 Value = ir.Value
 
 
 @dataclass
-class Rules:
+class TorchRules:
     """The composites of one program.
 
     `read` makes a module, of the same context, of a PyTorch module and example inputs.
@@ -33,7 +33,7 @@ class Rules:
 
     trace: Trace
     module: ir.Module
-    read: Callable[[Any, tuple[Any, ...], "Rules"], ir.Module]
+    read: Callable[[Any, tuple[Any, ...], "TorchRules"], ir.Module]
     known: dict[str, str] = field(default_factory=dict)
     alike: dict[Any, str] = field(default_factory=dict)
 
@@ -52,7 +52,7 @@ class Rules:
             },
         ).results
 
-    def _primal(self, call: Call) -> str:
+    def _primal(self, call: TracedCall) -> str:
         """The function of a call, with its rule; calls that are alike share one."""
         key = _looks(self.trace.torch, call)
         if key is None:
@@ -61,7 +61,7 @@ class Rules:
             self.alike[key] = self._written(call)
         return self.alike[key]
 
-    def _written(self, call: Call) -> str:
+    def _written(self, call: TracedCall) -> str:
         """The function of a call; equal ones are written once."""
         module = self._read(call)  # held: its functions end with it
         joint = entry(module)
@@ -78,7 +78,7 @@ class Rules:
             number += 1
         return free
 
-    def _read(self, call: Call) -> ir.Module:
+    def _read(self, call: TracedCall) -> ir.Module:
         """@main(operands, cotangents) -> results, cotangents of the operands."""
         before, self.trace.depth = self.trace.depth, call.depth + 1
         try:
@@ -91,12 +91,12 @@ class Rules:
             self.trace.depth = before
 
 
-def _name(call: Call) -> str:
+def _name(call: TracedCall) -> str:
     """The class's name, made a symbol."""
     return re.sub(r"\W+", "_", call.function.__name__)
 
 
-def _looks(torch: Any, call: Call) -> tuple[Any, ...] | None:
+def _looks(torch: Any, call: TracedCall) -> tuple[Any, ...] | None:
     """What calls have in common that trace alike; None if an argument may change."""
     leaves, tree = torch.utils._pytree.tree_flatten(call.arguments)
     plain = (bool, float, int, str, type(None))
@@ -114,7 +114,7 @@ def _looks(torch: Any, call: Call) -> tuple[Any, ...] | None:
 # --- tracing ---
 
 
-def _joint(trace: Trace, call: Call) -> tuple[Any, tuple[Any, ...]]:
+def _joint(trace: Trace, call: TracedCall) -> tuple[Any, tuple[Any, ...]]:
     """Forward, then backward, as one module, and examples of what it takes.
 
     `forward(operands, cotangents of differentiable results) -> results, cotangents of

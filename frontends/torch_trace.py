@@ -57,7 +57,7 @@ SAVED = (
 
 
 @dataclass(frozen=True)
-class Call:
+class TracedCall:
     """One call of an autograd.Function; `results` are the tensors it returned."""
 
     function: Any
@@ -72,7 +72,7 @@ class Trace:
     """The calls seen so far; a mark names one by its position."""
 
     torch: Any
-    calls: list[Call] = field(default_factory=list)
+    calls: list[TracedCall] = field(default_factory=list)
     depth: int = 0
     paused: bool = False
     inference: bool = False
@@ -127,7 +127,7 @@ class Trace:
         if not (given and like):
             return outputs
         number = len(self.calls)
-        self.calls.append(Call(function, args, like, here(), self.depth))
+        self.calls.append(TracedCall(function, args, like, here(), self.depth))
         results = iter(torch_marks.ops().call(given, like, number))
         new = [next(results) if _is(torch, t) else t for t in leaves]
         return torch.utils._pytree.tree_unflatten(new, tree)

@@ -12,7 +12,7 @@ from pcp.dialect.bindings import ir, stablehlo
 from pcp.dialect.diagnostics import location_string
 from pcp.errors import DoesNotFit, PassError, nearest
 from pcp.passes.analysis.memory import peak
-from pcp.passes.analysis.storage import Graph, Node, Step, graph
+from pcp.passes.analysis.storage import StorageGraph, StorageNode, StorageStep, graph
 from pcp.passes.core.base import Pass
 from pcp.passes.core.rewriting import operations
 
@@ -100,7 +100,7 @@ class Remat(Pass):
 # --- policies ---
 
 
-def _is_dot(node: Node) -> bool:
+def _is_dot(node: StorageNode) -> bool:
     return node.op.name in (
         "stablehlo.dot",
         "stablehlo.dot_general",
@@ -108,14 +108,14 @@ def _is_dot(node: Node) -> bool:
     )
 
 
-def _is_plain_dot(node: Node) -> bool:
+def _is_plain_dot(node: StorageNode) -> bool:
     if node.op.name != "stablehlo.dot_general":
         return _is_dot(node)
     numbers = node.op.attributes["dot_dimension_numbers"]
     return not stablehlo.DotDimensionNumbers(numbers).lhs_batching_dimensions
 
 
-POLICIES: Mapping[str, Callable[[Node], bool]] = {
+POLICIES: Mapping[str, Callable[[StorageNode], bool]] = {
     "everything_saveable": lambda node: True,
     "nothing_saveable": lambda node: False,
     "dots_saveable": _is_dot,
@@ -142,7 +142,7 @@ def _bytes(text: str) -> int:
 class _Problem:
     """One function, where its forward half ends, and what is asked."""
 
-    graph: Graph
+    graph: StorageGraph
     boundary: int
     options: Remat
     where: str
@@ -273,7 +273,7 @@ class _Problem:
         return [*others, *sorted(worth, key=lambda r: -worth[r])]
 
 
-def _name(node: Node) -> str | None:
+def _name(node: StorageNode) -> str | None:
     given = hlo.attribute(node.op, "pcp.name")
     return None if given is None else ir.StringAttr(given).value
 
@@ -281,12 +281,12 @@ def _name(node: Node) -> str | None:
 # --- the program ---
 
 
-def _rewrite(function: ir.Operation, whole: Graph, schedule: Schedule) -> None:
+def _rewrite(function: ir.Operation, whole: StorageGraph, schedule: Schedule) -> None:
     """Insert the clones and barriers, and let the backward ops read them."""
     values = dict(enumerate(whole.values))
     originals = {n.results for n in whole.nodes}
     *_, end = functions.body(function).operations
-    waiting: list[Step | Guard] = []
+    waiting: list[StorageStep | Guard] = []
     for item in schedule.items:
         if isinstance(item, Guard) or item.results not in originals:
             waiting.append(item)
@@ -301,7 +301,9 @@ def _rewrite(function: ir.Operation, whole: Graph, schedule: Schedule) -> None:
         raise PassError(f"{location_string(end.location)}: clones that no op waits for")
 
 
-def _insert(item: Step | Guard, whole: Graph, values: dict[int, ir.Value]) -> None:
+def _insert(
+    item: StorageStep | Guard, whole: StorageGraph, values: dict[int, ir.Value]
+) -> None:
     if isinstance(item, Guard):
         made = waiting(*([values[x] for x in xs] for xs in (item.inputs, item.waits)))
         values.update(zip(item.outputs, made, strict=True))

@@ -10,7 +10,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError
-from pcp.passes.analysis.storage import Graph, Step
+from pcp.passes.analysis.storage import StorageGraph, StorageStep
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Report:
 
     @staticmethod
     def of(
-        whole: Graph, schedule: Schedule | None, before: int, after: int
+        whole: StorageGraph, schedule: Schedule | None, before: int, after: int
     ) -> "Report":
         """Of a function whose predicted peaks are `before` and `after`."""
         work = sum(n.flops for n in whole.nodes)
@@ -76,9 +76,13 @@ def _ratio(after: int, before: int) -> float:
     return round(after / before, 4) if before else 1.0
 
 
-def _recomputed(whole: Graph, schedule: Schedule | None) -> Counter[tuple[str, str]]:
+def _recomputed(
+    whole: StorageGraph, schedule: Schedule | None
+) -> Counter[tuple[str, str]]:
     originals = {n.results for n in whole.nodes}
     items = schedule.items if schedule else []
-    clones = (i for i in items if isinstance(i, Step) and i.results not in originals)
+    clones = (
+        i for i in items if isinstance(i, StorageStep) and i.results not in originals
+    )
     ops = (whole.nodes[c.node].op for c in clones)
     return Counter((op.name, location_string(op.location)) for op in ops)

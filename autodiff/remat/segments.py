@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pcp.autodiff.remat.revolve import Action, revolve
-from pcp.passes.analysis.storage import GUARD, Graph, Step
+from pcp.passes.analysis.storage import GUARD, StorageGraph, StorageStep
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Cuts:
         return len(self.edges) - 1
 
 
-def constants(graph: Graph) -> frozenset[int]:
+def constants(graph: StorageGraph) -> frozenset[int]:
     """Values that depend on no argument: made again wherever they are needed."""
     known: set[int] = set()
     for node in graph.nodes:
@@ -40,7 +40,7 @@ def constants(graph: Graph) -> frozenset[int]:
     return frozenset(known)
 
 
-def cut(graph: Graph, boundary: int, segments: int) -> Cuts:
+def cut(graph: StorageGraph, boundary: int, segments: int) -> Cuts:
     """Cut the first `boundary` nodes into about `segments` parts of equal FLOPs.
 
     Each cut is the narrowest place within half a part of where it would be in
@@ -69,11 +69,11 @@ def _near(done: int, k: int, share: float) -> bool:
     return abs(done - k * share) <= share / 2
 
 
-def _last_reads(graph: Graph, boundary: int) -> dict[int, int]:
+def _last_reads(graph: StorageGraph, boundary: int) -> dict[int, int]:
     return {x: i for i, n in enumerate(graph.nodes[:boundary]) for x in n.operands}
 
 
-def _widths(graph: Graph, boundary: int, free: frozenset[int]) -> list[int]:
+def _widths(graph: StorageGraph, boundary: int, free: frozenset[int]) -> list[int]:
     """Bytes that pass from node i or before to later forward nodes."""
     last = _last_reads(graph, boundary)
     ends: dict[int, int] = {}
@@ -89,7 +89,7 @@ def _widths(graph: Graph, boundary: int, free: frozenset[int]) -> list[int]:
 
 
 def _crossing(
-    graph: Graph, boundary: int, edge: int, free: frozenset[int]
+    graph: StorageGraph, boundary: int, edge: int, free: frozenset[int]
 ) -> frozenset[int]:
     made = {r for n in graph.nodes[:edge] for r in n.results}
     read = {x for n in graph.nodes[edge:boundary] for x in n.operands}
@@ -109,18 +109,18 @@ class Guard:
 class Schedule:
     """Steps and guards in order; `sizes` of all values, clones included."""
 
-    items: list[Step | Guard]
+    items: list[StorageStep | Guard]
     sizes: list[int]
     clones: int = 0
     flops: int = 0
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[StorageStep]:
         """The items with a step for each guarded value, for liveness."""
         found = []
         for item in self.items:
             if isinstance(item, Guard):
                 pairs = zip(item.inputs, item.outputs, strict=True)
-                found += [Step(GUARD, (i,), (o,)) for i, o in pairs]
+                found += [StorageStep(GUARD, (i,), (o,)) for i, o in pairs]
             else:
                 found.append(item)
         return found
@@ -130,7 +130,7 @@ class Schedule:
 class Rerun:
     """Writes a schedule; `kept` values are never made again."""
 
-    graph: Graph
+    graph: StorageGraph
     cuts: Cuts
     boundary: int
     kept: frozenset[int]
@@ -164,7 +164,9 @@ class Rerun:
                 segment, actions = pending.pop(0)
                 self._open(segment, actions, q)
             node = nodes[q]
-            self._emit(Step(q, tuple(map(self._now, node.operands)), node.results))
+            self._emit(
+                StorageStep(q, tuple(map(self._now, node.operands)), node.results)
+            )
         return self.schedule
 
     # --- forward ---
@@ -172,11 +174,11 @@ class Rerun:
     def _forward(self, actions: list[Action]) -> None:
         """The ops as they are; what the schedule stores, it stores on the way."""
         for q, node in enumerate(self.graph.nodes[: self.boundary]):
-            self._emit(Step(q, node.operands, node.results))
+            self._emit(StorageStep(q, node.operands, node.results))
         for at in [0, *(a.start for a in actions if a.kind == "store")]:
             self.states[at] = {v: v for v in self.cuts.crossing[at]}
 
-    def _emit(self, item: Step | Guard) -> None:
+    def _emit(self, item: StorageStep | Guard) -> None:
         self.schedule.items.append(item)
 
     def _is_kept(self, value: int) -> bool:
@@ -328,7 +330,7 @@ class Rerun:
     def _again(self, q: int, known: dict[int, int]) -> dict[int, int]:
         node = self.graph.nodes[q]
         results = tuple(self._new(self.graph.sizes[r]) for r in node.results)
-        self._emit(Step(q, tuple(known[x] for x in node.operands), results))
+        self._emit(StorageStep(q, tuple(known[x] for x in node.operands), results))
         self.schedule.clones += 1
         self.schedule.flops += node.flops
         return dict(zip(node.results, results, strict=True))

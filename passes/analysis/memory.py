@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pcp.dialect.bindings import ir
-from pcp.passes.analysis.storage import GUARD, Graph, Step, Storage, graph
+from pcp.passes.analysis.storage import GUARD, Storage, StorageGraph, StorageStep, graph
 from pcp.passes.core.rewriting import HOLD
 from pcp.passes.core.walk import CONTROL_FLOW, block_of, returned
 
@@ -54,7 +54,9 @@ class _Lives:
             last.update(dict.fromkeys(storage.behind[value], len(storage.steps)))
         return last
 
-    def _life(self, step: Step, place: int, at: int, last: dict[int, int]) -> _Life:
+    def _life(
+        self, step: StorageStep, place: int, at: int, last: dict[int, int]
+    ) -> _Life:
         """Of a result: its own, or that of the operand whose memory it takes."""
         result = step.results[place]
         size, end = self.sizes[result], last[result]
@@ -64,7 +66,7 @@ class _Lives:
         return old
 
     def _replaced(
-        self, step: Step, place: int, at: int, last: dict[int, int]
+        self, step: StorageStep, place: int, at: int, last: dict[int, int]
     ) -> _Life | None:
         node = None if step.node == GUARD else self.storage.whole.nodes[step.node]
         if node is None or place not in node.replaced:
@@ -89,8 +91,8 @@ def _submissions(storage: Storage) -> list[tuple[int, int]]:
 
 
 def peak(
-    whole: Graph,
-    steps: Sequence[Step],
+    whole: StorageGraph,
+    steps: Sequence[StorageStep],
     sizes: Sequence[int],
     placed: Collection[int] = (),
     lasting: Collection[int] = (),
@@ -118,7 +120,7 @@ def peak(
     return most
 
 
-def _inside(whole: Graph, step: Step) -> int:
+def _inside(whole: StorageGraph, step: StorageStep) -> int:
     """Bytes that a round of a loop, or a branch, holds besides the op's results."""
     op = None if step.node == GUARD else whole.nodes[step.node].op
     if op is None or op.name not in CONTROL_FLOW:
@@ -142,7 +144,7 @@ def temporary_bytes(
     return peak(whole, whole.steps, whole.sizes, *some)
 
 
-def _sends(whole: Graph, step: Step) -> bool:
+def _sends(whole: StorageGraph, step: StorageStep) -> bool:
     """Whether its operands go to other devices, at once or while work goes on."""
     if step.node == GUARD:
         return False

@@ -50,7 +50,7 @@ ROOTS = frozenset(
 
 
 @dataclass(frozen=True)
-class Node:
+class StorageNode:
     """One op: what it reads (its regions' captures too) and makes, by number."""
 
     op: ir.Operation
@@ -92,14 +92,14 @@ class Node:
 
 
 @dataclass
-class Graph:
+class StorageGraph:
     """A block's ops in order; `sizes` in bytes, `returned` by number.
 
     The `arguments` first values are the block's, then what it reads of its
     surroundings.
     """
 
-    nodes: list[Node]
+    nodes: list[StorageNode]
     values: list[Value]
     sizes: list[int]
     returned: tuple[int, ...]
@@ -113,12 +113,12 @@ class Graph:
         return {r: i for i, node in enumerate(self.nodes) for r in node.results}
 
     @property
-    def steps(self) -> list["Step"]:
+    def steps(self) -> list["StorageStep"]:
         """The block as it is."""
-        return [Step(i, n.operands, n.results) for i, n in enumerate(self.nodes)]
+        return [StorageStep(i, n.operands, n.results) for i, n in enumerate(self.nodes)]
 
 
-def graph(block: ir.Block) -> Graph:
+def graph(block: ir.Block) -> StorageGraph:
     """Number the values that a block's ops read and make."""
     *ops, end = [view.operation for view in block.operations]
     made = {result: None for op in ops for result in op.results}
@@ -129,8 +129,8 @@ def graph(block: ir.Block) -> Graph:
     def numbers(some: Iterable[Value]) -> tuple[int, ...]:
         return tuple(number[v] for v in some)
 
-    return Graph(
-        [Node(op, numbers(_reads(op)), numbers(op.results)) for op in ops],
+    return StorageGraph(
+        [StorageNode(op, numbers(_reads(op)), numbers(op.results)) for op in ops],
         values,
         [value_bytes(v) for v in values],
         numbers(end.operands),
@@ -171,7 +171,7 @@ GUARD = -1
 
 
 @dataclass(frozen=True)
-class Step:
+class StorageStep:
     """A node run with these values; a clone has results of its own."""
 
     node: int
@@ -189,8 +189,8 @@ _RETURN = "return"
 class Storage:
     """Of ops in an order: the stored values that each value is, or is computed from."""
 
-    whole: Graph
-    steps: Sequence[Step]
+    whole: StorageGraph
+    steps: Sequence[StorageStep]
     behind: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
@@ -220,12 +220,14 @@ class Storage:
         values = enumerate(self.whole.values)
         return frozenset(v for i, v in values if self.behind.get(i) == (i,))
 
-    def name(self, step: Step) -> str:
+    def name(self, step: StorageStep) -> str:
         """Of a step's op."""
         guard = step.node == GUARD
         return "stablehlo.select" if guard else self.whole.nodes[step.node].op.name
 
-    def _is_view(self, step: Step, readers: dict[int, dict[object, str]]) -> bool:
+    def _is_view(
+        self, step: StorageStep, readers: dict[int, dict[object, str]]
+    ) -> bool:
         """What is returned is a copy of a piece, but the reshaped tensor itself."""
         if step.node == GUARD or not self.whole.nodes[step.node].is_view:
             return False
@@ -233,8 +235,8 @@ class Storage:
             step.results[0], {}
         )
 
-    def handed_on(self, step: Step) -> dict[int, int]:
-        """See `Node.handed_on`."""
+    def handed_on(self, step: StorageStep) -> dict[int, int]:
+        """See `StorageNode.handed_on`."""
         return {} if step.node == GUARD else self.whole.nodes[step.node].handed_on
 
     def _readers(self) -> dict[int, dict[object, str]]:
@@ -255,7 +257,7 @@ class Storage:
         return found
 
     def _is_stored(
-        self, step: Step, place: int, readers: dict[object, str], free: set[int]
+        self, step: StorageStep, place: int, readers: dict[object, str], free: set[int]
     ) -> bool:
         name, names = self.name(step), list(readers.values())
         if place in self.handed_on(step):
@@ -276,7 +278,7 @@ class Storage:
             self.whole.values[result]
         )
 
-    def _sources(self, step: Step, place: int) -> tuple[int, ...]:
+    def _sources(self, step: StorageStep, place: int) -> tuple[int, ...]:
         """What a value that is not stored is computed from."""
         of = self.handed_on(step).get(place)
         through = step.operands if of is None else (step.operands[of],)

@@ -181,7 +181,10 @@ def _join(bucket: _Bucket) -> None:
 
 
 def _cut(
-    form: "Form", whole: Value, members: Sequence[ir.Operation], rows: Sequence[Value]
+    form: "BucketForm",
+    whole: Value,
+    members: Sequence[ir.Operation],
+    rows: Sequence[Value],
 ) -> list[Value]:
     """Each member's part of the joined result."""
     parts, start = [], 0
@@ -198,7 +201,7 @@ def _cut(
 
 
 @dataclass(frozen=True)
-class Form:
+class BucketForm:
     """`pack` gives what is joined along `dim`, `unpack` a result of its part.
 
     `shape` is that of the joined collective's result. Buckets are of at most the
@@ -249,14 +252,14 @@ def _from_rows(op: ir.Operation, rows: Value) -> Value:
     return hlo.reshape(hlo.transpose(apart, order), hlo.shape_of(op.results[0]))
 
 
-FORMS: dict[str, Form] = {
-    "pcp.all_reduce": Form(
+FORMS: dict[str, BucketForm] = {
+    "pcp.all_reduce": BucketForm(
         _flat, lambda op, whole: hlo.shape_of(whole), _own_shape, dim=0, share=1
     ),
-    "pcp.reduce_scatter": Form(
+    "pcp.reduce_scatter": BucketForm(
         _row_each, lambda op, whole: (1, hlo.shape_of(whole)[1]), _own_shape
     ),
-    "pcp.all_gather": Form(
+    "pcp.all_gather": BucketForm(
         _row, lambda op, whole: (_members(op), hlo.shape_of(whole)[1]), _from_rows
     ),
 }

@@ -36,10 +36,10 @@ from pcp.passes.sharding.layout import (
 )
 from pcp.passes.sharding.mesh import read_meshes
 from pcp.passes.sharding.owners import give_owners
-from pcp.passes.sharding.plan import Plan
+from pcp.passes.sharding.plan import ShardingPlan
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
 from pcp.passes.sharding.propagate_sharding import PropagateSharding
-from pcp.passes.sharding.resharding import Step, steps
+from pcp.passes.sharding.resharding import ReshardStep, steps
 
 _NEVER = 1e30
 
@@ -56,7 +56,7 @@ class Separated:
     module: ir.Module
     flow: Flow
     mesh: Mesh
-    plan: Plan
+    plan: ShardingPlan
     whole: Sequence[int]
 
     @property
@@ -116,7 +116,7 @@ class _OneByOne(Resharder):
         return self.summed[source]
 
 
-def _is_exchange(step: Step) -> bool:
+def _is_exchange(step: ReshardStep) -> bool:
     """Whether members along the virtual axis would have to talk."""
     return AXIS in step.axes and step.kind not in ("all_reduce", "slice")
 
@@ -145,7 +145,7 @@ def separate(function: ir.Operation, count: int, mesh: Mesh) -> Separated:
     resharder.function(copy)
     resharder.split_sums(block_of(copy, 0))
     give_owners(copy, replace(joint, unlike=mesh.unlike))
-    plan = Plan.read(copy, joint)
+    plan = ShardingPlan.read(copy, joint)
     flow = Flow.read(copy, summed(copy, plan, joint))
     check_tail(flow, plan)
     return Separated(made.module, flow, joint, plan, made.whole)

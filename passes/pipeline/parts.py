@@ -20,7 +20,7 @@ Key = tuple[int, str, int]
 
 
 @dataclass
-class Part:
+class StagePart:
     """Ops by number; what they read, what others read of them, what is summed.
 
     `shared`: fixed values in front of the ops that a stage makes only once.
@@ -39,7 +39,7 @@ class Part:
         return self.key[0]
 
 
-def parts_of(stages: Stages) -> dict[Key, Part]:
+def parts_of(stages: Stages) -> dict[Key, StagePart]:
     """All parts, in the order in which one microbatch runs them."""
     cut = _Cut(stages)
     cut.collect()
@@ -85,7 +85,7 @@ def _place(flow: Flow, value: Value) -> tuple[int, int]:
 @dataclass
 class _Cut:
     stages: Stages
-    parts: dict[Key, Part] = field(default_factory=dict)
+    parts: dict[Key, StagePart] = field(default_factory=dict)
     part_of: dict[int, Key] = field(default_factory=dict)
 
     @property
@@ -128,7 +128,7 @@ class _Cut:
 
     def _join(self, key: Key, number: int) -> None:
         self.part_of[number] = key
-        self.parts.setdefault(key, Part(key)).ops.append(number)
+        self.parts.setdefault(key, StagePart(key)).ops.append(number)
 
     def _weight_gradients(self) -> set[int]:
         """Backward ops that no other stage waits for, on stages where one does."""
@@ -167,7 +167,7 @@ class _Cut:
                 for stage in stages:
                     self._give(stage, value)
 
-    def _input(self, part: Part, value: Value) -> None:
+    def _input(self, part: StagePart, value: Value) -> None:
         maker = self.flow.makers.get(value)
         if value in part.inputs:
             return
@@ -187,7 +187,7 @@ class _Cut:
         """A result that is an argument, or fixed, comes from a task of its own."""
         needed = list(behind(self.flow, [value]))
         key = stage, OPT, self._ready(needed, stage)
-        part = self.parts.setdefault(key, Part(key))
+        part = self.parts.setdefault(key, StagePart(key))
         for one in needed:
             self._input(part, one)
         if value not in part.outputs:

@@ -11,7 +11,7 @@ from pcp.passes.core.base import Pass
 from pcp.passes.core.functions import find
 from pcp.passes.core.rewriting import functions, refuse
 from pcp.passes.pipeline.flow import reads
-from pcp.passes.pipeline.schedule_simulation import Timeline, Work, simulate
+from pcp.passes.pipeline.schedule_simulation import TaskWork, Timeline, simulate
 from pcp.passes.pipeline.wiring import ARGUMENT, Task, Wiring, schedules
 
 #: Messages to one receiver that a sender may be ahead, in the deadlock check: two in
@@ -243,11 +243,11 @@ def _check_alive(wiring: Wiring, kind: str, shape: Shape) -> None:
 
 def works(
     wiring: Wiring, duration: Callable[[Task], float] = lambda task: 1.0
-) -> list[Work]:
+) -> list[TaskWork]:
     """The tasks as the simulation takes them."""
     devices = list(dict.fromkeys(task.device for task in wiring.tasks))
     return [
-        Work(
+        TaskWork(
             devices.index(task.device),
             duration(task),
             tuple(dict.fromkeys(n for n, _ in task.reads if n != ARGUMENT)),

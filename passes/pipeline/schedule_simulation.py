@@ -15,7 +15,7 @@ from pcp.errors import PassError
 
 
 @dataclass(frozen=True)
-class Work:
+class TaskWork:
     """A task on a device, and the tasks whose results it reads.
 
     Its own results are `travel` longer on their way to another device than others'.
@@ -33,7 +33,7 @@ class Timeline:
 
     start: tuple[float, ...]
     end: tuple[float, ...]
-    works: tuple[Work, ...]
+    works: tuple[TaskWork, ...]
 
     @property
     def length(self) -> float:
@@ -61,7 +61,7 @@ class _Device:
 
 
 def simulate(
-    works: Sequence[Work], *, latency: float = 0.0, buffers: float = inf
+    works: Sequence[TaskWork], *, latency: float = 0.0, buffers: float = inf
 ) -> Timeline:
     """The timeline of tasks that each device runs in their order.
 
@@ -77,7 +77,9 @@ def simulate(
 
 
 class _Simulation:
-    def __init__(self, works: Sequence[Work], latency: float, buffers: float) -> None:
+    def __init__(
+        self, works: Sequence[TaskWork], latency: float, buffers: float
+    ) -> None:
         self.works, self.latency, self.buffers = works, latency, buffers
         self.devices: dict[int, _Device] = {}
         self.receivers: list[list[int]] = [[] for _ in works]

@@ -6,11 +6,11 @@ from pcp.passes.core.rewriting import refuse
 from pcp.passes.core.walk import block_of, walk
 from pcp.passes.pipeline.flow import AXIS, TAIL, Flow
 from pcp.passes.sharding.halo import Exchange
-from pcp.passes.sharding.plan import Plan
+from pcp.passes.sharding.plan import ShardingPlan
 from pcp.passes.sharding.resharding import steps
 
 
-def summed(function: ir.Operation, plan: Plan, mesh: Mesh) -> set[ir.Value]:
+def summed(function: ir.Operation, plan: ShardingPlan, mesh: Mesh) -> set[ir.Value]:
     """The values of which each microbatch has a summand.
 
     `PassError` where microbatches would have to talk otherwise.
@@ -34,7 +34,7 @@ def summed(function: ir.Operation, plan: Plan, mesh: Mesh) -> set[ir.Value]:
     return partial
 
 
-def _check_joins(op: ir.Operation, plan: Plan) -> None:
+def _check_joins(op: ir.Operation, plan: ShardingPlan) -> None:
     """Of what is made of all examples only a sum has summands."""
     rule, assignment = plan.rules[op]
     for kind, axes in rule.reductions(assignment).items():
@@ -43,7 +43,7 @@ def _check_joins(op: ir.Operation, plan: Plan) -> None:
             _refuse(op, f"{what} over the batch")
 
 
-def _check_reaches(op: ir.Operation, plan: Plan, mesh: Mesh) -> None:
+def _check_reaches(op: ir.Operation, plan: ShardingPlan, mesh: Mesh) -> None:
     """Each microbatch holds all that its part of the result is made of."""
     rule, assignment = plan.rules[op]
     for reach in rule.reaches:
@@ -61,7 +61,7 @@ def _user(op: ir.Operation) -> ir.Operation:
     return op
 
 
-def check_tail(flow: Flow, plan: Plan) -> None:
+def check_tail(flow: Flow, plan: ShardingPlan) -> None:
     """`PassError` where what needs a sum over all microbatches is a part of one."""
     for number, kind in enumerate(flow.kinds):
         if kind != TAIL:

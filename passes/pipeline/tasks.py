@@ -13,7 +13,7 @@ from pcp.passes.core.functions import entry
 from pcp.passes.core.rewriting import attributes
 from pcp.passes.pipeline.flow import AXIS, FIXED, Flow
 from pcp.passes.pipeline.microbatches import Separated
-from pcp.passes.pipeline.parts import OPT, Key, Part, parts_of
+from pcp.passes.pipeline.parts import OPT, Key, StagePart, parts_of
 from pcp.passes.pipeline.stages import Stages
 from pcp.passes.sharding.partition import Member
 
@@ -90,7 +90,7 @@ class _Builder:
 
     separated: Separated
     stages: Stages
-    parts: dict[Key, Part]
+    parts: dict[Key, StagePart]
     row: dict[str, int]
     devices: list[str]
     #: By argument and stage; by value and microbatch, as (placed, stage); by value
@@ -209,7 +209,7 @@ class _Builder:
             if direction == OPT:
                 self._task(part, 0)
 
-    def _task(self, part: Part, microbatch: int) -> None:
+    def _task(self, part: StagePart, microbatch: int) -> None:
         """One task; its sums go on from those of the microbatch before."""
         stage, direction, _ = part.key
         member = self._member(microbatch)
@@ -255,7 +255,7 @@ class _Builder:
     def _body(
         self,
         member: Member,
-        part: Part,
+        part: StagePart,
         outputs: Sequence[Value],
         before: Sequence[Value],
     ) -> None:

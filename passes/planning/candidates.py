@@ -19,7 +19,7 @@ from pcp.passes.analysis.storage import Storage
 from pcp.passes.core.functions import NAME, ROLE, argument_attributes, string
 from pcp.passes.core.walk import CONTROL_FLOW, block_of
 from pcp.passes.planning.cost import (
-    Member,
+    PlannedMember,
     block_cost,
     exchange_seconds,
     wire_seconds,
@@ -80,7 +80,7 @@ class Guess:
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelSize:
     """What guesses need to know of a program: its forward function, its mode."""
 
     function: ir.Operation
@@ -127,7 +127,7 @@ class Model:
     def seconds(self, device: Device) -> float:
         """The whole forward on one device."""
         if device.facts not in self._seconds:
-            found = block_cost(self._block, Member.alone(device))
+            found = block_cost(self._block, PlannedMember.alone(device))
             self._seconds[device.facts] = found.compute
         return self._seconds[device.facts]
 
@@ -172,7 +172,7 @@ def _stored(block: ir.Block) -> tuple[int, int]:
 class Space:
     """Everything that candidates are made from."""
 
-    model: Model
+    model: ModelSize
     cluster: Cluster
     #: For each size of "tp" the groups that it can cut.
     groups: dict[int, list[Group]]

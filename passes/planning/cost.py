@@ -47,7 +47,7 @@ TERMINATORS = ("func.return", "stablehlo.return", "pcp.yield")
 
 
 @dataclass(frozen=True)
-class Cost:
+class PlanCost:
     """Seconds of work and of waiting for others, bytes sent, of one member."""
 
     compute: float = 0.0
@@ -59,8 +59,8 @@ class Cost:
         """From the first op to the last."""
         return self.compute + self.waiting
 
-    def __add__(self, other: "Cost") -> "Cost":
-        return Cost(
+    def __add__(self, other: "PlanCost") -> "PlanCost":
+        return PlanCost(
             self.compute + other.compute,
             self.waiting + other.waiting,
             self.sent + other.sent,
@@ -173,7 +173,7 @@ class _Clock:
 
 
 @dataclass(frozen=True)
-class Member:
+class PlannedMember:
     """Whose time it is: a device at a place of a mesh."""
 
     cluster: Cluster
@@ -190,7 +190,7 @@ class Member:
         return self.mesh.members.index(self.place)
 
     @classmethod
-    def alone(cls, device: Device) -> "Member":
+    def alone(cls, device: Device) -> "PlannedMember":
         """Of a mesh of one."""
         mesh = Mesh("mesh", {"dp": 1}, (device.name,))
         return cls(Cluster({device.name: device}, {}), mesh, mesh.members[0])
@@ -208,17 +208,17 @@ class Member:
 class Walk:
     """Goes through ops in order on both resources of a member."""
 
-    member: Member
+    member: PlannedMember
     stored: Stored
     clock: _Clock = field(default_factory=_Clock)
     sent: float = 0.0
     _ends: dict[ir.Value, float] = field(default_factory=dict)
 
     @property
-    def cost(self) -> Cost:
+    def cost(self) -> PlanCost:
         """What all ops so far take."""
         clock = self.clock
-        return Cost(clock.work, max(clock.now, clock.wire) - clock.work, self.sent)
+        return PlanCost(clock.work, max(clock.now, clock.wire) - clock.work, self.sent)
 
     def op(self, op: ir.Operation) -> None:
         """Go past the next op."""
@@ -246,7 +246,7 @@ class Walk:
         return self.clock.start(seconds)
 
 
-def block_cost(block: ir.Block, member: Member) -> Cost:
+def block_cost(block: ir.Block, member: PlannedMember) -> PlanCost:
     """What a block's ops take in their order."""
     walk = Walk(member, Storage.read(block).stored)
     for view in block.operations:
@@ -254,13 +254,13 @@ def block_cost(block: ir.Block, member: Member) -> Cost:
     return walk.cost
 
 
-def _control_flow(op: ir.Operation, member: Member) -> Cost:
+def _control_flow(op: ir.Operation, member: PlannedMember) -> PlanCost:
     """A loop's rounds, or the longest branch."""
     costs = [block_cost(region.blocks[0], member) for region in op.regions]
     if op.name == "stablehlo.while":
         once = costs[0] + costs[1]
         count = trips(op)
-        return Cost(count * once.compute, count * once.waiting, count * once.sent)
+        return PlanCost(count * once.compute, count * once.waiting, count * once.sent)
     return max(costs, key=lambda cost: cost.seconds)
 
 
@@ -269,7 +269,7 @@ def is_collective(op: ir.Operation) -> bool:
     return op.name in ("pcp.send", "pcp.recv") or exchanges(op)
 
 
-def collective(op: ir.Operation, member: Member) -> tuple[float, float]:
+def collective(op: ir.Operation, member: PlannedMember) -> tuple[float, float]:
     """(seconds, bytes sent) of one collective."""
     kind = op.name.removeprefix("pcp.")
     axes = strings(op, "axes") if "axes" in op.attributes else list(member.mesh.axes)

@@ -32,14 +32,14 @@ from pcp.passes.core.walk import block_of
 from pcp.passes.pipeline.names import name_results
 from pcp.passes.planning import cost
 from pcp.passes.planning.candidates import Candidate
-from pcp.passes.planning.cost import Cost
+from pcp.passes.planning.cost import PlanCost
 from pcp.passes.planning.tensor_groups import AXIS, Group
 from pcp.passes.sharding.insert_reshards import InsertReshards
 from pcp.passes.sharding.layout import to_attribute
 from pcp.passes.sharding.mesh import only_mesh
 from pcp.passes.sharding.one_owner import OneOwner
 from pcp.passes.sharding.partition import Member as Part
-from pcp.passes.sharding.plan import Plan
+from pcp.passes.sharding.plan import ShardingPlan
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
 from pcp.passes.sharding.propagate_sharding import PropagateSharding
 from pcp.passes.sharding.zero import ShareUpdates, Zero
@@ -56,7 +56,7 @@ class Judged:
     """A candidate with what its program takes: the slowest and fullest members."""
 
     candidate: Candidate
-    cost: Cost
+    cost: PlanCost
     memory: float
     room: float
     """Bytes of the device that is nearest to being full."""
@@ -154,7 +154,7 @@ def _layout(
 
 
 def fullest(
-    candidate: Candidate, found: Cost, held: dict[str, float], cluster: Cluster
+    candidate: Candidate, found: PlanCost, held: dict[str, float], cluster: Cluster
 ) -> Judged:
     """Judged by what its devices hold."""
     rooms = {device: cluster.devices[device].memory for device in held}
@@ -196,23 +196,25 @@ class Judge:
             if "cannot be cut into" in str(error):
                 return None
             raise
-        costs: list[Cost] = []
+        costs: list[PlanCost] = []
         held: dict[str, float] = {}
         with self.context:
             mesh = only_mesh(module)
-            plans = [Plan.read(function, mesh) for function in functions(module)]
+            plans = [
+                ShardingPlan.read(function, mesh) for function in functions(module)
+            ]
             working = self.cluster.among(candidate.devices)
             for place in _places(working, mesh, candidate):
                 device = mesh.devices[mesh.members.index(place)]
-                member = cost.Member(working, mesh, place)
+                member = cost.PlannedMember(working, mesh, place)
                 found, held[device] = self._member(plans, member, candidate.zero)
                 costs.append(found)
         slowest = max(costs, key=lambda found: found.seconds)
         return fullest(candidate, slowest, held, self.cluster)
 
     def _member(
-        self, plans: list[Plan], member: cost.Member, zero: int
-    ) -> tuple[Cost, float]:
+        self, plans: list[ShardingPlan], member: cost.PlannedMember, zero: int
+    ) -> tuple[PlanCost, float]:
         """Cost and bytes held of one member's program."""
         with ir.Location.unknown():
             home = ir.Module.create()
@@ -225,7 +227,7 @@ class Judge:
         if not member.device.overlaps:
             SplitContractions().run(home)  # as a processor's targets do
         made = list(functions(home))
-        total = Cost()
+        total = PlanCost()
         for function in made:
             total += cost.block_cost(block_of(function, 0), member)
         return total, step_bytes(made)

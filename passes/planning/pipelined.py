@@ -25,12 +25,12 @@ from pcp.passes.core.rewriting import device_modules, functions
 from pcp.passes.core.walk import block_of
 from pcp.passes.pipeline.lower_schedule import LowerSchedule
 from pcp.passes.pipeline.schedule import SchedulePass, alive
-from pcp.passes.pipeline.schedule_simulation import Timeline, Work, simulate
+from pcp.passes.pipeline.schedule_simulation import TaskWork, Timeline, simulate
 from pcp.passes.pipeline.stage import AXIS, Stage
 from pcp.passes.pipeline.wiring import Wiring, schedules
 from pcp.passes.planning import cost
 from pcp.passes.planning.candidates import Candidate
-from pcp.passes.planning.cost import Cost, Member, Stored, Walk
+from pcp.passes.planning.cost import PlanCost, PlannedMember, Stored, Walk
 from pcp.passes.planning.evaluation import Judge, Judged, fullest, step_bytes
 from pcp.passes.sharding.mesh import read_meshes
 from pcp.passes.sharding.propagate_sharding import PropagateSharding
@@ -52,7 +52,7 @@ def judge(by: Judge, candidate: Candidate) -> Judged:
 
         def run(busy: float) -> Run:
             working = by.cluster.among(candidate.devices, busy)
-            members = [Member(working, mesh, place) for place in mesh.members]
+            members = [PlannedMember(working, mesh, place) for place in mesh.members]
             return Run.of(every, members)
 
         first = run(1.0)
@@ -145,9 +145,9 @@ class _Segments:
     """Walks through a device's program and cuts it at its messages."""
 
     number: int
-    member: Member
+    member: PlannedMember
     done: list[_Segment] = field(default_factory=list)
-    cost: Cost = field(default_factory=Cost)
+    cost: PlanCost = field(default_factory=PlanCost)
 
     def program(self, program: Program) -> "_Segments":
         """One function behind the other."""
@@ -201,10 +201,10 @@ class Run:
     """A step of all devices."""
 
     timeline: Timeline
-    costs: tuple[Cost, ...]
+    costs: tuple[PlanCost, ...]
 
     @classmethod
-    def of(cls, programs: Sequence[Program], members: Sequence[Member]) -> "Run":
+    def of(cls, programs: Sequence[Program], members: Sequence[PlannedMember]) -> "Run":
         """Simulate it."""
         walks = [
             _Segments(number, member).program(program)
@@ -215,17 +215,17 @@ class Run:
         timeline = simulate(list(_works([s for w in walks for s in w.done])))
         return cls(timeline, tuple(w.cost for w in walks))
 
-    def cost(self) -> Cost:
+    def cost(self) -> PlanCost:
         """Of the busiest device: what it does not compute, it waits."""
         busiest = max(self.costs, key=lambda found: found.compute)
         sent = max(found.sent for found in self.costs)
         waiting = max(0.0, self.timeline.length - busiest.compute)
-        return Cost(busiest.compute, waiting, sent)
+        return PlanCost(busiest.compute, waiting, sent)
 
 
-def _works(segments: Sequence[_Segment]) -> Iterator[Work]:
+def _works(segments: Sequence[_Segment]) -> Iterator[TaskWork]:
     """The segments as the simulation takes them."""
     senders = {s.gives: n for n, s in enumerate(segments) if s.gives is not None}
     for s in segments:
         reads = () if s.needs is None else (senders[s.needs],)
-        yield Work(s.device, s.end - s.start, reads, s.travel)
+        yield TaskWork(s.device, s.end - s.start, reads, s.travel)

@@ -21,7 +21,7 @@ from pcp.passes.core.functions import (
 from pcp.passes.core.rewriting import functions, refuse
 from pcp.passes.core.walk import block_of, walk
 from pcp.passes.planning import pipelined, tensor_groups
-from pcp.passes.planning.candidates import Candidate, Guess, Model, Space
+from pcp.passes.planning.candidates import Candidate, Guess, ModelSize, Space
 from pcp.passes.planning.choice import Choice, mib
 from pcp.passes.planning.evaluation import STEPS, Judge, Judged, add_mesh, annotate
 from pcp.passes.sharding.inline_calls import inline_calls
@@ -133,7 +133,7 @@ def rates(module: ir.Module, func: str, devices: tuple[str, ...]) -> dict[str, f
     """
     inline_calls(module)
     mode, forward = _mode(module, func)
-    model = Model(forward, mode, _batch(forward), _slots(module, mode))
+    model = ModelSize(forward, mode, _batch(forward), _slots(module, mode))
     known = Space(model, cluster.read(module), {}).among(devices).devices
     # A program may cost nothing by the model: then no device is faster than another.
     return {name: 1 / max(model.seconds(known[name]), 1e-12) for name in devices}
@@ -207,7 +207,7 @@ class Search:
         machines = cluster.read(module)
         _check(module, machines, axes)
         mode, forward = _mode(module, func)
-        model = Model(forward, mode, _batch(forward), _slots(module, mode))
+        model = ModelSize(forward, mode, _batch(forward), _slots(module, mode))
         count = len(machines.devices)
         sizes = [n for n in range(2, count + 1) if axes is None or axes.get("tp") == n]
         groups = {n: tensor_groups.find(forward, n) for n in sizes}

@@ -18,7 +18,7 @@ from pcp.passes.analysis.loops import repeats
 from pcp.passes.core.functions import NAME, ROLE, argument_attributes, string
 from pcp.passes.core.walk import block_of
 from pcp.passes.sharding.factors import PASS, Assignment, project
-from pcp.passes.sharding.flow import Node
+from pcp.passes.sharding.flow import FlowNode
 from pcp.passes.sharding.layout import Layout
 from pcp.passes.sharding.propagation import Propagation
 
@@ -153,7 +153,7 @@ class _Finder:
                 group.activations += _times(value) * size_bytes(value)
         return group
 
-    def _count(self, node: Node, group: Group) -> None:
+    def _count(self, node: FlowNode, group: Group) -> None:
         """What the cut divides at one op, and the partial sums it leaves."""
         assignment: Assignment = {}
         for dims, value in zip(node.rule.tensors, node.values, strict=True):

@@ -8,7 +8,7 @@ from pcp.errors import PassError, nearest
 from pcp.mesh import Mesh
 from pcp.passes.core.rewriting import refuse
 from pcp.passes.core.walk import block_of, returned, walk
-from pcp.passes.sharding.flow import Graph
+from pcp.passes.sharding.flow import FlowGraph
 from pcp.passes.sharding.layout import SHARDING, Annotation, from_attribute
 from pcp.passes.sharding.ports import check_written, op_shardings, port_shardings
 
@@ -18,7 +18,7 @@ Written = tuple[int, ir.Attribute, ir.Operation, str]
 
 
 def annotations(
-    function: ir.Operation, graph: Graph, mesh: Mesh
+    function: ir.Operation, graph: FlowGraph, mesh: Mesh
 ) -> Iterator[tuple[int, Annotation]]:
     """Every annotated value's number, with what is said of it; checked."""
     for number, sharding, op, port in (
@@ -74,7 +74,7 @@ def _check_op(op: ir.Operation, sharding: ir.Attribute, port: str) -> None:
         check_written(op, SHARDING, sharding)
 
 
-def _ports(function: ir.Operation, graph: Graph) -> Iterator[Written]:
+def _ports(function: ir.Operation, graph: FlowGraph) -> Iterator[Written]:
     arguments = block_of(function, 0).arguments
     for which, word, numbers in (
         ("arg_attrs", "argument", [graph.index[a] for a in arguments]),
@@ -86,7 +86,7 @@ def _ports(function: ir.Operation, graph: Graph) -> Iterator[Written]:
                 yield number, sharding, function, f"{word} {i}: "
 
 
-def _ops(function: ir.Operation, graph: Graph) -> Iterator[Written]:
+def _ops(function: ir.Operation, graph: FlowGraph) -> Iterator[Written]:
     for op in walk(block_of(function, 0)):
         given = op_shardings(op) if SHARDING in op.attributes else []
         if op.name in ("pcp.constraint", "pcp.reshard"):

@@ -77,7 +77,7 @@ class Reach:
 
 
 @dataclass(frozen=True)
-class Rule:
+class FactorRule:
     """Factors with sizes and kinds, and every tensor's dimensions made of them."""
 
     sizes: tuple[int, ...]
@@ -107,7 +107,7 @@ class Rule:
 
 @dataclass
 class Rules:
-    """Writes a rule: `factor(n)` makes one, `Rule` comes from `done`."""
+    """Writes a rule: `factor(n)` makes one, `FactorRule` comes from `done`."""
 
     sizes: list[int] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
@@ -125,9 +125,9 @@ class Rules:
 
     def done(
         self, operands: Iterable[Sequence[Dim]], results: Iterable[Sequence[Dim]]
-    ) -> Rule:
+    ) -> FactorRule:
         """The rule of these tensors."""
-        return Rule(
+        return FactorRule(
             tuple(self.sizes),
             tuple(self.kinds),
             tuple(map(tuple, operands)),
@@ -137,7 +137,7 @@ class Rules:
 
 
 def project(
-    rule: Rule, dims: Dims, layout: Layout, mesh: Mesh
+    rule: FactorRule, dims: Dims, layout: Layout, mesh: Mesh
 ) -> tuple[Assignment, bool]:
     """A tensor's axes by factor, and whether all of them found one.
 
@@ -182,7 +182,9 @@ def _follows(sizes: Sequence[int], i: int, axes: Axes, done: int, mesh: Mesh) ->
     return mesh.parts(prod(sizes), axes) == wanted
 
 
-def assemble(rule: Rule, dims: Dims, assignment: Assignment, mesh: Mesh) -> Layout:
+def assemble(
+    rule: FactorRule, dims: Dims, assignment: Assignment, mesh: Mesh
+) -> Layout:
     """The layout of a tensor whose factors are cut so; what cannot be said is left."""
     laid: list[Axes] = []
     for dim in dims:
@@ -197,7 +199,7 @@ def assemble(rule: Rule, dims: Dims, assignment: Assignment, mesh: Mesh) -> Layo
 
 
 def operand_layouts(
-    rule: Rule, operand: int, assignment: Assignment, mesh: Mesh
+    rule: FactorRule, operand: int, assignment: Assignment, mesh: Mesh
 ) -> list[Layout]:
     """How an operand may lie when the work is cut so: as it is cut, first.
 
@@ -215,7 +217,7 @@ def _whole_along(layout: Layout, dim: int) -> Layout:
     return Layout((*layout.dims[:dim], (), *layout.dims[dim + 1 :]))
 
 
-def expressible(rule: Rule, assignment: Assignment, mesh: Mesh) -> bool:
+def expressible(rule: FactorRule, assignment: Assignment, mesh: Mesh) -> bool:
     """Whether every tensor can lie so, with the parts of a factor at one place.
 
     Parts of a factor in a dimension of several must be the parts of the dimension
@@ -232,7 +234,9 @@ def expressible(rule: Rule, assignment: Assignment, mesh: Mesh) -> bool:
     return True
 
 
-def _dim_expressible(rule: Rule, dim: Dim, assignment: Assignment, mesh: Mesh) -> bool:
+def _dim_expressible(
+    rule: FactorRule, dim: Dim, assignment: Assignment, mesh: Mesh
+) -> bool:
     if len(dim) == 1:
         cut = assignment.get(dim[0], ())
         return not cut or mesh.fills(rule.sizes[dim[0]], cut)

@@ -1,6 +1,6 @@
 """The tensors of a function and what ties their layouts together.
 
-A `Node` is an op with a rule, or a tie: values that control flow hands on unchanged
+A `FlowNode` is an op with a rule, or a tie: values that control flow hands on unchanged
 (a loop's carry before, in and after the loop; the results of the branches of a case).
 """
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 
 from pcp.dialect.bindings import ir
 from pcp.passes.core.walk import CONTROL_FLOW, block_of, element_width, returned, walk
-from pcp.passes.sharding.factors import Rule, Rules
+from pcp.passes.sharding.factors import FactorRule, Rules
 from pcp.passes.sharding.manual import is_manual, mark
 from pcp.passes.sharding.rules import rule_of
 
 
 @dataclass
-class Node:
-    """A rule over values, given as indices into `Graph.values`."""
+class FlowNode:
+    """A rule over values, given as indices into `FlowGraph.values`."""
 
-    rule: Rule
+    rule: FactorRule
     values: tuple[int, ...]
     operands: int
     op: ir.Operation
@@ -30,7 +30,7 @@ class Node:
 
 
 @dataclass
-class Graph:
+class FlowGraph:
     """The values of one function, numbered; results of the function come last.
 
     Of each its shape, and an element's bytes.
@@ -39,7 +39,7 @@ class Graph:
     shapes: list[tuple[int, ...]] = field(default_factory=list)
     widths: list[int] = field(default_factory=list)
     index: dict[ir.Value, int] = field(default_factory=dict)
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[FlowNode] = field(default_factory=list)
     results: list[int] = field(default_factory=list)
 
     def number(self, value: ir.Value) -> int | None:
@@ -57,7 +57,7 @@ class Graph:
         return len(self.shapes) - 1
 
     @classmethod
-    def read(cls, function: ir.Operation) -> "Graph":
+    def read(cls, function: ir.Operation) -> "FlowGraph":
         """Number the values of `function` and find its nodes, in program order."""
         graph = cls()
         entry = block_of(function, 0)
@@ -95,7 +95,7 @@ class Graph:
         found = [self.number(v) for v in (*op.operands, *op.results)]
         if (rule := rule_of(op)) is not None and None not in found:
             values = tuple(v for v in found if v is not None)
-            self.nodes.append(Node(rule, values, len(op.operands), op))
+            self.nodes.append(FlowNode(rule, values, len(op.operands), op))
 
     def _loop(self, op: ir.Operation) -> None:
         condition, body = block_of(op, 0), block_of(op, 1)
@@ -121,4 +121,4 @@ class Graph:
         rules = Rules()
         dims = rules.dims(self.shapes[values[0]])
         rule = rules.done([dims] * (len(values) - 1), [dims])
-        self.nodes.append(Node(rule, tuple(values), len(values) - 1, op))
+        self.nodes.append(FlowNode(rule, tuple(values), len(values) - 1, op))

@@ -19,7 +19,7 @@ from pcp.dialect import collectives, hlo
 from pcp.dialect.bindings import ir
 from pcp.layout import Axes, Layout
 from pcp.mesh import Mesh
-from pcp.passes.sharding.factors import Assignment, Reach, Rule, Span
+from pcp.passes.sharding.factors import Assignment, FactorRule, Reach, Span
 
 Value = ir.Value
 Spans = tuple[Span, ...]
@@ -27,7 +27,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Round:
+class HaloRound:
     """Messages from member to member of a group, at most `width` elements each."""
 
     width: int
@@ -58,7 +58,7 @@ class Exchange:
         )
 
     @cached_property
-    def rounds(self) -> tuple[Round, ...]:
+    def rounds(self) -> tuple[HaloRound, ...]:
         """The permutes, empty where everyone holds what it needs."""
         return _rounds(self.held, self.needed)
 
@@ -86,7 +86,7 @@ def overlap(a: Span, b: Span) -> Span:
 
 
 @lru_cache(maxsize=4096)
-def _rounds(held: Spans, needed: Spans) -> tuple[Round, ...]:
+def _rounds(held: Spans, needed: Spans) -> tuple[HaloRound, ...]:
     """Every message in the first round that has room, the widest messages first."""
     count = len(held)
     messages = [
@@ -108,7 +108,7 @@ def _rounds(held: Spans, needed: Spans) -> tuple[Round, ...]:
             widths.append(-negative)
             pairs.append([(source, target)])
     return tuple(
-        Round(width, tuple(sorted(one)))
+        HaloRound(width, tuple(sorted(one)))
         for width, one in zip(widths, pairs, strict=True)
     )
 
@@ -167,7 +167,7 @@ class Border:
         start = self.exchange.held[self.me][0]
         return _cut(value, self.dim, (span[0] - start, span[1] - start))
 
-    def _permuted(self, value: Value, one: Round) -> Value:
+    def _permuted(self, value: Value, one: HaloRound) -> Value:
         """What the member is sent in a round; zeros for one that is sent nothing."""
         return collectives.permute(
             self._message(value, one),
@@ -177,7 +177,7 @@ class Border:
             ordered=ir.UnitAttr.get(),
         )
 
-    def _message(self, value: Value, one: Round) -> Value:
+    def _message(self, value: Value, one: HaloRound) -> Value:
         """What the member sends in a round, filled up to the round's width."""
         for target in (t for source, t in one.pairs if source == self.me):
             own = self.exchange.held[self.me]
@@ -205,7 +205,12 @@ def _cut(value: Value, dim: int, span: Span) -> Value | None:
 
 
 def halo_cost(
-    rule: Rule, operand: int, way: Assignment, held: Layout, shape: Shape, mesh: Mesh
+    rule: FactorRule,
+    operand: int,
+    way: Assignment,
+    held: Layout,
+    shape: Shape,
+    mesh: Mesh,
 ) -> tuple[float, int]:
     """Elements that a member sends of an operand held so, and in how many messages."""
     elements, messages = 0.0, 0

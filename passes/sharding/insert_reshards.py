@@ -22,7 +22,7 @@ from pcp.passes.sharding import resharding
 from pcp.passes.sharding.annotations import check_shardings
 from pcp.passes.sharding.factors import (
     Assignment,
-    Rule,
+    FactorRule,
     assemble,
     expressible,
     project,
@@ -44,7 +44,7 @@ from pcp.passes.sharding.linear import linear_in
 from pcp.passes.sharding.mesh import only_mesh
 from pcp.passes.sharding.ports import op_shardings, port_shardings
 from pcp.passes.sharding.rules import rule_of
-from pcp.passes.sharding.ways import Tensor, Work
+from pcp.passes.sharding.ways import OpWork, Tensor
 
 #: Ops without operands, which are made again rather than moved.
 SOURCES = ("stablehlo.constant", "stablehlo.iota", "arith.constant")
@@ -314,7 +314,7 @@ class Resharder:
         self.layouts[copy.results[0]] = layout
         return copy.results[0]
 
-    def _stays_partial(self, op: ir.Operation, rule: Rule) -> bool:
+    def _stays_partial(self, op: ir.Operation, rule: FactorRule) -> bool:
         """Apply an op that is linear in partial sums to them, if it can be."""
         partial = [v for v in linear_in(op) if v in self.pending]
         linear = list(linear_in(op))
@@ -351,16 +351,18 @@ class Resharder:
 
     # --- how to cut the work ---
 
-    def _work(self, op: ir.Operation, rule: Rule, stored: Sequence[Layout]) -> Work:
+    def _work(
+        self, op: ir.Operation, rule: FactorRule, stored: Sequence[Layout]
+    ) -> OpWork:
         """The op with how its tensors lie, or are meant to."""
         layouts = [*map(self._meant, op.operands), *stored]
         tensors = [
             Tensor(layout, tuple(ir.RankedTensorType(v.type).shape), element_width(v))
             for v, layout in zip((*op.operands, *op.results), layouts, strict=True)
         ]
-        return Work(rule, tensors, self.mesh, self.price_of)
+        return OpWork(rule, tensors, self.mesh, self.price_of)
 
-    def _cut(self, work: Work) -> Assignment:
+    def _cut(self, work: OpWork) -> Assignment:
         """The cheapest assignment of axes to the op's factors."""
         key = (work.rule, *((t.layout, t.width) for t in work.tensors))
         if key not in self.ways:

@@ -19,7 +19,7 @@ from pcp.passes.core.rewriting import HOLD, before
 from pcp.passes.core.walk import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.layout import SHARDING, Layout, to_attribute
 from pcp.passes.sharding.manual import TO_PART, is_manual
-from pcp.passes.sharding.plan import Plan
+from pcp.passes.sharding.plan import ShardingPlan
 from pcp.passes.sharding.rounding import decisions, rounds
 
 #: Collectives after which the members along their axes hold the same.
@@ -33,7 +33,7 @@ def give_owners(function: ir.Operation, mesh: Mesh) -> int:
     """Broadcast what must not differ in a function that was resharded; how often."""
     if not mesh.unlike & set(mesh.axes):
         return 0
-    return _Owners(mesh, Plan.read(function, mesh).layouts).function(function)
+    return _Owners(mesh, ShardingPlan.read(function, mesh).layouts).function(function)
 
 
 @dataclass

@@ -23,8 +23,8 @@ from pcp.passes.sharding.manual import (
     is_manual,
 )
 from pcp.passes.sharding.mesh import DEVICE, only_mesh
-from pcp.passes.sharding.plan import Plan
-from pcp.passes.sharding.resharding import Step, steps
+from pcp.passes.sharding.plan import ShardingPlan
+from pcp.passes.sharding.resharding import ReshardStep, steps
 
 Value = ir.Value
 
@@ -77,7 +77,7 @@ def partition(module: ir.Module) -> None:
     whole = list(functions(module))
     for function in whole:
         check_shardings(function, mesh)
-    plans = [Plan.read(function, mesh) for function in whole]
+    plans = [ShardingPlan.read(function, mesh) for function in whole]
     for place, device in zip(mesh.members, mesh.devices, strict=True):
         block = home_of(module, device)
         for plan in plans:
@@ -111,7 +111,7 @@ class Member:
 
     mesh: Mesh
     place: dict[str, int]
-    plan: Plan
+    plan: ShardingPlan
     values: dict[Value, Value] = field(default_factory=dict)
     fetched: dict[Hashable, Value] = field(default_factory=dict)
 
@@ -284,7 +284,7 @@ class Member:
         part = layout.local_shape(shape, self.mesh, self.place)
         return hlo.tensor(part, hlo.element_type(value))
 
-    def sizes(self, step: Step, whole: Layout, n: int) -> list[int]:
+    def sizes(self, step: ReshardStep, whole: Layout, n: int) -> list[int]:
         """The parts along `step.dim` of the members of the group, if unequal.
 
         `whole` is the layout in which the group's parts are joined.
@@ -294,18 +294,20 @@ class Member:
         return [] if len(set(parts)) == 1 and parts[0] > 0 else parts
 
 
-Move = Callable[[Member, Step, Layout, Sequence[int], Value], Value]
+Move = Callable[[Member, ReshardStep, Layout, Sequence[int], Value], Value]
 
 
 def _flag() -> ir.Attribute:
     return ir.UnitAttr.get()
 
 
-def _sum(member: Member, step: Step, old: Layout, shape, value: Value) -> Value:
+def _sum(member: Member, step: ReshardStep, old: Layout, shape, value: Value) -> Value:
     return member._all_reduce(value, step.axes, "sum")
 
 
-def _scatter(member: Member, step: Step, old: Layout, shape, value: Value) -> Value:
+def _scatter(
+    member: Member, step: ReshardStep, old: Layout, shape, value: Value
+) -> Value:
     return collectives.reduce_scatter(
         value,
         member.local(step.after, shape, value),
@@ -317,7 +319,9 @@ def _scatter(member: Member, step: Step, old: Layout, shape, value: Value) -> Va
     )
 
 
-def _gather(member: Member, step: Step, old: Layout, shape, value: Value) -> Value:
+def _gather(
+    member: Member, step: ReshardStep, old: Layout, shape, value: Value
+) -> Value:
     return collectives.all_gather(
         value,
         member.local(step.after, shape, value),
@@ -329,7 +333,9 @@ def _gather(member: Member, step: Step, old: Layout, shape, value: Value) -> Val
     )
 
 
-def _exchange(member: Member, step: Step, old: Layout, shape, value: Value) -> Value:
+def _exchange(
+    member: Member, step: ReshardStep, old: Layout, shape, value: Value
+) -> Value:
     return collectives.all_to_all(
         value,
         member.local(step.after, shape, value),
@@ -341,7 +347,9 @@ def _exchange(member: Member, step: Step, old: Layout, shape, value: Value) -> V
     )
 
 
-def _permute(member: Member, step: Step, old: Layout, shape, value: Value) -> Value:
+def _permute(
+    member: Member, step: ReshardStep, old: Layout, shape, value: Value
+) -> Value:
     return collectives.permute(
         value,
         mesh=member.mesh.name,
@@ -351,7 +359,9 @@ def _permute(member: Member, step: Step, old: Layout, shape, value: Value) -> Va
     )
 
 
-def _slice(member: Member, step: Step, old: Layout, shape, value: Value) -> Value:
+def _slice(
+    member: Member, step: ReshardStep, old: Layout, shape, value: Value
+) -> Value:
     """The member's part of what it holds."""
     mesh, place = member.mesh, member.place
     held = old.slices(shape, mesh, place)[step.dim]

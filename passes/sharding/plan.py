@@ -9,7 +9,7 @@ from pcp.passes.core.rewriting import refuse
 from pcp.passes.core.walk import CONTROL_FLOW, block_of, returned
 from pcp.passes.sharding.factors import (
     Assignment,
-    Rule,
+    FactorRule,
     assemble,
     operand_layouts,
     project,
@@ -22,15 +22,17 @@ from pcp.passes.sharding.rules import rule_of
 
 
 @dataclass
-class Plan:
+class ShardingPlan:
     """How every value of a function lies and every op's work is cut."""
 
     function: ir.Operation
     layouts: dict[ir.Value, Layout] = field(default_factory=dict)
-    rules: dict[ir.Operation, tuple[Rule, Assignment]] = field(default_factory=dict)
+    rules: dict[ir.Operation, tuple[FactorRule, Assignment]] = field(
+        default_factory=dict
+    )
 
     @classmethod
-    def read(cls, function: ir.Operation, mesh: Mesh) -> "Plan":
+    def read(cls, function: ir.Operation, mesh: Mesh) -> "ShardingPlan":
         """Read the shardings that stand in the function."""
         plan = cls(function)
         entry = block_of(function, 0)
@@ -132,7 +134,7 @@ def _differ(one: Layout, other: Layout) -> bool:
 
 
 def _possible(
-    rule: Rule, tensor: int, assignment: Assignment, mesh: Mesh
+    rule: FactorRule, tensor: int, assignment: Assignment, mesh: Mesh
 ) -> Sequence[Layout]:
     """How a tensor, results behind operands, may lie when the work is cut so."""
     if tensor < len(rule.operands):

@@ -17,13 +17,13 @@ from pcp.passes.sharding.factors import (
     Assignment,
     Dim,
     Dims,
-    Rule,
+    FactorRule,
     project,
 )
-from pcp.passes.sharding.flow import Graph, Node
+from pcp.passes.sharding.flow import FlowGraph, FlowNode
 from pcp.passes.sharding.halo import Exchange
 from pcp.passes.sharding.layout import Annotation, Axes, Layout
-from pcp.passes.sharding.ways import Tensor, Work, bytes_sent
+from pcp.passes.sharding.ways import OpWork, Tensor, bytes_sent
 
 _MAPS = ELEMENTWISE | {
     "func.return",
@@ -50,7 +50,7 @@ def _no_broadcasts(name: str) -> Directions:
 
 
 @dataclass(frozen=True)
-class Round:
+class PropagationRound:
     """What may be done at an op, by its name.
 
     Where two factors claim an axis neither gets it, but in a round that `settles`
@@ -62,10 +62,10 @@ class Round:
 
 
 ROUNDS = (
-    Round(_maps_only),
-    Round(_no_broadcasts),
-    Round(lambda name: BOTH),
-    Round(lambda name: BOTH, settles=True),
+    PropagationRound(_maps_only),
+    PropagationRound(_no_broadcasts),
+    PropagationRound(lambda name: BOTH),
+    PropagationRound(lambda name: BOTH, settles=True),
 )
 
 _BARRIERS = {"fwd": (False, True), "bwd": (True, False), "none": NEITHER}
@@ -108,7 +108,7 @@ class Propagation:
     def __init__(self, mesh: Mesh, function: ir.Operation) -> None:
         self.mesh = mesh
         self.function = function
-        self.graph = Graph.read(function)
+        self.graph = FlowGraph.read(function)
         self.tensors = [_Tensor.open(len(shape)) for shape in self.graph.shapes]
         self.users: list[list[int]] = [[] for _ in self.tensors]
         for i, node in enumerate(self.graph.nodes):
@@ -139,7 +139,7 @@ class Propagation:
                         heappush(waiting, user)
         return list(dict.fromkeys(cut))
 
-    def _fixpoint(self, priority: int, one: Round) -> None:
+    def _fixpoint(self, priority: int, one: PropagationRound) -> None:
         """Visit nodes in program order until none has anything to say."""
         nodes = self.graph.nodes
         allowed = [self._directions(node, one) != NEITHER for node in nodes]
@@ -154,14 +154,14 @@ class Propagation:
                         queued.add(user)
                         heappush(waiting, user)
 
-    def _directions(self, node: Node, one: Round) -> Directions:
+    def _directions(self, node: FlowNode, one: PropagationRound) -> Directions:
         if node.op.name == "pcp.barrier_prop":
             return _BARRIERS[text(node.op, "direction")]
         if node.op.name == "pcp.reshard":
             return NEITHER
         return one.directions(node.op.name)
 
-    def _visit(self, node: Node, priority: int, one: Round) -> list[int]:
+    def _visit(self, node: FlowNode, priority: int, one: PropagationRound) -> list[int]:
         """Carry the agreed axes of each factor on; the values that changed."""
         allow = self._directions(node, one)
         agreed = {} if allow == NEITHER else self._agreed(node, priority, one.settles)
@@ -181,7 +181,7 @@ class Propagation:
                 changed.append(value)
         return changed
 
-    def _agreed(self, node: Node, priority: int, settles: bool) -> Assignment:
+    def _agreed(self, node: FlowNode, priority: int, settles: bool) -> Assignment:
         """For each factor the longest list of axes that nobody contradicts."""
         said: dict[int, list[Axes]] = {}
         for dims, value in zip(node.rule.tensors, node.values, strict=True):
@@ -206,7 +206,7 @@ class Propagation:
         won = self._settled(node) if contested and settles else {}
         return _without(contested, agreed, won)
 
-    def _settled(self, node: Node) -> Assignment:
+    def _settled(self, node: FlowNode) -> Assignment:
         """How to cut the op, if it pays that open results are cut along.
 
         It does if members send less than with results as they are: what comes after
@@ -219,7 +219,7 @@ class Propagation:
         pays = settled.bytes(way) < left.bytes(left.cheapest())
         return way if pays else {}
 
-    def _work(self, node: Node, *, open_: bool) -> Work:
+    def _work(self, node: FlowNode, *, open_: bool) -> OpWork:
         """The op as its tensors lie now; their open dimensions as such, or closed."""
         tensors = [
             Tensor(
@@ -231,9 +231,9 @@ class Propagation:
             )
             for value in node.values
         ]
-        return Work(node.rule, tensors, self.mesh, bytes_sent(self.mesh))
+        return OpWork(node.rule, tensors, self.mesh, bytes_sent(self.mesh))
 
-    def _carries(self, rule: Rule, factor: int, axes: Axes) -> bool:
+    def _carries(self, rule: FactorRule, factor: int, axes: Axes) -> bool:
         """Whether what neighbours have to send is little: a halo, not a shuffle."""
         return all(
             reach.step > 0
@@ -243,7 +243,7 @@ class Propagation:
         )
 
     def _extend(
-        self, node: Node, dims: Dims, value: int, agreed: Assignment, priority: int
+        self, node: FlowNode, dims: Dims, value: int, agreed: Assignment, priority: int
     ) -> bool:
         """Cut the value's open dimensions further; whether any was."""
         tensor = self.tensors[value]
@@ -268,7 +268,7 @@ class Propagation:
                 changed = True
         return changed
 
-    def _wanted(self, node: Node, dim: Dim, agreed: Assignment) -> Axes:
+    def _wanted(self, node: FlowNode, dim: Dim, agreed: Assignment) -> Axes:
         """The axes of a dimension by its factors, as far as they can be said."""
         if len(dim) == 1:
             return agreed.get(dim[0], ())
@@ -298,7 +298,7 @@ class Propagation:
             kept = more
         return kept
 
-    def _reason(self, node: Node, d: int, dim: Dim, axes: Sequence[str]) -> str:
+    def _reason(self, node: FlowNode, d: int, dim: Dim, axes: Sequence[str]) -> str:
         what = "returned" if node.op.name == "func.return" else node.op.name
         cut = ", ".join(axes)
         halo = ", with a halo" if node.rule.reaches_into(dim) else ""

@@ -16,7 +16,7 @@ from pcp.mesh import Mesh
 
 
 @dataclass(frozen=True)
-class Step:
+class ReshardStep:
     """One collective, or a slice, and the layout after it.
 
     `kind`: reduce_scatter, all_reduce, all_gather, all_to_all, permute or slice.
@@ -30,9 +30,11 @@ class Step:
     pairs: tuple[tuple[int, int], ...] = ()
 
 
-def steps(old: Layout, new: Layout, shape: Sequence[int], mesh: Mesh) -> list[Step]:
+def steps(
+    old: Layout, new: Layout, shape: Sequence[int], mesh: Mesh
+) -> list[ReshardStep]:
     """The way from `old` to `new` for a tensor of this global shape."""
-    found: list[Step] = []
+    found: list[ReshardStep] = []
     layout = old
     for move in MOVES:
         for step in move(layout, new, tuple(shape), mesh):
@@ -42,7 +44,7 @@ def steps(old: Layout, new: Layout, shape: Sequence[int], mesh: Mesh) -> list[St
     return found
 
 
-def bytes_moved(step: Step, before: Layout, size: int, mesh: Mesh) -> float:
+def bytes_moved(step: ReshardStep, before: Layout, size: int, mesh: Mesh) -> float:
     """Bytes that a member sends in one step; `size` is the tensor's, in bytes.
 
     Of a ring: 2(k-1)/k of what is reduced, (k-1)/k of what is scattered or gathered.
@@ -86,7 +88,7 @@ def _with_dim(layout: Layout, d: int, axes: Axes, unreduced: Axes | None = None)
 
 def _reduce_scatters(
     layout: Layout, new: Layout, shape: Shape, mesh: Mesh
-) -> Iterator[Step]:
+) -> Iterator[ReshardStep]:
     """Partial sums over an axis that the new layout appends to a dimension."""
     changed = True
     while changed:
@@ -97,21 +99,23 @@ def _reduce_scatters(
             if nxt in layout.unreduced and wanted[: len(own)] == own:
                 rest = tuple(a for a in layout.unreduced if a != nxt)
                 layout = _with_dim(layout, d, (*own, nxt), rest)
-                yield Step("reduce_scatter", (nxt,), layout, d)
+                yield ReshardStep("reduce_scatter", (nxt,), layout, d)
                 changed = True
 
 
 def _all_reduces(
     layout: Layout, new: Layout, shape: Shape, mesh: Mesh
-) -> Iterator[Step]:
+) -> Iterator[ReshardStep]:
     """What is still partial and must not be."""
     gone = tuple(a for a in layout.unreduced if a not in new.unreduced)
     if gone:
         rest = tuple(a for a in layout.unreduced if a in new.unreduced)
-        yield Step("all_reduce", gone, Layout(layout.dims, rest))
+        yield ReshardStep("all_reduce", gone, Layout(layout.dims, rest))
 
 
-def _slices(layout: Layout, new: Layout, shape: Shape, mesh: Mesh) -> Iterator[Step]:
+def _slices(
+    layout: Layout, new: Layout, shape: Shape, mesh: Mesh
+) -> Iterator[ReshardStep]:
     """Axes that can be appended at once, since nothing else uses them."""
     for d, wanted in enumerate(new.dims):
         own = layout.dims[d]
@@ -124,10 +128,12 @@ def _slices(layout: Layout, new: Layout, shape: Shape, mesh: Mesh) -> Iterator[S
                 more += (axis,)
         if more:
             layout = _with_dim(layout, d, (*own, *more))
-            yield Step("slice", more, layout, d)
+            yield ReshardStep("slice", more, layout, d)
 
 
-def _permute(layout: Layout, new: Layout, shape: Shape, mesh: Mesh) -> Iterator[Step]:
+def _permute(
+    layout: Layout, new: Layout, shape: Shape, mesh: Mesh
+) -> Iterator[ReshardStep]:
     """The same parts on other members: one message each."""
     if layout.unreduced or new.unreduced or layout.dims == new.dims:
         return
@@ -136,7 +142,7 @@ def _permute(layout: Layout, new: Layout, shape: Shape, mesh: Mesh) -> Iterator[
             return
     axes = _changed_axes(layout, new, mesh)
     pairs = exchange(layout, new, shape, mesh, axes)
-    yield Step("permute", axes, new, pairs=pairs)
+    yield ReshardStep("permute", axes, new, pairs=pairs)
 
 
 def _changed_axes(layout: Layout, new: Layout, mesh: Mesh) -> Axes:
@@ -171,7 +177,9 @@ def _parts(layout: Layout, shape: Shape, mesh: Mesh, place: dict[str, int]) -> t
     return tuple((s.start, s.stop) for s in layout.slices(shape, mesh, place))
 
 
-def _reorders(layout: Layout, new: Layout, shape: Shape, mesh: Mesh) -> Iterator[Step]:
+def _reorders(
+    layout: Layout, new: Layout, shape: Shape, mesh: Mesh
+) -> Iterator[ReshardStep]:
     """Inner axes that stay go in front of those that will be gathered: one permute."""
     if layout.unreduced:
         return
@@ -184,10 +192,12 @@ def _reorders(layout: Layout, new: Layout, shape: Shape, mesh: Mesh) -> Iterator
     if target.dims != layout.dims:
         axes = _changed_axes(layout, target, mesh)
         pairs = exchange(layout, target, shape, mesh, axes)
-        yield Step("permute", axes, target, pairs=pairs)
+        yield ReshardStep("permute", axes, target, pairs=pairs)
 
 
-def _moves(layout: Layout, new: Layout, shape: Shape, mesh: Mesh) -> Iterator[Step]:
+def _moves(
+    layout: Layout, new: Layout, shape: Shape, mesh: Mesh
+) -> Iterator[ReshardStep]:
     """Pop axes that must go, one by one, and append those that must come."""
     while layout.dims != new.dims:
         step = (
@@ -199,13 +209,15 @@ def _moves(layout: Layout, new: Layout, shape: Shape, mesh: Mesh) -> Iterator[St
         yield step
 
 
-def _append(layout: Layout, new: Layout) -> Step | None:
+def _append(layout: Layout, new: Layout) -> ReshardStep | None:
     for d, wanted in enumerate(new.dims):
         own = layout.dims[d]
         if wanted[: len(own)] == own and len(wanted) > len(own):
             axis = wanted[len(own)]
             if axis not in layout.axes:
-                return Step("slice", (axis,), _with_dim(layout, d, (*own, axis)), d)
+                return ReshardStep(
+                    "slice", (axis,), _with_dim(layout, d, (*own, axis)), d
+                )
     return None
 
 
@@ -218,7 +230,7 @@ def _surplus(layout: Layout, new: Layout) -> Iterator[int]:
 
 def _exchange_dims(
     layout: Layout, new: Layout, shape: Shape, mesh: Mesh
-) -> Step | None:
+) -> ReshardStep | None:
     """A dimension's last axis, where another wants it next and parts are equal."""
     for d in _surplus(layout, new):
         axis = layout.dims[d][-1]
@@ -232,14 +244,14 @@ def _exchange_dims(
                 shape[e], (*own, axis)
             )
             if even:
-                return Step("all_to_all", (axis,), after, d, e)
+                return ReshardStep("all_to_all", (axis,), after, d, e)
     return None
 
 
-def _gather(layout: Layout, new: Layout) -> Step:
+def _gather(layout: Layout, new: Layout) -> ReshardStep:
     d = next(_surplus(layout, new))
     own = layout.dims[d]
-    return Step("all_gather", own[-1:], _with_dim(layout, d, own[:-1]), d)
+    return ReshardStep("all_gather", own[-1:], _with_dim(layout, d, own[:-1]), d)
 
 
 MOVES = (

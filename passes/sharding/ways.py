@@ -16,7 +16,7 @@ from pcp.passes.sharding import resharding
 from pcp.passes.sharding.factors import (
     REPLICATE,
     Assignment,
-    Rule,
+    FactorRule,
     assemble,
     expressible,
     operand_layouts,
@@ -62,10 +62,10 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Work:
+class OpWork:
     """An op that is to be cut; `tensors` are its operands, then its results."""
 
-    rule: Rule
+    rule: FactorRule
     tensors: Sequence[Tensor]
     mesh: Mesh
     price_of: PriceOf

@@ -62,7 +62,7 @@ class BatchLookups(Pass):
 
 
 @dataclass(frozen=True)
-class Form:
+class LookupForm:
     """Where an op has its dimension numbers, and how to read and write them."""
 
     name: str
@@ -71,16 +71,16 @@ class Form:
 
 
 FORMS = {
-    "stablehlo.gather": Form(
+    "stablehlo.gather": LookupForm(
         "dimension_numbers", Windows.of_gather, Windows.gather_attribute
     ),
-    "stablehlo.scatter": Form(
+    "stablehlo.scatter": LookupForm(
         "scatter_dimension_numbers", Windows.of_scatter, Windows.scatter_attribute
     ),
 }
 
 
-def _rewrite(op: ir.Operation, form: Form) -> None:
+def _rewrite(op: ir.Operation, form: LookupForm) -> None:
     place = len(op.operands) // 2  # behind the operands, of which a scatter has many
     with before(op):
         windows, indices = batched(

@@ -26,7 +26,7 @@ from pcp.passes.training.outer import spec as outer_specs
 from pcp.passes.training.outer.parts import group, pieces
 from pcp.passes.training.outer.parts.pieces import Fragment
 from pcp.passes.training.outer.parts.probes import Slopes
-from pcp.passes.training.outer.rule import OuterRule, Round, Slot, Tensors
+from pcp.passes.training.outer.rule import OuterRound, OuterRule, Slot, Tensors
 from pcp.passes.training.trainable import Trainable
 
 Value = ir.Value
@@ -326,14 +326,14 @@ def add_outer_step(
     training: Trainable,
     state: OuterState,
     groups: Sequence[Sequence[Port]],
-    step: Callable[[Round], tuple[list[Value], Tensors]],
+    step: Callable[[OuterRound], tuple[list[Value], Tensors]],
 ) -> None:
     """`@outer_step(anchors, params, state, received, tokens) -> params, state`."""
 
     def build(*arguments: Value) -> list[tuple[Port, Value]]:
         rest = iter(arguments)
         start, own, kept, got, (tokens,) = [[*islice(rest, len(g))] for g in groups]
-        now = Round(start, own, tokens, state.by_slot(kept), got)
+        now = OuterRound(start, own, tokens, state.by_slot(kept), got)
         params, tensors = step(now)
         ports = [*training.params, *state.ports()]
         return [*zip(ports, [*params, *state.in_order(tensors)], strict=True)]

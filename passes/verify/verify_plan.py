@@ -55,7 +55,7 @@ class VerifyPlan(Pass):
 
 def verify_plan(module: ir.Module) -> None:
     """Raise `PassError` at the first op that does not fit the others."""
-    plan = Plan.read(module)
+    plan = CheckedProgram.read(module)
     for op in plan.ops:
         try:
             _check(plan, op)
@@ -73,7 +73,7 @@ def fail(op: ir.Operation, message: str) -> None:
 
 
 @dataclass
-class Plan:
+class CheckedProgram:
     """The pcp ops of a module, and what its symbols name.
 
     `scopes` has the symbols of each module, by where the module stands.
@@ -83,7 +83,7 @@ class Plan:
     scopes: dict[ir.Operation, dict[str, ir.Operation]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, module: ir.Module) -> "Plan":
+    def read(cls, module: ir.Module) -> "CheckedProgram":
         """Gather ops and symbols in one walk."""
         plan = cls()
 
@@ -154,7 +154,7 @@ def _is_annotated(op: ir.Operation) -> bool:
 # --- one op among the others ---
 
 
-def _check(plan: Plan, op: ir.Operation) -> None:
+def _check(plan: CheckedProgram, op: ir.Operation) -> None:
     if "mesh" in op.attributes and "axes" in op.attributes:
         _check_group(plan, op)
     for sharding, type_ in _shardings(op):
@@ -184,7 +184,7 @@ SYMBOLS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def _check_symbol(
-    plan: Plan, op: ir.Operation, name: str, kinds: tuple[str, ...]
+    plan: CheckedProgram, op: ir.Operation, name: str, kinds: tuple[str, ...]
 ) -> None:
     attribute = op.attributes[name]
     if isinstance(attribute, ir.IntegerAttr):  # a rank in place of a device
@@ -194,7 +194,7 @@ def _check_symbol(
         plan.need(op, user, *kinds)
 
 
-def _check_group(plan: Plan, op: ir.Operation) -> None:
+def _check_group(plan: CheckedProgram, op: ir.Operation) -> None:
     """The axes are the mesh's, and shapes agree with how many members there are."""
     mesh = ir.FlatSymbolRefAttr(op.attributes["mesh"]).value
     sizes = plan.axes(op, mesh)
@@ -260,7 +260,7 @@ def _function_shardings(op: ir.Operation) -> Iterator[tuple[ir.Attribute, ir.Typ
 
 
 def _check_sharding(
-    plan: Plan, op: ir.Operation, sharding: ir.Attribute, type_: ir.Type
+    plan: CheckedProgram, op: ir.Operation, sharding: ir.Attribute, type_: ir.Type
 ) -> None:
     check_sharding(sharding, type_)
     assert isinstance(sharding, Sharding)
@@ -271,7 +271,7 @@ def _check_sharding(
 # --- futures, transfers, gradients ---
 
 
-def _check_future(plan: Plan, op: ir.Operation) -> None:
+def _check_future(plan: CheckedProgram, op: ir.Operation) -> None:
     users = [use.owner for use in op.results[0].uses]
     waits = [user for user in users if user.operation.name == "pcp.wait"]
     if len(waits) != len(users):
@@ -282,7 +282,7 @@ def _check_future(plan: Plan, op: ir.Operation) -> None:
         raise Invalid("has a future that is waited for in another block")
 
 
-def _check_transfer(plan: Plan, op: ir.Operation) -> None:
+def _check_transfer(plan: CheckedProgram, op: ir.Operation) -> None:
     """Where links are described, tensors move only along them."""
     links = [set(symbols(o, "ends")) for o in plan.ops if o.name == "pcp.link"]
     types = (op.operands[0].type, op.results[0].type)
@@ -295,7 +295,7 @@ def _check_transfer(plan: Plan, op: ir.Operation) -> None:
         )
 
 
-def _check_gradient(plan: Plan, op: ir.Operation) -> None:
+def _check_gradient(plan: CheckedProgram, op: ir.Operation) -> None:
     name = ir.FlatSymbolRefAttr(op.attributes["fn"]).value
     function = plan.need(op, name, "func.func")
     type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
@@ -310,7 +310,7 @@ def _check_gradient(plan: Plan, op: ir.Operation) -> None:
             )
 
 
-CHECKS: dict[str, Callable[[Plan, ir.Operation], None]] = {
+CHECKS: dict[str, Callable[[CheckedProgram, ir.Operation], None]] = {
     "pcp.start": _check_future,
     "pcp.transfer": _check_transfer,
     "pcp.grad": _check_gradient,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Generic, TypeVar
 
-from pcp.runtime.collectives.member_context import Seat
+from pcp.runtime.collectives.member_context import MemberContext
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.submit import Seconds
 
@@ -44,7 +44,7 @@ class Call(Generic[R]):
         """Which one of its tag it is; None for the next."""
         return None
 
-    def operation(self, seat: Seat, timeout: float) -> Operation:
+    def operation(self, seat: MemberContext, timeout: float) -> Operation:
         """What a member of pcp's own group does; UsageError for what cannot be."""
         raise NotImplementedError
 

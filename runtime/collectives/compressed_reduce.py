@@ -39,7 +39,7 @@ U8 = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Squeeze:
+class CompressionSpec:
     """How a reduction is compressed, and what remembers the bits it drops."""
 
     codec: Codec
@@ -57,7 +57,7 @@ class Memory:
     after: F32
 
     @classmethod
-    def begin(cls, squeeze: Squeeze, count: int) -> "Memory | None":
+    def begin(cls, squeeze: CompressionSpec, count: int) -> "Memory | None":
         """Borrow the residual, if there is feedback to have one."""
         if (feedback := squeeze.feedback) is None:
             return None
@@ -102,7 +102,7 @@ class CompressedReduce(Operation):
         *,
         ranges: Sequence[tuple[int, int]],
         gather: bool,
-        squeeze: Squeeze,
+        squeeze: CompressionSpec,
     ) -> None:
         super().__init__(peers, descriptor, timeout)
         codec, source = squeeze.codec, part.source.reshape(-1)

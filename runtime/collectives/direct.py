@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pcp.errors import ProtocolError
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.reduction import Reduction
-from pcp.runtime.memory.buffer_pool import BufferPool, Loan, octets
+from pcp.runtime.memory.buffer_pool import BufferPool, ScratchLease, octets
 from pcp.runtime.transport.frame import Header
 from pcp.wire import EAGER_BYTES
 
@@ -146,7 +146,7 @@ class Ring(Operation):
         self._previous = self._order[self._place - 1]
         self._chunks = chunks
         self._reduction = part.reduction
-        self._loan = Loan(part.pool)
+        self._loan = ScratchLease(part.pool)
         self._write = part.commit
         self._given = part.out
         source = part.source

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pcp.errors import ProtocolError, UsageError
 from pcp.runtime.collectives.call import Tagged
 from pcp.runtime.collectives.direct import Exchange
-from pcp.runtime.collectives.member_context import Seat
+from pcp.runtime.collectives.member_context import MemberContext
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.reduction import bounds
 from pcp.runtime.collectives.validation import check_root, count_of, ranges_of, rows_of
@@ -34,7 +34,7 @@ class AllGather(Tagged[NDArray]):
 
     array: NDArray
 
-    def operation(self, seat: Seat, timeout: float) -> Operation:
+    def operation(self, seat: MemberContext, timeout: float) -> Operation:
         """Everybody's rows to everybody."""
         array = checked(self.array, self.name)
         mine = array.reshape(1) if array.ndim == 0 else array
@@ -76,7 +76,7 @@ class Gather(Tagged[NDArray | None]):
     array: NDArray
     root: int = 0
 
-    def operation(self, seat: Seat, timeout: float) -> Operation:
+    def operation(self, seat: MemberContext, timeout: float) -> Operation:
         """Everybody's rows to the root."""
         array = checked(self.array, self.name)
         check_root(seat.world_size, self.root, "gather at")
@@ -122,7 +122,7 @@ class Scatter(Tagged[NDArray]):
     _: KW_ONLY
     sizes: Sequence[int] | None = None
 
-    def operation(self, seat: Seat, timeout: float) -> Operation:
+    def operation(self, seat: MemberContext, timeout: float) -> Operation:
         """The root's rows to everybody."""
         root = self.root
         check_root(seat.world_size, root, "scatter from")
@@ -158,7 +158,7 @@ class Scatter(Tagged[NDArray]):
             free=_ROOTS_OWN,
         )
 
-    def _receiving(self, seat: Seat, timeout: float) -> Operation:
+    def _receiving(self, seat: MemberContext, timeout: float) -> Operation:
         root, result = self.root, list[NDArray]()
 
         def room(peer: int, theirs: dict[str, Any]) -> memoryview:

@@ -40,7 +40,7 @@ SMALL_BYTES = 2 << 20
 """Up to this much, over all members but one, every member reduces everything itself."""
 
 
-class SharedReduce(ThroughMemory):
+class InPlaceReduce(ThroughMemory):
     """See the module. `target` becomes the result and is the operation's value; without
     it `commit` gets a flat array of which the own chunk is valid."""
 
@@ -228,7 +228,7 @@ class SharedReduce(ThroughMemory):
         return sent, received
 
 
-class SharedEager(SharedReduce):
+class SharedEager(InPlaceReduce):
     """The same for arrays so small that a word costs more than a sum.
 
     Everything is copied before the operation is opened. Who has all openings has all
@@ -276,6 +276,6 @@ def is_small(nbytes: int, members: int) -> bool:
     return nbytes <= AT_ONCE_BYTES and nbytes * (members - 1) <= SMALL_BYTES
 
 
-def through_memory(nbytes: int, members: int) -> type[SharedReduce]:
+def through_memory(nbytes: int, members: int) -> type[InPlaceReduce]:
     """How an all_reduce of this size goes."""
-    return SharedEager if is_small(nbytes, members) else SharedReduce
+    return SharedEager if is_small(nbytes, members) else InPlaceReduce

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pcp.runtime.collectives.shared_scratch import Commons
+from pcp.runtime.collectives.shared_scratch import SharedScratch
 from pcp.runtime.memory.buffer_pool import BufferPool
 
 _SPELT_OUT = 64
@@ -14,7 +14,7 @@ _SPELT_OUT = 64
 
 
 @dataclass(frozen=True)
-class Seat:
+class MemberContext:
     """A member's place in its group, and its scratch memory."""
 
     rank: int
@@ -22,7 +22,7 @@ class Seat:
     pool: BufferPool = field(default_factory=BufferPool)
     order: tuple[int, ...] = ()
     """The ring, when it is not that of the ranks."""
-    commons: Commons | None = None
+    commons: SharedScratch | None = None
     """Memory to reduce in, where all members are on one machine."""
 
     @cached_property

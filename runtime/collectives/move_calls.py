@@ -11,7 +11,7 @@ from pcp.errors import ProtocolError, UsageError
 from pcp.runtime.collectives.barrier import Barrier
 from pcp.runtime.collectives.call import Call, Tagged
 from pcp.runtime.collectives.direct import Chain, Exchange
-from pcp.runtime.collectives.member_context import Seat
+from pcp.runtime.collectives.member_context import MemberContext
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.reduce_calls import into
 from pcp.runtime.collectives.validation import check_peer, count_of, facts_of, routes_of
@@ -32,11 +32,13 @@ class Broadcast(Tagged[NDArray]):
     array: NDArray
     root: int = 0
 
-    def operation(self, seat: Seat, timeout: float) -> Operation:
+    def operation(self, seat: MemberContext, timeout: float) -> Operation:
         """The root's array to everybody."""
         return self._to(seat, range(seat.world_size), timeout)
 
-    def _to(self, seat: Seat, among: Iterable[int], timeout: float) -> Operation:
+    def _to(
+        self, seat: MemberContext, among: Iterable[int], timeout: float
+    ) -> Operation:
         root, at_root = self.root, seat.rank == self.root
         array = checked(self.array, self.name, writable=not at_root)
         order = _order(seat, root, set(among))
@@ -79,13 +81,13 @@ class BroadcastAmong(Broadcast):
         """The caller's."""
         return self.turn
 
-    def operation(self, seat: Seat, timeout: float) -> Operation:
+    def operation(self, seat: MemberContext, timeout: float) -> Operation:
         """The root's array to everybody, or to `among`."""
         among = range(seat.world_size) if self.among is None else self.among
         return self._to(seat, among, timeout)
 
 
-def _order(seat: Seat, root: int, wanted: set[int]) -> list[int]:
+def _order(seat: MemberContext, root: int, wanted: set[int]) -> list[int]:
     """Those members along the ring, the root first."""
     members = [rank for rank in seat.ring if rank in wanted]
     if len(members) < len(wanted):
@@ -109,7 +111,7 @@ class AllToAll(Tagged[NDArray]):
 
     array: NDArray
 
-    def operation(self, seat: Seat, timeout: float) -> Operation:
+    def operation(self, seat: MemberContext, timeout: float) -> Operation:
         """Part j of everybody's rows to member j."""
         array = checked(self.array, self.name)
         size = seat.world_size
@@ -149,7 +151,7 @@ class AllToAllV(Tagged[list[NDArray]]):
 
     parts: Sequence[NDArray]
 
-    def operation(self, seat: Seat, timeout: float) -> Operation:
+    def operation(self, seat: MemberContext, timeout: float) -> Operation:
         """Each member's part to it; the parts it sent to us."""
         parts = [checked(part, self.name) for part in self.parts]
         kinds = {(part.dtype, part.shape[1:]) for part in parts if part.ndim}
@@ -203,7 +205,7 @@ class Permute(Tagged[NDArray]):
     array: NDArray
     pairs: Sequence[tuple[int, int]]
 
-    def operation(self, seat: Seat, timeout: float) -> Operation:
+    def operation(self, seat: MemberContext, timeout: float) -> Operation:
         """Arrays along the pairs; zeros where none arrives."""
         array = checked(self.array, self.name)
         routes = routes_of(self.pairs, seat.world_size)
@@ -247,7 +249,7 @@ class Send(Call[None]):
         """Of this pair, in this direction."""
         return f"p2p/{rank}/{self.dst}/{self.tag}"
 
-    def operation(self, seat: Seat, timeout: float) -> Operation:
+    def operation(self, seat: MemberContext, timeout: float) -> Operation:
         """The sending end of a pair."""
         array = checked(self.array, self.name)
         check_peer(seat.rank, seat.world_size, self.dst, "send to")
@@ -278,7 +280,7 @@ class Recv(Call[NDArray]):
         """Of this pair, in this direction."""
         return f"p2p/{self.src}/{rank}/{self.tag}"
 
-    def operation(self, seat: Seat, timeout: float) -> Operation:
+    def operation(self, seat: MemberContext, timeout: float) -> Operation:
         """The receiving end of a pair."""
         out = checked(self.out, self.name, writable=True)
         check_peer(seat.rank, seat.world_size, self.src, "receive from")
@@ -309,6 +311,6 @@ class BarrierCall(Tagged[None]):
     _: KW_ONLY
     pairs: bool = True
 
-    def operation(self, seat: Seat, timeout: float) -> Operation:
+    def operation(self, seat: MemberContext, timeout: float) -> Operation:
         """Everybody's presence."""
         return Barrier(seat.peers, timeout, pairs=self.pairs)

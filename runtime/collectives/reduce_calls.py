@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 
 from pcp.errors import UsageError
 from pcp.runtime.collectives.call import Tagged
-from pcp.runtime.collectives.compressed_reduce import CompressedReduce, Squeeze
+from pcp.runtime.collectives.compressed_reduce import CompressedReduce, CompressionSpec
 from pcp.runtime.collectives.direct import Contribution, EagerReduce, EagerScatter, Ring
-from pcp.runtime.collectives.in_place_reduce import SharedReduce, through_memory
-from pcp.runtime.collectives.member_context import Seat
+from pcp.runtime.collectives.in_place_reduce import InPlaceReduce, through_memory
+from pcp.runtime.collectives.member_context import MemberContext
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.reduction import Reduction, bounds, declared
 from pcp.runtime.collectives.rooted import RingToRoot
 from pcp.runtime.collectives.schedule import DIRECT, schedule
 from pcp.runtime.collectives.scheduled_reduce import Scheduled
 from pcp.runtime.collectives.validation import check_root, facts_of, ranges_of
-from pcp.runtime.collectives.zero_copy_reduce import StraightReduce, straight, visible
+from pcp.runtime.collectives.zero_copy_reduce import ZeroCopyReduce, straight, visible
 from pcp.runtime.compression.codecs import Codec, codec
 from pcp.runtime.compression.error_feedback import ErrorFeedback
 from pcp.runtime.memory.buffer_pool import checked
@@ -53,7 +53,7 @@ class AllReduce(Tagged[NDArray]):
     compression: str | Codec | None = None
     feedback: ErrorFeedback | None = None
 
-    def operation(self, seat: Seat, timeout: float) -> Operation:
+    def operation(self, seat: MemberContext, timeout: float) -> Operation:
         """The reduction, in the caller's array."""
         squeeze = _squeeze(self.compression, self.feedback, self.tag)
         array = checked(self.array, self.name, writable=True)
@@ -61,11 +61,11 @@ class AllReduce(Tagged[NDArray]):
 
     def _reduced(
         self,
-        seat: Seat,
+        seat: MemberContext,
         array: NDArray,
         target: NDArray,
         timeout: float,
-        squeeze: Squeeze | None,
+        squeeze: CompressionSpec | None,
     ) -> Operation:
         """The reduction of everybody's `array`, in `target`: the same, or a new one."""
         algorithm, size = self.algorithm, seat.world_size
@@ -106,7 +106,7 @@ class AllReduced(AllReduce):
     _: KW_ONLY
     donate: bool = False
 
-    def operation(self, seat: Seat, timeout: float) -> Operation:
+    def operation(self, seat: MemberContext, timeout: float) -> Operation:
         """The reduction, in a new array.
 
         That a member wants it like that is its own affair: to the others it is an
@@ -122,7 +122,7 @@ class AllReduced(AllReduce):
             target = seat.pool.new(array.shape, array.dtype)
             return self._reduced(seat, array, target, timeout, squeeze)
         chunks, through = bounds(array.size, size), straight(array.nbytes, size)
-        own = chunks[seat.rank] if through is StraightReduce else (0, 0)
+        own = chunks[seat.rank] if through is ZeroCopyReduce else (0, 0)
         target, room = ARRAYS.placed(array.shape, array.dtype)
         return through(
             seat.peers,
@@ -166,7 +166,7 @@ class ReduceScatter(Tagged[NDArray]):
             return ranges_of(self.sizes, self.array.shape[0], members)
         return bounds(self.array.shape[0], members)
 
-    def operation(self, seat: Seat, timeout: float) -> Operation:
+    def operation(self, seat: MemberContext, timeout: float) -> Operation:
         """The reduction of the own rows."""
         squeeze = _squeeze(self.compression, self.feedback, self.tag)
         array = checked(self.array, self.name)
@@ -189,7 +189,7 @@ class ReduceScatter(Tagged[NDArray]):
         if array.nbytes <= EAGER_BYTES or seat.world_size == 1:
             own = replace(part, commit=shaped)
             return EagerScatter(seat.peers, facts, timeout, own, chunks=chunks)
-        return _large(seat, facts, timeout, part, chunks, None, SharedReduce)
+        return _large(seat, facts, timeout, part, chunks, None, InPlaceReduce)
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +208,7 @@ class Reduce(Tagged[NDArray]):
     op: str = "sum"
     root: int = 0
 
-    def operation(self, seat: Seat, timeout: float) -> Operation:
+    def operation(self, seat: MemberContext, timeout: float) -> Operation:
         """The reduction, in the root's array."""
         check_root(seat.world_size, self.root, "reduce to")
         at_root = seat.rank == self.root
@@ -248,16 +248,16 @@ def into(array: NDArray) -> Callable[[NDArray], NDArray]:
 
 def _squeeze(
     compression: str | Codec | None, feedback: ErrorFeedback | None, tag: str
-) -> Squeeze | None:
+) -> CompressionSpec | None:
     if compression is None:
         if feedback is not None:
             raise UsageError("feedback= without compression= has nothing to remember")
         return None
-    return Squeeze(codec(compression), feedback, tag)
+    return CompressionSpec(codec(compression), feedback, tag)
 
 
 def _contribution(
-    seat: Seat,
+    seat: MemberContext,
     op: str,
     array: NDArray,
     commit: Callable[[NDArray], NDArray],
@@ -268,11 +268,11 @@ def _contribution(
 
 
 def _compressed(
-    seat: Seat,
+    seat: MemberContext,
     facts: dict[str, Any],
     timeout: float,
     part: Contribution,
-    squeeze: Squeeze,
+    squeeze: CompressionSpec,
     ranges: Ranges,
     gather: bool,
 ) -> Operation:
@@ -294,7 +294,7 @@ def _compressed(
 
 
 def _large(
-    seat: Seat,
+    seat: MemberContext,
     facts: dict[str, Any],
     timeout: float,
     part: Contribution,
@@ -307,13 +307,15 @@ def _large(
     ring: dict[str, Any] = {"chunks": chunks, "order": seat.ring}
     ring["gather"] = target is not None
     small = part.source.nbytes < SMALLEST
-    if seat.commons is not None and not small and issubclass(through, SharedReduce):
+    if seat.commons is not None and not small and issubclass(through, InPlaceReduce):
         memory = {"commons": seat.commons, "target": target}
         return through(seat.peers, facts, timeout, part, **memory, **ring)
     return Ring(seat.peers, facts, timeout, part, **ring)
 
 
-def _eagerly(seat: Seat, array: NDArray, algorithm: str | None, choice: str) -> bool:
+def _eagerly(
+    seat: MemberContext, array: NDArray, algorithm: str | None, choice: str
+) -> bool:
     """Whether a reduction goes with the OPEN frames, which have little room."""
     if algorithm == "eager" and array.nbytes > EAGER_BYTES:
         raise UsageError(

@@ -11,7 +11,7 @@ from pcp.errors import ProtocolError
 from pcp.runtime.collectives.direct import Contribution, pieces, segment_bytes
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.schedule import Schedule, edges
-from pcp.runtime.memory.buffer_pool import Loan, octets
+from pcp.runtime.memory.buffer_pool import ScratchLease, octets
 from pcp.runtime.transport.frame import Header
 
 
@@ -51,7 +51,7 @@ class Scheduled(Operation):
         self._source = part.source.reshape(-1)
         self.bulk = part.source.nbytes
         self._members = plan.members
-        self._loan = Loan(part.pool)
+        self._loan = ScratchLease(part.pool)
         self._write = part.commit
         self._out = part.out
         self._lanes = [

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pcp.errors import CollectiveAborted, ProtocolError
 from pcp.runtime.collectives.direct import Ring, pieces
-from pcp.runtime.collectives.shared_scratch import Commons
+from pcp.runtime.collectives.shared_scratch import SharedScratch
 from pcp.runtime.transport.frame import Header
 
 BLOCK_BYTES = 512 << 10
@@ -38,7 +38,7 @@ class ThroughMemory(Ring):
 
     eager_data = False
 
-    def __init__(self, *args: Any, commons: Commons, **more: Any) -> None:
+    def __init__(self, *args: Any, commons: SharedScratch, **more: Any) -> None:
         super().__init__(*args, **more)
         self._commons = commons
         self._plain = self._source

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from pcp.errors import ProtocolError
 from pcp.runtime.memory.arena import LIMIT, Arena
-from pcp.runtime.memory.shared_arrays import Reach
+from pcp.runtime.memory.shared_arrays import PeerMappings
 from pcp.runtime.memory.shared_segment import SHARED, Segment
 from pcp.runtime.transport.link import Link
 from pcp.runtime.transport.shared_memory import SharedLink
@@ -64,7 +64,7 @@ class Neighbours(Protocol):
         ...
 
 
-class Commons:
+class SharedScratch:
     """One member's view. After the first operation all in the loop's thread."""
 
     def __init__(self, group: Neighbours, limit: int = LIMIT) -> None:
@@ -76,7 +76,7 @@ class Commons:
         self._told: dict[Key, list[Key]] = {}
         """What was done, by the operation whose opening says so."""
         self._hopeless = False
-        self.arrays = Reach()
+        self.arrays = PeerMappings()
         """The others' arrays in memory that can be mapped, of operations that are
         straight from and to these (`straight_reduce`)."""
         group.at_close.append(self.close)

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from pcp.errors import CollectiveAborted, ProtocolError
 from pcp.runtime.collectives.in_place_reduce import IN_PLACE, is_small
 from pcp.runtime.collectives.shared_memory_reduce import REDUCED, WORD, ThroughMemory
-from pcp.runtime.memory.shared_arrays import ARRAYS, Offer, Place, Reach
+from pcp.runtime.memory.shared_arrays import ARRAYS, Offer, PeerMappings, Place
 from pcp.runtime.memory.shared_segment import Segment
 from pcp.runtime.transport.frame import Header, parse_json
 
@@ -49,7 +49,7 @@ _FENCE = threading.Lock()
 """What was read before it is taken was read before what is read after it."""
 
 
-class StraightReduce(ThroughMemory):
+class ZeroCopyReduce(ThroughMemory):
     """`visible` is what the others read of the source; `target`, which lies in `room`,
     becomes the result."""
 
@@ -194,7 +194,7 @@ class StraightReduce(ThroughMemory):
         return dict.fromkeys(self.peers, written), read
 
 
-class StraightEager(StraightReduce):
+class StraightEager(ZeroCopyReduce):
     """The same for arrays so small that a word costs more than a sum."""
 
     def _proceed(self) -> None:
@@ -254,7 +254,7 @@ def _bytes(segment: Segment, offer: Offer, nbytes: int) -> NDArray[np.uint8]:
 
 
 def visible(
-    array: NDArray, own: tuple[int, int], reach: Reach, peers: Sequence[int]
+    array: NDArray, own: tuple[int, int], reach: PeerMappings, peers: Sequence[int]
 ) -> Place | None:
     """Where `array` lies, or what others read of a copy, in memory that they can map.
 
@@ -274,6 +274,6 @@ def visible(
     return place
 
 
-def straight(nbytes: int, members: int) -> type[StraightReduce]:
+def straight(nbytes: int, members: int) -> type[ZeroCopyReduce]:
     """How a reduction of this size goes."""
-    return StraightEager if is_small(nbytes, members) else StraightReduce
+    return StraightEager if is_small(nbytes, members) else ZeroCopyReduce

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 from pcp.errors import CollectiveAborted, RuntimeFault
 from pcp.runtime.collectives.call import Call
-from pcp.runtime.collectives.member_context import Seat
+from pcp.runtime.collectives.member_context import MemberContext
 from pcp.runtime.collectives.operation import Operation, Pending
-from pcp.runtime.collectives.shared_scratch import Commons
+from pcp.runtime.collectives.shared_scratch import SharedScratch
 from pcp.runtime.collectives.submit import Seconds, seconds
 from pcp.runtime.collectives.tracing import Recorder
 from pcp.runtime.communicator.collective_methods import Collectives, delegated
 from pcp.runtime.communicator.introspection import Observation
 from pcp.runtime.communicator.param_sync import SyncReport, param_sync, wait_for_users
-from pcp.runtime.communicator.topology_aware import Arrangement, RingChoice, RingRecord
+from pcp.runtime.communicator.topology_aware import RingChoice, RingRecord, RingState
 from pcp.runtime.group import leaving
 from pcp.runtime.group.group import Group
 from pcp.runtime.memory.buffer_pool import BufferPool
@@ -41,7 +41,7 @@ class GroupCommunicator(Collectives):
         self._seat = seated(group)
         self._syncs = itertools.count()
         self._aside: dict[str, NDArray] = {}
-        self._arrangement = Arrangement()
+        self._arrangement = RingState()
         self._lock = threading.Lock()
         self._closed = False
         if owned:
@@ -232,7 +232,9 @@ class GroupCommunicator(Collectives):
             return self._group.submit(operation, tag, turn)
 
 
-def seated(group: Group, pool: BufferPool | None = None) -> Seat:
+def seated(group: Group, pool: BufferPool | None = None) -> MemberContext:
     """A member's place in a group, with the scratch memory it had in another."""
-    commons = Commons(group)
-    return Seat(group.rank, group.world_size, pool or BufferPool(), commons=commons)
+    commons = SharedScratch(group)
+    return MemberContext(
+        group.rank, group.world_size, pool or BufferPool(), commons=commons
+    )

@@ -22,7 +22,7 @@ _ECHO_SECONDS = 10.0
 _ASK_AGAIN_SECONDS = 2.0
 
 
-class Member(Protocol):
+class ObservedMember(Protocol):
     """The communicator that is looked into."""
 
     timeout: float
@@ -40,7 +40,7 @@ class Member(Protocol):
 class Observation:
     """What can be seen of a communicator; its methods of these names call these."""
 
-    def __init__(self, comm: Member) -> None:
+    def __init__(self, comm: ObservedMember) -> None:
         self._comm = comm
 
     def metrics(self) -> dict[str, float]:

@@ -41,7 +41,7 @@ _TAG = "pcp.param_sync"
 _LOOK_SECONDS = 0.002
 
 
-class Member(Protocol):
+class SyncMember(Protocol):
     """What a synchronisation needs of a communicator."""
 
     @property
@@ -103,7 +103,7 @@ def digests(tensors: Mapping[str, NDArray]) -> dict[str, bytes]:
 
 
 def param_sync(
-    comm: Member,
+    comm: SyncMember,
     tensors: Mapping[str, NDArray],
     revision: int,
     source: int | str,
@@ -189,7 +189,7 @@ def _summary(
     }
 
 
-def _exchange(comm: Member, value: dict, timeout: float) -> tuple[list[dict], bool]:
+def _exchange(comm: SyncMember, value: dict, timeout: float) -> tuple[list[dict], bool]:
     """Everybody's `value`, by rank; and whether all hold the same, which is usual.
 
     Then that is all that is said: one exchange of a few bytes.
@@ -225,7 +225,7 @@ def _elect(states: list[dict]) -> int:
 
 
 def _move(
-    comm: Member,
+    comm: SyncMember,
     tensors: Mapping[str, NDArray],
     names: list[str],
     states: list[dict],
@@ -262,7 +262,7 @@ def _move(
 
 
 def _confirm(
-    comm: Member,
+    comm: SyncMember,
     names: list[str],
     mine: dict[str, bytes],
     fresh: dict[str, NDArray],

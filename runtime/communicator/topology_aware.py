@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pcp import strict_json
 from pcp.errors import ProtocolError, UsageError
-from pcp.runtime.collectives.member_context import Seat
+from pcp.runtime.collectives.member_context import MemberContext
 from pcp.runtime.communicator.link_probe import Effort, measure
 from pcp.runtime.group.group import Group
 from pcp.runtime.topology.ring_order import (
@@ -50,7 +50,7 @@ class RingRecord:
     order: Order
 
 
-class Improver:
+class RingSearch:
     """Goes on looking for a better ring, in a thread that yields to others."""
 
     def __init__(self, costs: NDArray, order: Order, seconds: float) -> None:
@@ -76,13 +76,13 @@ class Improver:
 
 
 @dataclass
-class Arrangement:
+class RingState:
     """What a communicator knows about its network."""
 
     edges: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     """This member's own: (from, to) by name -> (latency, bandwidth)."""
     history: list[RingRecord] = field(default_factory=list)
-    improver: Improver | None = None
+    improver: RingSearch | None = None
 
     def close(self) -> None:
         """Stop what runs in the background."""
@@ -91,12 +91,12 @@ class Arrangement:
             self.improver = None
 
 
-class Member(Protocol):
+class RingMember(Protocol):
     """The communicator whose ring it is."""
 
     _group: Group
-    _seat: Seat
-    _arrangement: Arrangement
+    _seat: MemberContext
+    _arrangement: RingState
 
     def all_gather(self, array: NDArray, *, tag: str = "") -> NDArray:
         """All members' arrays, joined."""
@@ -110,7 +110,7 @@ class Member(Protocol):
 class RingChoice:
     """How a communicator's ring is chosen; its methods of these names call these."""
 
-    def __init__(self, comm: Member) -> None:
+    def __init__(self, comm: RingMember) -> None:
         self._comm = comm
         self._known = comm._arrangement
 
@@ -220,7 +220,7 @@ class RingChoice:
             now = self._comm._seat.ring
             order = order if worth(costs, order) < worth(costs, now) else now
         if size > EXACT and background > 0:
-            arrangement.improver = Improver(costs, order, background)
+            arrangement.improver = RingSearch(costs, order, background)
         return order
 
     def _profiles(self) -> tuple[Profile, ...]:

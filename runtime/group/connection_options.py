@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from pcp.errors import ConfigError
-from pcp.runtime.group.failure_detector import Pulse
+from pcp.runtime.group.failure_detector import HeartbeatOptions
 from pcp.runtime.transport import authentication
 from pcp.runtime.transport.fault_injection import FaultPlan
 from pcp.runtime.transport.striped import MAX_STREAMS, Streams
@@ -55,9 +55,9 @@ class ConnectionOptions:
         object.__setattr__(self, "key", authentication.checked(self.key))
 
     @property
-    def pulse(self) -> Pulse:
+    def pulse(self) -> HeartbeatOptions:
         """The two times by which dead peers are noticed."""
-        return Pulse(self.heartbeat, self.silence)
+        return HeartbeatOptions(self.heartbeat, self.silence)
 
     @property
     def secret(self) -> authentication.Key:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from pcp.errors import ConfigError, ProtocolError, RuntimeFault
 from pcp.runtime.collectives.metrics import Metric, gauge
 from pcp.runtime.group.group_endpoint import GroupEndpoint
-from pcp.runtime.group.incarnation import Generation
-from pcp.runtime.group.membership import Membership, Past, Phase, Send
+from pcp.runtime.group.incarnation import Incarnation
+from pcp.runtime.group.membership import Membership, Past, Phase, SendMessage
 from pcp.runtime.transport.frame import Frame, Header, Kind, json_payload, parse_json
 from pcp.runtime.transport.link import Link, parse_address
 from pcp.runtime.transport.tcp import TcpLink
@@ -51,7 +51,7 @@ class Coordinator:
         # Members answer a beat: one that is late must not make all of them silent.
         self._heartbeat = min(heartbeat, silence / 4)
         self._owns = owns
-        self._generation = Generation(state)
+        self._generation = Incarnation(state)
         grace = _grace(self._generation, silence)
         self._state = Membership(
             first=first, generation=self._generation.number, settled=grace == 0.0
@@ -218,7 +218,7 @@ class Coordinator:
             del self._links[name]
             self._note_absent()
 
-    def _handle(self, name: str, facts: dict[str, Any]) -> list[Send]:
+    def _handle(self, name: str, facts: dict[str, Any]) -> list[SendMessage]:
         state = self._state
         what = facts["what"]
         match what:
@@ -238,7 +238,7 @@ class Coordinator:
                 return state.answer(name, epoch, key, bool(facts["done"]))
         raise ValueError(f"unknown message {what!r}")
 
-    def _tell(self, sends: list[Send]) -> None:
+    def _tell(self, sends: list[SendMessage]) -> None:
         for send in sends:
             self.endpoint.telemetry.count(f"told {send.what}")
             link = self._links.get(send.to)
@@ -292,7 +292,7 @@ class Coordinator:
         self._names.clear()
 
 
-def _grace(generation: Generation, silence: float) -> float:
+def _grace(generation: Incarnation, silence: float) -> float:
     """How long (s) a group that was there before may take to come back."""
     if not generation.known:
         return min(_UNKNOWN_SECONDS, silence)

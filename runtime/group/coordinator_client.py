@@ -19,7 +19,7 @@ from pcp.errors import (
 )
 from pcp.runtime.group.coordinator import MAX_CONTROL, greeting
 from pcp.runtime.group.group_endpoint import GroupEndpoint
-from pcp.runtime.group.membership_client import Agent
+from pcp.runtime.group.membership_client import MembershipClient
 from pcp.runtime.transport import authentication
 from pcp.runtime.transport import link as transport
 from pcp.runtime.transport.connect_warning import Impatience
@@ -51,7 +51,7 @@ class Coordination:
         self.fault: RuntimeFault | None = None
         """Why there will be no coordinator any more."""
         self.renewals: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
-        self.agent = Agent(name, self._say, self._renewal)
+        self.agent = MembershipClient(name, self._say, self._renewal)
         self._endpoint = endpoint
         self._loop = endpoint.loop
         self._patience = patience

@@ -11,7 +11,7 @@ from pcp.runtime.transport.link import Link
 
 
 @dataclass(frozen=True)
-class Pulse:
+class HeartbeatOptions:
     """The times of it, in seconds."""
 
     interval: float = 0.5
@@ -20,7 +20,7 @@ class Pulse:
     """A peer that sent nothing for so long is lost, although its kernel lives."""
 
 
-class Patient(Protocol):
+class MonitoredGroup(Protocol):
     """The group whose members are listened to."""
 
     loop: Loop
@@ -32,10 +32,10 @@ class Patient(Protocol):
         ...
 
 
-class Heart:
+class FailureDetector:
     """Says that we live, and notices who does not. All of it in the loop's thread."""
 
-    def __init__(self, group: Patient, pulse: Pulse) -> None:
+    def __init__(self, group: MonitoredGroup, pulse: HeartbeatOptions) -> None:
         self._group = group
         self._pulse = pulse
         self._timer: Timer | None = None

@@ -26,12 +26,12 @@ from pcp.errors import (
 from pcp.runtime.collectives.descriptor import LIMITS, abort_reason
 from pcp.runtime.collectives.metrics import Metric, Telemetry
 from pcp.runtime.collectives.operation import Operation, Pending
-from pcp.runtime.group.failure_detector import Heart, Pulse
+from pcp.runtime.group.failure_detector import FailureDetector, HeartbeatOptions
 from pcp.runtime.group.peer_health import Health, group_metrics
 from pcp.runtime.group.unexpected_frames import (
     AHEAD_BYTES,
     MAX_IN_FLIGHT,
-    Parking,
+    UnexpectedFrames,
     charge,
 )
 from pcp.runtime.transport.event_loop import Loop, Timer
@@ -60,7 +60,7 @@ class Group:
         rank: int,
         world_size: int,
         epoch: int,
-        pulse: Pulse | None = None,
+        pulse: HeartbeatOptions | None = None,
         faults: FaultPlan | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -78,8 +78,8 @@ class Group:
         """Operations that failed, for who leaves and was not told."""
         self.telemetry = telemetry or Telemetry()
         self.telemetry.sources.append(self._metrics)
-        pulse = pulse or Pulse()
-        self._heart = Heart(self, pulse)
+        pulse = pulse or HeartbeatOptions()
+        self._heart = FailureDetector(self, pulse)
         self.farewell = pulse.silence
         """How long a peer may take to hear our goodbye, in seconds."""
         self._faults = faults
@@ -87,7 +87,7 @@ class Group:
         self._operations: dict[tuple[int, int], Operation] = {}
         self._posted: dict[int, int] = {}
         self._turns: dict[int, itertools.count[int]] = {}
-        self._parked = Parking()
+        self._parked = UnexpectedFrames()
         self._early: set[int] = set()
         """From whom data is coming into room that no operation has given."""
         self._far: set[int] = set()

@@ -31,14 +31,14 @@ from pcp.runtime.group.connection_options import (
     expanded,
 )
 from pcp.runtime.group.group import Group
-from pcp.runtime.group.mesh_formation import EPOCH_OVER, Forming
+from pcp.runtime.group.mesh_formation import EPOCH_OVER, MeshFormation
 from pcp.runtime.group.state_transfer import Snapshot, serve
 from pcp.runtime.transport import authentication
 from pcp.runtime.transport import link as transport
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.frame import MAX_TEXT, Header, Kind, parse_json
 from pcp.runtime.transport.link import Link
-from pcp.runtime.transport.listener import Door
+from pcp.runtime.transport.listener import Listener
 from pcp.runtime.transport.tcp import TcpLink
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ class GroupEndpoint:
         if options.tls is not None:
             options.tls.check()
         self.options = options
-        self._door = Door(address, near=options.shared_memory and options.tls is None)
+        self._door = Listener(
+            address, near=options.shared_memory and options.tls is None
+        )
         self.listening = self._door.address
         """Where it listens."""
         self.address = advertise or self.listening
@@ -77,7 +79,7 @@ class GroupEndpoint:
         self._waiting: dict[TcpLink, float] = {}
         self._gates: WeakKeyDictionary[Link, authentication.Gate] = WeakKeyDictionary()
         self._parked: list[tuple[TcpLink, dict[str, Any]]] = []
-        self._forming: dict[int, Forming] = {}
+        self._forming: dict[int, MeshFormation] = {}
         self._newest = self._floor = -1
         self._groups: list[Group] = []
         self._closed = False
@@ -225,7 +227,7 @@ class GroupEndpoint:
             self.faults,
             self.telemetry,
         )
-        forming = Forming(group, members, self.options)
+        forming = MeshFormation(group, members, self.options)
         try:
             self.loop.ask(lambda: self._begin(forming))
         except PcpError:
@@ -237,7 +239,7 @@ class GroupEndpoint:
             self.loop.call(self._formed, forming)
         return forming.group
 
-    def _begin(self, forming: Forming) -> None:
+    def _begin(self, forming: MeshFormation) -> None:
         if self._closed:
             raise CollectiveAborted("the endpoint is closed")
         if forming.epoch < self._floor:
@@ -265,7 +267,7 @@ class GroupEndpoint:
             if below is None or epoch < below:
                 forming.fail(error)
 
-    def _formed(self, forming: Forming) -> None:
+    def _formed(self, forming: MeshFormation) -> None:
         self._forming.pop(forming.epoch, None)
 
     # Greeting whoever connects. All of it in the loop's thread.

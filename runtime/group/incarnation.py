@@ -15,7 +15,7 @@ from pcp.runtime.group.file_lock import hold
 from pcp.runtime.group.fsync import sync_folder
 
 
-class Generation:
+class Incarnation:
     """This coordinator's number, and its hold on the file."""
 
     def __init__(self, path: Path | None) -> None:

@@ -32,7 +32,13 @@ to commit it, also when a restarted coordinator decides it anew.
 
 from enum import Enum
 
-from pcp.runtime.group.membership_messages import Decision, Key, Member, Past, Send
+from pcp.runtime.group.membership_messages import (
+    Decision,
+    GroupMember,
+    Key,
+    Past,
+    SendMessage,
+)
 
 GENERATION = 1000
 """A coordinator's first epoch is the next after a multiple of this."""
@@ -67,7 +73,7 @@ class Membership:
         self.newest = generation * GENERATION
         """The newest epoch that was ever prepared."""
         self.phase = Phase.IDLE
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, GroupMember] = {}
         """All who live, by name, in order of arrival."""
         self.group: list[str] = []
         """The epoch's members, dead ones included, by rank."""
@@ -91,15 +97,15 @@ class Membership:
 
     # What happens.
 
-    def join(self, name: str, address: str) -> list[Send]:
+    def join(self, name: str, address: str) -> list[SendMessage]:
         """Somebody new. It is in the group after the next renewal."""
         if name in self.members:
             why = f"a member named {name} is here already; choose another name"
-            return [Send(name, "refused", {"reason": why})]
-        self.members[name] = Member(name, address)
+            return [SendMessage(name, "refused", {"reason": why})]
+        self.members[name] = GroupMember(name, address)
         return self._advance()
 
-    def resume(self, name: str, address: str, past: Past) -> list[Send]:
+    def resume(self, name: str, address: str, past: Past) -> list[SendMessage]:
         """A member comes back, to this coordinator or to one that starts anew.
 
         One that starts anew learns from the first of them which group there is;
@@ -109,7 +115,7 @@ class Membership:
         if known > self.newest:
             # A later coordinator's: it may have prepared more than we hear of here.
             self.newest = (known // GENERATION + 1) * GENERATION
-        sends: list[Send] = []
+        sends: list[SendMessage] = []
         if max(past.epoch, past.formed) > self.epoch:
             sends = self._adopt(past)
         if max(past.epoch, past.formed) == self.epoch:
@@ -121,7 +127,7 @@ class Membership:
             if known == past.prepared and not past.epoch and not past.formed:
                 return sends + self.join(name, address)
             why = f"{name} was taken for dead in epoch {self.epoch}: join anew"
-            return [*sends, Send(name, "refused", {"reason": why})]
+            return [*sends, SendMessage(name, "refused", {"reason": why})]
         member = self.members[name]
         member.address, member.at, member.formed = address, past.epoch, past.formed
         if self.phase is Phase.FORMING:
@@ -138,7 +144,7 @@ class Membership:
             member.voted = member.broken = True
         return sends + self._catch_up() + self._advance()
 
-    def _adopt(self, past: Past) -> list[Send]:
+    def _adopt(self, past: Past) -> list[SendMessage]:
         """Take over a newer group than this coordinator knows.
 
         Who came back from an older one and is not in it was taken for dead there.
@@ -156,31 +162,33 @@ class Membership:
         newcomers = (m.name for m in self.members.values() if not m.at | m.formed)
         self._dead = set(newcomers).intersection(self.group)
         for name, address in past.group.items():
-            member = self.members.setdefault(name, Member(name, address, at=-1))
+            member = self.members.setdefault(name, GroupMember(name, address, at=-1))
             if member.at not in (-1, self.epoch):
                 member.voted = member.broken = True
         why = f"taken for dead before epoch {self.epoch}: join anew"
         return [
-            Send(member.name, "refused", {"reason": f"{member.name} was {why}"})
+            SendMessage(member.name, "refused", {"reason": f"{member.name} was {why}"})
             for member in gone
             if member.at > 0
         ]
 
-    def _bury(self, names: list[str]) -> list[Send]:
+    def _bury(self, names: list[str]) -> list[SendMessage]:
         """Members that an earlier coordinator called dead stay dead for this one.
 
         It may have decided without them what others have carried out since.
         """
-        sends: list[Send] = []
+        sends: list[SendMessage] = []
         for name in names if self.phase is not Phase.FORMING else ():
             member = self.members.get(name)
             if member and self._survived(name) and member.at in (-1, self.epoch):
                 sends += self.died(name)
                 why = f"{name} was taken for dead in epoch {self.epoch}: join anew"
-                sends += [Send(name, "refused", {"reason": why})] * (member.at > 0)
+                sends += [SendMessage(name, "refused", {"reason": why})] * (
+                    member.at > 0
+                )
         return sends
 
-    def _catch_up(self) -> list[Send]:
+    def _catch_up(self) -> list[SendMessage]:
         """Say go again to those who missed it when the coordinator went.
 
         Somebody who goes on in the epoch proves that all were told to; so does
@@ -200,24 +208,24 @@ class Membership:
                 sends.append(self._go(member.name))
         return sends
 
-    def settle(self) -> list[Send]:
+    def settle(self) -> list[SendMessage]:
         """Whatever group there was has had the time to come back."""
         self._settled = True
         return self._advance()
 
-    def vote(self, name: str, *, broken: bool = False) -> list[Send]:
+    def vote(self, name: str, *, broken: bool = False) -> list[SendMessage]:
         """A member stands between two steps and asks to renew the group."""
         member = self.members[name]
         member.voted, member.broken = True, member.broken or broken
         return self._advance()
 
-    def unvote(self, name: str) -> list[Send]:
+    def unvote(self, name: str) -> list[SendMessage]:
         """A member gave up waiting for the others, unless it was told before."""
         if self.phase is not Phase.FORMING:
             self.members[name].voted = False
-        return [Send(name, "unvoted"), *self._advance()]
+        return [SendMessage(name, "unvoted"), *self._advance()]
 
-    def formed(self, name: str, epoch: int) -> list[Send]:
+    def formed(self, name: str, epoch: int) -> list[SendMessage]:
         """A candidate has its connections to all others."""
         if self.phase is not Phase.FORMING or epoch != self.epoch:
             return []
@@ -232,11 +240,11 @@ class Membership:
             member.at = epoch
         return [self._go(name) for name in self.group] + self._advance()
 
-    def failed(self, name: str, epoch: int, lost: list[str]) -> list[Send]:
+    def failed(self, name: str, epoch: int, lost: list[str]) -> list[SendMessage]:
         """A candidate could not form the epoch; `lost` did not answer it."""
         if self.phase is not Phase.FORMING or epoch != self.epoch:
             return []
-        sends: list[Send] = []
+        sends: list[SendMessage] = []
         for other in lost:
             blamed = self.members.get(other)
             if blamed is None:
@@ -244,11 +252,11 @@ class Membership:
             blamed.blamed += 1
             if blamed.blamed >= BLAMES:
                 why = f"{name} and others cannot reach {other} at {blamed.address}"
-                sends.append(Send(other, "refused", {"reason": why}))
+                sends.append(SendMessage(other, "refused", {"reason": why}))
                 del self.members[other]
         return sends + self._form()
 
-    def died(self, name: str) -> list[Send]:
+    def died(self, name: str) -> list[SendMessage]:
         """A member left, its connection broke, or it was silent for too long."""
         survived = self._survived(name)
         self.members.pop(name, None)
@@ -258,13 +266,14 @@ class Membership:
         if self.phase is Phase.FORMING:
             return self._form()
         sends = [
-            Send(n, "dead", {"epoch": self.epoch, "name": name}) for n in self.survivors
+            SendMessage(n, "dead", {"epoch": self.epoch, "name": name})
+            for n in self.survivors
         ]
         for key in list(self._decisions):
             sends += self._decide(key)
         return sends + self._advance()
 
-    def ask(self, name: str, epoch: int, key: Key) -> list[Send]:
+    def ask(self, name: str, epoch: int, key: Key) -> list[SendMessage]:
         """A member that voted for an operation lost somebody: did it happen?"""
         if epoch != self.epoch or not self._survived(name):
             return [_decided(name, epoch, key, False)]
@@ -280,7 +289,7 @@ class Membership:
         ]
         return queries + self._decide(key)
 
-    def answer(self, name: str, epoch: int, key: Key, done: bool) -> list[Send]:
+    def answer(self, name: str, epoch: int, key: Key, done: bool) -> list[SendMessage]:
         """A survivor says whether it voted for the operation."""
         decision = self._decisions.get(key)
         if epoch != self.epoch or decision is None:
@@ -293,10 +302,10 @@ class Membership:
     def _survived(self, name: str) -> bool:
         return name in self.members and name in self.group and name not in self._dead
 
-    def _live(self) -> list[Member]:
+    def _live(self) -> list[GroupMember]:
         return [self.members[name] for name in self.survivors]
 
-    def _advance(self) -> list[Send]:
+    def _advance(self) -> list[SendMessage]:
         """What follows from the votes there are."""
         if self.phase is Phase.FORMING:
             return []
@@ -319,7 +328,7 @@ class Membership:
             member.turn += 1
         return [self._go(name) for name in self.group]
 
-    def _form(self) -> list[Send]:
+    def _form(self) -> list[SendMessage]:
         """Prepare the next epoch: who survived, in order, then who waits."""
         self.group = [*self.survivors, *self.waiting]
         self._dead.clear()
@@ -332,15 +341,15 @@ class Membership:
         self._missing = set(self.group)
         addresses = [self.members[name].address for name in self.group]
         facts = {"epoch": self.epoch, "names": self.group, "addresses": addresses}
-        return [Send(name, "prepare", facts) for name in self.group]
+        return [SendMessage(name, "prepare", facts) for name in self.group]
 
-    def _go(self, name: str) -> Send:
-        return Send(name, "go", {"epoch": self.epoch})
+    def _go(self, name: str) -> SendMessage:
+        return SendMessage(name, "go", {"epoch": self.epoch})
 
-    def _query(self, name: str, key: Key) -> Send:
-        return Send(name, "query", {"epoch": self.epoch, "key": list(key)})
+    def _query(self, name: str, key: Key) -> SendMessage:
+        return SendMessage(name, "query", {"epoch": self.epoch, "key": list(key)})
 
-    def _decide(self, key: Key) -> list[Send]:
+    def _decide(self, key: Key) -> list[SendMessage]:
         decision = self._decisions[key]
         if decision.outcome is not None:
             return []
@@ -358,6 +367,6 @@ class Membership:
         ]
 
 
-def _decided(name: str, epoch: int, key: Key, outcome: bool) -> Send:
+def _decided(name: str, epoch: int, key: Key, outcome: bool) -> SendMessage:
     facts = {"epoch": epoch, "key": list(key), "commit": outcome}
-    return Send(name, "decided", facts)
+    return SendMessage(name, "decided", facts)

@@ -15,7 +15,7 @@ from pcp.runtime.group.membership import Key, Past
 Say = Callable[[str, dict[str, Any]], None]
 
 
-class Agent:
+class MembershipClient:
     """What one member knows about the group it is in."""
 
     def __init__(self, name: str, say: Say, renewal: Say) -> None:

@@ -11,7 +11,7 @@ Key = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Send:
+class SendMessage:
     """A message to a member."""
 
     to: str
@@ -21,7 +21,7 @@ class Send:
 
 
 @dataclass
-class Member:
+class GroupMember:
     """Somebody who registered and lives."""
 
     name: str

@@ -48,7 +48,7 @@ EPOCH_OVER = 1
 _PROBE_SECONDS = 0.5
 
 
-class Forming:
+class MeshFormation:
     """A group on its way. `wait` runs in the caller's thread, the rest in the
     loop's."""
 

@@ -32,7 +32,7 @@ def charge(nbytes: int) -> int:
     return max(nbytes, _LEAST)
 
 
-class Parking:
+class UnexpectedFrames:
     """What is kept, by operation."""
 
     def __init__(self) -> None:

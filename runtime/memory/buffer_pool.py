@@ -91,7 +91,7 @@ def _back(arena: "weakref.ref[Arena[NDArray]]", raw: NDArray) -> None:
         kept.drop(raw)
 
 
-class Loan:
+class ScratchLease:
     """What one operation has borrowed from a pool."""
 
     def __init__(self, pool: BufferPool) -> None:

@@ -134,7 +134,7 @@ class SharedArrays:
         self._arena.drop(self._used.pop(number), reusable=not spoilt)
 
 
-class Reach:
+class PeerMappings:
     """What a member has mapped of the other members' arrays."""
 
     def __init__(self) -> None:

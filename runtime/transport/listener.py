@@ -15,7 +15,7 @@ EXHAUSTED_SECONDS = 1.0
 _log = logging.getLogger("pcp.runtime")
 
 
-class Door:
+class Listener:
     """Hands `arrived(socket, peer)` what connects, in the loop's thread."""
 
     def __init__(self, address: str, near: bool = False) -> None:

@@ -18,7 +18,7 @@ _WORTH = 1.1
 _PAUSE_SECONDS = 15.0
 
 
-class Lanes:
+class StreamController:
     """Of `most` lanes the first `used` are to be used; `first` to begin with."""
 
     def __init__(

@@ -30,7 +30,7 @@ from pcp.runtime.transport import link as transport
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.frame import Frame, Header, Kind
 from pcp.runtime.transport.link import FAR_SECONDS, Link, Wire
-from pcp.runtime.transport.stream_controller import Lanes
+from pcp.runtime.transport.stream_controller import StreamController
 from pcp.runtime.transport.tcp import TcpLink
 
 WINDOW_BYTES = 32 << 20
@@ -89,7 +89,7 @@ class StripedLink:
         self._queue: deque[Frame] = deque()
         self._sent: dict[int, tuple[int, float]] = {}
         count = len(self._lanes)
-        self._use = Lanes(count if used is None else used, count)
+        self._use = StreamController(count if used is None else used, count)
         self._load = dict.fromkeys(self._lanes, 0)
         self._next = 0
         self._turn: deque[_Waiting] = deque()

@@ -13,7 +13,7 @@ from helpers.worlds.training_runs import experiment
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.ledger import check, read
 from pcp.training.storage.snapshots import snapshot_of
-from pcp.training.worker.worker_state import Holding
+from pcp.training.worker.worker_state import WorkerState
 
 SCHEDULE = "schedule=warmup_cosine,warmup_steps=2,total_steps=10"
 OPTIMIZERS = ("adamw", "sgd", "nesterov", "muon", "lion", "adafactor")
@@ -165,7 +165,7 @@ def test_a_worker_takes_another_program_with_all_that_it_holds(tmp_path):
     """As when a shepherd comes back with another learning rate."""
     content, _, saved = _stopped(tmp_path, 2)
     first, second = load_bundle(content), load_bundle(content)
-    holding = Holding()
+    holding = WorkerState()
     holding.load(first)
     first.restore(snapshot_of(saved), 1)
     holding.hold(2)

@@ -15,7 +15,7 @@ from typing import Any
 from pcp import strict_json
 from pcp.errors import ConfigError, MissingPackage, counted, install
 from pcp.tools.launchers.output import write
-from pcp.tools.launchers.plan import Plan
+from pcp.tools.launchers.plan import LaunchPlan
 from pcp.tools.support.command import Parser
 from pcp.training.config.experiment import BUILTIN, SECRETS
 
@@ -41,13 +41,13 @@ def flags(parser: Parser) -> None:
     add("--cpus", default="2", help="of each worker; default 2")
 
 
-def launch(plan: Plan, flags: Namespace) -> int:
+def launch(plan: LaunchPlan, flags: Namespace) -> int:
     """Write the manifests; returns the exit code."""
     write(text(plan, flags), flags.output, "kubectl apply -f")
     return 0
 
 
-def text(plan: Plan, flags: Namespace) -> str:
+def text(plan: LaunchPlan, flags: Namespace) -> str:
     """All manifests as one YAML file, with what to do first."""
     try:
         yaml: Any = import_module("yaml")
@@ -69,7 +69,7 @@ def text(plan: Plan, flags: Namespace) -> str:
     return "\n".join(head) + "\n" + body
 
 
-def manifests(plan: Plan, flags: Namespace) -> list[Manifest]:
+def manifests(plan: LaunchPlan, flags: Namespace) -> list[Manifest]:
     """The objects, in the order in which they are made."""
     names = [path.name for path in plan.protected.values()]
     if len(set(names)) < len(names):
@@ -87,14 +87,14 @@ def manifests(plan: Plan, flags: Namespace) -> list[Manifest]:
     ]
 
 
-def _files(plan: Plan) -> list[str]:
+def _files(plan: LaunchPlan) -> list[str]:
     """The experiment's files, where they lie on this machine."""
     keys = ("model_path", "data_path", "initial_weights", "chunk_manifest_path")
     paths = [getattr(plan.experiment, key) for key in keys]
     return [path for path in paths if path and not path.startswith(BUILTIN)]
 
 
-def _experiment(plan: Plan, flags: Namespace) -> Manifest:
+def _experiment(plan: LaunchPlan, flags: Namespace) -> Manifest:
     values = plan.experiment.model_dump(exclude=SECRETS)
     here = set(_files(plan))
     for key, value in values.items():
@@ -106,7 +106,7 @@ def _experiment(plan: Plan, flags: Namespace) -> Manifest:
     return made | {"data": {"experiment.json": content}}
 
 
-def _service(plan: Plan, flags: Namespace) -> Manifest:
+def _service(plan: LaunchPlan, flags: Namespace) -> Manifest:
     ports = [
         {"name": "control", "port": PORT, "targetPort": PORT},
         {"name": "web", "port": WEB_PORT, "targetPort": WEB_PORT},
@@ -116,7 +116,7 @@ def _service(plan: Plan, flags: Namespace) -> Manifest:
     return made | {"spec": {"selector": selector, "ports": ports}}
 
 
-def _shepherd(plan: Plan, flags: Namespace) -> Manifest:
+def _shepherd(plan: LaunchPlan, flags: Namespace) -> Manifest:
     arguments = plan.shepherd_arguments(
         f"{CONFIG}/experiment.json", f"{VOLUME}/runs/{plan.name}", PORT
     )
@@ -135,7 +135,7 @@ def _shepherd(plan: Plan, flags: Namespace) -> Manifest:
     return made | {"spec": {"backoffLimit": RESTARTS, "template": pod}}
 
 
-def _workers(plan: Plan, flags: Namespace) -> Manifest:
+def _workers(plan: LaunchPlan, flags: Namespace) -> Manifest:
     arguments = [
         *("worker", "--connect", f"{plan.name}-shepherd:{PORT}"),
         *("--listen", "$(POD_IP):0"),
@@ -158,17 +158,17 @@ def _workers(plan: Plan, flags: Namespace) -> Manifest:
     return made | {"spec": spec}
 
 
-def _object(version: str, kind: str, name: str, plan: Plan, flags: Namespace):
+def _object(version: str, kind: str, name: str, plan: LaunchPlan, flags: Namespace):
     metadata = {"name": name, "namespace": flags.namespace, "labels": _labels(plan)}
     return {"apiVersion": version, "kind": kind, "metadata": metadata}
 
 
-def _labels(plan: Plan) -> dict[str, str]:
+def _labels(plan: LaunchPlan) -> dict[str, str]:
     return {"app.kubernetes.io/name": "pcp", "app.kubernetes.io/instance": plan.name}
 
 
 def _container(
-    name: str, arguments: list[str], plan: Plan, flags: Namespace
+    name: str, arguments: list[str], plan: LaunchPlan, flags: Namespace
 ) -> Manifest:
     secret = {"name": "protection", "mountPath": PROTECTION, "readOnly": True}
     return {
@@ -185,7 +185,9 @@ def _container(
     }
 
 
-def _pod(part: str, container: Manifest, plan: Plan, flags: Namespace) -> Manifest:
+def _pod(
+    part: str, container: Manifest, plan: LaunchPlan, flags: Namespace
+) -> Manifest:
     volumes = [
         {"name": "volume", "persistentVolumeClaim": {"claimName": flags.claim}},
         {"name": "experiment", "configMap": {"name": f"{plan.name}-experiment"}},

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pcp.tools.launchers import kubernetes, local, ray, slurm
-from pcp.tools.launchers.plan import Plan
+from pcp.tools.launchers.plan import LaunchPlan
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.protection import add_protection_flags
@@ -52,4 +52,4 @@ def parser() -> Parser:
 
 def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
-    return ENGINES[flags.on].launch(Plan.of(flags), flags)
+    return ENGINES[flags.on].launch(LaunchPlan.of(flags), flags)

@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 from pcp.tools.commands import train
-from pcp.tools.launchers.plan import Plan
+from pcp.tools.launchers.plan import LaunchPlan
 from pcp.tools.support.command import Parser
 
 
@@ -11,7 +11,7 @@ def flags(parser: Parser) -> None:
     """None of its own."""
 
 
-def launch(plan: Plan, flags: Namespace) -> int:
+def launch(plan: LaunchPlan, flags: Namespace) -> int:
     """Train here; returns the exit code."""
     return train.main(
         [

@@ -17,7 +17,7 @@ GPU_BACKENDS = {"cuda", "rocm"}
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """One run: the experiment, and the workers it wants."""
 
     config: Path

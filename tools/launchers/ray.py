@@ -12,7 +12,7 @@ from typing import Any
 from pcp.errors import MissingPackage, counted, install
 from pcp.tools.commands import worker
 from pcp.tools.commands.shepherd import conclude, watched
-from pcp.tools.launchers.plan import Plan
+from pcp.tools.launchers.plan import LaunchPlan
 from pcp.tools.support import interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser
@@ -40,7 +40,7 @@ def work(arguments: list[str]) -> None:
         raise RuntimeError(f"the worker ended with exit code {code}")
 
 
-def launch(plan: Plan, flags: Namespace) -> int:
+def launch(plan: LaunchPlan, flags: Namespace) -> int:
     """Train on the cluster; returns the exit code."""
     try:
         ray: Any = import_module("ray")
@@ -53,7 +53,7 @@ def launch(plan: Plan, flags: Namespace) -> int:
         ray.shutdown()
 
 
-def _train(ray: Any, plan: Plan, flags: Namespace) -> int:
+def _train(ray: Any, plan: LaunchPlan, flags: Namespace) -> int:
     """Coordinate the run here, with its workers as tasks."""
     jobs.check_compiler(plan.experiment.model_path)
     host = flags.listen or ray.util.get_node_ip_address()
@@ -85,7 +85,7 @@ def _train(ray: Any, plan: Plan, flags: Namespace) -> int:
     return interrupts.exit_code(shepherd)
 
 
-def _start(ray: Any, plan: Plan, address: str) -> list[Any]:
+def _start(ray: Any, plan: LaunchPlan, address: str) -> list[Any]:
     """The tasks, spread over the cluster's nodes."""
     needs = {"num_gpus": 1, "num_cpus": 1} if plan.gpus else {"num_cpus": 1}
     task = ray.remote(work).options(
@@ -99,7 +99,7 @@ def _start(ray: Any, plan: Plan, address: str) -> list[Any]:
     return [task.remote(arguments) for _ in range(plan.workers)]
 
 
-def _tell_of_shortage(ray: Any, plan: Plan, log) -> None:
+def _tell_of_shortage(ray: Any, plan: LaunchPlan, log) -> None:
     kind = "GPU" if plan.gpus else "CPU"
     there = int(ray.cluster_resources().get(kind, 0))
     if there < plan.workers:

@@ -11,7 +11,7 @@ from shlex import join, quote
 
 from pcp.errors import UsageError
 from pcp.tools.launchers.output import write
-from pcp.tools.launchers.plan import Plan
+from pcp.tools.launchers.plan import LaunchPlan
 from pcp.tools.support.command import Parser
 from pcp.tools.support.protection import arguments_of
 
@@ -65,13 +65,13 @@ def flags(parser: Parser) -> None:
     add("--setup", metavar="LINE", help="what to run first, e.g. 'module load python'")
 
 
-def launch(plan: Plan, flags: Namespace) -> int:
+def launch(plan: LaunchPlan, flags: Namespace) -> int:
     """Write the script; returns the exit code."""
     write(script(plan, flags), flags.output, "sbatch")
     return 0
 
 
-def script(plan: Plan, flags: Namespace) -> str:
+def script(plan: LaunchPlan, flags: Namespace) -> str:
     """The batch script."""
     if flags.per_node < 1 or plan.workers % flags.per_node:
         raise UsageError(
@@ -94,7 +94,7 @@ def script(plan: Plan, flags: Namespace) -> str:
     )
 
 
-def _headers(plan: Plan, flags: Namespace) -> str:
+def _headers(plan: LaunchPlan, flags: Namespace) -> str:
     machines = math.ceil(plan.workers / flags.per_node)
     options = {
         "job-name": plan.name,

@@ -64,7 +64,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DevicePlan:
     """A program over a mesh."""
 
     title: str
@@ -90,7 +90,7 @@ class Plan:
 # --- of a bundle ---
 
 
-def of_bundle(bundle: Bundle, title: str) -> Plan:
+def of_bundle(bundle: Bundle, title: str) -> DevicePlan:
     """The plan of a bundle; `ConfigError` when it is not spread over a mesh."""
     manifest = bundle.manifest
     if not manifest.programs:
@@ -109,7 +109,7 @@ def of_bundle(bundle: Bundle, title: str) -> Plan:
         )
         for name, place in zip(mesh.devices, mesh.members, strict=True)
     )
-    return Plan(title, mesh, devices)
+    return DevicePlan(title, mesh, devices)
 
 
 def _held_of(manifest: Manifest, device: str) -> Iterator[Held]:
@@ -156,7 +156,7 @@ def group(mesh: Mesh, place: dict[str, int], axes: Sequence[str]) -> tuple[str, 
 # --- as text ---
 
 
-def lines(plan: Plan) -> Iterator[str]:
+def lines(plan: DevicePlan) -> Iterator[str]:
     """The plan as a person reads it in a terminal; equal devices share a line."""
     axes = ", ".join(f"{axis}={n}" for axis, n in plan.mesh.axes.items())
     yield f"plan        {counted(len(plan.devices), 'device')} over {axes}"

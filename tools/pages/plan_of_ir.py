@@ -14,10 +14,10 @@ from pcp.passes.pipeline.wiring import Task, Wiring, schedules
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.mesh import read_meshes
 from pcp.passes.sharding.ports import port_shardings
-from pcp.tools.pages.plan import Box, Device, Exchange, Held, Plan, group
+from pcp.tools.pages.plan import Box, Device, DevicePlan, Exchange, Held, group
 
 
-def of_module(module: ir.Module, title: str) -> Plan:
+def of_module(module: ir.Module, title: str) -> DevicePlan:
     """The plan of a partitioned module or of scheduled tasks."""
     meshes = read_meshes(module)
     if len(meshes) != 1:
@@ -29,7 +29,7 @@ def of_module(module: ir.Module, title: str) -> Plan:
             _device(homes[name], name, mesh, place)
             for name, place in zip(mesh.devices, mesh.members, strict=True)
         )
-        return Plan(title, mesh, devices)
+        return DevicePlan(title, mesh, devices)
     found = [schedules(f) for f in functions(module)]
     if not any(found):
         raise ConfigError(
@@ -109,7 +109,9 @@ def _message(op: ir.Operation, function: str) -> Exchange:
 # --- of a schedule ---
 
 
-def _of_schedules(schedules: Sequence[ir.Operation], mesh: Mesh, title: str) -> Plan:
+def _of_schedules(
+    schedules: Sequence[ir.Operation], mesh: Mesh, title: str
+) -> DevicePlan:
     """The timeline of one function; its schedules are of different devices."""
     boxes, bubbles = [], []
     for schedule in schedules:
@@ -127,7 +129,7 @@ def _of_schedules(schedules: Sequence[ir.Operation], mesh: Mesh, title: str) -> 
     )
     kind = text(schedules[0], "kind")
     note = f"schedule {kind}; a backward task is taken to last as two forward ones"
-    return Plan(title, mesh, devices, tuple(boxes), max(bubbles), (note,))
+    return DevicePlan(title, mesh, devices, tuple(boxes), max(bubbles), (note,))
 
 
 def _cost(wiring: Wiring) -> Callable[[Task], float]:

@@ -5,7 +5,7 @@ from html import escape
 from math import floor, log10
 
 from pcp.errors import counted
-from pcp.tools.pages.plan import Box, Device, Exchange, Plan, alike, bytes_text
+from pcp.tools.pages.plan import Box, Device, DevicePlan, Exchange, alike, bytes_text
 
 #: Rows of a table before the rest is folded away.
 SHOWN = 12
@@ -49,7 +49,7 @@ ROLES = ("param", "state", "data", "other")
 DIRECTIONS = ("fwd", "bwd", "wgrad", "opt")
 
 
-def page(plan: Plan) -> str:
+def page(plan: DevicePlan) -> str:
     """The whole document."""
     parts = [
         _head(plan),
@@ -66,7 +66,7 @@ def page(plan: Plan) -> str:
     )
 
 
-def _head(plan: Plan) -> str:
+def _head(plan: DevicePlan) -> str:
     axes = " by ".join(f"{escape(a)} {n}" for a, n in plan.mesh.axes.items())
     weights = "; ".join(
         f"{escape(axis)} shared {' : '.join(map(str, w))}"
@@ -87,7 +87,7 @@ def _role(role: str) -> str:
     return role if role in ROLES else "other"
 
 
-def _devices(plan: Plan) -> str:
+def _devices(plan: DevicePlan) -> str:
     if not any(device.held for device in plan.devices):
         return ""
     most = max(device.bytes for device in plan.devices) or 1
@@ -128,7 +128,7 @@ def _card(device: Device, most: int) -> str:
 # --- communication ---
 
 
-def _totals(plan: Plan) -> Iterator[str]:
+def _totals(plan: DevicePlan) -> Iterator[str]:
     totals = plan.totals()
     if not totals:
         return
@@ -140,7 +140,7 @@ def _totals(plan: Plan) -> Iterator[str]:
     yield _table(("axes", "#collectives", "#bytes"), rows)
 
 
-def _details(plan: Plan) -> Iterator[str]:
+def _details(plan: DevicePlan) -> Iterator[str]:
     """Tensors and collectives in order, once for devices that are alike."""
     for names, device in alike(plan.devices):
         if not device.held and not device.exchanges:
@@ -213,7 +213,7 @@ _ROW, _LEFT, _WIDTH, _FOOT = 30, 110, 940, 22
 _MARKS = 12
 
 
-def _timeline(plan: Plan) -> Iterator[str]:
+def _timeline(plan: DevicePlan) -> Iterator[str]:
     """Devices from above, time to the right, a box for each task."""
     if not plan.boxes:
         return

@@ -33,7 +33,7 @@ from pcp.training.coordinator.rounds import Rounds, share
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.validation import Validation
 from pcp.training.data.lease_pool import LeasePool, Range, size
-from pcp.training.wire.messages import GroupFailed, Learn, Learned
+from pcp.training.wire.messages import GroupFailed, LeaseGrant, Push
 
 _FETCHES = 2
 
@@ -48,7 +48,7 @@ class Learning:
     """When its push came."""
 
 
-class OwnClocks(Rounds):
+class AsynchronousRounds(Rounds):
     """See the module."""
 
     def __init__(
@@ -67,7 +67,7 @@ class OwnClocks(Rounds):
         self._turns = 0
         self._retries = self._failed_fetches = 0
         self._merged_at = run.now
-        self._handlers[Learned] = self._on_learned
+        self._handlers[Push] = self._on_learned
 
     @property
     def _quorum(self) -> int:
@@ -151,7 +151,7 @@ class OwnClocks(Rounds):
         self._turns += 1
         self._learning[name] = Learning(self._turns, lease)
         steps = size(lease) // self.pool.quantum
-        self._run.send(member, Learn(turn=self._turns, lease=lease, steps=steps))
+        self._run.send(member, LeaseGrant(turn=self._turns, lease=lease, steps=steps))
 
     def _wanted(self) -> bool:
         """Whether there is a merge left for one more push."""
@@ -169,7 +169,7 @@ class OwnClocks(Rounds):
             return self._run.steps
         return share(self._run.steps, member.speed, max(speeds))
 
-    def _on_learned(self, member: Member, message: Learned) -> None:
+    def _on_learned(self, member: Member, message: Push) -> None:
         """A push has come."""
         learning = self._learning.get(member.name)
         if learning is None or learning.turn != message.turn:

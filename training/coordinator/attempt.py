@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Self
 
-from pcp.training.coordinator.straggler_detection import Waits
+from pcp.training.coordinator.straggler_detection import StragglerDetection
 from pcp.training.data.lease_pool import Range, size
 from pcp.training.wire.messages import Prepared, RoundStart
 
@@ -35,7 +35,7 @@ class Attempt:
     """When the first member reported that an exchange failed."""
     suspects: list[str] = field(default_factory=list)
     """Members that others could not reach."""
-    waits: Waits = field(default_factory=Waits)
+    waits: StragglerDetection = field(default_factory=StragglerDetection)
     """Who waits for whom, where members meet inside a round."""
     retries: int = 0
     """How often the round was tried again with the same members."""

@@ -23,7 +23,7 @@ class Outcome:
     """An operator ended it early; `--resume` goes on."""
 
 
-class Ending:
+class Completion:
     """Ends a run, as soon as nothing is left to do."""
 
     def __init__(self, run: RunState, saver: Saver, validation: Validation) -> None:

@@ -69,7 +69,7 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportRound:
     """Show the figures of the round that was kept: it is committed."""
 
     record: Round
@@ -176,7 +176,7 @@ Effect = (
     | Log
     | ShowStatus
     | Keep
-    | Report
+    | ReportRound
     | ReportValidation
     | Compile
     | NoteSettings

@@ -25,7 +25,7 @@ from pcp.training.coordinator.validation import Validation
 from pcp.training.wire.messages import Order, Shutdown, Taken
 
 
-class Orders:
+class OperatorControl:
     """Takes the operator's orders and carries them out between two rounds."""
 
     def __init__(self, run: RunState, rounds: Rounds, validation: Validation) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pcp.training.coordinator.checkpointing import Saver
-from pcp.training.coordinator.completion import Ending
-from pcp.training.coordinator.operator_control import Orders
+from pcp.training.coordinator.completion import Completion
+from pcp.training.coordinator.operator_control import OperatorControl
 from pcp.training.coordinator.recovery import Recovery
 from pcp.training.coordinator.roster import Member
 from pcp.training.coordinator.rounds import Rounds
@@ -24,9 +24,9 @@ from pcp.training.wire.messages import (
     GroupFailed,
     Heartbeat,
     Lacking,
-    Learned,
     Message,
     Prepared,
+    Push,
     Ready,
     Validated,
 )
@@ -36,7 +36,7 @@ _KINDS = (
     Ready,
     Lacking,
     Computed,
-    Learned,
+    Push,
     Prepared,
     GroupFailed,
     Validated,
@@ -54,8 +54,8 @@ class RoundLoop:
         self._run, self._saver = run, saver
         self.rounds = rounds
         self.recovery = Recovery(run, rounds)
-        self.orders = Orders(run, rounds, validation)
-        self.ending = Ending(run, saver, validation)
+        self.orders = OperatorControl(run, rounds, validation)
+        self.ending = Completion(run, saver, validation)
         self._started = run.committed > 0
         self._held_since: float | None = None
         self._handlers: dict[type[Message], Callable[[Member, Any], None]] = {

@@ -19,7 +19,7 @@ from typing import Any
 from pcp.errors import StateMismatch, counted
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.checkpointing import Saver
-from pcp.training.coordinator.effects import Keep, Report
+from pcp.training.coordinator.effects import Keep, ReportRound
 from pcp.training.coordinator.events import Saved
 from pcp.training.coordinator.roster import Member
 from pcp.training.coordinator.run_state import RunState
@@ -212,7 +212,7 @@ class Rounds(ABC):
         self.nonfinite = list(self._nonfinite(record, attempt.members))
         for line in self.nonfinite:
             run.log(line)
-        run.do(Report(record))
+        run.do(ReportRound(record))
         due = attempt.round % run.experiment.checkpoint_every == 0
         if due or self.exhausted():
             self._saver.save(attempt.members)

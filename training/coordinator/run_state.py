@@ -20,7 +20,7 @@ from pcp.training.coordinator.effects import (
 from pcp.training.coordinator.events import Saved
 from pcp.training.coordinator.roster import Member, Roster
 from pcp.training.storage import nonfinite
-from pcp.training.storage.ledger_state import Progress, Replay
+from pcp.training.storage.ledger_state import LedgerReplay, Progress
 from pcp.training.wire.messages import Message
 
 
@@ -35,7 +35,7 @@ class RunState:
     def __init__(
         self,
         experiment: Experiment,
-        replay: Replay,
+        replay: LedgerReplay,
         *,
         name: str,
         folder: str,

@@ -56,7 +56,7 @@ class Late:
     done: bool = False
 
 
-class Lateness:
+class StaleResults:
     """The late members of a run's rounds, by name.
 
     They end with the shepherd: the one after it gives back what it finds to be late.

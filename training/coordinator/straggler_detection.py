@@ -16,7 +16,7 @@ from pcp.training.wire.messages import Meeting
 
 
 @dataclass(frozen=True)
-class Report:
+class WaitReport:
     """A member's heartbeat: when it came, and what it said."""
 
     at: float
@@ -24,18 +24,18 @@ class Report:
     waits: float | None
 
 
-class Waits:
+class StragglerDetection:
     """What the members of one attempt said."""
 
     def __init__(self) -> None:
-        self._reports: dict[str, Report] = {}
+        self._reports: dict[str, WaitReport] = {}
 
     def heard(self, name: str, meeting: Meeting | None, now: float) -> None:
         """A member's heartbeat; None if it is somewhere else than in this attempt."""
         if meeting is None:
-            self._reports[name] = Report(now, -1, None)
+            self._reports[name] = WaitReport(now, -1, None)
         else:
-            self._reports[name] = Report(now, meeting.entered, meeting.waits)
+            self._reports[name] = WaitReport(now, meeting.entered, meeting.waits)
 
     def holding_up(
         self,

@@ -14,7 +14,7 @@ from pcp.training.coordinator.events import Saved
 from pcp.training.coordinator.roster import READY, Member
 from pcp.training.coordinator.rounds import Rounds, share
 from pcp.training.coordinator.run_state import RunState
-from pcp.training.coordinator.stale_results import Lateness
+from pcp.training.coordinator.stale_results import StaleResults
 from pcp.training.coordinator.straggler_policy import slow_members
 from pcp.training.coordinator.validation import Validation
 from pcp.training.data.lease_pool import LeasePool, Range
@@ -40,7 +40,7 @@ class SynchronousRounds(Rounds):
     ) -> None:
         super().__init__(run, pool, validation, saver)
         self._alone, self._meets = alone, meets
-        self._late = Lateness(run)
+        self._late = StaleResults(run)
         self._handlers[Heartbeat] = self._on_heartbeat
 
     def exhausted(self) -> bool:

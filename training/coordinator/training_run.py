@@ -46,7 +46,7 @@ from pcp.errors import ConfigError, PcpError
 from pcp.runtime.transport.suspension import SuspendDetection
 from pcp.training.config.experiment import SECRETS
 from pcp.training.coordinator import stale_results
-from pcp.training.coordinator.asynchronous_rounds import OwnClocks
+from pcp.training.coordinator.asynchronous_rounds import AsynchronousRounds
 from pcp.training.coordinator.checkpointing import Saver
 from pcp.training.coordinator.completion import Outcome
 from pcp.training.coordinator.effects import (
@@ -325,7 +325,7 @@ class TrainingRun:
         parts = (state, self._pool(program), self.validation, self.saver)
         plan = plan_of(manifest)
         if plan.synchronize == "asynchronous":
-            return OwnClocks(*parts, dynamic_steps=plan.dynamic_steps)
+            return AsynchronousRounds(*parts, dynamic_steps=plan.dynamic_steps)
         return SynchronousRounds(
             *parts, alone=plan.synchronize == "never", meets=plan.exchanges_inside
         )

@@ -123,7 +123,7 @@ class Connection:
             pass  # the writer is in a send, which fails now
 
 
-class Hub:
+class Server:
     """The listening socket and its connections.
 
     With a `protection`, only those are heard who have the same key, or a

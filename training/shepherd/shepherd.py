@@ -43,7 +43,7 @@ from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.observe.metrics import Observer
 from pcp.training.shepherd import checkpointer
 from pcp.training.shepherd.artifacts import Artifacts, CompileFor
-from pcp.training.shepherd.server import Done, Hub
+from pcp.training.shepherd.server import Done, Server
 from pcp.training.shepherd.serving import Serving
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage.checkpoint import Checkpoint
@@ -74,13 +74,13 @@ class Shepherd:
         port: int = 0,
         workers: int | None = None,
         clock: Callable[[], float] = time.monotonic,
-        hub: Hub | None = None,
+        hub: Server | None = None,
         protection: Protection = OPEN,
     ) -> None:
         self.experiment, self.folder = experiment, folder
         self.observer, self._clock = observer, clock
         self.protection = protection
-        self.hub = hub or Hub(host, port, protection)
+        self.hub = hub or Server(host, port, protection)
         # On all interfaces it has no one address: a run tells each worker its own.
         own = format_address(host, 0)
         everywhere = own if host in WILDCARDS else None
@@ -236,7 +236,7 @@ class Shepherd:
             do.Log: lambda e: observer.log(e.text),
             do.ShowStatus: self._show_status,
             do.Keep: self._keep,
-            do.Report: self._report,
+            do.ReportRound: self._report,
             do.ReportValidation: lambda e: observer.validation(
                 e.round, e.loss, e.batches
             ),
@@ -269,7 +269,7 @@ class Shepherd:
         self._kept = replace(effect.record, time=time.time())
         self.observer.keep(self._kept)
 
-    def _report(self, effect: do.Report) -> None:
+    def _report(self, effect: do.ReportRound) -> None:
         kept = self._kept
         self.observer.round(effect.record if kept is None else kept)
 

@@ -32,7 +32,7 @@ from pcp.training.coordinator.stale_results import discount
 from pcp.training.data.corpus import Corpus
 from pcp.training.data.lease_pool import quantum
 from pcp.training.shepherd.checkpointer import assembled
-from pcp.training.simulate.replay_worker import StandIn
+from pcp.training.simulate.replay_worker import ReplayWorker
 from pcp.training.storage import ledger, nonfinite, safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.checkpoint_resharding import rejoining, reshard
@@ -46,7 +46,7 @@ Load = Callable[[Experiment, str], tuple[Trainer, str]]
 
 
 @dataclass(frozen=True)
-class Made:
+class ReplayedRound:
     """One round, as recorded and as it came out now."""
 
     round: int
@@ -98,9 +98,9 @@ class Replay:
         data_path: str | None = None,
     ) -> None:
         self._records, self._load, self._data_path = records, load, data_path
-        self._state = ledger.Replay()
+        self._state = ledger.LedgerReplay()
         self._later = _events(records)
-        self._cast: dict[str, StandIn] = {}
+        self._cast: dict[str, ReplayWorker] = {}
         self._bundles: dict[str, tuple[str, str]] = {}
         """Of each stand-in: the target, and the bundle's digest."""
         self._saved: dict[int, Checkpoint] = {}
@@ -115,7 +115,7 @@ class Replay:
         self.notes: list[str] = []
         """What is not as it was recorded, and may be why a round differs."""
 
-    def rounds(self) -> Iterator[Made]:
+    def rounds(self) -> Iterator[ReplayedRound]:
         """One committed round after another; it ends behind the first that differs."""
         for position, record in enumerate(self._records):
             self._state.apply(record)
@@ -197,7 +197,7 @@ class Replay:
         actor.holding.hold(round_)
         self._cast[name] = actor
 
-    def _stand_in(self, record: Mapping[str, Any]) -> StandIn:
+    def _stand_in(self, record: Mapping[str, Any]) -> ReplayWorker:
         """The worker's, with the program for its target."""
         name, target, bundle = (record[key] for key in ("worker", "target", "bundle"))
         if name in self._cast and self._bundles[name][0] == target:
@@ -211,7 +211,7 @@ class Replay:
                 f"({digest[:12]}, not {bundle[:12]})"
             )
         self._bundles[name] = (target, digest)
-        return StandIn(trainer, self._open(trainer))
+        return ReplayWorker(trainer, self._open(trainer))
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
@@ -248,7 +248,7 @@ class Replay:
             held = [self._cast[name].holding.snapshot() for name in record["members"]]
             self._saved[record["round"]] = assembled(record["round"], held)
 
-    def _make(self, record: Mapping[str, Any]) -> Made:
+    def _make(self, record: Mapping[str, Any]) -> ReplayedRound:
         """A committed round once more, with the members of its last attempt."""
         attempt, *others = reversed(self._attempts)
         names = attempt["members"]
@@ -260,7 +260,7 @@ class Replay:
         with ThreadPoolExecutor(len(cast)) as pool:
             try:
                 pending = [
-                    pool.submit(StandIn.make, actor, order)
+                    pool.submit(ReplayWorker.make, actor, order)
                     for actor, order in zip(cast, orders, strict=True)
                 ]
                 for done in as_completed(pending):
@@ -278,7 +278,7 @@ class Replay:
         for name in names:
             self._late.pop(name, None)
         tokens = sum(report.tokens for report in prepared)
-        return Made(
+        return ReplayedRound(
             round=record["round"],
             epoch=record["epoch"],
             workers=len(names),

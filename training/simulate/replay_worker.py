@@ -9,21 +9,27 @@ from pcp.training.data.corpus import Corpus
 from pcp.training.data.lease_pool import Range
 from pcp.training.storage import safetensors_io
 from pcp.training.trainer.interface import Trainer
-from pcp.training.wire.messages import GroupFailed, Learn, Message, Prepared, RoundStart
+from pcp.training.wire.messages import (
+    GroupFailed,
+    LeaseGrant,
+    Message,
+    Prepared,
+    RoundStart,
+)
 from pcp.training.worker.round_runner import RoundRunner
-from pcp.training.worker.worker_state import Holding
+from pcp.training.worker.worker_state import WorkerState
 
 _PATIENCE = 120.0
 _NEVER = 1 << 63
 """An epoch that no group has."""
 
 
-class StandIn:
+class ReplayWorker:
     """One worker of the record."""
 
     def __init__(self, trainer: Trainer, corpus: Corpus) -> None:
         self.trainer = trainer
-        self.holding = Holding()
+        self.holding = WorkerState()
         self.holding.load(trainer)
         self._endpoint = Endpoint.listen("127.0.0.1:0")
         self._endpoint.serve_snapshot(self.holding.snapshot)
@@ -46,7 +52,7 @@ class StandIn:
 
     def learn(self, lease: Sequence[Range], steps: int) -> None:
         """Make inner steps from the state that is held, unless they are made."""
-        self._runner.learn(Learn(turn=0, lease=list(lease), steps=steps))
+        self._runner.learn(LeaseGrant(turn=0, lease=list(lease), steps=steps))
 
     def holds(self, round_: int, digest: str | None) -> bool:
         """Whether it has the state that a round was committed with."""

@@ -28,7 +28,13 @@ from typing import Any
 
 from pcp.errors import StateMismatch
 from pcp.training.config.experiment import Experiment
-from pcp.training.coordinator.effects import Compile, Fail, FindCheckpoint, Report, Send
+from pcp.training.coordinator.effects import (
+    Compile,
+    Fail,
+    FindCheckpoint,
+    ReportRound,
+    Send,
+)
 from pcp.training.coordinator.events import (
     Compiled,
     Event,
@@ -43,7 +49,7 @@ from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.shepherd.artifacts import Artifacts
 from pcp.training.simulate.network_model import World
-from pcp.training.storage.ledger_state import Replay
+from pcp.training.storage.ledger_state import LedgerReplay
 from pcp.training.storage.round_record import Round
 from pcp.training.wire.messages import (
     VERSION,
@@ -120,7 +126,7 @@ class Model:
                     self.after(0.0, partial(Compiled, connection, program))
                 case FindCheckpoint():
                     answer = Found(None, ())
-                case Report(record=record):
+                case ReportRound(record=record):
                     yield record
                 case Fail(error=error):
                     raise error
@@ -350,7 +356,7 @@ def simulate(
     model = Model(world, seed, idle=run.heartbeat_limit_seconds / 3)
     state = RunState(
         run,
-        Replay(),
+        LedgerReplay(),
         name="modelled",
         folder="modelled",
         serves="127.0.0.1:0",

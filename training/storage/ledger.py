@@ -39,7 +39,7 @@ from pcp.runtime.group.fsync import sync_folder
 from pcp.training.data.lease_pool import Range, complement, merged, size
 from pcp.training.storage.append_log import append
 from pcp.training.storage.ledger_history import History
-from pcp.training.storage.ledger_state import Progress, Replay, replayed
+from pcp.training.storage.ledger_state import LedgerReplay, Progress, replayed
 
 FILE_NAME = "ledger.jsonl"
 KEPT_ROUNDS = 512
@@ -122,7 +122,7 @@ class Ledger:
         return self._bytes
 
     @property
-    def replay(self) -> Replay:
+    def replay(self) -> LedgerReplay:
         """What has applied the lines so far, for who decides which come next."""
         return self._replay
 
@@ -201,7 +201,7 @@ def _locked(path: Path) -> FileIO:
 
 
 @dataclass(frozen=True)
-class Report:
+class LedgerReport:
     """What `check` found."""
 
     rounds: int
@@ -222,7 +222,7 @@ class Report:
             yield f"epoch {number:<4}         {of}"
 
 
-def check(path: str | Path) -> Report:
+def check(path: str | Path) -> LedgerReport:
     """Prove that each sample of each epoch was consumed at most once, none lost.
 
     `StateMismatch` says which rule a line breaks.
@@ -230,9 +230,9 @@ def check(path: str | Path) -> Report:
     return prove(read(path)[0], path)
 
 
-def prove(records: Iterable[Mapping[str, Any]], path: str | Path) -> Report:
+def prove(records: Iterable[Mapping[str, Any]], path: str | Path) -> LedgerReport:
     """`check` of the records of a ledger that was read from `path`."""
-    replay, granted = Replay(), 0
+    replay, granted = LedgerReplay(), 0
     for record in records:
         replay.apply(record)
         leases = record.get("leases", {"": record.get("lease", ())})
@@ -245,7 +245,7 @@ def prove(records: Iterable[Mapping[str, Any]], path: str | Path) -> Report:
     if size(merged(used)) != size(used):
         raise StateMismatch(f"{path}: samples were consumed twice")
     per_epoch = int(progress.begin["samples_per_epoch"])
-    return Report(
+    return LedgerReport(
         rounds=progress.committed,
         samples_per_epoch=per_epoch,
         consumed=size(used),

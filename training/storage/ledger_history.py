@@ -13,7 +13,7 @@ from pcp.training.data.lease_pool import Range, merged
 
 
 @dataclass(frozen=True)
-class Made:
+class CommittedRound:
     """A committed round."""
 
     consumed: list[Range]
@@ -25,7 +25,7 @@ class Made:
 class History:
     """The committed rounds of a ledger, from the first to the last."""
 
-    rounds: dict[int, Made] = field(default_factory=dict)
+    rounds: dict[int, CommittedRound] = field(default_factory=dict)
     """Those after `since`, by number."""
     since: int = 0
     """Up to this round there is only a sum."""
@@ -34,7 +34,7 @@ class History:
 
     def add(self, round_: int, consumed: list[Range], digest: str) -> None:
         """A round was committed."""
-        self.rounds[round_] = Made(merged(consumed), digest)
+        self.rounds[round_] = CommittedRound(merged(consumed), digest)
 
     def used(self) -> list[Range]:
         """Every range that was consumed, a round's once for each round."""

@@ -1,6 +1,6 @@
 """What a ledger's lines come to: where the run is, and who holds which samples.
 
-`Replay` applies one line after another and refuses one that cannot follow, so a
+`LedgerReplay` applies one line after another and refuses one that cannot follow, so a
 ledger that was read to its end proves that its run went by the rules.
 """
 
@@ -60,7 +60,7 @@ def _leases(raw: Mapping[str, Sequence[Sequence[int]]]) -> Leases:
     return {name: [(a, b) for a, b in ranges] for name, ranges in raw.items()}
 
 
-class Replay:
+class LedgerReplay:
     """Applies records one after another, refusing what cannot follow.
 
     With `kept` the progress has so many rounds in memory, at most twice as many.
@@ -178,9 +178,9 @@ class Replay:
         self.progress.ended = True
 
 
-def replayed(records: Iterable[Mapping[str, Any]]) -> Replay:
+def replayed(records: Iterable[Mapping[str, Any]]) -> LedgerReplay:
     """All of a ledger's lines."""
-    replay = Replay()
+    replay = LedgerReplay()
     for record in records:
         replay.apply(record)
     return replay

@@ -15,7 +15,7 @@ from pcp.training.trainer.functions import Functions, Key, Values
 Results = Future[dict[Key, Any]]
 
 
-class Beside:
+class BackgroundExchange:
     """A second instance of a program, and the thread in which it is called."""
 
     def __init__(self, functions: Functions) -> None:

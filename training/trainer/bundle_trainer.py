@@ -32,7 +32,7 @@ from pcp.training.storage.state_names import (
     shared_part,
     under,
 )
-from pcp.training.trainer.background_exchange import Beside
+from pcp.training.trainer.background_exchange import BackgroundExchange
 from pcp.training.trainer.bundle_checks import batch_shape, check_bundle, plan_of
 from pcp.training.trainer.exchange import Exchange, RoundExchange
 from pcp.training.trainer.fragment_exchange import FragmentExchange
@@ -65,7 +65,7 @@ class BundleTrainer:
         self.every_step = plan.synchronize == "step"
         self.functions = Functions(program)
         self.steps = Steps(program, manifest)
-        second = None if beside is None else Beside(Functions(beside))
+        second = None if beside is None else BackgroundExchange(Functions(beside))
         self.exchange = _exchange(plan, self.functions, self.steps, second)
         self.resumes = self.exchange.resumes
         self._parameters = manifest.parameters
@@ -262,7 +262,10 @@ def loss_value(losses: Sequence[Any]) -> float:
 
 
 def _exchange(
-    plan: TrainingPlan, functions: Functions, steps: Steps, beside: Beside | None
+    plan: TrainingPlan,
+    functions: Functions,
+    steps: Steps,
+    beside: BackgroundExchange | None,
 ) -> Exchange:
     match plan:
         case EveryStep(seed=int() as seed):

@@ -27,10 +27,10 @@ from pcp.training.storage.state_names import (
     REPLICA,
     prefixed,
 )
-from pcp.training.trainer.background_exchange import Beside, Results
+from pcp.training.trainer.background_exchange import BackgroundExchange, Results
 from pcp.training.trainer.functions import Functions, Key, Values, key_of
 from pcp.training.trainer.step_loop import Steps
-from pcp.training.trainer.sync_wait_timer import Meetings
+from pcp.training.trainer.sync_wait_timer import SyncWaitTimer
 from pcp.training_plan import Asynchronous, EveryRound, Never
 
 _REPLICA = PRIVATE + REPLICA
@@ -75,7 +75,7 @@ class Exchange:
 
     def __init__(self, functions: Functions, steps: Steps) -> None:
         self._functions, self._steps = functions, steps
-        self.meetings = Meetings()
+        self.meetings = SyncWaitTimer()
 
     def new_state(
         self, parameters: Mapping[str, np.ndarray], inner: Mapping[str, np.ndarray]
@@ -97,7 +97,7 @@ class Exchange:
 
     def begin(self, state: Arrays, steps: int, tokens: int) -> None:
         """A round of so many inner steps and tokens of this member's."""
-        self.meetings = Meetings()
+        self.meetings = SyncWaitTimer()
         self.localize(state, self.home)
 
     def localize(self, state: Arrays, prefix: str) -> None:
@@ -165,7 +165,7 @@ class RoundExchange(Exchange):
         plan: EveryRound | Asynchronous | Never,
         functions: Functions,
         steps: Steps,
-        beside: Beside | None = None,
+        beside: BackgroundExchange | None = None,
     ) -> None:
         super().__init__(functions, steps)
         self._beside = beside

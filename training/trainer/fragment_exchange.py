@@ -19,12 +19,12 @@ import numpy as np
 
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import PRIVATE, prefixed, shared_part
-from pcp.training.trainer.background_exchange import Beside, Results
+from pcp.training.trainer.background_exchange import BackgroundExchange, Results
 from pcp.training.trainer.exchange import Exchange, by_name, by_port, weight
 from pcp.training.trainer.fragment_schedule import Turn, timetable
 from pcp.training.trainer.functions import Functions, Key
 from pcp.training.trainer.step_loop import Steps
-from pcp.training.trainer.sync_wait_timer import Meetings
+from pcp.training.trainer.sync_wait_timer import SyncWaitTimer
 from pcp.training_plan import Fragments
 
 LOCAL = f"{PRIVATE}local."
@@ -36,7 +36,11 @@ class FragmentExchange(Exchange):
     resumes = True
 
     def __init__(
-        self, plan: Fragments, functions: Functions, steps: Steps, beside: Beside
+        self,
+        plan: Fragments,
+        functions: Functions,
+        steps: Steps,
+        beside: BackgroundExchange,
     ) -> None:
         super().__init__(functions, steps)
         self._plan, self._beside = plan, beside
@@ -68,7 +72,7 @@ class FragmentExchange(Exchange):
 
     def begin(self, state: Arrays, steps: int, tokens: int) -> None:
         """Local parameters as the last round left them; nothing has left yet."""
-        self.meetings = Meetings()
+        self.meetings = SyncWaitTimer()
         self._beside.settle()
         self.localize(state, LOCAL)
         plan = self._plan

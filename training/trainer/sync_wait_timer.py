@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Meetings:
+class SyncWaitTimer:
     """The exchanges of one round that take place between inner steps."""
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ class Timing:
     patience: float = 300.0
 
 
-class Link:
+class ShepherdLink:
     """Keeps a worker connected.
 
     `introduce()` makes a `Hello`; `welcomed(welcome, bundle)` and

@@ -193,7 +193,7 @@ class RoundStart(Message, frozen=True):
     """Of that state."""
 
 
-class Learn(Message, frozen=True):
+class LeaseGrant(Message, frozen=True):
     """Make inner steps on a lease from the state you hold, on your own clock.
 
     For a lease whose steps are made already, or under way, nothing begins again.
@@ -205,8 +205,8 @@ class Learn(Message, frozen=True):
     steps: Count
 
 
-class Learned(Message, frozen=True):
-    """The inner steps of a `Learn` are made; they can be merged."""
+class Push(Message, frozen=True):
+    """The inner steps of a `LeaseGrant` are made; they can be merged."""
 
     kind: Literal["learned"] = "learned"
     turn: Count
@@ -331,8 +331,8 @@ AnyMessage = Annotated[
     | Ready
     | Lacking
     | RoundStart
-    | Learn
-    | Learned
+    | LeaseGrant
+    | Push
     | Computed
     | Prepared
     | Commit

@@ -31,16 +31,16 @@ from pcp.training.wire.messages import (
     Commit,
     Computed,
     GroupFailed,
-    Learn,
-    Learned,
+    LeaseGrant,
     Meeting,
     Message,
     Prepared,
+    Push,
     RoundStart,
     Validated,
 )
 from pcp.training.worker.resource_usage import ProcessorTime, resident_bytes
-from pcp.training.worker.worker_state import Holding, Underway, Work
+from pcp.training.worker.worker_state import InnerResult, PartialRound, WorkerState
 
 SILENCE_SECONDS = 10.0
 """Who holds a state and says nothing of it for so long is taken for dead."""
@@ -65,14 +65,14 @@ class RoundRunner:
 
     def __init__(
         self,
-        holding: Holding,
+        holding: WorkerState,
         endpoint: Any,
         *,
         send: Callable[[Message], None],
         log: Callable[[str], None],
         newest: Callable[[], RoundStart | None],
         called_off: Callable[[], bool],
-        wanted: Callable[[], Learn | None] = lambda: None,
+        wanted: Callable[[], LeaseGrant | None] = lambda: None,
     ) -> None:
         """`newest()` is an order that waits, `wanted()` a lease that does."""
         self._holding, self._endpoint = holding, endpoint
@@ -139,7 +139,7 @@ class RoundRunner:
         finally:
             self._order = self._forming = None
 
-    def learn(self, order: Learn) -> None:
+    def learn(self, order: LeaseGrant) -> None:
         """Make the inner steps of a lease on this worker's own clock; say so."""
         holding = self._holding
         if holding.committed is None:
@@ -151,7 +151,7 @@ class RoundRunner:
         except CollectiveAborted as error:
             let_go(error)
             return
-        self._send(Learned(turn=order.turn, seconds=done.seconds))
+        self._send(Push(turn=order.turn, seconds=done.seconds))
 
     def meeting(self) -> Meeting | None:
         """How far this worker is in a round with exchanges in between; any thread."""
@@ -259,7 +259,7 @@ class RoundRunner:
         holding.catch_up(before, state)
         return {k: np.array(v) for k, v in state.items()}
 
-    def _inner(self, order: RoundStart, comm: Any) -> Work:
+    def _inner(self, order: RoundStart, comm: Any) -> InnerResult:
         """The inner steps of the order, unless they are done already."""
         holding = self._holding
         trainer = holding.trainer
@@ -282,7 +282,7 @@ class RoundRunner:
         if order.carried and (done is None or done.lease != order.lease):
             raise CollectiveAborted("the steps on this lease are gone")
 
-    def _learned(self, order: Learn, round_: int) -> Work:
+    def _learned(self, order: LeaseGrant, round_: int) -> InnerResult:
         """Inner steps outside of a round, until they are called off."""
 
         def check() -> None:
@@ -294,12 +294,12 @@ class RoundRunner:
 
     def _make(
         self,
-        order: RoundStart | Learn,
+        order: RoundStart | LeaseGrant,
         round_: int,
         check: Callable[[], None],
         padding: int = 0,
         epoch: int | None = None,
-    ) -> Work:
+    ) -> InnerResult:
         """Make inner steps that are not done, and note what they came to."""
         holding, trainer = self._holding, self._holding.trainer
         underway = self._underway(order, round_)
@@ -308,7 +308,7 @@ class RoundRunner:
         bad = nonfinite.first(losses, order.steps)
         if bad is not None:
             self._log(f"loss is {bad[1]} at step {bad[0]} of round {round_}")
-        holding.work = Work(
+        holding.work = InnerResult(
             round=round_,
             lease=order.lease,
             loss=loss_value(losses),
@@ -336,7 +336,7 @@ class RoundRunner:
         self._log(f"round {order.round} begins again: exchanges {reached.tolist()}")
         return same
 
-    def _underway(self, order: RoundStart | Learn, round_: int) -> Underway:
+    def _underway(self, order: RoundStart | LeaseGrant, round_: int) -> PartialRound:
         """The inner steps that can be gone on with, or none."""
         holding = self._holding
         trainer, underway = holding.trainer, holding.underway
@@ -346,14 +346,14 @@ class RoundRunner:
             return underway
         holding.undo_inner_steps()
         trainer.begin(order.steps, size(order.lease) * trainer.block)
-        underway = Underway(round_, order.lease)
+        underway = PartialRound(round_, order.lease)
         holding.underway = underway if trainer.resumes else None
         return underway
 
     def _steps(
         self,
-        order: RoundStart | Learn,
-        underway: Underway,
+        order: RoundStart | LeaseGrant,
+        underway: PartialRound,
         check: Callable[[], None],
         padding: int,
     ) -> None:
@@ -383,7 +383,7 @@ class RoundRunner:
         if self._called_off() or newer.round > order.round:
             raise CollectiveAborted("the round was called off")
 
-    def _exchange(self, order: RoundStart, work: Work, comm: Any) -> None:
+    def _exchange(self, order: RoundStart, work: InnerResult, comm: Any) -> None:
         """The outer step, made bit-identical, then reported as prepared."""
         began = time.monotonic() - self._holding.trainer.waited
         weight = work.tokens * order.weight

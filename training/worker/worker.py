@@ -33,7 +33,7 @@ from pcp.training.storage.checkpoint_resharding import rejoining
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.trainer.interface import Trainer
 from pcp.training.wire.channel import OPEN
-from pcp.training.wire.client import Link, Timing
+from pcp.training.wire.client import ShepherdLink, Timing
 from pcp.training.wire.messages import (
     VERSION,
     Commit,
@@ -41,7 +41,7 @@ from pcp.training.wire.messages import (
     Heartbeat,
     Hello,
     Lacking,
-    Learn,
+    LeaseGrant,
     Message,
     Restore,
     RoundStart,
@@ -49,7 +49,7 @@ from pcp.training.wire.messages import (
     Welcome,
 )
 from pcp.training.worker.round_runner import SILENCE_SECONDS, RoundRunner
-from pcp.training.worker.worker_state import Holding
+from pcp.training.worker.worker_state import WorkerState
 
 _FETCH_SECONDS = 120.0
 _RESTORE_ATTEMPTS = 3
@@ -75,7 +75,7 @@ class Mailbox:
     """What the link's thread files for the worker's thread."""
 
     order: RoundStart | None = None
-    learn: Learn | None = None
+    learn: LeaseGrant | None = None
     commit: Commit | None = None
     restore: Restore | None = None
     welcome: Welcome | None = None
@@ -115,11 +115,11 @@ class Worker:
         self._load, self._log = load, log
         self._protection = protection
         self._mail = Mailbox()
-        self._holding = Holding()
+        self._holding = WorkerState()
         self._experiment: Experiment | None = None
         self._bundle: str | None = None
         self._index = self._seed = 0
-        self._link = Link(
+        self._link = ShepherdLink(
             identity.host,
             identity.port,
             introduce=self._introduce,
@@ -185,7 +185,7 @@ class Worker:
             if isinstance(message, RoundStart):
                 mail.order = message
                 self._runner.abandon(message.epoch)
-            elif isinstance(message, Learn):
+            elif isinstance(message, LeaseGrant):
                 mail.learn = message
             elif isinstance(message, Commit):
                 mail.commit = message

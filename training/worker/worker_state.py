@@ -18,7 +18,7 @@ from pcp.training.wire.messages import Commit, Prepared, Ready
 
 
 @dataclass
-class Work:
+class InnerResult:
     """The inner steps of one round, done once however often the group changes."""
 
     round: int
@@ -37,7 +37,7 @@ class Work:
 
 
 @dataclass
-class Underway:
+class PartialRound:
     """Inner steps of a round whose exchanges take place in between."""
 
     round: int
@@ -48,7 +48,7 @@ class Underway:
     seconds: float = 0.0
 
 
-class Holding:
+class WorkerState:
     """The state of one worker."""
 
     def __init__(self) -> None:
@@ -57,8 +57,8 @@ class Holding:
         self.run: str | None = None
         self.committed: int | None = None
         """The round whose state the trainer has; None before the first."""
-        self.work: Work | None = None
-        self.underway: Underway | None = None
+        self.work: InnerResult | None = None
+        self.underway: PartialRound | None = None
         self.prepared: Prepared | None = None
         self.candidate: Arrays = {}
         """The state that was prepared and not committed yet."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
-from pcp.passes.sharding.factors import Assignment, Rule
+from pcp.passes.sharding.factors import Assignment, FactorRule
 from pcp.passes.sharding.layout import SHARDING, Layout
 
 Value = ir.Value
@@ -17,7 +17,7 @@ class Local:
     """An op on one member: how its work is cut, and which part is the member's."""
 
     op: ir.Operation
-    rule: Rule
+    rule: FactorRule
     assignment: Assignment
     layouts: Sequence[Layout]
     mesh: Mesh

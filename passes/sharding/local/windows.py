@@ -12,7 +12,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.hlo_windows import Convolution, Window
 from pcp.passes.core.rewriting import integer, ints
-from pcp.passes.sharding.factors import Reach, Rule, Span
+from pcp.passes.sharding.factors import FactorRule, Reach, Span
 from pcp.passes.sharding.halo import Border, Exchange
 from pcp.passes.sharding.local.op import Adjust, Local, Value
 
@@ -190,7 +190,7 @@ def convolution(at: Local, operands: Sequence[Value]) -> Sequence[Value]:
     return list(copy.results)
 
 
-def _leads(rule: Rule, factor: int) -> bool:
+def _leads(rule: FactorRule, factor: int) -> bool:
     """Whether the factor is the major one of a dimension of several."""
     dims = [dim for tensor in rule.tensors for dim in tensor]
     return any(len(dim) > 1 and dim[0] == factor for dim in dims)

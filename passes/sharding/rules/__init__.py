@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from pcp.dialect.bindings import ir
 from pcp.passes.core.elementwise import ELEMENTWISE
-from pcp.passes.sharding.factors import Rule
+from pcp.passes.sharding.factors import FactorRule
 from pcp.passes.sharding.manual import is_manual
 from pcp.passes.sharding.rules import (
     contractions,
@@ -26,7 +26,7 @@ from pcp.passes.sharding.rules import (
 from pcp.passes.sharding.rules.shapes import is_static
 
 
-def rule_of(op: ir.Operation) -> Rule | None:
+def rule_of(op: ir.Operation) -> FactorRule | None:
     """How the op's tensors hang together, or None: it runs whole."""
     if is_manual(op) or not all(map(is_static, (*op.operands, *op.results))):
         return None
@@ -39,7 +39,7 @@ _CHLO_ELEMENTWISE = (
     "is_inf is_neg_inf is_pos_inf lgamma next_after polygamma sinh square tan zeta"
 ).split()
 
-RULES: dict[str, Callable[[ir.Operation], Rule | None]] = {
+RULES: dict[str, Callable[[ir.Operation], FactorRule | None]] = {
     **dict.fromkeys(ELEMENTWISE, elementwise.elementwise),
     **dict.fromkeys(
         (f"chlo.{name}" for name in _CHLO_ELEMENTWISE), elementwise.elementwise

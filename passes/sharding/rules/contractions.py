@@ -1,11 +1,11 @@
 """Dot products."""
 
 from pcp.dialect.bindings import ir, stablehlo
-from pcp.passes.sharding.factors import PASS, REPLICATE, Dim, Rule, Rules
+from pcp.passes.sharding.factors import PASS, REPLICATE, Dim, FactorRule, Rules
 from pcp.passes.sharding.rules.shapes import is_predicate, shape_of
 
 
-def dot_general(op: ir.Operation) -> Rule:
+def dot_general(op: ir.Operation) -> FactorRule:
     n = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
     lb, rb = list(n.lhs_batching_dimensions), list(n.rhs_batching_dimensions)
     lc, rc = list(n.lhs_contracting_dimensions), list(n.rhs_contracting_dimensions)
@@ -17,7 +17,7 @@ def contraction(
     op: ir.Operation,
     batch: tuple[list[int], list[int]],
     contract: tuple[list[int], list[int]],
-) -> Rule:
+) -> FactorRule:
     """Batch and free dimensions go through, contracted ones leave partial sums."""
     sides: list[dict[int, Dim]] = [{}, {}]
     ls, rs = shape_of(op.operands[0]), shape_of(op.operands[1])
@@ -35,6 +35,6 @@ def contraction(
     return rules.done(dims, [result])
 
 
-def dot(op: ir.Operation) -> Rule:
+def dot(op: ir.Operation) -> FactorRule:
     rank = len(shape_of(op.operands[0]))
     return contraction(Rules(), op, ([], []), ([rank - 1], [0]))

@@ -1,11 +1,11 @@
 """Ops that map elements, hand operands on, or make values of nothing."""
 
 from pcp.dialect.bindings import ir
-from pcp.passes.sharding.factors import Dim, Rule, Rules
+from pcp.passes.sharding.factors import Dim, FactorRule, Rules
 from pcp.passes.sharding.rules.shapes import shape_of
 
 
-def elementwise(op: ir.Operation) -> Rule | None:
+def elementwise(op: ir.Operation) -> FactorRule | None:
     """One factor a dimension; a rank-0 operand beside larger ones has none."""
     shape = shape_of(op.results[0])
     rules = Rules()
@@ -21,14 +21,14 @@ def elementwise(op: ir.Operation) -> Rule | None:
     return rules.done(operands, [dims] * len(op.results))
 
 
-def pairs(op: ir.Operation) -> Rule:
+def pairs(op: ir.Operation) -> FactorRule:
     """Operand i is result i."""
     rules = Rules()
     dims = [rules.dims(shape_of(v)) for v in op.operands]
     return rules.done(dims, dims)
 
 
-def source(op: ir.Operation) -> Rule:
+def source(op: ir.Operation) -> FactorRule:
     """A constant or iota: cut as its users want it."""
     rules = Rules()
     return rules.done([], [rules.dims(shape_of(op.results[0]))])

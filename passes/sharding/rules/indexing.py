@@ -4,7 +4,7 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.hlo_indexing import Windows
 from pcp.passes.core.elementwise import body_kind
 from pcp.passes.core.rewriting import ints
-from pcp.passes.sharding.factors import PASS, REPLICATE, Dim, Rule, Rules
+from pcp.passes.sharding.factors import PASS, REPLICATE, Dim, FactorRule, Rules
 from pcp.passes.sharding.rules.shapes import is_predicate, shape_of
 
 
@@ -60,7 +60,7 @@ def _interleave(offset: tuple[int, ...], inside: list[Dim], batch: list[Dim]):
     return [next(window) if d in set(offset) else next(rest) for d in places]
 
 
-def gather(op: ir.Operation) -> Rule:
+def gather(op: ir.Operation) -> FactorRule:
     """Looking up in a cut dimension gives each member the rows it has, else zeros."""
     windows = Windows.of_gather(op.attributes["dimension_numbers"])
     rules = Rules()
@@ -78,7 +78,7 @@ def gather(op: ir.Operation) -> Rule:
     return rules.done([operand, indices], [result])
 
 
-def scatter(op: ir.Operation) -> Rule:
+def scatter(op: ir.Operation) -> FactorRule:
     """A cut dimension takes the updates that fall into it; cut updates add up."""
     windows = Windows.of_scatter(op.attributes["scatter_dimension_numbers"])
     count = len(op.operands) // 2

@@ -1,16 +1,16 @@
 """Linear algebra and top_k: whole matrices, batches go through."""
 
 from pcp.dialect.bindings import ir
-from pcp.passes.sharding.factors import REPLICATE, Rule, Rules
+from pcp.passes.sharding.factors import REPLICATE, FactorRule, Rules
 from pcp.passes.sharding.rules.shapes import shape_of, unchanged
 
 
-def cholesky(op: ir.Operation) -> Rule:
+def cholesky(op: ir.Operation) -> FactorRule:
     rank = len(shape_of(op.results[0]))
     return unchanged(op, {rank - 2, rank - 1})
 
 
-def triangular_solve(op: ir.Operation) -> Rule:
+def triangular_solve(op: ir.Operation) -> FactorRule:
     """The right-hand sides are solved for independently."""
     rules = Rules()
     *batch, m, n = shape_of(op.operands[1])
@@ -24,5 +24,5 @@ def triangular_solve(op: ir.Operation) -> Rule:
     return rules.done([[*shared, *matrix], b], [b])
 
 
-def top_k(op: ir.Operation) -> Rule:
+def top_k(op: ir.Operation) -> FactorRule:
     return unchanged(op, {len(shape_of(op.operands[0])) - 1})

@@ -2,11 +2,11 @@
 
 from pcp.dialect.bindings import ir
 from pcp.passes.core.rewriting import integer
-from pcp.passes.sharding.factors import PASS, REPLICATE, Dim, Rule, Rules
+from pcp.passes.sharding.factors import PASS, REPLICATE, Dim, FactorRule, Rules
 from pcp.passes.sharding.rules.shapes import shape_of
 
 
-def batch_norm(op: ir.Operation) -> Rule:
+def batch_norm(op: ir.Operation) -> FactorRule:
     """The features; in inference, which takes no mean, everything else too."""
     rules = Rules()
     feature = integer(op, "feature_index")

@@ -5,7 +5,7 @@ from pcp.dialect.bindings import ir
 from pcp.passes.core import constants
 from pcp.passes.core.elementwise import body_kind
 from pcp.passes.core.rewriting import ints
-from pcp.passes.sharding.factors import PASS, REPLICATE, Rule, Rules
+from pcp.passes.sharding.factors import PASS, REPLICATE, FactorRule, Rules
 from pcp.passes.sharding.rules.shapes import shape_of
 
 _KINDS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
@@ -28,7 +28,7 @@ def reduction_kind(block: ir.Block, init: ir.Value) -> str | None:
     return None if kind == "prod" and constants.splat(init) != 1 else kind
 
 
-def reduce(op: ir.Operation) -> Rule:
+def reduce(op: ir.Operation) -> FactorRule:
     """Reduced dimensions are partial results where a collective can join them."""
     count = len(op.operands) // 2
     gone = set(ints(op, "dimensions"))

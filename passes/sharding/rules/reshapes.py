@@ -3,11 +3,11 @@
 from math import gcd
 
 from pcp.dialect.bindings import ir
-from pcp.passes.sharding.factors import REPLICATE, Dim, Rule, Rules
+from pcp.passes.sharding.factors import REPLICATE, Dim, FactorRule, Rules
 from pcp.passes.sharding.rules.shapes import shape_of
 
 
-def reshape(op: ir.Operation) -> Rule:
+def reshape(op: ir.Operation) -> FactorRule:
     rules = Rules()
     operand, result = _common_factors(
         rules, shape_of(op.operands[0]), shape_of(op.results[0])

@@ -10,8 +10,8 @@ from pcp.passes.sharding.factors import (
     REPLICATE,
     WINDOW,
     Dim,
+    FactorRule,
     Reach,
-    Rule,
     Rules,
 )
 
@@ -33,7 +33,7 @@ def is_predicate(value: ir.Value) -> bool:
     return isinstance(element, ir.IntegerType) and element.width == 1
 
 
-def unchanged(op: ir.Operation, changed: set[int]) -> Rule:
+def unchanged(op: ir.Operation, changed: set[int]) -> FactorRule:
     """Tensors of one rank; dimensions outside of `changed` go through."""
     rules = Rules()
     tensors = [v for v in (*op.operands, *op.results) if shape_of(v)]
@@ -54,7 +54,9 @@ def unchanged(op: ir.Operation, changed: set[int]) -> Rule:
     )
 
 
-def reaching(op: ir.Operation, moved: Mapping[int, Sequence[dict[str, Any]]]) -> Rule:
+def reaching(
+    op: ir.Operation, moved: Mapping[int, Sequence[dict[str, Any]]]
+) -> FactorRule:
     """Tensors of one rank; dimensions outside of `moved` go through.
 
     Of a moved one, a part of the result needs of each operand of that rank what its

@@ -13,8 +13,8 @@ from pcp.passes.sharding.factors import (
     REPLICATE,
     WINDOW,
     Dim,
+    FactorRule,
     Reach,
-    Rule,
     Rules,
 )
 from pcp.passes.sharding.rules.shapes import reaching, shape_of
@@ -36,7 +36,7 @@ def moving(window: Window) -> list[int]:
     return [d for d, entry in enumerate(entries) if entry != _STILL]
 
 
-def reduce_window(op: ir.Operation) -> Rule:
+def reduce_window(op: ir.Operation) -> FactorRule:
     """Window j begins at stride * j - low and reaches over its dilated size."""
     window = Window.of(op)
     count = len(op.operands) // 2
@@ -52,7 +52,7 @@ def reduce_window(op: ir.Operation) -> Rule:
     return reaching(op, moved)
 
 
-def select_and_scatter(op: ir.Operation) -> Rule:
+def select_and_scatter(op: ir.Operation) -> FactorRule:
     """An element takes from every window that it is in, and those look around.
 
     The operand's elements within a window's size on both sides are enough to know
@@ -72,7 +72,7 @@ def select_and_scatter(op: ir.Operation) -> Rule:
     return reaching(op, moved)
 
 
-def convolution(op: ir.Operation) -> Rule:
+def convolution(op: ir.Operation) -> FactorRule:
     """Batch, features and spatial dimensions; with groups features are group-major.
 
     A spatial dimension is cut like the result, unless the kernel is the larger one:

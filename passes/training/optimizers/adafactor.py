@@ -20,7 +20,7 @@ from math import sqrt
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.training.optimizers.numbers import like, scale
-from pcp.passes.training.optimizers.rule import Clock, Rule, clipped, shrunk
+from pcp.passes.training.optimizers.rule import Clock, OptimizerRule, clipped, shrunk
 from pcp.passes.training.optimizers.spec import Adafactor
 
 Value = ir.Value
@@ -28,7 +28,7 @@ EPSILON = 2.0**-23
 
 
 @dataclass(frozen=True)
-class Scalars:
+class AdafactorScalars:
     """What all parameters of a step share."""
 
     clock: Clock
@@ -36,11 +36,11 @@ class Scalars:
     rate: Value  # ρ
 
 
-def before(spec: Adafactor, clock: Clock) -> Scalars:
+def before(spec: Adafactor, clock: Clock) -> AdafactorScalars:
     """ω and ρ of this step."""
     exponent = hlo.constant_like(clock.step, spec.beta2_decay)
     rate = hlo.minimum(clock.lr, hlo.rsqrt(clock.step))
-    return Scalars(clock, hlo.power(clock.step, exponent), rate)
+    return AdafactorScalars(clock, hlo.power(clock.step, exponent), rate)
 
 
 def state(spec: Adafactor, type_: ir.Type) -> Sequence[tuple[str, ir.Type]]:
@@ -56,7 +56,7 @@ def state(spec: Adafactor, type_: ir.Type) -> Sequence[tuple[str, ir.Type]]:
 
 
 def update(
-    spec: Adafactor, now: Scalars, p: Value, g: Value, *kept: Value
+    spec: Adafactor, now: AdafactorScalars, p: Value, g: Value, *kept: Value
 ) -> tuple[Value, ...]:
     """New parameter and means."""
     g = clipped(now.clock, g)
@@ -74,7 +74,7 @@ def update(
     return hlo.subtract(shrunk(spec, now.clock, p), scale(u, step)), *kept
 
 
-def _towards(now: Scalars, old: Value, new: Value) -> Value:
+def _towards(now: AdafactorScalars, old: Value, new: Value) -> Value:
     return hlo.add(old, scale(hlo.subtract(new, old), now.fresh))
 
 
@@ -102,4 +102,4 @@ def _root_mean_square(x: Value) -> Value:
     return scale(norm, 1 / sqrt(max(1, hlo.size(x))))
 
 
-RULE = Rule(slots=lambda spec: (), state=state, update=update, before=before)
+RULE = OptimizerRule(slots=lambda spec: (), state=state, update=update, before=before)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.training.optimizers.numbers import like, scale
-from pcp.passes.training.optimizers.rule import Clock, Rule, decays
+from pcp.passes.training.optimizers.rule import Clock, OptimizerRule, decays
 from pcp.passes.training.optimizers.spec import AdamW
 
 Value = ir.Value
 
 
 @dataclass(frozen=True)
-class Scalars:
+class AdamWScalars:
     """What all parameters of a step share: rank-0 tensors."""
 
     rate: Value  # η / (1 - β1^k)
@@ -27,11 +27,11 @@ class Scalars:
     second: float | Value  # √(1 - β2) c: squared with g, so that g² cannot overflow
 
 
-def before(spec: AdamW, clock: Clock) -> Scalars:
+def before(spec: AdamW, clock: Clock) -> AdamWScalars:
     """The bias corrections and the decay of this step."""
     one = hlo.constant_like(clock.lr, 1.0)
     decayed = hlo.multiply(clock.lr, hlo.constant_like(clock.lr, spec.weight_decay))
-    return Scalars(
+    return AdamWScalars(
         rate=hlo.divide(clock.lr, _correction(spec.beta1, clock.step)),
         keep=hlo.subtract(one, decayed),
         root=hlo.divide(one, hlo.sqrt(_correction(spec.beta2, clock.step))),
@@ -56,7 +56,7 @@ def _correction(beta: float, step: Value) -> Value:
 
 
 def update(
-    spec: AdamW, scalars: Scalars, p: Value, g: Value, m: Value, v: Value
+    spec: AdamW, scalars: AdamWScalars, p: Value, g: Value, m: Value, v: Value
 ) -> tuple[Value, ...]:
     """New parameter, first and second moment."""
     m = hlo.add(scale(m, spec.beta1), scale(g, scalars.first))
@@ -67,4 +67,4 @@ def update(
     return hlo.subtract(kept, scale(hlo.divide(m, spread), scalars.rate)), m, v
 
 
-RULE = Rule(slots=lambda spec: ("m", "v"), update=update, before=before)
+RULE = OptimizerRule(slots=lambda spec: ("m", "v"), update=update, before=before)

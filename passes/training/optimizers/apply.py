@@ -11,7 +11,7 @@ from pcp.errors import PassError
 from pcp.passes.core.functions import Port
 from pcp.passes.training.optimizers import clip, numbers
 from pcp.passes.training.optimizers.groups import Groups
-from pcp.passes.training.optimizers.rule import Rule, clock
+from pcp.passes.training.optimizers.rule import OptimizerRule, clock
 from pcp.passes.training.optimizers.spec import Optimizer
 
 Value = ir.Value
@@ -23,11 +23,11 @@ class Trained:
 
     param: Port
     spec: Optimizer
-    rule: Rule
+    rule: OptimizerRule
     kept: Sequence[tuple[str, ir.Type]]
 
 
-def rule_of(spec: Optimizer) -> Rule:
+def rule_of(spec: Optimizer) -> OptimizerRule:
     """The update rule of a spec, from the file of its name."""
     return import_module(f"pcp.passes.training.optimizers.{spec.kind}").RULE
 

@@ -6,7 +6,7 @@ u = sign(β1 m + (1-β1) g)       m <- β2 m + (1-β2) g       p <- (1 - η λ) 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.training.optimizers.numbers import scale
-from pcp.passes.training.optimizers.rule import Clock, Rule, clipped, shrunk
+from pcp.passes.training.optimizers.rule import Clock, OptimizerRule, clipped, shrunk
 from pcp.passes.training.optimizers.spec import Lion
 
 Value = ir.Value
@@ -21,4 +21,4 @@ def update(spec: Lion, clock: Clock, p: Value, g: Value, m: Value) -> tuple[Valu
     return hlo.subtract(kept, scale(hlo.sign(mixed), clock.lr)), m
 
 
-RULE = Rule(slots=lambda spec: ("m",), update=update)
+RULE = OptimizerRule(slots=lambda spec: ("m",), update=update)

@@ -21,7 +21,7 @@ from math import prod, sqrt
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.training.optimizers.numbers import scale
-from pcp.passes.training.optimizers.rule import Clock, Rule, clipped, shrunk
+from pcp.passes.training.optimizers.rule import Clock, OptimizerRule, clipped, shrunk
 from pcp.passes.training.optimizers.spec import Muon
 
 Value = ir.Value
@@ -59,4 +59,4 @@ def newton_schulz(u: Value, steps: int) -> Value:
     return hlo.transpose(x, (1, 0)) if rows > columns else x
 
 
-RULE = Rule(slots=lambda spec: ("momentum",), update=update)
+RULE = OptimizerRule(slots=lambda spec: ("momentum",), update=update)

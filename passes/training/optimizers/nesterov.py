@@ -6,7 +6,7 @@ g <- g + λ p          b <- μ b + g          p <- p - η (g + μ b)
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.training.optimizers.numbers import scale
-from pcp.passes.training.optimizers.rule import Clock, Rule
+from pcp.passes.training.optimizers.rule import Clock, OptimizerRule
 from pcp.passes.training.optimizers.sgd import regular
 from pcp.passes.training.optimizers.spec import Nesterov
 
@@ -23,4 +23,4 @@ def update(
     return hlo.subtract(p, scale(ahead, clock.lr)), buffer
 
 
-RULE = Rule(slots=lambda spec: ("momentum",), update=update)
+RULE = OptimizerRule(slots=lambda spec: ("momentum",), update=update)

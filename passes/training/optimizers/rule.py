@@ -32,7 +32,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Rule:
+class OptimizerRule:
     """`update(spec, clock, parameter, gradient, *slots)` gives the new tensors.
 
     The gradient is not clipped yet: where it is used more than once, scaling what is

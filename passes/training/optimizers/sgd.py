@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.training.optimizers.numbers import scale
-from pcp.passes.training.optimizers.rule import Clock, Rule, decays
+from pcp.passes.training.optimizers.rule import Clock, OptimizerRule, decays
 from pcp.passes.training.optimizers.spec import SGD, Optimizer
 
 Value = ir.Value
@@ -35,4 +35,4 @@ def update(
     return hlo.subtract(p, scale(direction, clock.lr)), *buffers
 
 
-RULE = Rule(slots=slots, update=update)
+RULE = OptimizerRule(slots=slots, update=update)

@@ -22,7 +22,7 @@ from pcp.passes.training.optimizers.numbers import scale
 from pcp.passes.training.outer.diloco import descend, moved
 from pcp.passes.training.outer.diloco import slots as momentum
 from pcp.passes.training.outer.parts.group import in_buckets, sum_over_workers
-from pcp.passes.training.outer.rule import OuterRule, Round, Slot, Tensors
+from pcp.passes.training.outer.rule import OuterRound, OuterRule, Slot, Tensors
 from pcp.passes.training.outer.spec import AsyncDiLoCo
 from pcp.training_plan import EveryRound
 
@@ -50,7 +50,7 @@ def early(spec: AsyncDiLoCo, state: Tensors) -> list[Value]:
     )
 
 
-def step(spec: AsyncDiLoCo, now: Round) -> tuple[list[Value], Tensors]:
+def step(spec: AsyncDiLoCo, now: OuterRound) -> tuple[list[Value], Tensors]:
     """Parameters after the last round's deltas; this round's are in flight."""
     new, state = descend(spec, now, now.received)
     return new, state | {DELTA: moved(now), WEIGHT: [now.tokens]}

@@ -26,7 +26,7 @@ from pcp.passes.training.optimizers.numbers import scale
 from pcp.passes.training.outer.diloco import MOMENTUM, less, moved
 from pcp.passes.training.outer.parts.group import in_buckets, sum_over_workers
 from pcp.passes.training.outer.parts.replicas import counter
-from pcp.passes.training.outer.rule import OuterRule, Round, Slot, Tensors, Values
+from pcp.passes.training.outer.rule import OuterRound, OuterRule, Slot, Tensors, Values
 from pcp.passes.training.outer.spec import AsyncLocalSGD
 from pcp.training_plan import Asynchronous
 
@@ -41,7 +41,7 @@ def slots(spec: AsyncLocalSGD) -> Sequence[Slot]:
     return (Slot(MOMENTUM), Slot(BUFFER), Slot(PUSHES, whole=counter))
 
 
-def step(spec: AsyncLocalSGD, now: Round) -> tuple[list[Value], Tensors]:
+def step(spec: AsyncLocalSGD, now: OuterRound) -> tuple[list[Value], Tensors]:
     """The newest parameters and slots with these pushes in them."""
     pushed = in_buckets(moved(now))
     directions = [scale(g, 1 / spec.period) for g in pushed]

@@ -6,11 +6,11 @@ One worker keeps its parameters bit for bit.
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.training.outer.parts.group import weighted_mean
-from pcp.passes.training.outer.rule import OuterRule, Round, Tensors
+from pcp.passes.training.outer.rule import OuterRound, OuterRule, Tensors
 from pcp.passes.training.outer.spec import Average
 
 
-def step(spec: Average, now: Round) -> tuple[list[ir.Value], Tensors]:
+def step(spec: Average, now: OuterRound) -> tuple[list[ir.Value], Tensors]:
     """The mean of the workers' parameters; neither anchors nor state are needed."""
     means = weighted_mean(now.locals, now.tokens)
     pairs = zip(means, now.locals, strict=True)

@@ -21,7 +21,7 @@ from pcp.dialect.bindings import ir
 from pcp.passes.training.optimizers.numbers import scale
 from pcp.passes.training.outer.diloco import descend, moved, slots
 from pcp.passes.training.outer.parts.group import pack, unpack, weighted_mean
-from pcp.passes.training.outer.rule import OuterRule, Round, Tensors
+from pcp.passes.training.outer.rule import OuterRound, OuterRule, Tensors
 from pcp.passes.training.outer.spec import Decoupled
 from pcp.training_plan import Asynchronous, EveryRound
 
@@ -30,7 +30,7 @@ _ROW = 16
 """Lengths that travel as one tensor."""
 
 
-def step(spec: Decoupled, now: Round) -> tuple[list[Value], Tensors]:
+def step(spec: Decoupled, now: OuterRound) -> tuple[list[Value], Tensors]:
     """New parameters and momenta."""
     deltas = moved(now)
     if not spec.radial:

@@ -51,7 +51,7 @@ def every_step(
     return signs, {RESIDUE.name: left}
 
 
-def _part(spec: DeMo, tiles: Tiles, x: Value) -> coded.Part:
+def _part(spec: DeMo, tiles: Tiles, x: Value) -> coded.CodedPart:
     single = hlo.convert(x, ir.F32Type.get())
     frequencies = tiles.cosines(tiles.split(single))
     return coded.part(frequencies, TopK(min(spec.k, tiles.columns), Plain()))

@@ -10,7 +10,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.training.optimizers.numbers import scale, widen
 from pcp.passes.training.outer.parts.group import weighted_mean
-from pcp.passes.training.outer.rule import OuterRule, Round, Slot, Tensors, Values
+from pcp.passes.training.outer.rule import OuterRound, OuterRule, Slot, Tensors, Values
 from pcp.passes.training.outer.spec import Momentum
 
 Value = ir.Value
@@ -22,19 +22,19 @@ def slots(spec: Momentum) -> Sequence[Slot]:
     return (Slot(MOMENTUM),) if spec.momentum else ()
 
 
-def moved(now: Round) -> list[Value]:
+def moved(now: OuterRound) -> list[Value]:
     """θ - θ_m, how far this worker went, in the math type."""
     pairs = zip(now.anchors, now.locals, strict=True)
     return [hlo.subtract(widen(start), widen(own)) for start, own in pairs]
 
 
-def step(spec: Momentum, now: Round) -> tuple[list[Value], Tensors]:
+def step(spec: Momentum, now: OuterRound) -> tuple[list[Value], Tensors]:
     """New parameters and momenta."""
     return descend(spec, now, weighted_mean(moved(now), now.tokens))
 
 
 def descend(
-    spec: Momentum, now: Round, deltas: Values
+    spec: Momentum, now: OuterRound, deltas: Values
 ) -> tuple[list[Value], dict[str, list[Value]]]:
     """The outer optimizer's step from the anchors against `deltas`."""
     directions, state = list(deltas), {}

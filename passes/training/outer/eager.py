@@ -27,7 +27,7 @@ from pcp.passes.training.outer.async_diloco import DELTA, WEIGHT
 from pcp.passes.training.outer.diloco import MOMENTUM, descend, moved
 from pcp.passes.training.outer.parts.group import in_buckets, sum_over_workers
 from pcp.passes.training.outer.parts.replicas import ROUNDS, counted
-from pcp.passes.training.outer.rule import OuterRule, Round, Slot, Tensors
+from pcp.passes.training.outer.rule import OuterRound, OuterRule, Slot, Tensors
 from pcp.passes.training.outer.spec import Eager
 from pcp.training_plan import EveryRound
 
@@ -49,7 +49,7 @@ def early(spec: Eager, state: Tensors) -> list[Value]:
     return [share, *in_buckets(_scaled(state[DELTA], share))]
 
 
-def step(spec: Eager, now: Round) -> tuple[list[Value], Tensors]:
+def step(spec: Eager, now: OuterRound) -> tuple[list[Value], Tensors]:
     """This worker's parameters with its own progress, and the others' of before."""
     late, *means = now.received
     deltas = moved(now)

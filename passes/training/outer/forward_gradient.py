@@ -9,14 +9,14 @@ with the number of parameters.
 from pcp.dialect.bindings import ir
 from pcp.passes.training.outer.parts.probes import plan
 from pcp.passes.training.outer.parts.replicas import STEPS
-from pcp.passes.training.outer.rule import Model, OuterRule, Values
+from pcp.passes.training.outer.rule import OuterRule, ProbedModel, Values
 from pcp.passes.training.outer.spec import ForwardGradient
 
 Value = ir.Value
 
 
 def probe(
-    spec: ForwardGradient, model: Model, params: Values, direction: Values
+    spec: ForwardGradient, model: ProbedModel, params: Values, direction: Values
 ) -> tuple[Value, Value]:
     """The loss, and its derivative along the direction."""
     return model.along(params, direction)

@@ -11,14 +11,14 @@ from pcp.dialect.bindings import ir
 from pcp.passes.training.optimizers.numbers import scale
 from pcp.passes.training.outer.parts.probes import plan
 from pcp.passes.training.outer.parts.replicas import STEPS
-from pcp.passes.training.outer.rule import Model, OuterRule, Values
+from pcp.passes.training.outer.rule import OuterRule, ProbedModel, Values
 from pcp.passes.training.outer.spec import MeZO
 
 Value = ir.Value
 
 
 def probe(
-    spec: MeZO, model: Model, params: Values, direction: Values
+    spec: MeZO, model: ProbedModel, params: Values, direction: Values
 ) -> tuple[Value, Value]:
     """The mean of the two losses, and their slope."""
     pairs = list(zip(params, direction, strict=True))

@@ -16,7 +16,7 @@ from pcp.passes.training.outer import diloco
 from pcp.passes.training.outer.parts import feedback
 from pcp.passes.training.outer.parts.codes import TwoBits
 from pcp.passes.training.outer.parts.tiles import pieces
-from pcp.passes.training.outer.rule import OuterRule, Round, Slot, Tensors
+from pcp.passes.training.outer.rule import OuterRound, OuterRule, Slot, Tensors
 from pcp.passes.training.outer.spec import MuLoCo
 
 PIECE = 4096
@@ -27,7 +27,7 @@ def slots(spec: MuLoCo) -> Sequence[Slot]:
     return (*diloco.slots(spec), *([feedback.ERROR] if spec.wire == "2bit" else []))
 
 
-def step(spec: MuLoCo, now: Round) -> tuple[list[ir.Value], Tensors]:
+def step(spec: MuLoCo, now: OuterRound) -> tuple[list[ir.Value], Tensors]:
     """New parameters, momenta and errors."""
     if spec.wire == "f32":
         return diloco.step(spec, now)

@@ -19,7 +19,7 @@ from pcp.dialect.bindings import ir
 from pcp.passes.training.optimizers.numbers import scale, widen
 from pcp.passes.training.outer.parts.group import PAIR, in_buckets, sum_over_workers
 from pcp.passes.training.outer.parts.replicas import ROUNDS, counted
-from pcp.passes.training.outer.rule import OuterRule, Round, Slot, Tensors
+from pcp.passes.training.outer.rule import OuterRound, OuterRule, Slot, Tensors
 from pcp.passes.training.outer.spec import NoLoCo
 from pcp.training_plan import EveryRound
 
@@ -32,7 +32,7 @@ def slots(spec: NoLoCo) -> Sequence[Slot]:
     return (Slot(VELOCITY, private=True), ROUNDS)
 
 
-def step(spec: NoLoCo, now: Round) -> tuple[list[Value], Tensors]:
+def step(spec: NoLoCo, now: OuterRound) -> tuple[list[Value], Tensors]:
     """New φ and δ."""
     slow = [widen(x) for x in now.anchors]
     moves = [

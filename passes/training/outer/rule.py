@@ -53,7 +53,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Round:
+class OuterRound:
     """What an outer step is given.
 
     anchors: θ, where the round began, alike on all workers. locals: θ_m, what this
@@ -81,15 +81,15 @@ class Pieces:
     """
 
     split: Callable[[Any, Sequence[str], Sequence[int]], list[list[int]]]
-    send: Callable[[Any, Round], list[ir.Value]]
+    send: Callable[[Any, OuterRound], list[ir.Value]]
     exchange: Callable[[Any, Values, ir.Value], list[ir.Value]]
     apply: Callable[
-        [Any, Round, Values], tuple[list[ir.Value], list[ir.Value], Tensors]
+        [Any, OuterRound, Values], tuple[list[ir.Value], list[ir.Value], Tensors]
     ]
 
 
 @dataclass(frozen=True)
-class Model:
+class ProbedModel:
     """What a probe may ask: the loss at parameters, or how it changes along tangents.
 
     `loss(params)` and `along(params, tangents)`, the loss and its derivative; the data
@@ -100,12 +100,12 @@ class Model:
     along: Callable[[Values, Values], tuple[ir.Value, ir.Value]]
 
 
-Probe = Callable[[Any, Model, Values, Values], tuple[ir.Value, ir.Value]]
+Probe = Callable[[Any, ProbedModel, Values, Values], tuple[ir.Value, ir.Value]]
 """`probe(spec, model, params, direction)` gives a loss and a slope."""
 
 
-Step = Callable[[Any, Round], tuple[list[ir.Value], Tensors]]
-EveryStep = Callable[
+Step = Callable[[Any, OuterRound], tuple[list[ir.Value], Tensors]]
+StepRule = Callable[
     [Any, Values, Tensors, ir.Value], tuple[list[ir.Value], Mapping[str, Values]]
 ]
 
@@ -135,7 +135,7 @@ class OuterRule:
 
     plan: Callable[[Any], TrainingPlan] = _every_round
     step: Step | None = None
-    every_step: EveryStep | None = None
+    every_step: StepRule | None = None
     early: Callable[[Any, Tensors], list[ir.Value]] | None = None
     state: Callable[[Any], Sequence[Slot]] = _none
     pieces: Pieces | None = None

@@ -8,12 +8,12 @@ several workers one trains and the others stand by.
 
 from pcp.dialect.bindings import ir
 from pcp.passes.training.outer.diloco import descend, moved, slots
-from pcp.passes.training.outer.rule import OuterRule, Round, Tensors
+from pcp.passes.training.outer.rule import OuterRound, OuterRule, Tensors
 from pcp.passes.training.outer.spec import Snoo
 from pcp.training_plan import Never
 
 
-def step(spec: Snoo, now: Round) -> tuple[list[ir.Value], Tensors]:
+def step(spec: Snoo, now: OuterRound) -> tuple[list[ir.Value], Tensors]:
     """New parameters and momenta."""
     return descend(spec, now, moved(now))
 

@@ -16,7 +16,7 @@ from pcp.passes.training.outer.diloco import less, moved
 from pcp.passes.training.outer.parts import feedback
 from pcp.passes.training.outer.parts.codes import Plain, TopK, TwoBits
 from pcp.passes.training.outer.parts.tiles import Tiles, squares
-from pcp.passes.training.outer.rule import OuterRule, Round, Slot, Tensors
+from pcp.passes.training.outer.rule import OuterRound, OuterRule, Slot, Tensors
 from pcp.passes.training.outer.spec import SparseLoCo
 
 SIDE, PIECE = 64, 4096
@@ -27,7 +27,7 @@ def slots(spec: SparseLoCo) -> Sequence[Slot]:
     return (feedback.ERROR,)
 
 
-def step(spec: SparseLoCo, now: Round) -> tuple[list[ir.Value], Tensors]:
+def step(spec: SparseLoCo, now: OuterRound) -> tuple[list[ir.Value], Tensors]:
     """New parameters and errors."""
     deltas = moved(now)
     tiles = [squares(hlo.shape_of(x), SIDE, PIECE) for x in deltas]

@@ -20,7 +20,13 @@ from pcp.passes.training.optimizers.numbers import scale, widen
 from pcp.passes.training.outer.diloco import descend, moved, slots
 from pcp.passes.training.outer.parts import fragments
 from pcp.passes.training.outer.parts.group import weighted_mean
-from pcp.passes.training.outer.rule import OuterRule, Pieces, Round, Tensors, Values
+from pcp.passes.training.outer.rule import (
+    OuterRound,
+    OuterRule,
+    Pieces,
+    Tensors,
+    Values,
+)
 from pcp.passes.training.outer.spec import StreamingDiLoCo
 from pcp.training_plan import Fragments
 
@@ -34,7 +40,7 @@ def split(
     return fragments.assign(names, sizes, spec.fragments)
 
 
-def send(spec: StreamingDiLoCo, now: Round) -> list[Value]:
+def send(spec: StreamingDiLoCo, now: OuterRound) -> list[Value]:
     """Δ, of tensors of its own: the inner steps may write over θ_m."""
     return moved(now)
 
@@ -45,7 +51,7 @@ def exchange(spec: StreamingDiLoCo, deltas: Values, tokens: Value) -> list[Value
 
 
 def apply(
-    spec: StreamingDiLoCo, now: Round, means: Values
+    spec: StreamingDiLoCo, now: OuterRound, means: Values
 ) -> tuple[list[Value], list[Value], Tensors]:
     """New θ, θ_m, and b."""
     new, state = descend(spec, now, means)

@@ -20,7 +20,7 @@ from helpers.simulation.training import Simulation, Wrong
 from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
 from pcp.training.wire.messages import Message, Ready, RoundStart
 from pcp.training.worker.round_runner import RoundRunner
-from pcp.training.worker.worker_state import Holding
+from pcp.training.worker.worker_state import WorkerState
 
 attempt, finish_prepared = RoundRunner.attempt, SynchronousRounds.finish_prepared
 
@@ -93,7 +93,7 @@ def commits_what_was_prepared_with_others(self: SynchronousRounds) -> bool:
         return finish_prepared(self)
 
 
-def keeps_the_inner_steps(self: Holding) -> None:
+def keeps_the_inner_steps(self: WorkerState) -> None:
     """Inner steps of a round that went on without a worker are not undone."""
     self.dirty = True
 
@@ -105,7 +105,7 @@ MUTANTS = {
         "finish_prepared",
         commits_what_was_prepared_with_others,
     ),
-    "undo": (Holding, "undo_inner_steps", keeps_the_inner_steps),
+    "undo": (WorkerState, "undo_inner_steps", keeps_the_inner_steps),
 }
 """What stands in for what, by name."""
 

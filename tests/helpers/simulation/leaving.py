@@ -15,10 +15,10 @@ from helpers.simulation.event_queues import EventQueues
 from helpers.simulation.members import Clock, Wire
 
 from pcp.runtime.collectives.barrier import Barrier
-from pcp.runtime.collectives.member_context import Seat
+from pcp.runtime.collectives.member_context import MemberContext
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.reduce_calls import AllReduce
-from pcp.runtime.group.failure_detector import Pulse
+from pcp.runtime.group.failure_detector import HeartbeatOptions
 from pcp.runtime.group.group import Group
 
 PHASES = 3
@@ -33,8 +33,8 @@ class Member:
     def __init__(self, world: "Farewells", rank: int, size: int) -> None:
         self.world, self.rank, self.name = world, rank, f"m{rank}"
         self.clock = Clock(world, self.name)
-        self.group = Group(self.clock, rank, size, 1, Pulse(1e9, 1e9))  # type: ignore[arg-type]
-        self.seat = Seat(rank, size)
+        self.group = Group(self.clock, rank, size, 1, HeartbeatOptions(1e9, 1e9))  # type: ignore[arg-type]
+        self.seat = MemberContext(rank, size)
         self.alive, self.phase = True, 0
         self.reductions: list[tuple[Operation, np.ndarray]] = []
         """In the order in which they were called."""

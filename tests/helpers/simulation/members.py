@@ -1,7 +1,7 @@
 """The parts of a simulated elastic group: time, connections, members.
 
-Used by `membership_simulation`; see there. `Group`, `Operation` and `Agent` are the
-real ones.
+Used by `membership_simulation`; see there. `Group`, `Operation` and `MembershipClient`
+are the real ones.
 """
 
 import itertools
@@ -15,10 +15,10 @@ from helpers.simulation.event_queues import EventQueues
 
 from pcp.errors import PeerLost
 from pcp.runtime.collectives.barrier import Barrier
-from pcp.runtime.collectives.member_context import Seat
+from pcp.runtime.collectives.member_context import MemberContext
 from pcp.runtime.collectives.reduce_calls import AllReduce
 from pcp.runtime.group.group import Group, Pulse
-from pcp.runtime.group.membership_client import Agent
+from pcp.runtime.group.membership_client import MembershipClient
 from pcp.runtime.transport.event_loop import Timer
 from pcp.runtime.transport.frame import Frame, Header
 
@@ -120,7 +120,7 @@ class Node:
     def __init__(self, world: "Simulation", index: int) -> None:
         self.world, self.name, self.bit = world, f"m{index}", 1 << index
         self.clock = Clock(world, self.name)
-        self.agent = Agent(self.name, self._say, self._renewal)
+        self.agent = MembershipClient(self.name, self._say, self._renewal)
         self.step = -1
         """Steps that are done; -1 before the first agreement on it."""
         self.outcomes: list[Outcome] = []
@@ -216,7 +216,7 @@ class Node:
     def _reduce(self, array: np.ndarray, op: str, then: Callable) -> None:
         group = self.agent.group
         assert group is not None
-        seat = Seat(group.rank, group.world_size)
+        seat = MemberContext(group.rank, group.world_size)
         operation = AllReduce(array, op).operation(seat, 1e9)
         operation.tag, operation.seq = 0, next(self._seq)
         key = (0, operation.seq)

@@ -229,7 +229,7 @@ class Connection:
 
 
 class VirtualHub:
-    """For a shepherd's `pcp.training.shepherd.server.Hub`."""
+    """For a shepherd's `pcp.training.shepherd.server.Server`."""
 
     port = 0
 

@@ -17,8 +17,8 @@ from pcp.errors import StateMismatch
 from pcp.training.coordinator import effects as do
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.data.lease_pool import Range, size
-from pcp.training.storage.ledger_state import Replay
-from pcp.training.wire.messages import Commit, Learn, Prepared, RoundStart
+from pcp.training.storage.ledger_state import LedgerReplay
+from pcp.training.wire.messages import Commit, LeaseGrant, Prepared, RoundStart
 
 SEED_DIGEST = hashlib.sha256(b"seed").hexdigest()
 
@@ -44,7 +44,7 @@ class Checks:
         """Of the states of the run's history."""
         self.ever: dict[int, set[str]] = {0: {SEED_DIGEST}}
         """Of all states that ever were."""
-        self._disk = Replay()
+        self._disk = LedgerReplay()
         self._votes: dict[tuple[int, int], dict[str, str]] = {}
         self._kept = 0
         self._attempt: Mapping[str, Any] = {}
@@ -125,7 +125,7 @@ class Checks:
             known = (self._attempt.get("round"), self._attempt.get("epoch"))
             if known != (message.round, message.epoch):
                 raise Violation(f"an order of {message.round} is not in the ledger")
-        elif isinstance(message, Learn):
+        elif isinstance(message, LeaseGrant):
             if list(message.lease) not in list(disk.outstanding.values()):
                 raise Violation(f"a lease {message.lease} is not in the ledger")
 

@@ -19,10 +19,10 @@ from pcp.training.wire.messages import (
     Heartbeat,
     Hello,
     Lacking,
-    Learn,
-    Learned,
+    LeaseGrant,
     Message,
     Prepared,
+    Push,
     Ready,
     Refused,
     Restore,
@@ -264,20 +264,20 @@ class Node:
     def _on_refused(self, message: Refused) -> None:
         raise Violation(f"{self.name} was refused: {message.reason}")
 
-    def _on_learn(self, order: Learn) -> None:
+    def _on_learn(self, order: LeaseGrant) -> None:
         if self.held is None:
             return
         self._learning += 1
         learning, lease = self._learning, list(order.lease)
         seconds = order.steps * STEP_SECONDS * self._factor
         if self.work is not None and self.work[1] == lease:
-            self.send(Learned(turn=order.turn, seconds=seconds))
+            self.send(Push(turn=order.turn, seconds=seconds))
             return
 
         def learned() -> None:
             if learning == self._learning and self.held is not None:
                 self.work = (self.held[0] + 1, lease, self.held[1])
-                self.send(Learned(turn=order.turn, seconds=seconds))
+                self.send(Push(turn=order.turn, seconds=seconds))
 
         self.after(seconds, learned)
 
@@ -374,6 +374,6 @@ _RECEIVERS: dict[type[Message], Callable[[Node, Any], None]] = {
     Commit: Node._on_commit,
     Shutdown: Node._on_shutdown,
     Refused: Node._on_refused,
-    Learn: Node._on_learn,
+    LeaseGrant: Node._on_learn,
     RoundStart: Node._on_round_start,
 }

@@ -39,7 +39,7 @@ from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.client import Timing
 from pcp.training.worker.worker import Identity, Worker
-from pcp.training.worker.worker_state import Holding
+from pcp.training.worker.worker_state import WorkerState
 
 SAMPLES = 4000
 PATIENCE_SECONDS = 400.0
@@ -313,12 +313,12 @@ class Simulation:
             for name, stand_in in stand_ins.items():
                 stack.enter_context(mock.patch(name, stand_in))
             stack.enter_context(
-                mock.patch.object(Holding, "hold", self._noting(Holding.hold))
+                mock.patch.object(WorkerState, "hold", self._noting(WorkerState.hold))
             )
             yield
 
-    def _noting(self, hold: Callable[[Holding, int], None]) -> Callable[..., None]:
-        def noting(holding: Holding, reached: int) -> None:
+    def _noting(self, hold: Callable[[WorkerState, int], None]) -> Callable[..., None]:
+        def noting(holding: WorkerState, reached: int) -> None:
             hold(holding, reached)
             name = self.world.thread.process.name
             digest = hashed.digest(holding.trainer.shared[hashed.NAME])

@@ -14,8 +14,8 @@ from pcp.passes.analysis.cluster import Device
 from pcp.passes.core.functions import find
 from pcp.passes.core.walk import block_of, walk
 from pcp.passes.planning import tensor_groups
-from pcp.passes.planning.candidates import Model
-from pcp.passes.planning.cost import Member, block_cost
+from pcp.passes.planning.candidates import ModelSize
+from pcp.passes.planning.cost import PlannedMember, block_cost
 from pcp.passes.planning.plan import Plan
 
 N = 64
@@ -63,9 +63,9 @@ func.func @main(%w: {W} {{pcp.role = "param", pcp.name = "w"}},
 }}""")
 
 
-def model(main: ir.Operation) -> Model:
+def model(main: ir.Operation) -> ModelSize:
     """What the planner's first guess reads."""
-    return Model(main, "forward", N, 0)
+    return ModelSize(main, "forward", N, 0)
 
 
 #: What each caller says of a function, as a number that grows with the rounds alone.
@@ -75,7 +75,7 @@ CALLERS: dict[str, Callable[[ir.Operation], float]] = {
     "stage cutter": lambda f: sum(
         cost.work(view.operation) for view in block_of(f, 0).operations
     ),
-    "judge": lambda f: block_cost(block_of(f, 0), Member.alone(DEVICE)).compute,
+    "judge": lambda f: block_cost(block_of(f, 0), PlannedMember.alone(DEVICE)).compute,
     "guess of time": lambda f: model(f).seconds(DEVICE),
     "guess of work": lambda f: model(f).work,
     "guess of dispatches": lambda f: model(f).dispatches,

@@ -8,7 +8,7 @@ from helpers.oracles import pipelines
 from pcp.errors import PassError
 from pcp.passes.core.functions import find
 from pcp.passes.pipeline.schedule import alive, timeline
-from pcp.passes.pipeline.schedule_simulation import Work, simulate
+from pcp.passes.pipeline.schedule_simulation import TaskWork, simulate
 from pcp.passes.pipeline.wiring import Task, Wiring, schedules
 
 STAGES, COUNT = 4, 8
@@ -101,7 +101,7 @@ def test_one_forward_one_backward_on_the_last_stage() -> None:
 
 
 def test_a_message_takes_its_time() -> None:
-    works = [Work(0, 2.0), Work(1, 3.0, (0,))]
+    works = [TaskWork(0, 2.0), TaskWork(1, 3.0, (0,))]
     found = simulate(works, latency=5.0)
     assert found.start == (0.0, 7.0)
     assert found.end == (2.0, 10.0)
@@ -109,14 +109,24 @@ def test_a_message_takes_its_time() -> None:
 
 
 def test_waiting_in_a_ring_is_a_deadlock() -> None:
-    works = [Work(0, 1.0, (3,)), Work(0, 1.0), Work(1, 1.0, (1,)), Work(1, 1.0)]
+    works = [
+        TaskWork(0, 1.0, (3,)),
+        TaskWork(0, 1.0),
+        TaskWork(1, 1.0, (1,)),
+        TaskWork(1, 1.0),
+    ]
     with pytest.raises(PassError, match="device 0 waits for task 3"):
         simulate(works)
 
 
 def test_full_buffers_are_a_deadlock() -> None:
     """0 sends three to 1, which first waits for what 0 makes for it at the end."""
-    works = [Work(0, 1.0), Work(0, 1.0), Work(0, 1.0), Work(1, 1.0, (2, 0, 1))]
+    works = [
+        TaskWork(0, 1.0),
+        TaskWork(0, 1.0),
+        TaskWork(0, 1.0),
+        TaskWork(1, 1.0, (2, 0, 1)),
+    ]
     assert simulate(works, buffers=3).length == 4.0
     with pytest.raises(PassError, match="device 0 sends what task 2 made to 1"):
         simulate(works, buffers=2)

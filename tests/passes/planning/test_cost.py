@@ -13,12 +13,12 @@ LINK = Link(bandwidth=1e9, latency=1e-4)
 DEVICE = {"target": "cpu", "throughput": {"f32": 1e10}, "membw": 1e10}
 
 
-def member(size: int, **more: bool) -> cost.Member:
+def member(size: int, **more: bool) -> cost.PlannedMember:
     names = [f"d{i}" for i in range(size)]
     devices = {n: Device(n, **DEVICE, **more) for n in names}  # type: ignore[arg-type]
     links = {frozenset((a, b)): LINK for a in names for b in names if a != b}
     mesh = Mesh("m", {"dp": size}, tuple(names))
-    return cost.Member(Cluster(devices, links), mesh, mesh.members[0])
+    return cost.PlannedMember(Cluster(devices, links), mesh, mesh.members[0])
 
 
 @pytest.mark.parametrize("k", [2, 3, 4, 8])
@@ -37,7 +37,7 @@ def test_small_sums_go_at_once() -> None:
     assert seconds == pytest.approx(LINK.latency + 24 / LINK.bandwidth)
 
 
-def _cost(body: str, size: int = 2, **more: bool) -> cost.Cost:
+def _cost(body: str, size: int = 2, **more: bool) -> cost.PlanCost:
     module = parse(f"""
 "pcp.mesh"() {{axes = [#pcp.axis<"dp", {size}>], devices = [], sym_name = "m"}}
     : () -> ()

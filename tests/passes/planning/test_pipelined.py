@@ -8,7 +8,7 @@ from pcp.mesh import Mesh
 from pcp.passes.analysis.cluster import Cluster, Device, Link
 from pcp.passes.core.functions import symbol_name
 from pcp.passes.core.rewriting import device_modules
-from pcp.passes.planning.cost import Member
+from pcp.passes.planning.cost import PlannedMember
 from pcp.passes.planning.pipelined import Program, Run, split_contractions
 from pcp.passes.planning.plan import Search
 
@@ -21,7 +21,7 @@ PRODUCT = 2 * N**3 / 1e10 + 3 * BYTES / 1e10
 OVER, WIRE, LATENCY = 2e-3 + BYTES / 5e8, BYTES / 1e9, 7e-3
 
 
-def _members(*, overlaps: bool) -> list[Member]:
+def _members(*, overlaps: bool) -> list[PlannedMember]:
     facts = {"throughput": {"f32": 1e10}, "membw": 1e10, "overlaps": overlaps}
     facts |= {"exchange": 2e-3, "exchange_bw": 5e8}
     cluster = Cluster(
@@ -29,7 +29,7 @@ def _members(*, overlaps: bool) -> list[Member]:
         {frozenset("ab"): Link(bandwidth=1e9, latency=LATENCY)},
     )
     mesh = Mesh("m", {"pp": 2}, ("a", "b"))
-    return [Member(cluster, mesh, place) for place in mesh.members]
+    return [PlannedMember(cluster, mesh, place) for place in mesh.members]
 
 
 def _run(*, overlaps: bool) -> Run:

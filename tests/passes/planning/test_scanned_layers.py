@@ -13,7 +13,7 @@ from pcp.dialect.context import parse
 from pcp.passes.analysis.cluster import Device
 from pcp.passes.core.functions import find
 from pcp.passes.core.walk import block_of
-from pcp.passes.planning.cost import Member, block_cost
+from pcp.passes.planning.cost import PlannedMember, block_cost
 from pcp.passes.sharding.inline_calls import inline_calls
 
 WIDTH, NEAR = 128, 0.15
@@ -96,7 +96,7 @@ def judged(name: str, scanned: bool) -> tuple[float, float]:
         main, gradient = find(module, "main"), find(module, "main_grad")
         assert main is not None
         assert gradient is not None
-        member = Member.alone(DEVICE)
+        member = PlannedMember.alone(DEVICE)
         first, second = (block_cost(block_of(f, 0), member) for f in (main, gradient))
     return first.compute, second.compute
 

@@ -72,7 +72,7 @@ def test_nobody_waits_while_another_member_commits(monkeypatch) -> None:
 @pytest.fixture
 def ways(monkeypatch) -> list[str]:
     """How each operation went, as it ends."""
-    return ways_of(monkeypatch, in_place_reduce.SharedReduce)
+    return ways_of(monkeypatch, in_place_reduce.InPlaceReduce)
 
 
 @pytest.mark.parametrize("size", [2, 3, pytest.param(5, marks=pytest.mark.slow)])

@@ -8,7 +8,7 @@ from helpers.worlds.communicators import outcome, together, world
 from pcp.errors import CollectiveAborted, ProtocolError, UsageError
 from pcp.runtime.collectives.direct import Exchange
 from pcp.runtime.collectives.gather_calls import Scatter
-from pcp.runtime.collectives.member_context import Seat
+from pcp.runtime.collectives.member_context import MemberContext
 from pcp.runtime.collectives.schedule import reference
 
 DTYPES = ["float32", "float64", "int32", "bool", ml_dtypes.bfloat16, "complex64"]
@@ -136,7 +136,7 @@ def test_wrong_use_is_refused(call, word):
 
 
 def test_a_root_that_scatters_objects_is_refused():
-    operation = Scatter(None).operation(Seat(1, 2), 1.0)
+    operation = Scatter(None).operation(MemberContext(1, 2), 1.0)
     assert isinstance(operation, Exchange)
     theirs = {"kind": "scatter", "root": 0, "sizes": [0, 1], "row shape": []}
     with pytest.raises(ProtocolError, match="none here"):

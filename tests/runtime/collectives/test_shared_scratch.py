@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pcp.errors import ProtocolError
-from pcp.runtime.collectives.shared_scratch import Commons
+from pcp.runtime.collectives.shared_scratch import SharedScratch
 from pcp.runtime.memory.shared_segment import SHARED, Segment
 from pcp.runtime.transport.shared_memory import SharedLink
 
@@ -28,29 +28,29 @@ def group(world_size: int = 3, rank: int = 0):
     )
 
 
-def said(commons: Commons, key: tuple[int, int], nbytes: int = SIZE) -> dict:
+def said(commons: SharedScratch, key: tuple[int, int], nbytes: int = SIZE) -> dict:
     segment, facts = commons.lend(key, nbytes)
     assert segment is not None
     return facts
 
 
 def test_it_is_possible_while_all_are_near_and_nobody_refused() -> None:
-    near, far = Commons(group()), group()
+    near, far = SharedScratch(group()), group()
     assert near.possible
     near.refused()
     assert not near.possible
-    commons = Commons(far)
+    commons = SharedScratch(far)
     far.links[2] = object()
     assert not commons.possible
     del far.links[2]
     assert not commons.possible, "somebody is missing"
     slowed = group()
     slowed.shaped = True
-    assert not Commons(slowed).possible
+    assert not SharedScratch(slowed).possible
 
 
 def test_members_that_mapped_everybody_say_so() -> None:
-    ours, theirs = Commons(group(2)), Commons(group(2, 1))
+    ours, theirs = SharedScratch(group(2)), SharedScratch(group(2, 1))
     first = said(theirs, (0, 0))
     assert first["maps"] is False
     segment = ours.meet(1, first, SIZE)
@@ -61,7 +61,7 @@ def test_members_that_mapped_everybody_say_so() -> None:
 
 
 def test_a_segment_is_lent_again_when_all_are_done_with_it() -> None:
-    commons = Commons(group())
+    commons = SharedScratch(group())
     first = said(commons, (0, 0))
     commons.meet(1, empty() | {"done": [(0, 0)]}, SIZE)
     commons.back((0, 0), used=True)
@@ -75,7 +75,7 @@ def test_a_segment_is_lent_again_when_all_are_done_with_it() -> None:
 
 
 def test_others_hear_once_what_is_read_no_more() -> None:
-    commons = Commons(group(2))
+    commons = SharedScratch(group(2))
     for turn in range(4):
         keys = [(7, MOST * turn + i) for i in range(MOST - 1)]
         for key in keys:
@@ -90,12 +90,12 @@ def test_others_hear_once_what_is_read_no_more() -> None:
 
 
 def test_there_are_not_too_many() -> None:
-    commons = Commons(group())
+    commons = SharedScratch(group())
     assert all(commons.lend((0, seq), 1)[0] for seq in range(MOST))
     segment, facts = commons.lend((0, MOST), 1)
     assert segment is None
     assert "id" not in facts
-    assert Commons(group()).meet(1, facts, 1) is None
+    assert SharedScratch(group()).meet(1, facts, 1) is None
     for seq in range(MOST):
         commons.back((0, seq), used=False)
     assert commons.lend((1, 0), 1 << 22)[0] is not None
@@ -104,7 +104,7 @@ def test_there_are_not_too_many() -> None:
 
 
 def test_the_segment_of_a_failed_operation_is_never_lent_again() -> None:
-    commons = Commons(group())
+    commons = SharedScratch(group())
     first = said(commons, (0, 0))
     commons.drop((0, 0))
     assert Segment.map(first, 1, 1 << 30) is None, "it is offered no more"
@@ -114,7 +114,7 @@ def test_the_segment_of_a_failed_operation_is_never_lent_again() -> None:
 
 
 def test_what_is_kept_is_bounded_and_fits() -> None:
-    commons = Commons(group(), limit=3 << 20)
+    commons = SharedScratch(group(), limit=3 << 20)
     for seq in range(4):
         said(commons, (0, seq), 1 << 20)
     for seq in range(4):
@@ -129,7 +129,7 @@ def test_what_is_kept_is_bounded_and_fits() -> None:
 
 def test_an_operation_in_doubt_keeps_its_memory_beyond_the_group() -> None:
     """The coordinator may still decide that it happened."""
-    commons = Commons(group())
+    commons = SharedScratch(group())
     segment, facts = commons.lend((0, 0), SIZE)
     assert segment is not None
     segment.octets[:3] = 7
@@ -142,8 +142,8 @@ def test_an_operation_in_doubt_keeps_its_memory_beyond_the_group() -> None:
 
 
 def test_memory_that_is_gone_with_its_operation_ends_nothing() -> None:
-    commons = Commons(group(2))
-    theirs = Commons(group(2, 1))
+    commons = SharedScratch(group(2))
+    theirs = SharedScratch(group(2, 1))
     offer = said(theirs, (0, 0))
     theirs.drop((0, 0))
     assert commons.meet(1, offer, SIZE) is None
@@ -152,7 +152,7 @@ def test_memory_that_is_gone_with_its_operation_ends_nothing() -> None:
 
 def test_what_a_failed_opening_said_is_said_again() -> None:
     """Whether anybody read it is not known."""
-    commons = Commons(group(2))
+    commons = SharedScratch(group(2))
     said(commons, (0, 0))
     commons.back((0, 0), used=True)
     assert said(commons, (0, 1))["done"] == [(0, 0)]
@@ -167,7 +167,7 @@ def test_memory_that_cannot_be_had(monkeypatch) -> None:
         raise OSError("no such call")
 
     monkeypatch.setattr(os, "memfd_create", refuse)
-    assert Commons(group(2)).lend((0, 0), SIZE)[0] is None
+    assert SharedScratch(group(2)).lend((0, 0), SIZE)[0] is None
 
 
 def empty() -> dict:
@@ -194,4 +194,4 @@ def empty() -> dict:
 )
 def test_nonsense_is_a_protocol_error(nonsense) -> None:
     with pytest.raises(ProtocolError, match="memory"):
-        Commons(group()).meet(1, nonsense, SIZE)
+        SharedScratch(group()).meet(1, nonsense, SIZE)

@@ -63,7 +63,7 @@ def warmed(size: int, count: int = LARGE):
 @pytest.fixture
 def ways(monkeypatch) -> list[str]:
     """How each operation went, as it ends."""
-    return ways_of(monkeypatch, zero_copy_reduce.StraightReduce)
+    return ways_of(monkeypatch, zero_copy_reduce.ZeroCopyReduce)
 
 
 @pytest.mark.parametrize("kept", [np.array, shared])
@@ -350,7 +350,7 @@ def test_killed_while_it_reads_and_writes_others_memory(
 @pytest.mark.parametrize("turns", [0, 1, 3])
 def test_who_dies_while_it_writes_leaves_no_result(monkeypatch, turns: int) -> None:
     monkeypatch.setattr(zero_copy_reduce, "TURN_BYTES", 256 << 10)
-    plain, left = zero_copy_reduce.StraightReduce._reduce_on, [turns]
+    plain, left = zero_copy_reduce.ZeroCopyReduce._reduce_on, [turns]
     with warmed(3) as comms:
 
         def reduce_on(self) -> None:
@@ -360,7 +360,7 @@ def test_who_dies_while_it_writes_leaves_no_result(monkeypatch, turns: int) -> N
             left[0] -= self._rank == 2
             plain(self)
 
-        monkeypatch.setattr(zero_copy_reduce.StraightReduce, "_reduce_on", reduce_on)
+        monkeypatch.setattr(zero_copy_reduce.ZeroCopyReduce, "_reduce_on", reduce_on)
         arrays = [shared(draw(r, LARGE)) for r in range(3)]
         faults = together(
             comms, lambda c: outcome(lambda: c.all_reduced(arrays[c.rank], timeout=10))
@@ -377,7 +377,7 @@ def test_what_was_read_too_late_is_given_up(monkeypatch, count: int) -> None:
     """Rank 0 has opened and voted, is closed, and goes on with its array; rank 1, which
     was stopped meanwhile, has all it needs for a sum over what is there now."""
     begun, ended = threading.Event(), threading.Event()
-    for form in (zero_copy_reduce.StraightReduce, zero_copy_reduce.StraightEager):
+    for form in (zero_copy_reduce.ZeroCopyReduce, zero_copy_reduce.StraightEager):
         plain = form._proceed
 
         def proceed(self, plain=plain) -> None:

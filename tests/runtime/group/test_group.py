@@ -50,7 +50,7 @@ def test_a_call_that_cannot_start_is_given_up_by_all(monkeypatch) -> None:
     with world("memory", 2) as comms:
         large = [draw(rank, 100_000) for rank in range(2)]
         with monkeypatch.context() as patched:
-            patched.setattr(in_place_reduce.SharedReduce, "_offer", fails)
+            patched.setattr(in_place_reduce.InPlaceReduce, "_offer", fails)
             failed = outcome(lambda: comms[0].all_reduce(large[0].copy(), timeout=10))
         assert isinstance(failed, RuntimeFault)
         assert "did not start: no memory left" in str(failed)

@@ -8,13 +8,13 @@ import pytest
 
 from pcp.errors import ConfigError
 from pcp.runtime.group.coordinator import Coordinator
-from pcp.runtime.group.incarnation import Generation
+from pcp.runtime.group.incarnation import Incarnation
 
 
 def test_every_start_counts(tmp_path: Path) -> None:
     numbers = []
     for _ in range(3):
-        generation = Generation(tmp_path / "state")
+        generation = Incarnation(tmp_path / "state")
         numbers.append(generation.number)
         generation.close()
     assert numbers == [0, 1, 2]
@@ -33,7 +33,7 @@ def test_a_count_is_on_the_disk_with_its_name(tmp_path: Path, monkeypatch) -> No
 
     monkeypatch.setattr(os, "fsync", fsync)
     for _ in range(2):
-        Generation(state).close()
+        Incarnation(state).close()
     assert told == [(False, ""), (True, "0\n"), (False, "0\n"), (True, "1\n")]
 
 
@@ -69,6 +69,6 @@ def test_a_full_disk_is_an_error_and_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_without_a_file_the_clock_counts() -> None:
-    first, second = Generation(None), Generation(None)
+    first, second = Incarnation(None), Incarnation(None)
     assert 1_700_000_000_000 < first.number <= second.number
     assert not first.known

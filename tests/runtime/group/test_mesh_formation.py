@@ -10,7 +10,7 @@ from pcp.errors import CollectiveAborted, PeerLost
 from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.group.connection_options import ConnectionOptions
 from pcp.runtime.group.group import Group
-from pcp.runtime.group.mesh_formation import Forming, members_digest
+from pcp.runtime.group.mesh_formation import MeshFormation, members_digest
 from pcp.runtime.transport.tcp import TcpLink
 
 
@@ -20,7 +20,7 @@ def test_a_connection_that_broke_while_it_waited_is_a_lost_member() -> None:
     ours, theirs = socket.socketpair()
     with theirs, endpoints(1) as (endpoint,):
         group = Group(endpoint.loop, 0, 2, 1)
-        forming = Forming(
+        forming = MeshFormation(
             group, members, ConnectionOptions(shared_memory=False, streams=1)
         )
 

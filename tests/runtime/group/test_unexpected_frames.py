@@ -63,7 +63,7 @@ def settled(comms) -> None:
 
 
 def test_a_peer_far_ahead_is_bounded_and_takes_nothing_from_others() -> None:
-    room, size = unexpected_frames.Parking(), 32 << 10
+    room, size = unexpected_frames.UnexpectedFrames(), 32 << 10
     payload = memoryview(bytes(size))
     most = unexpected_frames.MAX_BYTES // size
     for seq in range(most):
@@ -80,7 +80,7 @@ def test_a_peer_far_ahead_is_bounded_and_takes_nothing_from_others() -> None:
 
 
 def test_data_is_kept_behind_an_opening_up_to_a_bound_of_each_peer() -> None:
-    room, size = unexpected_frames.Parking(), 1 << 20
+    room, size = unexpected_frames.UnexpectedFrames(), 1 << 20
     data, most = held(Kind.DATA, 0, size), unexpected_frames.AHEAD_BYTES >> 20
     with pytest.raises(ProtocolError, match="nobody asked for"):
         room.room((0, 0), 1, size)
@@ -104,7 +104,7 @@ def test_data_is_kept_behind_an_opening_up_to_a_bound_of_each_peer() -> None:
 
 
 def test_a_peer_sends_no_more_frames_than_there_may_be() -> None:
-    room = unexpected_frames.Parking()
+    room = unexpected_frames.UnexpectedFrames()
     room.hold((0, 0), 1, held(Kind.OPEN, 0, 0), memoryview(b""))
     data = held(Kind.DATA, 0, 1)
     frames = unexpected_frames.AHEAD_BYTES // unexpected_frames.charge(1)

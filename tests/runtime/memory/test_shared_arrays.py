@@ -13,7 +13,7 @@ import torch
 from pcp.runtime import shared_empty as exported
 from pcp.runtime.memory.shared_arrays import (
     Offer,
-    Reach,
+    PeerMappings,
     SharedArrays,
     shared_empty,
 )
@@ -152,14 +152,14 @@ def test_a_forked_process_has_memory_of_its_own() -> None:
 # --- others' arrays ---
 
 
-def offered(reach: Reach, peer: int, offer: Offer, nbytes: int, **how: bool):
+def offered(reach: PeerMappings, peer: int, offer: Offer, nbytes: int, **how: bool):
     """The bytes of an offer, as a reader has them."""
     segment = reach.map(peer, offer, nbytes, **how)
     return None if segment is None else segment.octets[offer.at :][:nbytes]
 
 
 def test_what_is_mapped_is_the_same_memory(arrays) -> None:
-    reach, array = Reach(), arrays.empty((4, COUNT))
+    reach, array = PeerMappings(), arrays.empty((4, COUNT))
     array[...] = 1
     offer = arrays.place(array[1:3]).offer
     assert not reach.reached([7])
@@ -176,14 +176,14 @@ def test_what_is_mapped_is_the_same_memory(arrays) -> None:
 def test_its_readers_see_an_owners_token(arrays) -> None:
     place = arrays.place(arrays.empty(COUNT))
     place.segment.token = 1 << 40
-    seen = Reach().map(1, place.offer, 9)
+    seen = PeerMappings().map(1, place.offer, 9)
     assert seen.token == 1 << 40
     place.segment.token = 0
     assert seen.token == 0
 
 
 def test_once_mapped_is_enough_until_it_is_offered_no_more(arrays) -> None:
-    reach, array = Reach(), arrays.empty(COUNT)
+    reach, array = PeerMappings(), arrays.empty(COUNT)
     offer = arrays.place(array).offer
     first = reach.map(1, offer, array.nbytes, writable=True)
     assert reach.map(1, offer._replace(fd=1 << 30), array.nbytes) is first
@@ -198,7 +198,7 @@ def test_once_mapped_is_enough_until_it_is_offered_no_more(arrays) -> None:
 def test_what_is_not_there_is_out_of_reach(arrays, wrong) -> None:
     array = arrays.empty(COUNT)
     offer, nbytes = arrays.place(array).offer, arrays.place(array).segment.nbytes
-    assert Reach().map(1, offer._replace(**wrong), nbytes) is None
-    reach = Reach()
+    assert PeerMappings().map(1, offer._replace(**wrong), nbytes) is None
+    reach = PeerMappings()
     assert reach.map(1, offer, nbytes) is not None
     assert reach.map(1, offer._replace(**wrong), nbytes) is None or "pid" in wrong

@@ -10,7 +10,7 @@ from pcp.errors import CollectiveAborted, ConfigError, UsageError
 from pcp.runtime.collectives.schedule import reference
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.communicator.link_probe import Effort, tournament
-from pcp.runtime.communicator.topology_aware import Improver
+from pcp.runtime.communicator.topology_aware import RingSearch
 from pcp.runtime.group.coordinator import Coordinator
 from pcp.runtime.topology.ring_order import worth
 from pcp.runtime.topology.topology import Profile, Topology
@@ -195,7 +195,7 @@ def test_a_large_world_is_improved_in_the_background() -> None:
 def test_the_background_goes_on_to_better_rings() -> None:
     costs = np.random.default_rng(4).uniform(1, 9, (12, 12))
     start = tuple(range(12))
-    improver = Improver(costs, start, seconds=30)
+    improver = RingSearch(costs, start, seconds=30)
     try:
         eventually(lambda: worth(costs, improver.order) < worth(costs, start), 20)
     finally:

@@ -9,7 +9,7 @@ from helpers.worlds.communicators import eventually
 from pcp.runtime.transport import link
 from pcp.runtime.transport import listener as door
 from pcp.runtime.transport.event_loop import Loop
-from pcp.runtime.transport.listener import Door
+from pcp.runtime.transport.listener import Listener
 
 
 class Exhausted:
@@ -32,7 +32,7 @@ def test_without_descriptors_it_waits_and_says_so(monkeypatch, caplog) -> None:
     """The connection stays in the kernel's queue, which announces it at once again."""
     monkeypatch.setattr(door, "EXHAUSTED_SECONDS", 0.05)
     loop, found = Loop("door"), []
-    entrance = Door("127.0.0.1:0")
+    entrance = Listener("127.0.0.1:0")
     listener = Exhausted(entrance._listeners[0], refusals=2)
     monkeypatch.setattr(entrance, "_listeners", [listener])
     try:
@@ -54,7 +54,7 @@ def test_without_descriptors_it_waits_and_says_so(monkeypatch, caplog) -> None:
 def test_a_door_that_was_closed_in_its_pause_stays_closed(monkeypatch, caplog) -> None:
     monkeypatch.setattr(door, "EXHAUSTED_SECONDS", 0.05)
     loop = Loop("door")
-    entrance = Door("127.0.0.1:0")
+    entrance = Listener("127.0.0.1:0")
     listener = Exhausted(entrance._listeners[0], refusals=9)
     monkeypatch.setattr(entrance, "_listeners", [listener])
     loop.call(entrance.attend, loop, pytest.fail)

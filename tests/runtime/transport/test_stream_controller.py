@@ -2,7 +2,7 @@
 
 import pytest
 
-from pcp.runtime.transport.stream_controller import Lanes
+from pcp.runtime.transport.stream_controller import StreamController
 
 WINDOW, ROUND_TRIP = 4e6, 0.1
 
@@ -12,7 +12,7 @@ class Network:
 
     def __init__(self, rate: float, first: int, most: int) -> None:
         self.now, self.rate = 0.0, rate
-        self.lanes = Lanes(first, most, clock=lambda: self.now)
+        self.lanes = StreamController(first, most, clock=lambda: self.now)
         self.history = [first]
 
     def carry(self, seconds: float, *, busy: bool = True) -> None:

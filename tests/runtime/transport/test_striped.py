@@ -18,7 +18,7 @@ from pcp.runtime.group.coordinator import Coordinator
 from pcp.runtime.transport import authentication, striped
 from pcp.runtime.transport import link as transport
 from pcp.runtime.transport.frame import Frame, Header, Kind
-from pcp.runtime.transport.stream_controller import Lanes
+from pcp.runtime.transport.stream_controller import StreamController
 from pcp.runtime.transport.striped import (
     AHEAD_BYTES,
     SMALLEST,
@@ -375,7 +375,7 @@ def test_lanes_in_reserve_are_used_when_they_make_it_faster() -> None:
     lanes = [Lane() for _ in range(7)]
     loop: Any = SimpleNamespace(call=lambda what: what())
     link = StripedLink(loop, lanes, 2)  # type: ignore[arg-type]
-    link._use = Lanes(2, 6, clock=lambda: clock.now)
+    link._use = StreamController(2, 6, clock=lambda: clock.now)
     size, granted = 64 << 10, 0
     for _ in range(800):
         while len(link._queue) < 200:

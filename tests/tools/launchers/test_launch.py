@@ -19,7 +19,7 @@ from pcp.runtime.program import host_processor
 from pcp.tools.cli import COMMANDS, main
 from pcp.tools.launchers import launch
 from pcp.tools.launchers import ray as on_ray
-from pcp.tools.launchers.plan import Plan
+from pcp.tools.launchers.plan import LaunchPlan
 from pcp.training.config.experiment import parse
 from pcp.training.storage import checkpoint
 from pcp.training.storage.ledger import check
@@ -222,7 +222,7 @@ def _asked_of_ray():
     task = SimpleNamespace(remote=asked.append)
     remote = SimpleNamespace(options=lambda **needs: task)
     flags = launch.parser().parse_args(["x.json", "--on", "ray", "--workers", "2"])
-    plan = Plan.of(flags)
+    plan = LaunchPlan.of(flags)
     on_ray._start(SimpleNamespace(remote=lambda work: remote), plan, "10.0.0.1:8080")
     return asked
 

@@ -12,7 +12,7 @@ from helpers.oracles import pipelines
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse
 from pcp.tools import cli, compile
-from pcp.tools.pages.plan import Plan, bytes_text
+from pcp.tools.pages.plan import DevicePlan, bytes_text
 from pcp.tools.pages.plan_of_ir import of_module
 from pcp.tools.pages.plan_page import page
 
@@ -22,7 +22,7 @@ SPLIT = (
 )
 
 
-def _product(members: int) -> Plan:
+def _product(members: int) -> DevicePlan:
     """x[8·m, 64·m] · w over `members`, the contraction cut: one sum of 8·m rows."""
     n = 64 * members
     text = f"""

@@ -29,7 +29,7 @@ from pcp.training.coordinator.validation import Validation
 from pcp.training.data.lease_pool import LeasePool
 from pcp.training.shepherd import serving
 from pcp.training.storage.ledger import Ledger, read
-from pcp.training.storage.ledger_state import CHECKPOINT, Replay
+from pcp.training.storage.ledger_state import CHECKPOINT, LedgerReplay
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.messages import Hello
 from pcp.training.worker import worker
@@ -184,7 +184,7 @@ def test_shares_are_cut_anew_only_when_nobody_is_taking_one(tmp_path):
     """
     state = RunState(
         experiment(tmp_path, workers=3),
-        Replay(),
+        LedgerReplay(),
         name="run",
         folder="run",
         serves="127.0.0.1:1",

@@ -9,7 +9,7 @@ from helpers.models.closed_form import bundle
 from helpers.worlds.training_cluster import Crew, slowly, stepping
 from helpers.worlds.training_runs import experiment, order
 
-from pcp.training.coordinator.straggler_detection import Waits
+from pcp.training.coordinator.straggler_detection import StragglerDetection
 from pcp.training.wire.messages import Meeting
 
 NAMES = ("a", "b", "c")
@@ -19,12 +19,14 @@ def at(entered: int, waits: float | None) -> Meeting:
     return Meeting(round=1, epoch=1, entered=entered, waits=waits)
 
 
-def slow(waits: Waits, quorum=None, grace=0.0, earliest=0.0, deadline=math.inf):
+def slow(
+    waits: StragglerDetection, quorum=None, grace=0.0, earliest=0.0, deadline=math.inf
+):
     return waits.holding_up(NAMES, quorum, grace, earliest, deadline)
 
 
 def test_only_a_report_from_after_the_grace_counts() -> None:
-    waits = Waits()
+    waits = StragglerDetection()
     waits.heard("a", at(3, 0.2), 10.0)  # waits since 9.8
     waits.heard("b", at(3, 0.1), 10.1)  # since 10.0
     waits.heard("c", at(2, None), 10.2)
@@ -38,7 +40,7 @@ def test_only_a_report_from_after_the_grace_counts() -> None:
 
 
 def test_a_deadline_asks_for_no_quorum_but_for_somebody_who_waits() -> None:
-    waits = Waits()
+    waits = StragglerDetection()
     for name in NAMES:
         waits.heard(name, at(3, None), 20.0)
     assert slow(waits, deadline=15.0) == []  # all of them compute
@@ -48,7 +50,7 @@ def test_a_deadline_asks_for_no_quorum_but_for_somebody_who_waits() -> None:
 
 
 def test_who_is_somewhere_else_is_behind_those_who_form_the_group() -> None:
-    waits = Waits()
+    waits = StragglerDetection()
     waits.heard("a", at(0, 2.0), 10.0)
     waits.heard("b", None, 10.0)
     assert slow(waits, quorum=1, grace=1.0) == ["b"]

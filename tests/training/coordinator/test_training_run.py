@@ -9,7 +9,7 @@ from helpers.worlds.training_runs import Watcher
 from helpers.worlds.training_runs import experiment as on_disk
 
 from pcp.errors import StateMismatch
-from pcp.training.coordinator.asynchronous_rounds import OwnClocks
+from pcp.training.coordinator.asynchronous_rounds import AsynchronousRounds
 from pcp.training.coordinator.effects import (
     Append,
     Compile,
@@ -32,7 +32,7 @@ from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.shepherd.shepherd import Shepherd
-from pcp.training.storage.ledger_state import Replay
+from pcp.training.storage.ledger_state import LedgerReplay
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.messages import VERSION, Hello, Order, Prepared
 
@@ -47,7 +47,7 @@ def a_run(**keys: Any) -> TrainingRun:
     """One that nobody has joined."""
     state = RunState(
         experiment().model_copy(update=keys),
-        Replay(),
+        LedgerReplay(),
         name="run",
         folder="run",
         serves="127.0.0.1:1",
@@ -92,7 +92,10 @@ def test_every_event_is_taken_and_every_effect_carried_out(tmp_path) -> None:
 
 
 def test_a_run_begins_with_the_first_program_and_keeps_its_policy() -> None:
-    for policy, kind in (("together", SynchronousRounds), ("own clocks", OwnClocks)):
+    for policy, kind in (
+        ("together", SynchronousRounds),
+        ("own clocks", AsynchronousRounds),
+    ):
         run, peer = a_run(), Peer()
         assert run.step(Opened(), 0.0) == []
         assert kinds(run.step(Received(peer, hello("a")), 0.0)) == ["Log", "Compile"]

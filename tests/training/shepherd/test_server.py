@@ -7,7 +7,7 @@ from helpers.worlds.communicators import eventually
 from pcp.errors import RuntimeFault
 from pcp.runtime.transport import link
 from pcp.training.shepherd import server as hubs
-from pcp.training.shepherd.server import Hub, Received
+from pcp.training.shepherd.server import Received, Server
 from pcp.training.wire.channel import connect
 from pcp.training.wire.messages import StatusQuery
 
@@ -16,7 +16,7 @@ def test_silent_strangers_keep_nobody_out(monkeypatch) -> None:
     monkeypatch.setattr(hubs, "HANDSHAKE_SECONDS", 60.0)
     monkeypatch.setattr(hubs, "MAX_STRANGERS", 8)
     monkeypatch.setattr(hubs, "MAX_CONNECTIONS", 12)
-    hub, strangers = Hub("127.0.0.1", 0), []
+    hub, strangers = Server("127.0.0.1", 0), []
     try:
         first = connect("127.0.0.1", hub.port, 5)
         strangers.append(first)
@@ -60,7 +60,7 @@ def test_a_hub_without_descriptors_waits_and_lets_in_who_came(
         return real(listener)
 
     monkeypatch.setattr(link, "accept", exhausted)
-    hub = Hub("127.0.0.1", 0)
+    hub = Server("127.0.0.1", 0)
     try:
         newcomer = connect("127.0.0.1", hub.port, 5)
         newcomer.send(StatusQuery())

@@ -17,7 +17,7 @@ from helpers.worlds.training_runs import experiment, order, start_shepherd, star
 from pcp.bundle import sha256
 from pcp.errors import RuntimeFault, StateMismatch
 from pcp.training.simulate.replay import Replay
-from pcp.training.simulate.replay_worker import StandIn
+from pcp.training.simulate.replay_worker import ReplayWorker
 from pcp.training.storage import ledger as ledgers
 from pcp.training.storage.ledger import read
 from pcp.training.storage.ledger_state import CHECKPOINT
@@ -266,13 +266,13 @@ def test_who_fails_holds_nobody_up(tmp_path, monkeypatch) -> None:
     thread.finish()
     for worker in workers:
         worker.finish(10)
-    make = StandIn.make
+    make = ReplayWorker.make
 
     def fails(self, order):
         if order.rank == 1:
             raise RuntimeFault("no memory is left")
         return make(self, order)
 
-    monkeypatch.setattr(StandIn, "make", fails)
+    monkeypatch.setattr(ReplayWorker, "make", fails)
     with pytest.raises(RuntimeFault, match="no memory is left"):
         replay(shepherd.ledger.path)

@@ -37,7 +37,7 @@ from pcp.training.observe.plot import plot_losses
 from pcp.training.observe.prometheus import Prometheus
 from pcp.training.observe.wandb import WandbRun
 from pcp.training.observe.web import WebPage
-from pcp.training.simulate.replay import Made
+from pcp.training.simulate.replay import ReplayedRound
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import ledger, nonfinite
 from pcp.training.storage.checkpoint import Checkpoint
@@ -223,9 +223,9 @@ def test_a_ledger_with_such_losses_is_whole(tmp_path):
 
 
 def test_a_replay_takes_a_nan_for_the_same_as_another():
-    made = Made(1, 1, 2, "a" * 64, "b" * 64, float("nan"), float("nan"))
+    made = ReplayedRound(1, 1, 2, "a" * 64, "b" * 64, float("nan"), float("nan"))
     assert "look at the outer step" in made.difference()
-    made = Made(1, 1, 2, "a" * 64, "b" * 64, float("nan"), 1.0)
+    made = ReplayedRound(1, 1, 2, "a" * 64, "b" * 64, float("nan"), 1.0)
     assert "the inner steps' loss was nan, is 1.0" in made.difference()
 
 

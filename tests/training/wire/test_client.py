@@ -5,7 +5,7 @@ import threading
 from helpers.servers.processes import free_port
 
 from pcp.errors import PeerLost
-from pcp.training.wire.client import Link, Timing
+from pcp.training.wire.client import ShepherdLink, Timing
 
 
 def test_nobody_there_is_said_once_and_tried_again():
@@ -16,7 +16,7 @@ def test_nobody_there_is_said_once_and_tried_again():
         gone.set()
 
     port = free_port()
-    link = Link(
+    link = ShepherdLink(
         "127.0.0.1",
         port,
         introduce=lambda: None,

@@ -21,7 +21,7 @@ SMALLEST = 64
 
 
 @dataclass(frozen=True)
-class Part:
+class CodedPart:
     """`[rows, columns]` of f32 and the code it travels in."""
 
     tiles: Value
@@ -37,12 +37,12 @@ class Part:
         return self.code.decode(words, *hlo.shape_of(self.tiles))
 
 
-def part(tiles: Value, code: Code) -> Part:
+def part(tiles: Value, code: Code) -> CodedPart:
     """In `code`, if the rows are long enough for it."""
-    return Part(tiles, code if hlo.shape_of(tiles)[1] >= SMALLEST else Plain())
+    return CodedPart(tiles, code if hlo.shape_of(tiles)[1] >= SMALLEST else Plain())
 
 
-def mean(parts: Sequence[Part], tokens: Value) -> tuple[list[Value], list[Value]]:
+def mean(parts: Sequence[CodedPart], tokens: Value) -> tuple[list[Value], list[Value]]:
     """Σ_m t_m C(x_m) / Σ_m t_m of each part, and this member's own C(x)."""
     share = hlo.divide(tokens, sum_over_workers(tokens))
     stacks = stacked(parts)
@@ -53,10 +53,10 @@ def mean(parts: Sequence[Part], tokens: Value) -> tuple[list[Value], list[Value]
     return apart(means, stacks, parts), apart(own, stacks, parts)
 
 
-Stacks = Sequence[tuple[Part, Sequence[int]]]
+Stacks = Sequence[tuple[CodedPart, Sequence[int]]]
 
 
-def stacked(parts: Sequence[Part]) -> Stacks:
+def stacked(parts: Sequence[CodedPart]) -> Stacks:
     """Parts in one code with equal columns as one part, with the numbers of each.
 
     A model has many parameters and few shapes of tiles: what is built, and what runs,
@@ -68,7 +68,7 @@ def stacked(parts: Sequence[Part]) -> Stacks:
         key = (p.code, 0 if isinstance(p.code, Plain) else columns)
         groups.setdefault(key, []).append(number)
     return [
-        (Part(_stack([_flat(parts[n]) for n in numbers]), code), numbers)
+        (CodedPart(_stack([_flat(parts[n]) for n in numbers]), code), numbers)
         for (code, _), numbers in groups.items()
     ]
 
@@ -77,14 +77,14 @@ def _stack(tiles: Sequence[Value]) -> Value:
     return tiles[0] if len(tiles) == 1 else hlo.concatenate(tiles, 0)
 
 
-def _flat(p: Part) -> Value:
+def _flat(p: CodedPart) -> Value:
     """What has no tiles to speak of as one column."""
     plain = isinstance(p.code, Plain)
     return hlo.reshape(p.tiles, (hlo.size(p.tiles), 1)) if plain else p.tiles
 
 
 def apart(
-    values: Sequence[Value], stacks: Stacks, parts: Sequence[Part]
+    values: Sequence[Value], stacks: Stacks, parts: Sequence[CodedPart]
 ) -> list[Value]:
     """The parts' own rows of each stack, in the parts' order."""
     found: dict[int, Value] = {}
@@ -99,7 +99,7 @@ def apart(
     return [found[n] for n in range(len(parts))]
 
 
-def fold(payload: Value, parts: Sequence[Part]) -> list[Value]:
+def fold(payload: Value, parts: Sequence[CodedPart]) -> list[Value]:
     """Σ over the members of share times what was decoded, in the order of ranks."""
     ends = list(accumulate((p.words for p in parts), initial=1))
 

@@ -19,7 +19,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.core import functions
 from pcp.passes.core.functions import Port
-from pcp.passes.training.outer.rule import Pieces, Round, Tensors
+from pcp.passes.training.outer.rule import OuterRound, Pieces, Tensors
 from pcp.passes.training.trainable import Trainable
 
 Value = ir.Value
@@ -73,7 +73,7 @@ class Fragment:
 
         def build(*arguments: Value) -> list[tuple[Port, Value]]:
             count = len(self.params)
-            now = Round(arguments[:count], arguments[count:], None)
+            now = OuterRound(arguments[:count], arguments[count:], None)
             values = pieces.send(spec, now)
             made.extend(_numbered("sent", values))
             return [*zip(made, values, strict=True)]
@@ -105,7 +105,7 @@ class Fragment:
         def build(*arguments: Value) -> list[tuple[Port, Value]]:
             rest = iter(arguments)
             anchors, own, kept, got = [[*islice(rest, len(g))] for g in groups]
-            now = Round(anchors, own, None, self.state.by_slot(kept))
+            now = OuterRound(anchors, own, None, self.state.by_slot(kept))
             new, mixed, tensors = pieces.apply(spec, now, got)
             values = [*new, *mixed, *self.state.in_order(tensors)]
             ports = [port for group in groups[:3] for port in group]

@@ -27,7 +27,7 @@ from pcp.passes.training.outer.parts import coded
 from pcp.passes.training.outer.parts.codes import as_numbers, as_words
 from pcp.passes.training.outer.parts.group import sum_over_workers
 from pcp.passes.training.outer.parts.replicas import STEPS, counter
-from pcp.passes.training.outer.rule import Model, Probe, Values
+from pcp.passes.training.outer.rule import Probe, ProbedModel, Values
 from pcp.passes.training.outer.spec import Slope
 from pcp.passes.training.trainable import Trainable
 from pcp.training_plan import EveryStep
@@ -112,7 +112,7 @@ class Slopes:
 
 def _model(
     training: Trainable, inputs: Sequence[Value], func: str, jvp: str, known: bool
-) -> Model:
+) -> ProbedModel:
     def whole(params: Values) -> list[Value]:
         new = iter(params)
         return [
@@ -139,7 +139,7 @@ def _model(
         results = functions.call(jvp, given, [training.loss, training.loss])
         return results[0], results[1]
 
-    return Model(loss, along)
+    return ProbedModel(loss, along)
 
 
 class Directions:
