@@ -29,7 +29,9 @@ def _audit(monkeypatch, committed, snapshot):
     import faults_audit
 
     monkeypatch.setattr(faults_audit, "fetch_snapshot", snapshot)
-    monkeypatch.setattr(faults_audit.tensors, "digest", lambda arrays: arrays["x"])
+    monkeypatch.setattr(
+        faults_audit.safetensors_io, "digest", lambda arrays: arrays["x"]
+    )
     monkeypatch.setattr(faults_audit, "shared_part", lambda arrays: arrays)
     with faults_audit.Audit(Still(committed)) as audit:
         return audit.close()

@@ -18,7 +18,7 @@ import numpy as np
 
 from pcp.errors import RuntimeFault
 from pcp.runtime.communicator.communicator import Communicator
-from pcp.runtime.group.group import Group, Pulse
+from pcp.runtime.group.group import Group, HeartbeatOptions
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.fault_injection import FaultPlan
 from pcp.runtime.transport.frame import Frame, Kind, pack_header
@@ -280,7 +280,7 @@ class Victim:
         lane, self.lane = socket.socketpair()
         self.lane.settimeout(10)
         self.sock.settimeout(10)
-        self.group = Group(loop, 0, 2, EPOCH, Pulse(5.0, 60.0))
+        self.group = Group(loop, 0, 2, EPOCH, HeartbeatOptions(5.0, 60.0))
         self.comm = Communicator(self.group)
 
         def admit() -> None:

@@ -17,7 +17,7 @@ from pcp.errors import PeerLost
 from pcp.runtime.collectives.barrier import Barrier
 from pcp.runtime.collectives.member_context import MemberContext
 from pcp.runtime.collectives.reduce_calls import AllReduce
-from pcp.runtime.group.group import Group, Pulse
+from pcp.runtime.group.group import Group, HeartbeatOptions
 from pcp.runtime.group.membership_client import MembershipClient
 from pcp.runtime.transport.event_loop import Timer
 from pcp.runtime.transport.frame import Frame, Header
@@ -178,7 +178,7 @@ class Node:
         self._facts = facts
         self.forming = Group(
             self.clock, names.index(self.name), len(names), facts["epoch"],
-            Pulse(1e9, 1e9),
+            HeartbeatOptions(1e9, 1e9),
         )  # fmt: skip
         self.world.connect_group(facts["epoch"], names)
         self.check_formed()

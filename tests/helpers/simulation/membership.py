@@ -20,7 +20,7 @@ from typing import Any
 from helpers.simulation.event_queues import EventQueues
 from helpers.simulation.members import Node, Wire
 
-from pcp.runtime.group.membership import Membership, Past, Send
+from pcp.runtime.group.membership import Membership, Past, SendMessage
 from pcp.runtime.transport.event_loop import Timer
 
 MAX_EVENTS = 60_000
@@ -322,7 +322,7 @@ class Simulation(EventQueues):
                 raise AssertionError(what)
         self._tell(sends)
 
-    def _tell(self, sends: list[Send]) -> None:
+    def _tell(self, sends: list[SendMessage]) -> None:
         for send in sends:
             node = self.nodes[send.to]
             if not node.linked:

@@ -45,6 +45,7 @@ SAMPLES = 4000
 PATIENCE_SECONDS = 400.0
 """After the last fault the run is complete by then."""
 program = cache(hashed.program)
+ROOM = "pcp.training"
 
 
 class Wrong(AssertionError):
@@ -292,23 +293,28 @@ class Simulation:
     @contextmanager
     def _patched(self) -> Iterator[None]:
         world, network, samples = self.world, self.network, hashed.Samples(SAMPLES)
-        room = "pcp.training"
+        client, runner = f"{ROOM}.wire.client", f"{ROOM}.worker.round_runner"
+        saving, artifacts = (
+            f"{ROOM}.shepherd.checkpointer",
+            f"{ROOM}.shepherd.artifacts",
+        )
+        worker = f"{ROOM}.worker.worker"
         stand_ins = {
-            f"{room}.link.connect": network.dial,
-            f"{room}.link.threading": world,
-            f"{room}.link.random": SimpleNamespace(Random=lambda: world.random),
-            f"{room}.saving.ThreadPoolExecutor": OneByOne,
-            f"{room}.artifacts.Corpus": lambda *_: samples,
-            f"{room}.worker.Corpus": lambda *_: samples,
-            f"{room}.artifacts.check_vocabulary": lambda *_: None,
-            f"{room}.worker.check_vocabulary": lambda *_: None,
-            f"{room}.ledger.append": self._append,
+            f"{client}.connect": network.dial,
+            f"{client}.threading": world,
+            f"{client}.random": SimpleNamespace(Random=lambda: world.random),
+            f"{saving}.ThreadPoolExecutor": OneByOne,
+            f"{artifacts}.Corpus": lambda *_: samples,
+            f"{worker}.Corpus": lambda *_: samples,
+            f"{artifacts}.check_vocabulary": lambda *_: None,
+            f"{worker}.check_vocabulary": lambda *_: None,
+            f"{ROOM}.storage.ledger.append": self._append,
             "os.fsync": lambda _: None,
         }
-        for module in ("link", "worker", "round_runner", "saving"):
-            stand_ins[f"{room}.{module}.time"] = world
-        for module in ("worker", "round_runner", "saving"):
-            stand_ins[f"{room}.{module}.fetch_snapshot"] = network.fetch
+        for module in (client, worker, runner, saving):
+            stand_ins[f"{module}.time"] = world
+        for module in (worker, runner, saving):
+            stand_ins[f"{module}.fetch_snapshot"] = network.fetch
         with ExitStack() as stack:
             for name, stand_in in stand_ins.items():
                 stack.enter_context(mock.patch(name, stand_in))

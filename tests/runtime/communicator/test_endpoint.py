@@ -89,7 +89,7 @@ def test_strangers_are_told_why_and_the_group_lives_on(busy, name):
 
 
 def test_half_a_greeting_and_silence_do_no_harm(busy, monkeypatch):
-    monkeypatch.setattr("pcp.runtime.communicator.endpoint.HANDSHAKE_SECONDS", 0.5)
+    monkeypatch.setattr("pcp.runtime.group.group_endpoint.HANDSHAKE_SECONDS", 0.5)
     pair, comms = busy
     whole = hello(purpose="group", epoch=3, rank=1, members="")
     for cut in (1, HEADER_BYTES - 1, HEADER_BYTES, len(whole) - 1):

@@ -12,11 +12,11 @@ from pcp.runtime.group.membership import (
     Membership,
     Past,
     Phase,
-    Send,
+    SendMessage,
 )
 
 
-def messages(sends: list[Send]) -> list[tuple[str, str]]:
+def messages(sends: list[SendMessage]) -> list[tuple[str, str]]:
     return [(send.to, send.what) for send in sends]
 
 
@@ -35,7 +35,9 @@ def test_the_first_group_waits_for_enough_members() -> None:
     state = Membership(first=2)
     assert state.join("a", "A") == []
     facts = {"epoch": 1, "names": ["a", "b"], "addresses": ["A", "B"]}
-    assert state.join("b", "B") == [Send(n, "prepare", facts) for n in ("a", "b")]
+    assert state.join("b", "B") == [
+        SendMessage(n, "prepare", facts) for n in ("a", "b")
+    ]
     assert state.formed("a", 1) == []
     assert messages(state.formed("b", 1)) == [("a", "go"), ("b", "go")]
 

@@ -12,13 +12,13 @@ from hypothesis.stateful import (
     rule,
 )
 
-from pcp.runtime.group.membership import Membership, Past, Phase, Send
+from pcp.runtime.group.membership import Membership, Past, Phase, SendMessage
 
 Said = set[tuple]
 KEYS = [(0, 0), (0, 1), (7, 0)]
 
 
-def said(sends: list[Send]) -> Said:
+def said(sends: list[SendMessage]) -> Said:
     """Messages without their order and addresses."""
     forms = {
         "prepare": lambda f: (f["epoch"], tuple(f["names"])),
@@ -103,7 +103,7 @@ class Protocol(RuleBasedStateMachine):
         self.state, self.model = Membership(first=first), Model(first)
         self.count = 0
 
-    def compare(self, sends: list[Send], expected: Said) -> None:
+    def compare(self, sends: list[SendMessage], expected: Said) -> None:
         assert said(sends) == expected
 
     @rule()

@@ -7,7 +7,7 @@ from helpers.simulation.membership import Simulation
 
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.group.group import Group
-from pcp.runtime.group.membership import Key, Membership, Send
+from pcp.runtime.group.membership import Key, Membership, SendMessage
 
 decide = Membership._decide
 
@@ -17,7 +17,7 @@ def never_in_doubt(self: Operation, error: Exception) -> bool:
     return False
 
 
-def decide_early(self: Membership, key: Key) -> list[Send]:
+def decide_early(self: Membership, key: Key) -> list[SendMessage]:
     """Who has not answered yet is taken to have voted."""
     for name in self.survivors:
         self._decisions[key].answers.setdefault(name, True)

@@ -278,7 +278,7 @@ def test_a_member_that_is_gone_is_named(
 
 _STARTS_A_RANK = """
 import sys, time
-from pcp.tools import processes
+from pcp.tools.support import processes
 rank = processes.start(sys.argv[1:], 0, "127.0.0.1:0")
 print(rank.pid, rank.stdout.readline(), flush=True)
 time.sleep(60)

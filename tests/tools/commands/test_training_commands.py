@@ -301,7 +301,7 @@ def test_train_does_it_all(folder, capsys):
 
 THIN = """
 import sys
-from pcp.tools import worker
+from pcp.tools.commands import worker
 from pcp.runtime import Communicator, Endpoint, Program
 heavy = [m for m in ("torch", "jax", "torch_mlir", "iree.compiler", "matplotlib",
                      "rich") if m in sys.modules]

@@ -28,7 +28,7 @@ print(sorted(over))
 """
 _RANKS = """
 import subprocess, sys
-from pcp.tools import processes
+from pcp.tools.support import processes
 from pcp.tools.support.command import run
 def start(rank, address):
     code = "import os, time; print('at', os.getpid(), flush=True); time.sleep(60)"

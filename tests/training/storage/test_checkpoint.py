@@ -111,7 +111,7 @@ def test_not_after_a_given_round(tmp_path):
 
 SAVE_FOREVER = """
 import sys, numpy as np
-from pcp.training import checkpoint as c
+from pcp.training.storage import checkpoint as c
 for n in range(1, 10**6):
     w = {f"w{i}": np.full(50000, n, np.float32) for i in range(8)}
     c.save(sys.argv[1], c.Checkpoint(n, w, w))

@@ -125,7 +125,7 @@ COMMIT = {"kind": "commit", "round": 1, "digest": "d", "consumed": {"a": [(0, 10
     ],
 )
 def test_what_cannot_be_is_refused(records, what):
-    replay = ledgers.Replay()
+    replay = ledgers.LedgerReplay()
     for record in records[:-1]:
         replay.apply(record)
     with pytest.raises(StateMismatch, match=what):
