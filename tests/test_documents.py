@@ -1,7 +1,9 @@
 """Every fenced block of every document is run, parsed, or held to what would run it.
 
 A new block is run by its language, in a folder that looks like the clone. What cannot
-run so stands in `INSTEAD`, with the reason and with what is checked in its place.
+run so stands in `INSTEAD`, with the reason and with what is checked in its place. The
+blocks of a page in `IN_ORDER` run one after the other in one folder, and a `text` block
+of it is what the block above prints.
 """
 
 import json
@@ -24,6 +26,8 @@ from pcp.compiler.sharding_file import Rules
 from pcp.runtime.group.coordinator import Coordinator
 
 BLOCKS = all_blocks()
+IN_ORDER = ("docs/anatomy.md",)
+LINES = 300  # of an anatomy that a newcomer runs
 LIMIT_S = 1500  # of the long ones; pytest's own limit ends the others
 DRAWN = set("─│┌┐└┘├┤┬┴►◄▲▼")
 
@@ -31,13 +35,13 @@ DRAWN = set("─│┌┐└┘├┤┬┴►◄▲▼")
 # --- what a block of a language goes through ---
 
 
-def run_bash(block: Block, folder: Path) -> None:
+def run_bash(block: Block, folder: Path) -> str:
     """As a user's shell would, but the first failure ends it."""
-    _run(["bash", "-euo", "pipefail", "-c", block.text], folder)
+    return _run(["bash", "-euo", "pipefail", "-c", block.text], folder)
 
 
-def run_python(block: Block, folder: Path) -> None:
-    _run([sys.executable, "-c", block.text], folder)
+def run_python(block: Block, folder: Path) -> str:
+    return _run([sys.executable, "-c", block.text], folder)
 
 
 def parse_mlir(block: Block, folder: Path) -> None:
@@ -57,16 +61,25 @@ def is_drawn(block: Block, folder: Path) -> None:
     assert DRAWN & set(block.text), "say the language behind the fence"
 
 
-BY_LANGUAGE: dict[str, Callable[[Block, Path], None]] = {
-    "bash": run_bash,
-    "python": run_python,
+def is_printed(block: Block, output: str) -> None:
+    """Its lines stand together in the output; `...` is anything on one line."""
+    printed = "\n".join(line.strip() for line in output.splitlines())
+    lines = [line.strip().split(ELLIPSIS) for line in block.text.splitlines()]
+    wanted = "\n".join(".*".join(map(re.escape, parts)) for parts in lines)
+    assert re.search(f"^{wanted}$", printed, re.MULTILINE), f"{block}: {output}"
+
+
+RUN = {"bash": run_bash, "python": run_python}
+BY_LANGUAGE: dict[str, Callable[[Block, Path], object]] = {
+    **RUN,
     "mlir": parse_mlir,
     "json": parse_json,
     "": is_drawn,
 }
 
 
-def _run(command: list[str], folder: Path) -> None:
+def _run(command: list[str], folder: Path) -> str:
+    """What the command printed; a failure fails the test with it."""
     bin_ = Path(sys.executable).parent
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     variables = {"PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": path}
@@ -79,6 +92,7 @@ def _run(command: list[str], folder: Path) -> None:
         timeout=LIMIT_S,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    return done.stdout
 
 
 # --- what is checked instead ---
@@ -236,11 +250,29 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=str)
+@pytest.mark.parametrize(
+    "block", [one for one in BLOCKS if one.file not in IN_ORDER], ids=str
+)
 def test_a_block_works(block: Block, folder: Path) -> None:
     other = instead_of(block)
     assert block.language in BY_LANGUAGE, f"{block}: nothing runs {block.language!r}"
     (other.check if other else BY_LANGUAGE[block.language])(block, folder)
+
+
+@pytest.mark.parametrize("file", IN_ORDER)
+def test_a_page_works_from_top_to_bottom(file: str, folder: Path) -> None:
+    output = ""
+    for block in (one for one in BLOCKS if one.file == file):
+        if block.language == "text":
+            is_printed(block, output)
+        else:
+            output = RUN[block.language](block, folder)
+
+
+def test_the_anatomy_is_short() -> None:
+    blocks = [one for one in BLOCKS if one.file == "docs/anatomy.md"]
+    run = [one for one in blocks if one.language != "text"]
+    assert 0 < sum(len(one.text.splitlines()) for one in run) <= LINES
 
 
 @pytest.mark.slow
@@ -281,6 +313,17 @@ def test_documents_have_blocks() -> None:
 def test_a_wrong_block_fails(language: str, text: str, folder: Path) -> None:
     with pytest.raises((AssertionError, ValueError)):
         BY_LANGUAGE[language](Block("x.md", 1, language, text), folder)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["one", "one\nthree", "two\none", "one ... four\n", "three", "two", "one.two"],
+)
+def test_what_is_not_printed_is_seen(text: str) -> None:
+    output = "  one two\nthree  four\nfive\n"
+    is_printed(Block("x.md", 1, "text", "one two\nth... four\n"), output)
+    with pytest.raises(AssertionError):
+        is_printed(Block("x.md", 1, "text", text), output)
 
 
 @pytest.mark.parametrize(
