@@ -25,7 +25,7 @@ def derivatives_page() -> Iterator[str]:
     yield (
         "An op that is not here has no rule, and is an error where a derivative flows "
         "through it. Each rule is tested by the cases of its chapter, "
-        "`tests/helpers/cases_*.py`, against JAX, in both modes; the column names the "
+        "`tests/helpers/cases/*.py`, against JAX, in both modes; the column names the "
         "test of `tests/autodiff` that holds the modes against each other and against "
         "differences, at random shapes. What stands at the head of a chapter is the "
         "mathematics that its rules share, and where it is from. "
