@@ -1,1 +1,1 @@
-"""The passes of this room."""
+"""Passes that add derivatives to a module, and check them."""

@@ -1,1 +1,1 @@
-"""VJP rules, one file a chapter of the StableHLO specification."""
+"""Derivative rules, one file a chapter of the StableHLO specification."""

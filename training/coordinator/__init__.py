@@ -1,1 +1,1 @@
-"""The shepherd: membership of a run, leases, commits, checkpoints."""
+"""The state machine of a run: members, leases, commits, recovery."""
