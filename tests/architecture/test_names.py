@@ -1,0 +1,94 @@
+"""Names: each class once within its room, and the words of docs/glossary.md."""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+
+import pytest
+from helpers.repository.sources import ROOMS, ROOT, sources
+
+from pcp.compiler.catalog import PASSES
+
+GLOSSARY = ROOT / "docs" / "glossary.md"
+ROW = re.compile(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \| ?([^|]*) ?\|$", re.MULTILINE)
+CODE = re.compile(r"`([^`]+)`")
+#: A pass is named after what it does, as the op kind or rule beside it may be.
+PASS_CLASSES = {tuple(home.split(":")) for home in PASSES.values()}
+
+
+def rows() -> list[tuple[str, str, str, str]]:
+    """Word, meaning, where, and what it is not called."""
+    found = [tuple(map(str.strip, row)) for row in ROW.findall(GLOSSARY.read_text())]
+    return [row for row in found if row[0] != "word"]  # type: ignore[misc]
+
+
+def classes(room: str) -> Iterator[tuple[str, str]]:
+    """Every public class at the top of a module of a room: name and module."""
+    for path in sources(room):
+        module = "pcp." + ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield node.name, module
+
+
+def twice(found: Iterator[tuple[str, str]]) -> Mapping[str, list[str]]:
+    """Class names that stand for more than one thing, and where."""
+    homes: dict[str, list[str]] = {}
+    for name, module in found:
+        if (module, name) not in PASS_CLASSES:
+            homes.setdefault(name, []).append(module)
+    return {name: where for name, where in homes.items() if len(where) > 1}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_class_name_is_there_once_in_its_room(room):
+    assert not twice(classes(room))
+
+
+def test_a_second_class_of_a_name_is_found():
+    assert twice(iter([("Member", "a"), ("Member", "b"), ("Group", "a")])) == {
+        "Member": ["a", "b"]
+    }
+
+
+def missing(where: str) -> list[str]:
+    """What a row's place names and is not there: a file, or a class in it."""
+    path, *names = CODE.findall(where)
+    file = ROOT / path
+    if not file.exists():
+        return [path]
+    text = file.read_text() if file.is_file() else ""
+    return [name for name in names if f"class {name}" not in text]
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0].replace(" ", "-"))
+def test_what_the_glossary_names_is_there(row):
+    assert not missing(row[2])
+
+
+def test_a_place_that_is_gone_is_found():
+    assert missing("`runtime/seat.py` `Seat`") == ["runtime/seat.py"]
+    assert missing("`pcp/mesh.py` `Seat`") == ["Seat"]
+
+
+def private_words() -> set[str]:
+    """Class names in whose place the glossary has the field's word."""
+    return {
+        word
+        for row in rows()
+        for word in row[3].split(", ")
+        if word and word[0].isupper()
+    }
+
+
+def test_no_class_has_a_name_that_the_glossary_replaces():
+    words = private_words()
+    assert len(words) > 15, "the last column was not read"
+    used = {name for room in ROOMS for name, _ in classes(room)}
+    assert not used & words
+
+
+def test_the_table_is_read_whole():
+    lines = [line for line in GLOSSARY.read_text().splitlines() if line[:1] == "|"]
+    heads = sum(line.startswith(("| word", "|---")) for line in lines)
+    assert len(rows()) == len(lines) - heads > 50
