@@ -23,7 +23,7 @@ _CLEAN = ("cse", "canonicalize", "symbol-dce")
 #: Behind the last derivative: composites have carried their rules that far.
 _SIMPLIFY = ("pcp-inline-composites", "pcp-simplify")
 
-REVERSE = "pcp-grad{func=$entry name=grad}"
+REVERSE = "pcp-declare-grad{func=$entry name=grad},pcp-grad"
 
 #: What training differentiates with, for the algorithms that need no gradient; an
 #: algorithm that needs no derivative at all begins with a pass that does no harm.

@@ -1,8 +1,7 @@
 """Training as ops: what is differentiated, updated, and stepped.
 
-They are parsed and verified, and no pass expands them yet: `pcp-grad`, `pcp-accumulate`
-and `pcp-expand-training` make functions instead. All but `pcp.stop_gradient` stop a
-compile.
+`pcp-grad` expands `pcp.grad`. No pass expands the others yet: `pcp-accumulate` and
+`pcp-expand-training` make functions instead.
 """
 
 from typing import Any
@@ -50,6 +49,7 @@ class Grad(Op, name="grad"):
 
     `wrt` are argument numbers (empty: all that have a gradient). `has_value`
     says whether it also returns the results of `fn`; it does by default.
+    `pcp-declare-grad` writes it for training, `pcp-grad` expands it.
 
         "pcp.grad"() {sym_name = "main_grad", fn = @main, wrt = [0, 1]} : () -> ()
     """
@@ -191,7 +191,8 @@ class Step(Op, name="step"):
     """A whole training step, and the plan it is to follow.
 
     `grad` and `optimizer` are functions; `plan` may hold mesh, zero, buckets and
-    schedule.
+    schedule. `wrt` are the arguments of `grad` that are its parameters; `pcp-grad`
+    says it for a gradient that it expands.
 
         "pcp.step"() {sym_name = "train_step", grad = @grad, optimizer = @apply,
             plan = {mesh = @m}} : () -> ()
@@ -201,6 +202,7 @@ class Step(Op, name="step"):
     grad: ir.FlatSymbolRefAttr
     optimizer: ir.FlatSymbolRefAttr
     plan: ir.DictAttr
+    optional = kinds(wrt=ir.ArrayAttr)
 
     def check(self) -> None:
         """A plan of known keys."""

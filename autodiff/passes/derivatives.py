@@ -13,10 +13,12 @@ from pcp.autodiff.core.cotangents import Cotangents, materialize
 from pcp.autodiff.core.forward import Tangents, push_forward, tangent_or_zeros
 from pcp.autodiff.core.reverse import pull_back
 from pcp.dialect import hlo
+from pcp.dialect.base import integers, symbol, text
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
-from pcp.errors import PassError
+from pcp.errors import PassError, nearest
 from pcp.passes.core.base import Pass
+from pcp.passes.core.rewriting import refuse
 
 Value = ir.Value
 
@@ -83,16 +85,35 @@ class Grad(Pass):
 
     (a cotangent of one times the result of the exponential; here pcp-simplify has
     already dropped the product). It assumes what pcp-vjp assumes.
+
+    Without any option each `pcp.grad` of the module becomes the function it declares;
+    where there is none, @main is differentiated. With `func=` (empty) a module without
+    `pcp.grad` stays as it is.
+
+        "pcp.grad"() {fn = @main, sym_name = "main_grad", wrt = [0]} : () -> ()
     """
 
     name = "pcp-grad"
-    func: str = "main"
+    func: str | None = None
     wrt: tuple[int, ...] | None = None
     name_: str = ""
 
     def run(self, module: ir.Module) -> None:
-        """Add `@<func>_grad`, or what `name` says."""
-        grad(module, self.func, self.wrt, self.name_ or f"{self.func}_grad")
+        """Expand what is declared, or add `@<func>_grad`, or what `name` says."""
+        if self.func == "" or (self == Grad() and declared(module)):
+            self._check_alone()
+            for op in declared(module):
+                expand(module, op)
+            return
+        func = self.func or "main"
+        grad(module, func, self.wrt, self.name_ or f"{func}_grad")
+
+    def _check_alone(self) -> None:
+        if self.wrt is not None or self.name_:
+            raise PassError(
+                f"{self.name}: wrt= and name= are for the function that func= names; "
+                "pcp.grad says its own"
+            )
 
 
 @dataclass(frozen=True)
@@ -177,10 +198,52 @@ def vjp(
         return function
 
 
+def declared(module: ir.Module, name: str = "pcp.grad") -> list[ir.Operation]:
+    """The module's ops of that name, in order."""
+    ops = [view.operation for view in module.body.operations]
+    return [op for op in ops if op.name == name]
+
+
+def has_value(op: ir.Operation) -> bool:
+    """Whether the function that a `pcp.grad` declares returns the value too."""
+    given = op.attributes.get("has_value")
+    return given is None or ir.BoolAttr(given).value
+
+
+def expand(module: ir.Module, op: ir.Operation) -> None:
+    """Put the gradient function that a `pcp.grad` declares in its place.
+
+    A `pcp.step` that names it is told which arguments are the parameters.
+    """
+    name, fn = text(op, "sym_name"), symbol(op, "fn")
+    known = functions.functions(module)
+    if fn not in known:
+        refuse(op, f"the module has no function @{fn}." + nearest(fn, known))
+    with module.context:
+        asked = integers(op, "wrt") or None
+        wrt = _positions(functions.find(module, fn), asked, roles=True)
+        value = has_value(op)
+        op.erase()
+        grad(module, fn, wrt, name, value=value)
+        for step in declared(module, "pcp.step"):
+            if symbol(step, "grad") == name:
+                i64 = ir.IntegerType.get_signless(64)
+                numbers = [ir.IntegerAttr.get(i64, position) for position in wrt]
+                step.attributes["wrt"] = ir.ArrayAttr.get(numbers)
+
+
 def grad(
-    module: ir.Module, name: str, wrt: Sequence[int] | None, new_name: str
+    module: ir.Module,
+    name: str,
+    wrt: Sequence[int] | None,
+    new_name: str,
+    *,
+    value: bool = True,
 ) -> ir.Operation:
-    """Add the gradient of `@name`'s first result as `@new_name`; see `Grad`."""
+    """Add the gradient of `@name`'s first result as `@new_name`; see `Grad`.
+
+    Without `value` it returns the gradients alone.
+    """
     with module.context, custom.within(module):
         source = functions.find(module, name)
         loss = _scalar_loss(source)
@@ -190,7 +253,7 @@ def grad(
         *_, end = block.operations
         with ir.InsertionPoint(end), end.location:
             one = hlo.constant(1.0, loss.type)
-        _append_reverse(function, wrt, [one])
+        _append_reverse(function, wrt, [one], value=value)
         return function
 
 
@@ -279,11 +342,16 @@ def _role(function: ir.Operation, position: int) -> str | None:
 
 
 def _append_reverse(
-    function: ir.Operation, wrt: Sequence[int], seeds: Sequence[Value | None]
+    function: ir.Operation,
+    wrt: Sequence[int],
+    seeds: Sequence[Value | None],
+    *,
+    value: bool = True,
 ) -> None:
     """Walk back from the results' `seeds` and return the cotangents of `wrt`.
 
-    A shorter `seeds` leaves the remaining results without a cotangent.
+    A shorter `seeds` leaves the remaining results without a cotangent. With `value`
+    the function's own results come first.
     """
     block = functions.body(function)
     *ops, end = [op.operation for op in block.operations]
@@ -298,4 +366,8 @@ def _append_reverse(
         pull_back(ops, cotangents, active)
         gradients = [materialize(cotangents.take(v), v) for v in sources]
     results = list(end.operands)  # read again: a rule may have replaced a primal
+    if not value:
+        results = []
+        if "res_attrs" in function.attributes:
+            del function.attributes["res_attrs"]
     functions.finish(function, [*results, *gradients])

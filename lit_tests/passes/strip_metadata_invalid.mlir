@@ -13,5 +13,5 @@ func.func @main(%x: tensor<4xf32>) -> tensor<f32> {
   %z = stablehlo.constant dense<0.0> : tensor<f32>
   return %z : tensor<f32>
 }
-// expected-error@below {{pcp.grad: no pass expands it; have pcp-grad make a function instead}}
+// expected-error@below {{pcp.grad: not expanded; run pcp-grad before pcp-strip-metadata}}
 "pcp.grad"() {fn = @main, sym_name = "main_grad", wrt = [0]} : () -> ()

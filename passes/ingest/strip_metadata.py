@@ -12,8 +12,10 @@ from pcp.errors import PassError
 from pcp.passes.core.base import Pass
 
 DESCRIPTIONS = frozenset({"pcp.target", "pcp.device", "pcp.link", "pcp.mesh"})
+EXPANDED_BY = {"pcp.grad": "pcp-grad"}
+"""Training ops, and the pass that expands each."""
+
 INSTEAD = {
-    "pcp.grad": "pcp-grad",
     "pcp.microbatch": "pcp-accumulate",
     "pcp.optimizer": "pcp-expand-training",
     "pcp.outer": "pcp-expand-training",
@@ -56,6 +58,8 @@ def strip_metadata(module: ir.Module) -> None:
 
 
 def _left(name: str) -> str:
+    if expander := EXPANDED_BY.get(name):
+        return f"{name}: not expanded; run {expander} before pcp-strip-metadata"
     if maker := INSTEAD.get(name):
         return f"{name}: no pass expands it; have {maker} make a function instead"
     return f"{name}: not lowered; run pcp-lower-to-runtime before pcp-strip-metadata"
