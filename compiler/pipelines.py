@@ -68,7 +68,12 @@ FRONT: tuple[Stage, ...] = (
         ("pcp-expand-training{optimizer=$optimizer algorithm=$algorithm}",),
         _TRAIN,
     ),
-    Stage("accumulation", ("pcp-accumulate{batch=$batch}",), _TRAIN, spread=False),
+    Stage(
+        "accumulation",
+        ("pcp-accumulate{batch=$batch expand=false}", "pcp-accumulate"),
+        _TRAIN,
+        spread=False,
+    ),
     Stage("inline", ("inline",), _TRAIN, spread=True),
     Stage("clean", _CLEAN, spread=True),
 )

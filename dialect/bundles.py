@@ -64,3 +64,40 @@ def unpack(values: Sequence[ir.Value]) -> list[ir.Value]:
     types = elements(values[0].type)
     cast = ir.Operation.create(CAST, results=types, operands=list(values))
     return list(cast.results)
+
+
+def singles(values: Sequence[ir.Value]) -> list[ir.Value]:
+    """As `unpack`, but what was packed just before is what it was made of."""
+    if len(values) == 1 and isinstance(values[0].type, ir.TupleType):
+        maker = values[0].owner
+        if not isinstance(maker, ir.Block) and maker.operation.name == CAST:
+            return list(maker.operation.operands)
+    return unpack(values)
+
+
+def stand_in(old: Sequence[ir.Value], new: Sequence[ir.Value]) -> None:
+    """Put single values in the place of those that stand for them, as an op has them.
+
+    Casts that unpack a tuple of them go; what else uses it gets a new one.
+    """
+    if len(old) != 1 or not isinstance(old[0].type, ir.TupleType):
+        for value, single in zip(old, new, strict=True):
+            value.replace_all_uses_with(single)
+        return
+    for user in [use.owner.operation for use in old[0].uses]:
+        if user.name == CAST and len(user.results) == len(new):
+            for value, single in zip(user.results, new, strict=True):
+                value.replace_all_uses_with(single)
+            user.erase()
+    if any(True for _ in old[0].uses):
+        [packed] = pack(new)
+        old[0].replace_all_uses_with(packed)
+
+
+def drop_casts(values: Sequence[ir.Value]) -> None:
+    """Erase the casts that made `values`, where nothing uses them."""
+    for value in values:
+        maker = value.owner
+        if not isinstance(maker, ir.Block) and maker.operation.name == CAST:
+            if not any(True for result in maker.operation.results for _ in result.uses):
+                maker.operation.erase()

@@ -1,7 +1,7 @@
 """Training as ops: what is differentiated, updated, and stepped.
 
-`pcp-grad` expands `pcp.grad`. No pass expands the others yet: `pcp-accumulate` and
-`pcp-expand-training` make functions instead.
+`pcp-grad` expands `pcp.grad`, `pcp-accumulate` `pcp.microbatch`. No pass expands the
+others yet: `pcp-expand-training` makes functions instead.
 """
 
 from typing import Any
@@ -71,7 +71,8 @@ class Microbatch(Op, name="microbatch"):
     """Run the region on `count` pieces of a batch and combine the results.
 
     Operands are split along their first dimension; each result is the sum or the
-    mean over the pieces, as `reduce` says for it.
+    mean over the pieces, as `reduce` says for it. The region may use values from
+    outside, whole. `pcp-accumulate` makes a loop of it.
 
         %l = "pcp.microbatch"(%x) ({
         ^bb0(%a: tensor<2x4xf32>):

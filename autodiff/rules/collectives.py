@@ -143,7 +143,7 @@ RULES = {
         "a value moves to another device; differentiate before the program is split"
     ),
     "pcp.microbatch": Refusal(
-        "its region is not differentiated; cut the batch with pcp-accumulate"
+        "it is differentiated as a loop; run pcp-accumulate before"
     ),
     "pcp.param_sync": Refusal(
         "whose values members take is decided at run time; synchronize outside of "

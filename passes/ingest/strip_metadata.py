@@ -12,11 +12,10 @@ from pcp.errors import PassError
 from pcp.passes.core.base import Pass
 
 DESCRIPTIONS = frozenset({"pcp.target", "pcp.device", "pcp.link", "pcp.mesh"})
-EXPANDED_BY = {"pcp.grad": "pcp-grad"}
+EXPANDED_BY = {"pcp.grad": "pcp-grad", "pcp.microbatch": "pcp-accumulate"}
 """Training ops, and the pass that expands each."""
 
 INSTEAD = {
-    "pcp.microbatch": "pcp-accumulate",
     "pcp.optimizer": "pcp-expand-training",
     "pcp.outer": "pcp-expand-training",
     "pcp.step": "pcp-expand-training",

@@ -2,9 +2,9 @@
 
 The model's own @grad and @eval, for B samples, become private; in their place come
 functions for N samples that go through them B at a time, in a loop, and give the mean
-of losses and gradients. The sum is kept in float32, or in the gradients' own type if
-that is wider: between pieces nothing leaves the device, and memory for activations is
-that of one piece.
+of losses and gradients. They say so with `pcp.microbatch`, which becomes a loop: see
+`pcp.passes.training.microbatch`. Between pieces nothing leaves the device, and memory
+for activations is that of one piece.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError
-from pcp.passes.core import functions, loops
+from pcp.passes.core import functions
 from pcp.passes.core.base import Pass
 from pcp.passes.core.functions import Port
-from pcp.passes.training.optimizers.numbers import scale, widen
+from pcp.passes.training import microbatch
 
 Value = ir.Value
 PIECE = "{}.piece"
@@ -28,7 +28,8 @@ class Accumulate(Pass):
 
     Assumes the functions of `pcp-expand-training`, whose data have the batch as their
     first dimension, all the same one; `batch` is a multiple of it. A loss that is the
-    mean over its batch stays that. 0 leaves everything as it is.
+    mean over its batch stays that. 0 leaves these functions as they are. Each
+    `pcp.microbatch` becomes a loop, those of the program too, unless `expand` is false.
 
     Before, run as pcp-accumulate{batch=8}:
 
@@ -46,17 +47,28 @@ class Accumulate(Pass):
             ...
           }
           %1 = stablehlo.multiply %0#1, 0.25
+
+    and with expand=false a `pcp.microbatch` in the place of the loop:
+
+          %0 = "pcp.microbatch"(%x) ({
+          ^bb0(%part: tensor<2x4xf32>):
+            %1:2 = call @grad.piece(%w, %part)
+            ...
+          }) {count = 4, reduce = ["mean", "mean"]} : (tensor<8x4xf32>) -> ...
     """
 
     name = "pcp-accumulate"
     batch: int = 0
+    expand: bool = True
 
     def run(self, module: ir.Module) -> None:
-        """Replace the functions."""
-        if self.batch:
-            with module.context, module.operation.location:
+        """Replace the functions, and then the ops."""
+        with module.context, module.operation.location:
+            if self.batch:
                 for name in ("grad", "eval"):
                     accumulate(module, name, self.batch)
+            if self.expand:
+                microbatch.expand_all(module)
 
 
 def accumulate(module: ir.Module, name: str, batch: int) -> None:
@@ -74,20 +86,17 @@ def accumulate(module: ir.Module, name: str, batch: int) -> None:
     piece.attributes["sym_visibility"] = ir.StringAttr.get("private")
 
     def build(*arguments: Value) -> list[tuple[Port, Value]]:
-        def step(i: Value, *sums: Value) -> list[Value]:
-            parts = [
-                _part(x, i, port) if port.role == "data" else x
-                for x, port in zip(arguments, inputs, strict=True)
-            ]
-            found = functions.call(inner, parts, [port.type for port in results])
-            return [hlo.add(s, widen(x)) for s, x in zip(sums, found, strict=True)]
+        cut = [port.role == "data" for port in inputs]
 
-        zeros = [widen(hlo.zeros(port.type)) for port in results]
-        sums = loops.counted(pieces, zeros, step)
-        return [
-            (port, hlo.convert(scale(s, 1 / pieces), hlo.element_type(port.type)))
-            for port, s in zip(results, sums, strict=True)
-        ]
+        def step(*parts: Value) -> list[Value]:
+            rest = iter(parts)
+            given = zip(arguments, cut, strict=True)
+            mixed = [next(rest) if is_cut else x for x, is_cut in given]
+            return list(functions.call(inner, mixed, [port.type for port in results]))
+
+        data = [x for x, is_cut in zip(arguments, cut, strict=True) if is_cut]
+        means = microbatch.write(data, pieces, [p.type for p in results], step)
+        return [*zip(results, means, strict=True)]
 
     functions.define(module, name, [_wide(port, batch) for port in inputs], build)
 
@@ -130,11 +139,3 @@ def _wide(port: Port, batch: int) -> Port:
     return Port(
         port.name, port.role, hlo.tensor((batch, *rest), hlo.element_type(port.type))
     )
-
-
-def _part(x: Value, i: Value, port: Port) -> Value:
-    """Piece i of the samples."""
-    sizes = hlo.shape_of(port.type)
-    zero = hlo.zeros(i.type)
-    start = hlo.multiply(i, hlo.constant_like(i, sizes[0]))
-    return hlo.dynamic_slice(x, [start, *[zero] * (len(sizes) - 1)], sizes)
