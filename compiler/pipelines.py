@@ -65,7 +65,11 @@ FRONT: tuple[Stage, ...] = (
     Stage("simplify", _SIMPLIFY),
     Stage(
         "training",
-        ("pcp-expand-training{optimizer=$optimizer algorithm=$algorithm}",),
+        (
+            "pcp-expand-training{optimizer=$optimizer algorithm=$algorithm "
+            "expand=false}",
+            "pcp-expand-training{func=}",
+        ),
         _TRAIN,
     ),
     Stage(

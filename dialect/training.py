@@ -1,7 +1,7 @@
 """Training as ops: what is differentiated, updated, and stepped.
 
-`pcp-grad` expands `pcp.grad`, `pcp-accumulate` `pcp.microbatch`. No pass expands the
-others yet: `pcp-expand-training` makes functions instead.
+`pcp-grad` expands `pcp.grad`, `pcp-accumulate` `pcp.microbatch`, and
+`pcp-expand-training` `pcp.optimizer` and `pcp.outer`. No pass expands `pcp.step` yet.
 """
 
 from typing import Any
@@ -108,7 +108,9 @@ class Optimizer(Op, name="optimizer", traits=[ext.Pure]):
     Gives the new parameters and the new state. The state has one tensor like
     each parameter for each slot of the kind (adamw: m and v; nesterov, and sgd
     with momentum: v), slot by slot, and last the step, a tensor<i32>. `hyper`
-    holds the hyperparameters; `zero_stage` how much of the state is sharded.
+    holds the hyperparameters of `pcp-expand-training`, which makes the update of it,
+    at the step after the one given; `zero_stage` how much of the state is sharded,
+    which is refused there: `pcp-zero` does it. Narrow floats have their state in f32.
     Types differ, so what goes in and comes out is a tuple (see `bundles`).
 
         %r = "pcp.optimizer"(%t) {count = 1, hyper = {lr = 0.1}, kind = "sgd"}
@@ -153,9 +155,11 @@ class Optimizer(Op, name="optimizer", traits=[ext.Pure]):
 class Outer(Op, name="outer", traits=[Communicates]):
     """The outer step: `count` anchors, local parameters, then momenta.
 
-    Every `every` inner steps the mean of anchor minus local over `axes` is the
-    gradient of an outer update of the anchor; "average" takes it whole.
-    Gives the new parameters and the new momenta.
+    The mean of anchor minus local over `axes` is the gradient of an outer update of
+    the anchor; "average" takes it whole, and leaves the momenta. Gives the new
+    parameters and the new momenta. `every` says how many inner steps lie between two
+    of it, which is for what calls the function: the op is one outer step.
+    `pcp-expand-training` makes it of collectives; `hyper` are `lr` and `momentum`.
 
         %p, %n = "pcp.outer"(%anchor, %local, %m)
             {axes = ["workers"], count = 1, every = 10, kind = "nesterov", mesh = @w}

@@ -12,12 +12,15 @@ from pcp.errors import PassError
 from pcp.passes.core.base import Pass
 
 DESCRIPTIONS = frozenset({"pcp.target", "pcp.device", "pcp.link", "pcp.mesh"})
-EXPANDED_BY = {"pcp.grad": "pcp-grad", "pcp.microbatch": "pcp-accumulate"}
+EXPANDED_BY = {
+    "pcp.grad": "pcp-grad",
+    "pcp.microbatch": "pcp-accumulate",
+    "pcp.optimizer": "pcp-expand-training",
+    "pcp.outer": "pcp-expand-training",
+}
 """Training ops, and the pass that expands each."""
 
 INSTEAD = {
-    "pcp.optimizer": "pcp-expand-training",
-    "pcp.outer": "pcp-expand-training",
     "pcp.step": "pcp-expand-training",
 }
 """Training that is only said: no pass expands it, but these make functions of it."""

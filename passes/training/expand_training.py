@@ -18,7 +18,7 @@ from pcp.passes.core import fresh, functions
 from pcp.passes.core.base import Pass
 from pcp.passes.core.functions import Port
 from pcp.passes.core.spec import Spec
-from pcp.passes.training import initialize, trainable
+from pcp.passes.training import initialize, trainable, written
 from pcp.passes.training.optimizers import apply, groups
 from pcp.passes.training.optimizers.apply import Trained
 from pcp.passes.training.optimizers.groups import Groups
@@ -64,6 +64,11 @@ class ExpandTraining(Pass):
     both specs as
     `pcp.optimizer` and `pcp.algorithm`.
 
+    Each `pcp.optimizer`, `pcp.outer` and `pcp.step` is expanded, unless `expand` is
+    false: the program's own, and the one that @apply is, if the optimizer is one of
+    the op's and has no groups. With `func=` (empty), or where the module has such ops
+    and no @main, no function is added.
+
     Before, run as pcp-expand-training{optimizer=sgd{lr=0.1} algorithm=none}:
 
         func.func @main(%w: tensor<4xf32> {pcp.role = "param", ...}, %x: ...)
@@ -87,9 +92,19 @@ class ExpandTraining(Pass):
     algorithm: str = "diloco"
     func: str = "main"
     grad: str = "grad"
+    expand: bool = True
 
     def run(self, module: ir.Module) -> None:
-        """Add the functions."""
+        """Add the functions, and expand the ops."""
+        if self.func and (
+            functions.find(module, self.func) or not written.any_in(module)
+        ):
+            self._add_functions(module)
+        if self.expand:
+            with module.context:
+                written.expand_all(module)
+
+    def _add_functions(self, module: ir.Module) -> None:
         try:
             optimizer = groups.parse(self.optimizer)
             algorithm = outer_specs.parse(self.algorithm)
@@ -196,14 +211,17 @@ def add_apply(
     """`@apply(params, grads, state) -> params, state`: one optimizer step."""
     state, count = apply.ports(trained), len(training.params)
     inputs = [*training.params, *training.grads, *state, _step_port()]
+    ports = [*training.params, *state, _step_port()]
 
     def build(*arguments: Value) -> list[tuple[Port, Value]]:
         *tensors, step = arguments
+        if written.can_write(optimizer):
+            new = written.write_optimizer(optimizer, tensors, step, count)
+            return [*zip(ports, new, strict=True)]
         step = hlo.add(step, hlo.constant_like(step, 1))
         params, grads = tensors[:count], tensors[count : 2 * count]
         kept = tensors[2 * count :]
         new = apply.updates(optimizer, trained, step, params, grads, kept)
-        ports = [*training.params, *state, _step_port()]
         return [*zip(ports, [*new, step], strict=True)]
 
     functions.define(module, "apply", inputs, build)

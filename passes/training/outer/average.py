@@ -12,7 +12,7 @@ from pcp.passes.training.outer.spec import Average
 
 def step(spec: Average, now: OuterRound) -> tuple[list[ir.Value], Tensors]:
     """The mean of the workers' parameters; neither anchors nor state are needed."""
-    means = weighted_mean(now.locals, now.tokens)
+    means = weighted_mean(now.locals, now.tokens, over=now.over)
     pairs = zip(means, now.locals, strict=True)
     return [hlo.convert(mean, hlo.element_type(own)) for mean, own in pairs], {}
 

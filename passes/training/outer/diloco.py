@@ -30,7 +30,7 @@ def moved(now: OuterRound) -> list[Value]:
 
 def step(spec: Momentum, now: OuterRound) -> tuple[list[Value], Tensors]:
     """New parameters and momenta."""
-    return descend(spec, now, weighted_mean(moved(now), now.tokens))
+    return descend(spec, now, weighted_mean(moved(now), now.tokens, over=now.over))
 
 
 def descend(

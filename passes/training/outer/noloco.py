@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.training.optimizers.numbers import scale, widen
-from pcp.passes.training.outer.parts.group import PAIR, in_buckets, sum_over_workers
+from pcp.passes.training.outer.parts.group import PARTNERS, in_buckets, sum_over_workers
 from pcp.passes.training.outer.parts.replicas import ROUNDS, counted
 from pcp.passes.training.outer.rule import OuterRound, OuterRule, Slot, Tensors
 from pcp.passes.training.outer.spec import NoLoCo
@@ -41,7 +41,7 @@ def step(spec: NoLoCo, now: OuterRound) -> tuple[list[Value], Tensors]:
     part = _one_over_the_members()
     means = [
         scale(x, hlo.convert(part, hlo.element_type(x)))
-        for x in in_buckets([*moves, *slow], axis=PAIR)
+        for x in in_buckets([*moves, *slow], over=PARTNERS)
     ]
     rows = zip(
         now.state[VELOCITY], means[: len(slow)], means[len(slow) :], slow, strict=True
@@ -64,7 +64,7 @@ def _velocity(
 
 def _one_over_the_members() -> Value:
     one = hlo.scalar(1.0, ir.F32Type.get())
-    return hlo.divide(one, sum_over_workers(one, axis=PAIR))
+    return hlo.divide(one, sum_over_workers(one, over=PARTNERS))
 
 
 def plan(spec: NoLoCo) -> EveryRound:

@@ -22,6 +22,7 @@ from typing import Any
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.training.optimizers.numbers import math_type
+from pcp.passes.training.outer.parts.group import EVERYONE, Over
 from pcp.training_plan import EveryRound, TrainingPlan
 
 Values = Sequence[ir.Value]
@@ -59,7 +60,7 @@ class OuterRound:
     anchors: θ, where the round began, alike on all workers. locals: θ_m, what this
     worker's inner steps made of it. tokens: t_m of those steps, a rank-0 f32 (None
     for a fragment). state: the slots as the last commit left them. received: what
-    `early` gave.
+    `early` gave. over: the members of the round.
     """
 
     anchors: Values
@@ -67,6 +68,7 @@ class OuterRound:
     tokens: Any
     state: Tensors = field(default_factory=dict)
     received: Values = ()
+    over: Over = EVERYONE
 
 
 Made = list[ir.Value]

@@ -4,6 +4,7 @@ The mesh has one elastic axis: who is in it is decided at run time, for each rou
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 from pcp.dialect import collectives, hlo
@@ -28,6 +29,22 @@ def mesh_of(axis: str) -> str:
 MESH = mesh_of(AXIS)
 
 
+@dataclass(frozen=True)
+class Over:
+    """The members that a sum is over: axes of a mesh.
+
+    ordered: each device has a program of its own by now, so that no sum may be dropped.
+    """
+
+    mesh: str
+    axes: tuple[str, ...]
+    ordered: bool = False
+
+
+EVERYONE = Over(MESH, (AXIS,))
+PARTNERS = Over(mesh_of(PAIR), (PAIR,))
+
+
 def declare_mesh(module: ir.Module, name: str = AXIS) -> None:
     """Put the workers' mesh at the top of the module, or that of another axis."""
     i64 = ir.IntegerType.get_signless(64, context=module.context)
@@ -43,17 +60,26 @@ def declare_mesh(module: ir.Module, name: str = AXIS) -> None:
         )
 
 
-def sum_over_workers(x: Value, codec: str | None = None, axis: str = AXIS) -> Value:
+def sum_over_workers(
+    x: Value, codec: str | None = None, over: Over = EVERYONE
+) -> Value:
     """Σ over the members of the round; f32 travels in `codec`, if one is named."""
     coded = codec is not None and isinstance(hlo.element_type(x), ir.F32Type)
-    flags = {"codec": ir.StringAttr.get(codec)} if coded else {}
+    flags: dict[str, ir.Attribute] = (
+        {"codec": ir.StringAttr.get(codec)} if coded else {}
+    )
+    if over.ordered:
+        flags["ordered"] = ir.UnitAttr.get()
     return collectives.all_reduce(
-        x, mesh=mesh_of(axis), axes=[axis], kind="sum", **flags
+        x, mesh=over.mesh, axes=over.axes, kind="sum", **flags
     )
 
 
 def weighted_mean(
-    tensors: Sequence[Value], tokens: Value, codec: str | None = None
+    tensors: Sequence[Value],
+    tokens: Value,
+    codec: str | None = None,
+    over: Over = EVERYONE,
 ) -> list[Value]:
     """Σ_m t_m x_m / Σ_m t_m for each tensor, in its math type.
 
@@ -61,15 +87,15 @@ def weighted_mean(
     in a collective of its own: then one worker, or two with equal counts, get the
     exact mean. All tensors of an element type travel as one.
     """
-    share = hlo.divide(tokens, sum_over_workers(tokens))
+    share = hlo.divide(tokens, sum_over_workers(tokens, over=over))
     weighted = [
         scale(x, hlo.convert(share, hlo.element_type(x))) for x in map(widen, tensors)
     ]
-    return in_buckets(weighted, codec)
+    return in_buckets(weighted, codec, over)
 
 
 def in_buckets(
-    tensors: Sequence[Value], codec: str | None = None, axis: str = AXIS
+    tensors: Sequence[Value], codec: str | None = None, over: Over = EVERYONE
 ) -> list[Value]:
     """Each tensor summed over the workers, in one collective an element type.
 
@@ -77,12 +103,12 @@ def in_buckets(
     no member would hold a part. pcp-bucket-collectives joins the members' parts.
     """
     if tensors and _is_spread():
-        return [sum_over_workers(x, codec, axis) for x in tensors]
+        return [sum_over_workers(x, codec, over) for x in tensors]
     kinds = list(dict.fromkeys(str(hlo.element_type(x)) for x in tensors))
     results: dict[int, Value] = {}
     for kind in kinds:
         members = [i for i, x in enumerate(tensors) if str(hlo.element_type(x)) == kind]
-        summed = sum_over_workers(pack([tensors[i] for i in members]), codec, axis)
+        summed = sum_over_workers(pack([tensors[i] for i in members]), codec, over)
         shapes = [hlo.shape_of(tensors[i]) for i in members]
         results |= zip(members, unpack(summed, shapes), strict=True)
     return [results[i] for i in range(len(tensors))]

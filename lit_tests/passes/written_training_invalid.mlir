@@ -1,0 +1,47 @@
+// RUN: pcp-opt %s --pcp-expand-training --split-input-file --verify-diagnostics
+
+func.func @f(%t: tuple<tensor<4xf32>, tensor<4xf32>, tensor<i32>>) {
+  // expected-error@below {{pcp.optimizer: sgd: unknown key 'rate' (known: lr}}
+  %r = "pcp.optimizer"(%t) {count = 1, hyper = {rate = 0.1}, kind = "sgd"} : (tuple<tensor<4xf32>, tensor<4xf32>, tensor<i32>>) -> tuple<tensor<4xf32>, tensor<i32>>
+  return
+}
+
+// -----
+
+func.func @f(%t: tuple<tensor<4xf32>, tensor<4xf32>, tensor<i32>>) {
+  // expected-error@below {{pcp.optimizer: pcp-zero{stage=...} cuts the state; run it, without zero_stage}}
+  %r = "pcp.optimizer"(%t) {count = 1, hyper = {}, kind = "sgd", zero_stage = 1} : (tuple<tensor<4xf32>, tensor<4xf32>, tensor<i32>>) -> tuple<tensor<4xf32>, tensor<i32>>
+  return
+}
+
+// -----
+
+func.func @f(%t: tuple<tensor<4xbf16>, tensor<4xbf16>, tensor<4xbf16>, tensor<i32>>) {
+  // expected-error@below {{pcp.optimizer: has a state of tensor<4xbf16>, and the rule keeps tensor<4xf32>}}
+  %r = "pcp.optimizer"(%t) {count = 1, hyper = {}, kind = "nesterov"} : (tuple<tensor<4xbf16>, tensor<4xbf16>, tensor<4xbf16>, tensor<i32>>) -> tuple<tensor<4xbf16>, tensor<4xbf16>, tensor<i32>>
+  return
+}
+
+// -----
+
+func.func @f(%t: tuple<tensor<4xf32>, tensor<4xf64>, tensor<i32>>) {
+  // expected-error@below {{pcp.optimizer: cannot update tensor<4xf32> by tensor<4xf64>; convert one}}
+  %r = "pcp.optimizer"(%t) {count = 1, hyper = {}, kind = "sgd"} : (tuple<tensor<4xf32>, tensor<4xf64>, tensor<i32>>) -> tuple<tensor<4xf32>, tensor<i32>>
+  return
+}
+
+// -----
+
+func.func @f(%x: tensor<4xf32>) {
+  // expected-error@below {{pcp.outer: nesterov: unknown key 'beta1'}}
+  %0:2 = "pcp.outer"(%x, %x, %x) {axes = ["dp"], count = 1, every = 1, hyper = {beta1 = 0.5}, kind = "nesterov", mesh = @m} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+  return
+}
+
+// -----
+
+func.func @f(%x: tensor<4xf32>) {
+  // expected-error@below {{pcp.outer: hyper has nesterov = false, and the kind is nesterov; leave it out}}
+  %0:2 = "pcp.outer"(%x, %x, %x) {axes = ["dp"], count = 1, every = 1, hyper = {nesterov = false}, kind = "nesterov", mesh = @m} : (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+  return
+}

@@ -1,0 +1,220 @@
+"""Training as ops, expanded by the rules of the optimizers and outer algorithms.
+
+`pcp.optimizer` becomes the update that @apply has, `pcp.outer` the outer step of DiLoCo
+or of averaging with its collectives. Hyperparameters are those of the rules' specs, by
+the same names.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from pcp.dialect import hlo
+from pcp.dialect.base import integer, strings, symbol, text
+from pcp.dialect.bindings import ir
+from pcp.dialect.bundles import bundled, drop_casts, pack, singles, stand_in, unpack
+from pcp.errors import ConfigError
+from pcp.passes.core import spec as specs
+from pcp.passes.core.functions import Port
+from pcp.passes.core.rewriting import before, operations, refuse
+from pcp.passes.training.optimizers import apply
+from pcp.passes.training.optimizers.groups import Groups
+from pcp.passes.training.optimizers.numbers import math_type, widen
+from pcp.passes.training.optimizers.spec import SGD, AdamW, Nesterov
+from pcp.passes.training.outer import average, diloco
+from pcp.passes.training.outer.parts.group import Over
+from pcp.passes.training.outer.rule import OuterRule, Round
+from pcp.passes.training.outer.spec import Average, Momentum
+
+Value = ir.Value
+
+OPTIMIZERS: dict[str, type[specs.Spec]] = {
+    cls.kind: cls for cls in (AdamW, Nesterov, SGD)
+}
+
+
+@dataclass(frozen=True)
+class OuterNesterov(Momentum):
+    """DiLoCo's outer optimizer, by the name that the op has for it."""
+
+    kind: ClassVar[str] = "nesterov"
+
+
+OUTER: dict[str, tuple[type[specs.Spec], OuterRule]] = {
+    "average": (Average, average.RULE),
+    "nesterov": (OuterNesterov, diloco.RULE),
+}
+
+
+def any_in(module: ir.Module) -> bool:
+    """Whether the module has such an op."""
+    return any(op.name in EXPANSIONS for op in operations(module))
+
+
+def expand_all(module: ir.Module) -> int:
+    """Every such op of the module; how many there were."""
+    found = [op for op in operations(module) if op.name in EXPANSIONS]
+    for op in found:
+        try:
+            EXPANSIONS[op.name](module, op)
+        except ConfigError as error:
+            refuse(op, str(error))
+    return len(found)
+
+
+# --- pcp.optimizer ---
+
+
+def can_write(groups: Groups) -> bool:
+    """Whether one `pcp.optimizer` says what the optimizer does to all parameters."""
+    return not groups.others and groups.kind in OPTIMIZERS
+
+
+def write_optimizer(
+    groups: Groups, tensors: Sequence[Value], step: Value, count: int
+) -> list[Value]:
+    """New parameters, state and step, as one `pcp.optimizer`.
+
+    `tensors` are `count` parameters, their gradients, and the state.
+    """
+    results = [*tensors[:count], *tensors[2 * count :], step]
+    i64 = ir.IntegerType.get_signless(64)
+    op = ir.Operation.create(
+        "pcp.optimizer",
+        operands=pack([*tensors, step]),
+        results=bundled([x.type for x in results]),
+        attributes={
+            "kind": ir.StringAttr.get(groups.kind),
+            "count": ir.IntegerAttr.get(i64, count),
+            "hyper": _hyper(groups.default),
+        },
+    )
+    return unpack(list(op.results))
+
+
+def _optimizer(module: ir.Module, op: ir.Operation) -> None:
+    """The rule's update, at the step after the one that is given."""
+    if integer(op, "zero_stage"):
+        refuse(op, "pcp-zero{stage=...} cuts the state; run it, without zero_stage")
+    count, operands = integer(op, "count"), list(op.operands)
+    spec: Any = _spec(op, OPTIMIZERS[text(op, "kind")])
+    groups = Groups(spec)
+    with before(op):
+        *tensors, step = singles(operands)
+        params, grads = tensors[:count], tensors[count : 2 * count]
+        kept = tensors[2 * count :]
+        _check_floats(op, params, grads)
+        trained = apply.assign(
+            groups, [Port(f"{i}", "param", p.type) for i, p in enumerate(params)]
+        )
+        _check_state(op, kept, [port.type for port in apply.ports(trained)])
+        step = hlo.add(step, hlo.constant_like(step, 1))
+        new = apply.updates(groups, trained, step, params, grads, kept)
+        stand_in(list(op.results), [*new, step])
+    op.erase()
+    drop_casts(operands)
+
+
+def _check_state(
+    op: ir.Operation, kept: Sequence[Value], wanted: Sequence[ir.Type]
+) -> None:
+    for value, type_ in zip(kept, wanted, strict=True):
+        if value.type != type_:
+            refuse(op, f"has a state of {value.type}, and the rule keeps {type_}")
+
+
+def _check_floats(
+    op: ir.Operation, params: Sequence[Value], others: Sequence[Value]
+) -> None:
+    """All are updated in one type."""
+    for param, other in zip(params, others, strict=True):
+        elements = [hlo.element_type(x) for x in (param, other)]
+        floats = all(map(hlo.is_float, elements))
+        if not floats or len({str(math_type(e)) for e in elements}) > 1:
+            refuse(op, f"cannot update {param.type} by {other.type}; convert one")
+
+
+# --- pcp.outer ---
+
+
+def _outer(module: ir.Module, op: ir.Operation) -> None:
+    """One outer step, with the plain mean over the members."""
+    cls, rule = OUTER[text(op, "kind")]
+    spec: Any = _spec(op, cls)
+    step = rule.step
+    assert step is not None
+    if not getattr(spec, "nesterov", True):
+        refuse(op, "hyper has nesterov = false, and the kind is nesterov; leave it out")
+    count, operands = integer(op, "count"), list(op.operands)
+    over = Over(
+        symbol(op, "mesh"), tuple(strings(op, "axes")), "ordered" in op.attributes
+    )
+    with before(op):
+        values = singles(operands)
+        anchors, own = values[:count], values[count : 2 * count]
+        momenta = values[2 * count :]
+        _check_floats(op, anchors, own)
+        _check_floats(op, anchors, momenta)
+        one = hlo.scalar(1.0, ir.F32Type.get())
+        state = {slot.name: [*map(widen, momenta)] for slot in rule.state(spec)}
+        now = Round(anchors, [*map(widen, own)], one, state, over=over)
+        new, slots = step(spec, now)
+        kept = [x for tensors in slots.values() for x in tensors] or momenta
+        results = [
+            hlo.convert(value, hlo.element_type(anchor))
+            for value, anchor in zip([*new, *kept], [*anchors] * 2, strict=True)
+        ]
+        stand_in(list(op.results), results)
+    op.erase()
+    drop_casts(operands)
+
+
+# --- hyperparameters ---
+
+
+def _spec(op: ir.Operation, cls: type[specs.Spec]) -> specs.Spec:
+    """The rule's spec with the op's `hyper`."""
+    hyper = ir.DictAttr(op.attributes["hyper"]) if "hyper" in op.attributes else ()
+    items = ",".join(f"{entry.name}={_text(entry.attr)}" for entry in hyper)
+    kind = text(op, "kind")
+    return specs.parse(f"{kind}{{{items}}}", {kind: cls}, "kind")
+
+
+def _text(attribute: ir.Attribute) -> str:
+    if isinstance(attribute, ir.BoolAttr):
+        return str(ir.BoolAttr(attribute).value).lower()
+    if isinstance(attribute, ir.FloatAttr):
+        return repr(ir.FloatAttr(attribute).value)
+    if isinstance(attribute, ir.IntegerAttr):
+        return str(ir.IntegerAttr(attribute).value)
+    if isinstance(attribute, ir.StringAttr):
+        return ir.StringAttr(attribute).value
+    raise ConfigError(f"hyper has {attribute}, no number and no text")
+
+
+def _hyper(spec: specs.Spec) -> ir.DictAttr:
+    """The hyperparameters that are not the rule's defaults."""
+    changed = {f.name: getattr(spec, f.name) for f in fields(spec)}
+    return ir.DictAttr.get(
+        {
+            f.name: _attribute(changed[f.name])
+            for f in fields(spec)
+            if changed[f.name] != f.default
+        }
+    )
+
+
+def _attribute(value: specs.Hyper) -> ir.Attribute:
+    if isinstance(value, bool):
+        return ir.BoolAttr.get(value)
+    if isinstance(value, int):
+        return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+    if isinstance(value, float):
+        return ir.FloatAttr.get(ir.F64Type.get(), value)
+    return ir.StringAttr.get(value)
+
+
+EXPANSIONS: Mapping[str, Callable[[ir.Module, ir.Operation], None]] = {
+    "pcp.optimizer": _optimizer,
+    "pcp.outer": _outer,
+}
