@@ -1,7 +1,8 @@
 """Training as ops: what is differentiated, updated, and stepped.
 
 `pcp-grad` expands `pcp.grad`, `pcp-accumulate` `pcp.microbatch`, and
-`pcp-expand-training` `pcp.optimizer` and `pcp.outer`. No pass expands `pcp.step` yet.
+`pcp-expand-training` `pcp.optimizer`, `pcp.outer` and `pcp.step`. The training pipeline
+writes its gradient, accumulation and optimizer so too.
 """
 
 from typing import Any
@@ -193,11 +194,16 @@ class Outer(Op, name="outer", traits=[Communicates]):
 
 
 class Step(Op, name="step"):
-    """A whole training step, and the plan it is to follow.
+    """A whole training step: a gradient, then an optimizer, and the plan it follows.
 
-    `grad` and `optimizer` are functions; `plan` may hold mesh, zero, buckets and
-    schedule. `wrt` are the arguments of `grad` that are its parameters; `pcp-grad`
-    says it for a gradient that it expands.
+    `grad` gives values, then gradients; `optimizer` takes parameters, gradients and
+    state, and gives parameters and state. The function that `pcp-expand-training`
+    makes takes the inputs of `grad`, then the state, and gives the values, the new
+    parameters and the new state. With a mesh in the `plan` values and gradients are
+    means over its members first; zero, buckets and schedule are for the passes on
+    whole programs, and refused there. `wrt` are the arguments of `grad` that are its
+    parameters; `pcp-grad` says it for a gradient that it expands, and left out they
+    are those of the role "param".
 
         "pcp.step"() {sym_name = "train_step", grad = @grad, optimizer = @apply,
             plan = {mesh = @m}} : () -> ()

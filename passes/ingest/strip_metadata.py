@@ -17,13 +17,9 @@ EXPANDED_BY = {
     "pcp.microbatch": "pcp-accumulate",
     "pcp.optimizer": "pcp-expand-training",
     "pcp.outer": "pcp-expand-training",
-}
-"""Training ops, and the pass that expands each."""
-
-INSTEAD = {
     "pcp.step": "pcp-expand-training",
 }
-"""Training that is only said: no pass expands it, but these make functions of it."""
+"""Training ops, and the pass that expands each."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +58,6 @@ def strip_metadata(module: ir.Module) -> None:
 def _left(name: str) -> str:
     if expander := EXPANDED_BY.get(name):
         return f"{name}: not expanded; run {expander} before pcp-strip-metadata"
-    if maker := INSTEAD.get(name):
-        return f"{name}: no pass expands it; have {maker} make a function instead"
     return f"{name}: not lowered; run pcp-lower-to-runtime before pcp-strip-metadata"
 
 

@@ -214,10 +214,10 @@ def add_apply(
     ports = [*training.params, *state, _step_port()]
 
     def build(*arguments: Value) -> list[tuple[Port, Value]]:
-        *tensors, step = arguments
         if written.can_write(optimizer):
-            new = written.write_optimizer(optimizer, tensors, step, count)
+            new = written.write_optimizer(optimizer, arguments, count)
             return [*zip(ports, new, strict=True)]
+        *tensors, step = arguments
         step = hlo.add(step, hlo.constant_like(step, 1))
         params, grads = tensors[:count], tensors[count : 2 * count]
         kept = tensors[2 * count :]

@@ -1,8 +1,8 @@
 """Training as ops, expanded by the rules of the optimizers and outer algorithms.
 
 `pcp.optimizer` becomes the update that @apply has, `pcp.outer` the outer step of DiLoCo
-or of averaging with its collectives. Hyperparameters are those of the rules' specs, by
-the same names.
+or of averaging with its collectives, `pcp.step` a function that calls two of its own.
+Hyperparameters are those of the rules' specs, by the same names.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +17,7 @@ from pcp.errors import ConfigError
 from pcp.passes.core import spec as specs
 from pcp.passes.core.functions import Port
 from pcp.passes.core.rewriting import before, operations, refuse
+from pcp.passes.training import step
 from pcp.passes.training.optimizers import apply
 from pcp.passes.training.optimizers.groups import Groups
 from pcp.passes.training.optimizers.numbers import math_type, widen
@@ -71,17 +72,17 @@ def can_write(groups: Groups) -> bool:
 
 
 def write_optimizer(
-    groups: Groups, tensors: Sequence[Value], step: Value, count: int
+    groups: Groups, tensors: Sequence[Value], count: int
 ) -> list[Value]:
     """New parameters, state and step, as one `pcp.optimizer`.
 
-    `tensors` are `count` parameters, their gradients, and the state.
+    `tensors` are `count` parameters, their gradients, the state, and the step.
     """
-    results = [*tensors[:count], *tensors[2 * count :], step]
+    results = [*tensors[:count], *tensors[2 * count :]]
     i64 = ir.IntegerType.get_signless(64)
     op = ir.Operation.create(
         "pcp.optimizer",
-        operands=pack([*tensors, step]),
+        operands=pack(tensors),
         results=bundled([x.type for x in results]),
         attributes={
             "kind": ir.StringAttr.get(groups.kind),
@@ -100,7 +101,7 @@ def _optimizer(module: ir.Module, op: ir.Operation) -> None:
     spec: Any = _spec(op, OPTIMIZERS[text(op, "kind")])
     groups = Groups(spec)
     with before(op):
-        *tensors, step = singles(operands)
+        *tensors, before_it = singles(operands)
         params, grads = tensors[:count], tensors[count : 2 * count]
         kept = tensors[2 * count :]
         _check_floats(op, params, grads)
@@ -108,9 +109,9 @@ def _optimizer(module: ir.Module, op: ir.Operation) -> None:
             groups, [Port(f"{i}", "param", p.type) for i, p in enumerate(params)]
         )
         _check_state(op, kept, [port.type for port in apply.ports(trained)])
-        step = hlo.add(step, hlo.constant_like(step, 1))
-        new = apply.updates(groups, trained, step, params, grads, kept)
-        stand_in(list(op.results), [*new, step])
+        now = hlo.add(before_it, hlo.constant_like(before_it, 1))
+        new = apply.updates(groups, trained, now, params, grads, kept)
+        stand_in(list(op.results), [*new, now])
     op.erase()
     drop_casts(operands)
 
@@ -141,8 +142,8 @@ def _outer(module: ir.Module, op: ir.Operation) -> None:
     """One outer step, with the plain mean over the members."""
     cls, rule = OUTER[text(op, "kind")]
     spec: Any = _spec(op, cls)
-    step = rule.step
-    assert step is not None
+    outer_step = rule.step
+    assert outer_step is not None
     if not getattr(spec, "nesterov", True):
         refuse(op, "hyper has nesterov = false, and the kind is nesterov; leave it out")
     count, operands = integer(op, "count"), list(op.operands)
@@ -158,7 +159,7 @@ def _outer(module: ir.Module, op: ir.Operation) -> None:
         one = hlo.scalar(1.0, ir.F32Type.get())
         state = {slot.name: [*map(widen, momenta)] for slot in rule.state(spec)}
         now = Round(anchors, [*map(widen, own)], one, state, over=over)
-        new, slots = step(spec, now)
+        new, slots = outer_step(spec, now)
         kept = [x for tensors in slots.values() for x in tensors] or momenta
         results = [
             hlo.convert(value, hlo.element_type(anchor))
@@ -217,4 +218,5 @@ def _attribute(value: specs.Hyper) -> ir.Attribute:
 EXPANSIONS: Mapping[str, Callable[[ir.Module, ir.Operation], None]] = {
     "pcp.optimizer": _optimizer,
     "pcp.outer": _outer,
+    "pcp.step": step.expand,
 }
