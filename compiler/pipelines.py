@@ -56,12 +56,15 @@ class Stage:
 #: Before the derivative: training updates nothing narrower than f32.
 MASTERS = Stage("masters", ("pcp-master-weights{func=$entry}",), _TRAIN)
 
-#: On the whole program.
+#: On the whole program. What a model says as training ops is expanded in every mode.
 FRONT: tuple[Stage, ...] = (
     MASTERS,
     Stage("lookups", ("pcp-batch-lookups",), spread=True),
+    Stage("pieces", ("pcp-accumulate",)),
     Stage("checkpoints", ("$checkpoints",), ("grad", "train")),
     Stage("derivative", ("$derivative",), ("grad", "train")),
+    Stage("declared", ("pcp-grad{func=}",), ("forward",)),
+    Stage("written", ("pcp-expand-training{func=}",), ("forward", "grad")),
     Stage("simplify", _SIMPLIFY),
     Stage(
         "training",

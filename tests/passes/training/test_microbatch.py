@@ -7,9 +7,12 @@ import pytest
 from helpers.oracles.jax_gradients import array
 from helpers.servers.interpreter import Interpreter
 
+from pcp.compiler import driver
 from pcp.compiler.catalog import pipeline
+from pcp.compiler.options import CompileOptions
 from pcp.dialect.context import parse
 from pcp.errors import MissingRule
+from pcp.runtime.program.executor import Program
 
 BATCH, WIDTH = 6, 4
 W, X = array(WIDTH), array(BATCH, WIDTH, seed=1)
@@ -65,3 +68,19 @@ def test_the_derivative_says_what_to_run_before() -> None:
     module = parse(model(3, "sum"))
     with pytest.raises(MissingRule, match="as a loop; run pcp-accumulate before"):
         pipeline("builtin.module(pcp-grad)").run(module)
+
+
+def test_a_loss_of_pieces_compiles_for_training() -> None:
+    named = {"w": "param", "x": "data"}
+    text = model(3, "mean")
+    for name, role in named.items():
+        shape = {"w": "4", "x": "6x4"}[name]
+        said = f'{{pcp.name = "{name}", pcp.role = "{role}", pcp.init = "zeros"}}'
+        plain = f"%{name}: tensor<{shape}xf32>"
+        text = text.replace(plain, f"{plain} {said}", 1)
+    options = CompileOptions(mode="train", optimizer="sgd", algorithm="none")
+    with Program.load(driver.compile(parse(text), options)) as loaded:
+        value, slope = loaded["grad"](W, X)
+    np.testing.assert_allclose(value, whole(W, X) / 3, rtol=1e-5, atol=1e-6)
+    wanted = np.asarray(jax.grad(whole)(W, X)) / 3
+    np.testing.assert_allclose(slope, wanted, rtol=1e-5, atol=1e-6)

@@ -8,6 +8,11 @@ from helpers.models.expanded_training import bundle, in_parallel, run_passes
 from helpers.oracles.jax_gradients import array
 from helpers.servers.interpreter import Interpreter
 
+from pcp.compiler import driver
+from pcp.compiler.options import CompileOptions
+from pcp.dialect.context import parse
+from pcp.runtime.program.executor import Program
+
 torch = pytest.importorskip("torch")
 
 EXPAND = "pcp-expand-training{func=}"
@@ -126,3 +131,14 @@ def test_outer_average_is_the_mean_and_keeps_the_momenta() -> None:
     for found, kept in in_parallel(code, 3, work):
         np.testing.assert_allclose(found, np.mean(own, axis=0), rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(kept, momentum)
+
+
+def test_a_model_of_training_ops_compiles_and_runs() -> None:
+    text = optimizer("sgd", "{lr = 0.1}", 0)
+    code = driver.compile(parse(text), CompileOptions(mode="forward"))
+    grads = [array(3, 5, seed=3), array(5, seed=4)]
+    with Program.load(code) as loaded:
+        *made, step = loaded["main"](W, B, *grads, np.zeros((), np.int32))
+    assert step == 1
+    for found, start, grad in zip(made, (W, B), grads, strict=True):
+        np.testing.assert_allclose(found, start - 0.1 * grad, rtol=1e-6, atol=1e-7)
