@@ -62,10 +62,7 @@ class Grad(Op, name="grad"):
 
     def check(self) -> None:
         """Argument numbers, each once."""
-        wrt = integers(self, "wrt")
-        for argument in wrt:
-            require(argument >= 0, f"wrt has {argument}; arguments count from 0")
-            require(wrt.count(argument) == 1, f"wrt has argument {argument} twice")
+        _check_arguments(integers(self, "wrt"))
 
 
 class Microbatch(Op, name="microbatch"):
@@ -216,13 +213,21 @@ class Step(Op, name="step"):
     optional = kinds(wrt=ir.ArrayAttr)
 
     def check(self) -> None:
-        """A plan of known keys."""
+        """A plan of known keys; argument numbers, each once."""
+        if "wrt" in self.attributes:
+            _check_arguments(integers(self, "wrt"))
         known = ("buckets", "mesh", "schedule", "zero")
         for entry in ir.DictAttr(self.plan):
             require(
                 entry.name in known,
                 f"has a plan with '{entry.name}' (keys: {', '.join(known)})",
             )
+
+
+def _check_arguments(wrt: list[int]) -> None:
+    for argument in wrt:
+        require(argument >= 0, f"wrt has {argument}; arguments count from 0")
+        require(wrt.count(argument) == 1, f"wrt has argument {argument} twice")
 
 
 def _piece(type_: ir.Type, count: int) -> ir.Type:

@@ -195,3 +195,8 @@ func.func @f(%x: tuple<tensor<4xf32>, f32, tensor<i32>>) {
   %0 = "pcp.optimizer"(%x) {count = 1, hyper = {}, kind = "sgd"} : (tuple<tensor<4xf32>, f32, tensor<i32>>) -> tuple<tensor<4xf32>, tensor<i32>>
   return
 }
+
+// -----
+
+// expected-error@below {{wrt has -1; arguments count from 0}}
+"pcp.step"() {grad = @g, optimizer = @a, plan = {}, sym_name = "s", wrt = [-1]} : () -> ()
