@@ -24,7 +24,7 @@ from pcp.passes.training.optimizers.numbers import math_type, widen
 from pcp.passes.training.optimizers.spec import SGD, AdamW, Nesterov
 from pcp.passes.training.outer import average, diloco
 from pcp.passes.training.outer.parts.group import Over
-from pcp.passes.training.outer.rule import OuterRule, Round
+from pcp.passes.training.outer.rule import OuterRound, OuterRule
 from pcp.passes.training.outer.spec import Average, Momentum
 
 Value = ir.Value
@@ -158,7 +158,7 @@ def _outer(module: ir.Module, op: ir.Operation) -> None:
         _check_floats(op, anchors, momenta)
         one = hlo.scalar(1.0, ir.F32Type.get())
         state = {slot.name: [*map(widen, momenta)] for slot in rule.state(spec)}
-        now = Round(anchors, [*map(widen, own)], one, state, over=over)
+        now = OuterRound(anchors, [*map(widen, own)], one, state, over=over)
         new, slots = outer_step(spec, now)
         kept = [x for tensors in slots.values() for x in tensors] or momenta
         results = [
