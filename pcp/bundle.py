@@ -130,6 +130,11 @@ class Bundle:
         if target is None and len(modules) == 1:
             target = next(iter(modules))
         if target is None or target not in modules:
+            if self.manifest.programs:
+                raise BundleError(
+                    "the bundle is spread over a mesh: it has a program for each of "
+                    f"{len(self.manifest.programs)} devices; run it with `pcp run`"
+                )
             known = ", ".join(modules) or "none"
             asked = "which target to run must be said" if target is None else ""
             what = asked or f"no module for target {target!r}"

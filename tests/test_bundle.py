@@ -14,6 +14,7 @@ from pcp.bundle import (
     MANIFEST,
     Bundle,
     Collective,
+    DeviceProgram,
     Function,
     Manifest,
     Method,
@@ -250,6 +251,13 @@ def test_asking_for_what_is_not_there() -> None:
         bundle.ir("grad")
     with pytest.raises(BundleError, match="Did you mean 'main'"):
         bundle.manifest.function("mian")
+
+
+def test_a_program_over_a_mesh_has_no_module_for_a_target() -> None:
+    part = DeviceProgram(module="mesh_0", functions={})
+    manifest = Manifest(mode="train", functions={}, programs={"d0": part, "d1": part})
+    with pytest.raises(BundleError, match="2 devices; run it with `pcp run`"):
+        Bundle.build(manifest, {}).module("cpu")
 
 
 @pytest.mark.parametrize(
