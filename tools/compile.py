@@ -81,7 +81,7 @@ def _parser() -> Parser:
     help_ = "collectives under way behind the work, 0 none; default 4, 2 with --zero 3"
     add("--inflight", type=int, metavar="N", help=help_)
     add("--wire", choices=WIRES, help="large floats travel between devices as this")
-    help_ = "of each device, as 16GiB: values are computed again until a step fits"
+    help_ = "of the one device, as 16GiB: values are computed again until a step fits"
     add("--memory", metavar="BYTES", help=help_)
     add("--emit", choices=EMITTED, default="bundle")
     add("--entry", default="main", help="the function to compile; default main")
@@ -130,7 +130,8 @@ def _options(flags: argparse.Namespace) -> Options:
 
 
 def _say(line: str) -> None:
-    print(f"{PROG}: {line}", flush=True)
+    # One write: targets are compiled side by side, and say so from threads.
+    print(f"{PROG}: {line}\n", end="", flush=True)
 
 
 def _quiet(_: str) -> None:
