@@ -5,11 +5,11 @@
 Loops over shared memory that do nothing but copy and add, wait for each other by
 watching a counter, and agree on nothing but that both are done:
 
-    redo       sums are kept beside the array until both are done, as `shared_reduce`
+    redo       sums are kept beside the array until both are done, as `in_place_reduce`
                does: own half copied in, other half added up, all of it copied back
     undo       the array is copied away and overwritten: each adds up all of it
-    straight   as `straight_reduce` does: the array is where the other can read it, each
-               adds up one half and writes it into the results of both
+    straight   as `zero_copy_reduce` does: the array is where the other can read it,
+               each adds up one half and writes it into the results of both
     copy       one copy of the array
 
 Gloo's all-reduce takes turns with them. Medians in ms, and Gloo's time over it. Needs

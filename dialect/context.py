@@ -14,7 +14,7 @@ def make_context() -> ir.Context:
     """A fresh context that reads StableHLO, CHLO, `func` and `pcp`.
 
     Multithreading stays off: a module with Python verifiers hangs in a
-    multithreaded context (see docs/design/platform.md).
+    multithreaded context.
     """
     context = ir.Context()
     stablehlo.register_dialect(context)

@@ -118,7 +118,7 @@ def _narrow_loss(end: ir.Operation) -> ir.Type | None:
 def unrounded_gradients(gradient: ir.Operation, masters: Sequence[bool]) -> None:
     """Give the f32 sums that gradients of masters are made of, not those rounded.
 
-    A derivative adds up in f32 (`autodiff.rules.values`) and rounds to the type of the
+    A derivative adds up in f32 (`autodiff.core.values`) and rounds to the type of the
     parameter, which the master's takes back to f32: both conversions go. So digits
     stay, and partial sums of a mesh's members may be scattered where they arise.
     `gradient` returns the loss and one gradient a parameter; `masters` says which of

@@ -1,6 +1,6 @@
 """A large reduction of members that all are on one machine: through their memory.
 
-Every member copies what the others reduce into a segment of its own (`commons`),
+Every member copies what the others reduce into a segment of its own (`shared_scratch`),
 reduces its own chunk straight from their segments, and leaves the sum in its own,
 where the others read it when all have voted:
 

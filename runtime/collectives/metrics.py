@@ -1,7 +1,7 @@
 """Counters, gauges and histograms of one member, cheap enough to be always on.
 
     comm.metrics()          {'pcp_operations_total{kind="all_reduce",...}': 12.0, ...}
-    Exporter.serve(...)     the same for Prometheus (`exporter`)
+    Exporter.serve(...)     the same for Prometheus (`prometheus_exporter`)
 
 An operation costs a handful of additions when it ends. Buckets of histograms are
 powers of two, so that a value finds its own by the length of its binary form.

@@ -14,7 +14,7 @@ An operation's life, driven by frames in the loop's thread:
   compare descriptors before any bulk data is looked at; a difference aborts on all.
 * Bulk data goes to a peer after that peer opened, into memory it has set aside:
   what is in flight is bounded by the operations' own buffers. To a far peer some
-  goes ahead of that, which is kept until it opens too (`parking`).
+  goes ahead of that, which is kept until it opens too (`unexpected_frames`).
 * The caller's array is written in the commit and nowhere else. A member votes
   once. When one dies, the others commit if all of them had finished, and give
   up, inputs unchanged, if one had not.

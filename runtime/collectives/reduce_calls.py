@@ -37,7 +37,7 @@ class AllReduce(Tagged[NDArray]):
 
     `op` is sum, mean, max, min or prod. All members end with the same
     bits; `reduction` declares the order and the accumulation type.
-    `algorithm` overrides the choice by size and world (`schedules` has them).
+    `algorithm` overrides the choice by size and world (`schedule` lists them).
     `compression` names one of `codecs`, for sums and means of floats up to
     32 bits; `feedback` keeps under the tag what it drops, for the next call.
     """

@@ -54,8 +54,8 @@ class ThroughMemory(Ring):
 
     way: bytes
     """The letter before what is said. Members that want to go other ways meet on the
-    ring: who wants a new array (`straight_reduce`) and who does not
-    (`shared_reduce`)."""
+    ring: who wants a new array (`zero_copy_reduce`) and who does not
+    (`in_place_reduce`)."""
 
     def _offer(self) -> tuple[bool, bytes]:
         """Whether this member is for memory, and what to say of its own."""

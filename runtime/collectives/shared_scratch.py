@@ -78,7 +78,7 @@ class SharedScratch:
         self._hopeless = False
         self.arrays = PeerMappings()
         """The others' arrays in memory that can be mapped, of operations that are
-        straight from and to these (`straight_reduce`)."""
+        straight from and to these (`zero_copy_reduce`)."""
         group.at_close.append(self.close)
 
     @property

@@ -4,7 +4,7 @@
         program["grad"](*arguments)           # on all members
 
 Each member keeps its own spans; at the end rank 0 gathers them, moves them to its
-own clock (`health` knows by how much they differ) and writes the file, in the
+own clock (`peer_health` knows by how much they differ) and writes the file, in the
 trace event format of Chrome: a process for each member, and in it a row for its
 program, and one or more for its imports and for each of its groups. Open it at
 https://ui.perfetto.dev or chrome://tracing.

@@ -7,7 +7,7 @@ the others' arrays, and writes the sum into the results of all:
     result at rank 1       | chunk 0        | chunk 1          | chunk 2        |
                            | written by 0   | by itself        | by 2           |
 
-That is half as many ways through memory as `shared_reduce` needs, which has to leave
+That is half as many ways through memory as `in_place_reduce` needs, which has to leave
 the caller's array alone until all have agreed. Here nobody has the result before. Who
 has heard from all that their chunks are written votes; a result that might still be
 written to, because the operation was given up, is nobody's and is never used again.

@@ -66,15 +66,16 @@ class Communicator(GroupCommunicator):
         ProtocolError when refused (duplicate rank, other world size, other
         protocol version), Timeout naming the ranks that did not come. Between
         members on one machine large payloads go through `shared_memory`. With a
-        `key` only those are let in who have the same (`keys`). `streams` is the
-        number of connections to each peer: over long round trips several carry
-        more (`striping`), and "auto" makes them there. With `tls` they are
+        `key` only those are let in who have the same (`authentication`). `streams`
+        is the number of connections to each peer: over long round trips several
+        carry more (`striped`), and "auto" makes them there. With `tls` they are
         encrypted, and only those are let in whose certificate its authority signed
         (`tls.Tls`).
 
-        With a scheme the address names another engine (`engines`): `gloo://host:port`
-        and `nccl://host:port` of torch.distributed, `mpi://` under mpirun. It takes
-        the same calls; its guarantees are its own (docs/collectives.md).
+        With a scheme the address names another engine (`backend_registry`):
+        `gloo://host:port` and `nccl://host:port` of torch.distributed, `mpi://` under
+        mpirun. It takes the same calls; its guarantees are its own
+        (docs/collectives.md).
         """
         limit, chosen = seconds(timeout), _FIXED.changed(options)
         if isinstance(address, str):

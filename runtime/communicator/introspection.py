@@ -46,7 +46,8 @@ class Observation:
     def metrics(self) -> dict[str, float]:
         """This member's counters and gauges, by Prometheus' names and labels.
 
-        Of histograms their counts and sums; `exporter` serves the buckets, too.
+        Of histograms their counts and sums; `prometheus_exporter` serves the
+        buckets, too.
         An elastic member's counters go on through all its groups.
         """
         return self._comm._group.telemetry.flat()

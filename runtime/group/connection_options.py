@@ -41,9 +41,9 @@ class ConnectionOptions:
     shared_memory: bool = True
     """Between members on one machine large payloads go through memory."""
     key: bytes | str | None = field(default=None, repr=False)
-    """Only those are let in who have the same (`keys`)."""
+    """Only those are let in who have the same (`authentication`)."""
     streams: Streams = "auto"
-    """Connections to each peer (`striping`)."""
+    """Connections to each peer (`striped`)."""
     tls: "Tls | None" = None
     """All connections are encrypted, and certificates asked for (`tls`)."""
 

@@ -2,7 +2,7 @@
 
 It is made again when it breaks, or when the coordinator is silent, until the
 member's patience ends. Nothing is lost meanwhile: whoever comes back says what it
-knows (`agent.Agent.past`), and asks again what was not answered.
+knows (`MembershipClient.past`), and asks again what was not answered.
 """
 
 import queue

@@ -322,7 +322,7 @@ class Group:
                 link.send(Frame(Kind.BYE))
                 link.close(flush=self.farewell)
 
-    # What links tell (`transport.Sink`).
+    # What links tell (`link.Sink`).
 
     def place(self, link: Link, header: Header) -> memoryview:
         """Room for a payload: an operation's own memory for bulk data."""

@@ -103,13 +103,14 @@ class GroupEndpoint:
         (all interfaces, a NAT). A peer silent for `silence` seconds is lost;
         `heartbeat` is how often a member that has nothing to say says so. Between
         members on one machine large payloads go through `shared_memory`, and where no
-        other address is advertised all else goes through `nearby` sockets. With a
-        `key` only those are let in who have the same (`keys`). Large payloads to a
-        peer share `streams` connections and then do without the memory (`striping`):
-        one if it is near, otherwise more the farther it is. With `tls` all connections
-        are encrypted, and only those are let in whose certificate its authority
-        signed (`tls`). Who connects for one of `purposes` waits until `greet` says
-        who answers; for any other, which nobody serves yet, it is refused.
+        other address is advertised all else goes through sockets of this machine
+        (`unix_socket`). With a `key` only those are let in who have the same
+        (`authentication`). Large payloads to a peer share `streams` connections and
+        then do without the memory (`striped`): one if it is near, otherwise more the
+        farther it is. With `tls` all connections are encrypted, and only those are let
+        in whose certificate its authority signed (`tls`). Who connects for one of
+        `purposes` waits until `greet` says who answers; for any other, which nobody
+        serves yet, it is refused.
         """
         chosen = ConnectionOptions().changed(options)
         host, _ = transport.parse_address(address)

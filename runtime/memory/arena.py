@@ -2,8 +2,8 @@
 
 Fresh memory costs a page fault every 4 KiB, which for large arrays takes as long as
 moving the bytes. An arena keeps what comes back to it, up to a limit. `PRIVATE` blocks
-are for scratch (`buffers`), `segments.SHARED` ones for what members on one machine
-read of each other (`commons`, `shared_arrays`).
+are for scratch (`buffer_pool`), `shared_segment.SHARED` ones for what members on one
+machine read of each other (`shared_scratch`, `shared_arrays`).
 """
 
 import threading

@@ -3,7 +3,7 @@
     gradient = shared_empty((1 << 24,), np.float32)
     total = comm.all_reduced(gradient)
 
-They are arrays like any other. What is reduced into a new array (`straight_reduce`)
+They are arrays like any other. What is reduced into a new array (`zero_copy_reduce`)
 and lies in such memory needs no copy to be read by the others, and what comes out
 lies there again. They belong to no group: an array can be used with any.
 

@@ -1,6 +1,6 @@
 """Devices and the arrays on them: what a program's state lives in.
 
-This file and its two users, `imports` and `executor`, are the only ones that
+This file and its two users, `collective_imports` and `executor`, are the only ones that
 see IREE's runtime. IREE wants arrays released before contexts, contexts before
 devices; at the end of the interpreter this file keeps that order.
 """

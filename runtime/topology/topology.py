@@ -1,7 +1,7 @@
 """The network among the members: what edges carry, and the ring that suits it.
 
-`probing` measures, `ring_order` solves, `arranged` lets a communicator do both.
-A `Topology` is what came out: one can print it (`text`), draw it (`pcp bench
+`link_probe` measures, `ring_order` solves, `topology_aware` lets a communicator do
+both. A `Topology` is what came out: one can print it (`text`), draw it (`pcp bench
 topology --plot`), and keep it (`to_json`).
 """
 

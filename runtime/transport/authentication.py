@@ -56,7 +56,7 @@ def dial(
     tls: "Tls | None" = None,
     near: bool = False,
 ) -> link.Wire:
-    """`transport.dial`, TLS over it, and proofs both ways when there is a key.
+    """`link.dial`, TLS over it, and proofs both ways when there is a key.
 
     ProtocolError when the other side has another key or a certificate that is
     not good here, or none.

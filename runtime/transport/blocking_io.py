@@ -49,7 +49,7 @@ class Patience:
 
 
 class Admission(Protocol):
-    """Decides about a dialler by its first frames (`keys.Gate`)."""
+    """Decides about a dialler by its first frames (`authentication.Gate`)."""
 
     open: bool
     """Whether the other end may speak."""

@@ -2,7 +2,7 @@
 
     everything = Protection(key=b"...", tls=Tls("member.pem", "member.key", "ca.pem"))
 
-`keys` says what the key does, `tls` what the certificate does.
+`authentication` says what the key does, `tls` what the certificate does.
 """
 
 from dataclasses import dataclass

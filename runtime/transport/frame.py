@@ -72,7 +72,7 @@ class Kind(IntEnum):
     CONTROL = 15
     """Between a member and its coordinator (JSON); see `membership`."""
     AUTH = 16
-    """A nonce, to be answered by somebody who has the key; see `keys`."""
+    """A nonce, to be answered by somebody who has the key; see `authentication`."""
     PROOF = 17
     """That the dialler has the key."""
 

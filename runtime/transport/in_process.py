@@ -25,7 +25,7 @@ _NOTHING = memoryview(b"")
 
 
 class InProcessLink:
-    """One end of a pair made by `pair`; see `transport.Link`."""
+    """One end of a pair made by `pair`; see `link.Link`."""
 
     distant = False
 

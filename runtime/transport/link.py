@@ -244,7 +244,7 @@ def os_errors(peer: str, during: str) -> Iterator[None]:
 def dial(address: str, timeout: float, *, near: bool = False) -> socket.socket:
     """A connected, tuned socket; PeerLost or Timeout if nobody answers.
 
-    Without the network if `near` and the peer is on this machine (`nearby`).
+    Without the network if `near` and the peer is on this machine (`unix_socket`).
     """
     place = parse_address(address)
     if near and (sock := unix_socket.dial(address, timeout)) is not None:

@@ -67,7 +67,7 @@ class Slots:
 
 
 class SharedLink:
-    """A link whose large payloads go through memory; see `transport.Link`."""
+    """A link whose large payloads go through memory; see `link.Link`."""
 
     def __init__(self, tcp: TcpLink) -> None:
         self.sink = tcp.sink
@@ -132,7 +132,7 @@ class SharedLink:
         return self._tcp.alive
 
     def count_moved(self, sent: int, received: int) -> None:
-        """Bytes went through other memory than the slots (`commons`)."""
+        """Bytes went through other memory than the slots (`shared_scratch`)."""
         self._moved[0] += sent
         self._moved[1] += received
 

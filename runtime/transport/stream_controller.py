@@ -1,7 +1,7 @@
 """How many lanes of a link are used: more, for as long as more are faster.
 
 How many fill a network nobody knows before: that follows from its rate, and from
-the windows, which the system sizes. So a link begins with what fills `striping`'s
+the windows, which the system sizes. So a link begins with what fills `striped`'s
 guess of the network, and has as many again in reserve. While data waits and all
 lanes in use are full, it measures what the peer acknowledges; now and then it
 takes half as many lanes more, keeps them if that brought a tenth more bytes a

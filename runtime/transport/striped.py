@@ -70,12 +70,15 @@ def streams_over(sock: Wire) -> int:
 
 
 def with_reserve(streams: int) -> int:
-    """How many are opened where so many are used at first: `lanes` uses the others."""
+    """How many are opened where so many are used at first.
+
+    The others are `stream_controller`'s to use.
+    """
     return 1 if streams == 1 else min(MAX_STREAMS, 2 * streams - 1)
 
 
 class StripedLink:
-    """A link over the `lanes`, at least two; see `transport.Link`.
+    """A link over the `lanes`, at least two; see `link.Link`.
 
     Besides the first, `used` of them are used to begin with; all if it is None.
     """

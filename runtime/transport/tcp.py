@@ -75,7 +75,7 @@ class _Outgoing:
 
 
 class TcpLink:
-    """A link over a connected socket; see `transport.Link`."""
+    """A link over a connected socket; see `link.Link`."""
 
     def __init__(
         self, loop: Loop, sock: Wire, sink: Sink, label: str, epoch: int = 0

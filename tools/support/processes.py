@@ -25,7 +25,7 @@ Hear = Callable[[str], None]
 def start(command: Sequence[str], rank: int, address: str) -> Process:
     """`pcp <command> --rank R --connect ADDRESS`; its output is read.
 
-    It ends with this process (`parent`).
+    It ends with this process (`parent_death`).
     """
     line = [sys.executable, "-m", "pcp.tools.cli", *command]
     line += ["--rank", str(rank), "--connect", address]

@@ -32,9 +32,10 @@ the ledger and asks the workers that return what they hold.
     RunState     the experiment, the ledger's progress, the roster, what is served
     Validation   shares of the held-out loss
     Saver        which checkpoint is being made
-    Rounds       the attempt under way; its policy, synchronous or on own clocks, is
+    Rounds       the attempt under way; `SynchronousRounds` or `AsynchronousRounds`,
                  chosen with the first program, before the first round, for good
-    Recovery, Orders, Ending    what happens between two rounds
+    RoundLoop    the rounds, and between two of them `Recovery`, `OperatorControl` and
+                 `Completion`
 
 Until there is a first program a run is only a roster of workers that wait for one.
 """

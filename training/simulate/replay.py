@@ -3,8 +3,9 @@
 The ledger says which workers took part in a round, in which order of ranks, on which
 samples; where each had its state from when it joined; and what the result's digest
 was. That, the seed, the data and the program decide everything else. So each worker of
-the record gets a stand-in with an endpoint of its own on this machine, which carries
-out the same orders with the same code, and the digests are compared round by round:
+the record gets a replay worker with an endpoint of its own on this machine, which
+carries out the same orders with the same code, and the digests are compared round by
+round:
 
     joined      take the state of that round, from where the record says
     commit      make the round, with the last attempt's members, leases and epoch
@@ -102,14 +103,14 @@ class Replay:
         self._later = _events(records)
         self._cast: dict[str, ReplayWorker] = {}
         self._bundles: dict[str, tuple[str, str]] = {}
-        """Of each stand-in: the target, and the bundle's digest."""
+        """Of each replay worker: the target, and the bundle's digest."""
         self._saved: dict[int, Checkpoint] = {}
         self._attempts: list[Mapping[str, Any]] = []
         """Of the round under way."""
         self._late: dict[str, int] = {}
         """Whose steps are to count later, and of which round they are."""
         self._endpoint: Endpoint | None = None
-        """Serves a state that no stand-in holds."""
+        """Serves a state that no replay worker holds."""
         self._experiment: Experiment | None = None
         self._corpus: Corpus | None = None
         self.notes: list[str] = []
@@ -140,7 +141,7 @@ class Replay:
                 )
 
     def close(self) -> None:
-        """Let go of all stand-ins."""
+        """Let go of all replay workers."""
         for actor in self._cast.values():
             actor.close()
         self._cast.clear()

@@ -210,7 +210,8 @@ class BundleTrainer:
         """Release device arrays, then the programs."""
         self.steps.close()
         self.exchange.close()
-        gc.collect()  # errors of failed exchanges hold arrays: see `Beside.close`
+        # Errors of failed exchanges hold arrays: see `BackgroundExchange.close`.
+        gc.collect()
         self.functions.close()
 
     def _named(self, batch: Batch) -> Arrays:

@@ -47,7 +47,7 @@ class Clock:
 
 
 class Wire:
-    """One end of a connection between two members; see `transport.Link`."""
+    """One end of a connection between two members; see `link.Link`."""
 
     def __init__(self, world: EventQueues, here: str, there: str, epoch: int) -> None:
         self.label, self.epoch = there, epoch

@@ -20,7 +20,7 @@ def reduce_once(comms) -> list[np.ndarray]:
     arrays = [
         np.random.default_rng(c.rank).standard_normal(COUNT).astype("f") for c in comms
     ]
-    # Named, it goes from member to member, not through `commons`.
+    # Named, it goes from member to member, not through the shared scratch.
     outs = together(
         comms, lambda c: c.all_reduce(arrays[c.rank].copy(), algorithm="ring")
     )

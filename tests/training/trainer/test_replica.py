@@ -104,7 +104,7 @@ def test_the_defaults_of_eager_are_stable(members: int) -> None:
 
 @pytest.mark.parametrize(("members", "found"), [(2, 0.97), (4, 1.14), (32, 1.27)])
 def test_diloco_s_own_step_is_not_stable_with_many(members: int, found: float) -> None:
-    """What `passes.outer.eager` says of it."""
+    """What `passes.training.outer.eager` says of it."""
     assert growth(0.7, 0.9, members) == pytest.approx(found, abs=0.005)
 
 
