@@ -20,3 +20,21 @@ func.func @outside(%x: tensor<4xf32>) -> tensor<4xf32> {
   %y = builtin.unrealized_conversion_cast %s : !pcp.on<tensor<4xf32>, @m_0> to tensor<4xf32>
   return %y : tensor<4xf32>
 }
+
+// -----
+
+"pcp.mesh"() {axes = [#pcp.axis<"pp", 1>], devices = [], sym_name = "m"} : () -> ()
+func.func @twice(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %o = builtin.unrealized_conversion_cast %x : tensor<4xf32> to !pcp.on<tensor<4xf32>, @m_0>
+  %s = "pcp.schedule"(%o) ({
+  ^bb0(%a: !pcp.on<tensor<4xf32>, @m_0>):
+    "pcp.yield"(%a) : (!pcp.on<tensor<4xf32>, @m_0>) -> ()
+  }) {kind = "gpipe", microbatches = 1} : (!pcp.on<tensor<4xf32>, @m_0>) -> !pcp.on<tensor<4xf32>, @m_0>
+  // expected-error@+1 {{it has tasks or values on @m_0, which is in another pcp.schedule of its function; write the tasks of a device in one}}
+  %t = "pcp.schedule"(%o) ({
+  ^bb0(%a: !pcp.on<tensor<4xf32>, @m_0>):
+    "pcp.yield"(%a) : (!pcp.on<tensor<4xf32>, @m_0>) -> ()
+  }) {kind = "gpipe", microbatches = 1} : (!pcp.on<tensor<4xf32>, @m_0>) -> !pcp.on<tensor<4xf32>, @m_0>
+  %y, %z = builtin.unrealized_conversion_cast %s, %t : !pcp.on<tensor<4xf32>, @m_0>, !pcp.on<tensor<4xf32>, @m_0> to tensor<4xf32>, tensor<4xf32>
+  return %y, %z : tensor<4xf32>, tensor<4xf32>
+}

@@ -77,12 +77,23 @@ class LowerSchedule(Pass):
                 block = home_of(module, device)
                 for found in plans:
                     own = [plan for plan in found if device in plan.devices]
+                    _refuse_several(own, device)
                     plan = (own or found)[0]  # without one, it has nothing to do
                     with ir.InsertionPoint(block), plan.function.location:
                         _Device(plan, device).build()
             for function in whole:
                 function.erase()
             _name_devices(module, mesh.devices)
+
+
+def _refuse_several(own: "Sequence[_Plan]", device: str) -> None:
+    """A device has the tasks of one schedule: another's would be left out."""
+    if len(own) > 1:
+        refuse(
+            own[1].wiring.schedule,
+            f"it has tasks or values on @{device}, which is in another pcp.schedule of "
+            "its function; write the tasks of a device in one",
+        )
 
 
 def _name_devices(module: ir.Module, devices: Sequence[str]) -> None:
