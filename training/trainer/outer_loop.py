@@ -56,8 +56,13 @@ def check(manifest: Manifest, workers: int, tau: int | None, count: int) -> None
             f"--tau {tau}: the bundle has no outer step; compile it with "
             "--algorithm diloco"
         )
-    own = manifest.function(STEP).inputs_of("replica")
-    if own or plan_of(manifest).synchronize == "asynchronous":
+    own, when = manifest.function(STEP).inputs_of("replica"), plan_of(manifest)
+    if workers > 1 and when.synchronize == "never":
+        raise UsageError(
+            f"--workers {workers}: the bundle's algorithm is of one worker alone, and "
+            "nothing joins several; leave --workers out"
+        )
+    if own or when.synchronize == "asynchronous":
         raise UsageError(
             f"--tau {tau}: its workers do not all meet at the end of a round; "
             "train with `pcp train`"

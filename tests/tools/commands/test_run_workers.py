@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from helpers.worlds.bundle_runs import ran
 
-from pcp.bundle import Bundle, Method
+from pcp.bundle import Bundle
 from pcp.errors import BundleError, UsageError
 from pcp.tools import cli, compile
 from pcp.training.trainer import outer_loop
 from pcp.training.trainer.bundle_checks import check_bundle
+from pcp.training_plan import Asynchronous, Never
 
 MODEL = """
 func.func @main(
@@ -228,11 +229,20 @@ def test_a_bundle_without_rounds_has_no_outer_step(spread: Path) -> None:
         outer_loop.check(without, WORKERS, 2, 4)
 
 
-@pytest.mark.parametrize("kind", ["async_local_sgd", "decoupled"])
-def test_learners_on_their_own_clocks_have_no_rounds(kind: str, spread: Path) -> None:
-    hyper = {"own_clocks": True} if kind == "decoupled" else {}
-    algorithm = Method(kind=kind, hyper=hyper)
-    manifest = Bundle.read(spread).manifest.model_copy(update={"algorithm": algorithm})
+def test_an_algorithm_of_one_worker_has_no_several(spread: Path) -> None:
+    """They would drift apart, and that be found when all steps are made."""
+    plan = Never(outer_step=True)
+    alone = Bundle.read(spread).manifest.model_copy(
+        update={"training": plan, "mesh": {}}
+    )
+    outer_loop.check(alone, 1, 2, 4)
+    with pytest.raises(UsageError, match="of one worker alone"):
+        outer_loop.check(alone, WORKERS, 2, 4)
+
+
+def test_learners_on_their_own_clocks_have_no_rounds(spread: Path) -> None:
+    plan = {"training": Asynchronous()}
+    manifest = Bundle.read(spread).manifest.model_copy(update=plan)
     with pytest.raises(UsageError, match="workers do not all meet"):
         outer_loop.check(manifest, WORKERS, 2, 4)
 
