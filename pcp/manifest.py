@@ -299,7 +299,7 @@ def _plan_of_older(manifest: Manifest) -> TrainingPlan | None:
     """The plan of a bundle whose compiler wrote none, from what else it holds."""
     method, functions = manifest.algorithm, manifest.functions
     hyper = {} if method is None else method.hyper
-    if method is not None and not manifest.collectives:
+    if method is not None and not _joins_others(manifest):
         return Never(outer_step="outer_step" in functions)
     if method is not None and method.kind == "async_local_sgd":
         return Asynchronous(dynamic_steps=bool(hyper.get("dylu")))
@@ -315,6 +315,14 @@ def _plan_of_older(manifest: Manifest) -> TrainingPlan | None:
     if "outer_step" in functions:
         return _round_of_older(manifest, _whole(hyper.get("seed")))
     return None
+
+
+def _joins_others(manifest: Manifest) -> bool:
+    """Whether a collective leads to others than the devices of the program's mesh."""
+    if not manifest.programs:
+        return bool(manifest.collectives)
+    inside = {a for mesh in manifest.mesh.values() if mesh.devices for a in mesh.axes}
+    return any(not inside.issuperset(c.axes) for c in manifest.all_collectives())
 
 
 def _round_of_older(manifest: Manifest, seed: int | None) -> EveryRound:

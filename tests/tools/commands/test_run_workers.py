@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from helpers.worlds.bundle_runs import ran
 
-from pcp.bundle import Bundle
+from pcp.bundle import Bundle, Manifest
 from pcp.errors import BundleError, UsageError
 from pcp.tools import cli, compile
 from pcp.training.trainer import outer_loop
 from pcp.training.trainer.bundle_checks import check_bundle
-from pcp.training_plan import Asynchronous, Never
+from pcp.training_plan import Asynchronous, EveryRound, Never
 
 MODEL = """
 func.func @main(
@@ -124,6 +124,17 @@ def test_a_member_exchanges_its_shards_alone(spread: Path) -> None:
         assert [t.shape for t in held] == [parts[t.name[-2:]] for t in held]
         sent = [c.shape for c in program.collectives.values() if c.axes == ("workers",)]
         assert sorted(sent) == [(), (4 * 4 + 4 * 2,)]
+
+
+def test_an_older_bundle_of_spread_workers_has_its_plan(spread: Path) -> None:
+    """Its collectives are its devices'; within the mesh alone they join no workers."""
+    manifest = Bundle.read(spread).manifest
+    older = manifest.model_dump(mode="json") | {"training": None}
+    assert Manifest.model_validate(older).training == manifest.training == EveryRound()
+    for program in older["programs"].values():
+        calls = program["collectives"].items()
+        program["collectives"] = {n: c for n, c in calls if c["axes"] == ["tp"]}
+    assert Manifest.model_validate(older).training == Never(outer_step=True)
 
 
 def test_a_shepherds_worker_does_not_take_a_part(spread: Path) -> None:
