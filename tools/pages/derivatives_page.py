@@ -69,7 +69,7 @@ TESTED_APART = {
     "replicas": "rules/test_replicas.py::test_vjp",
     "async_done": "rules/test_replicas.py::test_vjp",
     "async_start": "rules/test_replicas.py::test_vjp",
-    "custom_call": "test_custom.py::test_custom_call",
+    "custom_call": "core/test_custom.py::test_custom_call",
     "pcp.start": "rules/test_collectives.py::test_transpose",
     "pcp.wait": "rules/test_collectives.py::test_transpose",
 }

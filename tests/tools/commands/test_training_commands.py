@@ -372,13 +372,13 @@ def _wait_for_another(process, text: str, known: int) -> str:
     ],
 )
 def test_a_worker_asks_for_its_own_processor(monkeypatch, named, local, target, wanted):
-    monkeypatch.setattr(jobs.processor, "own", lambda: named)
+    monkeypatch.setattr(jobs.host_processor, "own", lambda: named)
     assert jobs.target_of_worker("cpu", target, local=local) == wanted
     assert jobs.target_of_worker("cuda", None, local=local) == "sm_80"
 
 
 def test_a_processor_without_a_name_is_not_the_shepherds(monkeypatch):
-    monkeypatch.setattr(jobs.processor, "own", lambda: None)
+    monkeypatch.setattr(jobs.host_processor, "own", lambda: None)
     with pytest.raises(
         ConfigError, match="--target cpu:host: the shepherd compiles on"
     ):
