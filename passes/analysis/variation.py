@@ -146,22 +146,21 @@ class Variation:
             branches = []
             for region in op.regions:
                 branches.append((yield from self.follow(region.blocks[0])))
-            return [_common(each) for each in zip(*branches, strict=True)]
+            return [self.either(each) for each in zip(*branches, strict=True)]
         if op.name == HOLD:  # each result is its operand, and of no other one
             return [self.axes([value]) for value in op.operands]
         own = self.axes(op.operands)
-        if op.name == "pcp.recv":
+        if op.name == "pcp.start":
+            self.known.update((a, own) for a in block_of(op, 0).arguments)
+            own = _union((yield from self.follow(block_of(op, 0))))
+        elif op.name == "pcp.recv":
             own = self.mail[self._message(op)]
-        elif op.name in _OPAQUE:
-            own = UNKNOWN
-        elif op.name in _AGREE:
-            own -= set(strings(op, "axes"))
-        elif op.name in _CUT:
-            own = _union([own, frozenset(strings(op, "axes"))])
+        else:
+            own = self.made(op, own)
         return [own] * len(op.results)
 
     def _loop(self, op: ir.Operation) -> Generator[Message, None, list[Axes]]:
-        """The largest sets that the first and every later round agree on."""
+        """The sets that the first and every later round agree on."""
         carried = [self.axes([value]) for value in op.operands]
         while True:
             for region in op.regions:
@@ -169,10 +168,31 @@ class Variation:
                 self.known.update(zip(arguments, carried, strict=True))
             yield from self.follow(block_of(op, 0))
             after = yield from self.follow(block_of(op, 1))
-            kept = [_common(each) for each in zip(carried, after, strict=True)]
+            kept = [self.either(each) for each in zip(carried, after, strict=True)]
             if kept == carried:
                 return carried
             carried = kept
+
+    # --- the lattice: what another analysis of this kind puts in its own place ---
+
+    @property
+    def lost(self) -> Axes:
+        """Of a value that nothing is known of."""
+        return UNKNOWN
+
+    def either(self, sets: Sequence[Axes]) -> Axes:
+        """Of what may be any of several values: the axes of all."""
+        return _common(sets)
+
+    def made(self, op: ir.Operation, own: Axes) -> Axes:
+        """Of an op's results, where `own` are the axes of its operands."""
+        if op.name in _OPAQUE:
+            return UNKNOWN
+        if op.name in _AGREE:
+            return own - set(strings(op, "axes"))
+        if op.name in _CUT:
+            return _union([own, frozenset(strings(op, "axes"))])
+        return own
 
     # --- who has what ---
 
@@ -201,8 +221,8 @@ class Variation:
     def _post(self, op: ir.Operation) -> None:
         """What is sent in a loop or a branch may be another thing each time."""
         message, axes = self._message(op), self.axes(op.operands)
-        nested = op.parent.operation.name != "func.func"
-        self.mail[message] = UNKNOWN if nested or message in self.mail else axes
+        again = op.parent.operation.name != "func.func" or message in self.mail
+        self.mail[message] = self.lost if again else axes
 
     def _message(self, op: ir.Operation) -> Message:
         channel = integer(op, "channel")

@@ -1,6 +1,6 @@
 """pcp-verify-owners: no two unlike members each compute what a step keeps."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pcp.dialect.base import strings
@@ -17,7 +17,7 @@ from pcp.passes.core.functions import (
     string,
     symbol_name,
 )
-from pcp.passes.core.rewriting import HOLD, device_modules, functions, refuse
+from pcp.passes.core.rewriting import device_modules, functions, refuse
 from pcp.passes.core.walk import CONTROL_FLOW, block_of, returned, walk
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.mesh import Mesh, read_meshes
@@ -169,44 +169,17 @@ class Difference(Variation):
         self.known = dict.fromkeys(entry(function).arguments, frozenset())
         return self
 
-    def _results(self, op: ir.Operation) -> Generator[Message, None, list[Axes]]:
-        if op.name == "stablehlo.while":
-            return (yield from self._loop(op))
-        if op.name in CONTROL_FLOW:
-            branches = []
-            for region in op.regions:
-                branches.append((yield from self.follow(region.blocks[0])))
-            return [frozenset().union(*each) for each in zip(*branches, strict=True)]
-        if op.name == HOLD:
-            return [self.axes([value]) for value in op.operands]
-        own = self.axes(op.operands)
-        if op.name == "pcp.start":
-            self.known.update((a, own) for a in block_of(op, 0).arguments)
-            own = frozenset().union(*(yield from self.follow(block_of(op, 0))))
-        elif op.name == "pcp.recv":
-            own = self.mail[self._message(op)]
-        elif op.name in AGREE:
-            own -= set(strings(op, "axes"))
-        elif rounds(op) or op.name == "func.call":
-            own |= self.mesh.unlike
-        return [own] * len(op.results)
+    @property
+    def lost(self) -> Axes:
+        """A value that nothing is known of may differ wherever targets do."""
+        return self.mesh.unlike
 
-    def _loop(self, op: ir.Operation) -> Generator[Message, None, list[Axes]]:
-        """The smallest sets that the first and every later round agree on."""
-        carried = [self.axes([value]) for value in op.operands]
-        while True:
-            for region in op.regions:
-                arguments = region.blocks[0].arguments
-                self.known.update(zip(arguments, carried, strict=True))
-            yield from self.follow(block_of(op, 0))
-            after = yield from self.follow(block_of(op, 1))
-            joined = [a | b for a, b in zip(carried, after, strict=True)]
-            if joined == carried:
-                return carried
-            carried = joined
+    def either(self, sets: Sequence[Axes]) -> Axes:
+        """Of what may be any of several values: the axes of each."""
+        return frozenset[str]().union(*sets)
 
-    def _post(self, op: ir.Operation) -> None:
-        """What is sent in a loop or a branch may be another thing each time."""
-        message, axes = self._message(op), self.axes(op.operands)
-        again = op.parent.operation.name != "func.func" or message in self.mail
-        self.mail[message] = self.mesh.unlike if again else axes
+    def made(self, op: ir.Operation, own: Axes) -> Axes:
+        """An op that rounds, or that is not seen, adds the axes of unlike targets."""
+        if op.name in AGREE:
+            return own - set(strings(op, "axes"))
+        return own | self.lost if rounds(op) or op.name == "func.call" else own
