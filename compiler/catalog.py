@@ -1,4 +1,7 @@
-"""The only lists: every pcp pass by name, imported when it is asked for."""
+"""The only lists: every pcp pass by name, imported when it is asked for.
+
+`register` adds a pass from outside.
+"""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +9,7 @@ from importlib import import_module
 
 from pcp.dialect.bindings import PassManager, ir
 from pcp.dialect.context import register_passes
-from pcp.errors import PassError, nearest
+from pcp.errors import ConfigError, PassError, nearest
 from pcp.passes.core.base import CppPasses, Pass, Pipeline, parse_pipeline
 
 PASSES: dict[str, str] = {
@@ -87,13 +90,35 @@ MLIR_PASSES: dict[str, str] = {
 }
 
 
+_registered: dict[str, type[Pass]] = {}
+
+
+def register(cls: type[Pass]) -> None:
+    """Know a pass from outside by its name; again does nothing.
+
+    `ConfigError` for a name that another pass has, and for `pcp-...`.
+    """
+    name = cls.name
+    if not name or name.startswith("pcp-") or name in MLIR_PASSES:
+        raise ConfigError(f"{cls.__name__}: name={name!r} must be a name of its own")
+    if _registered.setdefault(name, cls) is not cls:
+        raise ConfigError(f"pass {name} is already there, {_registered[name]}")
+
+
+def names() -> list[str]:
+    """The passes that are not MLIR's own."""
+    return sorted([*PASSES, *_registered])
+
+
 def known() -> list[str]:
     """Every name to suggest when one is unknown."""
-    return sorted([*PASSES, *MLIR_PASSES])
+    return sorted([*names(), *MLIR_PASSES])
 
 
 def lookup(name: str) -> type[Pass] | None:
     """The class of a pcp pass, or None when it must be one of MLIR's own."""
+    if name in _registered:
+        return _registered[name]
     if (target := PASSES.get(name)) is None:
         if name.startswith("pcp-"):
             raise PassError(f"no pass named {name!r}.{nearest(name, PASSES)}")
@@ -104,7 +129,7 @@ def lookup(name: str) -> type[Pass] | None:
 
 def summaries() -> Iterator[tuple[str, str]]:
     """Each known pass with its one line: pcp's from the docstrings, then MLIR's."""
-    for name in sorted(PASSES):
+    for name in names():
         cls = lookup(name)
         yield name, ((cls and cls.__doc__) or "").strip().partition("\n")[0]
     yield from sorted(MLIR_PASSES.items())
@@ -147,6 +172,6 @@ def _explain(text: str, error: str) -> str:
     if unknown is None:
         return f"{text!r}: {' '.join(error.split())}"
     name = unknown.group(1)
-    if name in PASSES:
+    if name in names():
         return f"{text!r}: {name} runs on the module; write it at the top level"
     return f"no pass named {name!r}.{nearest(name, known())}"

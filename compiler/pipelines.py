@@ -89,6 +89,7 @@ FRONT: tuple[Stage, ...] = (
 #: one name are one tensor. The border to IREE is behind all that computes.
 DEVICE: tuple[Stage, ...] = (
     Stage("memory", ("$remat",), ("grad", "train")),
+    Stage("extensions", ("$lowering",)),
     Stage("legalize", ("pcp-legalize", *_CLEAN)),
     Stage("updates", ("pcp-verify-inplace{func=*}",), ("forward",)),
     Stage("updates", ("pcp-verify-inplace",), _TRAIN),
@@ -118,9 +119,24 @@ STAGES = (
 SCHEDULED = STAGES[2:]
 
 
+_prepare: list[str] = []
+_lowering: list[str] = []
+
+
+def register(prepare: Sequence[str], lowering: Sequence[str]) -> None:
+    """Run passes from outside, too: behind `PREPARE`, and in front of `pcp-legalize`.
+
+    `PassError` for a pass that is not known.
+    """
+    _pipeline([*prepare, *lowering])
+    _prepare.extend(prepare)
+    _lowering.extend(lowering)
+
+
 def prepare(*, infer_roles: bool) -> Pipeline:
     """The passes before the mode's own."""
-    return _pipeline([*PREPARE, *(["pcp-infer-roles"] if infer_roles else [])])
+    roles = ["pcp-infer-roles"] if infer_roles else []
+    return _pipeline([*PREPARE, *_prepare, *roles])
 
 
 def front(
@@ -152,7 +168,8 @@ def front(
 
 def device(mode: str, *, remat: str = "") -> Pipeline:
     """The passes on one device's program; `remat` is one that saves memory."""
-    return _pipeline(_passes(DEVICE, mode, spread=False), remat=remat)
+    passes = _passes(DEVICE, mode, spread=False)
+    return _pipeline(passes, remat=remat, lowering=",".join(_lowering))
 
 
 def zero(stage: int) -> Pipeline:

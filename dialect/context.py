@@ -55,7 +55,14 @@ def parse(
         with context or make_context():
             return ir.Module.parse(text)
     except ir.MLIRError as error:
-        raise IRError(diagnostics(error, source)) from error
+        raise _unread(error, source) from error
+
+
+def _unread(error: ir.MLIRError, source: str) -> IRError:
+    """What MLIR says of a text, and the way to read ops of other dialects."""
+    found = diagnostics(error, source)
+    hint = "; --load FILE.py, or pcp.load_extension, brings a dialect of your own"
+    return IRError(found + (hint if "unregistered dialect" in found else ""))
 
 
 def _parse_sharded(text: str, context: ir.Context, source: str) -> ir.Module:
@@ -94,7 +101,7 @@ def parse_bytes(
             with context or make_context():
                 return ir.Module.parse(content)
         except ir.MLIRError as error:
-            raise IRError(diagnostics(error, source)) from error
+            raise _unread(error, source) from error
     return parse(decode(content, source), context, source=source)
 
 

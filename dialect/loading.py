@@ -14,7 +14,7 @@ from pcp.dialect import (  # importing a family adds its ops to the dialect
     training,
 )
 from pcp.dialect.base import Pcp
-from pcp.dialect.bindings import ir
+from pcp.dialect.bindings import ext, ir
 
 FAMILIES = (
     description,
@@ -32,12 +32,29 @@ FAMILIES = (
 # `ext` keeps what it is loading in the class.
 _lock = Lock()
 
+_registered: list[type[ext.Dialect]] = []
+
+
+def register(dialect: type[ext.Dialect]) -> None:
+    """Load a dialect from outside into every context from now on; again does nothing.
+
+    Its ops are classes as those of this package are, made before this is called.
+    """
+    if dialect not in _registered:
+        _registered.append(dialect)
+
+
+def registered() -> list[str]:
+    """The names of the dialects from outside."""
+    return [dialect.DIALECT_NAMESPACE for dialect in _registered]
+
 
 def load(context: ir.Context) -> None:
     """Make the pcp ops known to `context`; a second call does nothing."""
     with _lock, context:
         if context.is_dialect_loaded(Pcp.DIALECT_NAMESPACE):
             return
-        Pcp.load()
-        # `ext` keeps the definitions, and through them the context, alive.
-        del Pcp._mlir_module
+        for dialect in (Pcp, *_registered):
+            dialect.load()
+            # `ext` keeps the definitions, and through them the context, alive.
+            del dialect._mlir_module

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     )
     from pcp.runtime.communicator.communicator import Communicator
     from pcp.runtime.program.executor import Program
-    from pcp.tools.api import compile, from_jax, from_torch, grad, load, run_passes
+    from pcp.tools.api import (
+        compile,
+        from_jax,
+        from_torch,
+        grad,
+        load,
+        load_extension,
+        run_passes,
+    )
+    from pcp.tools.extension import Extension
 
 __version__ = VERSION
 __all__ = [
@@ -30,6 +39,7 @@ __all__ = [
     "AdamW",
     "Bundle",
     "Communicator",
+    "Extension",
     "Lion",
     "Muon",
     "Nesterov",
@@ -39,6 +49,7 @@ __all__ = [
     "from_torch",
     "grad",
     "load",
+    "load_extension",
     "run_passes",
 ]
 
@@ -48,6 +59,7 @@ _HOMES = {
     "AdamW": "pcp.passes.training.optimizers.spec",
     "Bundle": "pcp.bundle",
     "Communicator": "pcp.runtime.communicator.communicator",
+    "Extension": "pcp.tools.extension",
     "Lion": "pcp.passes.training.optimizers.spec",
     "Muon": "pcp.passes.training.optimizers.spec",
     "Nesterov": "pcp.passes.training.optimizers.spec",
@@ -57,6 +69,7 @@ _HOMES = {
     "from_torch": "pcp.tools.api",
     "grad": "pcp.tools.api",
     "load": "pcp.tools.api",
+    "load_extension": "pcp.tools.api",
     "run_passes": "pcp.tools.api",
 }
 

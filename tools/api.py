@@ -20,9 +20,17 @@ from pcp.frontends import jax as jax_frontend
 from pcp.frontends import stablehlo
 from pcp.frontends import torch as torch_frontend
 from pcp.passes.core.base import Observer
+from pcp.tools import extension
 
 if TYPE_CHECKING:
     import torch
+
+extension.load_installed()
+
+
+def load_extension(path: str | Path) -> extension.Extension:
+    """Register the `EXTENSION` of a Python file for this process, and return it."""
+    return extension.load(path)
 
 
 def load(path: str | Path) -> ir.Module:

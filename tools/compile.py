@@ -39,8 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     flags = _parser().parse_args(argv)
     options = _options(flags)
-    from pcp.tools.support.compile_job import compile_file  # --help needs no compiler
+    from pcp.tools import extension  # --help needs no compiler
+    from pcp.tools.support.compile_job import compile_file
 
+    extension.load_all(flags.load)
     print(compile_file(flags, options))
     return 0
 
@@ -85,6 +87,8 @@ def _parser() -> Parser:
     add("--memory", metavar="BYTES", help=help_)
     add("--emit", choices=EMITTED, default="bundle")
     add("--entry", default="main", help="the function to compile; default main")
+    help_ = "an extension: optimizers, algorithms, rules, passes, ops; again for more"
+    add("--load", action="append", default=[], metavar="FILE.py", help=help_)
     add("--keep-ir", metavar="DIR", type=Path, help="IR after each step")
     add("--opt-level", choices=OPT_LEVELS, default=DEFAULT_OPT_LEVEL, help="IREE's")
     add("--jobs", type=int, metavar="N", help="target compilers at once")

@@ -21,8 +21,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     parser = _parser()
     options, words = parser.parse_known_args([_two_dashes(word) for word in argv])
-    from pcp.tools.support import opt_command  # --help needs no compiler
+    from pcp.tools import extension  # --help needs no compiler
+    from pcp.tools.support import opt_command
 
+    extension.load_all(options.load)
     if options.list_passes:
         return opt_command.print_passes()
     if options.show_dialects:
@@ -34,6 +36,7 @@ def _main(argv: Sequence[str]) -> int:
 # --- the command line ---
 
 
+LOAD = "an extension: dialects, passes and rules; again for more"
 VERIFY_EACH = "verify after each pass (default: true)"
 SWITCHES = {
     "split-input-file": f"work on each part between lines that say {SEPARATOR}",
@@ -65,6 +68,7 @@ def _parser() -> Parser:
     add("-o", dest="output", default="-", metavar="OUT", help="where to write")
     add("--pass-pipeline", metavar="TEXT", help="builtin.module(pass{key=value},...)")
     add("--verify-each", type=_bool, default=True, metavar="BOOL", help=VERIFY_EACH)
+    add("--load", action="append", default=[], metavar="FILE.py", help=LOAD)
     for when in ("before", "after"):
         text = f"print the IR {when} these passes"
         names = {"type": _names, "default": [], "metavar": "PASS,..."}

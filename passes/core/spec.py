@@ -6,8 +6,9 @@ attribute on a module. No MLIR here: `import pcp; pcp.AdamW()` stays light.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import Field, dataclass, fields
+from importlib import import_module
 from typing import Any, ClassVar
 
 from pcp.errors import ConfigError, nearest
@@ -58,6 +59,31 @@ def parse(text: str, kinds: Mapping[str, type[Spec]], what: str) -> Spec:
     if bool(brace) != rest.endswith("}"):
         raise ConfigError(f"{what} {text!r}: write {name}{{key=value,...}}")
     return cls(**_values(cls, rest.removesuffix("}")))
+
+
+#: The rules of kinds that an extension brings.
+_registered: dict[type[Spec], Any] = {}
+
+
+def register(
+    kinds: MutableMapping[str, type[Spec]], cls: type[Spec], rule: object
+) -> None:
+    """Add a kind from outside, with what builds its programs; again does nothing.
+
+    `ConfigError` for a name that another class has.
+    """
+    if not cls.kind:
+        raise ConfigError(f"{cls.__name__}: a spec needs a `kind`, its name in text")
+    if kinds.setdefault(cls.kind, cls) is not cls:
+        raise ConfigError(f"{cls.kind} is already a name, of {kinds[cls.kind]}")
+    _registered[cls] = rule
+
+
+def rule_of(spec: Spec, package: str) -> Any:
+    """What builds a spec's programs: registered, or `RULE` in the file of its kind."""
+    if type(spec) in _registered:
+        return _registered[type(spec)]
+    return import_module(f"{package}.{spec.kind}").RULE
 
 
 def split(text: str) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pcp.dialect import hlo
+from pcp.dialect import hlo, loading
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.passes.core.base import CppPasses, Pass
 from pcp.passes.core.fold import evaluate
@@ -76,8 +76,9 @@ def _rewrite(module: ir.Module) -> None:
 
 
 def _check(module: ir.Module) -> None:
+    known = {*READ, *loading.registered()}
     for op in operations(module):
-        if op.name.partition(".")[0] not in READ:
+        if op.name.partition(".")[0] not in known:
             refuse(op, "not a StableHLO op; lower the model to StableHLO first")
         if has_dynamic_type(op):
             refuse(op, f"a shape is known only at run time; {STATIC}")

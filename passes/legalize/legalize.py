@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pcp.dialect import loading
 from pcp.dialect.bindings import ir
 from pcp.passes.core.base import CppPasses, Pass
 from pcp.passes.core.elementwise import inline
@@ -79,6 +80,7 @@ class Legalize(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Rewrite in place, or raise `PassError` at an op that has no legal form."""
+        _refuse_others(module)
         forget_derivatives(module)
         if any(op.name.startswith("chlo.") for op in operations(module)):
             CppPasses("func.func(chlo-legalize-to-stablehlo)").run(module)
@@ -87,6 +89,17 @@ class Legalize(Pass):
                 _legalize(op, rules)
         for function in functions(module):
             sweep(function)
+
+
+def _refuse_others(module: ir.Module) -> None:
+    """An op of a user's own dialect was to be StableHLO by now."""
+    for op in operations(module) if loading.registered() else ():
+        if op.name.partition(".")[0] in loading.registered():
+            refuse(
+                op,
+                "no pass has made StableHLO of it; name one in `lowering` of the "
+                "extension (docs/extending.md)",
+            )
 
 
 def _inside_out(module: ir.Module) -> list[ir.Operation]:

@@ -8,13 +8,13 @@ crosses their borders.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from itertools import islice
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.errors import ConfigError, PassError
 from pcp.passes.core import fresh, functions
+from pcp.passes.core import spec as specs
 from pcp.passes.core.base import Pass
 from pcp.passes.core.functions import Port
 from pcp.passes.core.spec import Spec
@@ -138,8 +138,8 @@ def expand_training(
 
 
 def outer_rule(spec: Spec) -> OuterRule:
-    """The outer algorithm of a spec, from the file of its name."""
-    return import_module(f"pcp.passes.training.outer.{spec.kind}").RULE
+    """The outer algorithm of a spec."""
+    return specs.rule_of(spec, "pcp.passes.training.outer")
 
 
 # --- @init ---

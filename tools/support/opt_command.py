@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from pcp.compiler import catalog
+from pcp.dialect import loading
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import make_context
 from pcp.errors import PassError, UsageError, nearest
@@ -64,7 +65,7 @@ def _flag(word: str, own: Collection[str]) -> tuple[str, str]:
     if not word.startswith("--"):
         raise UsageError(f"unexpected argument {word!r}: one input file only")
     name, _, options = word[2:].partition("=")
-    if name not in catalog.PASSES and not name.startswith("pcp-"):
+    if name not in catalog.names() and not name.startswith("pcp-"):
         guess = nearest(f"--{name}", own)
         if guess and name not in catalog.MLIR_PASSES:
             raise UsageError(f"no pass or flag {word!r}.{guess}")
@@ -137,7 +138,7 @@ def _print_table(rows: Iterable[tuple[str, str]]) -> int:
 def _dialects() -> list[str]:
     context = make_context()
     loaded = []
-    for name in DIALECTS:
+    for name in [*DIALECTS, *loading.registered()]:
         try:
             context.get_dialect_descriptor(name)
         except ValueError:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TextIO
 
@@ -125,6 +126,7 @@ def read_experiment(
     """The experiment in `path`; `--model` and `--algorithm` replace its own."""
     experiment = experiments.load(path)
     check_readable(experiment)
+    _load_extensions(experiment)
     if algorithm is not None:
         experiment = experiment.model_copy(update={"algorithm": algorithm})
     groups.parse(optimizer_text(experiment))
@@ -134,6 +136,17 @@ def read_experiment(
     if not Path(model).exists():
         raise ConfigError(f"--model: no file {model!r}")
     return experiment.model_copy(update={"model_path": str(Path(model).absolute())})
+
+
+def _load_extensions(experiment: Experiment) -> None:
+    """Register the experiment's and installed ones; without any no compiler is needed.
+
+    An extension names optimizers and algorithms, which the experiment's text may say.
+    """
+    if experiment.extensions or entry_points(group="pcp.extensions"):
+        from pcp.tools import extension
+
+        extension.load_all(experiment.extensions)
 
 
 def optimizer_text(experiment: Experiment) -> str:

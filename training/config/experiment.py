@@ -66,6 +66,11 @@ class Experiment(BaseModel):
     vocabulary_size: int | None = Field(
         None, gt=0, description="ids the model accepts; null: judged by its shapes"
     )
+    extensions: tuple[str, ...] = Field(
+        (),
+        description="Python files with optimizers, algorithms, rules and ops of one's "
+        "own, which the compiler loads: see docs/extending.md",
+    )
     initial_weights: str | None = Field(
         None, description="safetensors file to start from; null: the model's @init"
     )
@@ -299,13 +304,21 @@ def resolve(path: str, folder: Path) -> str:
 def _with_paths(experiment: Experiment, folder: Path) -> Experiment:
     keys = ("model_path", "data_path", "initial_weights", "chunk_manifest_path")
     given = {key: value for key in keys if (value := getattr(experiment, key))}
-    found = {key: resolve(value, folder) for key, value in given.items()}
-    for key, value in found.items():
-        if not value.startswith(BUILTIN) and not Path(value).exists():
-            raise ConfigError(
-                f"{key}: no file {given[key]!r}, neither in {folder} nor in "
-                "the working directory"
-            )
+    found: dict[str, object] = {
+        key: _existing(key, value, folder) for key, value in given.items()
+    }
+    files = (_existing("extensions", each, folder) for each in experiment.extensions)
+    found["extensions"] = tuple(files)
     # A run's results belong where the command was started, not beside the file.
     found["checkpoint_dir"] = str(Path(experiment.checkpoint_dir).absolute())
     return experiment.model_copy(update=found)
+
+
+def _existing(key: str, path: str, folder: Path) -> str:
+    """`path`, resolved; `ConfigError` where there is no such file."""
+    found = resolve(path, folder)
+    if not found.startswith(BUILTIN) and not Path(found).exists():
+        raise ConfigError(
+            f"{key}: no file {path!r}, neither in {folder} nor in the working directory"
+        )
+    return found

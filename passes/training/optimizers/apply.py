@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.errors import PassError
+from pcp.passes.core import spec as specs
 from pcp.passes.core.functions import Port
 from pcp.passes.training.optimizers import clip, numbers
 from pcp.passes.training.optimizers.groups import Groups
@@ -28,8 +28,8 @@ class Trained:
 
 
 def rule_of(spec: Optimizer) -> OptimizerRule:
-    """The update rule of a spec, from the file of its name."""
-    return import_module(f"pcp.passes.training.optimizers.{spec.kind}").RULE
+    """The update rule of a spec."""
+    return specs.rule_of(spec, "pcp.passes.training.optimizers")
 
 
 def assign(groups: Groups, params: Sequence[Port]) -> list[Trained]:
