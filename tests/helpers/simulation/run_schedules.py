@@ -3,14 +3,15 @@
 `TrainingRun` is the real one. Around it are a disk that is a list, a network that is a
 heap, and workers that do no more than keep to the protocol (`scheduled_workers`): what
 is trained is a hash of all that led to it. The shepherd is killed between two effects,
-or frozen; workers die, freeze, lose their connection, come anew; messages are late or
-doubled. All of it follows from a seed. Then the run must complete, and `Checks` must
-have found nothing wrong.
+or frozen; workers die, freeze, lose their connection, come anew; messages are late,
+doubled or lost, as a transport can lose them (`scheduled_connections`). All of it
+follows from a seed. Then the run must complete, and `Checks` must have found nothing
+wrong.
 """
 
 import heapq
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import cache
 from itertools import count
@@ -23,7 +24,6 @@ from helpers.simulation.scheduled_groups import Group
 from helpers.simulation.scheduled_workers import Node
 
 from pcp.bundle import Bundle
-from pcp.manifest import Method
 from pcp.training.config.experiment import parse
 from pcp.training.coordinator import effects as do
 from pcp.training.coordinator.events import (
@@ -43,6 +43,14 @@ from pcp.training.coordinator.events import (
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.storage.ledger_state import replayed
+from pcp.training_plan import (
+    Asynchronous,
+    EveryRound,
+    EveryStep,
+    Fragments,
+    Never,
+    TrainingPlan,
+)
 
 NAME = "drawn"
 IDLE_SECONDS = 0.35
@@ -51,15 +59,22 @@ PATIENCE_SECONDS = 90.0
 KEPT_ROUNDS = 1
 """So that a run goes back further than to what is in memory."""
 
+POLICIES: dict[str, TrainingPlan] = {
+    "together": EveryRound(),
+    "alone": Never(),
+    "own clocks": Asynchronous(),
+    "every step": EveryStep(),
+    "fragments": Fragments(count=2),
+}
+"""How rounds are made, by name: when members exchange, and with whom."""
+
 
 @cache
 def program(policy: str) -> Program:
-    """What the workers are given: rounds `together`, `alone`, or on `own clocks`."""
-    content = hashed_trainer.program(policy == "own clocks")
-    manifest = Bundle.from_bytes(content, source="drawn").manifest
-    if policy == "alone":
-        changes = {"collectives": {}, "algorithm": Method(kind="snoo")}
-        manifest = manifest.model_copy(update=changes)
+    """What the workers are given for one of `POLICIES`."""
+    manifest = Bundle.from_bytes(hashed_trainer.program(), source="drawn").manifest
+    # No function of it is called: it needs none of those that the plan names.
+    manifest = manifest.model_copy(update={"training": POLICIES[policy]})
     return Program(
         digest="1" * 64,
         size=1,
@@ -93,7 +108,7 @@ class Schedule:
     """One run; everything follows from the seed and the policy of its rounds."""
 
     def __init__(self, seed: int, policy: str = "together") -> None:
-        self.seed, self.policy = seed, policy
+        self.seed, self.policy, self.plan = seed, policy, POLICIES[policy]
         self.random = draw = random.Random(seed)
         self.now = 0.0
         self.workers = draw.choice((1, 2, 2, 3, 3, 4))
@@ -109,10 +124,14 @@ class Schedule:
         """Until then the shepherd's process does nothing."""
         self.points: int | None = None
         """So many effects are carried out until the shepherd is killed."""
+        self.resumed: list[int] = []
+        """Exchanges that a group's members had made of a round; -1: unequal numbers."""
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers, self._lives = count(), 0
         self._tick_at = 0.0
         self.trace: list[str] | None = None
+        self.lost: Counter[str] = Counter()
+        """Messages that were sent and never read, or said to no connection; by kind."""
 
     def _keys(self) -> dict[str, Any]:
         draw = self.random

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from helpers.simulation.scheduled_workers import Node, Wire
+from helpers.simulation.scheduled_connections import Wire
+from helpers.simulation.scheduled_workers import Node
 
 from pcp.training.coordinator.events import Ordered
 from pcp.training.wire.messages import Order
@@ -48,11 +49,29 @@ def cut(schedule: "Schedule") -> None:
         node.wire.cut()
 
 
+def lose(schedule: "Schedule") -> None:
+    """One message of a worker, or for it, is sent and never read."""
+    if node := _living(schedule):
+        way, later = schedule.random.randrange(2), schedule.random.choice((0, 0, 1, 2))
+        node.losing = (way, later)
+
+
 def freeze(schedule: "Schedule") -> None:
     """A worker does nothing for a while."""
     if node := _living(schedule):
-        schedule.note("freeze", node.name)
-        node.frozen_until = schedule.now + schedule.random.choice((0.5, 2.0, 4.0))
+        _freeze(node, schedule.now + schedule.random.choice((0.5, 2.0, 4.0)))
+
+
+def _freeze(node: Node, until: float) -> None:
+    # What waits for the end of a freeze stays behind what came before it.
+    node.frozen_until = max(node.frozen_until, until)
+
+
+def freeze_all(schedule: "Schedule") -> None:
+    """All workers do nothing for so long that the run goes on without their state."""
+    for node in schedule.nodes.values():
+        _freeze(node, schedule.now + 8.0)
+    schedule.start_worker()
 
 
 def kill_shepherd(schedule: "Schedule") -> None:
@@ -71,8 +90,8 @@ def newcomer(schedule: "Schedule") -> None:
 
 
 FAULTS = (
-    *(kill, kill, cut, freeze),
-    *(kill_shepherd, kill_shepherd, stall_shepherd, newcomer),
+    *(kill, kill, cut, lose, lose, freeze),
+    *(kill_shepherd, kill_shepherd, stall_shepherd, newcomer, freeze_all),
 )
 
 

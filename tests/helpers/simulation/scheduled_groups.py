@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from helpers.simulation.run_checks import SEED_DIGEST, Violation, next_digest
+from helpers.simulation.scheduled_meetings import Meetings
 
 from pcp.training.wire.messages import RoundStart
 
@@ -22,7 +23,24 @@ class Group:
         self._orders: dict[str, tuple[Node, RoundStart]] = {}
         self._computed: set[str] = set()
         self._broken = False
+        self.meetings = Meetings(schedule, self)
         schedule.after(FORMING_SECONDS, self._given_up)
+
+    @property
+    def broken(self) -> bool:
+        """Whether its members exchange nothing any more."""
+        return self._broken
+
+    @property
+    def arrived(self) -> list[tuple["Node", RoundStart]]:
+        """The members that are there, with their orders, by rank."""
+        orders = self._orders
+        return [orders[address] for address in self._members if address in orders]
+
+    @property
+    def size(self) -> int:
+        """How many members there are to be."""
+        return len(self._members)
 
     def arrives(self, node: "Node", order: RoundStart) -> None:
         """A member is there; when all are, they have one state."""
@@ -44,6 +62,8 @@ class Group:
         for node, own in list(self._orders.values()):
             if not self._broken:
                 node.take(own, state)
+        if self._schedule.plan.exchanges_inside and not self._broken:
+            self.meetings.begin(state[1])
 
     def _state(self, first: "Node", order: RoundStart) -> tuple[int, str] | None:
         """Of the round before: rank 0's, or what it fetches."""
@@ -73,6 +93,7 @@ class Group:
             work = node.work
             if not order.carried and (work is None or work[2] != before[1]):
                 raise Violation(f"{node.name} began from another state: {work}")
+        self.meetings.check()
         digest = next_digest(before[1], [order.lease for _, order in members])
         for node, order in members:
             node.after(

@@ -1,4 +1,4 @@
-"""Workers of a drawn schedule, who keep to the protocol and compute hashes.
+"""Workers of a drawn schedule, which keep to the protocol and compute hashes.
 
 What `pcp.training.worker.worker` and `round_runner` do, without threads: one thing at a
 time, of which a newer order takes the place of an older one.
@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from helpers.simulation.run_checks import SEED_DIGEST, Violation
+from helpers.simulation.scheduled_connections import Wire
 from helpers.simulation.scheduled_groups import Group
+from helpers.simulation.scheduled_meetings import Partial
 
-from pcp.training.coordinator.events import Lost, Received
 from pcp.training.wire.messages import (
     VERSION,
     Commit,
@@ -20,6 +21,7 @@ from pcp.training.wire.messages import (
     Hello,
     Lacking,
     LeaseGrant,
+    Meeting,
     Message,
     Prepared,
     Push,
@@ -37,57 +39,6 @@ if TYPE_CHECKING:
 
 STEP_SECONDS = 0.05
 BEAT_SECONDS = 0.5
-DOUBLED = 0.02
-"""Share of a worker's messages that come twice."""
-
-
-class Wire:
-    """A connection between a worker and the shepherd; messages stay in order."""
-
-    here = "10.0.0.1"
-
-    def __init__(self, schedule: "Schedule", node: "Node") -> None:
-        self.schedule, self.node = schedule, node
-        self.open = True
-        self._last = [0.0, 0.0]
-
-    def _deliver(self, way: int, act: Callable[[], None]) -> None:
-        schedule = self.schedule
-        at = max(self._last[way], schedule.now + schedule.latency())
-        self._last[way] = at
-        schedule.after(at - schedule.now, act)
-
-    def to_worker(self, message: Message) -> None:
-        """What the shepherd says; it is lost if the connection breaks before."""
-        if self.open:
-            self._deliver(0, lambda: self.node.receive(self, message))
-
-    def to_shepherd(self, message: Message) -> None:
-        """What the worker says; now and then it comes twice."""
-        if not self.open:
-            return
-        event, schedule = Received(self, message), self.schedule
-        twice = schedule.random.random() < DOUBLED and not isinstance(message, Hello)
-        for _ in range(1 + twice):
-            self._deliver(1, lambda: self.open and schedule.tell(event))
-
-    def close(self) -> None:
-        """The shepherd closes it, once what it said is sent."""
-        if self.open:
-            self._deliver(0, self._over)
-
-    def _over(self) -> None:
-        self.open = False
-        self.node.lost(self)
-
-    def cut(self) -> None:
-        """It breaks: each end hears of it in its time."""
-        if not self.open:
-            return
-        self.open = False
-        schedule = self.schedule
-        self._deliver(1, lambda: schedule.tell(Lost(self, "broken")))
-        self._deliver(0, lambda: self.node.lost(self))
 
 
 class Node:
@@ -104,6 +55,12 @@ class Node:
         self.work: tuple[int, Any, str] | None = None
         """Round and lease of the inner steps that are made, and from which state."""
         self.group: Group | None = None
+        self.partial: Partial | None = None
+        """A round with exchanges between its inner steps, as far as it is made."""
+        self.losing: tuple[int, int] | None = None
+        """A way, and how many more messages that way are read until one is lost."""
+        self._welcomed = False
+        """Whether the shepherd has answered on this connection."""
         self._run: str | None = None
         self._doing = 0
         """Counts what it begins: what was begun before is given up."""
@@ -164,7 +121,8 @@ class Node:
         if self._schedule.run is None:
             self.after(0.1 + 0.2 * self._schedule.random.random(), self.connect)
             return
-        self.wire = wire = Wire(self._schedule, self)
+        self.wire, self._welcomed = Wire(self._schedule, self), False
+        wire = self.wire
         held = self.held or (None, None)
         wire.to_shepherd(
             Hello(
@@ -185,7 +143,7 @@ class Node:
 
     def _beat(self, wire: Wire) -> None:
         if wire is self.wire and wire.open:
-            wire.to_shepherd(Heartbeat())
+            wire.to_shepherd(Heartbeat(meeting=self._meeting()))
             self.after(BEAT_SECONDS, lambda: self._beat(wire))
 
     def lost(self, wire: Wire) -> None:
@@ -195,9 +153,20 @@ class Node:
             self.after(0.1 + 0.2 * self._schedule.random.random(), self.connect)
 
     def send(self, message: Message) -> None:
-        """What is said while there is no connection is lost: a hello says it all."""
-        if self.wire is not None:
+        """What is said before the shepherd's answer is lost, on this connection too."""
+        if self.wire is not None and self._welcomed:
             self.wire.to_shepherd(message)
+        else:
+            self._schedule.lost[message.kind] += 1
+
+    def loses(self, way: int, message: Message) -> bool:
+        """Whether this is the message that a connection breaks at."""
+        if self.losing is None or isinstance(message, Heartbeat):
+            return False
+        at, left = self.losing
+        if at == way:
+            self.losing = (at, left - 1) if left else None
+        return at == way and not left
 
     def receive(self, wire: Wire, message: Message) -> None:
         """The shepherd says something."""
@@ -219,10 +188,11 @@ class Node:
         self._run, done = message.run, self.prepared
         if done and (message.committed, message.digest) == (done.round, done.digest):
             self._hold((done.round, done.digest))
+        self._welcomed = True
 
     def _on_restore(self, message: Restore) -> None:
         self._leave()
-        self.held = self.prepared = self.work = None
+        self.held = self.prepared = self.work = self.partial = None
         self._learning += 1
         self.begin(0.05, lambda: self._restored(message))
 
@@ -316,6 +286,8 @@ class Node:
         if held != state:
             self._say_ready()
         work, lease = self.work, list(order.lease)
+        if self._schedule.plan.exchanges_inside:
+            return  # the group compares first how far its members are
         if order.carried or (work and work[:2] == (order.round, lease)):
             self._computed(order)
             return
@@ -330,6 +302,27 @@ class Node:
         self.send(Computed(round=order.round, epoch=order.epoch))
         if self.group is not None:
             self.group.computed(self)
+
+    def go_on(self, order: RoundStart, partial: Partial) -> None:
+        """Make the inner steps up to the next exchange, or to the end of the round."""
+        self.partial = partial
+        legs = partial.legs
+        if len(partial.exchanged) == legs:
+            self._stepped(order, partial.base)
+            return
+        seconds = order.steps * STEP_SECONDS * self._factor / legs
+        self.begin(seconds, lambda: self._meets(order))
+
+    def _meets(self, order: RoundStart) -> None:
+        if self.group is not None and self.partial is not None:
+            self.partial.since = self._schedule.now
+            self.group.meetings.enters(self, order)
+
+    def _meeting(self) -> Meeting | None:
+        """What a heartbeat says of a round with exchanges inside."""
+        if not self._schedule.plan.exchanges_inside or self.group is None:
+            return None
+        return self.group.meetings.of(self)
 
     def propose(self, order: RoundStart, digest: str) -> None:
         """The exchange has happened; it waits for the commit."""
@@ -361,6 +354,7 @@ class Node:
 
     def _hold(self, state: tuple[int, str]) -> None:
         self.held, self.prepared, self.work = state, None, None
+        self.partial = None
         self._schedule.checks.holds(self.name, state)
 
     def _say_ready(self) -> None:

@@ -4,19 +4,24 @@ Here `TrainingRun.step` alone is real, so many thousands of schedules take minut
 `test_training_simulation.py` has the workers' and the shell's code too, in hundreds.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from helpers.simulation import run_schedules
 from helpers.simulation.run_schedules import Schedule, first_violation
 
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.effects import Append, Effect
+from pcp.training.coordinator.roster import Member
+from pcp.training.coordinator.rounds import Rounds
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
+from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.wire.messages import Prepared
 
-POLICIES = pytest.mark.parametrize("policy", ["together", "alone", "own clocks"])
+POLICIES = pytest.mark.parametrize("policy", [*run_schedules.POLICIES])
 
 
 @POLICIES
@@ -29,14 +34,20 @@ def test_a_seed_gives_the_same_run(policy: str) -> None:
 
 @POLICIES
 def test_no_schedule_stops_a_run_or_makes_it_wrong(policy: str) -> None:
-    assert first_violation(range(1500), policy) == ""
+    assert first_violation(range(300), policy) == ""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @POLICIES
 def test_no_schedule_of_a_hundred_thousand_does(policy: str) -> None:
-    assert first_violation(range(34_000), policy) == ""
+    assert first_violation(range(20_400), policy) == ""
+
+
+def records(policy: str, seeds: int) -> list[dict[str, Any]]:
+    """The lines of the ledgers of so many schedules."""
+    runs = [Schedule(seed, policy).go() for seed in range(seeds)]
+    return [record for run in runs for record in run.checks.records]
 
 
 def test_schedules_meet_what_can_happen() -> None:
@@ -44,16 +55,51 @@ def test_schedules_meet_what_can_happen() -> None:
     lines = [
         record["kind"]
         for policy in ("together", "own clocks")
-        for seed in range(150)
-        for record in Schedule(seed, policy).go().checks.records
+        for record in records(policy, 150)
     ]
     for kind in ("returned", "rewind", "order", "late", "lease", "checkpoint"):
         assert lines.count(kind) >= 5, kind
 
 
-# Wrong state machines, which the schedules must notice.
+@pytest.mark.parametrize(
+    ("policy", "messages"),
+    [
+        ("together", "hello welcome ready round_start computed prepared commit"),
+        ("own clocks", "hello welcome ready learn learned round_start prepared commit"),
+        ("fragments", "hello welcome ready round_start prepared commit group_failed"),
+    ],
+)
+def test_messages_of_every_kind_are_lost(policy: str, messages: str) -> None:
+    lost = Counter[str]()
+    for seed in range(250):
+        lost += Schedule(seed, policy).go().lost
+    for kind in messages.split():
+        assert lost[kind], kind
+
+
+@POLICIES
+def test_rounds_have_the_members_of_their_policy(policy: str) -> None:
+    members = [
+        len(line["members"]) for line in records(policy, 20) if line["kind"] == "round"
+    ]
+    assert (max(members) > 1) == (policy != "alone")
+
+
+def test_members_that_meet_go_on_begin_again_and_leave_each_other_behind() -> None:
+    exchanged, left_out = Counter[int](), 0
+    for seed in range(150):
+        run = Schedule(seed, "fragments")
+        run.trace = []
+        run.go()
+        exchanged.update(run.resumed)
+        left_out += sum("is left out" in line for line in run.trace)
+    assert min(exchanged[-1], exchanged[1], exchanged[2], left_out) >= 2, exchanged
+
+
+# Wrong state machines, which the schedules must notice. Each is wrong in its own way.
 
 taken, finish_prepared = RunState.taken, SynchronousRounds.finish_prepared
+tell, settle, drop = Rounds._tell, SynchronousRounds._settle, TrainingRun._drop
 
 
 def says_it_first(self: RunState) -> Sequence[Effect]:
@@ -66,7 +112,7 @@ def keeps_the_lease(self: SynchronousRounds, name: str, lease: Any) -> None:
     self._run.append("returned", round=self._run.committed + 1, worker=name)
 
 
-def counts_late_reports(self: Attempt, name: str, message: Prepared) -> bool:
+def counts_stale_results(self: Attempt, name: str, message: Prepared) -> bool:
     """What was prepared in a group that is no more is taken for this one's."""
     current = self.round == message.round and name in self.members
     if current:
@@ -89,19 +135,67 @@ def commits_what_was_prepared_with_others(self: SynchronousRounds) -> bool:
     return done
 
 
+def loses_the_commit(self: Rounds, attempt: Attempt, digest: str) -> None:
+    """The members are taken to have heard of a commit that they were not sent."""
+    for name in attempt.members:
+        self._run.roster[name].committed = attempt.round
+
+
+def gives_samples_out_again(self: SynchronousRounds, attempt: Attempt) -> None:
+    """What a round has used goes back to the pool: it counts twice."""
+    settle(self, attempt)
+    for lease in attempt.leases.values():
+        self.pool.give_back(lease)
+
+
+def is_content_with_a_quorum(self: Attempt) -> bool:
+    """A round is committed when all members but one have prepared it."""
+    if len(self.prepared) < max(1, len(self.members) - 1):
+        return False
+    self.members = [name for name in self.members if name in self.prepared]
+    self.leases = {name: self.leases[name] for name in self.members}
+    return True
+
+
+def keeps_who_connects_again(self: TrainingRun, member: Member, reason: str) -> None:
+    """What a worker said on a connection that broke is waited for on the next one."""
+    if reason == "connected again":
+        self.state.roster.remove(member)
+    else:
+        drop(self, member, reason)
+
+
 @pytest.mark.parametrize(
-    ("owner", "name", "mutant", "says"),
+    ("owner", "name", "mutant", "policy", "says"),
     [
-        (RunState, "taken", says_it_first, "is not in the ledger"),
-        (SynchronousRounds, "give_back", keeps_the_lease, "samples are lost"),
-        (Attempt, "accept", counts_late_reports, "was committed without"),
-        (SynchronousRounds, "stuck", waits_for_ever, "stands still"),
+        (RunState, "taken", says_it_first, "together", "is not in the ledger"),
+        (SynchronousRounds, "give_back", keeps_the_lease, "together", "are lost"),
+        (Attempt, "accept", counts_stale_results, "together", "committed without"),
+        (Attempt, "accept", counts_stale_results, "every step", "committed without"),
+        (SynchronousRounds, "stuck", waits_for_ever, "together", "stands still"),
         (
             SynchronousRounds,
             "finish_prepared",
             commits_what_was_prepared_with_others,
-            "was committed without",
+            "together",
+            "committed without",
         ),
+        (Rounds, "_tell", loses_the_commit, "fragments", "rank 0 of round"),
+        (
+            SynchronousRounds,
+            "_settle",
+            gives_samples_out_again,
+            "alone",
+            "given out twice",
+        ),
+        (
+            Attempt,
+            "complete",
+            property(is_content_with_a_quorum),
+            "together",
+            "consumed other samples",
+        ),
+        (TrainingRun, "_drop", keeps_who_connects_again, "together", "stands still"),
     ],
 )
 def test_a_mutant_is_noticed(
@@ -109,9 +203,10 @@ def test_a_mutant_is_noticed(
     owner: type,
     name: str,
     mutant: Callable[..., Any],
+    policy: str,
     says: str,
 ) -> None:
     monkeypatch.setattr(owner, name, mutant)
-    found = first_violation(range(4000))
+    found = first_violation(range(4000), policy)
     assert found
     assert says in found
