@@ -88,8 +88,8 @@ class BundleTrainer:
         return cls(program, bundle.manifest, beside)
 
     @property
-    def progress(self) -> int:
-        """How many exchanges of a round that resumes are complete."""
+    def progress(self) -> Sequence[int]:
+        """Epochs in which a resuming round's exchanges were complete; -1: not yet."""
         return self.exchange.progress
 
     @property

@@ -69,13 +69,17 @@ class Exchange:
     """Nothing is exchanged: what the inner steps leave is the state."""
 
     resumes = False
-    progress = 0
     home = PARAMETER
     """Where the state has the parameters: among what all agree on, or one's own."""
 
     def __init__(self, functions: Functions, steps: Steps) -> None:
         self._functions, self._steps = functions, steps
         self.meetings = SyncWaitTimer()
+
+    @property
+    def progress(self) -> Sequence[int]:
+        """No exchange of a round is complete before the round is."""
+        return ()
 
     def new_state(
         self, parameters: Mapping[str, np.ndarray], inner: Mapping[str, np.ndarray]

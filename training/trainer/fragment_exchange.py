@@ -49,6 +49,8 @@ class FragmentExchange(Exchange):
         self._new: Arrays = {}
         self._sent: dict[int, dict[Key, Any]] = {}
         self._under_way: dict[int, Results] = {}
+        self._epoch, self._epochs = 0, dict[int, int]()
+        """Of the group, and of those in which fragments were exchanged."""
         self._applied: set[int] = set()
 
     def new_state(
@@ -63,12 +65,15 @@ class FragmentExchange(Exchange):
         """Exchanges go to this group from now on."""
         super().join(communicator, state)
         self._beside.join(communicator)
+        self._epoch = communicator.epoch
 
     @property
-    def progress(self) -> int:
-        """How many exchanges of the round are complete."""
-        complete = [p for p in self._sent if p in self._applied or self._came(p)]
-        return len(complete)
+    def progress(self) -> Sequence[int]:
+        """By fragment: the epoch in which its exchange was complete, or -1."""
+        complete = {p for p in self._sent if p in self._applied or self._came(p)}
+        return [
+            self._epochs[p] if p in complete else -1 for p in range(self._plan.count)
+        ]
 
     def begin(self, state: Arrays, steps: int, tokens: int) -> None:
         """Local parameters as the last round left them; nothing has left yet."""
@@ -79,6 +84,7 @@ class FragmentExchange(Exchange):
         self._turns = timetable(steps, plan.count, plan.delay, plan.together)
         self._at, self._tokens, self._new = 0, tokens, shared_part(state)
         self._sent, self._under_way, self._applied = {}, {}, set()
+        self._epochs = {}
 
     def step(self, batches: Sequence[Arrays], tokens: int) -> list[Any]:
         """One inner step."""
@@ -124,6 +130,7 @@ class FragmentExchange(Exchange):
         self._exchange(fragment)
 
     def _exchange(self, fragment: int) -> None:
+        self._epochs[fragment] = self._epoch
         values = self._sent[fragment] | weight(self._tokens)
         call = self._beside.call
         self._under_way[fragment] = call(f"outer_exchange_{fragment}", values)

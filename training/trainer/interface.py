@@ -58,8 +58,11 @@ class Trainer(Protocol):
         ...
 
     @property
-    def progress(self) -> int:
-        """How many exchanges of a round that resumes are complete."""
+    def progress(self) -> Sequence[int]:
+        """Of each exchange of a round that resumes, the epoch in which it was complete.
+
+        -1 for one that is not. All members of a run have as many.
+        """
         ...
 
     def begin(self, steps: int = 1, tokens: int = 1) -> None:

@@ -42,6 +42,9 @@ from pcp.training.wire.messages import (
 from pcp.training.worker.resource_usage import ProcessorTime, resident_bytes
 from pcp.training.worker.worker_state import InnerResult, PartialRound, WorkerState
 
+_NOT_BEGUN = -2
+"""In place of an exchange's epoch, in a round that a member has not begun."""
+
 SILENCE_SECONDS = 10.0
 """Who holds a state and says nothing of it for so long is taken for dead."""
 
@@ -322,16 +325,23 @@ class RoundRunner:
         return holding.work
 
     def _all_as_far(self, order: RoundStart, comm: Any) -> bool:
-        """Whether the members' exchanges of this round are complete to one point.
+        """Whether the members completed the same exchanges of this round together.
 
-        If not, all of them begin the round again.
+        If not, all of them begin the round again. As many exchanges are not enough: a
+        member that comes back may have completed its own in a group of which the
+        others have begun again since.
         """
-        holding, mine = self._holding, -1
-        for held in (holding.work, holding.underway):
-            if held and (held.round, held.lease) == (order.round, order.lease):
-                mine = holding.trainer.progress
-        reached = comm.all_gather(np.array([mine], np.int64), tag="progress")
-        if same := bool((reached == mine).all()):
+        holding = self._holding
+        mine = np.array([holding.trainer.progress], np.int64)
+        begun = [
+            (held.round, held.lease)
+            for held in (holding.work, holding.underway)
+            if held is not None
+        ]
+        if (order.round, order.lease) not in begun:
+            mine[:] = _NOT_BEGUN
+        reached = comm.all_gather(mine, tag="progress")
+        if same := bool((reached == mine[0]).all()):
             return same
         self._log(f"round {order.round} begins again: exchanges {reached.tolist()}")
         return same

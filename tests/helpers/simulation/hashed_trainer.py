@@ -85,7 +85,7 @@ class HashTrainer:
 
     batch, block = BATCH, BLOCK
     parameter_shapes = ((VOCABULARY, VOCABULARY),)
-    every_step, resumes, progress = False, False, 0
+    every_step, resumes, progress = False, False, ()
     waited, meeting = 0.0, (0, None)
 
     def __init__(

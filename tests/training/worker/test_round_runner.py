@@ -1,0 +1,74 @@
+"""A round with exchanges inside goes on behind those that its members made together."""
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pcp.runtime.communicator.communicator import Communicator
+from pcp.training.wire.messages import RoundStart
+from pcp.training.worker.round_runner import RoundRunner
+from pcp.training.worker.worker_state import PartialRound, WorkerState
+
+LEASE = [(0, 8)]
+
+
+def runner(progress: list[int], begun: bool) -> RoundRunner:
+    """Of a worker with these exchanges, in round 3 or in none."""
+    holding: Any = WorkerState()
+    holding.load(SimpleNamespace(progress=progress, resumes=True))
+    holding.underway = PartialRound(3, LEASE) if begun else None
+    return RoundRunner(
+        holding,
+        None,
+        send=lambda message: None,
+        log=lambda text: None,
+        newest=lambda: None,
+        called_off=lambda: False,
+    )
+
+
+def together(members: list[RoundRunner]) -> list[bool]:
+    """What each of them finds, in one group."""
+    group = Communicator.in_process(len(members), timeout=20)
+    found: dict[int, bool] = {}
+
+    def find(rank: int) -> None:
+        order = RoundStart(
+            round=3, epoch=9, members=["a", "b"], rank=rank, lease=LEASE, steps=2,
+            longest=2,
+        )  # fmt: skip
+        found[rank] = members[rank]._all_as_far(order, group[rank])
+
+    threads = [threading.Thread(target=find, args=(n,)) for n in range(len(members))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    for member in group:
+        member.close()
+    return [found[rank] for rank in range(len(members))]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ([2, 2], [2, 2], True),
+        ([2, 4], [2, 4], True),
+        ([-1, -1], [-1, -1], True),
+        ([2, -1], [2, 2], False),
+        # As many, and not with each other: the round would be one that never was.
+        ([2, 2], [4, 4], False),
+    ],
+)
+def test_exchanges_count_that_all_members_made_together(one, other, same) -> None:
+    members = [runner(one, True), runner(other, True)]
+    assert together(members) == [same, same]
+
+
+def test_a_member_that_has_not_begun_takes_the_others_back() -> None:
+    members = [runner([2, -1], True), runner([2, -1], False)]
+    assert together(members) == [False, False]
+    members = [runner([-1, -1], True), runner([-1, -1], False)]
+    assert together(members) == [False, False]
