@@ -15,6 +15,11 @@ round:
 A state that a worker took while the next round was already under way is that of the
 round it names, so it is taken there, and not where the line stands.
 
+`TrainingRun.step` has no part in this. Its input is events and their times (ticks,
+messages, silence), of which a ledger has none; a ledger has its decisions. What follows
+from a decision is shared with it: `LedgerReplay` applies the ledger's lines, orders are
+`Attempt.orders`, and a late member's weight is `discount`.
+
 Only one thing is not in a ledger: which exchanges were complete when a member died in
 the middle of a round that goes on behind them (`streaming_diloco`). Such a round is
 made with its last members alone, and a difference in it is said to be that.
