@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from argparse import ArgumentTypeError
+from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from importlib.util import find_spec
@@ -54,7 +54,8 @@ def parser() -> Parser:
     add("--no-dashboard", action="store_true", help="plain lines in a terminal too")
     add_web(parser)
     add_protection_flags(parser)
-    add("--terminate", action="store_true", help="accepted; a finished run always ends")
+    # Of the predecessor, whose command lines still work: a finished run ends anyway.
+    add("--terminate", action="store_true", help=SUPPRESS)
     return parser
 
 
