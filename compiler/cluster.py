@@ -26,6 +26,14 @@ Positive = Annotated[float, Field(gt=0)]
 NAME = r"^[A-Za-z_][\w.-]*$"
 
 
+class _Wrong(ValueError):
+    """What is wrong at a place of the file, as a path of keys and indices."""
+
+    def __init__(self, place: tuple[str | int, ...], what: str) -> None:
+        super().__init__(what)
+        self.place = place
+
+
 class _Model(BaseModel):
     """Immutable, and no key that this version does not know."""
 
@@ -96,17 +104,18 @@ class Cluster(_Model):
                 if end not in self.devices:
                     known = ", ".join(self.devices)
                     hint = nearest(end, self.devices)
-                    raise ValueError(
-                        f"links.{i}: no device {end!r} (devices: {known}).{hint}"
+                    raise _Wrong(
+                        ("links", i), f"no device {end!r} (devices: {known}).{hint}"
                     )
             if len(set(link.ends)) < len(link.ends):
-                raise ValueError(f"links.{i}: it connects a device with itself")
+                raise _Wrong(("links", i), "it connects a device with itself")
             for pair in link.pairs:
                 other = said.setdefault(frozenset(pair), link)
                 if _facts(other) != _facts(link):
-                    raise ValueError(
-                        f"links.{i}: {pair[0]} and {pair[1]} have another link with "
-                        "other numbers; say one of them"
+                    raise _Wrong(
+                        ("links", i),
+                        f"{pair[0]} and {pair[1]} have another link with other "
+                        "numbers; say one of them",
                     )
         return self
 
@@ -117,23 +126,29 @@ class Cluster(_Model):
             try:
                 driver = find(device.target).driver
             except ConfigError as error:
-                raise ValueError(f"devices.{name}: {error}") from error
+                raise _Wrong(("devices", name, "target"), str(error)) from error
             place = device.host, driver, device.ordinal
             if (other := taken.setdefault(place, name)) != name:
-                raise ValueError(
-                    f"devices.{name}: {other} is device {device.ordinal} of host "
-                    f"{device.host!r} already; give it an ordinal of its own"
+                raise _Wrong(
+                    ("devices", name, "ordinal"), _taken(device, other, driver)
                 )
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read a file; raises `ConfigError` that says where and what is wrong."""
         try:
-            return cls.model_validate_json(path.read_bytes())
+            text = path.read_bytes()
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from error
+        try:
+            return cls.model_validate_json(text)
         except ValidationError as error:
-            raise ConfigError(f"{path}: {_first(error)}") from error
+            place, what = _first(error)
+            line = f"{strict_json.line_of(text.decode(), place)}: " if place else " "
+            key = ".".join(map(str, place))
+            raise ConfigError(
+                f"{path}:{line}{f'{key}: ' if key else ''}{what}"
+            ) from error
 
     def to_json(self) -> str:
         """The file's text."""
@@ -160,12 +175,25 @@ def read_ops(path: Path, context: ir.Context) -> ir.Module:
     return read(path, context)
 
 
-def _first(error: ValidationError) -> str:
-    """The first problem, with its place in the file."""
+def _first(error: ValidationError) -> tuple[tuple[str | int, ...], str]:
+    """The first problem: its place in the file, and what it is."""
     first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    message = first["msg"].removeprefix("Value error, ")
-    return f"{where}: {message}" if where else message
+    cause = first.get("ctx", {}).get("error")
+    place = cause.place if isinstance(cause, _Wrong) else first["loc"]
+    return place, first["msg"].removeprefix("Value error, ")
+
+
+def _taken(device: Device, other: str, driver: str) -> str:
+    """That another device is where this one is, and which keys tell them apart."""
+    host = f"host {device.host!r}" if "host" in device.model_fields_set else "no host"
+    said = [key for key in ("host", "ordinal") if key in device.model_fields_set]
+    missing = [key for key in ("host", "ordinal") if key not in said]
+    what = f"; {' and '.join(missing)} not given" if missing else ""
+    return (
+        f"{other} is {driver} device {device.ordinal} of {host} already{what}: give "
+        'each machine\'s devices its name as "host", and number the devices of one '
+        'host by "ordinal", from 0'
+    )
 
 
 def _facts(link: Link) -> tuple[float, float, str]:

@@ -12,6 +12,8 @@ read, `float(value)` is the number, whichever way it was written.
 
 import json
 import math
+import re
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -21,6 +23,35 @@ def dumps(values: Any, **layout: Any) -> str:
         return json.dumps(values, allow_nan=False, **layout)
     except ValueError:  # there is such a number in it
         return json.dumps(_spelt(values), allow_nan=False, **layout)
+
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
+
+
+def line_of(text: str, place: Sequence[str | int]) -> int:
+    """The line, from 1, of what a valid JSON text has at a path of keys and indices.
+
+    Where the text has only the beginning of the path, the line of that.
+    """
+    wanted, best, line = tuple(place), 0, 1
+    path: list[str | int] = []
+    tokens = [(m[0], text.count("\n", 0, m.start()) + 1) for m in _TOKEN.finditer(text)]
+    for number, (token, at) in enumerate(tokens):
+        if token == "{":
+            path.append("")
+        elif token == "[":
+            path.append(0)
+        elif token in "}]":
+            path.pop()
+        elif token == ",":
+            if isinstance(path[-1], int):
+                path[-1] += 1
+            continue  # what comes next is at that place
+        elif number + 1 < len(tokens) and tokens[number + 1][0] == ":":
+            path[-1] = json.loads(token)
+        if best < len(path) <= len(wanted) and tuple(path) == wanted[: len(path)]:
+            best, line = len(path), at
+    return line
 
 
 def _spelt(values: Any) -> Any:

@@ -22,7 +22,9 @@ from helpers.repository.markdown import Block, all_blocks, blocks_of
 from helpers.repository.mlir_fragments import ELLIPSIS, problem, unknown_ops
 from helpers.repository.sources import ROOT
 
+from pcp.compiler.cluster import Cluster
 from pcp.compiler.sharding_file import Rules
+from pcp.errors import ConfigError
 from pcp.runtime.group.coordinator import Coordinator
 
 BLOCKS = all_blocks()
@@ -182,6 +184,19 @@ def sharding_file(block: Block, folder: Path) -> None:
     assert Rules.read(folder / "rules.json").tensors
 
 
+def cluster_file(block: Block, folder: Path) -> None:
+    """Read, and the least: without any of its keys it is refused or ambiguous."""
+    (folder / "cluster.json").write_text(block.text)
+    found = Cluster.read(folder / "cluster.json")
+    assert len(found.devices) == 2
+    for key in ("ordinal", "memory", "throughput", "membw"):
+        content = json.loads(block.text)
+        del content["devices"]["b"][key]
+        (folder / "cluster.json").write_text(json.dumps(content))
+        with pytest.raises(ConfigError, match=f"devices.b.{key}: "):
+            Cluster.read(folder / "cluster.json")
+
+
 @dataclass(frozen=True)
 class Instead:
     """A block that contains `has`, why it does not run here, what is done instead.
@@ -202,10 +217,11 @@ class Instead:
 
 CHAPTER = "pcp.autodiff.rules.elementwise"
 README, RULES, MESHES = "README.md", "docs/adding-a-rule.md", "docs/partitioning.md"
+PLANNING = "docs/planning.md"
 INSTEAD = (
     Instead(README, "make demo", "minutes: it installs, and trains", understood),
     Instead(README, "--target sm_90a   #", "20 s of compiling", understood, slow=True),
-    Instead(README, "--node-manager", "a cluster with GPUs", understood),
+    Instead(README, "pcp supervise", "a cluster with GPUs", understood),
     Instead(README, "--mesh dp=2,tp=2", "a minute", understood, slow=True),
     Instead(
         README,
@@ -228,6 +244,7 @@ INSTEAD = (
     Instead(RULES, 'register("mine.square', "rules are the user's", rule_from_outside),
     Instead(RULES, "pcp.custom_jvp", "one or the other", one_of_both),
     Instead(MESHES, '"layers.*.qkv"', "a file that pcp reads", sharding_file),
+    Instead(PLANNING, '"devices"', "a file that pcp reads", cluster_file),
     Instead(MESHES, "test_jax_sharding.py", "it runs anyway, as a test", understood),
     Instead(MESHES, "zero_memory.py", "minutes of measuring", understood),
     Instead(MESHES, "uneven.py", "minutes of measuring", understood),

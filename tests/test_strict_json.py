@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcp.strict_json import dumps
+from pcp.strict_json import dumps, line_of
 
 FLOATS = st.floats(allow_nan=True, allow_infinity=True)
 VALUES = st.recursive(
@@ -62,3 +62,31 @@ def test_without_such_numbers_it_is_pythons_json():
 def test_the_strict_parser_of_these_tests_bites():
     with pytest.raises(AssertionError, match="NaN is no JSON"):
         strictly(json.dumps([math.nan]))
+
+
+TEXT = """{
+  "a": {"x": [1, {"y:": "a,b"},
+         {"y:": 2}],
+        "z": 3},
+
+  "b": []
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        (("a",), 2),
+        (("a", "x", 1, "y:"), 2),
+        (("a", "x", 2), 3),
+        (("a", "x", 2, "y:"), 3),
+        (("a", "z"), 4),
+        (("a", "none"), 2),
+        (("b",), 6),
+        (("b", 3), 6),
+        ((), 1),
+    ],
+)
+def test_a_place_has_a_line(place, line) -> None:
+    assert line_of(TEXT, place) == line

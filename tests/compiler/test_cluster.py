@@ -90,7 +90,7 @@ def _with(path: list[Any], value: Any) -> dict[str, Any]:
 WRONG = {
     "unknown device": (
         _with(["links", 0, "ends"], ["a", "bb"]),
-        r"links.0: no device 'bb' \(devices: a, b, c\)\. Did you mean 'b'\?",
+        r":[0-9]+: links.0: no device 'bb' \(devices: a, b, c\)\. Did you mean 'b'\?",
     ),
     "itself": (
         _with(["links", 0, "ends"], ["a", "a"]),
@@ -107,7 +107,7 @@ WRONG = {
     ),
     "one place twice": (
         _with(["devices", "b", "ordinal"], 0),
-        "devices.b: a is device 0 of host '' already",
+        ":1: devices.b.ordinal: a is .* device 0 of no host already; host not given",
     ),
     "no memory": (_with(["devices", "a", "memory"], 0), "devices.a.memory: .*than 0"),
     "no throughput": (
@@ -116,7 +116,7 @@ WRONG = {
     ),
     "unknown target": (
         _with(["devices", "a", "target"], "sm_91x"),
-        "devices.a: target 'sm_91x': unknown",
+        "devices.a.target: target 'sm_91x': unknown",
     ),
     "unknown key": (
         _with(["devices", "a", "speed"], 1),
@@ -133,7 +133,19 @@ def test_what_is_wrong_is_said_with_its_place(name: str, tmp_path: Path) -> None
     path = written(tmp_path, value)
     with pytest.raises(ConfigError, match=message) as raised:
         Cluster.read(path)
-    assert str(raised.value).startswith(f"{path}: ")
+    assert str(raised.value).startswith(f"{path}:")
+
+
+def test_devices_without_host_and_ordinal_are_told_apart_by_line(tmp_path) -> None:
+    """As a first cluster file is written by hand: one device, and the same again."""
+    one = '{"memory": 1, "throughput": {"f32": 1}, "membw": 1}'
+    path = tmp_path / "c.json"
+    path.write_text(f'{{"devices": {{\n  "a": {one},\n  "b": {one}}}}}\n')
+    with pytest.raises(ConfigError) as raised:
+        Cluster.read(path)
+    said = str(raised.value)
+    assert said.startswith(f"{path}:3: devices.b.ordinal: a is ")
+    assert "host and ordinal not given" in said
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
