@@ -158,6 +158,12 @@ def _lower_scheduled(
     """Tasks on devices, in their order, as the model has them."""
     mesh = partitioned.describe(module, options)
     assert mesh is not None  # it is of the schedule's devices
+    ranks = ", ".join(mesh.devices or ())
+    asked_for = f"--mesh {options.mesh}: " if options.mesh else ""
+    options.report(
+        f"{asked_for}ranks 0 to {mesh.size - 1} are {ranks}; which of them does what "
+        "is in the model's pcp.schedule"
+    )
     source, whole = str(module), copy(module)
     manifest = _manifest(whole, mode, options, mesh)
     partitioned.lower_schedule(options).run(module, observers)

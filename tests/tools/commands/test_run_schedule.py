@@ -66,6 +66,7 @@ def test_two_tasks_run_on_two_devices(tmp_path: Path, capsys) -> None:
     said = capsys.readouterr().out
     assert "mode forward: the model has a pcp.schedule" in said
     assert "idle of the cluster: in no place of the mesh, and idle" in said
+    assert "ranks 0 to 1 are second, first; which of them does what" in said
     manifest = Bundle.read(tmp_path / "sched.pcp").manifest
     programs = {n: p.functions["main"] for n, p in manifest.programs.items()}
     assert set(programs) == {"first", "second"}
@@ -77,6 +78,14 @@ def test_two_tasks_run_on_two_devices(tmp_path: Path, capsys) -> None:
     product = given["x"] @ given["w"]
     np.testing.assert_allclose(found["product"], product, rtol=1e-5)
     np.testing.assert_allclose(found["y"], np.tanh(product), rtol=1e-5)
+
+
+def test_what_a_mesh_beside_a_schedule_counts_for_is_said(tmp_path, capsys) -> None:
+    path = str(cluster(tmp_path, "first", "second"))
+    flags = ["--emit", "mlir", "--cluster", path, "--mesh", "pp=2"]
+    assert compiled(tmp_path, *flags) == 0
+    said = capsys.readouterr().out
+    assert "--mesh pp=2: ranks 0 to 1 are first, second; which of them" in said
 
 
 @pytest.mark.parametrize(
