@@ -9,9 +9,10 @@ collective is added there, and nowhere else.
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
 
+from pcp.errors import UsageError, nearest
 from pcp.runtime.collectives.call import Call
 from pcp.runtime.collectives.gather_calls import AllGather, Gather, Scatter
 from pcp.runtime.collectives.move_calls import (
@@ -43,6 +44,7 @@ def waiting(call: Callable[P, Call[R]]) -> Callable[Concatenate[Any, P], R]:
     """The method that makes this call, and waits for its value."""
 
     def method(self: "Collectives", *args: P.args, **options: P.kwargs) -> R:
+        _check(call, options)
         return self.execute(call(*args, **options)).result()
 
     assert isinstance(call, type), "a call's class"
@@ -54,6 +56,7 @@ def at_once(call: Callable[P, Call[Any]]) -> Callable[Concatenate[Any, P], Pendi
     """The method that makes this call, and gives a future of its value."""
 
     def method(self: "Collectives", *args: P.args, **options: P.kwargs) -> Pending:
+        _check(call, options)
         return self.execute(call(*args, **options))
 
     assert isinstance(call, type), "a call's class"
@@ -62,6 +65,16 @@ def at_once(call: Callable[P, Call[Any]]) -> Callable[Concatenate[Any, P], Pendi
         f"{call.__doc__}\n\nThe array must be left alone until then."
     )
     return _described(method, call, f"{call.name}_async", about, Pending)
+
+
+def _check(call: Any, options: Mapping[str, Any]) -> None:
+    """`UsageError` for an option that the collective does not have."""
+    known = inspect.signature(call).parameters if options else {}
+    if unknown := next((name for name in options if name not in known), None):
+        raise UsageError(
+            f"{call.name}: no option {unknown!r}.{nearest(unknown, known)} "
+            f"It takes {', '.join(known)}"
+        )
 
 
 def delegated(

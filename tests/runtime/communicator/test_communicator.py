@@ -36,6 +36,16 @@ LARGE = 40_013
 """Elements beyond the eager limit for every type, and divisible by nothing."""
 
 
+def test_a_misspelt_option_is_named() -> None:
+    (alone,) = Communicator.in_process(1)
+    array = np.ones(3, np.float32)
+    with alone, pytest.raises(UsageError, match=r"'timout'\. Did you mean 'timeout'"):
+        alone.all_reduce(array, timout=1.0)
+    (alone,) = Communicator.in_process(1)
+    with alone, pytest.raises(UsageError, match="all_gather: no option 'tagg'"):
+        alone.all_gather_async(array, tagg="a")
+
+
 def draw(rank: int, size: int, dtype: object = "float32") -> np.ndarray:
     """A rank's values."""
     values = np.random.default_rng(100 + rank).normal(size=size) * 3
