@@ -1,17 +1,21 @@
-"""`pcp status`: ask a shepherd what it is doing."""
+"""`pcp status`: ask a shepherd what it is doing.
+
+Of a run that is complete there is no shepherd: its ledger says how it ended.
+"""
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pcp.errors import PeerLost, ProtocolError
+from pcp.errors import PeerLost, ProtocolError, counted
 from pcp.runtime.transport.credentials import Protection
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.protection import add_protection_flags, protection
+from pcp.training.storage import ledger
 from pcp.training.storage.control_file import CONTROL_FILE, read_control
+from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.channel import OPEN, connect
 from pcp.training.wire.messages import Heartbeat, Status, StatusQuery
 
@@ -61,14 +65,15 @@ def ask(
 
 def _main(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
-    *others, last = _places(flags)
-    protected, values = protection(flags), None
-    for place in others:  # what is there may be of a run that is over
-        with suppress(PeerLost):
+    places, protected, values = _places(flags), protection(flags), None
+    for place in places:  # what is there may be of a run that is over
+        try:
             values = ask(*place, flags.timeout, protected)
             break
-    if values is None:
-        values = ask(*last, flags.timeout, protected)
+        except PeerLost:
+            if place is places[-1] and (values := _ended(flags)) is None:
+                raise
+    assert values is not None, "a place was asked"
     jobs.say(jobs.to_json(values) if flags.json else "\n".join(lines(values)))
 
 
@@ -82,6 +87,41 @@ def _places(flags: Namespace) -> list[tuple[str, int]]:
     port = control["port"] if flags.port is None else flags.port
     found = flags.host or control["host"], port
     return [found] if flags.run is not None else [found, usual]
+
+
+def _ended(flags: Namespace) -> dict[str, Any] | None:
+    """The status of a run that no shepherd leads any more; None for another one.
+
+    `PeerLost` for a run that can go on: it says how.
+    """
+    if flags.host is not None or flags.port is not None:
+        return None
+    folder = RunFolder(Path(flags.run or LATEST).resolve())
+    if not folder.begun:
+        return None
+    records, _ = ledger.read(folder.ledger)
+    progress = ledger.replayed(records).progress
+    rounds = progress.settings["outer_loop_steps"] if progress.settings else None
+    if not progress.ended:
+        raise PeerLost(
+            f"no shepherd leads {folder.path} any more; it has "
+            f"{counted(progress.committed, 'round')} of {rounds or 'unknown many'}, "
+            f"and goes on with: pcp shepherd --config {folder.experiment} --resume "
+            f"--run {folder.path}"
+        )
+    losses = [record["loss"] for record in records if record["kind"] == "commit"]
+    saved = [record["path"] for record in records if record["kind"] == "checkpoint"]
+    return {
+        "run": str(folder.path),
+        "phase": "complete",
+        "round": progress.committed,
+        "rounds": rounds or progress.committed,
+        "epoch": progress.epoch,
+        "loss": losses[-1] if losses else None,
+        "tokens": progress.tokens,
+        "checkpoint": saved[-1] if saved else None,
+        "workers": [],
+    }
 
 
 def lines(values: Mapping[str, Any]) -> list[str]:
@@ -99,4 +139,6 @@ def lines(values: Mapping[str, Any]) -> list[str]:
         for w in values["workers"]
         for held in ["-" if w["round"] is None else w["round"]]
     ]
+    if values.get("checkpoint"):
+        head.append(f"saved    {values['checkpoint']}")
     return head + workers + [f"warning  {line}" for line in values.get("nonfinite", ())]

@@ -8,9 +8,17 @@ directory.
 
 import json
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+import numpy as np
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from pcp import strict_json
 from pcp.errors import ConfigError, nearest
@@ -34,6 +42,22 @@ FROZEN_KEYS = (
     "tau",
     "algorithm",
 )
+
+
+def _held_by_f32(value: float) -> float:
+    """A number that compiled code has as f32: neither infinite there, nor zero."""
+    with np.errstate(over="ignore", under="ignore"):
+        held = float(np.float32(value))
+    if not np.isfinite(held) or (value and not held):
+        limits = np.finfo(np.float32)
+        raise ValueError(
+            f"{value:g} is {held:g} as f32, in which it is computed; at most "
+            f"{limits.max:.2g}, and not between 0 and {limits.smallest_subnormal:.1g}"
+        )
+    return value
+
+
+F32 = Annotated[float, AfterValidator(_held_by_f32)]
 
 
 class Experiment(BaseModel):
@@ -75,7 +99,7 @@ class Experiment(BaseModel):
         None, description="safetensors file to start from; null: the model's @init"
     )
 
-    learning_rate: float = Field(gt=0, description="of the inner optimizer")
+    learning_rate: F32 = Field(gt=0, description="of the inner optimizer")
     algorithm: str = Field(
         "diloco",
         description="how workers are kept together, with what differs from its "
@@ -91,16 +115,16 @@ class Experiment(BaseModel):
         description="options of parameters by their names: "
         '{"match": "*.bias", "weight_decay": 0}; the first that matches counts',
     )
-    weight_decay: float = Field(
+    weight_decay: F32 = Field(
         0.01, ge=0, description="of the inner optimizer; decoupled for adamw"
     )
     beta1: float = Field(0.9, ge=0, lt=1, description="adamw's first moment")
     beta2: float = Field(0.999, ge=0, lt=1, description="adamw's second moment")
-    epsilon: float = Field(1e-8, gt=0, description="adamw's denominator")
+    epsilon: F32 = Field(1e-8, gt=0, description="adamw's denominator")
     inner_momentum: float = Field(
         0.0, ge=0, lt=1, description="of sgd, nesterov and muon"
     )
-    clip_norm: float | None = Field(
+    clip_norm: F32 | None = Field(
         None, gt=0, description="largest global gradient norm; null: no clipping"
     )
     schedule: Literal["constant", "warmup_cosine", "wsd"] = Field(
@@ -111,7 +135,7 @@ class Experiment(BaseModel):
     tau: int = Field(gt=0, description="inner steps per round")
     outer_loop_steps: int = Field(gt=0, description="rounds")
     max_epochs: int = Field(1, gt=0, description="passes over the data at most")
-    outer_learning_rate: float = Field(
+    outer_learning_rate: F32 = Field(
         0.7,
         gt=0,
         description="of the outer step; left out, another algorithm than diloco has "

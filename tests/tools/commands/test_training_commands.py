@@ -60,6 +60,8 @@ def _one_line(capsys) -> str:
             "unknown key 'lerning_rate'. Did you mean 'learning_rate'",
         ),
         ({"tau": -1}, "x.json: tau: Input should be greater than 0"),
+        ({"learning_rate": 1e40}, "x.json: learning_rate: 1e+40 is inf as f32"),
+        ({"epsilon": 1e-50}, "x.json: epsilon: 1e-50 is 0 as f32"),
         ({"data_path": "builtin:pyton-docs"}, "Did you mean 'python-docs'"),
         ({"tokenizer": "u16"}, "no whole number of u16 tokens"),
     ],
@@ -182,11 +184,21 @@ def test_status_finds_the_run(folder, capsys, monkeypatch):
     thread.finish()
     for crew in (worker, other):
         crew.finish(10)
-    assert main(["status", "--run", where]) == 1
-    assert f"no shepherd at 127.0.0.1:{shepherd.port}" in _one_line(capsys)
     monkeypatch.setattr(status, "PORT", 1)
-    assert main(["status"]) == 1
-    assert "no shepherd at 127.0.0.1:1" in _one_line(capsys)
+    for words in ([], ["--run", where]):  # from its ledger
+        assert main(["status", *words]) == 0
+        said = capsys.readouterr().out
+        assert f"run      {where}" in said
+        assert "phase    complete, round 2 of 2" in said
+        assert "saved    round_00000002" in said
+    assert main(["status", "--run", where, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["phase"] == "complete"
+    assert main(["status", "--port", str(shepherd.port)]) == 1
+    assert f"no shepherd at 127.0.0.1:{shepherd.port}" in _one_line(capsys)
+    path = shepherd.folder.ledger  # as a run that was interrupted leaves it
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    assert main(["status", "--run", where]) == 1
+    assert "it has 2 rounds of 2, and goes on with: pcp shepherd" in _one_line(capsys)
 
 
 def test_where_workers_say_what_is_wrong_is_told():
