@@ -12,6 +12,8 @@ two devices hold the same part. A training bundle is trained for some steps by
 from the values of `@init`, saying the loss of each: what a step leaves of parameters
 and state the next one takes. A data tensor may hold several batches, along one more
 dimension in front. The result holds `losses`, the parameters and the optimizer's state.
+With `--tau H` the bundle's outer step follows each H steps; without it there is none,
+and the command says so where the bundle has one.
 
 To start the processes on machines of their own, say on each
 
@@ -91,7 +93,9 @@ def _main(argv: Sequence[str]) -> int:
         raise UsageError("--rank and --connect go together")
     if flags.rank is not None:
         return _member(bundle, name, flags)
-    if bundle.manifest.programs or flags.workers > 1:
+    # An outer step has collectives, if of one worker alone.
+    joins = flags.tau is not None and bool(bundle.manifest.collectives)
+    if bundle.manifest.programs or flags.workers > 1 or joins:
         return _everyone(bundle, name, flags)
     return _alone(bundle, name, flags)
 
@@ -182,6 +186,8 @@ def _train(
     worker = (flags.rank or 0) // manifest.worker_mesh().size
     batches = _batches(manifest, given, flags, worker)
     losses = []
+    if not flags.rank:
+        _tell_outer_step(manifest, flags)
     try:
         training.start(flags.seed, given)
         for number, batch in enumerate(batches, 1):
@@ -201,6 +207,18 @@ def _batches(
     """A worker's batches: workers take turns."""
     numbers = range(worker, flags.steps * flags.workers, flags.workers)
     return [step_loop.batch_of(manifest, given, number) for number in numbers]
+
+
+def _tell_outer_step(manifest: Manifest, flags: Namespace) -> None:
+    """Say that the bundle's outer step is left out, where it is."""
+    if flags.tau is not None or outer_loop.STEP not in manifest.functions:
+        return
+    kind = f" ({manifest.algorithm.kind})" if manifest.algorithm else ""
+    print(
+        f"without --tau these are inner steps alone: the bundle's @{outer_loop.STEP}"
+        f"{kind} is left out; --tau H makes it behind each H steps",
+        flush=True,
+    )
 
 
 def _say_loss(number: int, count: int, loss: np.ndarray) -> None:

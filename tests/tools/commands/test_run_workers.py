@@ -200,6 +200,21 @@ def compiled_gpt(folder: Path, *flags: str) -> Path:
     return folder / "m.pcp"
 
 
+def test_an_outer_step_that_is_left_out_is_said(tmp_path: Path, capfd, given) -> None:
+    """One process, and two: each time once."""
+    said = (
+        "without --tau these are inner steps alone: the bundle's @outer_step (diloco)"
+    )
+    whole = compiled(tmp_path / "whole", DILOCO)
+    spread = compiled(tmp_path / "spread", DILOCO, "--mesh", "tp=2")
+    for bundle in (whole, spread):
+        capfd.readouterr()
+        ran(bundle, given, "--steps", "3")
+        assert capfd.readouterr().out.count(said) == 1
+        ran(bundle, given, "--steps", "3", "--tau", "3")
+        assert said not in capfd.readouterr().out
+
+
 @pytest.mark.slow
 def test_snoo_is_a_worker_alone(tmp_path: Path, given: dict[str, np.ndarray]) -> None:
     spread = compiled(tmp_path, "snoo", "--mesh", "tp=2")
