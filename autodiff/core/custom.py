@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from pcp.autodiff.core import functions, registry
-from pcp.autodiff.core.activity import Activity, propagate
+from pcp.autodiff.core.activity import is_transposing, propagate, transposing
 from pcp.autodiff.core.cotangents import Cotangents, materialize
 from pcp.autodiff.core.forward import Tangents
 from pcp.autodiff.core.kinds import Rule, Site
@@ -29,7 +29,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError, nearest
-from pcp.passes.core.rewriting import STOP, splice
+from pcp.passes.core.rewriting import splice
 
 Value = ir.Value
 
@@ -51,7 +51,6 @@ class Scope:
 
 
 _scope: ContextVar[Scope] = ContextVar("custom rules in force")
-_transposing: ContextVar[bool] = ContextVar("a jvp rule is walked back", default=False)
 
 
 @contextmanager
@@ -193,7 +192,7 @@ def reverse(at: Site) -> Sequence[Value | None]:
     if (custom := rules.get("pcp.custom_vjp")) is not None:
         return _by_vjp(at, custom)
     if (custom := rules.get("pcp.custom_jvp")) is not None:
-        return _by_body(at) if _transposing.get() else _by_jvp(at, custom)
+        return _by_body(at) if is_transposing() else _by_jvp(at, custom)
     if (rule := registered(at.op)) is not None:
         return rule.vjp(at)
     source = next(at.active[v] for v in at.inputs if v in at.active)
@@ -241,8 +240,6 @@ def _by_jvp(at: Site, custom: Custom) -> list[Value | None]:
         stand_ins = [hlo.zeros(v.type) for v in _floats(at.op.operands)]
         values, ops = _splice(custom.parts["jvp"], [*at.op.operands, *stand_ins])
     _take_over(at.op, values[:count])
-    active = propagate(ops, dict.fromkeys(stand_ins, "a tangent of the custom rule"))
-    _refuse_stops(at, ops, active)
     cotangents = Cotangents()
     given = [
         g
@@ -251,11 +248,9 @@ def _by_jvp(at: Site, custom: Custom) -> list[Value | None]:
     ]
     for value, g in zip(values[count:], given, strict=True):
         cotangents.add(value, g)
-    token = _transposing.set(True)
-    try:
-        pull_back(ops, cotangents, active)
-    finally:
-        _transposing.reset(token)
+    with transposing(functions.callee(at.op)):
+        tangents = dict.fromkeys(stand_ins, "a tangent of the custom rule")
+        pull_back(ops, cotangents, propagate(ops, tangents))
     return _spread(at, [cotangents.take(v) for v in stand_ins])
 
 
@@ -273,17 +268,6 @@ def _by_body(at: Site) -> list[Value | None]:
         cotangents.add(value, g)
     pull_back(ops, cotangents, active)
     return [cotangents.take(v) if v in wanted else None for v in at.inputs]
-
-
-def _refuse_stops(at: Site, ops: Sequence[ir.Operation], active: Activity) -> None:
-    """A rule that is to be transposed must hand its tangents on."""
-    for op in ops:
-        if op.name == STOP and op.operands[0] in active:
-            raise at.refuse(
-                f"the jvp rule of @{functions.callee(at.op)} stops a tangent at "
-                f"{location_string(op.location)}, so it has no transpose and serves "
-                "forward mode only (as in JAX); stop what the tangent is multiplied by"
-            )
 
 
 def _floats(values: Sequence[Value]) -> list[Value]:

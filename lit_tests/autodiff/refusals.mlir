@@ -322,7 +322,6 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // A rule that stops its tangent says nothing that could be transposed.
 func.func @main(%x: tensor<f32>) -> tensor<f32> {
-  // expected-error@below {{the jvp rule of @f stops a tangent}}
   %y = stablehlo.composite "jax.f" %x {decomposition = @f} : (tensor<f32>) -> tensor<f32>
   return %y : tensor<f32>
 }
@@ -330,7 +329,32 @@ func.func private @f(%x: tensor<f32>) -> tensor<f32> {
   return %x : tensor<f32>
 }
 func.func private @f_jvp(%x: tensor<f32>, %t: tensor<f32>) -> (tensor<f32>, tensor<f32>) {
+  // expected-error@below {{the jvp rule of @f stops a tangent}}
   %s = "pcp.stop_gradient"(%t) : (tensor<f32>) -> tensor<f32>
+  return %x, %s : tensor<f32>, tensor<f32>
+}
+"pcp.custom_jvp"() {primal = @f, jvp = @f_jvp} : () -> ()
+
+// -----
+
+// Nor one that stops it in a branch, where the derivative would be zero without a word.
+func.func @main(%x: tensor<f32>) -> tensor<f32> {
+  %y = stablehlo.composite "jax.f" %x {decomposition = @f} : (tensor<f32>) -> tensor<f32>
+  return %y : tensor<f32>
+}
+func.func private @f(%x: tensor<f32>) -> tensor<f32> {
+  return %x : tensor<f32>
+}
+func.func private @f_jvp(%x: tensor<f32>, %t: tensor<f32>) -> (tensor<f32>, tensor<f32>) {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %right = stablehlo.compare GT, %x, %zero : (tensor<f32>, tensor<f32>) -> tensor<i1>
+  %s = "stablehlo.if"(%right) ({
+    // expected-error@below {{the jvp rule of @f stops a tangent}}
+    %stopped = "pcp.stop_gradient"(%t) : (tensor<f32>) -> tensor<f32>
+    stablehlo.return %stopped : tensor<f32>
+  }, {
+    stablehlo.return %t : tensor<f32>
+  }) : (tensor<i1>) -> tensor<f32>
   return %x, %s : tensor<f32>, tensor<f32>
 }
 "pcp.custom_jvp"() {primal = @f, jvp = @f_jvp} : () -> ()
