@@ -6,6 +6,7 @@ bundle = pcp.compile(module, targets=["cpu"], optimizer=pcp.AdamW(lr=6e-4))
 """
 
 from collections.abc import Callable, Collection, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ from pcp.compiler.catalog import pipeline
 from pcp.compiler.emission import copy
 from pcp.compiler.options import CompileOptions
 from pcp.dialect.bindings import ir
-from pcp.errors import UsageError
+from pcp.dialect.context import parse
+from pcp.errors import ConfigError, UsageError
 from pcp.frontends import jax as jax_frontend
 from pcp.frontends import stablehlo
 from pcp.frontends import torch as torch_frontend
@@ -31,6 +33,10 @@ extension.load_installed()
 def load_extension(path: str | Path) -> extension.Extension:
     """Register the `EXTENSION` of a Python file for this process, and return it."""
     return extension.load(path)
+
+
+#: Options of `compile` that are paths.
+PATHS = frozenset({"cache", "keep_ir", "cluster"})
 
 
 def load(path: str | Path) -> ir.Module:
@@ -74,16 +80,19 @@ def from_jax(
 
 
 def run_passes(
-    module: ir.Module, passes: str, observers: Sequence[Observer] = ()
+    module: ir.Module | str, passes: str, observers: Sequence[Observer] = ()
 ) -> ir.Module:
-    """A copy of `module` after `passes`, a pipeline string as pcp-opt reads it."""
+    """A copy of `module` after `passes`, a pipeline string as pcp-opt reads it.
+
+    Here and in `grad` and `compile` a module may be given as its text.
+    """
     result = copy(_module(module))
     pipeline(passes).run(result, observers)
     return result
 
 
 def grad(
-    module: ir.Module,
+    module: ir.Module | str,
     func: str = "main",
     *,
     wrt: Sequence[int] | None = None,
@@ -103,7 +112,7 @@ def grad(
 
 
 def compile(
-    module: ir.Module,
+    module: ir.Module | str,
     targets: str | Sequence[str] = ("cpu",),
     *,
     mode: str | None = None,
@@ -113,20 +122,34 @@ def compile(
 
     `mode` is "train", "grad" or "forward"; left out, it is "train" where that is
     possible. Further options are those of `CompileOptions`: `optimizer`,
-    `algorithm`, `jobs`, `cache`, ...
+    `algorithm`, `jobs`, `cache`, ...; paths may be given as text.
     """
     names = (targets,) if isinstance(targets, str) else tuple(targets)
+    options |= {name: _path(name, options[name]) for name in PATHS & options.keys()}
     chosen = CompileOptions(targets=names, mode=mode, **options)
     return driver.compile(_module(module), chosen)
 
 
 def _module(given: object) -> ir.Module:
-    """What was given, if it is a module: `UsageError`."""
+    """A module, or the one that a text says; a path is a `UsageError`."""
     if isinstance(given, ir.Module):
         return given
+    if isinstance(given, str) and _is_text(given):
+        return parse(given)
     if isinstance(given, str | Path):
         raise UsageError(f"{given} is no module; read a file with pcp.load(path)")
     raise UsageError(
         f"{type(given).__name__} is no module; make one with pcp.load, pcp.from_torch "
         "or pcp.from_jax"
     )
+
+
+def _path(option: str, given: object) -> Path | None:
+    if given is None or isinstance(given, str | PathLike):
+        return None if given is None else Path(given)
+    raise ConfigError(f"{option}={given!r} is no path")
+
+
+def _is_text(given: str) -> bool:
+    """Whether it is a program: each op of one stands on a line of its own."""
+    return "\n" in given.strip() or "module" in given.split()

@@ -62,6 +62,23 @@ def test_what_is_no_module_is_said(model: Path) -> None:
         pcp.grad({})  # type: ignore[arg-type]
 
 
+def test_a_text_is_a_module(model: Path) -> None:
+    module = pcp.load(model)
+    assert str(pcp.run_passes(str(module), "cse")) == str(module)
+    assert str(pcp.grad(str(module))) == str(pcp.grad(module))
+    with pytest.raises(pcp.errors.IRError, match=r"^-:2:\d+: ") as error:
+        pcp.run_passes(f"module {{\n  wrong\n{'  // long' * 99}\n}}", "cse")
+    assert len(str(error.value)) < 300
+
+
+def test_paths_may_be_text(model: Path, tmp_path: Path) -> None:
+    module, folder = pcp.load(model), tmp_path / "cache"
+    pcp.compile(module, "cpu", mode="forward", cache=str(folder))
+    assert [*folder.iterdir()]
+    with pytest.raises(ConfigError, match=r"^cache=7 is no path"):
+        pcp.compile(module, "cpu", mode="forward", cache=7)
+
+
 def test_one_target_needs_no_list(model: Path) -> None:
     module = pcp.load(model)
     assert pcp.compile(module, "cpu", mode="forward").targets == ("cpu",)
