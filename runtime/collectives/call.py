@@ -44,7 +44,7 @@ class Call(Generic[R]):
         """Which one of its tag it is; None for the next."""
         return None
 
-    def operation(self, seat: MemberContext, timeout: float) -> Operation:
+    def operation(self, context: MemberContext, timeout: float) -> Operation:
         """What a member of pcp's own group does; UsageError for what cannot be."""
         raise NotImplementedError
 

@@ -57,12 +57,12 @@ class Memory:
     after: F32
 
     @classmethod
-    def begin(cls, squeeze: CompressionSpec, count: int) -> "Memory | None":
+    def begin(cls, spec: CompressionSpec, count: int) -> "Memory | None":
         """Borrow the residual, if there is feedback to have one."""
-        if (feedback := squeeze.feedback) is None:
+        if (feedback := spec.feedback) is None:
             return None
-        before = feedback.take(squeeze.tag, count)
-        return cls(feedback, squeeze.tag, before, np.zeros(count, np.float32))
+        before = feedback.take(spec.tag, count)
+        return cls(feedback, spec.tag, before, np.zeros(count, np.float32))
 
     def keep(self, part: slice, dropped: F32) -> None:
         """What was dropped of this part; of what is not finite nothing is kept."""
@@ -102,10 +102,10 @@ class CompressedReduce(Operation):
         *,
         ranges: Sequence[tuple[int, int]],
         gather: bool,
-        squeeze: CompressionSpec,
+        spec: CompressionSpec,
     ) -> None:
         super().__init__(peers, descriptor, timeout)
-        codec, source = squeeze.codec, part.source.reshape(-1)
+        codec, source = spec.codec, part.source.reshape(-1)
         self._rank, self._size = part.rank, len(ranges)
         self._source: F32 = source.astype(np.float32, copy=False)
         self.bulk = self._source.nbytes
@@ -114,7 +114,7 @@ class CompressedReduce(Operation):
         self._mine = self._ranges[part.rank]
         self._divisor = np.float32(len(ranges) if part.reduction.op == "mean" else 1)
         self._gather = gather
-        self._memory = Memory.begin(squeeze, source.size)
+        self._memory = Memory.begin(spec, source.size)
         self._dtype, self._write = source.dtype, part.commit
         self._pool = part.pool
         self._out: F32 = part.pool.take(source.size, np.dtype(np.float32))

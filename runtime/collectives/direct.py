@@ -146,7 +146,7 @@ class Ring(Operation):
         self._previous = self._order[self._place - 1]
         self._chunks = chunks
         self._reduction = part.reduction
-        self._loan = ScratchLease(part.pool)
+        self._lease = ScratchLease(part.pool)
         self._write = part.commit
         self._given = part.out
         source = part.source
@@ -165,10 +165,10 @@ class Ring(Operation):
         self._now = next(self._expected, None)
         self._source = self._reduction.widen(self._source)
         given = self._given
-        self._out = self._loan.take(count, self._dtype) if given is None else given
+        self._out = self._lease.take(count, self._dtype) if given is None else given
         same = wide == self._dtype
-        self._work = self._out if same else self._loan.take(count, wide)
-        self._scratch = self._loan.take(self._step, wide)
+        self._work = self._out if same else self._lease.take(count, wide)
+        self._scratch = self._lease.take(self._step, wide)
         start, stop = self._chunks[self._previous]
         for a, b in pieces(start, stop, self._step):
             self._forward(0, a, self._source[a:b])
@@ -212,7 +212,7 @@ class Ring(Operation):
     def release(self) -> None:
         # After a failure a link may still be filling a segment.
         whole = self._now is None and self._voted
-        self._loan.settle(clean=whole and not self.pending.cancelled())
+        self._lease.settle(clean=whole and not self.pending.cancelled())
         # It refers to us: without that, arrays go as soon as nobody has them.
         self._expected = iter(())
 

@@ -34,12 +34,12 @@ class AllGather(Tagged[NDArray]):
 
     array: NDArray
 
-    def operation(self, seat: MemberContext, timeout: float) -> Operation:
+    def operation(self, context: MemberContext, timeout: float) -> Operation:
         """Everybody's rows to everybody."""
         array = checked(self.array, self.name)
         mine = array.reshape(1) if array.ndim == 0 else array
-        size, rows = seat.world_size, mine.shape[0]
-        whole = seat.pool.new((size * rows, *mine.shape[1:]), mine.dtype)
+        size, rows = context.world_size, mine.shape[0]
+        whole = context.pool.new((size * rows, *mine.shape[1:]), mine.dtype)
         parts = {rank: whole[rank * rows : (rank + 1) * rows] for rank in range(size)}
 
         def room(peer: int, theirs: dict[str, Any]) -> memoryview:
@@ -48,15 +48,15 @@ class AllGather(Tagged[NDArray]):
             return octets(parts[peer])
 
         def join() -> NDArray:
-            np.copyto(parts[seat.rank], mine)
+            np.copyto(parts[context.rank], mine)
             even = all(len(part) == rows for part in parts.values())
             return whole if even else np.concatenate(list(parts.values()))
 
         return Exchange(
-            seat.peers,
+            context.peers,
             _rows_facts(self.name, mine),
             timeout,
-            outgoing=dict.fromkeys(seat.peers, octets(mine)),
+            outgoing=dict.fromkeys(context.peers, octets(mine)),
             room=room,
             commit=join,
             free=frozenset({"rows"}),
@@ -76,13 +76,13 @@ class Gather(Tagged[NDArray | None]):
     array: NDArray
     root: int = 0
 
-    def operation(self, seat: MemberContext, timeout: float) -> Operation:
+    def operation(self, context: MemberContext, timeout: float) -> Operation:
         """Everybody's rows to the root."""
         array = checked(self.array, self.name)
-        check_root(seat.world_size, self.root, "gather at")
-        at_root = seat.rank == self.root
+        check_root(context.world_size, self.root, "gather at")
+        at_root = context.rank == self.root
         mine = array.reshape(1) if array.ndim == 0 else array
-        parts = {seat.rank: mine}
+        parts = {context.rank: mine}
 
         def room(peer: int, theirs: dict[str, Any]) -> memoryview:
             if not at_root:
@@ -93,10 +93,10 @@ class Gather(Tagged[NDArray | None]):
         def join() -> NDArray | None:
             if not at_root:
                 return None
-            return np.concatenate([parts[rank] for rank in range(seat.world_size)])
+            return np.concatenate([parts[rank] for rank in range(context.world_size)])
 
         return Exchange(
-            seat.peers,
+            context.peers,
             _rows_facts(self.name, mine) | {"root": self.root},
             timeout,
             outgoing={} if at_root else {self.root: octets(mine)},
@@ -122,14 +122,14 @@ class Scatter(Tagged[NDArray]):
     _: KW_ONLY
     sizes: Sequence[int] | None = None
 
-    def operation(self, seat: MemberContext, timeout: float) -> Operation:
+    def operation(self, context: MemberContext, timeout: float) -> Operation:
         """The root's rows to everybody."""
         root = self.root
-        check_root(seat.world_size, root, "scatter from")
-        if seat.rank != root:
+        check_root(context.world_size, root, "scatter from")
+        if context.rank != root:
             if self.array is not None or self.sizes is not None:
                 raise UsageError(f"only the root, rank {root}, says what it scatters")
-            return self._receiving(seat, timeout)
+            return self._receiving(context, timeout)
         if self.array is None:
             raise UsageError(
                 f"rank {root} is the root of this scatter: it needs an array"
@@ -137,9 +137,9 @@ class Scatter(Tagged[NDArray]):
         array = checked(self.array, self.name)
         if array.ndim == 0:
             raise UsageError("scatter needs a first dimension to split")
-        ranges = bounds(array.shape[0], seat.world_size)
+        ranges = bounds(array.shape[0], context.world_size)
         if self.sizes is not None:
-            ranges = ranges_of(self.sizes, array.shape[0], seat.world_size)
+            ranges = ranges_of(self.sizes, array.shape[0], context.world_size)
         parts = [array[a:b] for a, b in ranges]
         facts = {
             "kind": self.name,
@@ -149,32 +149,32 @@ class Scatter(Tagged[NDArray]):
             "row shape": list(array.shape[1:]),
         }
         return Exchange(
-            seat.peers,
+            context.peers,
             facts,
             timeout,
-            outgoing={peer: octets(parts[peer]) for peer in seat.peers},
+            outgoing={peer: octets(parts[peer]) for peer in context.peers},
             room=lambda peer, _: _NOTHING,
             commit=lambda: parts[root].copy(),
             free=_ROOTS_OWN,
         )
 
-    def _receiving(self, seat: MemberContext, timeout: float) -> Operation:
+    def _receiving(self, context: MemberContext, timeout: float) -> Operation:
         root, result = self.root, list[NDArray]()
 
         def room(peer: int, theirs: dict[str, Any]) -> memoryview:
             if peer != root:
                 return _NOTHING
             sizes, rest = theirs.get("sizes"), theirs.get("row shape")
-            if not isinstance(sizes, list) or len(sizes) != seat.world_size:
+            if not isinstance(sizes, list) or len(sizes) != context.world_size:
                 raise ProtocolError(f"rank {root} scatters in {sizes!r}")
             if not isinstance(rest, list):
                 raise ProtocolError(f"rank {root} scatters rows of {rest!r}")
-            shape = [count_of(sizes[seat.rank]), *map(count_of, rest)]
+            shape = [count_of(sizes[context.rank]), *map(count_of, rest)]
             result.append(np.empty(shape, sent_dtype(theirs.get("dtype"))))
             return octets(result[0])
 
         return Exchange(
-            seat.peers,
+            context.peers,
             {"kind": self.name, "root": root},
             timeout,
             outgoing={},

@@ -66,12 +66,14 @@ class InPlaceReduce(ThroughMemory):
             self._copy_before()
 
     def _offer(self) -> tuple[bool, bytes]:
-        self._mine, said = self._commons.lend((self.tag, self.seq), self._plain.nbytes)
+        self._mine, said = self._shared_scratch.lease(
+            (self.tag, self.seq), self._plain.nbytes
+        )
         return said["maps"], json_payload(said)
 
     def _map(self, peer: int, said: memoryview) -> bool:
         facts = parse_json(said)
-        segment = self._commons.meet(peer, facts, self._plain.nbytes)
+        segment = self._shared_scratch.meet(peer, facts, self._plain.nbytes)
         if segment is not None:
             self._theirs[peer] = segment
         elif facts.get("id") is not None:
@@ -210,9 +212,9 @@ class InPlaceReduce(ThroughMemory):
             return
         key = (self.tag, self.seq)
         if self.committed:
-            self._commons.back(key, used=self._through == "memory")
+            self._shared_scratch.back(key, used=self._through == "memory")
         else:
-            self._commons.drop(key)
+            self._shared_scratch.drop(key)
         self._mine = None
         self._theirs.clear()
 
@@ -228,7 +230,7 @@ class InPlaceReduce(ThroughMemory):
         return sent, received
 
 
-class SharedEager(InPlaceReduce):
+class SmallInPlaceReduce(InPlaceReduce):
     """The same for arrays so small that a word costs more than a sum.
 
     Everything is copied before the operation is opened. Who has all openings has all
@@ -278,4 +280,4 @@ def is_small(nbytes: int, members: int) -> bool:
 
 def through_memory(nbytes: int, members: int) -> type[InPlaceReduce]:
     """How an all_reduce of this size goes."""
-    return SharedEager if is_small(nbytes, members) else InPlaceReduce
+    return SmallInPlaceReduce if is_small(nbytes, members) else InPlaceReduce

@@ -22,7 +22,7 @@ class MemberContext:
     pool: BufferPool = field(default_factory=BufferPool)
     order: tuple[int, ...] = ()
     """The ring, when it is not that of the ranks."""
-    commons: SharedScratch | None = None
+    shared_scratch: SharedScratch | None = None
     """Memory to reduce in, where all members are on one machine."""
 
     @cached_property

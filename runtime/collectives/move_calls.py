@@ -32,17 +32,17 @@ class Broadcast(Tagged[NDArray]):
     array: NDArray
     root: int = 0
 
-    def operation(self, seat: MemberContext, timeout: float) -> Operation:
+    def operation(self, context: MemberContext, timeout: float) -> Operation:
         """The root's array to everybody."""
-        return self._to(seat, range(seat.world_size), timeout)
+        return self._to(context, range(context.world_size), timeout)
 
     def _to(
-        self, seat: MemberContext, among: Iterable[int], timeout: float
+        self, context: MemberContext, among: Iterable[int], timeout: float
     ) -> Operation:
-        root, at_root = self.root, seat.rank == self.root
+        root, at_root = self.root, context.rank == self.root
         array = checked(self.array, self.name, writable=not at_root)
-        order = _order(seat, root, set(among))
-        scratch = array if at_root else seat.pool.new(array.shape, array.dtype)
+        order = _order(context, root, set(among))
+        scratch = array if at_root else context.pool.new(array.shape, array.dtype)
         view = octets(scratch)
 
         def write() -> NDArray:
@@ -52,9 +52,11 @@ class Broadcast(Tagged[NDArray]):
 
         facts = facts_of(self.name, array, root=root)
         if array.nbytes > EAGER_BYTES:
-            facts |= seat.ring_facts
-            return Chain(order, facts, timeout, rank=seat.rank, view=view, commit=write)
-        peers = [member for member in order if member != seat.rank]
+            facts |= context.ring_facts
+            return Chain(
+                order, facts, timeout, rank=context.rank, view=view, commit=write
+            )
+        peers = [member for member in order if member != context.rank]
         return Exchange(
             peers,
             facts,
@@ -81,18 +83,18 @@ class BroadcastAmong(Broadcast):
         """The caller's."""
         return self.turn
 
-    def operation(self, seat: MemberContext, timeout: float) -> Operation:
+    def operation(self, context: MemberContext, timeout: float) -> Operation:
         """The root's array to everybody, or to `among`."""
-        among = range(seat.world_size) if self.among is None else self.among
-        return self._to(seat, among, timeout)
+        among = range(context.world_size) if self.among is None else self.among
+        return self._to(context, among, timeout)
 
 
-def _order(seat: MemberContext, root: int, wanted: set[int]) -> list[int]:
+def _order(context: MemberContext, root: int, wanted: set[int]) -> list[int]:
     """Those members along the ring, the root first."""
-    members = [rank for rank in seat.ring if rank in wanted]
+    members = [rank for rank in context.ring if rank in wanted]
     if len(members) < len(wanted):
         raise UsageError(f"there is no rank {max(wanted)} to broadcast to")
-    if root not in members or seat.rank not in members:
+    if root not in members or context.rank not in members:
         raise UsageError(f"broadcast from rank {root} among {members}")
     at = members.index(root)
     return members[at:] + members[:at]
@@ -111,28 +113,28 @@ class AllToAll(Tagged[NDArray]):
 
     array: NDArray
 
-    def operation(self, seat: MemberContext, timeout: float) -> Operation:
+    def operation(self, context: MemberContext, timeout: float) -> Operation:
         """Part j of everybody's rows to member j."""
         array = checked(self.array, self.name)
-        size = seat.world_size
+        size = context.world_size
         if array.ndim == 0 or array.shape[0] % size:
             raise UsageError(
                 f"all_to_all splits the first dimension into {size} equal parts; "
                 f"the shape is {list(array.shape)}"
             )
-        result = seat.pool.new(array.shape, array.dtype)
+        result = context.pool.new(array.shape, array.dtype)
         rows = array.shape[0] // size
         parts = [slice(i * rows, (i + 1) * rows) for i in range(size)]
 
         def finish() -> NDArray:
-            result[parts[seat.rank]] = array[parts[seat.rank]]
+            result[parts[context.rank]] = array[parts[context.rank]]
             return result
 
         return Exchange(
-            seat.peers,
+            context.peers,
             facts_of(self.name, array),
             timeout,
-            outgoing={peer: octets(array[parts[peer]]) for peer in seat.peers},
+            outgoing={peer: octets(array[parts[peer]]) for peer in context.peers},
             room=lambda peer, _: octets(result[parts[peer]]),
             commit=finish,
         )
@@ -151,29 +153,29 @@ class AllToAllV(Tagged[list[NDArray]]):
 
     parts: Sequence[NDArray]
 
-    def operation(self, seat: MemberContext, timeout: float) -> Operation:
+    def operation(self, context: MemberContext, timeout: float) -> Operation:
         """Each member's part to it; the parts it sent to us."""
         parts = [checked(part, self.name) for part in self.parts]
         kinds = {(part.dtype, part.shape[1:]) for part in parts if part.ndim}
-        whole = len(parts) == seat.world_size and all(part.ndim for part in parts)
+        whole = len(parts) == context.world_size and all(part.ndim for part in parts)
         if not whole or len(kinds) != 1:
             raise UsageError(
-                f"exchange takes one array for each of {seat.world_size} members, "
+                f"exchange takes one array for each of {context.world_size} members, "
                 f"alike but for the first dimension"
             )
         ((dtype, rest),) = kinds
-        found = {seat.rank: parts[seat.rank]}
+        found = {context.rank: parts[context.rank]}
 
         def room(peer: int, theirs: dict[str, Any]) -> memoryview:
             rows = theirs.get("rows")
-            if not isinstance(rows, list) or len(rows) != seat.world_size:
+            if not isinstance(rows, list) or len(rows) != context.world_size:
                 raise ProtocolError(f"rank {peer} exchanges {rows!r} rows")
-            found[peer] = np.empty((count_of(rows[seat.rank]), *rest), dtype)
+            found[peer] = np.empty((count_of(rows[context.rank]), *rest), dtype)
             return octets(found[peer])
 
         def finish() -> list[NDArray]:
-            found[seat.rank] = found[seat.rank].copy()
-            return [found[rank] for rank in range(seat.world_size)]
+            found[context.rank] = found[context.rank].copy()
+            return [found[rank] for rank in range(context.world_size)]
 
         facts = {
             "kind": self.name,
@@ -182,10 +184,10 @@ class AllToAllV(Tagged[list[NDArray]]):
             "rows": [len(part) for part in parts],
         }
         return Exchange(
-            seat.peers,
+            context.peers,
             facts,
             timeout,
-            outgoing={peer: octets(parts[peer]) for peer in seat.peers},
+            outgoing={peer: octets(parts[peer]) for peer in context.peers},
             room=room,
             commit=finish,
             free=frozenset({"rows"}),
@@ -205,24 +207,24 @@ class Permute(Tagged[NDArray]):
     array: NDArray
     pairs: Sequence[tuple[int, int]]
 
-    def operation(self, seat: MemberContext, timeout: float) -> Operation:
+    def operation(self, context: MemberContext, timeout: float) -> Operation:
         """Arrays along the pairs; zeros where none arrives."""
         array = checked(self.array, self.name)
-        routes = routes_of(self.pairs, seat.world_size)
-        source = next((s for s, t in routes if t == seat.rank), None)
+        routes = routes_of(self.pairs, context.world_size)
+        source = next((s for s, t in routes if t == context.rank), None)
         shape, dtype = array.shape, array.dtype
         nothing = source is None
-        result = np.zeros(shape, dtype) if nothing else seat.pool.new(shape, dtype)
+        result = np.zeros(shape, dtype) if nothing else context.pool.new(shape, dtype)
         view = octets(result)
-        targets = [t for s, t in routes if s == seat.rank and t != seat.rank]
+        targets = [t for s, t in routes if s == context.rank and t != context.rank]
 
         def finish() -> NDArray:
-            if source == seat.rank:
+            if source == context.rank:
                 np.copyto(result, array)
             return result
 
         return Exchange(
-            seat.peers,
+            context.peers,
             facts_of(self.name, array, pairs=[list(route) for route in routes]),
             timeout,
             outgoing=dict.fromkeys(targets, octets(array)),
@@ -249,10 +251,10 @@ class Send(Call[None]):
         """Of this pair, in this direction."""
         return f"p2p/{rank}/{self.dst}/{self.tag}"
 
-    def operation(self, seat: MemberContext, timeout: float) -> Operation:
+    def operation(self, context: MemberContext, timeout: float) -> Operation:
         """The sending end of a pair."""
         array = checked(self.array, self.name)
-        check_peer(seat.rank, seat.world_size, self.dst, "send to")
+        check_peer(context.rank, context.world_size, self.dst, "send to")
         return Exchange(
             [self.dst],
             facts_of("send/recv", array),
@@ -280,11 +282,11 @@ class Recv(Call[NDArray]):
         """Of this pair, in this direction."""
         return f"p2p/{self.src}/{rank}/{self.tag}"
 
-    def operation(self, seat: MemberContext, timeout: float) -> Operation:
+    def operation(self, context: MemberContext, timeout: float) -> Operation:
         """The receiving end of a pair."""
         out = checked(self.out, self.name, writable=True)
-        check_peer(seat.rank, seat.world_size, self.src, "receive from")
-        scratch, write = seat.pool.new(out.shape, out.dtype), into(out)
+        check_peer(context.rank, context.world_size, self.src, "receive from")
+        scratch, write = context.pool.new(out.shape, out.dtype), into(out)
         return Exchange(
             [self.src],
             facts_of("send/recv", out),
@@ -311,6 +313,6 @@ class BarrierCall(Tagged[None]):
     _: KW_ONLY
     pairs: bool = True
 
-    def operation(self, seat: MemberContext, timeout: float) -> Operation:
+    def operation(self, context: MemberContext, timeout: float) -> Operation:
         """Everybody's presence."""
-        return Barrier(seat.peers, timeout, pairs=self.pairs)
+        return Barrier(context.peers, timeout, pairs=self.pairs)

@@ -19,7 +19,11 @@ from pcp.runtime.collectives.rooted import RingToRoot
 from pcp.runtime.collectives.schedule import DIRECT, schedule
 from pcp.runtime.collectives.scheduled_reduce import Scheduled
 from pcp.runtime.collectives.validation import check_root, facts_of, ranges_of
-from pcp.runtime.collectives.zero_copy_reduce import ZeroCopyReduce, straight, visible
+from pcp.runtime.collectives.zero_copy_reduce import (
+    ZeroCopyReduce,
+    visible,
+    zero_copy_reduce_for,
+)
 from pcp.runtime.compression.codecs import Codec, codec
 from pcp.runtime.compression.error_feedback import ErrorFeedback
 from pcp.runtime.memory.buffer_pool import checked
@@ -53,41 +57,43 @@ class AllReduce(Tagged[NDArray]):
     compression: str | Codec | None = None
     feedback: ErrorFeedback | None = None
 
-    def operation(self, seat: MemberContext, timeout: float) -> Operation:
+    def operation(self, context: MemberContext, timeout: float) -> Operation:
         """The reduction, in the caller's array."""
-        squeeze = _squeeze(self.compression, self.feedback, self.tag)
+        spec = _compression_spec(self.compression, self.feedback, self.tag)
         array = checked(self.array, self.name, writable=True)
-        return self._reduced(seat, array, array, timeout, squeeze)
+        return self._reduced(context, array, array, timeout, spec)
 
     def _reduced(
         self,
-        seat: MemberContext,
+        context: MemberContext,
         array: NDArray,
         target: NDArray,
         timeout: float,
-        squeeze: CompressionSpec | None,
+        spec: CompressionSpec | None,
     ) -> Operation:
         """The reduction of everybody's `array`, in `target`: the same, or a new one."""
-        algorithm, size = self.algorithm, seat.world_size
+        algorithm, size = self.algorithm, context.world_size
         # Nobody has a new array before all have voted: it can be worked in.
         out = None if target is array else target.reshape(-1)
-        part = _contribution(seat, self.op, array, into(target), out)
+        part = _contribution(context, self.op, array, into(target), out)
         facts = facts_of("all_reduce", array, op=self.op)
-        if squeeze is not None:
+        if spec is not None:
             if algorithm is not None:
                 raise UsageError("a compressed reduction has an algorithm of its own")
             chunks = bounds(array.size, size)
-            return _compressed(seat, facts, timeout, part, squeeze, chunks, True)
+            return _compressed(context, facts, timeout, part, spec, chunks, True)
         if algorithm is not None:
             facts |= {"algorithm": algorithm}
         choice = algorithm or declared(array.nbytes, size)
         if choice not in DIRECT:
-            return Scheduled(seat.peers, facts, timeout, part, schedule(choice, size))
-        if _eagerly(seat, array, algorithm, choice):
-            return EagerReduce(seat.peers, facts, timeout, part)
+            return Scheduled(
+                context.peers, facts, timeout, part, schedule(choice, size)
+            )
+        if _eagerly(context, array, algorithm, choice):
+            return EagerReduce(context.peers, facts, timeout, part)
         through = through_memory(array.nbytes, size) if algorithm is None else Ring
         chunks = bounds(array.size, size)
-        return _large(seat, facts, timeout, part, chunks, target, through)
+        return _large(context, facts, timeout, part, chunks, target, through)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,35 +112,38 @@ class AllReduced(AllReduce):
     _: KW_ONLY
     donate: bool = False
 
-    def operation(self, seat: MemberContext, timeout: float) -> Operation:
+    def operation(self, context: MemberContext, timeout: float) -> Operation:
         """The reduction, in a new array.
 
         That a member wants it like that is its own affair: to the others it is an
         all_reduce.
         """
-        squeeze = _squeeze(self.compression, self.feedback, self.tag)
+        spec = _compression_spec(self.compression, self.feedback, self.tag)
         array = checked(self.array, self.name)
-        commons, size = seat.commons, seat.world_size
-        chosen = squeeze is not None or self.algorithm is not None
+        shared_scratch, size = context.shared_scratch, context.world_size
+        chosen = spec is not None or self.algorithm is not None
         along_the_ring = declared(array.nbytes, size) == "ring"
-        straightly = along_the_ring and not chosen and array.nbytes >= SMALLEST
-        if commons is None or not commons.possible or not straightly:
-            target = seat.pool.new(array.shape, array.dtype)
-            return self._reduced(seat, array, target, timeout, squeeze)
-        chunks, through = bounds(array.size, size), straight(array.nbytes, size)
-        own = chunks[seat.rank] if through is ZeroCopyReduce else (0, 0)
+        zero_copy = along_the_ring and not chosen and array.nbytes >= SMALLEST
+        if shared_scratch is None or not shared_scratch.possible or not zero_copy:
+            target = context.pool.new(array.shape, array.dtype)
+            return self._reduced(context, array, target, timeout, spec)
+        chunks, through = (
+            bounds(array.size, size),
+            zero_copy_reduce_for(array.nbytes, size),
+        )
+        own = chunks[context.rank] if through is ZeroCopyReduce else (0, 0)
         target, room = ARRAYS.placed(array.shape, array.dtype)
         return through(
-            seat.peers,
-            facts_of("all_reduce", array, op=self.op) | seat.ring_facts,
+            context.peers,
+            facts_of("all_reduce", array, op=self.op) | context.ring_facts,
             timeout,
-            _contribution(seat, self.op, array, into(target)),
-            commons=commons,
-            visible=visible(array, own, commons.arrays, seat.peers),
+            _contribution(context, self.op, array, into(target)),
+            shared_scratch=shared_scratch,
+            visible=visible(array, own, shared_scratch.arrays, context.peers),
             target=target,
             room=room,
             chunks=chunks,
-            order=seat.ring,
+            order=context.ring,
             gather=True,
         )
 
@@ -166,12 +175,12 @@ class ReduceScatter(Tagged[NDArray]):
             return ranges_of(self.sizes, self.array.shape[0], members)
         return bounds(self.array.shape[0], members)
 
-    def operation(self, seat: MemberContext, timeout: float) -> Operation:
+    def operation(self, context: MemberContext, timeout: float) -> Operation:
         """The reduction of the own rows."""
-        squeeze = _squeeze(self.compression, self.feedback, self.tag)
+        spec = _compression_spec(self.compression, self.feedback, self.tag)
         array = checked(self.array, self.name)
-        rows = self.rows(seat.world_size)
-        first, last = rows[seat.rank]
+        rows = self.rows(context.world_size)
+        first, last = rows[context.rank]
         width = array[0].size if array.shape[0] else 0
 
         def shaped(part: NDArray) -> NDArray:
@@ -180,16 +189,16 @@ class ReduceScatter(Tagged[NDArray]):
         def take(flat: NDArray) -> NDArray:
             return shaped(flat.reshape(-1)[first * width : last * width])
 
-        part = _contribution(seat, self.op, array, take)
+        part = _contribution(context, self.op, array, take)
         split = [list(edges) for edges in rows]
         facts = facts_of(self.name, array, op=self.op, rows=split)
         chunks = [(a * width, b * width) for a, b in rows]
-        if squeeze is not None:
-            return _compressed(seat, facts, timeout, part, squeeze, chunks, False)
-        if array.nbytes <= EAGER_BYTES or seat.world_size == 1:
+        if spec is not None:
+            return _compressed(context, facts, timeout, part, spec, chunks, False)
+        if array.nbytes <= EAGER_BYTES or context.world_size == 1:
             own = replace(part, commit=shaped)
-            return EagerScatter(seat.peers, facts, timeout, own, chunks=chunks)
-        return _large(seat, facts, timeout, part, chunks, None, InPlaceReduce)
+            return EagerScatter(context.peers, facts, timeout, own, chunks=chunks)
+        return _large(context, facts, timeout, part, chunks, None, InPlaceReduce)
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,10 +217,10 @@ class Reduce(Tagged[NDArray]):
     op: str = "sum"
     root: int = 0
 
-    def operation(self, seat: MemberContext, timeout: float) -> Operation:
+    def operation(self, context: MemberContext, timeout: float) -> Operation:
         """The reduction, in the root's array."""
-        check_root(seat.world_size, self.root, "reduce to")
-        at_root = seat.rank == self.root
+        check_root(context.world_size, self.root, "reduce to")
+        at_root = context.rank == self.root
         array = checked(self.array, self.name, writable=at_root)
 
         def write(flat: NDArray) -> NDArray:
@@ -219,18 +228,18 @@ class Reduce(Tagged[NDArray]):
                 np.copyto(array.reshape(-1), flat.reshape(-1))
             return array
 
-        part = _contribution(seat, self.op, array, write)
+        part = _contribution(context, self.op, array, write)
         facts = facts_of(self.name, array, op=self.op, root=self.root)
-        if array.nbytes <= EAGER_BYTES or seat.world_size == 1:
-            return EagerReduce(seat.peers, facts, timeout, part)
+        if array.nbytes <= EAGER_BYTES or context.world_size == 1:
+            return EagerReduce(context.peers, facts, timeout, part)
         return RingToRoot(
-            seat.peers,
-            facts | seat.ring_facts,
+            context.peers,
+            facts | context.ring_facts,
             timeout,
             part,
             root=self.root,
-            chunks=bounds(array.size, seat.world_size),
-            order=seat.ring,
+            chunks=bounds(array.size, context.world_size),
+            order=context.ring,
         )
 
 
@@ -246,7 +255,7 @@ def into(array: NDArray) -> Callable[[NDArray], NDArray]:
     return write
 
 
-def _squeeze(
+def _compression_spec(
     compression: str | Codec | None, feedback: ErrorFeedback | None, tag: str
 ) -> CompressionSpec | None:
     if compression is None:
@@ -257,22 +266,22 @@ def _squeeze(
 
 
 def _contribution(
-    seat: MemberContext,
+    context: MemberContext,
     op: str,
     array: NDArray,
     commit: Callable[[NDArray], NDArray],
     out: NDArray | None = None,
 ) -> Contribution:
     reduction = Reduction.of(op, array.dtype)
-    return Contribution(seat.rank, array, reduction, commit, seat.pool, out)
+    return Contribution(context.rank, array, reduction, commit, context.pool, out)
 
 
 def _compressed(
-    seat: MemberContext,
+    context: MemberContext,
     facts: dict[str, Any],
     timeout: float,
     part: Contribution,
-    squeeze: CompressionSpec,
+    spec: CompressionSpec,
     ranges: Ranges,
     gather: bool,
 ) -> Operation:
@@ -283,18 +292,18 @@ def _compressed(
             f"for the {op} of {dtype}; call it without compression"
         )
     return CompressedReduce(
-        seat.peers,
-        facts | {"compression": squeeze.codec.name},
+        context.peers,
+        facts | {"compression": spec.codec.name},
         timeout,
         part,
         ranges=ranges,
         gather=gather,
-        squeeze=squeeze,
+        spec=spec,
     )
 
 
 def _large(
-    seat: MemberContext,
+    context: MemberContext,
     facts: dict[str, Any],
     timeout: float,
     part: Contribution,
@@ -303,18 +312,22 @@ def _large(
     through: type[Ring],
 ) -> Operation:
     """A reduction along the ring, or through memory where there is some."""
-    facts = facts | seat.ring_facts
-    ring: dict[str, Any] = {"chunks": chunks, "order": seat.ring}
+    facts = facts | context.ring_facts
+    ring: dict[str, Any] = {"chunks": chunks, "order": context.ring}
     ring["gather"] = target is not None
     small = part.source.nbytes < SMALLEST
-    if seat.commons is not None and not small and issubclass(through, InPlaceReduce):
-        memory = {"commons": seat.commons, "target": target}
-        return through(seat.peers, facts, timeout, part, **memory, **ring)
-    return Ring(seat.peers, facts, timeout, part, **ring)
+    if (
+        context.shared_scratch is not None
+        and not small
+        and issubclass(through, InPlaceReduce)
+    ):
+        memory = {"shared_scratch": context.shared_scratch, "target": target}
+        return through(context.peers, facts, timeout, part, **memory, **ring)
+    return Ring(context.peers, facts, timeout, part, **ring)
 
 
 def _eagerly(
-    seat: MemberContext, array: NDArray, algorithm: str | None, choice: str
+    context: MemberContext, array: NDArray, algorithm: str | None, choice: str
 ) -> bool:
     """Whether a reduction goes with the OPEN frames, which have little room."""
     if algorithm == "eager" and array.nbytes > EAGER_BYTES:
@@ -322,4 +335,4 @@ def _eagerly(
             f"algorithm 'eager' is for up to {EAGER_BYTES} bytes, not "
             f"{array.nbytes}; leave algorithm= out, or take 'ring'"
         )
-    return choice == "eager" or seat.world_size == 1
+    return choice == "eager" or context.world_size == 1

@@ -38,9 +38,9 @@ class ThroughMemory(Ring):
 
     eager_data = False
 
-    def __init__(self, *args: Any, commons: SharedScratch, **more: Any) -> None:
+    def __init__(self, *args: Any, shared_scratch: SharedScratch, **more: Any) -> None:
         super().__init__(*args, **more)
-        self._commons = commons
+        self._shared_scratch = shared_scratch
         self._plain = self._source
         self._through: str | None = None
         self._ready = False
@@ -89,7 +89,7 @@ class ThroughMemory(Ring):
         return self._chunks[self._rank]
 
     def prepare(self) -> None:
-        if not self._commons.possible:
+        if not self._shared_scratch.possible:
             self._through = "ring"
             return
         self._ready, said = self._offer()
@@ -111,7 +111,7 @@ class ThroughMemory(Ring):
             return
         way, said = bytes(payload[:1]), payload[1:]
         if not way:
-            self._commons.refused()
+            self._shared_scratch.refused()
             self._go_along_the_ring()
         elif way != self.way:
             self._other_way(peer, way, said)
@@ -137,7 +137,7 @@ class ThroughMemory(Ring):
     def _unreached(self) -> None:
         if self.over:
             return
-        self._commons.refused()
+        self._shared_scratch.refused()
         self.give_up(
             CollectiveAborted(
                 f"{self.name}: rank {self._rank} can no longer map the memory of rank "
@@ -191,14 +191,14 @@ class ThroughMemory(Ring):
         if self._through == "memory":
             self._count()
         if self.committed and self._unreachable:
-            self._commons.refused()
+            self._shared_scratch.refused()
 
     def _count(self) -> None:
         """What went through memory, for the counters of operation and connections."""
         sent, received = self._moved()
         self.timing.sent += sum(sent.values())
         self.timing.received += sum(received.values())
-        self._commons.moved(sent, received)
+        self._shared_scratch.moved(sent, received)
 
     def _moved(self) -> tuple[dict[int, int], dict[int, int]]:
         """Bytes to and from each peer."""

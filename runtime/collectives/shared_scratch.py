@@ -70,7 +70,7 @@ class SharedScratch:
     def __init__(self, group: Neighbours, limit: int = LIMIT) -> None:
         self._group = group
         self._arena = Arena(SHARED, limit)
-        self._lent: dict[Key, _Own] = {}
+        self._leased: dict[Key, _Own] = {}
         self._mapped: dict[int, dict[int, Segment]] = {}
         self._done: list[Key] = []
         self._told: dict[Key, list[Key]] = {}
@@ -96,17 +96,17 @@ class SharedScratch:
         """Whether memory of every other member was mapped before."""
         return len(self._mapped) == self._group.world_size - 1
 
-    def lend(self, key: Key, nbytes: int) -> tuple[Segment | None, dict[str, Any]]:
+    def lease(self, key: Key, nbytes: int) -> tuple[Segment | None, dict[str, Any]]:
         """A segment for an operation, if there is one, and what to say about it."""
-        segment = self._arena.lend(nbytes)
+        segment = self._arena.lease(nbytes)
         done, self._done = self._done, []
         self._told[key] = done
         facts: dict[str, Any] = {"maps": False, "done": done}
         if segment is not None:
-            self._lent[key] = _Own(segment, set(self._group.links))
+            self._leased[key] = _Own(segment, set(self._group.links))
             facts |= {"id": segment.number, **segment.offer, "maps": self.reached}
-        lent = [own.segment for own in self._lent.values()]
-        facts["live"] = [own.number for own in (*lent, *self._arena.free)]
+        leased = [own.segment for own in self._leased.values()]
+        facts["live"] = [own.number for own in (*leased, *self._arena.free)]
         return segment, facts
 
     def meet(self, peer: int, said: Any, nbytes: int) -> Segment | None:
@@ -137,7 +137,7 @@ class SharedScratch:
     def back(self, key: Key, *, used: bool) -> None:
         """An operation succeeded; `used`: its members read each other's segments."""
         self._told.pop(key, None)
-        own = self._lent.get(key)
+        own = self._leased.get(key)
         if own is None:
             return
         own.ended = True
@@ -154,7 +154,7 @@ class SharedScratch:
     def drop(self, key: Key) -> None:
         """An operation failed: who knows who reads its segment, or its opening."""
         self._done += self._told.pop(key, [])
-        own = self._lent.pop(key, None)
+        own = self._leased.pop(key, None)
         if own is not None:
             self._arena.lose(own.segment)
 
@@ -168,13 +168,13 @@ class SharedScratch:
         """Keep nothing. What an operation still uses goes with the operation."""
         self._hopeless = True
         self._arena.close()
-        self._lent.clear()
+        self._leased.clear()
         self._told.clear()
         self._mapped.clear()
         self.arrays.close()
 
     def _released(self, peer: int, key: Key) -> None:
-        own = self._lent.get(key)
+        own = self._leased.get(key)
         if own is not None:
             own.readers.discard(peer)
             self._settle(key, own)
@@ -182,7 +182,7 @@ class SharedScratch:
     def _settle(self, key: Key, own: _Own) -> None:
         """The segment may be lent again when the operation ended and none reads it."""
         if own.ended and not own.readers:
-            self._arena.give(self._lent.pop(key).segment)
+            self._arena.give(self._leased.pop(key).segment)
 
 
 def _parsed(said: Any) -> tuple[int | None, set[int], list[Key]]:

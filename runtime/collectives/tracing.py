@@ -225,9 +225,9 @@ def _member(
         rows[span.row].append(span)
     tid = 0
     for row in sorted(rows, key=_row_order):
-        for lane, spans in enumerate(lanes(rows[row])):
+        for track, spans in enumerate(tracks(rows[row])):
             tid += 1
-            title = row if not lane else f"{row} ({lane + 1})"
+            title = row if not track else f"{row} ({track + 1})"
             yield _label(pid, tid, "thread_name", {"name": title})
             yield _label(pid, tid, "thread_sort_index", {"sort_index": tid})
             for span in spans:
@@ -249,18 +249,18 @@ def _row_order(row: str) -> tuple[int, str]:
     return next((i for i, s in enumerate(order) if row.startswith(s)), 2), row
 
 
-def lanes(spans: Iterable[Span]) -> list[list[Span]]:
+def tracks(spans: Iterable[Span]) -> list[list[Span]]:
     """The spans in order of time, in as few rows as keep them apart."""
     free: list[tuple[float, int]] = []
     out: list[list[Span]] = []
     for span in sorted(spans, key=lambda s: (s.begin, s.end)):
         if free and free[0][0] <= span.begin:
-            _, lane = heapq.heappop(free)
+            _, track = heapq.heappop(free)
         else:
-            lane = len(out)
+            track = len(out)
             out.append([])
-        out[lane].append(span)
-        heapq.heappush(free, (span.end, lane))
+        out[track].append(span)
+        heapq.heappush(free, (span.end, track))
     return out
 
 

@@ -90,10 +90,10 @@ class ZeroCopyReduce(ThroughMemory):
 
     def _other_way(self, peer: int, way: bytes, said: memoryview) -> None:
         if way == IN_PLACE:
-            self._commons.heed(peer, parse_json(said))
+            self._shared_scratch.heed(peer, parse_json(said))
 
     def _map(self, peer: int, said: memoryview) -> bool:
-        reach, nbytes = self._commons.arrays, self._plain.nbytes
+        reach, nbytes = self._shared_scratch.arrays, self._plain.nbytes
         word = _Word.parsed(said)
         reach.keep(peer, set(word.live))
         if word.array is None or word.result is None:
@@ -194,7 +194,7 @@ class ZeroCopyReduce(ThroughMemory):
         return dict.fromkeys(self.peers, written), read
 
 
-class StraightEager(ZeroCopyReduce):
+class SmallZeroCopyReduce(ZeroCopyReduce):
     """The same for arrays so small that a word costs more than a sum."""
 
     def _proceed(self) -> None:
@@ -274,6 +274,6 @@ def visible(
     return place
 
 
-def straight(nbytes: int, members: int) -> type[ZeroCopyReduce]:
+def zero_copy_reduce_for(nbytes: int, members: int) -> type[ZeroCopyReduce]:
     """How a reduction of this size goes."""
-    return StraightEager if is_small(nbytes, members) else ZeroCopyReduce
+    return SmallZeroCopyReduce if is_small(nbytes, members) else ZeroCopyReduce

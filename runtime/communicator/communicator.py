@@ -25,7 +25,10 @@ from pcp.errors import (
 from pcp.runtime.collectives.operation import Operation, Pending
 from pcp.runtime.collectives.submit import Seconds, seconds
 from pcp.runtime.communicator import backend_registry, in_process_world, subgroup
-from pcp.runtime.communicator.group_communicator import GroupCommunicator, seated
+from pcp.runtime.communicator.group_communicator import (
+    GroupCommunicator,
+    member_context,
+)
 from pcp.runtime.group.connection_options import (
     ConnectionKeywords,
     ConnectionOptions,
@@ -213,7 +216,7 @@ class ElasticCommunicator(Communicator):
             return False
         with self._lock:
             old, self._group = self._group, renewed
-            self._seat = seated(renewed, self._seat.pool)
+            self._context = member_context(renewed, self._context.pool)
             self._syncs = itertools.count()
         renewed.loop.call(old.close)
         renewed.telemetry.count("renewal")

@@ -38,10 +38,10 @@ class GroupCommunicator(Collectives):
         """Deadline in seconds for operations that are not given one."""
         self._group = group
         self._owned: list[Any] = []
-        self._seat = seated(group)
+        self._context = member_context(group)
         self._syncs = itertools.count()
         self._aside: dict[str, NDArray] = {}
-        self._arrangement = RingState()
+        self._ring_state = RingState()
         self._lock = threading.Lock()
         self._closed = False
         if owned:
@@ -79,7 +79,10 @@ class GroupCommunicator(Collectives):
     @property
     def near(self) -> bool:
         """Whether all members are on this machine, and share memory as far as known."""
-        return self._seat.commons is not None and self._seat.commons.possible
+        return (
+            self._context.shared_scratch is not None
+            and self._context.shared_scratch.possible
+        )
 
     @property
     def bytes_sent(self) -> int:
@@ -118,12 +121,12 @@ class GroupCommunicator(Collectives):
     @property
     def ring_order(self) -> Order:
         """The ranks in the order in which large reductions pass them."""
-        return self._seat.ring
+        return self._context.ring
 
     @property
     def ring_history(self) -> list[RingRecord]:
         """Every order that was set, in turn: with it a run can be replayed."""
-        return list(self._arrangement.history)
+        return list(self._ring_state.history)
 
     # The state that its members share.
 
@@ -206,7 +209,7 @@ class GroupCommunicator(Collectives):
 
     def _close(self, crash: bool = False) -> None:
         leaving.is_closed(self)
-        self._arrangement.close()
+        self._ring_state.close()
         with ExitStack() as stack:
             for thing in reversed(self._owned):
                 stack.callback(thing.close)
@@ -219,7 +222,7 @@ class GroupCommunicator(Collectives):
         return self.timeout if timeout is None else seconds(timeout)
 
     def _start(self, call: Call[Any]) -> Pending:
-        operation = call.operation(self._seat, self._patience(call.timeout))
+        operation = call.operation(self._context, self._patience(call.timeout))
         return self._post(operation, call.label(self.rank), call.number())
 
     def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:
@@ -232,9 +235,12 @@ class GroupCommunicator(Collectives):
             return self._group.submit(operation, tag, turn)
 
 
-def seated(group: Group, pool: BufferPool | None = None) -> MemberContext:
+def member_context(group: Group, pool: BufferPool | None = None) -> MemberContext:
     """A member's place in a group, with the scratch memory it had in another."""
-    commons = SharedScratch(group)
+    shared_scratch = SharedScratch(group)
     return MemberContext(
-        group.rank, group.world_size, pool or BufferPool(), commons=commons
+        group.rank,
+        group.world_size,
+        pool or BufferPool(),
+        shared_scratch=shared_scratch,
     )

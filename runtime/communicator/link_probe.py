@@ -36,12 +36,12 @@ class Effort:
 
 def tournament(size: int) -> Iterator[list[tuple[int, int]]]:
     """Rounds of disjoint pairs in which everybody meets everybody once."""
-    seats = list(range(size + size % 2))  # whoever meets the one too many sits out
-    half = len(seats) // 2
-    for _ in range(len(seats) - 1):
-        pairs = zip(seats[:half], reversed(seats[half:]), strict=True)
+    circle = list(range(size + size % 2))  # whoever meets the one too many sits out
+    half = len(circle) // 2
+    for _ in range(len(circle) - 1):
+        pairs = zip(circle[:half], reversed(circle[half:]), strict=True)
         yield [(min(pair), max(pair)) for pair in pairs if max(pair) < size]
-        seats = [seats[0], seats[-1], *seats[1:-1]]
+        circle = [circle[0], circle[-1], *circle[1:-1]]
 
 
 def measure(

@@ -82,21 +82,21 @@ class RingState:
     edges: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     """This member's own: (from, to) by name -> (latency, bandwidth)."""
     history: list[RingRecord] = field(default_factory=list)
-    improver: RingSearch | None = None
+    search: RingSearch | None = None
 
     def close(self) -> None:
         """Stop what runs in the background."""
-        if self.improver is not None:
-            self.improver.close()
-            self.improver = None
+        if self.search is not None:
+            self.search.close()
+            self.search = None
 
 
 class RingMember(Protocol):
     """The communicator whose ring it is."""
 
     _group: Group
-    _seat: MemberContext
-    _arrangement: RingState
+    _context: MemberContext
+    _ring_state: RingState
 
     def all_gather(self, array: NDArray, *, tag: str = "") -> NDArray:
         """All members' arrays, joined."""
@@ -112,7 +112,7 @@ class RingChoice:
 
     def __init__(self, comm: RingMember) -> None:
         self._comm = comm
-        self._known = comm._arrangement
+        self._known = comm._ring_state
 
     def set_ring_order(self, order: Sequence[int]) -> None:
         """Take this ring from the next operation on. All members must, alike.
@@ -128,7 +128,7 @@ class RingChoice:
             )
         ring = normal([int(rank) for rank in order])
         comm = self._comm
-        comm._seat = replace(comm._seat, order=ring)
+        comm._context = replace(comm._context, order=ring)
         self._known.history.append(RingRecord(group.epoch, ring))
 
     def optimize_topology(
@@ -151,14 +151,14 @@ class RingChoice:
         latency, bandwidth = self._edges(remeasure, effort)
         costs = edge_costs(latency, bandwidth, nbytes)
         order, gain = self._decided(costs, threshold, background)
-        if order != self._comm._seat.ring:
+        if order != self._comm._context.ring:
             self.set_ring_order(order)
         return Topology(
             epoch=self._comm._group.epoch,
             profiles=self._profiles(),
             latency=latency,
             bandwidth=bandwidth,
-            order=self._comm._seat.ring,
+            order=self._comm._context.ring,
             gain=gain,
         )
 
@@ -199,9 +199,9 @@ class RingChoice:
         self, costs: NDArray, threshold: float, background: float
     ) -> tuple[Order, float]:
         """Rank 0's choice, and the gain over the present ring."""
-        choice = np.array([*self._comm._seat.ring, 1.0])
+        choice = np.array([*self._comm._context.ring, 1.0])
         if self._comm._group.rank == 0:
-            order, now = self._best(costs, background), self._comm._seat.ring
+            order, now = self._best(costs, background), self._comm._context.ring
             later = ring_seconds(costs, order)
             gain = ring_seconds(costs, now) / later if later > 0 else 1.0
             if gain > 1 + threshold:
@@ -210,17 +210,17 @@ class RingChoice:
         return tuple(int(rank) for rank in chosen[:-1]), float(chosen[-1])
 
     def _best(self, costs: NDArray, background: float) -> Order:
-        arrangement, size = self._known, len(costs)
-        before = arrangement.improver
-        arrangement.close()
+        ring_state, size = self._known, len(costs)
+        before = ring_state.search
+        ring_state.close()
         if before is not None and np.array_equal(before.costs, costs):
             order = before.order
         else:
             order = best_order(costs) if size > 1 else (0,)
-            now = self._comm._seat.ring
+            now = self._comm._context.ring
             order = order if worth(costs, order) < worth(costs, now) else now
         if size > EXACT and background > 0:
-            arrangement.improver = RingSearch(costs, order, background)
+            ring_state.search = RingSearch(costs, order, background)
         return order
 
     def _profiles(self) -> tuple[Profile, ...]:

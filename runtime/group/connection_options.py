@@ -55,7 +55,7 @@ class ConnectionOptions:
         object.__setattr__(self, "key", authentication.checked(self.key))
 
     @property
-    def pulse(self) -> HeartbeatOptions:
+    def heartbeat_options(self) -> HeartbeatOptions:
         """The two times by which dead peers are noticed."""
         return HeartbeatOptions(self.heartbeat, self.silence)
 

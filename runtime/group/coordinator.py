@@ -51,10 +51,10 @@ class Coordinator:
         # Members answer a beat: one that is late must not make all of them silent.
         self._heartbeat = min(heartbeat, silence / 4)
         self._owns = owns
-        self._generation = Incarnation(state)
-        grace = _grace(self._generation, silence)
+        self._incarnation = Incarnation(state)
+        grace = _grace(self._incarnation, silence)
         self._state = Membership(
-            first=first, generation=self._generation.number, settled=grace == 0.0
+            first=first, incarnation=self._incarnation.number, settled=grace == 0.0
         )
         self._links: dict[str, TcpLink] = {}
         self._names: dict[Link, str] = {}
@@ -149,7 +149,7 @@ class Coordinator:
             if self._owns:
                 self.endpoint.close()
         finally:
-            self._generation.close()
+            self._incarnation.close()
 
     def __enter__(self) -> "Coordinator":
         return self
@@ -292,11 +292,11 @@ class Coordinator:
         self._names.clear()
 
 
-def _grace(generation: Incarnation, silence: float) -> float:
+def _grace(incarnation: Incarnation, silence: float) -> float:
     """How long (s) a group that was there before may take to come back."""
-    if not generation.known:
+    if not incarnation.known:
         return min(_UNKNOWN_SECONDS, silence)
-    return silence if generation.number else 0.0
+    return silence if incarnation.number else 0.0
 
 
 def _past(said: dict[str, Any]) -> Past:

@@ -21,8 +21,7 @@ from pcp.runtime.group.coordinator import MAX_CONTROL, greeting
 from pcp.runtime.group.group_endpoint import GroupEndpoint
 from pcp.runtime.group.membership_client import MembershipClient
 from pcp.runtime.transport import authentication
-from pcp.runtime.transport import link as transport
-from pcp.runtime.transport.connect_warning import Impatience
+from pcp.runtime.transport.connect_warning import ConnectWarning
 from pcp.runtime.transport.frame import (
     Frame,
     Header,
@@ -31,7 +30,7 @@ from pcp.runtime.transport.frame import (
     parse_json,
     text,
 )
-from pcp.runtime.transport.link import Link
+from pcp.runtime.transport.link import Link, Wire, unanswered
 from pcp.runtime.transport.tcp import TcpLink
 
 _REDIAL_SECONDS = 0.2
@@ -144,7 +143,7 @@ class Coordination:
         if time.monotonic() > self._until:
             told = PeerLost(f"no coordinator at {self.address}: {error}")
             silent = isinstance(error, PeerLost) and not welcomed
-            self._give_up(transport.unanswered(told) if silent else told)
+            self._give_up(unanswered(told) if silent else told)
             return
         again = (self._until, 0.0 if welcomed else _REDIAL_SECONDS)
         threading.Thread(
@@ -171,7 +170,7 @@ class Coordination:
 
     def _redial(self, deadline: float, pause: float = 0.0) -> None:
         """Try until somebody listens there. In a thread of its own."""
-        impatience = Impatience("coordinator")
+        warning = ConnectWarning("coordinator")
         while not self._closed.wait(pause):
             pause = _REDIAL_SECONDS
             left = deadline - time.monotonic()
@@ -189,12 +188,12 @@ class Coordination:
                         PeerLost(f"no coordinator at {self.address}: {error}")
                     )
                     return
-                impatience.failed(error, deadline)
+                warning.failed(error, deadline)
                 continue
             self._loop.call(self._adopt, sock)
             return
 
-    def _adopt(self, sock: transport.Wire) -> None:
+    def _adopt(self, sock: Wire) -> None:
         if self._closed.is_set():
             sock.close()
             return

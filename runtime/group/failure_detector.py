@@ -35,9 +35,9 @@ class MonitoredGroup(Protocol):
 class FailureDetector:
     """Says that we live, and notices who does not. All of it in the loop's thread."""
 
-    def __init__(self, group: MonitoredGroup, pulse: HeartbeatOptions) -> None:
+    def __init__(self, group: MonitoredGroup, heartbeat: HeartbeatOptions) -> None:
         self._group = group
-        self._pulse = pulse
+        self._options = heartbeat
         self._timer: Timer | None = None
 
     def start(self) -> None:
@@ -51,14 +51,14 @@ class FailureDetector:
             self._timer.cancel()
 
     def _beat(self) -> None:
-        group, pulse, now = self._group, self._pulse, time.monotonic()
+        group, heartbeat, now = self._group, self._options, time.monotonic()
         asleep = group.loop.suspended
         for rank, link in list(group.links.items()):
-            if now - link.last_sent >= pulse.interval:
+            if now - link.last_sent >= heartbeat.interval:
                 link.send(Frame(Kind.PING))
-            group.health.beat(rank, link, pulse.interval)
+            group.health.beat(rank, link, heartbeat.interval)
             if asleep:
-                link.last_heard = max(link.last_heard, now - pulse.interval)
-            elif now - link.last_heard > pulse.silence:
-                group.silent(rank, pulse.silence)
-        self._timer = group.loop.later(pulse.interval / 2, self._beat)
+                link.last_heard = max(link.last_heard, now - heartbeat.interval)
+            elif now - link.last_heard > heartbeat.silence:
+                group.silent(rank, heartbeat.silence)
+        self._timer = group.loop.later(heartbeat.interval / 2, self._beat)

@@ -60,7 +60,7 @@ class Group:
         rank: int,
         world_size: int,
         epoch: int,
-        pulse: HeartbeatOptions | None = None,
+        heartbeat: HeartbeatOptions | None = None,
         faults: FaultPlan | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -78,23 +78,23 @@ class Group:
         """Operations that failed, for who leaves and was not told."""
         self.telemetry = telemetry or Telemetry()
         self.telemetry.sources.append(self._metrics)
-        pulse = pulse or HeartbeatOptions()
-        self._heart = FailureDetector(self, pulse)
-        self.farewell = pulse.silence
+        heartbeat = heartbeat or HeartbeatOptions()
+        self._failure_detector = FailureDetector(self, heartbeat)
+        self.farewell = heartbeat.silence
         """How long a peer may take to hear our goodbye, in seconds."""
         self._faults = faults
         self._ranks: dict[Link, int] = {}
         self._operations: dict[tuple[int, int], Operation] = {}
         self._posted: dict[int, int] = {}
         self._turns: dict[int, itertools.count[int]] = {}
-        self._parked = UnexpectedFrames()
+        self._unexpected = UnexpectedFrames()
         self._early: set[int] = set()
         """From whom data is coming into room that no operation has given."""
         self._far: set[int] = set()
         self._ahead: Counter[int] = Counter()
         """What each may have parked for us, by `charge`."""
         self._left: set[int] = set()
-        self._beside = False
+        self._on_one_machine = False
         """Whether every member has a processor of this machine to itself."""
         self._drains: dict[int, memoryview] = {}
         self._closed = False
@@ -125,13 +125,13 @@ class Group:
         link.last_heard = time.monotonic()
         link.epoch = self.epoch
         link.sink = self
-        self._beside = self.world_size <= _PROCESSORS and all(
+        self._on_one_machine = self.world_size <= _PROCESSORS and all(
             isinstance(link, SharedLink) for link in self.links.values()
         )
         if link.distant:
             self._far.add(rank)
         self.health.admit(rank)
-        self._heart.start()
+        self._failure_detector.start()
 
     # Starting operations.
 
@@ -191,7 +191,7 @@ class Group:
         """The operation is over."""
         key = (operation.tag, operation.seq)
         if self._operations.pop(key, None) is not None:
-            self.loop.expecting -= self._beside
+            self.loop.expecting -= self._on_one_machine
         self._doubtful.pop(key, None)
         self._remember(operation)
         if self.arbiter is not None and not operation.committed:
@@ -266,7 +266,7 @@ class Group:
     def post(self, operation: Operation) -> None:
         """Start an operation whose tag and seq are set."""
         key = (operation.tag, operation.seq)
-        parked = self._parked.take(key)
+        unexpected = self._unexpected.take(key)
         self._posted[operation.tag] = operation.seq + 1
         if self.fault is not None or key in self._conceded:
             self._refuse(operation, again(self.fault or _given_up()))
@@ -277,13 +277,13 @@ class Group:
             self._refuse(operation, UsageError(told))
             return
         self._operations[key] = operation
-        self.loop.expecting += self._beside
+        self.loop.expecting += self._on_one_machine
         try:
             operation.start(self)
         except Exception as error:  # no memory, most likely
             operation.give_up(RuntimeFault(f"{operation.name} did not start: {error}"))
         # Who left may have been there before, and sent what is to be received.
-        for peer, header, payload in parked:
+        for peer, header, payload in unexpected:
             self._guarded(peer, self._dispatch, peer, header, payload, early=True)
         for peer in gone:
             operation.on_lost(peer, self._left_error(peer))
@@ -304,7 +304,7 @@ class Group:
         if self._closed:
             return
         self._closed = True
-        self._heart.stop()
+        self._failure_detector.stop()
         error = CollectiveAborted("this member closed its communicator")
         for operation in () if crash else self.under_way:
             operation.left(error)
@@ -334,7 +334,7 @@ class Group:
             if self._stale(header) or self.fault is not None:
                 return self._waste(rank, header.length)
             self._early.add(rank)
-            return self._parked.room((header.tag, header.seq), rank, header.length)
+            return self._unexpected.room((header.tag, header.seq), rank, header.length)
         limit = LIMITS.get(header.kind, 0)
         if header.length > limit:
             raise ProtocolError(
@@ -398,9 +398,9 @@ class Group:
             if self._stale(header):
                 # Of a call that was left out here something may be kept all the same.
                 if header.kind is Kind.ABORT:
-                    self._parked.drop_data(key, rank)
+                    self._unexpected.drop_data(key, rank)
             elif self.fault is None:
-                self._parked.hold(key, rank, header, payload)
+                self._unexpected.keep(key, rank, header, payload)
             return
         match header.kind:
             case Kind.OPEN:
@@ -443,7 +443,7 @@ class Group:
     def _leave(self, rank: int) -> None:
         """A member says goodbye: only operations that need it are affected."""
         self._left.add(rank)
-        self._parked.left(rank)
+        self._unexpected.left(rank)
         link = self.links.pop(rank, None)
         for operation in list(self._operations.values()):
             operation.on_lost(rank, self._left_error(rank))
@@ -464,7 +464,7 @@ class Group:
         error = PeerLost(reason, peer=rank)
         if self.fault is None:
             self.fault = error
-            self._parked.clear()
+            self._unexpected.clear()
             news = Frame(Kind.LOST, step=rank, payload=text_payload(reason))
             for peer in list(self.links):
                 self.send(peer, replace(news))
@@ -489,7 +489,7 @@ class Group:
             self.fault = error
         for operation in list(self._operations.values()):
             operation.broken(error)
-        self._parked.clear()
+        self._unexpected.clear()
 
     def _metrics(self) -> list[Metric]:
         facts = {

@@ -34,10 +34,9 @@ from pcp.runtime.group.group import Group
 from pcp.runtime.group.mesh_formation import EPOCH_OVER, MeshFormation
 from pcp.runtime.group.state_transfer import Snapshot, serve
 from pcp.runtime.transport import authentication
-from pcp.runtime.transport import link as transport
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.frame import MAX_TEXT, Header, Kind, parse_json
-from pcp.runtime.transport.link import Link
+from pcp.runtime.transport.link import Link, parse_address
 from pcp.runtime.transport.listener import Listener
 from pcp.runtime.transport.tcp import TcpLink
 
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from pcp.runtime.transport.tls import Tls
 
 HANDSHAKE_SECONDS = 5.0
-PARK_SECONDS = 60.0
+AHEAD_SECONDS = 60.0
 _MAX_WAITING = 256
 Greeter = Callable[[TcpLink, dict[str, Any]], None]
 
@@ -63,28 +62,30 @@ class GroupEndpoint:
         if options.tls is not None:
             options.tls.check()
         self.options = options
-        self._door = Listener(
+        self._listener = Listener(
             address, near=options.shared_memory and options.tls is None
         )
-        self.listening = self._door.address
+        self.listening = self._listener.address
         """Where it listens."""
         self.address = advertise or self.listening
         """Where peers reach this endpoint."""
-        self.loop = Loop(f"pcp-{self._door.port}")
+        self.loop = Loop(f"pcp-{self._listener.port}")
         self.telemetry = Telemetry()
         self.faults = options.faults
-        self._greeters: dict[str, Greeter] = dict.fromkeys(purposes, self._hold)
+        self._greeters: dict[str, Greeter] = dict.fromkeys(
+            purposes, self._wait_for_greeter
+        )
         self._greeters["group"] = self._greet_member
         self._early: list[tuple[TcpLink, dict[str, Any]]] = []
         self._waiting: dict[TcpLink, float] = {}
         self._gates: WeakKeyDictionary[Link, authentication.Gate] = WeakKeyDictionary()
-        self._parked: list[tuple[TcpLink, dict[str, Any]]] = []
-        self._forming: dict[int, MeshFormation] = {}
+        self._ahead: list[tuple[TcpLink, dict[str, Any]]] = []
+        self._formations: dict[int, MeshFormation] = {}
         self._newest = self._floor = -1
         self._groups: list[Group] = []
         self._closed = False
         self._lock = threading.Lock()
-        self.loop.call(self._door.attend, self.loop, self._arrived)
+        self.loop.call(self._listener.attend, self.loop, self._arrived)
         self.loop.call(self._sweep)
 
     @classmethod
@@ -113,14 +114,14 @@ class GroupEndpoint:
         serves yet, it is refused.
         """
         chosen = ConnectionOptions().changed(options)
-        host, _ = transport.parse_address(address)
+        host, _ = parse_address(address)
         if advertise is None and host in ("0.0.0.0", "::"):
             raise ConfigError(
                 f"listening on {address} needs advertise='host:port': peers cannot "
                 f"reach a wildcard address"
             )
         if advertise is not None:
-            transport.parse_address(advertise)
+            parse_address(advertise)
         return cls(address, advertise, chosen, purposes)
 
     @property
@@ -200,7 +201,7 @@ class GroupEndpoint:
             self.loop.ask(self._shut)
             self._linger(self.options.silence)
         finally:  # a loop that is too busy to answer ends all the same
-            self._door.close(self.loop)
+            self._listener.close(self.loop)
             self.loop.close()
 
     def __enter__(self) -> Self:
@@ -224,52 +225,52 @@ class GroupEndpoint:
             rank,
             len(members),
             epoch,
-            self.options.pulse,
+            self.options.heartbeat_options,
             self.faults,
             self.telemetry,
         )
-        forming = MeshFormation(group, members, self.options)
+        formation = MeshFormation(group, members, self.options)
         try:
-            self.loop.ask(lambda: self._begin(forming))
+            self.loop.ask(lambda: self._begin(formation))
         except PcpError:
             self.loop.call(group.close)
             raise
         try:
-            forming.wait(deadline)
+            formation.wait(deadline)
         finally:
-            self.loop.call(self._formed, forming)
-        return forming.group
+            self.loop.call(self._formed, formation)
+        return formation.group
 
-    def _begin(self, forming: MeshFormation) -> None:
+    def _begin(self, formation: MeshFormation) -> None:
         if self._closed:
             raise CollectiveAborted("the endpoint is closed")
-        if forming.epoch < self._floor:
-            raise CollectiveAborted(f"epoch {self._floor} replaces {forming.epoch}")
-        if forming.epoch <= self._newest:
+        if formation.epoch < self._floor:
+            raise CollectiveAborted(f"epoch {self._floor} replaces {formation.epoch}")
+        if formation.epoch <= self._newest:
             raise ConfigError(
-                f"epoch {forming.epoch} is not newer than {self._newest}; every new "
+                f"epoch {formation.epoch} is not newer than {self._newest}; every new "
                 f"group takes a higher epoch"
             )
-        self._newest = forming.epoch
-        newer = f"epoch {forming.epoch} replaces it"
-        self._cancel(CollectiveAborted(newer), forming.epoch)
+        self._newest = formation.epoch
+        newer = f"epoch {formation.epoch} replaces it"
+        self._cancel(CollectiveAborted(newer), formation.epoch)
         for group in self._groups:
             group.abort(CollectiveAborted(f"epoch {group.epoch} is over: {newer}"))
             group.close()
         self._groups = [group for group in self._groups if group.lingering]
-        self._groups.append(forming.group)
-        self._forming[forming.epoch] = forming
-        parked, self._parked = self._parked, []
-        for link, hello in parked:
+        self._groups.append(formation.group)
+        self._formations[formation.epoch] = formation
+        ahead, self._ahead = self._ahead, []
+        for link, hello in ahead:
             self._greet_member(link, hello)
 
     def _cancel(self, error: RuntimeFault, below: int | None) -> None:
-        for epoch, forming in list(self._forming.items()):
+        for epoch, formation in list(self._formations.items()):
             if below is None or epoch < below:
-                forming.fail(error)
+                formation.fail(error)
 
-    def _formed(self, forming: MeshFormation) -> None:
-        self._forming.pop(forming.epoch, None)
+    def _formed(self, formation: MeshFormation) -> None:
+        self._formations.pop(formation.epoch, None)
 
     # Greeting whoever connects. All of it in the loop's thread.
 
@@ -315,10 +316,10 @@ class GroupEndpoint:
         """A stranger went away, or was not one of us."""
         assert isinstance(link, TcpLink), "only sockets greet an endpoint"
         self._waiting.pop(link, None)
-        self._parked = [entry for entry in self._parked if entry[0] is not link]
+        self._ahead = [entry for entry in self._ahead if entry[0] is not link]
         self._early = [entry for entry in self._early if entry[0] is not link]
 
-    def _hold(self, link: TcpLink, hello: dict[str, Any]) -> None:
+    def _wait_for_greeter(self, link: TcpLink, hello: dict[str, Any]) -> None:
         """Who answers this purpose is about to be said."""
         if len(self._early) >= _MAX_WAITING:
             link.refuse("too many connections came early")
@@ -329,17 +330,17 @@ class GroupEndpoint:
         epoch = hello.get("epoch")
         if not isinstance(epoch, int) or isinstance(epoch, bool):
             link.refuse("a greeting without an epoch")
-        elif epoch in self._forming:
-            self._forming[epoch].greet(link, hello)
+        elif epoch in self._formations:
+            self._formations[epoch].greet(link, hello)
         elif epoch <= self._newest:
             link.refuse(
                 f"epoch {epoch} is over; this member is at {self._newest}", EPOCH_OVER
             )
-        elif len(self._parked) >= _MAX_WAITING:
+        elif len(self._ahead) >= _MAX_WAITING:
             link.refuse("too many connections wait for a later epoch")
         else:
             link.last_heard = time.monotonic()
-            self._parked.append((link, hello))
+            self._ahead.append((link, hello))
 
     def _sweep(self) -> None:
         """Close connections that greet nobody, or wait for an epoch too long."""
@@ -348,9 +349,9 @@ class GroupEndpoint:
             if now > until:
                 del self._waiting[link]
                 link.refuse(f"no greeting within {HANDSHAKE_SECONDS:g} s")
-        for link, hello in list(self._parked):
-            if now > link.last_heard + PARK_SECONDS:
-                self._parked.remove((link, hello))
+        for link, hello in list(self._ahead):
+            if now > link.last_heard + AHEAD_SECONDS:
+                self._ahead.remove((link, hello))
                 link.refuse(f"epoch {hello['epoch']} was not formed here in time")
         self.loop.later(0.5, self._sweep)
 
@@ -358,11 +359,11 @@ class GroupEndpoint:
         self._cancel(CollectiveAborted("the endpoint was closed"), None)
         for group in self._groups:
             group.close()
-        held = [link for link, _ in [*self._parked, *self._early]]
+        held = [link for link, _ in [*self._ahead, *self._early]]
         for link in [*self._waiting, *held]:
             link.close()
         self._waiting.clear()
-        self._parked.clear()
+        self._ahead.clear()
 
     def _linger(self, seconds: float) -> None:
         """Let farewells and their acknowledgement go through.

@@ -26,7 +26,7 @@ class Incarnation:
         if path is None:
             self.number = time.time_ns() // 1_000_000
             return
-        self._lock = _held(path)
+        self._lock = _locked(path)
         try:
             self.number = _counted(path)
         except BaseException:
@@ -40,10 +40,10 @@ class Incarnation:
             self._lock = None
 
 
-def _held(path: Path) -> IO[str]:
-    beside = path.with_name(path.name + ".lock")
+def _locked(path: Path) -> IO[str]:
+    lock_path = path.with_name(path.name + ".lock")
     try:
-        lock = open(beside, "a")
+        lock = open(lock_path, "a")
     except OSError as error:
         raise ConfigError(f"the coordinator's state {path}: {error}") from error
     hold(

@@ -40,7 +40,7 @@ from pcp.runtime.group.membership_messages import (
     SendMessage,
 )
 
-GENERATION = 1000
+EPOCHS_PER_INCARNATION = 1000
 """A coordinator's first epoch is the next after a multiple of this."""
 BLAMES = 2
 """A candidate that others fail to reach in so many formations running is refused."""
@@ -59,7 +59,7 @@ class Membership:
     """The state of one elastic group. Not thread-safe; never blocks."""
 
     def __init__(
-        self, *, first: int = 1, generation: int = 0, settled: bool = True
+        self, *, first: int = 1, incarnation: int = 0, settled: bool = True
     ) -> None:
         """`generation` is larger for every coordinator the group ever had.
 
@@ -70,7 +70,7 @@ class Membership:
         """How many must wait before the first group is formed."""
         self.epoch = 0
         """The epoch of `group`."""
-        self.newest = generation * GENERATION
+        self.newest = incarnation * EPOCHS_PER_INCARNATION
         """The newest epoch that was ever prepared."""
         self.phase = Phase.IDLE
         self.members: dict[str, GroupMember] = {}
@@ -114,7 +114,7 @@ class Membership:
         known = max(past.epoch, past.formed, past.prepared)
         if known > self.newest:
             # A later coordinator's: it may have prepared more than we hear of here.
-            self.newest = (known // GENERATION + 1) * GENERATION
+            self.newest = (known // EPOCHS_PER_INCARNATION + 1) * EPOCHS_PER_INCARNATION
         sends: list[SendMessage] = []
         if max(past.epoch, past.formed) > self.epoch:
             sends = self._adopt(past)

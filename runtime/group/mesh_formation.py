@@ -23,7 +23,6 @@ from pcp.errors import (
 from pcp.runtime.group.connection_options import ConnectionOptions
 from pcp.runtime.group.group import Group
 from pcp.runtime.transport import authentication
-from pcp.runtime.transport import link as transport
 from pcp.runtime.transport.frame import (
     MAX_TEXT,
     Frame,
@@ -32,7 +31,7 @@ from pcp.runtime.transport.frame import (
     json_payload,
     text,
 )
-from pcp.runtime.transport.link import Link
+from pcp.runtime.transport.link import Link, Wire, dial, unanswered
 from pcp.runtime.transport.shared_memory import shared
 from pcp.runtime.transport.striped import (
     MAX_STREAMS,
@@ -61,7 +60,7 @@ class MeshFormation:
         self.group = group
         self._options = options
         self._streams: Streams = options.streams
-        self._lanes: dict[int, dict[int, TcpLink]] = {}
+        self._links: dict[int, dict[int, TcpLink]] = {}
         self._counts: dict[int, int] = {}
         self._used: dict[int, int] = {}
         self._share = options.shared_memory
@@ -87,10 +86,10 @@ class MeshFormation:
 
     def _abandon(self) -> None:
         """Close what the group has, and what waits to be the group's."""
-        for lanes in self._lanes.values():
-            for link in lanes.values():
+        for streams in self._links.values():
+            for link in streams.values():
                 link.close()
-        self._lanes.clear()
+        self._links.clear()
         self.group.close()
 
     def fail(self, error: RuntimeFault) -> None:
@@ -117,7 +116,7 @@ class MeshFormation:
             used = hello.get("used")
             if type(used) is int and 1 <= used < self._counts[rank]:
                 self._used[rank] = used
-            self._greet_lane(rank, link, hello.get("lane", 0))
+            self._greet_stream(rank, link, hello.get("lane", 0))
 
     def _agrees(self, rank: int, streams: object) -> bool:
         """Whether a member may have so many connections; who dials has measured."""
@@ -127,16 +126,16 @@ class MeshFormation:
             return False
         return self._counts.setdefault(rank, streams) == streams
 
-    def _greet_lane(self, rank: int, link: TcpLink, lane: object) -> None:
+    def _greet_stream(self, rank: int, link: TcpLink, stream: object) -> None:
         """One connection of a member; the first is welcomed when all are there."""
-        lanes = self._lanes.setdefault(rank, {})
+        streams = self._links.setdefault(rank, {})
         count = self._counts[rank]
-        if not isinstance(lane, int) or lane in lanes or not 0 <= lane < count:
-            link.refuse(f"rank {rank} has no connection {lane!r} to make")
+        if not isinstance(stream, int) or stream in streams or not 0 <= stream < count:
+            link.refuse(f"rank {rank} has no connection {stream!r} to make")
             return
-        lanes[lane] = link
-        if len(lanes) == count:
-            lanes[0].send(Frame(Kind.WELCOME))
+        streams[stream] = link
+        if len(streams) == count:
+            streams[0].send(Frame(Kind.WELCOME))
             self._admit(rank)
 
     # The far side of a dialled link, until it becomes the group's.
@@ -166,22 +165,22 @@ class MeshFormation:
             self.fail(ProtocolError(f"rank {rank} at {link.label}: {error}"))
             return
         told = PeerLost(f"rank {rank} is lost: {error}", peer=rank)
-        self.fail(transport.unanswered(told))
+        self.fail(unanswered(told))
 
     def _admit(self, rank: int) -> None:
-        lanes = self._lanes[rank]
-        if len(lanes) < self._counts[rank]:
+        streams = self._links[rank]
+        if len(streams) < self._counts[rank]:
             raise ProtocolError(f"rank {rank} welcomes connections it has not got")
-        if not all(link.alive for link in lanes.values()):
+        if not all(link.alive for link in streams.values()):
             # It broke while it waited: that was told to whom it belonged then.
             lost = f"rank {rank} is lost: its connection broke before the group formed"
             self.fail(PeerLost(lost, peer=rank))
             return
-        del self._lanes[rank]
-        first = lanes[0]
+        del self._links[rank]
+        first = streams[0]
         first.read_ahead()
-        if len(lanes) > 1:
-            links = [lanes[lane] for lane in range(len(lanes))]
+        if len(streams) > 1:
+            links = [streams[stream] for stream in range(len(streams))]
             used = self._used.get(rank) or None
             self.group.admit(rank, StripedLink(self.group.loop, links, used))
         else:
@@ -193,13 +192,13 @@ class MeshFormation:
         """All connections to a member; the first comes last and brings the answer."""
         sock = self._reach(peer, deadline)
         try:
-            self._dial_lanes(peer, deadline, sock)
+            self._dial_streams(peer, deadline, sock)
         except BaseException:
             sock.close()
             raise
         self._greet_as(peer, 0, sock)
 
-    def _dial_lanes(self, peer: int, deadline: float, first: transport.Wire) -> None:
+    def _dial_streams(self, peer: int, deadline: float, first: Wire) -> None:
         count = self._streams
         if count == "auto":
             at_first = streams_over(first)
@@ -210,16 +209,16 @@ class MeshFormation:
             # Each handshake takes round trips; all of them together take as long.
             with ThreadPoolExecutor(count - 1, "pcp-dial") as pool:
                 pending = [
-                    pool.submit(self._dial_lane, peer, lane, deadline)
-                    for lane in range(1, count)
+                    pool.submit(self._dial_stream, peer, stream, deadline)
+                    for stream in range(1, count)
                 ]
             for future in pending:
                 future.result()
 
-    def _dial_lane(self, peer: int, lane: int, deadline: float) -> None:
-        self._greet_as(peer, lane, self._reach(peer, deadline))
+    def _dial_stream(self, peer: int, stream: int, deadline: float) -> None:
+        self._greet_as(peer, stream, self._reach(peer, deadline))
 
-    def _reach(self, peer: int, deadline: float) -> transport.Wire:
+    def _reach(self, peer: int, deadline: float) -> Wire:
         """A connection; the reason at once when the forming is given up meanwhile.
 
         Who dials a machine that is gone hears nothing of that, for minutes.
@@ -228,7 +227,7 @@ class MeshFormation:
         near = (
             self._share and self._options.tls is None and self._streams in (1, "auto")
         )
-        dialled: Future[transport.Wire] = Future()
+        dialled: Future[Wire] = Future()
 
         def dial() -> None:
             try:
@@ -249,7 +248,7 @@ class MeshFormation:
         except PeerLost as error:
             raise PeerLost(f"rank {peer} is lost: {error}", peer=peer) from error
 
-    def _greet_as(self, peer: int, lane: int, sock: transport.Wire) -> None:
+    def _greet_as(self, peer: int, stream: int, sock: Wire) -> None:
         address = self._members[peer]
         hello = {
             "purpose": "group",
@@ -258,13 +257,13 @@ class MeshFormation:
             "members": self._digest,
             "streams": self._counts[peer],
             "used": self._used.get(peer, 0),
-            "lane": lane,
+            "lane": stream,
         }
 
         def greet() -> None:
             link = TcpLink(self.group.loop, sock, self, address)
             self._dialled[link] = peer
-            self._lanes.setdefault(peer, {})[lane] = link
+            self._links.setdefault(peer, {})[stream] = link
             link.send(Frame(Kind.HELLO, payload=json_payload(hello)))
 
         self.group.loop.ask(greet)
@@ -296,7 +295,7 @@ class MeshFormation:
 
     def _probe(self, rank: int) -> None:
         try:
-            transport.dial(self._members[rank], _PROBE_SECONDS).close()
+            dial(self._members[rank], _PROBE_SECONDS).close()
         except Timeout:
             pass  # slow is not dead: the deadline decides
         except PeerLost as error:
@@ -308,7 +307,7 @@ def members_digest(members: Sequence[str]) -> str:
     return hashlib.blake2b("\n".join(members).encode(), digest_size=16).hexdigest()
 
 
-def _hang_up(dialled: "Future[transport.Wire]") -> None:
+def _hang_up(dialled: "Future[Wire]") -> None:
     """Nobody waits for this connection any more."""
     if dialled.exception() is None:
         dialled.result().close()

@@ -16,9 +16,8 @@ from pcp.runtime.group.connection_options import ConnectionOptions
 from pcp.runtime.group.group import Group
 from pcp.runtime.group.group_endpoint import GroupEndpoint
 from pcp.runtime.transport import authentication
-from pcp.runtime.transport import link as transport
 from pcp.runtime.transport.blocking_io import BlockingConnection, Patience
-from pcp.runtime.transport.connect_warning import Impatience
+from pcp.runtime.transport.connect_warning import ConnectWarning
 from pcp.runtime.transport.frame import (
     MAX_TEXT,
     Frame,
@@ -28,7 +27,7 @@ from pcp.runtime.transport.frame import (
     parse_json,
     text,
 )
-from pcp.runtime.transport.link import Link
+from pcp.runtime.transport.link import Link, Wire, format_address
 from pcp.runtime.transport.tcp import TcpLink
 
 _LOST = 2
@@ -168,7 +167,7 @@ def meet(
         assert isinstance(where, str), "rank 0 knows the address by now"
         sock = _reach(where, deadline, options)
         owned.insert(0, sock)
-        here = transport.format_address(sock.getsockname()[0], 0)
+        here = format_address(sock.getsockname()[0], 0)
         endpoint = GroupEndpoint(here, None, options)
         owned[0] = endpoint
         members = _register(sock, where, rank, world_size, endpoint.address, deadline)
@@ -180,9 +179,9 @@ def meet(
         raise
 
 
-def _reach(address: str, deadline: float, options: ConnectionOptions) -> transport.Wire:
+def _reach(address: str, deadline: float, options: ConnectionOptions) -> Wire:
     """Dial until somebody listens there."""
-    impatience = Impatience("rank 0")
+    warning = ConnectWarning("rank 0")
     while True:
         try:
             left = max(0.05, deadline - time.monotonic())
@@ -192,12 +191,12 @@ def _reach(address: str, deadline: float, options: ConnectionOptions) -> transpo
                 raise Timeout(
                     f"nobody hosts the rendezvous at {address}; start rank 0 ({error})"
                 ) from error
-            impatience.failed(error, deadline)
+            warning.failed(error, deadline)
             time.sleep(_RETRY_SECONDS)
 
 
 def _register(
-    sock: transport.Wire,
+    sock: Wire,
     address: str,
     rank: int,
     world_size: int,

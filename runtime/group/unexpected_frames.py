@@ -21,7 +21,7 @@ AHEAD_BYTES = 16 << 20
 _LEAST = AHEAD_BYTES // (MAX_FRAMES - 2 * MAX_IN_FLIGHT)
 
 Key = tuple[int, int]
-Parked = tuple[int, Header, memoryview]
+UnexpectedFrame = tuple[int, Header, memoryview]
 
 
 def charge(nbytes: int) -> int:
@@ -36,7 +36,7 @@ class UnexpectedFrames:
     """What is kept, by operation."""
 
     def __init__(self) -> None:
-        self._frames: dict[Key, list[Parked]] = {}
+        self._frames: dict[Key, list[UnexpectedFrame]] = {}
         self._said: set[tuple[Key, int, Kind]] = set()
         """Who opened or gave up what."""
         self._count: Counter[int] = Counter()
@@ -48,7 +48,7 @@ class UnexpectedFrames:
         self._check_data(key, rank, length)
         return memoryview(bytearray(length))
 
-    def hold(self, key: Key, rank: int, header: Header, payload: memoryview) -> None:
+    def keep(self, key: Key, rank: int, header: Header, payload: memoryview) -> None:
         """Keep a frame; ProtocolError when this rank has no business to send it."""
         if header.kind is Kind.DATA:
             self._check_data(key, rank, header.length)
@@ -62,7 +62,7 @@ class UnexpectedFrames:
         self._frames.setdefault(key, []).append((rank, header, payload))
         self._book(rank, header, 1)
 
-    def take(self, key: Key) -> list[Parked]:
+    def take(self, key: Key) -> list[UnexpectedFrame]:
         """The frames of an operation, which are kept no longer."""
         frames = self._frames.pop(key, [])
         for rank, header, _ in frames:

@@ -76,18 +76,18 @@ class Arena(Generic[B]):
         self._shelves: dict[int, list[B]] = {}
         """What is free, by size; those used last at the end."""
         self._kept = 0
-        self._lent = 0
+        self._leased = 0
         self._dropped: deque[tuple[B | None, int]] = deque()
         """And how many bytes there are up to each; None for one that was closed."""
         self._lock = threading.Lock()
 
-    def lend(self, nbytes: int) -> B | None:
+    def lease(self, nbytes: int) -> B | None:
         """A block of at least so many bytes, uninitialised; None if there is none."""
         with self._lock:
             self._collect()
             block = self._take(nbytes)
             if block is not None:
-                self._lent += 1
+                self._leased += 1
                 return block
             if not self._has_room():
                 return None
@@ -96,13 +96,13 @@ class Arena(Generic[B]):
         except (OSError, AttributeError):
             return None
         with self._lock:
-            self._lent += 1
+            self._leased += 1
         return block
 
     def give(self, block: B) -> None:
         """It is free: nobody uses it any more."""
         with self._lock:
-            self._lent -= 1
+            self._leased -= 1
             self._keep(block)
 
     def drop(self, block: B, *, reusable: bool = True) -> None:
@@ -146,7 +146,7 @@ class Arena(Generic[B]):
     def _collect(self) -> None:
         while self._dropped:
             block, _ = self._dropped.popleft()
-            self._lent -= 1
+            self._leased -= 1
             if block is not None:
                 self._keep(block)
 
@@ -168,9 +168,9 @@ class Arena(Generic[B]):
         most = self.placement.most
         if most is None:
             return True
-        while self._kept and self._lent + self._count() >= most:
+        while self._kept and self._leased + self._count() >= most:
             self._forget_oldest()
-        return self._lent < most
+        return self._leased < most
 
     def _count(self) -> int:
         return sum(map(len, self._shelves.values()))

@@ -61,7 +61,7 @@ class BufferPool:
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < PRIVATE.grain:
             return np.empty(shape, dtype)
-        raw = self._lent(nbytes)
+        raw = self._leased(nbytes)
         # All views of it refer to this one, and none to the array it is made of.
         whole = np.frombuffer(raw.data, np.uint8)
         weakref.finalize(whole, _back, weakref.ref(self._arena), raw).atexit = False
@@ -70,7 +70,7 @@ class BufferPool:
     def take(self, count: int, dtype: np.dtype) -> NDArray:
         """An uninitialised flat array of `count` elements, until `give`."""
         nbytes = count * dtype.itemsize
-        return self._lent(nbytes)[:nbytes].view(dtype)
+        return self._leased(nbytes)[:nbytes].view(dtype)
 
     def give(self, array: NDArray) -> None:
         """Return an array from `take`; nobody may use it any more."""
@@ -79,8 +79,8 @@ class BufferPool:
             raw = raw.base
         self._arena.give(raw)
 
-    def _lent(self, nbytes: int) -> NDArray:
-        raw = self._arena.lend(nbytes)
+    def _leased(self, nbytes: int) -> NDArray:
+        raw = self._arena.lease(nbytes)
         assert raw is not None, "there may be any number of private blocks"
         return raw
 

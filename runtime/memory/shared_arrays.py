@@ -95,7 +95,7 @@ class SharedArrays:
         nbytes = math.prod(lengths) * kind.itemsize
         segment = None
         if nbytes >= SMALLEST and not kind.hasobject:
-            segment = self._arena.lend(nbytes)
+            segment = self._arena.lease(nbytes)
         if segment is None:
             return np.empty(lengths, kind), None
         number = segment.number

@@ -8,7 +8,7 @@ QUIET_SECONDS = 3.0
 _log = logging.getLogger("pcp.runtime")
 
 
-class Impatience:
+class ConnectWarning:
     """Warns, once, that `whom` is still dialled, why, and for how much longer."""
 
     def __init__(self, whom: str) -> None:

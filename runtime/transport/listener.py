@@ -28,8 +28,8 @@ class Listener:
         self.address = link.format_address(host, self.port)
         """Where it listens."""
         self._listeners = [listener]
-        if near and (beside := unix_socket.listen(self.address)) is not None:
-            self._listeners.append(beside)
+        if near and (nearby := unix_socket.listen(self.address)) is not None:
+            self._listeners.append(nearby)
         self._closed = False
 
     def attend(self, loop: Loop, arrived: Callable[[socket.socket, str], None]) -> None:

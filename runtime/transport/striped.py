@@ -26,10 +26,16 @@ from typing import Literal
 
 from pcp.errors import ProtocolError, RuntimeFault
 from pcp.runtime.memory.shared_segment import SMALLEST
-from pcp.runtime.transport import link as transport
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.frame import Frame, Header, Kind
-from pcp.runtime.transport.link import FAR_SECONDS, Link, Wire
+from pcp.runtime.transport.link import (
+    FAR_SECONDS,
+    Link,
+    Wire,
+    endures_loss,
+    round_trip,
+    window,
+)
 from pcp.runtime.transport.stream_controller import StreamController
 from pcp.runtime.transport.tcp import TcpLink
 
@@ -57,16 +63,15 @@ def streams_for(round_trip: float, window: int, steady: bool) -> int:
     not narrow that (`steady`). Otherwise as many lanes as fill it, and the first;
     what a slower network has no room for stays idle.
     """
-    lanes = math.ceil(round_trip * _FILLED / max(1, window))
-    if round_trip < FAR_SECONDS or (lanes <= 1 and steady):
+    streams = math.ceil(round_trip * _FILLED / max(1, window))
+    if round_trip < FAR_SECONDS or (streams <= 1 and steady):
         return 1
-    return 1 + max(2 if steady else 4, min(MAX_STREAMS - 1, lanes))
+    return 1 + max(2 if steady else 4, min(MAX_STREAMS - 1, streams))
 
 
 def streams_over(sock: Wire) -> int:
     """`streams_for` as the kernel knows this connection to the peer."""
-    far, window = transport.round_trip(sock), transport.window(sock)
-    return streams_for(far, window, transport.endures_loss(sock))
+    return streams_for(round_trip(sock), window(sock), endures_loss(sock))
 
 
 def with_reserve(streams: int) -> int:
@@ -84,23 +89,23 @@ class StripedLink:
     """
 
     def __init__(
-        self, loop: Loop, lanes: Sequence[TcpLink], used: int | None = None
+        self, loop: Loop, streams: Sequence[TcpLink], used: int | None = None
     ) -> None:
-        self.sink = lanes[0].sink
+        self.sink = streams[0].sink
         self._loop = loop
-        self._first, *self._lanes = lanes
+        self._first, *self._others = streams
         self._queue: deque[Frame] = deque()
         self._sent: dict[int, tuple[int, float]] = {}
-        count = len(self._lanes)
+        count = len(self._others)
         self._use = StreamController(count if used is None else used, count)
-        self._load = dict.fromkeys(self._lanes, 0)
+        self._load = dict.fromkeys(self._others, 0)
         self._next = 0
         self._turn: deque[_Waiting] = deque()
         self._arrived: dict[int, memoryview] = {}
         self._kept = self._behind = self._under_way = 0
         self._lost = self._woken = False
-        for lane in lanes:
-            lane.sink = self
+        for stream in streams:
+            stream.sink = self
 
     # What the connections know.
 
@@ -116,18 +121,18 @@ class StripedLink:
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
-        for lane in self._all:
-            lane.epoch = epoch
+        for stream in self._all:
+            stream.epoch = epoch
 
     @property
     def last_heard(self) -> float:
         """When any lane last brought something."""
-        return max(lane.last_heard for lane in self._all)
+        return max(stream.last_heard for stream in self._all)
 
     @last_heard.setter
     def last_heard(self, when: float) -> None:
-        for lane in self._all:
-            lane.last_heard = when
+        for stream in self._all:
+            stream.last_heard = when
 
     @property
     def last_sent(self) -> float:
@@ -137,12 +142,12 @@ class StripedLink:
     @property
     def bytes_sent(self) -> int:
         """Bytes over all lanes."""
-        return sum(lane.bytes_sent for lane in self._all)
+        return sum(stream.bytes_sent for stream in self._all)
 
     @property
     def bytes_received(self) -> int:
         """Bytes from all lanes."""
-        return sum(lane.bytes_received for lane in self._all)
+        return sum(stream.bytes_received for stream in self._all)
 
     @property
     def distant(self) -> bool:
@@ -156,7 +161,7 @@ class StripedLink:
 
     @property
     def _all(self) -> list[TcpLink]:
-        return [self._first, *self._lanes]
+        return [self._first, *self._others]
 
     # Sending.
 
@@ -177,8 +182,8 @@ class StripedLink:
 
     def exhaust(self) -> None:
         """Deliver what has arrived over all lanes, as far as it has its turn."""
-        for lane in self._all:
-            lane.exhaust()
+        for stream in self._all:
+            stream.exhaust()
 
     def close(self, *, flush: float = 0.0) -> None:
         """Say what needs no lane, then end the connections.
@@ -200,8 +205,8 @@ class StripedLink:
         """End all lanes like a crash."""
         for kept in (self._queue, self._turn, self._arrived):
             kept.clear()
-        for lane in self._all:
-            lane.sever()
+        for stream in self._all:
+            stream.sever()
 
     def _advance(self) -> None:
         while self._queue:
@@ -211,42 +216,42 @@ class StripedLink:
                 self._queue.popleft()
                 self._first.send(frame)
             else:
-                lane = self._free_lane()
-                if lane is None or self._under_way + size > WINDOW_BYTES:
+                stream = self._free_stream()
+                if stream is None or self._under_way + size > WINDOW_BYTES:
                     self._use.full()
                     return
                 self._queue.popleft()
-                self._stripe(frame, size, lane)
+                self._stripe(frame, size, stream)
         self._use.rest()
 
-    def _free_lane(self) -> TcpLink | None:
+    def _free_stream(self) -> TcpLink | None:
         """The first with nothing to do, or the first that can take a little more."""
-        used = self._lanes[: self._use.used]
-        idle = (lane for lane in used if not self._load[lane])
-        ready = (lane for lane in used if self._load[lane] < AHEAD_BYTES)
+        used = self._others[: self._use.used]
+        idle = (stream for stream in used if not self._load[stream])
+        ready = (stream for stream in used if self._load[stream] < AHEAD_BYTES)
         return next(idle, None) or next(ready, None)
 
     def _striped(self, frame: Frame, size: int) -> bool:
         """Whether a lane carries it: what waits behind others counts as they do."""
         return frame.kind is Kind.DATA and (size >= SMALLEST or bool(self._sent))
 
-    def _stripe(self, frame: Frame, size: int, lane: TcpLink) -> None:
+    def _stripe(self, frame: Frame, size: int, stream: TcpLink) -> None:
         """Announce a payload and send a copy: the caller's memory is free at once."""
         number, self._next = self._next, (self._next + 1) % _NUMBERS
         self._sent[number] = size, self._use.now()
         self._under_way += size
-        self._load[lane] += size
+        self._load[stream] += size
         place = _PLACE.pack(number, size)
         self._first.send(
             Frame(Kind.SHARED, frame.tag, frame.seq, frame.step, frame.offset, place)
         )
         payload = bytes(memoryview(frame.payload).cast("B"))
-        lane.send(
+        stream.send(
             Frame(
                 Kind.DATA,
                 seq=number,
                 payload=payload,
-                on_sent=lambda: self._taken(lane, size),
+                on_sent=lambda: self._taken(stream, size),
                 checksum=frame.checksum,
             )
         )
@@ -262,9 +267,9 @@ class StripedLink:
         self._use.acknowledged(size, when)
         self._advance()
 
-    def _taken(self, lane: TcpLink, size: int) -> None:
+    def _taken(self, stream: TcpLink, size: int) -> None:
         """The kernel has a payload; the lane, whose queue this is, may have more."""
-        self._load[lane] -= size
+        self._load[stream] -= size
         if self._queue and not self._woken:
             self._woken = True
             self._loop.call(self._wake)

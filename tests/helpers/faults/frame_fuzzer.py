@@ -277,8 +277,8 @@ class Victim:
 
     def __init__(self, loop: Loop, shared: bool, striped: bool = False) -> None:
         ours, self.sock = socket.socketpair()
-        lane, self.lane = socket.socketpair()
-        self.lane.settimeout(10)
+        stream, self.stream = socket.socketpair()
+        self.stream.settimeout(10)
         self.sock.settimeout(10)
         self.group = Group(loop, 0, 2, EPOCH, HeartbeatOptions(5.0, 60.0))
         self.comm = Communicator(self.group)
@@ -287,10 +287,10 @@ class Victim:
             link = TcpLink(loop, ours, self.group, "the fuzzer")
             link.read_ahead()
             if striped:
-                other = TcpLink(loop, lane, self.group, "the fuzzer's lane")
+                other = TcpLink(loop, stream, self.group, "the fuzzer's stream")
                 self.group.admit(1, StripedLink(loop, [link, other]))
                 return
-            lane.close()
+            stream.close()
             self.group.admit(1, SharedLink(link) if shared else link)
 
         loop.ask(admit)
@@ -298,7 +298,7 @@ class Victim:
     def close(self) -> None:
         """Hang up on both sides."""
         self.sock.close()
-        self.lane.close()
+        self.stream.close()
         self.comm.crash()
 
 
@@ -318,7 +318,7 @@ def converse(
         try:
             if luck > 0.8:
                 bad = mutated(rng, Frame(Kind.DATA, payload=rng.randbytes(900)))
-                victim.lane.sendall(wire(rng, bad, EPOCH))
+                victim.stream.sendall(wire(rng, bad, EPOCH))
                 tally.frames += 1
             victim.sock.sendall(b"".join(_burst(rng, script, tally)))
             victim.sock.shutdown(socket.SHUT_WR)

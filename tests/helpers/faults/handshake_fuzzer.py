@@ -1,4 +1,4 @@
-"""Strangers at an endpoint's door: bad greetings, bad answers to greetings."""
+"""Strangers at an endpoint: bad greetings, bad answers to greetings."""
 
 import random
 import socket
@@ -137,5 +137,5 @@ def _one_forming(
             except (BrokenPipeError, ConnectionResetError):
                 pass  # it has had enough of us
     thread.join(30)
-    assert not thread.is_alive(), "a forming that never ends"
+    assert not thread.is_alive(), "a formation that never ends"
     assert isinstance(results[0], PcpError), results

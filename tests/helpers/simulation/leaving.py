@@ -34,7 +34,7 @@ class Member:
         self.world, self.rank, self.name = world, rank, f"m{rank}"
         self.clock = Clock(world, self.name)
         self.group = Group(self.clock, rank, size, 1, HeartbeatOptions(1e9, 1e9))  # type: ignore[arg-type]
-        self.seat = MemberContext(rank, size)
+        self.context = MemberContext(rank, size)
         self.alive, self.phase = True, 0
         self.reductions: list[tuple[Operation, np.ndarray]] = []
         """In the order in which they were called."""
@@ -54,13 +54,13 @@ class Member:
         if self.phase == PHASES:
             self._leave()
             return
-        barrier = Barrier(self.seat.peers, 1e9)
+        barrier = Barrier(self.context.peers, 1e9)
         barrier.pending.add_done_callback(self._met)
         self._post(barrier)
 
     def _reduce(self, size: int) -> None:
         array = np.full(size, 1 << self.rank, np.int64)
-        operation = AllReduce(array).operation(self.seat, 1e9)
+        operation = AllReduce(array).operation(self.context, 1e9)
         self.reductions.append((operation, array))
         self._post(operation)
 

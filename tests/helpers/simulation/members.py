@@ -216,11 +216,11 @@ class Node:
     def _reduce(self, array: np.ndarray, op: str, then: Callable) -> None:
         group = self.agent.group
         assert group is not None
-        seat = MemberContext(group.rank, group.world_size)
-        operation = AllReduce(array, op).operation(seat, 1e9)
+        context = MemberContext(group.rank, group.world_size)
+        operation = AllReduce(array, op).operation(context, 1e9)
         operation.tag, operation.seq = 0, next(self._seq)
         key = (0, operation.seq)
-        barrier = Barrier(seat.peers, 1e9)
+        barrier = Barrier(context.peers, 1e9)
         wanted = [operation]
         if self.world.barriers:
             barrier.tag, barrier.seq = 0, next(self._seq)

@@ -273,7 +273,7 @@ class Simulation(EventQueues):
             if generation != self._generation:
                 return  # that one was killed before it came
             self._state = state = Membership(
-                first=self.first, generation=generation, settled=False
+                first=self.first, incarnation=generation, settled=False
             )
             self.later(COORDINATOR, 3.0, lambda: self._settle(state))
             # Who does not come back in time is dead.

@@ -22,10 +22,10 @@ class Doubled(AllReduce):
     _: KW_ONLY
     times: int = 1
 
-    def operation(self, seat, timeout: float) -> Operation:
+    def operation(self, context, timeout: float) -> Operation:
         """The reduction of so many times the array."""
         self.array[...] *= self.times
-        return super().operation(seat, timeout)
+        return super().operation(context, timeout)
 
 
 class Doubling(Communicator):

@@ -32,14 +32,14 @@ def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-def commons(comm):
-    return comm._seat.commons
+def shared_scratch(comm):
+    return comm._context.shared_scratch
 
 
 def warm(comms, count: int = LARGE) -> None:
     """Everybody maps everybody's memory."""
     together(comms, lambda c: c.all_reduce(draw(c.rank, count)))
-    assert all(commons(c).reached and commons(c).possible for c in comms)
+    assert all(shared_scratch(c).reached and shared_scratch(c).possible for c in comms)
 
 
 @contextmanager
@@ -51,7 +51,10 @@ def warmed(size: int, count: int = LARGE):
 
 def test_nobody_waits_while_another_member_commits(monkeypatch) -> None:
     """Who hears opening and vote of a late member at once commits with its own vote."""
-    both, plain = threading.Barrier(2, timeout=5), in_place_reduce.SharedEager.commit
+    both, plain = (
+        threading.Barrier(2, timeout=5),
+        in_place_reduce.SmallInPlaceReduce.commit,
+    )
 
     def commit(self) -> np.ndarray:
         if self._plain.size == SMALL:
@@ -64,7 +67,7 @@ def test_nobody_waits_while_another_member_commits(monkeypatch) -> None:
         return comm.all_reduce(array)
 
     with warmed(2) as comms:
-        monkeypatch.setattr(in_place_reduce.SharedEager, "commit", commit)
+        monkeypatch.setattr(in_place_reduce.SmallInPlaceReduce, "commit", commit)
         total = draw(0, SMALL) + draw(1, SMALL)
         assert all((found == total).all() for found in together(comms, late))
 
@@ -109,7 +112,7 @@ def test_scattered_rows_and_a_ring_that_was_set(ways) -> None:
 
 
 def test_many_at_once_and_segments_come_back(ways) -> None:
-    """More under way than a member may lend; afterwards nothing is lent twice."""
+    """More under way than a member may lease; afterwards nothing is leased twice."""
     with warmed(2) as comms:
 
         def burst(c):
@@ -128,20 +131,24 @@ def test_many_at_once_and_segments_come_back(ways) -> None:
         assert {"memory", "ring"} == set(ways)
         warm(comms)
         for comm in comms:
-            own = commons(comm)
-            assert comm._group.loop.ask(lambda o=own: len(o._lent)) <= 1
+            own = shared_scratch(comm)
+            assert comm._group.loop.ask(lambda o=own: len(o._leased)) <= 1
 
 
 def test_a_member_that_cannot_map_sends_all_along_the_ring(monkeypatch, ways) -> None:
     with world("memory", 3) as comms:
-        monkeypatch.setattr(commons(comms[1]), "meet", _nothing(commons(comms[1])))
+        monkeypatch.setattr(
+            shared_scratch(comms[1]), "meet", _nothing(shared_scratch(comms[1]))
+        )
         arrays = [draw(r, LARGE) for r in range(3)]
         for _ in range(3):
             outs = together(comms, lambda c: c.all_reduce(arrays[c.rank].copy()))
             wanted = reference(arrays).tobytes()
             assert [out.tobytes() == wanted for out in outs] == [True] * 3
         assert set(ways) == {"ring"}
-        assert not any(commons(c).possible for c in comms), "nobody offers any more"
+        assert not any(shared_scratch(c).possible for c in comms), (
+            "nobody offers any more"
+        )
 
 
 def _nothing(own):
@@ -157,7 +164,7 @@ def test_news_is_expected_of_neighbours_while_an_operation_is_under_way(
 ) -> None:
     monkeypatch.setattr(group, "_PROCESSORS", processors)
     with world("memory", 2) as comms:
-        loops = [commons(comm)._group.loop for comm in comms]
+        loops = [shared_scratch(comm)._group.loop for comm in comms]
 
         def expecting() -> list[int]:
             return [loop.ask(lambda loop=loop: loop.expecting) for loop in loops]
@@ -191,8 +198,8 @@ def test_calls_that_disagree_cost_no_memory(ways) -> None:
             together(comms, lambda c: c.all_reduce(draw(c.rank, 70_000)))
         assert ways == ["memory"] * 6
         for comm in comms:
-            own = commons(comm)
-            assert comm._group.loop.ask(lambda o=own: len(o._lent)) <= 1
+            own = shared_scratch(comm)
+            assert comm._group.loop.ask(lambda o=own: len(o._leased)) <= 1
 
 
 def test_memory_that_is_suddenly_out_of_reach_aborts_on_all(monkeypatch) -> None:
@@ -221,7 +228,7 @@ def test_memory_that_is_suddenly_out_of_reach_aborts_on_all(monkeypatch) -> None
 def test_a_member_that_dies_after_it_opened_is_lost_not_unreached(monkeypatch) -> None:
     """Its memory is out of reach before the news of its death have come."""
     with warmed(3) as comms:
-        plain = commons(comms[0]).meet
+        plain = shared_scratch(comms[0]).meet
 
         def meet(peer, said, nbytes):
             if peer == 2:
@@ -229,7 +236,7 @@ def test_a_member_that_dies_after_it_opened_is_lost_not_unreached(monkeypatch) -
                 return None
             return plain(peer, said, nbytes)
 
-        monkeypatch.setattr(commons(comms[0]), "meet", meet)
+        monkeypatch.setattr(shared_scratch(comms[0]), "meet", meet)
         arrays = [draw(r, LARGE) for r in range(3)]
         faults = together(
             comms, lambda c: outcome(lambda: c.all_reduce(arrays[c.rank], timeout=10))

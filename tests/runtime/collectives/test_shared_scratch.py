@@ -1,4 +1,4 @@
-"""Which segment is lent when, who may read it still, and what peers may say."""
+"""Which segment is leased when, who may read it still, and what peers may say."""
 
 import os
 from types import SimpleNamespace
@@ -28,8 +28,8 @@ def group(world_size: int = 3, rank: int = 0):
     )
 
 
-def said(commons: SharedScratch, key: tuple[int, int], nbytes: int = SIZE) -> dict:
-    segment, facts = commons.lend(key, nbytes)
+def said(scratch: SharedScratch, key: tuple[int, int], nbytes: int = SIZE) -> dict:
+    segment, facts = scratch.lease(key, nbytes)
     assert segment is not None
     return facts
 
@@ -39,11 +39,11 @@ def test_it_is_possible_while_all_are_near_and_nobody_refused() -> None:
     assert near.possible
     near.refused()
     assert not near.possible
-    commons = SharedScratch(far)
+    scratch = SharedScratch(far)
     far.links[2] = object()
-    assert not commons.possible
+    assert not scratch.possible
     del far.links[2]
-    assert not commons.possible, "somebody is missing"
+    assert not scratch.possible, "somebody is missing"
     slowed = group()
     slowed.shaped = True
     assert not SharedScratch(slowed).possible
@@ -60,106 +60,106 @@ def test_members_that_mapped_everybody_say_so() -> None:
     assert ours.meet(1, first, SIZE) is segment, "once is enough"
 
 
-def test_a_segment_is_lent_again_when_all_are_done_with_it() -> None:
-    commons = SharedScratch(group())
-    first = said(commons, (0, 0))
-    commons.meet(1, empty() | {"done": [(0, 0)]}, SIZE)
-    commons.back((0, 0), used=True)
-    assert said(commons, (0, 1))["id"] != first["id"], "rank 2 still reads it"
-    commons.meet(2, empty() | {"done": [(0, 0), (5, 5)]}, SIZE)
-    again = said(commons, (0, 2))
+def test_a_segment_is_leased_again_when_all_are_done_with_it() -> None:
+    scratch = SharedScratch(group())
+    first = said(scratch, (0, 0))
+    scratch.meet(1, empty() | {"done": [(0, 0)]}, SIZE)
+    scratch.back((0, 0), used=True)
+    assert said(scratch, (0, 1))["id"] != first["id"], "rank 2 still reads it"
+    scratch.meet(2, empty() | {"done": [(0, 0), (5, 5)]}, SIZE)
+    again = said(scratch, (0, 2))
     assert (again["id"], again["nonce"]) == (first["id"], first["nonce"])
     assert again["done"] == []
-    commons.back((0, 2), used=False)
-    assert said(commons, (0, 3))["id"] == first["id"], "nobody read it"
+    scratch.back((0, 2), used=False)
+    assert said(scratch, (0, 3))["id"] == first["id"], "nobody read it"
 
 
 def test_others_hear_once_what_is_read_no_more() -> None:
-    commons = SharedScratch(group(2))
+    scratch = SharedScratch(group(2))
     for turn in range(4):
         keys = [(7, MOST * turn + i) for i in range(MOST - 1)]
         for key in keys:
-            assert commons.lend(key, 1)[0] is not None
+            assert scratch.lease(key, 1)[0] is not None
         for key in keys:
-            commons.back(key, used=True)
-        commons.meet(1, empty() | {"done": keys}, 1)
-        assert len(commons._arena.free) == MOST - 1
-    told = [said(commons, (8, seq), 1)["done"] for seq in range(3)]
+            scratch.back(key, used=True)
+        scratch.meet(1, empty() | {"done": keys}, 1)
+        assert len(scratch._arena.free) == MOST - 1
+    told = [said(scratch, (8, seq), 1)["done"] for seq in range(3)]
     assert [len(keys) for keys in told] == [MOST - 1, 0, 0]
     assert told[0][0] == (7, 3 * MOST)
 
 
 def test_there_are_not_too_many() -> None:
-    commons = SharedScratch(group())
-    assert all(commons.lend((0, seq), 1)[0] for seq in range(MOST))
-    segment, facts = commons.lend((0, MOST), 1)
+    scratch = SharedScratch(group())
+    assert all(scratch.lease((0, seq), 1)[0] for seq in range(MOST))
+    segment, facts = scratch.lease((0, MOST), 1)
     assert segment is None
     assert "id" not in facts
     assert SharedScratch(group()).meet(1, facts, 1) is None
     for seq in range(MOST):
-        commons.back((0, seq), used=False)
-    assert commons.lend((1, 0), 1 << 22)[0] is not None
-    assert len(commons._arena.free) == MOST - 1
-    commons.close()
+        scratch.back((0, seq), used=False)
+    assert scratch.lease((1, 0), 1 << 22)[0] is not None
+    assert len(scratch._arena.free) == MOST - 1
+    scratch.close()
 
 
-def test_the_segment_of_a_failed_operation_is_never_lent_again() -> None:
-    commons = SharedScratch(group())
-    first = said(commons, (0, 0))
-    commons.drop((0, 0))
+def test_the_segment_of_a_failed_operation_is_never_leased_again() -> None:
+    scratch = SharedScratch(group())
+    first = said(scratch, (0, 0))
+    scratch.drop((0, 0))
     assert Segment.map(first, 1, 1 << 30) is None, "it is offered no more"
-    second = said(commons, (0, 1))
+    second = said(scratch, (0, 1))
     assert second["id"] not in (first["id"],)
     assert second["live"] == [second["id"]]
 
 
 def test_what_is_kept_is_bounded_and_fits() -> None:
-    commons = SharedScratch(group(), limit=3 << 20)
+    scratch = SharedScratch(group(), limit=3 << 20)
     for seq in range(4):
-        said(commons, (0, seq), 1 << 20)
+        said(scratch, (0, seq), 1 << 20)
     for seq in range(4):
-        commons.back((0, seq), used=False)
-    assert sum(segment.nbytes for segment in commons._arena.free) == 3 << 20
-    kept = [segment.number for segment in commons._arena.free]
-    assert said(commons, (0, 9), 100)["id"] not in kept, "they are much too large"
-    commons.close()
-    assert not commons._arena.free
-    assert not commons.possible
+        scratch.back((0, seq), used=False)
+    assert sum(segment.nbytes for segment in scratch._arena.free) == 3 << 20
+    kept = [segment.number for segment in scratch._arena.free]
+    assert said(scratch, (0, 9), 100)["id"] not in kept, "they are much too large"
+    scratch.close()
+    assert not scratch._arena.free
+    assert not scratch.possible
 
 
 def test_an_operation_in_doubt_keeps_its_memory_beyond_the_group() -> None:
     """The coordinator may still decide that it happened."""
-    commons = SharedScratch(group())
-    segment, facts = commons.lend((0, 0), SIZE)
+    scratch = SharedScratch(group())
+    segment, facts = scratch.lease((0, 0), SIZE)
     assert segment is not None
     segment.octets[:3] = 7
-    commons.close()
+    scratch.close()
     assert segment.octets[:3].tolist() == [7, 7, 7]
-    commons.back((0, 0), used=True)
-    assert not commons._lent
+    scratch.back((0, 0), used=True)
+    assert not scratch._leased
     del segment
     assert Segment.map(facts, 1, 1 << 30) is None, "then it is gone"
 
 
 def test_memory_that_is_gone_with_its_operation_ends_nothing() -> None:
-    commons = SharedScratch(group(2))
+    scratch = SharedScratch(group(2))
     theirs = SharedScratch(group(2, 1))
     offer = said(theirs, (0, 0))
     theirs.drop((0, 0))
-    assert commons.meet(1, offer, SIZE) is None
-    assert commons.possible
+    assert scratch.meet(1, offer, SIZE) is None
+    assert scratch.possible
 
 
 def test_what_a_failed_opening_said_is_said_again() -> None:
     """Whether anybody read it is not known."""
-    commons = SharedScratch(group(2))
-    said(commons, (0, 0))
-    commons.back((0, 0), used=True)
-    assert said(commons, (0, 1))["done"] == [(0, 0)]
-    commons.drop((0, 1))
-    assert said(commons, (0, 2))["done"] == [(0, 0)]
-    commons.back((0, 2), used=True)
-    assert said(commons, (0, 3))["done"] == [(0, 2)]
+    scratch = SharedScratch(group(2))
+    said(scratch, (0, 0))
+    scratch.back((0, 0), used=True)
+    assert said(scratch, (0, 1))["done"] == [(0, 0)]
+    scratch.drop((0, 1))
+    assert said(scratch, (0, 2))["done"] == [(0, 0)]
+    scratch.back((0, 2), used=True)
+    assert said(scratch, (0, 3))["done"] == [(0, 2)]
 
 
 def test_memory_that_cannot_be_had(monkeypatch) -> None:
@@ -167,7 +167,7 @@ def test_memory_that_cannot_be_had(monkeypatch) -> None:
         raise OSError("no such call")
 
     monkeypatch.setattr(os, "memfd_create", refuse)
-    assert SharedScratch(group(2)).lend((0, 0), SIZE)[0] is None
+    assert SharedScratch(group(2)).lease((0, 0), SIZE)[0] is None
 
 
 def empty() -> dict:

@@ -12,7 +12,14 @@ from helpers.worlds.communicators import endpoints, form, outcome, together, wor
 from pcp.errors import PeerLost, ProtocolError
 from pcp.mesh import Mesh
 from pcp.runtime.collectives import tracing
-from pcp.runtime.collectives.tracing import Count, Events, Recorder, Span, chrome, lanes
+from pcp.runtime.collectives.tracing import (
+    Count,
+    Events,
+    Recorder,
+    Span,
+    chrome,
+    tracks,
+)
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.program.mesh_groups import MeshGroups
 
@@ -140,16 +147,16 @@ def test_members_are_moved_to_one_clock() -> None:
     assert named(trace, "b")[0]["dur"] == pytest.approx(500_000.0)
 
 
-def test_lanes_are_as_few_as_can_be() -> None:
+def test_tracks_are_as_few_as_can_be() -> None:
     drawn = np.random.default_rng(7).uniform(0, 10, (60, 2))
     spans = [Span("r", str(i), min(p), max(p)) for i, p in enumerate(drawn.tolist())]
-    made = lanes(spans)
-    for lane in made:
-        assert all(a.end <= b.begin for a, b in itertools.pairwise(lane))
+    made = tracks(spans)
+    for track in made:
+        assert all(a.end <= b.begin for a, b in itertools.pairwise(track))
     moments = [s.begin for s in spans]
     most = max(sum(s.begin <= t < s.end for s in spans) for t in moments)
     assert len(made) == most
-    assert sorted(s.name for lane in made for s in lane) == sorted(
+    assert sorted(s.name for track in made for s in track) == sorted(
         s.name for s in spans
     )
 

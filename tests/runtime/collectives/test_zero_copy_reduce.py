@@ -54,7 +54,7 @@ def warmed(size: int, count: int = LARGE):
             together(comms, lambda c: c.all_reduced(draw(c.rank, count)))
         peers = [[r for r in range(size) if r != c.rank] for c in comms]
         assert all(
-            comm._seat.commons.arrays.reached(others)
+            comm._context.shared_scratch.arrays.reached(others)
             for comm, others in zip(comms, peers, strict=True)
         )
         yield comms
@@ -83,7 +83,7 @@ def test_the_bits_are_those_of_the_ring(size: int, kept, ways) -> None:
             assert all(place(out) is not None for out in outs)
 
 
-def test_what_does_not_go_straight_gives_new_arrays_too(ways) -> None:
+def test_without_zero_copy_the_result_is_a_new_array(ways) -> None:
     with warmed(2) as comms:
         ways.clear()
         for count, options in [
@@ -141,7 +141,7 @@ def test_memory_that_its_owner_gave_back_is_kept_by_nobody(monkeypatch, pool) ->
         for _ in range(2):
             together(comms, lambda c: c.all_reduced(draw(c.rank, SMALL)))
         for comm in comms:
-            known = comm._seat.commons.arrays._known[1 - comm.rank]
+            known = comm._context.shared_scratch.arrays._known[1 - comm.rank]
             assert known
             assert max(s.nbytes for s in known.values()) < 4 * LARGE
 
@@ -165,7 +165,7 @@ def test_many_at_once(ways) -> None:
 
 
 def test_members_may_want_it_new_or_in_place(ways) -> None:
-    """They meet on the ring; nothing that was lent is forgotten over it."""
+    """They meet on the ring; nothing that was leased is forgotten over it."""
     with warmed(3) as comms:
         together(comms, lambda c: c.all_reduce(draw(c.rank, LARGE)))
         ways.clear()
@@ -187,8 +187,8 @@ def test_members_may_want_it_new_or_in_place(ways) -> None:
         assert set(ways) == {"ring"}
         together(comms, lambda c: c.all_reduce(draw(c.rank, LARGE)))
         for comm in comms:
-            own = comm._seat.commons
-            assert comm._group.loop.ask(lambda o=own: len(o._lent)) <= 1
+            own = comm._context.shared_scratch
+            assert comm._group.loop.ask(lambda o=own: len(o._leased)) <= 1
 
 
 def test_what_was_given_up_is_never_used_again(pool) -> None:
@@ -221,7 +221,7 @@ def test_what_was_given_up_is_never_used_again(pool) -> None:
 
 def test_a_member_that_cannot_map_sends_all_along_the_ring(monkeypatch, ways) -> None:
     with world("memory", 3) as comms:
-        reach = comms[1]._seat.commons.arrays
+        reach = comms[1]._context.shared_scratch.arrays
         monkeypatch.setattr(reach, "map", lambda *_, **__: None)
         arrays = [draw(r, LARGE) for r in range(3)]
         for _ in range(3):
@@ -229,12 +229,14 @@ def test_a_member_that_cannot_map_sends_all_along_the_ring(monkeypatch, ways) ->
             wanted = reference(arrays).tobytes()
             assert [out.tobytes() == wanted for out in outs] == [True] * 3
         assert set(ways) == {"ring"}
-        assert not any(c._seat.commons.possible for c in comms), "nobody offers more"
+        assert not any(c._context.shared_scratch.possible for c in comms), (
+            "nobody offers more"
+        )
 
 
 def test_memory_that_is_suddenly_out_of_reach_aborts_on_all(monkeypatch) -> None:
     with warmed(2) as comms:
-        reach = comms[0]._seat.commons.arrays
+        reach = comms[0]._context.shared_scratch.arrays
         arrays = [draw(r, 2 * LARGE) for r in range(2)]
         with monkeypatch.context() as patched:
             patched.setattr(reach, "map", lambda *_, **__: None)
@@ -377,7 +379,7 @@ def test_what_was_read_too_late_is_given_up(monkeypatch, count: int) -> None:
     """Rank 0 has opened and voted, is closed, and goes on with its array; rank 1, which
     was stopped meanwhile, has all it needs for a sum over what is there now."""
     begun, ended = threading.Event(), threading.Event()
-    for form in (zero_copy_reduce.ZeroCopyReduce, zero_copy_reduce.StraightEager):
+    for form in (zero_copy_reduce.ZeroCopyReduce, zero_copy_reduce.SmallZeroCopyReduce):
         plain = form._proceed
 
         def proceed(self, plain=plain) -> None:

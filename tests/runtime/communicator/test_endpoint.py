@@ -114,7 +114,7 @@ def test_epochs_follow_one_another_and_survivors_carry_on():
         assert together(third, lambda c: c.all_reduce(np.ones(1))[0]) == [3, 3, 3]
 
 
-def test_an_early_dialler_is_parked_until_its_epoch_comes():
+def test_an_early_dialler_is_kept_until_its_epoch_comes():
     with endpoints(2) as made:
         addresses = [e.address for e in made]
         early = threading.Thread(target=lambda: results.append(run(1)))
@@ -125,7 +125,7 @@ def test_an_early_dialler_is_parked_until_its_epoch_comes():
                 return comm.all_reduce(np.ones(2)).tolist()
 
         early.start()
-        eventually(lambda: bool(made[0]._parked))
+        eventually(lambda: bool(made[0]._ahead))
         assert run(0) == [2, 2]
         early.join(10)
         assert results == [[2, 2]]
@@ -148,7 +148,7 @@ def test_an_old_epoch_is_refused_and_a_newer_one_replaces_a_wait():
             )
         )
         thread.start()
-        eventually(lambda: 6 in made[0]._forming)
+        eventually(lambda: 6 in made[0]._formations)
         members = form(made, epoch=7)
         thread.join(5)
         assert isinstance(waiting[0], CollectiveAborted)

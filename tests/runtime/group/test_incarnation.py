@@ -14,9 +14,9 @@ from pcp.runtime.group.incarnation import Incarnation
 def test_every_start_counts(tmp_path: Path) -> None:
     numbers = []
     for _ in range(3):
-        generation = Incarnation(tmp_path / "state")
-        numbers.append(generation.number)
-        generation.close()
+        incarnation = Incarnation(tmp_path / "state")
+        numbers.append(incarnation.number)
+        incarnation.close()
     assert numbers == [0, 1, 2]
     assert not (tmp_path / "state.new").exists()
 

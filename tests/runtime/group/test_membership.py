@@ -8,7 +8,7 @@ from helpers.simulation.membership import Simulation
 
 from pcp.runtime.group.membership import (
     BLAMES,
-    GENERATION,
+    EPOCHS_PER_INCARNATION,
     Membership,
     Past,
     Phase,
@@ -140,18 +140,18 @@ def test_a_dead_survivor_need_not_answer() -> None:
 
 def test_a_restarted_coordinator_learns_the_group_from_its_members() -> None:
     group = {"a": "A", "b": "B"}
-    state = Membership(generation=3)
+    state = Membership(incarnation=3)
     assert state.resume("a", "A", Past(epoch=5, group=group)) == []
     assert (state.epoch, state.survivors) == (5, ["a", "b"])
     assert state.vote("a", broken=True) == []  # b may still come back
     sends = state.resume("b", "B", Past(epoch=5, group=group, voting=True))
-    assert sends[0].facts["epoch"] == 3 * GENERATION + 1
+    assert sends[0].facts["epoch"] == 3 * EPOCHS_PER_INCARNATION + 1
 
 
 def test_go_is_said_again_to_who_missed_it() -> None:
     group = {"a": "A", "b": "B"}
     for order in ("ab", "ba"):
-        state = Membership(generation=1)
+        state = Membership(incarnation=1)
         pasts = {
             "a": Past(epoch=7, group=group),
             "b": Past(epoch=0, formed=7, prepared=7, group=group),
@@ -164,12 +164,12 @@ def test_go_is_said_again_to_who_missed_it() -> None:
 
 def test_a_group_that_nobody_was_told_to_go_on_with_is_formed_again() -> None:
     group = {"a": "A", "b": "B"}
-    state = Membership(generation=1)
+    state = Membership(incarnation=1)
     past = Past(epoch=0, formed=7, prepared=7, group=group)
     assert state.resume("a", "A", past) == []
     sends = state.resume("b", "B", past)
     assert messages(sends) == [("a", "prepare"), ("b", "prepare")]
-    assert sends[0].facts["epoch"] == GENERATION + 1
+    assert sends[0].facts["epoch"] == EPOCHS_PER_INCARNATION + 1
 
 
 def test_who_was_taken_for_dead_joins_anew() -> None:
@@ -200,7 +200,7 @@ def test_who_comes_back_without_a_memory_is_somebody_new() -> None:
 
 def test_a_newcomer_under_the_name_of_a_dead_member_has_no_vote() -> None:
     """Nor has it one when a group comes back that knew the dead one."""
-    state = Membership(generation=1, settled=False)
+    state = Membership(incarnation=1, settled=False)
     assert state.resume("c", "C", Past()) == []
     group = {"a": "A", "b": "B", "c": "C"}
     past = Past(epoch=5, group=group, prepared=5)
@@ -213,7 +213,7 @@ def test_a_newcomer_under_the_name_of_a_dead_member_has_no_vote() -> None:
 
 def test_who_missed_epochs_does_not_hold_up_who_was_in_them() -> None:
     """It comes back before all others to a coordinator that knows nothing yet."""
-    state = Membership(generation=1)
+    state = Membership(incarnation=1)
     old = Past(epoch=2, group={"a": "A", "b": "B", "c": "C"}, prepared=2)
     assert state.resume("a", "A", old) == []
     state.join("new", "N")
@@ -230,13 +230,13 @@ def test_who_missed_epochs_does_not_hold_up_who_was_in_them() -> None:
 
 
 def test_newcomers_wait_for_a_group_that_may_come_back() -> None:
-    state = Membership(generation=1, settled=False)
+    state = Membership(incarnation=1, settled=False)
     assert state.join("new", "N") == []
     assert state.resume("a", "A", Past(epoch=5, group={"a": "A"})) == []
     assert (state.survivors, state.waiting) == (["a"], ["new"])
     assert state.settle() == []
     assert messages(state.vote("a")) == [("a", "prepare"), ("new", "prepare")]
-    empty = Membership(generation=1, settled=False)
+    empty = Membership(incarnation=1, settled=False)
     assert empty.join("new", "N") == []
     assert messages(empty.settle()) == [("new", "prepare")]
 
@@ -245,12 +245,12 @@ def test_who_was_called_dead_before_a_restart_stays_dead() -> None:
     """An outcome may have been decided without it, and carried out (seed 36042)."""
     group = {"a": "A", "b": "B", "c": "C"}
     known = {"epoch": 5, "group": group, "prepared": 5}
-    state = Membership(generation=1, settled=False)
+    state = Membership(incarnation=1, settled=False)
     state.resume("a", "A", Past(**known, broken=True, gone=["c"]))
     assert state.survivors == ["a", "b"]
     sends = state.resume("c", "C", Past(**known))
     assert [(send.to, send.what) for send in sends] == [("c", "refused")]
-    state = Membership(generation=1, settled=False)
+    state = Membership(incarnation=1, settled=False)
     state.resume("c", "C", Past(**known))
     sends = state.resume("a", "A", Past(**known, broken=True, gone=["c"]))
     assert ("c", "refused") in [(send.to, send.what) for send in sends]

@@ -20,23 +20,23 @@ def test_a_connection_that_broke_while_it_waited_is_a_lost_member() -> None:
     ours, theirs = socket.socketpair()
     with theirs, endpoints(1) as (endpoint,):
         group = Group(endpoint.loop, 0, 2, 1)
-        forming = MeshFormation(
+        formation = MeshFormation(
             group, members, ConnectionOptions(shared_memory=False, streams=1)
         )
 
         def greet() -> None:
             link = TcpLink(endpoint.loop, ours, endpoint, "b:2")
             link.sever()
-            forming.greet(link, {"rank": 1, "members": members_digest(members)})
+            formation.greet(link, {"rank": 1, "members": members_digest(members)})
 
         endpoint.loop.ask(greet)
-        fault = forming._done.exception(1)
+        fault = formation._done.exception(1)
         assert isinstance(fault, PeerLost)
         assert fault.peer == 1
         assert not group.links
 
 
-def test_a_forming_that_is_called_off_does_not_wait_for_who_is_gone() -> None:
+def test_a_formation_that_is_called_off_does_not_wait_for_who_is_gone() -> None:
     """A stopped process: its kernel takes the connection, and nothing answers."""
     with socket.create_server(("127.0.0.1", 0)) as gone:
         endpoint = Endpoint.listen("127.0.0.1:0", key="0123456789abcdef")

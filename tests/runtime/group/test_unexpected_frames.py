@@ -35,16 +35,16 @@ def distant(size: int):
         yield comms
 
 
-def parked(comm) -> int:
+def unexpected(comm) -> int:
     """Bytes of data that this member keeps for calls it has not made."""
     group = comm._group
-    return group.loop.ask(lambda: sum(group._parked._data.values()))
+    return group.loop.ask(lambda: sum(group._unexpected._data.values()))
 
 
-def parked_soon(comm) -> int:
+def unexpected_soon(comm) -> int:
     """The same, when there is some; 0 if there is none in a while."""
     until = time.monotonic() + 0.3
-    while not (found := parked(comm)) and time.monotonic() < until:
+    while not (found := unexpected(comm)) and time.monotonic() < until:
         time.sleep(0.005)
     return found
 
@@ -56,7 +56,7 @@ def ahead(comm) -> int:
 
 
 def settled(comms) -> None:
-    eventually(lambda: not any(map(parked, comms)) and not any(map(ahead, comms)))
+    eventually(lambda: not any(map(unexpected, comms)) and not any(map(ahead, comms)))
 
 
 # What is kept.
@@ -67,16 +67,16 @@ def test_a_peer_far_ahead_is_bounded_and_takes_nothing_from_others() -> None:
     payload = memoryview(bytes(size))
     most = unexpected_frames.MAX_BYTES // size
     for seq in range(most):
-        room.hold((0, seq), 1, held(Kind.OPEN, seq, size), payload)
+        room.keep((0, seq), 1, held(Kind.OPEN, seq, size), payload)
     with pytest.raises(ProtocolError, match="rank 1 is too far ahead"):
-        room.hold((0, most), 1, held(Kind.OPEN, most, size), payload)
-    room.hold((0, most), 2, held(Kind.OPEN, most, size), payload)
+        room.keep((0, most), 1, held(Kind.OPEN, most, size), payload)
+    room.keep((0, most), 2, held(Kind.OPEN, most, size), payload)
     with pytest.raises(ProtocolError, match="repeats"):
-        room.hold((0, most), 2, held(Kind.OPEN, most, size), payload)
+        room.keep((0, most), 2, held(Kind.OPEN, most, size), payload)
     with pytest.raises(ProtocolError, match="DONE"):
-        room.hold((0, most), 2, held(Kind.DONE, most, 0), payload)
+        room.keep((0, most), 2, held(Kind.DONE, most, 0), payload)
     assert [rank for rank, _, _ in room.take((0, 0))] == [1]
-    room.hold((0, most), 1, held(Kind.OPEN, most, size), payload)
+    room.keep((0, most), 1, held(Kind.OPEN, most, size), payload)
 
 
 def test_data_is_kept_behind_an_opening_up_to_a_bound_of_each_peer() -> None:
@@ -85,34 +85,34 @@ def test_data_is_kept_behind_an_opening_up_to_a_bound_of_each_peer() -> None:
     with pytest.raises(ProtocolError, match="nobody asked for"):
         room.room((0, 0), 1, size)
     for rank in (1, 2):
-        room.hold((0, 0), rank, held(Kind.OPEN, 0, 9), memoryview(bytes(9)))
+        room.keep((0, 0), rank, held(Kind.OPEN, 0, 9), memoryview(bytes(9)))
         for _ in range(most):
-            room.hold((0, 0), rank, data, room.room((0, 0), rank, size))
+            room.keep((0, 0), rank, data, room.room((0, 0), rank, size))
         with pytest.raises(ProtocolError, match="too far ahead"):
             room.room((0, 0), rank, 1)
         with pytest.raises(ProtocolError, match="too far ahead"):
-            room.hold((0, 0), rank, data, memoryview(bytes(size)))
-    room.hold((0, 0), 1, held(Kind.ABORT, 0, 0), memoryview(b""))
+            room.keep((0, 0), rank, data, memoryview(bytes(size)))
+    room.keep((0, 0), 1, held(Kind.ABORT, 0, 0), memoryview(b""))
     with pytest.raises(ProtocolError, match="nobody asked for"):
         room.room((0, 0), 1, size)
     kinds = [(rank, header.kind) for rank, header, _ in room.take((0, 0))]
     ones, others = [k for r, k in kinds if r == 1], [k for r, k in kinds if r == 2]
     assert ones == [Kind.OPEN, Kind.ABORT]
     assert others == [Kind.OPEN, *[Kind.DATA] * most]
-    room.hold((0, 1), 1, held(Kind.OPEN, 1, 9), memoryview(bytes(9)))
-    room.hold((0, 1), 1, data, room.room((0, 1), 1, size))
+    room.keep((0, 1), 1, held(Kind.OPEN, 1, 9), memoryview(bytes(9)))
+    room.keep((0, 1), 1, data, room.room((0, 1), 1, size))
 
 
 def test_a_peer_sends_no_more_frames_than_there_may_be() -> None:
     room = unexpected_frames.UnexpectedFrames()
-    room.hold((0, 0), 1, held(Kind.OPEN, 0, 0), memoryview(b""))
+    room.keep((0, 0), 1, held(Kind.OPEN, 0, 0), memoryview(b""))
     data = held(Kind.DATA, 0, 1)
     frames = unexpected_frames.AHEAD_BYTES // unexpected_frames.charge(1)
     assert frames + 2 * unexpected_frames.MAX_IN_FLIGHT <= unexpected_frames.MAX_FRAMES
     for _ in range(frames):
-        room.hold((0, 0), 1, data, room.room((0, 0), 1, 1))
+        room.keep((0, 0), 1, data, room.room((0, 0), 1, 1))
     with pytest.raises(ProtocolError, match="too far ahead"):
-        room.hold((0, 0), 1, data, memoryview(b"x"))
+        room.keep((0, 0), 1, data, memoryview(b"x"))
 
 
 # Who is far away, and does not wait until the others have opened.
@@ -129,8 +129,8 @@ def test_data_goes_ahead_of_the_others_calls(monkeypatch, size: int, bound: int)
         keeper = comms[1]  # the next along the ring
         chunk = 4 * (LARGE // size)
         if bound >= chunk:
-            eventually(lambda: parked(keeper) >= chunk)
-            assert ahead(comms[0]) == parked(keeper)
+            eventually(lambda: unexpected(keeper) >= chunk)
+            assert ahead(comms[0]) == unexpected(keeper)
         rest = together(comms[1:], lambda c: c.all_reduce(arrays[c.rank]))
         for result in [first.result(20), *rest]:
             np.testing.assert_array_equal(result, expected)
@@ -141,8 +141,8 @@ def test_near_members_wait() -> None:
     with world("tcp", 2) as comms:
         pending = comms[0].all_reduce_async(draw(0))
         comms[0].all_reduce_async(draw(0), tag="another")
-        eventually(lambda: len(comms[1]._group._parked._frames) == 2)
-        assert parked(comms[1]) == ahead(comms[0]) == 0
+        eventually(lambda: len(comms[1]._group._unexpected._frames) == 2)
+        assert unexpected(comms[1]) == ahead(comms[0]) == 0
         assert not pending.done()
 
 
@@ -162,7 +162,7 @@ def test_every_kind_of_call_may_run_ahead() -> None:
             for late in far:
 
                 def one(comm, call=call, late=late):
-                    kept = parked_soon(comm) if comm is late else 0
+                    kept = unexpected_soon(comm) if comm is late else 0
                     return comm.rank, call(comm), kept
 
                 for rank, result, kept in together(far, one):
@@ -179,7 +179,7 @@ def test_who_gives_up_takes_back_what_ran_ahead() -> None:
             late = outcome(lambda mine=mine: comms[0].all_reduce(mine, timeout=0.2))
             assert isinstance(late, Timeout)
             np.testing.assert_array_equal(mine, draw(0))
-            eventually(lambda: parked(comms[1]) == 0)
+            eventually(lambda: unexpected(comms[1]) == 0)
             assert ahead(comms[0]) == 0
             theirs = outcome(lambda: comms[1].all_reduce(draw(1)))
             assert isinstance(theirs, CollectiveAborted)
@@ -191,7 +191,7 @@ def test_who_gives_up_takes_back_what_ran_ahead() -> None:
 def test_a_call_that_disagrees_with_what_ran_ahead_aborts_on_all() -> None:
     with distant(2) as comms:
         pending = comms[0].all_reduce_async(draw(0))
-        eventually(lambda: parked(comms[1]) > 0)
+        eventually(lambda: unexpected(comms[1]) > 0)
         other = outcome(lambda: comms[1].all_reduce(draw(1, LARGE + 1)))
         for error in (outcome(lambda: pending.result(10)), other):
             assert isinstance(error, CollectiveAborted)
@@ -222,11 +222,11 @@ def test_data_that_is_half_here_when_the_call_comes(monkeypatch) -> None:
 def test_a_member_that_dies_after_it_ran_ahead_is_lost() -> None:
     with distant(2) as comms:
         comms[0].all_reduce_async(draw(0))
-        eventually(lambda: parked(comms[1]) > 0)
+        eventually(lambda: unexpected(comms[1]) > 0)
         comms[0].crash()
         error = outcome(lambda: comms[1].all_reduce(draw(1), timeout=10))
         assert isinstance(error, PeerLost)
-        assert parked(comms[1]) == 0
+        assert unexpected(comms[1]) == 0
 
 
 def test_many_small_calls_run_no_further_ahead_than_there_is_room() -> None:
@@ -240,7 +240,7 @@ def test_many_small_calls_run_no_further_ahead_than_there_is_room() -> None:
             ]
 
         early = start(comms[1])
-        assert parked_soon(comms[0]) > 0
+        assert unexpected_soon(comms[0]) > 0
         for pending in (*early, *start(comms[0])):
             assert pending.result(20)[0] == 2
         settled(comms)
@@ -260,19 +260,19 @@ def test_a_call_that_the_receiver_leaves_out_keeps_nothing() -> None:
     large = np.ones(unexpected_frames.AHEAD_BYTES // 16 * 3, np.float32)
     with distant(2) as comms:
         left_out = comms[0].broadcast_async(large, 0, turn=4, tag="x", timeout=1)
-        eventually(lambda: parked(comms[1]) == large.nbytes)
+        eventually(lambda: unexpected(comms[1]) == large.nbytes)
         comms[1].broadcast_async(np.empty(8, np.float32), 0, turn=5, tag="x")
         assert isinstance(outcome(lambda: left_out.result(5)), Timeout)
-        eventually(lambda: parked(comms[1]) == 0)
+        eventually(lambda: unexpected(comms[1]) == 0)
         together(comms, lambda c: c.broadcast(large.copy(), 0, tag="y"))
 
 
 def test_who_says_goodbye_leaves_no_data_behind() -> None:
     with distant(2) as comms:
         comms[0].all_reduce_async(draw(0))
-        eventually(lambda: parked(comms[1]) > 0)
+        eventually(lambda: unexpected(comms[1]) > 0)
         comms[0].close(timeout=0)
-        eventually(lambda: parked(comms[1]) == 0)
+        eventually(lambda: unexpected(comms[1]) == 0)
 
 
 def test_data_after_the_group_has_ended_is_no_offence() -> None:

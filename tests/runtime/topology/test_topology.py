@@ -178,29 +178,29 @@ def test_a_large_world_is_improved_in_the_background() -> None:
         for member in members:
             for target in range(size):
                 edge = (0.0, 1 / costs[member.rank, target])
-                known = member._arrangement.edges
+                known = member._ring_state.edges
                 known[f"rank {member.rank}", f"rank {target}"] = edge
         first = together(members, lambda c: c.optimize_topology(nbytes=size))
-        improver = members[0]._arrangement.improver
-        assert improver is not None
+        search = members[0]._ring_state.search
+        assert search is not None
         second = together(
             members, lambda c: c.optimize_topology(nbytes=size, threshold=0.0)
         )
         assert second[0].seconds(size) <= first[0].seconds(size)
         assert first[0].gain > 1.1
-    assert not improver._thread.is_alive()
-    assert members[0]._arrangement.improver is None
+    assert not search._thread.is_alive()
+    assert members[0]._ring_state.search is None
 
 
 def test_the_background_goes_on_to_better_rings() -> None:
     costs = np.random.default_rng(4).uniform(1, 9, (12, 12))
     start = tuple(range(12))
-    improver = RingSearch(costs, start, seconds=30)
+    search = RingSearch(costs, start, seconds=30)
     try:
-        eventually(lambda: worth(costs, improver.order) < worth(costs, start), 20)
+        eventually(lambda: worth(costs, search.order) < worth(costs, start), 20)
     finally:
-        improver.close()
-    assert sorted(improver.order) == list(start)
+        search.close()
+    assert sorted(search.order) == list(start)
 
 
 @pytest.mark.parametrize("size", range(2, 10))

@@ -7,7 +7,7 @@ import pytest
 from pcp.errors import PeerLost, Timeout
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.transport import connect_warning
-from pcp.runtime.transport.connect_warning import Impatience
+from pcp.runtime.transport.connect_warning import ConnectWarning
 
 
 @pytest.fixture
@@ -39,5 +39,5 @@ def test_who_connects_without_rank_0_is_told_once(
 
 
 def test_a_moment_is_not_worth_a_word(caplog) -> None:
-    Impatience("coordinator").failed(PeerLost("refused"), deadline=0.0)
+    ConnectWarning("coordinator").failed(PeerLost("refused"), deadline=0.0)
     assert not caplog.text

@@ -152,7 +152,7 @@ comms = Communicator.in_process(2, timeout=60)
 pending = comms[1].all_reduced_async(np.ones(9))
 if not (child := os.fork()):
     # As if another thread had it at the fork.
-    comms[0]._seat.pool._arena._lock.acquire()
+    comms[0]._context.pool._arena._lock.acquire()
     refused = 0
     for call in (
         lambda: comms[0].all_reduced(np.ones(9)),

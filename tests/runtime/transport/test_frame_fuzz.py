@@ -172,12 +172,12 @@ def test_what_waits_behind_a_payload_that_never_comes_is_bounded(payload) -> Non
         loop.close()
 
 
-def test_a_forming_that_fails_leaves_no_connection() -> None:
+def test_a_formation_that_fails_leaves_no_connection() -> None:
     with endpoints(2) as made:
         addresses = [end.address for end in made]
         fault = outcome(lambda: made[1].form(1, addresses, 1, timeout=0.4))
         assert isinstance(fault, Timeout)
-        eventually(lambda: not made[0]._parked)
+        eventually(lambda: not made[0]._ahead)
 
 
 def test_an_empty_segment_is_not_an_arrival() -> None:

@@ -15,7 +15,14 @@ from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.group.coordinator import Coordinator
 from pcp.runtime.group.rendezvous import Rendezvous
 from pcp.runtime.group.state_transfer import fetch_snapshot
-from pcp.runtime.transport import link as transport
+from pcp.runtime.transport.link import (
+    accept,
+    dial,
+    endure,
+    format_address,
+    listen,
+    parse_address,
+)
 
 
 @pytest.fixture
@@ -38,14 +45,14 @@ def six() -> str:
     ],
 )
 def test_addresses_round_trip(text, host, port) -> None:
-    assert transport.parse_address(text) == (host, port)
-    assert transport.format_address(host, port) == text
+    assert parse_address(text) == (host, port)
+    assert format_address(host, port) == text
 
 
 @pytest.mark.parametrize("text", ["", ":1", "h:", "h:-1", "h:65536", "::1:8", "[]:1"])
 def test_what_is_no_address_is_refused(text) -> None:
     with pytest.raises(ConfigError):
-        transport.parse_address(text)
+        parse_address(text)
 
 
 def test_a_fixed_world_over_ipv6(six) -> None:
@@ -107,15 +114,14 @@ def test_sockets_of_a_group_are_probed_and_bounded() -> None:
 )
 def test_the_kernel_gives_up_a_peer_that_takes_nothing() -> None:
     """A stopped process: its kernel acknowledges probes, but has no room."""
-    with transport.listen("127.0.0.1:0") as listener:
-        address = transport.format_address(*listener.getsockname()[:2])
-        with transport.dial(address, 5) as sock:
-            transport.endure(sock, 1.0)
+    with listen("127.0.0.1:0") as listener:
+        address = format_address(*listener.getsockname()[:2])
+        with dial(address, 5) as sock:
+            endure(sock, 1.0)
             arrivals: list = []
             eventually(
                 lambda: (
-                    bool(arrivals.append(transport.accept(listener)))
-                    or arrivals[-1] is not None
+                    bool(arrivals.append(accept(listener))) or arrivals[-1] is not None
                 )
             )
             with arrivals[-1][0]:

@@ -23,12 +23,11 @@ from helpers.worlds.certificates import member_tls
 from helpers.worlds.communicators import eventually
 
 from pcp.errors import PeerLost, ProtocolError, RuntimeFault
-from pcp.runtime.transport import link as transport
 from pcp.runtime.transport import unix_socket
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.frame import HEADER_BYTES, Frame, Header, Kind, pack_header
 from pcp.runtime.transport.in_process import pair
-from pcp.runtime.transport.link import Link
+from pcp.runtime.transport.link import Link, accept, dial, format_address, listen
 from pcp.runtime.transport.shared_memory import SharedLink
 from pcp.runtime.transport.tcp import TcpLink
 
@@ -79,10 +78,10 @@ class Ends:
 
 def connected(address: str) -> tuple[socket.socket, socket.socket]:
     """Both ends of a tuned TCP connection."""
-    with transport.listen(address) as listener:
+    with listen(address) as listener:
         host, port = listener.getsockname()[:2]
-        first = transport.dial(transport.format_address(host, port), 5)
-        arrival = eventually(lambda: transport.accept(listener))
+        first = dial(format_address(host, port), 5)
+        arrival = eventually(lambda: accept(listener))
     return first, arrival[0]
 
 
@@ -92,8 +91,8 @@ def beside() -> tuple[socket.socket, socket.socket]:
     listener = unix_socket.listen(name)
     assert listener is not None, "Linux lets everybody have a name that is free"
     with listener:
-        first = transport.dial(name, 5, near=True)
-        arrival = transport.accept(listener)
+        first = dial(name, 5, near=True)
+        arrival = accept(listener)
     assert arrival is not None
     return first, arrival[0]
 

@@ -7,9 +7,10 @@ import pytest
 from helpers.worlds.communicators import eventually
 
 from pcp.runtime.transport import link
-from pcp.runtime.transport import listener as door
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.listener import Listener
+
+EXHAUSTED = "pcp.runtime.transport.listener.EXHAUSTED_SECONDS"
 
 
 class Exhausted:
@@ -30,8 +31,8 @@ class Exhausted:
 
 def test_without_descriptors_it_waits_and_says_so(monkeypatch, caplog) -> None:
     """The connection stays in the kernel's queue, which announces it at once again."""
-    monkeypatch.setattr(door, "EXHAUSTED_SECONDS", 0.05)
-    loop, found = Loop("door"), []
+    monkeypatch.setattr(EXHAUSTED, 0.05)
+    loop, found = Loop("listener"), []
     entrance = Listener("127.0.0.1:0")
     listener = Exhausted(entrance._listeners[0], refusals=2)
     monkeypatch.setattr(entrance, "_listeners", [listener])
@@ -51,9 +52,9 @@ def test_without_descriptors_it_waits_and_says_so(monkeypatch, caplog) -> None:
             sock.close()
 
 
-def test_a_door_that_was_closed_in_its_pause_stays_closed(monkeypatch, caplog) -> None:
-    monkeypatch.setattr(door, "EXHAUSTED_SECONDS", 0.05)
-    loop = Loop("door")
+def test_a_listener_closed_in_its_pause_stays_closed(monkeypatch, caplog) -> None:
+    monkeypatch.setattr(EXHAUSTED, 0.05)
+    loop = Loop("listener")
     entrance = Listener("127.0.0.1:0")
     listener = Exhausted(entrance._listeners[0], refusals=9)
     monkeypatch.setattr(entrance, "_listeners", [listener])

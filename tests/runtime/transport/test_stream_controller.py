@@ -12,30 +12,30 @@ class Network:
 
     def __init__(self, rate: float, first: int, most: int) -> None:
         self.now, self.rate = 0.0, rate
-        self.lanes = StreamController(first, most, clock=lambda: self.now)
+        self.streams = StreamController(first, most, clock=lambda: self.now)
         self.history = [first]
 
     def carry(self, seconds: float, *, busy: bool = True) -> None:
         until = self.now + seconds
         while self.now < until:
             if busy:
-                self.lanes.full()
+                self.streams.full()
             else:
-                self.lanes.rest()
+                self.streams.rest()
             self.now += ROUND_TRIP / 10
-            rate = min(self.rate, self.lanes.used * WINDOW / ROUND_TRIP)
+            rate = min(self.rate, self.streams.used * WINDOW / ROUND_TRIP)
             sent = self.now - ROUND_TRIP
-            self.lanes.acknowledged(int(rate * ROUND_TRIP / 10), sent)
-            if self.lanes.used != self.history[-1]:
-                self.history.append(self.lanes.used)
+            self.streams.acknowledged(int(rate * ROUND_TRIP / 10), sent)
+            if self.streams.used != self.history[-1]:
+                self.history.append(self.streams.used)
 
 
 def test_a_fast_network_is_filled() -> None:
     network = Network(rate=400e6, first=3, most=15)
     network.carry(20)
-    assert network.lanes.used * WINDOW / ROUND_TRIP >= network.rate
+    assert network.streams.used * WINDOW / ROUND_TRIP >= network.rate
     network.carry(200)
-    assert network.lanes.used * WINDOW / ROUND_TRIP >= network.rate
+    assert network.streams.used * WINDOW / ROUND_TRIP >= network.rate
 
 
 def test_no_more_are_opened_than_there_are() -> None:
@@ -48,7 +48,7 @@ def test_no_more_are_opened_than_there_are() -> None:
 def test_a_network_that_is_full_already_is_hardly_disturbed(rate: float) -> None:
     network = Network(rate=rate, first=3, most=6)
     network.carry(600)
-    assert network.lanes.used == 3
+    assert network.streams.used == 3
     tries = network.history.count(4)
     assert network.history == [3, *[4, 3] * tries]
     assert 2 <= tries <= 6  # each try waits twice as long as the one before
@@ -57,10 +57,10 @@ def test_a_network_that_is_full_already_is_hardly_disturbed(rate: float) -> None
 def test_a_network_that_becomes_faster_is_noticed() -> None:
     network = Network(rate=50e6, first=3, most=15)
     network.carry(40)
-    assert network.lanes.used == 3
+    assert network.streams.used == 3
     network.rate = 500e6
     network.carry(120)
-    assert network.lanes.used * WINDOW / ROUND_TRIP >= network.rate
+    assert network.streams.used * WINDOW / ROUND_TRIP >= network.rate
 
 
 def test_a_link_without_enough_to_send_stays_as_it_is() -> None:
@@ -75,4 +75,4 @@ def test_short_transfers_are_added_up() -> None:
     for _ in range(60):
         network.carry(0.3)
         network.carry(0.5, busy=False)
-    assert network.lanes.used * WINDOW / ROUND_TRIP >= 0.9 * network.rate
+    assert network.streams.used * WINDOW / ROUND_TRIP >= 0.9 * network.rate

@@ -16,8 +16,8 @@ from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.group.coordinator import Coordinator
 from pcp.runtime.transport import authentication, striped
-from pcp.runtime.transport import link as transport
 from pcp.runtime.transport.frame import Frame, Header, Kind
+from pcp.runtime.transport.link import format_address
 from pcp.runtime.transport.stream_controller import StreamController
 from pcp.runtime.transport.striped import (
     AHEAD_BYTES,
@@ -41,7 +41,7 @@ def inputs(comms) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(("size", "streams"), [(2, 2), (2, 4), (3, 3)])
-def test_large_payloads_go_over_the_lanes(size: int, streams: int) -> None:
+def test_large_payloads_go_over_the_streams(size: int, streams: int) -> None:
     with endpoints(size, streams=streams) as made:
         comms = form(made)
         arrays = inputs(comms)
@@ -52,10 +52,10 @@ def test_large_payloads_go_over_the_lanes(size: int, streams: int) -> None:
         for link in links(comms):
             assert isinstance(link, StripedLink)
             assert len(link._all) == streams
-            assert link.bytes_sent == sum(lane.bytes_sent for lane in link._all)
+            assert link.bytes_sent == sum(stream.bytes_sent for stream in link._all)
         ring = [comm._group.links[(comm.rank + 1) % size] for comm in comms]
         for link in ring:
-            assert sum(lane.bytes_sent for lane in link._lanes) > COUNT
+            assert sum(stream.bytes_sent for stream in link._others) > COUNT
             assert link._first.bytes_sent < link.bytes_sent // 20
             # All is granted in the end, and nothing kept.
             eventually(lambda link=link: not link._sent and not link._kept)
@@ -81,18 +81,18 @@ def test_a_small_window_only_waits(monkeypatch) -> None:
         assert [out.tobytes() == expected for out in outs] == [True] * 2
 
 
-@pytest.mark.parametrize("lane", [0, 1, 2])
-def test_losing_a_lane_is_losing_the_peer(lane: int) -> None:
+@pytest.mark.parametrize("stream", [0, 1, 2])
+def test_losing_a_stream_is_losing_the_peer(stream: int) -> None:
     with endpoints(2, streams=3) as made:
         comms = form(made)
         arrays = inputs(comms)
         link = links(comms)[0]
-        made[0].loop.ask(link._all[lane].sever)
+        made[0].loop.ask(link._all[stream].sever)
         outs = together(
             comms,
             lambda c: outcome(lambda: c.all_reduce(arrays[c.rank], timeout=20)),
         )
-        # The end that did not cut the lane notices, and takes the others down.
+        # The end that did not cut the stream notices, and takes the others down.
         assert [type(out) for out in outs] == [PeerLost] * 2
         assert all(
             a.tobytes() == b.tobytes()
@@ -120,7 +120,7 @@ def test_members_that_disagree_are_told() -> None:
         assert "streams=3, rank 0 streams=2" in str(outs[1])
 
 
-def test_a_lane_that_cannot_be_dialled_leaves_no_socket(monkeypatch) -> None:
+def test_a_stream_that_cannot_be_dialled_leaves_no_socket(monkeypatch) -> None:
     dialled, plain = [], authentication.dial
 
     def dial(*args: Any) -> Any:
@@ -137,7 +137,7 @@ def test_a_lane_that_cannot_be_dialled_leaves_no_socket(monkeypatch) -> None:
         assert dialled[0].fileno() == -1
 
 
-def test_a_lane_that_is_stuck_gets_no_more(ends) -> None:
+def test_a_stream_that_is_stuck_gets_no_more(ends) -> None:
     a, out, _, _, _ = ends
     for offset in range(20):
         a.send(data(offset, 512 << 10))
@@ -146,7 +146,7 @@ def test_a_lane_that_is_stuck_gets_no_more(ends) -> None:
     assert len(out[1].frames) + len(out[2].frames) == 20
 
 
-def test_lanes_that_nobody_needs_stay_idle(ends) -> None:
+def test_streams_that_nobody_needs_stay_idle(ends) -> None:
     a, out, _, _, _ = ends
     for offset in range(20):
         a.send(data(offset, 512 << 10))
@@ -182,24 +182,27 @@ def test_connections_are_made_by_the_distance_to_each_peer(monkeypatch) -> None:
         far = made[0].address, "rank 2"
 
         def round_trip(sock: Any) -> float:
-            address = transport.format_address(*sock.getpeername()[:2])
+            address = format_address(*sock.getpeername()[:2])
             return 0.02 if (address, current_thread().name) == far else 0.0
 
         def enter(rank: int) -> Any:
             current_thread().name = f"rank {rank}"
             return made[rank].form(1, addresses, rank, 10.0)
 
-        monkeypatch.setattr(transport, "round_trip", round_trip)
-        monkeypatch.setattr(transport, "window", lambda sock: 1 << 20)
+        monkeypatch.setattr(striped, "round_trip", round_trip)
+        monkeypatch.setattr(striped, "window", lambda sock: 1 << 20)
         comms = together(range(3), enter)
-        lanes = {
+        streams = {
             (c.rank, peer): len(link._all) if isinstance(link, StripedLink) else 1
             for c in comms
             for peer, link in c._group.links.items()
         }
-        assert len(lanes) == 6
-        assert {pair for pair, count in lanes.items() if count > 1} == {(0, 2), (2, 0)}
-        assert lanes[0, 2] == lanes[2, 0] > 2
+        assert len(streams) == 6
+        assert {pair for pair, count in streams.items() if count > 1} == {
+            (0, 2),
+            (2, 0),
+        }
+        assert streams[0, 2] == streams[2, 0] > 2
         sums = together(comms, lambda c: c.all_reduce(np.ones(COUNT, "f"))[-1])
         assert sums == [3] * 3
 
@@ -225,10 +228,10 @@ def test_the_number_of_streams_has_bounds(streams: int) -> None:
         Endpoint.listen(streams=streams)
 
 
-# --- One end alone, its lanes and its group imitated ---
+# --- One end alone, its streams and its group imitated ---
 
 
-class Lane:
+class FakeStream:
     """Keeps what it is told to send."""
 
     def __init__(self) -> None:
@@ -270,26 +273,26 @@ class Up:
 
 
 @pytest.fixture
-def ends() -> tuple[StripedLink, list[Lane], StripedLink, list[Lane], Up]:
+def ends() -> tuple[StripedLink, list[FakeStream], StripedLink, list[FakeStream], Up]:
     made = []
     for _ in "ab":
-        lanes = [Lane() for _ in range(3)]
-        lanes[0].sink = Up()
+        streams = [FakeStream() for _ in range(3)]
+        streams[0].sink = Up()
         loop: Any = SimpleNamespace(call=lambda what: what())
-        made += [StripedLink(loop, lanes), lanes]  # type: ignore[arg-type]
+        made += [StripedLink(loop, streams), streams]  # type: ignore[arg-type]
     return *made, made[2].sink
 
 
-def carry(frame: Frame, link: StripedLink, lane: Lane) -> None:
-    """A frame arrives at `link` on `lane`."""
+def carry(frame: Frame, link: StripedLink, stream: FakeStream) -> None:
+    """A frame arrives at `link` on `stream`."""
     size = len(frame.payload)
     place = (frame.tag, frame.seq, frame.step, frame.offset, size, 0)
     header = Header(frame.kind, 0, *place)
     room = memoryview(b"")
     if size:
-        room = link.place(lane, header)  # type: ignore[arg-type]
+        room = link.place(stream, header)  # type: ignore[arg-type]
         room[:] = bytes(frame.payload)
-    link.deliver(lane, header, room)  # type: ignore[arg-type]
+    link.deliver(stream, header, room)  # type: ignore[arg-type]
 
 
 def data(offset: int, size: int = SMALLEST, on_sent: Callable | None = None) -> Frame:
@@ -303,18 +306,20 @@ def test_what_overtakes_waits_for_its_turn(ends) -> None:
     sent = [data(1), data(2), data(3, size=10), Frame(Kind.DONE, 7, 1), data(4)]
     for frame in sent:
         a.send(frame)
-    arrivals = [(lane, frame) for lane in (2, 1) for frame in out[lane].frames[::-1]]
+    arrivals = [
+        (stream, frame) for stream in (2, 1) for frame in out[stream].frames[::-1]
+    ]
     for frame in out[0].frames:
         carry(frame, b, into[0])
     assert up.heard == []
-    for lane, frame in arrivals:
-        carry(frame, b, into[lane])
+    for stream, frame in arrivals:
+        carry(frame, b, into[stream])
     assert up.heard == [(f.kind, f.offset, bytes(f.payload)) for f in sent]
     for grant in into[0].frames:
         carry(grant, a, out[0])
     assert not a._sent
-    for lane in out[1:]:
-        lane.drain(len(lane.queue))
+    for stream in out[1:]:
+        stream.drain(len(stream.queue))
     assert set(a._load.values()) == {0}
     assert a._under_way == 0
     assert b._kept == 0
@@ -327,9 +332,9 @@ def test_the_window_holds_the_sender_back_and_a_recall_drops_what_waits(ends) ->
         a.send(data(offset, size, lambda: done.append(1)))
     assert len(done) == 2 == len(out[1].frames) + len(out[2].frames)
     for _ in range(2 * WINDOW_BYTES // size):
-        for lane in out[1:]:
-            lane.drain(min(1, len(lane.queue)))
-    assert len(done) == sum(len(lane.frames) for lane in out[1:]) == 32
+        for stream in out[1:]:
+            stream.drain(min(1, len(stream.queue)))
+    assert len(done) == sum(len(stream.frames) for stream in out[1:]) == 32
     assert abs(len(out[1].frames) - len(out[2].frames)) <= 1
     carry(out[0].frames[0], b, into[0])
     carry(out[1].frames[0], b, into[1])
@@ -340,7 +345,7 @@ def test_the_window_holds_the_sender_back_and_a_recall_drops_what_waits(ends) ->
 
 
 @pytest.mark.parametrize(
-    ("frame", "lane"),
+    ("frame", "stream"),
     [
         (Frame(Kind.GRANT, step=9), 0),
         (Frame(Kind.DATA, payload=b"x" * SMALLEST), 0),
@@ -350,10 +355,10 @@ def test_the_window_holds_the_sender_back_and_a_recall_drops_what_waits(ends) ->
         (Frame(Kind.DONE), 1),
     ],
 )
-def test_what_no_peer_of_ours_sends_is_refused(ends, frame: Frame, lane: int) -> None:
+def test_what_no_peer_of_ours_sends_is_refused(ends, frame: Frame, stream: int) -> None:
     _, _, b, into, up = ends
     with pytest.raises(ProtocolError):
-        carry(frame, b, into[lane])
+        carry(frame, b, into[stream])
     assert up.heard == []
 
 
@@ -369,26 +374,26 @@ def test_a_peer_cannot_make_us_keep_more_than_the_window(ends) -> None:
         b.place(into[1], numbered)
 
 
-def test_lanes_in_reserve_are_used_when_they_make_it_faster() -> None:
+def test_streams_in_reserve_are_used_when_they_make_it_faster() -> None:
     """Lanes that carry 2 MB a second each, two of six to begin with."""
     clock = SimpleNamespace(now=0.0)
-    lanes = [Lane() for _ in range(7)]
+    streams = [FakeStream() for _ in range(7)]
     loop: Any = SimpleNamespace(call=lambda what: what())
-    link = StripedLink(loop, lanes, 2)  # type: ignore[arg-type]
+    link = StripedLink(loop, streams, 2)  # type: ignore[arg-type]
     link._use = StreamController(2, 6, clock=lambda: clock.now)
     size, granted = 64 << 10, 0
     for _ in range(800):
         while len(link._queue) < 200:
             link.send(data(0, size))
         clock.now += size / 2e6
-        for lane in lanes[1:]:
-            if lane.queue:
-                lane.drain(1)  # which makes room, so that more is taken
-        for _ in range(sum(bool(lane.frames) for lane in lanes[1:])):
+        for stream in streams[1:]:
+            if stream.queue:
+                stream.drain(1)  # which makes room, so that more is taken
+        for _ in range(sum(bool(stream.frames) for stream in streams[1:])):
             link._granted(granted)
             granted += 1
     assert link._use.used == 6
-    assert all(lane.frames for lane in lanes)
+    assert all(stream.frames for stream in streams)
 
 
 @pytest.mark.parametrize(("first", "opened"), [(1, 1), (3, 5), (8, 15), (16, 16)])

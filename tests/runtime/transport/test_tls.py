@@ -29,7 +29,13 @@ from pcp.runtime.group.coordinator import Coordinator
 from pcp.runtime.group.rendezvous import Rendezvous
 from pcp.runtime.group.state_transfer import fetch_snapshot
 from pcp.runtime.transport import authentication
-from pcp.runtime.transport import link as transport
+from pcp.runtime.transport.link import (
+    accept,
+    dial,
+    format_address,
+    listen,
+    parse_address,
+)
 from pcp.runtime.transport.shared_memory import SharedLink
 from pcp.runtime.transport.striped import StripedLink
 from pcp.runtime.transport.tls import Tls, TlsSocket
@@ -47,9 +53,12 @@ def socks(comm: Communicator) -> list[Any]:
     """The sockets below a communicator's links."""
     found = []
     for link in comm._group.links.values():
-        lanes = link._all if isinstance(link, StripedLink) else [link]
-        found += [lane._tcp if isinstance(lane, SharedLink) else lane for lane in lanes]
-    return [lane._sock for lane in found]
+        streams = link._all if isinstance(link, StripedLink) else [link]
+        found += [
+            stream._tcp if isinstance(stream, SharedLink) else stream
+            for stream in streams
+        ]
+    return [stream._sock for stream in found]
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
@@ -159,7 +168,7 @@ def test_strangers_are_sent_away(strange: str, monkeypatch) -> None:
     if strange == "TLS 1.2":
         context.maximum_version = ssl.TLSVersion.TLSv1_2
     with Endpoint.listen(tls=member_tls()) as end:
-        host, port = transport.parse_address(end.address)
+        host, port = parse_address(end.address)
         with socket.create_connection((host, port), timeout=10) as sock:
             if strange == "junk":
                 sock.sendall(os.urandom(100_000))
@@ -193,15 +202,13 @@ def test_nothing_said_can_be_read_on_the_wire() -> None:
     tap, word = Tap(), b"weights of the first layer"
     with Endpoint.listen(tls=member_tls()) as end:
         end.serve_snapshot(lambda: (1, {"w": np.frombuffer(word * 99, np.uint8)}))
-        with transport.listen("127.0.0.1:0") as middle:
-            address = transport.format_address(*middle.getsockname()[:2])
+        with listen("127.0.0.1:0") as middle:
+            address = format_address(*middle.getsockname()[:2])
             near: list[Any] = []
 
             def join_up() -> None:
-                eventually(
-                    lambda: near.append(transport.accept(middle)) or bool(near[-1])
-                )
-                far = transport.dial(end.address, 5)
+                eventually(lambda: near.append(accept(middle)) or bool(near[-1]))
+                far = dial(end.address, 5)
                 tap.between(*([near[-1][0]] * 2), (far, far))
 
             def fetch() -> Any:
@@ -217,14 +224,12 @@ def test_nothing_said_can_be_read_on_the_wire() -> None:
 
 
 def test_a_peer_that_hangs_up_in_the_handshake_is_lost_and_a_silent_one_late() -> None:
-    with transport.listen("127.0.0.1:0") as listener:
-        address = transport.format_address(*listener.getsockname()[:2])
+    with listen("127.0.0.1:0") as listener:
+        address = format_address(*listener.getsockname()[:2])
 
         def hang_up() -> None:
             found: list[Any] = []
-            eventually(
-                lambda: found.append(transport.accept(listener)) or bool(found[-1])
-            )
+            eventually(lambda: found.append(accept(listener)) or bool(found[-1]))
             found[-1][0].close()
 
         def dial() -> Any:

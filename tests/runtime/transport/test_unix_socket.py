@@ -15,8 +15,8 @@ from helpers.worlds.communicators import endpoints, form, outcome, together
 
 from pcp.errors import ConfigError, PeerLost
 from pcp.runtime import Communicator, Endpoint
-from pcp.runtime.transport import link as transport
 from pcp.runtime.transport import unix_socket
+from pcp.runtime.transport.link import accept, dial, format_address, listen
 
 linux = pytest.mark.skipif(
     sys.platform != "linux", reason="abstract Unix sockets are Linux's"
@@ -26,8 +26,10 @@ linux = pytest.mark.skipif(
 def carried(comms: list[Communicator]) -> set[bool]:
     """Whether a group's connections do without the network."""
     links = [link for comm in comms for link in comm._group.all_links]
-    lanes = [lane for link in links for lane in getattr(link, "_all", [link])]
-    return {unix_socket.carries(getattr(lane, "_tcp", lane)._sock) for lane in lanes}
+    streams = [stream for link in links for stream in getattr(link, "_all", [link])]
+    return {
+        unix_socket.carries(getattr(stream, "_tcp", stream)._sock) for stream in streams
+    }
 
 
 @contextmanager
@@ -70,8 +72,8 @@ def test_who_asks_for_the_network_gets_it(options: Callable[[], Any]) -> None:
 @linux
 def test_another_address_is_dialled_as_it_is() -> None:
     """What it leads through, a proxy as a rule, is there for a reason."""
-    with transport.listen("127.0.0.1:0") as proxy:
-        through = transport.format_address(*proxy.getsockname()[:2])
+    with listen("127.0.0.1:0") as proxy:
+        through = format_address(*proxy.getsockname()[:2])
         with Endpoint.listen(advertise=through) as a, Endpoint.listen() as b:
             found = together(
                 [(a, 0), (b, 1)],
@@ -79,7 +81,7 @@ def test_another_address_is_dialled_as_it_is() -> None:
                     lambda: it[0].form(1, [a.address, b.address], it[1], 1.0)
                 ),
             )
-            arrival = transport.accept(proxy)
+            arrival = accept(proxy)
             assert arrival is not None
             arrival[0].close()
     assert all(isinstance(error, Exception) for error in found)
@@ -105,12 +107,12 @@ def test_a_name_that_is_taken_leaves_the_network() -> None:
 
 
 def test_nobody_there_is_told_as_ever() -> None:
-    with transport.listen("127.0.0.1:0") as gone:
-        address = transport.format_address(*gone.getsockname()[:2])
+    with listen("127.0.0.1:0") as gone:
+        address = format_address(*gone.getsockname()[:2])
     with pytest.raises(PeerLost, match="refused"):
-        transport.dial(address, 2, near=True)
+        dial(address, 2, near=True)
     with pytest.raises(ConfigError, match="not an address"):
-        transport.dial("nowhere", 2, near=True)
+        dial("nowhere", 2, near=True)
 
 
 @linux
