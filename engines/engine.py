@@ -1,12 +1,12 @@
-"""A communicator over somebody else's engine: what all of them share.
+"""Engines: communicators over other libraries.
 
     comm = Communicator.connect("gloo://host:29500", rank=0, world_size=4)
 
 An `Engine` takes the calls of `pcp.runtime.Communicator` and makes them of the
-few things an engine must know (`_reduce` to `_barrier`). Its guarantees are the
-engine's: calls are matched by their order alone, members that disagree are not
-told, and after a failure neither arrays nor the engine can be used any more.
-What an engine cannot do raises UsageError.
+few primitives of a library (`_reduce` to `_barrier`). Its guarantees are the
+library's: calls are matched by their order alone, disagreement of members is not
+found, and after a failure neither arrays nor the engine can be used any more.
+A call that the library lacks raises UsageError.
 """
 
 import math
@@ -39,15 +39,15 @@ from pcp.runtime.memory.buffer_pool import checked, octets
 
 Sizes = Sequence[int]
 Work = Callable[[float], Any]
-"""What an engine's thread does, within so many seconds."""
+"""A task of an engine's thread; its argument is the time limit in seconds."""
 _TAKEN = {"tag", "timeout", "sizes", "pairs", "donate"}
-"""Options that every engine has; what is matched by tags elsewhere is by order here."""
+"""Options that every engine has; calls are matched by order, whatever the tag."""
 
 
 class Engine(Member, Collectives):
     """One member of a fixed world; engines are subclasses."""
 
-    # What an engine is. All in its thread; `patience` is in seconds.
+    # The primitives of an engine. All in its thread; `patience` is in seconds.
 
     def _reduce(self, flat: NDArray, op: str, patience: float) -> None:
         """`flat` becomes all members' sum, max, min or prod."""
@@ -68,22 +68,22 @@ class Engine(Member, Collectives):
         raise NotImplementedError
 
     def _send(self, view: NDArray, dst: int, tag: int, patience: float) -> None:
-        """Bytes to a member."""
+        """Send bytes to a member."""
         raise NotImplementedError
 
     def _recv(self, view: NDArray, src: int, tag: int, patience: float) -> None:
-        """Bytes from a member."""
+        """Receive bytes from a member."""
         raise NotImplementedError
 
     def _barrier(self, patience: float) -> None:
-        """Until all members are here."""
+        """Wait until all members have reached the barrier."""
         raise NotImplementedError
 
     def _reduces(self, dtype: np.dtype) -> bool:
         """Whether `_reduce` takes arrays of this type."""
         raise NotImplementedError
 
-    # Collectives, as in `Communicator`. What is read later than the call is copied.
+    # Collectives, as in `Communicator`. Operands that are read later are copied.
 
     def _start(self, call: Call[Any]) -> Pending:
         own = dict(call.options())
@@ -91,7 +91,7 @@ class Engine(Member, Collectives):
         return self._do(self._work(call), call.timeout)
 
     def _work(self, call: Call[Any]) -> Work:
-        """What is to be done in the engine's thread; UsageError for what cannot be."""
+        """The task for the engine's thread; UsageError for a call that it lacks."""
         match call:
             case AllReduced():
                 array = checked(call.array, call.name)
@@ -133,7 +133,7 @@ class Engine(Member, Collectives):
                 raise self._lacks(call.name)
 
     def _all_reduce(self, array: NDArray, op: str) -> Work:
-        """Bits and order of the reduction are the engine's affair."""
+        """An all_reduce; bits and order of the reduction are the library's."""
         Reduction.of(op, array.dtype)
         if not self._reduces(array.dtype):
             raise UsageError(
@@ -241,7 +241,7 @@ class Engine(Member, Collectives):
         return run
 
     def __getattr__(self, name: str) -> NoReturn:
-        """What pcp's own can and an engine cannot is said."""
+        """UsageError for methods of pcp's communicator that an engine lacks."""
         if not name.startswith("_") and hasattr(Communicator, name):
             raise self._lacks(name)
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
@@ -262,7 +262,7 @@ class Engine(Member, Collectives):
 
 
 class _Lacking:
-    """A method of communicators that an engine has not: to look at it says so."""
+    """A method of communicators that an engine lacks: access raises UsageError."""
 
     def __init__(self, name: str) -> None:
         self._name = name

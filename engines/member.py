@@ -1,6 +1,6 @@
-"""A member's turn at a foreign engine: one thread, calls in order, the first fault.
+"""A member of an engine: one thread, calls in order, the first fault.
 
-Engines are not made for several threads, nor for going on after a failure.
+The libraries do not support several threads, nor calls after a failure.
 """
 
 import contextlib
@@ -16,36 +16,36 @@ from pcp.runtime.group.leaving import DRAIN_SECONDS
 
 
 class Member:
-    """Who takes part, and the thread in which all its calls are carried out."""
+    """A member of an engine, and the thread that carries out all its calls."""
 
     name = ""
-    """As in the address."""
+    """The scheme of the engine's addresses."""
 
     def __init__(self, rank: int, world_size: int, timeout: float) -> None:
         self.rank = rank
         self.world_size = world_size
         self.timeout = timeout
-        """Deadline in seconds for operations that are not given one."""
+        """The time limit in seconds of operations without one of their own."""
         self.fault: RuntimeFault | None = None
-        """Why the engine can be used no more."""
+        """The fault after which the engine cannot be used; None while it works."""
         self._ident = 0
         self._thread = ThreadPoolExecutor(1, f"pcp-{self.name}", self._begin)
         self._lock = Lock()
         self._asked: set[Pending] = set()
         """Calls that are not finished."""
         self.heard = False
-        """Whether the caller was told by a future that something failed."""
+        """Whether the caller has read a failed future."""
         self._failed: BaseException | None = None
-        """What failed first."""
+        """The first failure."""
         self._closed = False
 
     def close(self, timeout: Seconds = None) -> None:
-        """Let go of the engine, once the calls that have been made are finished.
+        """Close the engine, once the earlier calls are finished.
 
         As `Communicator.close`: after `timeout` seconds, by default the engine's, up
-        to a minute, it raises and says how many were not, which go on in the engine's
-        thread; and it raises if one failed, and nobody looked at a future that says
-        so. With `timeout=0` it does not wait.
+        to a minute, it raises with the number of unfinished calls, which go on in the
+        engine's thread; and it raises if a call failed and the caller read no failed
+        future. With `timeout=0` it does not wait.
         """
         if self.inside:
             raise UsageError(f"a callback closes {self.name}; do it in another thread")
@@ -75,7 +75,7 @@ class Member:
         self.close(timeout=None if kind is None else 0)
 
     def _check_finished(self, asked: list[Pending]) -> None:
-        """Raise if some call failed, and nobody was told."""
+        """Raise if a call failed and the caller read no failed future."""
         left = sum(not pending.done() for pending in asked)
         if left:
             raise Timeout(f"{self.name}: left with {counted(left, 'call')} under way")
@@ -87,11 +87,11 @@ class Member:
         self._ident = get_ident()
 
     def _end(self) -> None:
-        """Let go of everything; in the thread."""
+        """Close the library's group; in the thread."""
         raise NotImplementedError
 
     def _do(self, run: Callable[[float], Any], timeout: Seconds) -> Pending:
-        """Run it in the engine's thread, after what was called before."""
+        """Run a task in the engine's thread, after the earlier ones."""
         pending = Pending()
         pending.by, pending.of = self, self
         pending.add_done_callback(self._asked.discard)

@@ -3,8 +3,8 @@
     comm = Communicator.connect("mpi://", rank=rank, world_size=size)
 
 takes MPI's world, whose ranks and size must be those given. Arrays are used
-where they lie. MPI cannot take a call back: after a deadline has passed, or a
-member is lost, nothing more can be done than to end the program.
+where they lie. MPI cannot cancel a call: after a deadline has passed, or a
+member is lost, the program has to end.
 """
 
 import time
@@ -23,11 +23,11 @@ _TYPES = frozenset(
 )
 _LARGEST_COUNT = (1 << 31) - 1
 _SPINS = 2000
-"""How often a call is looked at before the processor is left to others."""
+"""How often a request is polled before the thread yields the processor."""
 
 
 class MpiEngine(Engine):
-    """A communicator of MPI, of which this is a duplicate of its own."""
+    """A communicator over a duplicate of an MPI communicator."""
 
     name = "mpi"
 
@@ -92,7 +92,7 @@ class MpiEngine(Engine):
 
 
 def _starts(sizes: Sizes) -> list[int]:
-    """Where each part begins."""
+    """The offset of each part."""
     return [sum(sizes[:rank]) for rank in range(len(sizes))]
 
 
@@ -101,7 +101,7 @@ def _lost(error: Exception) -> RuntimeFault:
 
 
 def mpi(place: str, *, rank: int, world_size: int, timeout: float) -> MpiEngine:
-    """This process as a member of MPI's world."""
+    """The engine of this process, in MPI's world."""
     if place not in ("", "world"):
         raise ConfigError(f"mpi://{place}: MPI's members are mpirun's; write mpi://")
     try:

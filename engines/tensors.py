@@ -9,7 +9,7 @@ from pcp.runtime.communicator.array_interop import of_torch
 
 
 def ordered(tensor: torch.Tensor) -> NDArray:
-    """The elements in a flat array: the tensor's memory where it lies in order.
+    """The elements in a flat array: the tensor's memory where it is contiguous.
 
     UsageError for tensors that are not dense or not on the CPU.
     """
@@ -18,7 +18,7 @@ def ordered(tensor: torch.Tensor) -> NDArray:
 
 
 def fill(tensor: torch.Tensor, values: NDArray) -> None:
-    """The values, in order, become the tensor's, bit by bit."""
+    """Write the values into the tensor in order, bit by bit."""
     if tensor.numel() != values.size:
         raise UsageError(
             f"{values.size} elements arrive for a tensor of {tensor.numel()}"

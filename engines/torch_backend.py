@@ -3,10 +3,10 @@
     import pcp.engines.torch_backend
     torch.distributed.init_process_group("pcp")
 
-The group meets through torch's own store (env://, tcp://, file://), of which it
-uses one key: the first rank's address. Tensors on the CPU of every type that
-numpy and ml_dtypes have; contiguous ones are sent and written in place. Calls
-are matched in the order they are made, as torch demands. Failures are pcp's:
+The rendezvous is through torch's own store (env://, tcp://, file://), of which it
+uses one key: the first rank's address. Tensors are on the CPU, of every type of
+numpy and ml_dtypes; contiguous ones are sent and written in place. Calls
+are matched in the order of the calls, as torch demands. Failures are pcp's:
 an operation happens on all members or raises on all of them.
 """
 
@@ -58,11 +58,11 @@ class PcpProcessGroup(dist.ProcessGroup):
         """As in `init_process_group`."""
         return "pcp"
 
-    # Torch keeps name and devices with a group's C++ backends, of which we have none.
+    # Torch keeps name and devices with a group's C++ backends; this group has none.
 
     @property
     def group_name(self) -> str:
-        """By which torch finds the group again."""
+        """The name by which torch finds the group."""
         return self._name
 
     def getGroupName(self) -> str:
@@ -77,14 +77,14 @@ class PcpProcessGroup(dist.ProcessGroup):
         return [_CPU]
 
     def _get_backend(self, device: torch.device) -> Any:
-        """What torch asks about a device's backend, this answers itself."""
+        """The backend of a device for torch: this group itself."""
         same = torch.device(device).type == _CPU.type
         return self if same else super()._get_backend(device)
 
     supports_splitting = supports_coalescing = supports_time_estimate = False
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
-        """Whether it has memory of its own to hand out."""
+        """Whether the backend allocates tensors: no."""
         return False
 
     # Reductions.
@@ -128,7 +128,7 @@ class PcpProcessGroup(dist.ProcessGroup):
     def reduce_scatter(
         self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None
     ) -> PcpWork:
-        """Part r of the sum of everybody's parts, on rank r."""
+        """Part r of the sum of all ranks' parts, on rank r."""
         parts = [[ordered(t) for t in each] for each in inputs]
         joined = [(np.concatenate(each), [p.size for p in each]) for each in parts]
         return self._reduce_scatter(outputs, joined, opts)
@@ -283,7 +283,7 @@ class PcpProcessGroup(dist.ProcessGroup):
     alltoall_base = all_to_all_single
 
     def _edges(self, tensor: torch.Tensor, splits: Sequence[int] | None) -> list[int]:
-        """Where the ranks' elements begin and end."""
+        """The offsets at which the ranks' elements begin and end."""
         rows = tensor.shape[0] if tensor.ndim else 1
         if not splits and rows % self.size():
             raise UsageError(f"{rows} rows do not split evenly in {self.size()}")
@@ -293,10 +293,10 @@ class PcpProcessGroup(dist.ProcessGroup):
         width = tensor.numel() // rows if rows else 0
         return [0, *(np.cumsum(counts) * width).tolist()]
 
-    # Pairs, and everybody.
+    # Pairs, and the barrier.
 
     def send(self, tensors: Tensors, dst: int, tag: int) -> PcpWork:
-        """To the rank whose `recv` has the tag."""
+        """Send to the rank whose `recv` has the tag."""
         (tensor,) = tensors
         pending = self.comm.send_async(ordered(tensor), dst, tag)
         return PcpWork([pending], [tensor])
@@ -308,13 +308,13 @@ class PcpProcessGroup(dist.ProcessGroup):
         return PcpWork([pending], [tensor], _back([tensor]), source=src)
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> PcpWork:
-        """Not to be had: operations are between named members."""
+        """UsageError: operations are between named members."""
         raise UsageError("the pcp backend receives from a named rank: give src=")
 
     def barrier(self, opts: Any = None) -> PcpWork:
-        """Until all ranks are here, and their collectives before it are over.
+        """Wait until all ranks have reached it, and their earlier collectives are over.
 
-        As with Gloo, sends and receives may be met behind it.
+        As with Gloo, sends and receives may be matched behind it.
         """
         pending = self.comm.barrier_async(pairs=False, timeout=_patience(opts))
         return PcpWork([pending], [])
@@ -332,8 +332,8 @@ class PcpProcessGroup(dist.ProcessGroup):
     ) -> "PcpProcessGroup | None":
         """The group of some of this one's ranks; all of them call it, each its own.
 
-        None for who is not in `new_ranks`. `torch.distributed.split_group` also makes
-        it known to torch.
+        None for a rank that is not in `new_ranks`. `torch.distributed.split_group` also
+        makes it known to torch.
         """
         comm = self.comm.group(new_ranks)
         if comm is None:
@@ -347,15 +347,15 @@ class PcpProcessGroup(dist.ProcessGroup):
     # Ending.
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """For operations that are not given one."""
+        """Set the time limit of operations without one of their own."""
         self.comm.timeout = timeout.total_seconds()
 
     def shutdown(self) -> None:
-        """Leave the group, once what was called before has happened."""
+        """Leave the group, once earlier operations have happened."""
         self.comm.close()
 
     def abort(self) -> None:
-        """Give up everything under way, on all members."""
+        """Abort the group on all members."""
         self.comm.abort("the process group was aborted")
 
 
@@ -370,12 +370,12 @@ def register() -> None:
 def create(
     store: dist.Store, rank: int, world_size: int, timeout: timedelta
 ) -> PcpProcessGroup:
-    """The group of everybody who comes with this store."""
+    """The group of all ranks with this store."""
     return PcpProcessGroup(meet(store, rank, world_size, timeout))
 
 
 def _back(tensors: Tensors) -> Any:
-    """Write values to those tensors that were not used in place."""
+    """A function that writes values to tensors that were not used in place."""
 
     def finish(values: list[NDArray]) -> None:
         for tensor, value in zip(tensors, values, strict=True):
@@ -386,7 +386,7 @@ def _back(tensors: Tensors) -> Any:
 
 
 def _into(tensors: Tensors) -> Any:
-    """Write each value to its tensor."""
+    """A function that writes each value to its tensor."""
 
     def finish(values: Sequence[NDArray]) -> None:
         for tensor, value in zip(tensors, values, strict=True):
@@ -406,7 +406,7 @@ def _spread(tensors: Tensors, values: NDArray) -> None:
 
 
 def _patience(opts: Any) -> float | None:
-    """A call's own deadline; None for the group's."""
+    """A call's own time limit in seconds; None for the group's."""
     timeout = getattr(opts, "timeout", None)
     seconds = timeout.total_seconds() if timeout is not None else 0
     return seconds if seconds > 0 else None

@@ -1,4 +1,4 @@
-"""Gloo and NCCL, as torch.distributed has them, under pcp's calls.
+"""Gloo and NCCL of torch.distributed, under pcp's calls.
 
     Communicator.connect("gloo://host:29500", rank=0, world_size=4)
     Communicator.connect("gloo:///shared/folder/meeting", ...)     # a file that is new
@@ -109,7 +109,7 @@ class TorchEngine(Engine):
     def _there(self, array: NDArray) -> torch.Tensor:
         """The array's memory, or a copy of it on the device."""
         if not array.flags.writeable:
-            array = array.copy()  # torch warns of memory it might write
+            array = array.copy()  # torch warns of read-only memory
         return to_torch(array).to(self._device)
 
     def _back(self, tensor: torch.Tensor, array: NDArray) -> None:
@@ -129,7 +129,7 @@ class TorchEngine(Engine):
 
 
 def gloo(place: str, *, rank: int, world_size: int, timeout: float) -> TorchEngine:
-    """A member of a Gloo group that meets at `place`."""
+    """A member of a Gloo group; `place` is the address of the rendezvous."""
     options = dist.ProcessGroupGloo._Options()
     options._timeout = timedelta(seconds=timeout)
     devices = dist.ProcessGroupGloo
@@ -146,7 +146,7 @@ def gloo(place: str, *, rank: int, world_size: int, timeout: float) -> TorchEngi
 
 
 def nccl(place: str, *, rank: int, world_size: int, timeout: float) -> TorchEngine:
-    """A member of an NCCL group that meets at `place`; each needs a GPU."""
+    """A member of an NCCL group, as `gloo`; each needs a GPU."""
     kind = getattr(dist, "ProcessGroupNCCL", None)
     if kind is None or not torch.cuda.is_available():
         raise ConfigError(

@@ -1,6 +1,6 @@
-"""How a process group's members find each other: through torch's own store.
+"""The rendezvous of a process group, through torch's own store.
 
-The first rank leaves its address under one key, and takes it away when all are there.
+The first rank writes its address under one key, and deletes it when all have joined.
 """
 
 # Torch's stubs do not export what its documentation does.
@@ -21,7 +21,7 @@ _ADDRESS = "pcp/address"
 def meet(
     store: dist.Store, rank: int, world_size: int, timeout: timedelta
 ) -> Communicator:
-    """The communicator of everybody who comes with this store."""
+    """The communicator of all ranks with this store."""
     seconds = timeout.total_seconds()
     if rank:
         try:
@@ -37,7 +37,7 @@ def meet(
     )
     try:
         if rank == 0:
-            # A group that gets the same name later must not go to this address.
+            # A later group of the same name must not dial this address.
             store.delete_key(_ADDRESS)
         comm.barrier()
     except BaseException:

@@ -32,5 +32,5 @@ def word_of(op: Any) -> str:
 
 
 def bitwise_of(op: Any) -> np.ufunc | None:
-    """What combines the bits, for the operations on bits."""
+    """The numpy function of a bitwise reduction; None for other reductions."""
     return next((ufunc for known, ufunc in _BITWISE.items() if op == known), None)

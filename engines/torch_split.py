@@ -1,11 +1,11 @@
 """`torch.distributed.split_group` for groups on pcp.
 
-Torch's own function asks for an accelerator before it asks the backend. Whoever
-splits a group on pcp gets a communicator of some of its members instead
-(`Communicator.group`); all members of the group call it, nobody else has to.
+Torch's own function asks for an accelerator before it asks the backend. For a group
+on pcp the split is a communicator of some of its members instead
+(`Communicator.group`); all members of the group call it, and only they.
 """
 
-# Torch's documentation names what its modules do not export.
+# Torch's documentation has names that its modules do not export.
 # pyright: reportPrivateImportUsage=false
 
 import functools
@@ -30,7 +30,7 @@ def fresh_name(comm: Any) -> str:
 
 
 def for_groups_of(kind: type) -> Callable[..., Any]:
-    """Torch's `split_group`, which splits groups of `kind` as they can."""
+    """Torch's `split_group`, which splits groups of `kind` by their own method."""
     torchs = c10d.split_group
 
     @functools.wraps(torchs)

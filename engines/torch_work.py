@@ -1,4 +1,4 @@
-"""What torch waits for: one or several operations of a communicator."""
+"""The work objects of torch: one or several operations of a communicator."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -15,14 +15,14 @@ from pcp.runtime.collectives.operation import Pending
 Finish = Callable[[list[Any]], None]
 
 _hooks = ThreadPoolExecutor(32, "pcp-torch")
-"""Where what is chained to futures runs: DDP's hooks wait there for more operations,
-which would never end if that were the thread that communicates."""
+"""Threads of callbacks of futures: DDP's hooks wait there for more operations, which
+would never end in the thread that communicates."""
 
 
 class PcpWork(dist.Work):
-    """Done when all its operations are and `finish` has written their values.
+    """A call of torch: done when its operations are, and `finish` wrote their values.
 
-    The future's value are the tensors that the call wrote.
+    The future's value is the list of tensors that the call wrote.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class PcpWork(dist.Work):
         self._source = source
         self._future: torch.futures.Future = torch.futures.Future()
         self._awaited = False
-        """Whether somebody has the future."""
+        """Whether the caller has the future."""
         self._over = threading.Event()
         self._error: BaseException | None = None
         self._left = len(self._pendings)
@@ -75,12 +75,12 @@ class PcpWork(dist.Work):
         self._future.set_exception(error)
 
     def _told(self) -> None:
-        """Who asked hears of the failure: the group need not say it again."""
+        """Note that the caller knows of a failure: `close` need not raise it again."""
         for pending in self._pendings:
             pending.exception(0)
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
-        """Until it is done, or Timeout after `timeout` (none when 0)."""
+        """Wait until it is done; Timeout after `timeout` (no limit when 0)."""
         seconds = timeout.total_seconds() if timeout else 0
         if not self._over.wait(seconds if seconds > 0 else None):
             raise Timeout(f"no result after {seconds:g} s; it is still under way")
@@ -102,7 +102,7 @@ class PcpWork(dist.Work):
         return self._over.is_set() and self._error is None
 
     def exception(self) -> BaseException | None:
-        """What it failed with."""
+        """The fault of the call; None if it succeeded."""
         if self._error is not None:
             self._told()
         return self._error
@@ -120,7 +120,7 @@ class PcpWork(dist.Work):
         return self._future
 
     def source_rank(self) -> int:
-        """Whom a recv is from."""
+        """The source of a recv."""
         return self._source
 
     _source_rank = source_rank

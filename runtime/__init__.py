@@ -1,10 +1,10 @@
 """A bundle runs on machines that fail.
 
-`Communicator` (a group and its collectives), `ErrorFeedback` (what compression
-dropped), `shared_empty` (arrays that members on one machine share), `Endpoint` (a
-process out of which groups are formed), `Coordinator` (of an elastic group),
-`fetch_snapshot` (state outside a group), `Program` (a bundle's functions), `Tls` (who
-is let in), `FaultPlan` (faults on demand).
+`Communicator` (a group and its collectives), `ErrorFeedback` (residuals of
+compression), `shared_empty` (arrays that members on one machine share), `Endpoint` (a
+process on which groups are formed), `Coordinator` (of an elastic group),
+`fetch_snapshot` (state outside a group), `Program` (a bundle's functions), `Tls`
+(certificates of members), `FaultPlan` (faults on demand).
 """
 
 from typing import TYPE_CHECKING

@@ -1,9 +1,9 @@
-"""A barrier: nothing but everybody's presence, behind all that was called before it.
+"""A barrier: it ends when all members have reached it, after all earlier operations.
 
-A member says that it is there when what it called before the barrier is over here.
-An operation is over here when all members have voted for it, and it is written. So
-when all are there, whatever any of them called before has happened on all of them, or
-on none where it failed; whose it was hears that from its own future.
+A member opens the barrier when the operations that it called before are over on it. An
+operation is over on a member when all members have voted for it, and it is written. So
+when all members have opened the barrier, every earlier operation of any of them has
+happened on all members, or failed on all; the future of an operation reports that.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from pcp.runtime.collectives.operation import Operation
 
 
 class Barrier(Operation):
-    """Over when all members have come; nobody needs to vote on that.
+    """An operation that is over when all members have opened it; without a vote.
 
-    It is not behind other barriers: members may begin those of two tags in another
-    order, and each is behind the operations before it anyway. With `pairs`, sends and
-    receives count, too.
+    A barrier does not wait for other barriers: members may begin those of two tags in
+    another order, and each waits for the operations before it anyway. With `pairs`,
+    it waits for sends and receives, too.
     """
 
     votes = False
@@ -37,7 +37,7 @@ class Barrier(Operation):
         self._go_on()
 
     def on_lost(self, peer: int, error: RuntimeFault) -> None:
-        """Who came and went again was here: that is all a barrier asks."""
+        """Ignore the loss of a member that has opened the barrier."""
         if peer not in self.opened:
             super().on_lost(peer, error)
 

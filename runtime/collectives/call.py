@@ -1,9 +1,9 @@
 """A collective as a value: its arguments, and the operation that they ask for.
 
-A subclass is all there is to say about one collective. Its fields are what callers
-pass (`collective_methods` makes the methods of a communicator from them), `operation`
-checks them before anything is sent, says in the descriptor what all members must agree
-on, and chooses the algorithm. Other engines carry out the same values
+A subclass defines one collective. Its fields are the arguments (`collective_methods`
+makes the methods of a communicator from them), `operation` checks them before any frame
+is sent, writes the facts that all members must agree on into the descriptor, and
+chooses the algorithm. Other engines carry out the same values
 (`engines.engine.Engine`).
 """
 
@@ -23,33 +23,33 @@ class Call(Generic[R]):
     """One call of one member, whose value is an R."""
 
     name: ClassVar[str] = ""
-    """The method's."""
+    """The name of the method."""
     memory: ClassVar[str] = ""
-    """The field that holds the array, or arrays, whose memory it works on."""
+    """The field with the array, or arrays, in whose memory the call works."""
     writes: ClassVar[bool] = False
-    """Whether it writes its result there."""
+    """Whether the call writes its result to that memory."""
 
     timeout: Seconds = field(default=None, kw_only=True)
 
     @property
     def given(self) -> Any:
-        """What it works on; None for nothing."""
+        """The array, or arrays, of the field `memory`; None without one."""
         return getattr(self, self.memory) if self.memory else None
 
     def label(self, rank: int) -> str:
-        """The tag by which members match it, of this member's call."""
+        """The tag by which members match the call; `rank` is this member's."""
         raise NotImplementedError
 
     def number(self) -> int | None:
-        """Which one of its tag it is; None for the next."""
+        """The number of the call within its tag; None for the next one."""
         return None
 
     def operation(self, context: MemberContext, timeout: float) -> Operation:
-        """What a member of pcp's own group does; UsageError for what cannot be."""
+        """The operation for a member of a group; UsageError for wrong arguments."""
         raise NotImplementedError
 
     def options(self) -> Iterator[tuple[str, Any]]:
-        """What was passed by name, and is not as it is by default."""
+        """The options by name that differ from their defaults: name and value."""
         for one in fields(self):
             value = getattr(self, one.name)
             if one.kw_only and value is not one.default:
@@ -58,7 +58,7 @@ class Call(Generic[R]):
 
 @dataclass(frozen=True, eq=False)
 class Tagged(Call[R]):
-    """A call that is matched by a tag and how often it was used."""
+    """A call that members match by a tag and the number of calls with it."""
 
     tag: str = field(default="", kw_only=True)
 

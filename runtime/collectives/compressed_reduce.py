@@ -1,8 +1,8 @@
 """Reductions whose bytes are compressed: all_reduce and reduce_scatter.
 
-Every member owns one range of the elements. It gets the others' contributions
-to its range, each encoded once, adds them up in rank order in float32, and
-sends the encoded sum to all, who decode the same bytes. So a contribution is
+Every member owns one range of the elements. It gets the contributions of the other
+members to its range, each encoded once, adds them up in rank order in float32, and
+sends the encoded sum to all, which decode the same bytes. So a contribution is
 rounded once and the sum once, whatever the number of members, where a ring
 would round again at every hop. The bytes are those of a ring.
 
@@ -13,9 +13,9 @@ would round again at every hop. The bytes are those of a ring.
                          wire = encode(total), to all
                          residual' = total - decode(wire)
 
-With `mean`, total is divided by the number of members before it is encoded, and
-what its rounding dropped goes into the residual times that number, so that a
-residual is always in units of an input.
+With `mean`, total is divided by the number of members before it is encoded, and its
+rounding error goes into the residual times that number, so that a residual is always
+in units of an input.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ U8 = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class CompressionSpec:
-    """How a reduction is compressed, and what remembers the bits it drops."""
+    """Codec, error feedback and tag of one compressed reduction."""
 
     codec: Codec
     feedback: ErrorFeedback | None = None
@@ -58,14 +58,14 @@ class Memory:
 
     @classmethod
     def begin(cls, spec: CompressionSpec, count: int) -> "Memory | None":
-        """Borrow the residual, if there is feedback to have one."""
+        """Take the residual of the tag; None without error feedback."""
         if (feedback := spec.feedback) is None:
             return None
         before = feedback.take(spec.tag, count)
         return cls(feedback, spec.tag, before, np.zeros(count, np.float32))
 
     def keep(self, part: slice, dropped: F32) -> None:
-        """What was dropped of this part; of what is not finite nothing is kept."""
+        """Keep the rounding error of a part; where it is not finite, zero."""
         self.after[part] = np.where(np.isfinite(dropped), dropped, np.float32(0))
 
 
@@ -78,19 +78,20 @@ class Range:
         self.offsets = np.cumsum([0, *sizes]).tolist()
 
     def empty(self) -> U8:
-        """Room for all its segments' bytes."""
+        """Memory for the bytes of all segments."""
         return np.empty(self.offsets[-1], np.uint8)
 
     def place(self, index: int) -> slice:
-        """Where segment `index` stands in those bytes."""
+        """The place of segment `index` in those bytes."""
         return slice(self.offsets[index], self.offsets[index + 1])
 
 
 class CompressedReduce(Operation):
-    """See the module. `ranges[r]` is the range of elements that rank r owns.
+    """A compressed reduction; see the module.
 
-    `commit` gets the flat result; without `gather` only the own range of it is valid,
-    and it is the sum of the decoded contributions.
+    `ranges[r]` is the range of elements that rank r owns. `commit` gets the flat
+    result; without `gather` only the own range of it is valid, and it is the sum of
+    the decoded contributions.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class CompressedReduce(Operation):
         self._added = 0
         self._to_encode = self._outgoing()
         self._busy = True
-        """With contributions, which the others' sums need, and then with a sum."""
+        """Whether contributions or a sum are still to be encoded."""
 
     def begin(self) -> None:
         """Encode piece by piece, so that the loop serves others in between."""
@@ -175,7 +176,7 @@ class CompressedReduce(Operation):
     def release(self) -> None:
         if self._memory is not None:
             self._memory.feedback.settle(self._memory.tag, None)
-        # After a failure something under way may still be decoded: keep away.
+        # After a failure a segment may still be decoded: its memory must stay.
         if self._voted and self.complete() and not self.pending.cancelled():
             self._pool.give(self._out)
 
@@ -210,7 +211,7 @@ class CompressedReduce(Operation):
         self.group.later(0.0, self._encode_next)
 
     def _contribution(self, part: slice) -> F32:
-        """What this member brings; codecs leave it as it is."""
+        """This member's operand with its residual; codecs leave it as it is."""
         if self._memory is None:
             return self._source[part]
         return self._source[part] + self._memory.before[part]
@@ -218,7 +219,7 @@ class CompressedReduce(Operation):
     # Sums.
 
     def _add_up(self) -> None:
-        """Reduce the own segments whose contributions are all here, one a turn."""
+        """Reduce the own segments with all contributions, one a turn of the loop."""
         arrived = (self._next[0, peer] for peer in self.peers)
         ready = min(arrived, default=len(self._mine.segments))
         if self._added < ready and not self._busy:
@@ -231,7 +232,7 @@ class CompressedReduce(Operation):
             return
         try:
             self._add_segment(self._added)
-        except ProtocolError as error:  # bytes that stand for nothing
+        except ProtocolError as error:  # bytes that the codec cannot decode
             self.give_up(error)
             return
         self._added += 1
@@ -281,9 +282,9 @@ class CompressedReduce(Operation):
         return self._codec.decode(wire, part.stop - part.start, self._seed(part))
 
     def _decode_into(self, part: slice, wire: U8) -> None:
-        """Into this part of the result."""
+        """Decode `wire` into a part of the result."""
         self._codec.decode_into(self._out[part], wire, self._seed(part))
 
     def _seed(self, part: slice) -> int:
-        """The same on all members, another for every operation and segment."""
+        """The seed of a segment: equal on all members, different for each operation."""
         return (self.tag * 1_000_003 + self.seq) * 1_000_003 + part.start

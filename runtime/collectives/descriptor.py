@@ -1,8 +1,8 @@
-"""What the frames say that announce an operation and give it up.
+"""Payloads of the frames that open an operation and abort it.
 
 An OPEN frame: the descriptor's length, the descriptor (JSON), and the eager
-payload. An ABORT frame: who gave up (offset), the lost rank plus one (step; 0 for
-none), and a text.
+payload. An ABORT frame: the rank that aborts (offset), the lost rank plus one (step; 0
+for none), and a text.
 """
 
 import json
@@ -18,18 +18,18 @@ from pcp.wire import EAGER_BYTES
 _LENGTH_BYTES = 4
 
 MAX_DESCRIPTOR = 4 << 10
-"""Bytes of JSON; more is refused."""
+"""Bytes of a descriptor at most, as JSON."""
 LIMITS = {
     Kind.OPEN: _LENGTH_BYTES + MAX_DESCRIPTOR + EAGER_BYTES,
     Kind.ABORT: MAX_TEXT,
     Kind.LOST: MAX_TEXT,
     Kind.BREAK: MAX_TEXT,
 }
-"""The most a frame of a group may bring, besides bulk data; others bring nothing."""
+"""Payload bytes at most, by kind of frame; DATA has other bounds, the rest none."""
 
 
 def _plain(value: Any) -> Any:
-    """A number or array of numpy's, which callers give where Python's are asked for."""
+    """A number or array of numpy as the JSON value of the same meaning."""
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)
 
 
@@ -37,17 +37,17 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain)
 
 
 def written(descriptor: dict[str, Any]) -> bytes:
-    """A descriptor as it travels."""
+    """The JSON bytes of a descriptor."""
     return _ENCODER.encode(descriptor).encode()
 
 
 def opening(content: bytes, eager: memoryview | bytes) -> bytes:
-    """An OPEN frame's payload, of a descriptor that is `written`."""
+    """The payload of an OPEN frame: a `written` descriptor and the eager payload."""
     return b"".join((len(content).to_bytes(_LENGTH_BYTES, "big"), content, eager))
 
 
 def split_opening(payload: memoryview) -> tuple[memoryview, memoryview]:
-    """The descriptor, as it is written, and the eager payload in an OPEN frame."""
+    """The `written` descriptor and the eager payload of an OPEN frame."""
     size = int.from_bytes(payload[:_LENGTH_BYTES], "big")
     if size > MAX_DESCRIPTOR or _LENGTH_BYTES + size > len(payload):
         raise ProtocolError("an OPEN frame whose descriptor does not fit in it")
@@ -56,7 +56,7 @@ def split_opening(payload: memoryview) -> tuple[memoryview, memoryview]:
 
 
 def read(content: memoryview) -> dict[str, Any]:
-    """The descriptor that was written like this."""
+    """The descriptor of these JSON bytes; ProtocolError if they are none."""
     try:
         descriptor = json.loads(str(content, "utf-8"))
     except (ValueError, RecursionError) as error:
@@ -69,7 +69,7 @@ def read(content: memoryview) -> dict[str, Any]:
 def difference(
     mine: dict[str, Any], theirs: dict[str, Any], free: Set[str]
 ) -> tuple[str, str] | None:
-    """Where two descriptors differ first, except for the keys in `free`."""
+    """The first difference of two descriptors, except for the keys in `free`."""
     if mine is theirs:
         return None
     for key in mine | theirs:  # the kind of call comes first
@@ -79,10 +79,10 @@ def difference(
 
 
 def abort_reason(header: Header, payload: memoryview) -> tuple[int, int | None, str]:
-    """Who gave up, the lost rank, if any, and the text of an ABORT frame."""
+    """The aborting rank, the lost rank or None, and the text of an ABORT frame."""
     return header.offset, header.step - 1 if header.step else None, text(payload)
 
 
 def _printable(theirs: str) -> str:
-    """What a peer says of itself, fit for a message: short, nothing but text."""
+    """A value of a peer's descriptor for a message: short, printable text."""
     return text(text_payload(theirs[:200]))

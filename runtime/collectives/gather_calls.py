@@ -19,7 +19,7 @@ from pcp.runtime.memory.dtypes import sent_dtype
 
 _NOTHING = memoryview(b"")
 _ROOTS_OWN = frozenset({"dtype", "sizes", "row shape"})
-"""What a scatter's root says, and the others learn from it."""
+"""Keys of a scatter's descriptor that only the root knows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class AllGather(Tagged[NDArray]):
     array: NDArray
 
     def operation(self, context: MemberContext, timeout: float) -> Operation:
-        """Everybody's rows to everybody."""
+        """The rows of all members, sent to all members."""
         array = checked(self.array, self.name)
         mine = array.reshape(1) if array.ndim == 0 else array
         size, rows = context.world_size, mine.shape[0]
@@ -77,7 +77,7 @@ class Gather(Tagged[NDArray | None]):
     root: int = 0
 
     def operation(self, context: MemberContext, timeout: float) -> Operation:
-        """Everybody's rows to the root."""
+        """The rows of all members, sent to the root."""
         array = checked(self.array, self.name)
         check_root(context.world_size, self.root, "gather at")
         at_root = context.rank == self.root
@@ -123,7 +123,7 @@ class Scatter(Tagged[NDArray]):
     sizes: Sequence[int] | None = None
 
     def operation(self, context: MemberContext, timeout: float) -> Operation:
-        """The root's rows to everybody."""
+        """The root's rows, sent to their members."""
         root = self.root
         check_root(context.world_size, root, "scatter from")
         if context.rank != root:
@@ -185,7 +185,7 @@ class Scatter(Tagged[NDArray]):
 
 
 def _rows_facts(kind: str, mine: NDArray) -> dict[str, Any]:
-    """What members that gather say: their numbers of rows may differ."""
+    """The descriptor of members that gather: their numbers of rows may differ."""
     return {
         "kind": kind,
         "dtype": mine.dtype.name,

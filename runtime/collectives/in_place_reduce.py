@@ -1,18 +1,19 @@
-"""A large reduction of members that all are on one machine: through their memory.
+"""The in-place reduce: a large reduction in shared memory of members on one machine.
 
-Every member copies what the others reduce into a segment of its own (`shared_scratch`),
-reduces its own chunk straight from their segments, and leaves the sum in its own,
-where the others read it when all have voted:
+Every member copies the chunks that other members reduce into a segment of its own
+(`shared_scratch`), reduces its own chunk straight from their segments, and leaves the
+sum in its own segment, where the others read it when all have voted:
 
     segment of rank 1      | chunk 0        | chunk 1          | chunk 2        |
                            | 1's, for 0     | the sum of all   | 1's, for 2     |
 
-So every element is copied once on each of its ways, in few large pieces. Members say
-how far they have copied a chunk, and when they have reduced their own; who has heard
-that of all votes, and what it then reads in the commit outlives the member that wrote
-it. The chunks and their order are those of a `Ring`, and so are the bits.
+So every element is copied once on each of its ways, in few large pieces. A member sends
+how far it has copied a chunk, and when it has reduced its own; it votes when all chunks
+are reduced, and the segments that its commit then reads outlive the members that wrote
+them. The chunks and their order are those of a `Ring`, and so are the bits.
 
-What is small every member reduces itself (`SharedEager`), in the same order.
+A small array is reduced by every member itself (`SmallInPlaceReduce`), in the same
+order.
 """
 
 from collections.abc import Iterator
@@ -31,18 +32,21 @@ from pcp.runtime.memory.shared_segment import Segment
 from pcp.runtime.transport.frame import Header, json_payload, parse_json
 
 IN_PLACE = b"p"
-"""The letter of this way through memory."""
+"""The letter of the in-place reduce in an OPEN frame (`ThroughMemory.way`)."""
 PIECE_BYTES = 2 << 20
-"""Copied, and then told to who reduces it, at a time."""
+"""Bytes that are copied at a time, and then announced to the chunk's owner."""
 AT_ONCE_BYTES = 1 << 20
-"""Arrays up to this are copied before the operation is opened: no word of it then."""
+"""Arrays of up to these bytes are copied before the operation is opened."""
 SMALL_BYTES = 2 << 20
-"""Up to this much, over all members but one, every member reduces everything itself."""
+"""Up to these bytes, over all members but one, every member reduces all chunks."""
 
 
 class InPlaceReduce(ThroughMemory):
-    """See the module. `target` becomes the result and is the operation's value; without
-    it `commit` gets a flat array of which the own chunk is valid."""
+    """A large reduction in shared memory; see the module.
+
+    `target` becomes the result and is the operation's value; without it `commit` gets
+    a flat array of which the own chunk is valid.
+    """
 
     way = IN_PLACE
 
@@ -94,10 +98,10 @@ class InPlaceReduce(ThroughMemory):
         self._tell()
         self._reduce()
 
-    # Copying what others reduce.
+    # Copying the chunks that other members reduce.
 
     def _copy_before(self) -> None:
-        """Copy what is copied before the operation is opened."""
+        """Copy a small array before the operation is opened."""
         self._to_copy = self._copying()
         while self._plain.nbytes <= AT_ONCE_BYTES and self._copy_next():
             pass
@@ -125,14 +129,14 @@ class InPlaceReduce(ThroughMemory):
         return True
 
     def _copy_on(self) -> None:
-        """One piece a turn of the loop, which serves others in between."""
+        """Copy one piece a turn of the loop, which serves others in between."""
         if self.over or self._through == "ring" or not self._copy_next():
             return
         self._tell()
         self.group.later(0.0, self._copy_on)
 
     def _tell(self) -> None:
-        """Say how far the chunks of the others are copied."""
+        """Send the owners of the other chunks how far these are copied."""
         if self._through != "memory":
             return
         for peer, copied in self._copied.items():
@@ -159,7 +163,7 @@ class InPlaceReduce(ThroughMemory):
                 self._reduce()
 
     def _reduce(self) -> None:
-        """Reduce what all the others have copied by now."""
+        """Reduce the part of the own chunk that all peers have copied by now."""
         start, stop = self._own
         ready = min(self._marked.values())
         parts = self._parts()
@@ -173,7 +177,7 @@ class InPlaceReduce(ThroughMemory):
                 self.send_data(peer, REDUCED, 0, WORD)
 
     def _parts(self) -> list[NDArray]:
-        """Everybody's array, in the order in which the own chunk passes the ring."""
+        """All members' arrays, in the order in which the own chunk passes the ring."""
         size, dtype = self._plain.size, self._dtype
         return [
             self._plain if rank == self._rank else self._theirs[rank].flat(size, dtype)
@@ -231,10 +235,10 @@ class InPlaceReduce(ThroughMemory):
 
 
 class SmallInPlaceReduce(InPlaceReduce):
-    """The same for arrays so small that a word costs more than a sum.
+    """The in-place reduce of arrays so small that a frame costs more than a sum.
 
-    Everything is copied before the operation is opened. Who has all openings has all
-    there is to reduce, and every member reduces all of it itself when all have voted.
+    The array is copied before the operation is opened. A member with the OPEN frames of
+    all has all operands, and reduces all chunks itself when all members have voted.
     """
 
     def _copy_before(self) -> None:
@@ -245,7 +249,7 @@ class SmallInPlaceReduce(InPlaceReduce):
         return self._mine.flat(self._plain.size, self._dtype)
 
     def _proceed(self) -> None:
-        """Nothing is left to be done before the vote."""
+        """Do nothing: there is no work before the vote."""
 
     def _right(self, peer: int, header: Header) -> bool:
         return False
@@ -258,7 +262,7 @@ class SmallInPlaceReduce(InPlaceReduce):
             return super().commit()
         size, dtype = self._plain.size, self._dtype
         parts = {peer: s.flat(size, dtype) for peer, s in self._theirs.items()}
-        # Not the target: that changes while it is still needed.
+        # Not the target: it is the operand, too, and would change while it is read.
         parts[self._rank] = self._copy_of_mine()
         assert self._target is not None, "this is an all_reduce"
         out = self._target.reshape(-1)
@@ -279,5 +283,5 @@ def is_small(nbytes: int, members: int) -> bool:
 
 
 def through_memory(nbytes: int, members: int) -> type[InPlaceReduce]:
-    """How an all_reduce of this size goes."""
+    """The class of the in-place reduce for arrays of this size."""
     return SmallInPlaceReduce if is_small(nbytes, members) else InPlaceReduce

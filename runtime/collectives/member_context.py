@@ -1,4 +1,4 @@
-"""Where a member sits in its group: what every call has to know of it."""
+"""The member context: the facts of its member that every call needs."""
 
 import hashlib
 from collections.abc import Sequence
@@ -10,20 +10,20 @@ from pcp.runtime.collectives.shared_scratch import SharedScratch
 from pcp.runtime.memory.buffer_pool import BufferPool
 
 _SPELT_OUT = 64
-"""Members of a ring that still fit into a descriptor."""
+"""A ring of up to so many members stands in descriptors as a list."""
 
 
 @dataclass(frozen=True)
 class MemberContext:
-    """A member's place in its group, and its scratch memory."""
+    """A member's rank, its group's size and ring, and its scratch memory."""
 
     rank: int
     world_size: int
     pool: BufferPool = field(default_factory=BufferPool)
     order: tuple[int, ...] = ()
-    """The ring, when it is not that of the ranks."""
+    """The ring; empty when it is in the order of the ranks."""
     shared_scratch: SharedScratch | None = None
-    """Memory to reduce in, where all members are on one machine."""
+    """The scratch in which members of one machine reduce; None elsewhere."""
 
     @cached_property
     def ring(self) -> tuple[int, ...]:
@@ -32,7 +32,7 @@ class MemberContext:
 
     @cached_property
     def ring_facts(self) -> dict[str, Any]:
-        """What members say of their ring: nothing where it is that of the ranks."""
+        """The ring in descriptors; empty where it is in the order of the ranks."""
         if self.ring == tuple(range(self.world_size)):
             return {}
         if self.world_size <= _SPELT_OUT:

@@ -102,7 +102,7 @@ class Metric:
     samples: Sequence[Sample]
 
     def flat(self) -> Iterator[tuple[str, float]]:
-        """As in Prometheus' text form, without the buckets."""
+        """Name and value as in Prometheus' text form, without the buckets."""
         for sample in self.samples:
             pairs = zip(self.labels, sample.labels, strict=True)
             inside = ",".join(f'{label}="{value}"' for label, value in pairs)
@@ -134,15 +134,15 @@ def table(
 
 
 class Telemetry:
-    """What one endpoint, or one member inside a process, has done so far.
+    """The counters of one endpoint, or of one member inside a process.
 
-    It outlives groups: a member of an elastic world has one for all its epochs.
-    `sources` add metrics that are read when somebody asks.
+    They outlive groups: a member of an elastic world has one telemetry for all epochs.
+    `sources` add metrics that are read on request.
     """
 
     def __init__(self) -> None:
         self.recorder: Recorder | None = None
-        """Where operations are written for a trace; None when nobody traces."""
+        """The recorder of a trace; None without one."""
         self.sources: list[Source] = []
         self.operations: dict[tuple[str, str], int] = defaultdict(int)
         self.seconds: dict[str, Histogram] = defaultdict(_microseconds)
@@ -159,7 +159,7 @@ class Telemetry:
         epoch: int,
         links: Mapping[int, Link],
     ) -> None:
-        """An operation is over: count it, and write it down for a trace."""
+        """Count an operation that is over, and write it to the trace."""
         timing, kind, error = operation.timing, operation.name, operation.error
         timing.ended = time.monotonic()
         outcome = COMMITTED if error is None else type(error).__name__
@@ -176,17 +176,17 @@ class Telemetry:
             self.recorder.traffic(links, timing.ended)
 
     def keep(self, ranks: Mapping[Link, int]) -> None:
-        """A group ends: what its connections carried is not forgotten."""
+        """Keep the byte counts of the links of a group that ends."""
         for link, rank in ranks.items():
             self.links[rank, "sent"] += link.bytes_sent
             self.links[rank, "received"] += link.bytes_received
 
     def count(self, event: str) -> None:
-        """Something worth counting: a retry, a renewal, a lost peer."""
+        """Count an event: a retry, a renewal, a lost peer."""
         self.events[event] += 1
 
     def metrics(self) -> list[Metric]:
-        """Everything, as it is now."""
+        """All metrics, as they are now."""
         own = [
             table(name, kind, about, labels, getattr(self, attribute))
             for name, kind, about, labels, attribute in _TABLES

@@ -1,4 +1,4 @@
-"""Calls that move arrays as they are: to all, between pairs, or nothing at all."""
+"""Calls that move arrays: broadcast, all_to_all, exchange, pairs, and the barrier."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -33,7 +33,7 @@ class Broadcast(Tagged[NDArray]):
     root: int = 0
 
     def operation(self, context: MemberContext, timeout: float) -> Operation:
-        """The root's array to everybody."""
+        """The root's array, sent to all members."""
         return self._to(context, range(context.world_size), timeout)
 
     def _to(
@@ -71,8 +71,8 @@ class Broadcast(Tagged[NDArray]):
 class BroadcastAmong(Broadcast):
     """`array` becomes the root's, on all members or on those of `among`.
 
-    Members that sit some of a tag's broadcasts out say by `turn`, which
-    only grows, which one they mean.
+    Members that take part in some of a tag's broadcasts number them by `turn`, which
+    only grows.
     """
 
     _: KW_ONLY
@@ -80,17 +80,17 @@ class BroadcastAmong(Broadcast):
     turn: int | None = None
 
     def number(self) -> int | None:
-        """The caller's."""
+        """The caller's `turn`."""
         return self.turn
 
     def operation(self, context: MemberContext, timeout: float) -> Operation:
-        """The root's array to everybody, or to `among`."""
+        """The root's array, sent to all members or to `among`."""
         among = range(context.world_size) if self.among is None else self.among
         return self._to(context, among, timeout)
 
 
 def _order(context: MemberContext, root: int, wanted: set[int]) -> list[int]:
-    """Those members along the ring, the root first."""
+    """The wanted members along the ring, the root first."""
     members = [rank for rank in context.ring if rank in wanted]
     if len(members) < len(wanted):
         raise UsageError(f"there is no rank {max(wanted)} to broadcast to")
@@ -102,7 +102,7 @@ def _order(context: MemberContext, root: int, wanted: set[int]) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class AllToAll(Tagged[NDArray]):
-    """Part j of the first dimension goes to member j; theirs come back.
+    """Send part j of the first dimension to member j; the value is their parts.
 
     The first dimension must be a multiple of the world size; the result
     has the shape of `array`, part i coming from member i.
@@ -114,7 +114,7 @@ class AllToAll(Tagged[NDArray]):
     array: NDArray
 
     def operation(self, context: MemberContext, timeout: float) -> Operation:
-        """Part j of everybody's rows to member j."""
+        """Part j of all members' rows, sent to member j."""
         array = checked(self.array, self.name)
         size = context.world_size
         if array.ndim == 0 or array.shape[0] % size:
@@ -142,7 +142,7 @@ class AllToAll(Tagged[NDArray]):
 
 @dataclass(frozen=True, eq=False)
 class AllToAllV(Tagged[list[NDArray]]):
-    """`parts[j]` goes to member j; the value is what came from each member.
+    """Send `parts[j]` to member j; the value is a list of the parts of each member.
 
     All parts of all members have one type and one shape beyond the first
     dimension, which may differ and may be 0.
@@ -154,7 +154,7 @@ class AllToAllV(Tagged[list[NDArray]]):
     parts: Sequence[NDArray]
 
     def operation(self, context: MemberContext, timeout: float) -> Operation:
-        """Each member's part to it; the parts it sent to us."""
+        """The parts, each sent to its member."""
         parts = [checked(part, self.name) for part in self.parts]
         kinds = {(part.dtype, part.shape[1:]) for part in parts if part.ndim}
         whole = len(parts) == context.world_size and all(part.ndim for part in parts)
@@ -196,9 +196,9 @@ class AllToAllV(Tagged[list[NDArray]]):
 
 @dataclass(frozen=True, eq=False)
 class Permute(Tagged[NDArray]):
-    """The array of whoever sends here by `pairs` of (source, target).
+    """Send arrays along `pairs` of (source, target); the value is the received array.
 
-    A member that is nobody's target gets zeros.
+    A member that is no target gets zeros.
     """
 
     name = "permute"
@@ -208,7 +208,7 @@ class Permute(Tagged[NDArray]):
     pairs: Sequence[tuple[int, int]]
 
     def operation(self, context: MemberContext, timeout: float) -> Operation:
-        """Arrays along the pairs; zeros where none arrives."""
+        """The arrays, sent along the pairs; zeros at a member that is no target."""
         array = checked(self.array, self.name)
         routes = routes_of(self.pairs, context.world_size)
         source = next((s for s, t in routes if t == context.rank), None)
@@ -237,7 +237,7 @@ class Permute(Tagged[NDArray]):
 class Send(Call[None]):
     """Send to the member whose `recv` has the same tag.
 
-    Up to 32 KiB is handed over at once; more waits for the receiver.
+    Up to 32 KiB are sent at once; a larger array waits for the receiver.
     """
 
     name = "send"
@@ -268,7 +268,7 @@ class Send(Call[None]):
 
 @dataclass(frozen=True, eq=False)
 class Recv(Call[NDArray]):
-    """`out` becomes what member `src` sends under the tag; returns it."""
+    """`out` becomes the array that member `src` sends under the tag; returns it."""
 
     name = "recv"
     memory = "out"
@@ -300,12 +300,12 @@ class Recv(Call[NDArray]):
 
 @dataclass(frozen=True, eq=False)
 class BarrierCall(Tagged[None]):
-    """Wait until all members are here, and what they called before is over.
+    """Wait until all members have reached the barrier, and earlier operations are over.
 
-    That is every operation of this communicator that was called before on any
-    member, whatever its tag, `_async` ones too: it has happened on all members, or
-    failed on all, which its own future says. Without `pairs` it does not wait for
-    sends and receives, which may then be met behind the barrier.
+    Those are all operations of this communicator that were called before on any
+    member, whatever their tags, `_async` ones too: each has happened on all members,
+    or failed on all, which its own future reports. Without `pairs` the barrier does
+    not wait for sends and receives, which may then be matched behind it.
     """
 
     name = "barrier"
@@ -314,5 +314,5 @@ class BarrierCall(Tagged[None]):
     pairs: bool = True
 
     def operation(self, context: MemberContext, timeout: float) -> Operation:
-        """Everybody's presence."""
+        """The barrier of this member."""
         return Barrier(context.peers, timeout, pairs=self.pairs)

@@ -13,18 +13,18 @@ An operation's life, driven by frames in the loop's thread:
 * The OPEN frame carries a descriptor (kind, reduction, type, shape). Members
   compare descriptors before any bulk data is looked at; a difference aborts on all.
 * Bulk data goes to a peer after that peer opened, into memory it has set aside:
-  what is in flight is bounded by the operations' own buffers. To a far peer some
-  goes ahead of that, which is kept until it opens too (`unexpected_frames`).
+  data in flight is bounded by the operations' own buffers. Some data goes to a far
+  peer before that; the peer keeps it until it opens too (`unexpected_frames`).
 * The caller's array is written in the commit and nowhere else. A member votes
-  once. When one dies, the others commit if all of them had finished, and give
+  once. When one dies, the others commit if all of them had voted, and give
   up, inputs unchanged, if one had not.
-* Who leaves the group votes against what it has not voted for, and says so: only the
-  dead are left out of account.
-* What no vote can settle: a member that gives up *after* its vote (its deadline
-  passes, its program aborts the group), or that finds itself alone, may be the
-  only one. In an elastic group it asks the coordinator, who decides once for all
-  (`membership`). In a fixed world such a group is to be formed anew, and shared
-  state compared, which `param_sync` does.
+* A member that leaves the group votes against the operations it has not voted for, and
+  sends those votes: only dead members are left out of account.
+* A vote cannot settle the case of a member that gives up *after* its vote (its deadline
+  passes, its program aborts the group), or that finds itself alone: it may be the only
+  one. In an elastic group it asks the coordinator, which decides once for all
+  (`membership`). In a fixed world the group must be formed anew, and shared state
+  compared, which `param_sync` does.
 """
 
 import time
@@ -55,7 +55,7 @@ from pcp.runtime.transport.frame import Frame, Header, Kind, text_payload
 
 
 class Members(Protocol):
-    """What an operation sees of its group."""
+    """The part of a group that an operation uses."""
 
     rank: int
     world_size: int
@@ -69,11 +69,11 @@ class Members(Protocol):
         ...
 
     def run_ahead(self, peer: int, nbytes: int) -> int:
-        """Book data for a peer that has not opened: its cost, 0 if it must wait."""
+        """Reserve room for data at a peer before it opens: the cost, 0 to wait."""
         ...
 
     def caught_up(self, peer: int, cost: int) -> None:
-        """The peer keeps what counted so much no longer."""
+        """Return room of this cost: the peer keeps its data no longer."""
         ...
 
     def later(self, delay: float, what: Callable[[], None]) -> Timer:
@@ -81,11 +81,11 @@ class Members(Protocol):
         ...
 
     def retire(self, operation: "Operation") -> None:
-        """The operation is over."""
+        """Forget an operation that is over."""
         ...
 
     def arbitrate(self, operation: "Operation") -> bool:
-        """Have an operation decided that was voted for; False: nobody decides."""
+        """Have an operation with our vote decided; False without an arbiter."""
         ...
 
     @property
@@ -95,20 +95,20 @@ class Members(Protocol):
 
 
 _SLOW_BYTES = 64 << 10
-"""To go through so many takes longer than to wake a peer."""
+"""A pass over so many bytes takes longer than waking a peer."""
 
 
 class Completer(Protocol):
-    """Who completes operations: a loop, an engine."""
+    """The thread that completes operations: of a loop, or of an engine."""
 
     @property
     def inside(self) -> bool:
-        """Whether the caller runs in its only thread."""
+        """Whether the caller runs in that thread."""
         ...
 
 
 class Hearing(Protocol):
-    """Who notes whether the caller was told that something failed."""
+    """A group or engine that notes whether the caller knows of a failure."""
 
     heard: bool
 
@@ -121,17 +121,17 @@ class Pending(Future):
     """
 
     by: Completer | None = None
-    """Who completes it."""
+    """The thread that completes the operation."""
     of: Hearing | None = None
-    """Who is to know that the caller heard of a failure."""
+    """The group or engine that notes whether the caller knows of a failure."""
     spans: Sequence[tuple[int, int]] = ()
-    """The memory of the arrays that it was given, from and up to which address."""
+    """The memory of the operation's arrays: ranges of addresses."""
 
     def result(self, timeout: float | None = None) -> Any:
         """The operation's value; raises its fault, or Timeout after `timeout` s.
 
         The operation goes on when only this wait timed out. UsageError in the thread
-        that has to complete it: nothing could end that.
+        that has to complete the operation: the wait would never end.
         """
         self._check_waiting(timeout)
         try:
@@ -148,7 +148,7 @@ class Pending(Future):
             del self
 
     def cancel(self) -> bool:
-        """Wait for it no more.
+        """Stop waiting for the operation.
 
         The operation goes on with the others and uses its arrays as before: these must
         be left alone until it has ended on all members.
@@ -164,7 +164,7 @@ class Pending(Future):
             self._note()
 
     def _note(self) -> None:
-        """The caller has just looked. In the completing thread it is not the caller."""
+        """Note that the caller knows of a failure; not in the completing thread."""
         inside = self.by is not None and self.by.inside
         if self.of is None or inside or not self.done() or self.cancelled():
             return
@@ -187,14 +187,14 @@ class Operation:
     """
 
     votes = True
-    """Whether members agree on the outcome before anyone commits."""
+    """Whether members vote on the outcome before any of them commits."""
     buffered = False
-    """Whether it is over for this member without the peers having joined."""
+    """Whether the operation may be over on this member before the peers join it."""
     bulk = 0
-    """How many bytes, about, it goes through at a time; 0 for few."""
+    """About how many bytes one step of the operation works through; 0 for few."""
     free: frozenset[str] = frozenset()
     eager_data = True
-    """Whether what travels with the OPEN frames is the caller's data, and counts."""
+    """Whether the eager payload is data of the caller, for the counters."""
 
     def __init__(
         self, peers: Iterable[int], descriptor: dict[str, Any], timeout: float
@@ -211,48 +211,48 @@ class Operation:
         self.opened: dict[int, dict[str, Any]] = {}
         self.over = False
         self.at_end: list[Callable[[], None]] = []
-        """What the loop does next when it is over and its callers have been told."""
+        """Functions that the loop calls after the operation's future is done."""
         self.committed = False
         self.promised = False
-        """Whether the arbiter was told of our vote: it may decide by that now."""
+        """Whether the arbiter knows this member's vote: it may decide by that now."""
         self._doubt: PcpError | None = None
         self._timeout = timeout
         self._group: Members | None = None
         self._timer: Timer | None = None
         self._said = b""
-        """Our descriptor as it travels."""
+        """This member's descriptor, as JSON bytes."""
         self._held: dict[int, list[Frame]] = {}
         self._ahead: Counter[int] = Counter()
-        """What went to peers which had not opened."""
+        """Room taken at peers that had not opened, by `Members.run_ahead`."""
         self._unsent = 0
         self._voted = False
         self._done: set[int] = set()
         self._gone: set[int] = set()
 
-    # What subclasses say.
+    # For subclasses to define.
 
     def prepare(self) -> None:
-        """Complete the descriptor, before anybody is told."""
+        """Complete the descriptor, before it is sent."""
 
     def eager(self, peer: int) -> memoryview | bytes:
         """The payload that travels with the OPEN frame to `peer`."""
         return b""
 
     def begin(self) -> None:
-        """Queue what can be sent now (`send_data` waits for the peers)."""
+        """Queue the frames that can be sent now (`send_data` waits for the peers)."""
 
     def accept(self, peer: int, payload: memoryview) -> None:
-        """A peer opened, with this eager payload."""
+        """Take the eager payload of a peer that opened."""
 
     def place(self, peer: int, header: Header) -> memoryview:
-        """Where a DATA frame goes; ProtocolError when it is not expected."""
+        """The memory for a DATA frame; ProtocolError when it is not expected."""
         raise ProtocolError(f"{self.name} moves no bulk data")
 
     def arrived(self, peer: int, header: Header, payload: memoryview) -> None:
-        """A DATA frame is in its place."""
+        """Handle a DATA frame whose payload is in its memory."""
 
     def complete(self) -> bool:
-        """Whether everything expected has arrived."""
+        """Whether all expected data has arrived."""
         return True
 
     def commit(self) -> Any:
@@ -266,17 +266,17 @@ class Operation:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The kind of the collective, for messages."""
         return str(self.descriptor["kind"])
 
     @property
     def voted(self) -> bool:
-        """Whether this member's vote for it is out, or it happened already."""
+        """Whether this member has voted for the operation, or has committed it."""
         return self._voted and self.votes
 
     @property
     def group(self) -> Members:
-        """The group it was posted to."""
+        """The group of the operation."""
         assert self._group is not None, "an operation is posted before it runs"
         return self._group
 
@@ -287,24 +287,24 @@ class Operation:
         self._timer = group.later(delay, self._expired)
         self.prepare()
         self._said = written(self.descriptor)
-        self._unsent += 1  # what is sent at once must not look like everything
+        self._unsent += 1  # data that is sent at once must not look like all of it
         self.announce()
 
     def announce(self) -> None:
-        """Say to the peers that this member is there, and begin."""
+        """Send the OPEN frames, and begin."""
         for peer in self.peers:
             self.group.send(peer, self._frame(Kind.OPEN, self._opening(peer)))
         self.begin()
         self._was_sent()
 
     def on_open(self, peer: int, payload: memoryview) -> None:
-        """A peer announced the operation."""
+        """Handle the OPEN frame of a peer."""
         if self.over:
             return
         if peer in self.opened or peer not in self.peers:
             raise ProtocolError(f"rank {peer} opened {self.name} out of turn")
         said, eager = split_opening(payload)
-        # As a rule it is our own, letter by letter.
+        # As a rule it equals this member's, byte by byte.
         theirs = self.descriptor if said == self._said else read(said)
         if (other := difference(self.descriptor, theirs, self.free)) is not None:
             self.give_up(
@@ -324,7 +324,7 @@ class Operation:
         self._progress()
 
     def on_data(self, peer: int, header: Header, payload: memoryview) -> None:
-        """A segment is in its place."""
+        """Handle a DATA frame of a peer."""
         if self.over:
             return
         self._unsent += 1
@@ -335,16 +335,17 @@ class Operation:
         self._was_sent()
 
     def on_done(self, peer: int) -> None:
-        """A peer voted for the operation."""
+        """Handle the vote of a peer for the operation."""
         self._done.add(peer)
         self._progress()
 
     def on_abort(self, peer: int, lost: int | None, reason: str) -> None:
-        """`peer` gave the operation up before its vote; so does everybody.
+        """Give the operation up, since `peer` did before its vote.
 
-        The others are told too: to some of them it may be lost before they read it.
-        Who promised its vote hears from the arbiter that it is given up: if `peer` is
-        dead by now, it may have been decided without it.
+        The ABORT goes on to the other peers: to some of them `peer` may be lost before
+        they read its frame. A member that promised its vote learns from the arbiter
+        that the operation is given up: if `peer` is dead by now, the decision may have
+        been made without it.
         """
         self._tell_abort(reason, lost, peer)
         error: RuntimeFault = CollectiveAborted(f"rank {peer} gave up: {reason}")
@@ -354,7 +355,7 @@ class Operation:
             self.end(error)
 
     def on_lost(self, peer: int, error: RuntimeFault) -> None:
-        """A member is gone: finish with the others, or give up."""
+        """Handle the loss of a member: finish with the others, or give up."""
         self._gone.add(peer)
         if self._voted:
             self._progress()
@@ -364,7 +365,7 @@ class Operation:
     def give_up(self, error: RuntimeFault) -> None:
         """Vote against: the operation happens on no member.
 
-        After a vote in favour that is not ours to say: the coordinator decides.
+        After a vote in favour the coordinator decides instead.
         """
         if self.over or self._undecided(error):
             return
@@ -406,12 +407,12 @@ class Operation:
             self.pending.set_result(value)
 
     def promise(self) -> bool:
-        """Whether this member voted for it; then it ends it no more on its own."""
+        """Whether this member voted for it; then only a decision ends the operation."""
         self.promised = self.voted
         return self.promised
 
     def decided(self, commit: bool) -> None:
-        """The coordinator's decision about an operation we had voted for."""
+        """Carry out the coordinator's decision about an operation with our vote."""
         if self.over:
             return
         if commit:
@@ -420,14 +421,14 @@ class Operation:
             self.end(self._doubt or CollectiveAborted(f"{self.name} was given up"))
 
     def broken(self, error: PcpError) -> None:
-        """The group ends: so does the operation, unless it may have happened."""
+        """End with the group, unless the operation may have happened."""
         if not self.over and not self._undecided(error):
             self.end(self._in_doubt(error))
 
     def left(self, error: PcpError) -> None:
-        """This member leaves the group: it votes against, if it has not voted.
+        """Vote against as this member leaves the group, if it has not voted.
 
-        Without that word the others would go on as if it had died.
+        Without that vote the other members would go on as if it had died.
         """
         if not self.over and not self.voted:
             me = self.group.rank
@@ -435,14 +436,14 @@ class Operation:
         self.broken(error)
 
     def _in_doubt(self, error: PcpError) -> PcpError:
-        """After a vote for it, what nobody here can know is said."""
+        """The error for the caller; after our vote, that the outcome is unknown."""
         if not self.voted or not isinstance(error, CollectiveAborted):
             return error
         what = f"{self.title} may have happened on the others"
         return CollectiveAborted(f"{error}; this member had voted, {what}")
 
     def _undecided(self, error: PcpError) -> bool:
-        """Whether the operation waits for a decision, which `error` is a reason for."""
+        """Whether the operation waits for a decision; `error` is the reason to ask."""
         if not self.voted:
             return False
         waits = self._doubt is not None
@@ -450,10 +451,10 @@ class Operation:
         self.promised = waits or self.group.arbitrate(self)
         return self.promised
 
-    # What subclasses use.
+    # For subclasses to use.
 
     def send_data(self, peer: int, step: int, offset: int, payload: memoryview) -> None:
-        """Send a segment: at once to who has opened or is far, else when it has."""
+        """Send a segment: at once to a peer that has opened or is far, else later."""
         self._unsent += 1
         self.timing.sent += len(payload)
         frame = self._frame(
@@ -477,7 +478,7 @@ class Operation:
             self._held.setdefault(peer, []).append(frame)
 
     def _goes_ahead(self, peer: int, nbytes: int) -> bool:
-        # Who does not vote would have received what its sender may still give up.
+        # Without a vote the peer would keep data that its sender may still give up.
         if not self.votes or peer in self._held:
             return False
         booked = self.group.run_ahead(peer, nbytes)
@@ -489,7 +490,7 @@ class Operation:
         self._progress()
 
     def _frame(self, kind: Kind, payload: memoryview | bytes, **more: Any) -> Frame:
-        # Peers are not to wait for a large copy of ours that follows in the same turn.
+        # Peers must not wait for a large copy of this member in the same turn.
         urgent = self.bulk >= _SLOW_BYTES
         return Frame(kind, self.tag, self.seq, payload=payload, urgent=urgent, **more)
 
@@ -531,12 +532,12 @@ class Operation:
 
     @property
     def title(self) -> str:
-        """Its name, and the caller's tag if it has one."""
+        """The operation's name, and the caller's tag if there is one."""
         return f"{self.name} {self.label!r}" if self.label else self.name
 
     @property
     def obstacle(self) -> str:
-        """Why it is not over."""
+        """The reason why the operation is not over."""
         missing = [p for p in self.peers if p not in self.opened]
         if missing:
             return f"rank {', '.join(map(str, missing))} never joined it"

@@ -43,7 +43,7 @@ class AllReduce(Tagged[NDArray]):
     bits; `reduction` declares the order and the accumulation type.
     `algorithm` overrides the choice by size and world (`schedule` lists them).
     `compression` names one of `codecs`, for sums and means of floats up to
-    32 bits; `feedback` keeps under the tag what it drops, for the next call.
+    32 bits; `feedback` keeps its rounding error under the tag, for the next call.
     """
 
     name = "all_reduce"
@@ -71,9 +71,9 @@ class AllReduce(Tagged[NDArray]):
         timeout: float,
         spec: CompressionSpec | None,
     ) -> Operation:
-        """The reduction of everybody's `array`, in `target`: the same, or a new one."""
+        """The reduction of all members' arrays, in `target`: `array`, or a new one."""
         algorithm, size = self.algorithm, context.world_size
-        # Nobody has a new array before all have voted: it can be worked in.
+        # No caller has a new array before all have voted: it can serve as scratch.
         out = None if target is array else target.reshape(-1)
         part = _contribution(context, self.op, array, into(target), out)
         facts = facts_of("all_reduce", array, op=self.op)
@@ -100,10 +100,10 @@ class AllReduce(Tagged[NDArray]):
 class AllReduced(AllReduce):
     """The reduction of all members' arrays, a new array; `array` stays as it is.
 
-    With `donate` it need not: where that saves a copy, which is with engines of
-    other libraries, the result takes its place. All else is as in `all_reduce`, the
-    bits too. It is faster, since nothing is copied when all have voted, most so on
-    one machine for arrays of `shared_empty` and results of this call.
+    With `donate` the result may take its place, where that saves a copy: with engines
+    of other libraries. All else is as in `all_reduce`, the bits too. It is faster than
+    `all_reduce`, since no result is copied when all have voted, most so on one machine
+    for arrays of `shared_empty` and results of this call.
     """
 
     name = "all_reduced"
@@ -115,8 +115,7 @@ class AllReduced(AllReduce):
     def operation(self, context: MemberContext, timeout: float) -> Operation:
         """The reduction, in a new array.
 
-        That a member wants it like that is its own affair: to the others it is an
-        all_reduce.
+        The descriptor is that of an all_reduce: members may mix the two calls.
         """
         spec = _compression_spec(self.compression, self.feedback, self.tag)
         array = checked(self.array, self.name)
@@ -244,11 +243,11 @@ class Reduce(Tagged[NDArray]):
 
 
 def into(array: NDArray) -> Callable[[NDArray], NDArray]:
-    """What writes a result into `array` and returns that."""
+    """A function that writes a result into `array` and returns `array`."""
     flat = array.reshape(-1)
 
     def write(result: NDArray) -> NDArray:
-        if not np.may_share_memory(result, flat):  # or it was made there
+        if not np.may_share_memory(result, flat):  # else the result is there already
             np.copyto(flat, result.reshape(-1))
         return array
 
@@ -311,7 +310,7 @@ def _large(
     target: NDArray | None,
     through: type[Ring],
 ) -> Operation:
-    """A reduction along the ring, or through memory where there is some."""
+    """A reduction along the ring, or through shared scratch where there is some."""
     facts = facts | context.ring_facts
     ring: dict[str, Any] = {"chunks": chunks, "order": context.ring}
     ring["gather"] = target is not None
@@ -329,7 +328,7 @@ def _large(
 def _eagerly(
     context: MemberContext, array: NDArray, algorithm: str | None, choice: str
 ) -> bool:
-    """Whether a reduction goes with the OPEN frames, which have little room."""
+    """Whether a reduction travels in the eager payloads, which have little room."""
     if algorithm == "eager" and array.nbytes > EAGER_BYTES:
         raise UsageError(
             f"algorithm 'eager' is for up to {EAGER_BYTES} bytes, not "

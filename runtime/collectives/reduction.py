@@ -1,4 +1,4 @@
-"""What can be reduced, how, and in which order: the arithmetic of collectives.
+"""The arithmetic of collectives: reductions, their types and their order.
 
 A reduction is done in the accumulation type of its element type: itself for
 everything but floats narrower than 32 bits, which are added up in float32 and
@@ -8,11 +8,11 @@ the accumulation type; integers have none.
 The order is fixed, so that all members hold the same bits:
 * up to `EAGER_BYTES` every member reduces ranks 0, 1, 2, ... in that order;
 * above, chunk `c` of the array (`bounds`) is reduced along the ring, in the
-  order c+1, c+2, ..., c (modulo the number of members), or in the order in which
-  a ring that was set stands behind c (`Communicator.ring_order`);
+  order c+1, c+2, ..., c (modulo the number of members), or in the order of the
+  members behind c in another ring (`Communicator.ring_order`);
 * unless there are so many members that the ring's steps would be small: then by
-  halving and doubling (`schedules`), of which `declared` has the limits.
-A call that names its algorithm gets that one's order.
+  halving and doubling (`schedule`), within the limits of `declared`.
+A call that names its algorithm gets the order of that algorithm.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from pcp.errors import UsageError, nearest
 from pcp.wire import EAGER_BYTES
 
 LARGE_WORLD = 8
-"""More members than this reduce what is small for each of them in few steps."""
+"""Beyond so many members chunks are small, and a schedule of few steps is faster."""
 _SMALL_CHUNK = 16 << 10
 
 _UFUNCS = {
@@ -80,7 +80,7 @@ class Reduction:
     @staticmethod
     @cache
     def of(op: str, dtype: np.dtype) -> "Reduction":
-        """The reduction `op` of `dtype`, or UsageError saying what there is."""
+        """The reduction `op` of `dtype`; UsageError lists the ones there are."""
         name = dtype.name
         if op not in _UFUNCS:
             raise UsageError(

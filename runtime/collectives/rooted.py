@@ -1,6 +1,6 @@
 """The reduction of a large array for one member: along the ring, then to the root.
 
-Each member sends its chunk to the root when it is reduced.
+Each member sends its reduced chunk to the root.
 """
 
 from typing import Any

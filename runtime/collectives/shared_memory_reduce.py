@@ -1,13 +1,13 @@
 """A large reduction that goes through memory if all members can, or along the ring.
 
-Which of the two follows from what all members say in their openings, behind the
-descriptor, which all of them read: if one of them has no memory to offer, or has never
-reached that of everybody, all go along the ring. So the first operation of a group
-does, and maps what the others offer on the way. A member that cannot map it says
-nothing about memory from then on, and after that nobody does.
+The choice follows from the offers in the OPEN frames, behind the descriptor, which all
+members read: if a member has no memory to offer, or has not mapped a segment of every
+other member before, all go along the ring. So does the first operation of a group, and
+maps the offered segments on the way. A member that cannot map one offers no memory from
+then on, and after that no operation goes through memory.
 
-What is not checksummed here never leaves the memory of this machine, which the
-kernel and the memory's own parity look after as after any other array.
+Data without a checksum here never leaves the memory of this machine, which the kernel
+and the memory's own parity protect like any other array.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,19 +22,19 @@ from pcp.runtime.collectives.shared_scratch import SharedScratch
 from pcp.runtime.transport.frame import Header
 
 BLOCK_BYTES = 512 << 10
-"""Reduced at a time: the sum stays in the cache until all have been added."""
+"""Bytes that are reduced at a time: the sum stays in the cache meanwhile."""
 WORD = memoryview(b"\1")
-"""The payload of a frame that only says something."""
+"""The payload of a frame without data."""
 COPIED = 1 << 31
-"""The step of a frame that says up to where a chunk was copied."""
+"""The step of a frame whose offset is how far a chunk is copied."""
 REDUCED = COPIED + 1
-"""The step of a frame that says that the sender's own chunk is reduced."""
+"""The step of a frame that announces that the sender's own chunk is reduced."""
 DEATH_SECONDS = 0.5
-"""The kernel has closed a dead member's connections by then."""
+"""Within this time the kernel closes a dead member's connections."""
 
 
 class ThroughMemory(Ring):
-    """Decides; subclasses reduce."""
+    """The choice between memory and the ring; subclasses reduce in memory."""
 
     eager_data = False
 
@@ -44,42 +44,41 @@ class ThroughMemory(Ring):
         self._plain = self._source
         self._through: str | None = None
         self._ready = False
-        """Whether this member is for memory."""
+        """Whether this member can go through memory."""
         self._word = b""
-        """What it says of its own, if anything."""
+        """This member's offer; empty without memory."""
         self._unreachable = False
-        """Whether memory that was offered could not be mapped."""
+        """Whether an offered segment could not be mapped."""
 
-    # What subclasses say.
+    # For subclasses to define.
 
     way: bytes
-    """The letter before what is said. Members that want to go other ways meet on the
-    ring: who wants a new array (`zero_copy_reduce`) and who does not
-    (`in_place_reduce`)."""
+    """The letter before an offer. Members of different ways go along the ring: those
+    with a new array (`zero_copy_reduce`) and those without (`in_place_reduce`)."""
 
     def _offer(self) -> tuple[bool, bytes]:
-        """Whether this member is for memory, and what to say of its own."""
+        """Whether this member can go through memory, and its offer."""
         raise NotImplementedError
 
     def _start(self) -> None:
-        """This member is for it: what can be done before the others have opened."""
+        """Do the work that is possible before the peers have opened."""
 
     def _map(self, peer: int, said: memoryview) -> bool:
-        """Map what a peer offers, as far as it can be; whether that one is for memory.
+        """Map the segments of a peer's offer; whether the peer can go through memory.
 
-        ProtocolError for nonsense.
+        ProtocolError for an offer that is none.
         """
         raise NotImplementedError
 
     def _other_way(self, peer: int, way: bytes, said: memoryview) -> None:
-        """What a peer says that goes another way may concern this member, too."""
+        """Read the offer of a peer with another `way`, which may end leases here."""
 
     def _unmapped(self) -> set[int]:
-        """The peers whose memory was not mapped."""
+        """The peers of which no segment is mapped."""
         raise NotImplementedError
 
     def _proceed(self) -> None:
-        """All members go through memory."""
+        """Go on through memory, as all members do."""
         raise NotImplementedError
 
     # Deciding.
@@ -128,7 +127,7 @@ class ThroughMemory(Ring):
 
     def _go_through_memory(self) -> None:
         if self._unmapped():
-            # Most likely somebody died after it had opened: that news is on its way.
+            # Most likely a peer died after it had opened: that news is on its way.
             self.group.later(DEATH_SECONDS, self._unreached)
             return
         self._through = "memory"
@@ -149,7 +148,7 @@ class ThroughMemory(Ring):
     # Reducing.
 
     def _behind(self, rank: int) -> list[int]:
-        """The ring from behind a rank to itself: who is added up in its chunk when."""
+        """The ring from behind a rank to itself: the order of the sums in its chunk."""
         after = self._order.index(rank) + 1
         return [*self._order[after:], *self._order[:after]]
 
@@ -167,15 +166,15 @@ class ThroughMemory(Ring):
         step = max(1, BLOCK_BYTES // self._reduction.accumulator.itemsize)
         return pieces(start, stop, step)
 
-    # Words, and the ring.
+    # Frames without data, and the ring.
 
     def _right(self, peer: int, header: Header) -> bool:
-        """Whether a peer may say this now."""
+        """Whether a peer may send this frame now."""
         raise NotImplementedError
 
     def place(self, peer: int, header: Header) -> memoryview:
         if header.step < COPIED:
-            # Who sends data has heard somebody say that memory will not do.
+            # A peer that sends data has read an offer without memory.
             self._go_along_the_ring()
         if self._through == "ring":
             return super().place(peer, header)
@@ -194,7 +193,7 @@ class ThroughMemory(Ring):
             self._shared_scratch.refused()
 
     def _count(self) -> None:
-        """What went through memory, for the counters of operation and connections."""
+        """Count the bytes that went through memory, for the operation and its links."""
         sent, received = self._moved()
         self.timing.sent += sum(sent.values())
         self.timing.received += sum(received.values())

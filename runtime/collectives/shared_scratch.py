@@ -1,21 +1,21 @@
 """The segments that the members of a group on one machine reduce in.
 
-Every member lends each large operation a segment of its own (`segments`) and says
-so when it opens the operation; the others map it and read. So that all members
-decide alike whether an operation goes through memory, each also says whether it
-has ever reached the memory of everybody, and they go by what everybody said:
+Every member leases a segment of its own (`shared_segment`) to each large operation and
+offers it in the OPEN frame; the others map it and read. The OPEN frame also has whether
+the member has mapped a segment of every other member before, so that all members
+decide alike whether an operation goes through memory:
 
-    {"id": 3, "pid": ..., "fd": ..., "nonce": ...,   where this one is
-     "maps": true,              I have reached a segment of every member
-     "done": [[tag, seq], ...], operations whose segments I read no more;
-                                said again if the operation fails
-     "live": [1, 3]}            what I may offer again; forget the others
+    {"id": 3, "pid": ..., "fd": ..., "nonce": ...,   the offer of this segment
+     "maps": true,              a segment of every member was mapped before
+     "done": [[tag, seq], ...], operations whose segments are read no more;
+                                sent again if the operation fails
+     "live": [1, 3]}            segments that may be offered again; forget others
 
-A segment is lent again when its operation has ended here and everybody is done
-with it. That comes with their next openings, so that no frame is sent for it, and
-a member that reduces without pause has two segments of a size. The segment of an
-operation that failed is never lent again: a peer may still read it. A member that
-has none to lend leaves out where it is; that operation goes over the connections.
+A segment is leased again when its operation has ended here and all peers are done with
+it. That comes in their next OPEN frames, so that it needs no frame, and a member that
+reduces without pause has two segments of a size. The segment of a failed operation is
+never leased again: a peer may still read it. A member without a free segment leaves
+the offer out; that operation goes over the connections.
 """
 
 import itertools
@@ -35,7 +35,7 @@ Key = tuple[int, int]
 
 @dataclass
 class _Own:
-    """A segment of this member's, and who may still read it."""
+    """A segment of this member, and the peers that may still read it."""
 
     segment: Segment
     readers: set[int]
@@ -46,7 +46,7 @@ class Neighbours(Protocol):
     """The group whose members may share memory."""
 
     at_close: list[Callable[[], None]]
-    """What ends with the group."""
+    """Functions that the group calls when it closes."""
 
     @property
     def world_size(self) -> int:
@@ -55,17 +55,17 @@ class Neighbours(Protocol):
 
     @property
     def links(self) -> dict[int, Link]:
-        """The connections to the peers that are there."""
+        """The links to the present peers."""
         ...
 
     @property
     def shaped(self) -> bool:
-        """Whether a way to a peer is slowed on purpose."""
+        """Whether a fault plan slows a link to a peer."""
         ...
 
 
 class SharedScratch:
-    """One member's view. After the first operation all in the loop's thread."""
+    """The shared scratch of one member. After the first operation, loop thread only."""
 
     def __init__(self, group: Neighbours, limit: int = LIMIT) -> None:
         self._group = group
@@ -74,17 +74,16 @@ class SharedScratch:
         self._mapped: dict[int, dict[int, Segment]] = {}
         self._done: list[Key] = []
         self._told: dict[Key, list[Key]] = {}
-        """What was done, by the operation whose opening says so."""
+        """Operations reported as done, by the operation that reported them."""
         self._hopeless = False
         self.arrays = PeerMappings()
-        """The others' arrays in memory that can be mapped, of operations that are
-        straight from and to these (`zero_copy_reduce`)."""
+        """Mappings of the peers' shared arrays, for `zero_copy_reduce`."""
         group.at_close.append(self.close)
 
     @property
     def possible(self) -> bool:
-        """Whether all members are here, as far as is known."""
-        links = self._group.links.copy()  # threads that call ask too
+        """Whether all members are on this machine, as far as is known."""
+        links = self._group.links.copy()  # calling threads read it too
         return (
             not (self._hopeless or self._group.shaped)
             and len(links) == self._group.world_size - 1
@@ -93,11 +92,11 @@ class SharedScratch:
 
     @property
     def reached(self) -> bool:
-        """Whether memory of every other member was mapped before."""
+        """Whether a segment of every other member was mapped before."""
         return len(self._mapped) == self._group.world_size - 1
 
     def lease(self, key: Key, nbytes: int) -> tuple[Segment | None, dict[str, Any]]:
-        """A segment for an operation, if there is one, and what to say about it."""
+        """A segment for an operation, or None, and its offer."""
         segment = self._arena.lease(nbytes)
         done, self._done = self._done, []
         self._told[key] = done
@@ -110,9 +109,9 @@ class SharedScratch:
         return segment, facts
 
     def meet(self, peer: int, said: Any, nbytes: int) -> Segment | None:
-        """What a peer said: its segment, or None where there is none for us.
+        """The segment of a peer's offer, mapped; None without a segment in reach.
 
-        One that is out of reach may have gone with its operation, or its owner; if
+        A segment out of reach may have gone with its operation, or its owner; if
         neither ends, the operation calls it `refused`.
         """
         number, live = self.heed(peer, said)
@@ -128,14 +127,14 @@ class SharedScratch:
         return segment
 
     def heed(self, peer: int, said: Any) -> tuple[int | None, set[int]]:
-        """What a peer reads no more; which segment it offers, and may offer again."""
+        """End leases that a peer reports done; its offered segment and live ones."""
         number, live, done = _parsed(said)
         for key in done:
             self._released(peer, key)
         return number, live
 
     def back(self, key: Key, *, used: bool) -> None:
-        """An operation succeeded; `used`: its members read each other's segments."""
+        """End a lease after success; `used`: members read each other's segments."""
         self._told.pop(key, None)
         own = self._leased.get(key)
         if own is None:
@@ -148,24 +147,24 @@ class SharedScratch:
         self._settle(key, own)
 
     def refused(self) -> None:
-        """A member opened without memory, or what one offered cannot be reached."""
+        """Give memory up: a member opened without it, or an offer is out of reach."""
         self._hopeless = True
 
     def drop(self, key: Key) -> None:
-        """An operation failed: who knows who reads its segment, or its opening."""
+        """End a lease after a failure: peers may still read the segment."""
         self._done += self._told.pop(key, [])
         own = self._leased.pop(key, None)
         if own is not None:
             self._arena.lose(own.segment)
 
     def moved(self, sent: dict[int, int], received: dict[int, int]) -> None:
-        """Count the bytes of an operation for its connections."""
+        """Count the bytes of an operation on its links."""
         for peer, link in self._group.links.items():
             if isinstance(link, SharedLink):
                 link.count_moved(sent.get(peer, 0), received.get(peer, 0))
 
     def close(self) -> None:
-        """Keep nothing. What an operation still uses goes with the operation."""
+        """Release all segments. One in use goes with its operation."""
         self._hopeless = True
         self._arena.close()
         self._leased.clear()
@@ -180,13 +179,13 @@ class SharedScratch:
             self._settle(key, own)
 
     def _settle(self, key: Key, own: _Own) -> None:
-        """The segment may be lent again when the operation ended and none reads it."""
+        """Free the segment when its operation has ended and no peer reads it."""
         if own.ended and not own.readers:
             self._arena.give(self._leased.pop(key).segment)
 
 
 def _parsed(said: Any) -> tuple[int | None, set[int], list[Key]]:
-    """Number, live numbers and finished operations in a peer's opening."""
+    """Number, live numbers and finished operations of a peer's offer."""
     try:
         live, keys = set(said["live"]), [(tag, seq) for tag, seq in said["done"]]
         number = said.get("id")

@@ -1,4 +1,4 @@
-"""How long a call may take, as callers say it."""
+"""Time limits of calls, as callers give them."""
 
 import math
 from datetime import timedelta
@@ -8,11 +8,11 @@ import numpy as np
 from pcp.errors import UsageError
 
 Seconds = float | timedelta | None
-"""How long a call may take; None: as the communicator says."""
+"""The time limit of a call; None for the communicator's."""
 
 
 def seconds(value: float | timedelta) -> float:
-    """A duration in seconds; UsageError for what no clock ever reaches."""
+    """A duration in seconds; UsageError if it is no number."""
     if not isinstance(value, timedelta | int | float | np.number):
         raise UsageError(f"a timeout is a number of seconds, not {value!r}")
     given = value.total_seconds() if isinstance(value, timedelta) else float(value)

@@ -1,6 +1,6 @@
-"""When an operation reached what, and how many bytes it moved.
+"""The moments of an operation, and the bytes that it moved.
 
-An operation writes it; metrics, traces and health read it.
+An operation writes them; metrics, traces and health read them.
 """
 
 import time
@@ -15,20 +15,20 @@ class Timing:
 
     posted: float = field(default_factory=time.monotonic)
     opened: float = 0.0
-    """All peers have joined."""
+    """When all peers had opened."""
     first: float = 0.0
-    """The first byte of a peer is in its place."""
+    """When the first data of a peer had arrived."""
     voted: float = 0.0
-    """The local part is done."""
+    """When the local part was done."""
     ended: float = 0.0
     sent: int = 0
     received: int = 0
     joined: dict[int, float] = field(default_factory=dict)
-    """When each peer had joined, as this member saw it."""
+    """When each peer had opened, as this member saw it."""
 
 
 class Timed(Protocol):
-    """What is counted and drawn of an operation that is over."""
+    """The facts of an operation that is over, for metrics and traces."""
 
     @property
     def name(self) -> str:
@@ -37,7 +37,7 @@ class Timed(Protocol):
 
     @property
     def descriptor(self) -> Mapping[str, Any]:
-        """What its members agreed on."""
+        """The descriptor of the operation."""
         ...
 
     @property
@@ -47,10 +47,10 @@ class Timed(Protocol):
 
     @property
     def timing(self) -> Timing:
-        """Its moments."""
+        """The moments of the operation."""
         ...
 
     @property
     def error(self) -> Exception | None:
-        """Why it did not happen."""
+        """The fault of the operation; None if it happened."""
         ...

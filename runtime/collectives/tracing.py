@@ -1,4 +1,4 @@
-"""What happened when: spans of one member, and a trace file that Perfetto opens.
+"""Traces: spans of one member, and a trace file that Perfetto opens.
 
     with comm.trace("trace.json", program):
         program["grad"](*arguments)           # on all members
@@ -29,14 +29,14 @@ from pcp.runtime.collectives.timing import Timed, Timing
 from pcp.runtime.transport.link import Link
 
 LIMIT = 1 << 18
-"""Spans and counts that one member keeps; what comes later is only counted."""
+"""Spans and counts that one member keeps; later ones are only counted."""
 COLLECTIVES = "collectives"
 Facts = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Span:
-    """Something that took time; seconds of the member's monotonic clock.
+    """A named interval; seconds of the member's monotonic clock.
 
     `parts` are consecutive (name, begin, end) inside it.
     """
@@ -60,7 +60,7 @@ class Count:
 
 @dataclass
 class Events:
-    """What one member has seen."""
+    """The spans and counts of one member."""
 
     spans: list[Span] = field(default_factory=list)
     counts: list[Count] = field(default_factory=list)
@@ -68,11 +68,11 @@ class Events:
 
     @property
     def full(self) -> bool:
-        """Whether nothing more is kept."""
+        """Whether no more spans are kept."""
         return len(self.spans) + len(self.counts) >= LIMIT
 
     def to_bytes(self) -> bytes:
-        """For another member, who puts all into one file."""
+        """The events as bytes, for the member that writes the file."""
         spans = [(s.row, s.name, s.begin, s.end, s.facts, s.parts) for s in self.spans]
         counts = [(c.name, c.when, c.values) for c in self.counts]
         whole = {"spans": spans, "counts": counts, "dropped": self.dropped}
@@ -80,7 +80,7 @@ class Events:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "Events":
-        """What `to_bytes` made, by a peer; ProtocolError when it is something else."""
+        """The events of a peer's `to_bytes`; ProtocolError for other bytes."""
         try:
             whole = json.loads(raw)
             spans = [
@@ -98,7 +98,7 @@ class Events:
 
 
 class Traced(Protocol):
-    """What can write spans: a communicator, its groups, a `Program`."""
+    """An object that writes spans: a communicator, its groups, a `Program`."""
 
     recorder: Any
     """A `Recorder`, or None."""
@@ -113,7 +113,7 @@ class Recorder:
         self._lock = threading.Lock()
 
     def of(self, row: str) -> "Recorder":
-        """The same, for another group of this member."""
+        """The recorder of another group of this member, of the same events."""
         return Recorder(row, self.events)
 
     def span(
@@ -125,19 +125,19 @@ class Recorder:
         facts: Facts | None = None,
         parts: Sequence[tuple[str, float, float]] = (),
     ) -> None:
-        """Something took from `begin` to `end`."""
+        """Record a span from `begin` to `end`."""
         if self._room():
             self.events.spans.append(
                 Span(row, name, begin, end, facts or {}, tuple(parts))
             )
 
     def count(self, name: str, when: float, values: Mapping[str, float]) -> None:
-        """These were the numbers then."""
+        """Record numbers at one moment."""
         if self._room():
             self.events.counts.append(Count(name, when, dict(values)))
 
     def operation(self, operation: Timed, rank: int, epoch: int, outcome: str) -> None:
-        """An operation is over."""
+        """Record an operation that is over."""
         timing, what = operation.timing, operation.descriptor
         facts = {key: what[key] for key in ("op", "dtype", "shape") if key in what}
         facts |= {"rank": rank, "epoch": epoch, "outcome": outcome}
@@ -150,7 +150,7 @@ class Recorder:
         self.span(self.row, operation.name, begin, end, facts, parts)
 
     def traffic(self, links: Mapping[int, Link], when: float) -> None:
-        """What the connections have carried until now, as curves."""
+        """Record the byte counts of the links, as curves."""
         for rank, link in links.items():
             values = {"sent": link.bytes_sent, "received": link.bytes_received}
             self.count(f"{self.row}: bytes, rank {rank}", when, values)
@@ -183,7 +183,7 @@ def _stages(timing: Timing) -> list[tuple[str, float, float]]:
 
 
 def chrome(members: Sequence[tuple[str, Events, float]]) -> dict[str, Any]:
-    """The trace of members: (name, what it saw, seconds to add to its clock).
+    """The trace of members: (name, events, seconds to add to its clock).
 
     The first moment becomes 0; times are in microseconds.
     """
@@ -199,13 +199,13 @@ def chrome(members: Sequence[tuple[str, Events, float]]) -> dict[str, Any]:
 
 
 def write_trace(path: str | Path, members: Sequence[tuple[str, Events, float]]) -> None:
-    """`chrome`, into a file."""
+    """Write the trace of `chrome` to a file."""
     Path(path).write_text(strict_json.dumps(chrome(members), separators=(",", ":")))
 
 
 @contextmanager
 def recorded(path: str | Path, thing: "Traced") -> Iterator[Recorder]:
-    """Write what happens inside, to one member without a group, to a file."""
+    """Trace the block, of one member without a group, to a file."""
     before, recorder = thing.recorder, Recorder()
     thing.recorder = recorder
     try:
@@ -244,13 +244,13 @@ def _member(
 
 
 def _row_order(row: str) -> tuple[int, str]:
-    """The program first, then what it asks for, then the groups."""
+    """The key of a row: the program first, then its imports, then the groups."""
     order = ("program", "import")
     return next((i for i, s in enumerate(order) if row.startswith(s)), 2), row
 
 
 def tracks(spans: Iterable[Span]) -> list[list[Span]]:
-    """The spans in order of time, in as few rows as keep them apart."""
+    """The spans in order of time, on as few tracks as keep them apart."""
     free: list[tuple[float, int]] = []
     out: list[list[Span]] = []
     for span in sorted(spans, key=lambda s: (s.begin, s.end)):

@@ -1,4 +1,4 @@
-"""What calls are given, checked, and as it stands in descriptors."""
+"""Checks of the arguments of calls, and their facts for descriptors."""
 
 import itertools
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from pcp.runtime.memory.dtypes import name_of
 
 
 def facts_of(kind: str, array: NDArray, **more: Any) -> dict[str, Any]:
-    """What all members of a call must agree on."""
+    """The descriptor of a call: the facts that all members must agree on."""
     dtype, shape = name_of(array.dtype), list(array.shape)
     return {"kind": kind, "dtype": dtype, "shape": shape, **more}
 
@@ -29,12 +29,12 @@ def check_root(world_size: int, root: int, what: str) -> None:
 
 
 def rows_of(theirs: dict[str, Any]) -> int:
-    """How many rows a member says that it gathers; ProtocolError."""
+    """The number of rows in a gather's descriptor; ProtocolError if it is none."""
     return count_of(theirs.get("rows"))
 
 
 def count_of(number: object) -> int:
-    """A number of rows that a member gave; ProtocolError."""
+    """A number of rows from a peer; ProtocolError if it is none."""
     if type(number) is not int or number < 0:
         raise ProtocolError(f"a member has {number!r} rows")
     return number

@@ -1,28 +1,30 @@
-"""A reduction into a new array, of members that all are on one machine: no copies.
+"""The zero-copy reduce: into a new array, of members on one machine.
 
-What every member reduces lies in memory that the others have mapped (`shared_arrays`),
-and so does the new array that it gets. Every member reduces its own chunk straight from
-the others' arrays, and writes the sum into the results of all:
+The operand of every member lies in memory that the others have mapped
+(`shared_arrays`), and so does the new array for its result. Every member reduces its
+own chunk straight from the others' operands, and writes the sum into all results:
 
     result at rank 1       | chunk 0        | chunk 1          | chunk 2        |
                            | written by 0   | by itself        | by 2           |
 
-That is half as many ways through memory as `in_place_reduce` needs, which has to leave
-the caller's array alone until all have agreed. Here nobody has the result before. Who
-has heard from all that their chunks are written votes; a result that might still be
-written to, because the operation was given up, is nobody's and is never used again.
+That is half the memory traffic of `in_place_reduce`, which has to leave the caller's
+array alone until all have voted; a new array has no user before. A member votes when
+all chunks are written. A result that might still be written to, because the operation
+was given up, goes to no caller and is never used again.
 
-What is small every member reduces itself (`StraightEager`), before it votes.
+A small array is reduced by every member itself (`SmallZeroCopyReduce`), before its
+vote.
 
-What a member reads is another one's own array, which that one may change once the
-operation has ended for it. As a rule that is when all have voted, and so have read. But
-it may end without a member: one that was stopped and is taken for dead, or one that
-is late for what another has given up. So every result carries a token of the operation,
-which is taken away when it ends like that, before anybody can know of the end. Who
-finds all tokens in place after reading has read what was meant, and votes only then.
+A member reads the operands of its peers in place, and a peer may change its operand
+once the operation has ended for it. As a rule that is when all have voted, and so have
+read. But the operation may end without a member: one that was stopped and is taken for
+dead, or one that is late for an operation that another has given up. So every result
+carries a token of the operation, which is removed when it ends like that, before the
+end is reported. A member that finds all tokens in place after reading has read the
+operands unchanged, and votes only then.
 
-An array in ordinary memory is copied first, in the thread that calls: without the own
-chunk, which nobody else reads.
+An operand in ordinary memory is copied first, in the thread that calls: without the own
+chunk, which no peer reads.
 """
 
 import itertools
@@ -42,16 +44,19 @@ from pcp.runtime.memory.shared_segment import Segment
 from pcp.runtime.transport.frame import Header, parse_json
 
 TURN_BYTES = 4 << 20
-"""Reduced in one turn of the loop, which serves others in between."""
+"""Bytes that are reduced in one turn of the loop, which then serves others."""
 _HEAD, _OFFERS = struct.Struct(">?H"), struct.Struct(">QQII16s QQII16s Q")
 _TOKENS = itertools.count(1)
 _FENCE = threading.Lock()
-"""What was read before it is taken was read before what is read after it."""
+"""A memory fence: reads before it is taken come before reads after it."""
 
 
 class ZeroCopyReduce(ThroughMemory):
-    """`visible` is what the others read of the source; `target`, which lies in `room`,
-    becomes the result."""
+    """A reduction into a new array in shared memory; see the module.
+
+    `visible` is the place of the operand that peers read; `target`, at the place
+    `room`, becomes the result.
+    """
 
     way = b"s"
 
@@ -68,7 +73,7 @@ class ZeroCopyReduce(ThroughMemory):
         self._target = target
         self._room = room
         self._offered: Place | None = None
-        """`room`, once the others may know of it."""
+        """`room`, once it was offered to the peers."""
         self._theirs: dict[int, NDArray] = {}
         self._results: dict[int, NDArray[np.uint8]] = {}
         self._tokens: dict[int, tuple[Segment, int]] = {}
@@ -78,7 +83,7 @@ class ZeroCopyReduce(ThroughMemory):
     # The arrays.
 
     def _offer(self) -> tuple[bool, bytes]:
-        """Without `visible` the operation is one that only maps what will be used."""
+        """The offer; without `visible` it only lets segments be mapped for later."""
         array, result = self._visible or self._room, self._room
         if array is None or result is None:
             return False, _Word(False, ARRAYS.live).packed()
@@ -112,7 +117,7 @@ class ZeroCopyReduce(ThroughMemory):
         return set(self.peers) - set(self._theirs)
 
     def _start(self) -> None:
-        """There is nothing to do without the others."""
+        """Do nothing: the operands of the peers are needed."""
 
     # Reducing the own chunk.
 
@@ -120,7 +125,7 @@ class ZeroCopyReduce(ThroughMemory):
         self._reduce_on()
 
     def _reduce_on(self) -> None:
-        """As much as a turn of the loop may take."""
+        """Reduce as much as a turn of the loop may take."""
         if self.over:
             return
         start, stop = self._own
@@ -136,7 +141,7 @@ class ZeroCopyReduce(ThroughMemory):
                 self.send_data(peer, REDUCED, 0, WORD)
 
     def _was_meant(self) -> bool:
-        """Whether nobody has ended it while it was read; else it is given up."""
+        """Whether all tokens are in place after reading; else give the operation up."""
         with _FENCE:
             now = {peer: segment.token for peer, (segment, _) in self._tokens.items()}
         for peer, (_, token) in self._tokens.items():
@@ -149,7 +154,7 @@ class ZeroCopyReduce(ThroughMemory):
     def _reduce_range(
         self, owner: int, first: int, last: int, theirs: Sequence[NDArray[np.uint8]]
     ) -> None:
-        """Elements of the chunk of `owner`, into the own result and these of others."""
+        """Reduce elements of the chunk of `owner` into the own result and `theirs`."""
         arrays = {**self._theirs, self._rank: self._plain}
         parts = [arrays[rank] for rank in self._behind(owner)]
         out, item = self._target.reshape(-1), self._dtype.itemsize
@@ -195,7 +200,7 @@ class ZeroCopyReduce(ThroughMemory):
 
 
 class SmallZeroCopyReduce(ZeroCopyReduce):
-    """The same for arrays so small that a word costs more than a sum."""
+    """The zero-copy reduce of arrays so small that a frame costs more than a sum."""
 
     def _proceed(self) -> None:
         for owner, (start, stop) in enumerate(self._chunks):
@@ -213,8 +218,8 @@ class SmallZeroCopyReduce(ZeroCopyReduce):
 
 
 class _Word(NamedTuple):
-    """What a member says in its opening: whether it is for memory, which numbers it may
-    offer again, and where its array and its result are, under which token."""
+    """A member's offer: whether it can go through memory, the numbers of its live
+    segments, and the places of its operand and its result, with the token."""
 
     ready: bool
     live: Sequence[int]
@@ -223,7 +228,7 @@ class _Word(NamedTuple):
     token: int = 0
 
     def packed(self) -> bytes:
-        """As it travels."""
+        """The bytes of the offer."""
         head = _HEAD.pack(self.ready, len(self.live))
         head += struct.pack(f">{len(self.live)}Q", *self.live)
         if self.array is None or self.result is None:
@@ -232,7 +237,7 @@ class _Word(NamedTuple):
 
     @classmethod
     def parsed(cls, said: memoryview) -> "_Word":
-        """What a peer said; ProtocolError for nonsense."""
+        """The offer in these bytes of a peer; ProtocolError if it is none."""
         try:
             ready, count = _HEAD.unpack_from(said)
             live = struct.unpack_from(f">{count}Q", said, _HEAD.size)
@@ -256,10 +261,10 @@ def _bytes(segment: Segment, offer: Offer, nbytes: int) -> NDArray[np.uint8]:
 def visible(
     array: NDArray, own: tuple[int, int], reach: PeerMappings, peers: Sequence[int]
 ) -> Place | None:
-    """Where `array` lies, or what others read of a copy, in memory that they can map.
+    """The place of `array`, or of a copy of it, in memory that peers can map.
 
-    `own` is the range of elements that only this member reads. None where it would be
-    of no use, since there are `peers` of whom nothing was reached before.
+    `own` is the range of elements that only this member reads. None where a copy would
+    be of no use, since some of `peers` have no mapped segment yet.
     """
     if not reach.reached(peers):
         return None
@@ -275,5 +280,5 @@ def visible(
 
 
 def zero_copy_reduce_for(nbytes: int, members: int) -> type[ZeroCopyReduce]:
-    """How a reduction of this size goes."""
+    """The class of the zero-copy reduce for arrays of this size."""
     return SmallZeroCopyReduce if is_small(nbytes, members) else ZeroCopyReduce

@@ -1,10 +1,10 @@
 """Tensors of torch and arrays of jax in a communicator's calls, on the CPU.
 
-Neither package is imported here: who passes their arrays has imported them. A
-tensor is used in place, as a numpy array is. A jax.Array cannot change: what a
-call would write in place it writes to a copy, which comes back as a new
-jax.Array; what a call only reads is read where it lies. Results are of the
-kind that was given, over the memory that the call filled.
+Neither package is imported here: a caller with such arrays has imported it. A
+tensor is used in place, as a numpy array is. A jax.Array cannot change: a call
+that writes in place writes to a copy, which comes back as a new jax.Array; a call
+that only reads reads it in place. Results are of the kind of the argument, over
+the memory that the call filled.
 """
 
 import sys
@@ -27,7 +27,7 @@ _BITS = {1: "uint8", 2: "uint16"}
 
 
 def entered(call: C, start: Callable[[C], Pending]) -> Pending:
-    """Start a call, of which the memory may be a foreign array's."""
+    """Start a call whose array may be a tensor of torch or an array of jax."""
     given, back = call.given, None
     taken = given
     if given is not None and not isinstance(given, np.ndarray):
@@ -39,7 +39,7 @@ def entered(call: C, start: Callable[[C], Pending]) -> Pending:
 
 
 class Returned(Pending):
-    """An operation whose value comes back in another form."""
+    """An operation whose value is converted to the caller's kind of array."""
 
     def __init__(self, inner: Pending, back: Back) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Returned(Pending):
         return inner is not None and inner.cancel()
 
     def _finish(self, inner: Any) -> None:
-        # Without a cycle, here and below, arrays go as soon as nobody has them.
+        # Without a cycle, here and below, unused arrays are freed at once.
         self._inner = None
         if inner.cancelled():
             super().cancel()
@@ -73,8 +73,8 @@ class Returned(Pending):
 def of_torch(tensor: Any) -> NDArray:
     """The memory of a tensor as a numpy array of its shape.
 
-    Not by `numpy()`, after which torch lets nobody resize the storage ever again, as
-    FSDP does with its parameters.
+    Not by `numpy()`, after which torch never resizes the storage again, as FSDP does
+    with its parameters.
     Types that numpy lacks (bfloat16, the 8-bit floats) need `ml_dtypes`.
     UsageError for tensors that are not dense, contiguous and on the CPU.
     """
@@ -108,7 +108,7 @@ def to_torch(array: NDArray) -> Any:
 
 
 def _enter(given: Any, writes: bool) -> tuple[Any, Back | None]:
-    """What a call works on, and how its value becomes the caller's kind."""
+    """The numpy array of a call, and the conversion of its value back."""
     one = given[0] if isinstance(given, (list, tuple)) and given else given
     kind = _kind(one)
     if kind is None:

@@ -1,8 +1,8 @@
-"""Which engine an address names: `gloo://host:port` is another's, found here.
+"""The engine of an address: `gloo://host:port` names one of another library.
 
-pcp's own take the rest: an address without a scheme, or `pcp://host:port`. The
-engines that come with pcp are named by text, so that nothing of them is loaded
-by who does not ask; other packages add theirs as entry points of `pcp.engines`,
+An address without a scheme, or `pcp://host:port`, is for pcp's own transport. The
+engines that come with pcp are named by text, so that they are loaded on use
+only; other Python packages add engines as entry points of `pcp.engines`,
 a function `(place, *, rank, world_size, timeout)` under the scheme's name.
 """
 
@@ -40,7 +40,7 @@ def connect(
 ) -> Any:
     """The engine's communicator.
 
-    `options` are those that only pcp's own understands; UsageError if one is given.
+    `options` are those of pcp's own transport alone; UsageError if one is given.
     """
     only_own(scheme, options)
     if world_size < 1 or not 0 <= rank < world_size:
@@ -50,7 +50,7 @@ def connect(
 
 
 def only_own(scheme: str, options: Mapping[str, Any]) -> None:
-    """UsageError if one of these options, which only pcp's own has, is given."""
+    """UsageError if one of these options of pcp's own transport is given."""
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise UsageError(

@@ -37,11 +37,11 @@ from pcp.runtime.communicator.array_interop import entered
 P = ParamSpec("P")
 R = TypeVar("R")
 _LAST = {"tag": 1, "timeout": 2}
-"""What most calls take by name is shown behind what is this one's."""
+"""Parameters of most calls, shown behind those of the call alone."""
 
 
 def waiting(call: Callable[P, Call[R]]) -> Callable[Concatenate[Any, P], R]:
-    """The method that makes this call, and waits for its value."""
+    """A method that starts the call, and waits for its value."""
 
     def method(self: "Collectives", *args: P.args, **options: P.kwargs) -> R:
         _check(call, options)
@@ -53,7 +53,7 @@ def waiting(call: Callable[P, Call[R]]) -> Callable[Concatenate[Any, P], R]:
 
 
 def at_once(call: Callable[P, Call[Any]]) -> Callable[Concatenate[Any, P], Pending]:
-    """The method that makes this call, and gives a future of its value."""
+    """A method that starts the call, and returns a future of its value."""
 
     def method(self: "Collectives", *args: P.args, **options: P.kwargs) -> Pending:
         _check(call, options)
@@ -80,9 +80,9 @@ def _check(call: Any, options: Mapping[str, Any]) -> None:
 def delegated(
     part: Callable[[Any], Any], function: Callable[Concatenate[Any, P], R]
 ) -> Callable[Concatenate[Any, P], R]:
-    """The method that calls this one of a part of the communicator.
+    """A method that calls `function` of a part of the communicator.
 
-    The part is made for the call, so that the two do not keep each other.
+    The part is made for the call, so that the two form no cycle.
     """
 
     @functools.wraps(function)
@@ -106,7 +106,7 @@ def _described(method: Any, call: Any, name: str, about: str, gives: Any) -> Any
 
 
 class Collectives:
-    """The collectives as methods, for whatever carries out a `Call`."""
+    """The collectives as methods, for a class that carries out a `Call`."""
 
     def execute(self, call: Call[Any]) -> Pending:
         """Start a call; its array may be a tensor of torch or an array of jax."""

@@ -4,11 +4,11 @@
     comm.all_reduce(array, op="mean")
 
 All members must make the same calls. Operations are matched by their tag and
-how often the tag was used, so any number may be under way at once; calls
-without a tag share one and are matched in the order they were made. `barrier` and
-`close` come after all that was called before them. Every operation has a deadline;
-it either completes on all members, or raises on all and leaves their arrays as they
-were. A process that is forked can use no communicator: it stays its parent's.
+the number of calls with it, so any number may be under way at once; calls
+without a tag share one and are matched in the order of the calls. `barrier` and
+`close` come after all earlier operations. Every operation has a deadline; it either
+completes on all members, or raises on all and leaves their arrays as they were. A
+forked process cannot use a communicator of its parent.
 """
 
 import itertools
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _FIXED = ConnectionOptions()
 _ELASTIC = ConnectionOptions(silence=5.0)
-"""An elastic world goes on without a member: it is given up sooner."""
+"""An elastic world goes on without a lost member: it declares it lost sooner."""
 
 
 class Communicator(GroupCommunicator):
@@ -65,14 +65,14 @@ class Communicator(GroupCommunicator):
         """Join a world of fixed size; rank 0 hosts the rendezvous at `address`.
 
         Rank 0 may pass a `Rendezvous` that already listens (the way to use
-        port 0). Other ranks keep trying until somebody listens there. Raises
+        port 0). Other ranks dial until a rendezvous listens there. Raises
         ProtocolError when refused (duplicate rank, other world size, other
-        protocol version), Timeout naming the ranks that did not come. Between
+        protocol version), Timeout naming the missing ranks. Between
         members on one machine large payloads go through `shared_memory`. With a
-        `key` only those are let in who have the same (`authentication`). `streams`
+        `key` every member must have the same (`authentication`). `streams`
         is the number of connections to each peer: over long round trips several
         carry more (`striped`), and "auto" makes them there. With `tls` they are
-        encrypted, and only those are let in whose certificate its authority signed
+        encrypted, and every member needs a certificate of its authority
         (`tls.Tls`).
 
         With a scheme the address names another engine (`backend_registry`):
@@ -110,13 +110,13 @@ class Communicator(GroupCommunicator):
     ) -> "ElasticCommunicator":
         """Join the elastic world of the coordinator at `address`.
 
-        Blocks until the members that are there already renew their group
-        (`update_membership`), or until enough are there for the first. `name`
-        tells members apart, in messages too. `listen` and `advertise` are as in
+        Blocks until the present members renew their group (`update_membership`), or
+        until enough have joined for the first. `name` identifies the member, in
+        messages too. `listen` and `advertise` are as in
         `Endpoint.listen`; without them peers use the address by which this
         machine reaches the coordinator. A coordinator that is gone has
         `patience` seconds to come back. Raises ProtocolError when refused,
-        PeerLost when there is no coordinator, Timeout when nobody renews.
+        PeerLost when there is no coordinator, Timeout without a renewal.
         """
         scheme, place = backend_registry.split(address)
         if scheme != backend_registry.OWN:
@@ -157,7 +157,7 @@ class Communicator(GroupCommunicator):
         key: bytes | str | None = None,
         tls: "Tls | None" = None,
     ) -> "Communicator | None":
-        """A communicator of some members, which get their places in `ranks`.
+        """A communicator of some members; their ranks are their places in `ranks`.
 
         All members call it; each names the group it belongs to, so that a world
         can fall into several at once. None for a member that is not in `ranks`.
@@ -171,7 +171,7 @@ class Communicator(GroupCommunicator):
 
 
 class ElasticCommunicator(Communicator):
-    """A communicator whose group is renewed. Made by `Communicator.join`.
+    """A communicator whose group can be renewed. Made by `Communicator.join`.
 
         comm = Communicator.join("coordinator:48148")
         while training:
@@ -182,7 +182,7 @@ class ElasticCommunicator(Communicator):
                 continue                          # the input is as it was: try again
 
     `comm.retry(step)` does the same. An operation happens on all survivors or on
-    none; see `membership` for how that is decided.
+    none, by the decision of `membership`.
     """
 
     def __init__(self, renewal: Renewal, group: Group, timeout: float) -> None:
@@ -197,13 +197,13 @@ class ElasticCommunicator(Communicator):
         return list(self._renewal.coordination.agent.names)
 
     def update_membership(self, timeout: Seconds = None) -> bool:
-        """Renew the group: newcomers enter, the dead are out. True if it changed.
+        """Renew the group: newcomers enter, dead members leave. True if it changed.
 
         To be called by all members between two steps; blocks until all have. The
         first call after `join`, or at the start of a step that `retry` makes again,
         returns at once: the group has just been renewed.
         UsageError while operations of this member are under way. Timeout when
-        the others do not come; the call can be repeated.
+        other members do not call it; the call can be repeated.
         """
         deadline = time.monotonic() + self._patience(timeout)
         if self._closed:
@@ -241,7 +241,7 @@ class ElasticCommunicator(Communicator):
                     raise
                 self._group.telemetry.count("retry")
                 self.update_membership(left)
-                # That was this member's part: newcomers ask for none either.
+                # The renewal is done: newcomers begin behind it, too.
                 self._fresh = True
 
     # Inside.

@@ -1,4 +1,4 @@
-"""An endpoint as users have it: its groups come as communicators."""
+"""The endpoint for users: its groups come as communicators."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ class Endpoint(GroupEndpoint):
 
         Blocks until all members have formed it. Groups of older epochs are
         closed, and a `form` of an older epoch under way is abandoned. Raises
-        PeerLost when a member cannot be reached, Timeout naming who is missing
+        PeerLost when a member cannot be reached, Timeout naming the missing ranks
         after `timeout` seconds, ProtocolError when a member refuses.
         """
         return Communicator(self.form_group(epoch, members, rank, timeout))

@@ -1,6 +1,7 @@
-"""What a communicator does, whatever way its group came about.
+"""The communicator of a group, however the group was made.
 
-`communicator.Communicator` adds the ways: a fixed world, an elastic one, one process.
+`communicator.Communicator` makes the group: of a fixed world, an elastic one, or one
+process.
 """
 
 import itertools
@@ -35,7 +36,7 @@ class GroupCommunicator(Collectives):
         self, group: Group, *, timeout: float = 60.0, owned: Sequence[Any] = ()
     ) -> None:
         self.timeout = timeout
-        """Deadline in seconds for operations that are not given one."""
+        """The time limit in seconds of operations without one of their own."""
         self._group = group
         self._owned: list[Any] = []
         self._context = member_context(group)
@@ -61,18 +62,18 @@ class GroupCommunicator(Collectives):
 
     @property
     def epoch(self) -> int:
-        """Which group of its endpoint this is."""
+        """The epoch of the group; it grows with every group of an endpoint."""
         return self._group.epoch
 
     @property
     def address(self) -> str | None:
-        """Where this member listens; None inside one process."""
+        """The address of this member's listener; None inside one process."""
         found = (getattr(thing, "address", None) for thing in self._owned)
         return next((address for address in found if address), None)
 
     @property
     def fault(self) -> RuntimeFault | None:
-        """Why the group is finished, such as PeerLost; None while it works."""
+        """The fault that finished the group, such as PeerLost; None while it works."""
         self._group.heard |= self._group.fault is not None
         return self._group.fault
 
@@ -86,15 +87,15 @@ class GroupCommunicator(Collectives):
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes this member handed to its peers' connections, headers included."""
+        """Bytes this member sent to its peers, headers included."""
         return sum(link.bytes_sent for link in self._group.all_links)
 
     @property
     def bytes_received(self) -> int:
-        """Bytes that came from the peers, headers included."""
+        """Bytes received from the peers, headers included."""
         return sum(link.bytes_received for link in self._group.all_links)
 
-    # What can be seen of it.
+    # Observation.
 
     metrics = delegated(Observation, Observation.metrics)
     collect = delegated(Observation, Observation.collect)
@@ -106,7 +107,7 @@ class GroupCommunicator(Collectives):
 
     @property
     def recorder(self) -> Recorder | None:
-        """Where this member's operations are written; None when nobody traces."""
+        """The recorder of a trace of this member; None without one."""
         return self._group.telemetry.recorder
 
     @recorder.setter
@@ -125,7 +126,7 @@ class GroupCommunicator(Collectives):
 
     @property
     def ring_history(self) -> list[RingRecord]:
-        """Every order that was set, in turn: with it a run can be replayed."""
+        """Every ring order that was set, by time: a replay needs it."""
         return list(self._ring_state.history)
 
     # The state that its members share.
@@ -140,7 +141,7 @@ class GroupCommunicator(Collectives):
     ) -> SyncReport:
         """Make `tensors` bit-identical on all members; see `param_sync`.
 
-        Operations under way that were given any of their memory come first.
+        Operations under way on any of their memory come first.
         """
         turn = next(self._syncs)
         patience = self._patience(timeout)
@@ -150,27 +151,27 @@ class GroupCommunicator(Collectives):
     # Ending.
 
     def abort(self, reason: str) -> None:
-        """Give up everything, on all members: from any thread, at any time.
+        """Abort the group on all members: from any thread, at any time.
 
         Every operation under way and every later one raises CollectiveAborted;
-        what a member has already committed stays as it is.
+        a committed result stays as it is.
         """
         self._group.loop.check_process()
         self._group.loop.call(self._group.abort, CollectiveAborted(reason))
 
     def close(self, timeout: Seconds = None) -> None:
-        """Leave the group, once what was called before has happened; call nothing more.
+        """Leave the group, once earlier operations have happened; the last call.
 
-        Waits for the operations under way here, which need the others: at most
+        Waits for the operations under way here, which need the other members: at most
         `timeout` seconds, by default the communicator's, up to a minute. If some of
-        them, or earlier ones, did not happen and nobody looked at any future that
-        says so, it then raises Timeout, or what they failed with, and names them.
-        With `timeout=0` nothing is waited for nor said, and what is under way is
-        given up: so leaves who has failed. A `with` block that ends with an exception
-        leaves so, too. `abort` gives up on all members.
+        them, or earlier ones, failed and the caller has read none of the failed
+        futures, it then raises Timeout, or their fault, and names them.
+        With `timeout=0` it neither waits nor raises, and operations under way are
+        given up: for a member that has failed. A `with` block that ends with an
+        exception leaves so, too. `abort` gives up on all members.
         """
         if self._group.loop.forked:
-            return  # it is our parent's
+            return  # the communicator of the parent process
         leaving.check_outside(self._group)
         most = min(self.timeout, leaving.DRAIN_SECONDS)
         patience = most if timeout is None else seconds(timeout)
@@ -201,7 +202,7 @@ class GroupCommunicator(Collectives):
         self.close(timeout=None if kind is None else 0)
 
     def own(self, things: Sequence[Any]) -> None:
-        """Close these, in order, when the communicator closes."""
+        """Close these objects, in order, when the communicator closes."""
         self._owned += things
         leaving.is_open(self)
 
@@ -217,7 +218,7 @@ class GroupCommunicator(Collectives):
                 self._group.loop.ask(lambda: self._group.close(crash=crash))
 
     def _patience(self, timeout: Seconds) -> float:
-        # Every call begins here: before it takes what a forked child may find locked.
+        # Every call begins here: before it takes a lock that a fork may have copied.
         self._group.loop.check_process()
         return self.timeout if timeout is None else seconds(timeout)
 
@@ -228,7 +229,7 @@ class GroupCommunicator(Collectives):
     def _post(self, operation: Operation, tag: str, turn: int | None = None) -> Pending:
         loop = self._group.loop
         with self._lock:
-            # What goes on in callbacks is part of what is under way.
+            # Operations from callbacks belong to the ones under way.
             if loop.closed or (self._closed and not loop.inside):
                 operation.release()
                 raise CollectiveAborted("this member closed its communicator")
@@ -236,7 +237,7 @@ class GroupCommunicator(Collectives):
 
 
 def member_context(group: Group, pool: BufferPool | None = None) -> MemberContext:
-    """A member's place in a group, with the scratch memory it had in another."""
+    """The member context for a group, with the scratch pool of an earlier group."""
     shared_scratch = SharedScratch(group)
     return MemberContext(
         group.rank,

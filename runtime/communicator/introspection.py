@@ -1,4 +1,4 @@
-"""What a communicator shows of itself: metrics, health, stragglers, traces."""
+"""Observation of a communicator: metrics, health, stragglers, traces."""
 
 import time
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _ASK_AGAIN_SECONDS = 2.0
 
 
 class ObservedMember(Protocol):
-    """The communicator that is looked into."""
+    """The communicator that is observed."""
 
     timeout: float
     _group: Group
@@ -38,7 +38,7 @@ class ObservedMember(Protocol):
 
 
 class Observation:
-    """What can be seen of a communicator; its methods of these names call these."""
+    """Observation of a communicator, whose methods of these names call these."""
 
     def __init__(self, comm: ObservedMember) -> None:
         self._comm = comm
@@ -53,19 +53,19 @@ class Observation:
         return self._comm._group.telemetry.flat()
 
     def collect(self) -> list[Metric]:
-        """The same as metrics with histograms, for an `Exporter`."""
+        """The metrics with histograms, for an `Exporter`."""
         return self._comm._group.telemetry.metrics()
 
     def health(self) -> list[PeerHealth]:
-        """How each peer is doing, in rank order; `health_text` makes a table of it."""
+        """The health of each peer, in rank order; `health_text` makes a table of it."""
         peers = self._comm._group.health.peers.copy()
         return [replace(peer) for _, peer in sorted(peers.items())]
 
     def stragglers(self, *, timeout: float | None = None) -> list[Straggler]:
-        """Who comes late to operations, the latest first. All members call it.
+        """The lateness of members in operations, the latest first. All members call it.
 
-        A moving average of how long each member is waited for after the others
-        are there; everybody gets the same list.
+        A moving average of how long after the others each member opens operations;
+        all members get the same list.
         """
         late = np.zeros((1, self._comm._group.world_size))
         for peer in self.health():
@@ -77,12 +77,12 @@ class Observation:
 
     @contextmanager
     def trace(self, path: str | Path, *others: Traced) -> Iterator[Recorder]:
-        """Write what happens inside to a file that Perfetto opens (`tracing`).
+        """Trace the block to a file that Perfetto opens (`tracing`).
 
         All members enter and leave it; rank 0 writes the file, with a track for
         each member. `others` are traced with it: programs, `MeshGroups`,
         communicators of some of the members. A member that leaves it by an error
-        writes what it has itself, to `path` with its rank in the name.
+        writes its own spans, to `path` with its rank in the name.
         """
         recorder = Recorder()
         things: list[Any] = [self._comm, *others]
@@ -93,7 +93,7 @@ class Observation:
         try:
             try:
                 yield recorder
-            finally:  # the gathering itself is not part of it
+            finally:  # the gathering itself is not traced
                 for thing, earlier in zip(things, before, strict=True):
                     thing.recorder = earlier
             every = self._gathered(recorder.events)
@@ -106,7 +106,7 @@ class Observation:
             write_trace(path, every)
 
     def _gathered(self, events: Events) -> list[tuple[str, Events, float]] | None:
-        """All members' events and clocks, on rank 0."""
+        """All members' events and clock offsets, on rank 0; None elsewhere."""
         clock = 0.0 if self._comm._group.rank == 0 else self.clock_offset(0)
         clocks = self._comm.all_gather(np.array([clock]), tag="trace")
         raw = np.frombuffer(events.to_bytes(), np.uint8)
@@ -121,7 +121,7 @@ class Observation:
         ]
 
     def clock_offset(self, rank: int) -> float:
-        """A member's monotonic clock minus ours, in seconds, by some echoes now."""
+        """A member's monotonic clock minus this one's (s), by some echoes now."""
         return self._echoed(rank, _ECHOES).clock_offset
 
     def round_trip(self, rank: int, echoes: int = _ECHOES) -> float:

@@ -1,10 +1,10 @@
-"""Measuring the edges between members, a few tenths of a second each at most.
+"""Link probes: latency and rate of edges, a few tenths of a second each at most.
 
-Pairs that share nobody are measured at the same time: one round of a tournament
-after the other (the circle method), both directions of a pair in turn. What is
-sent doubles until two estimates in a row agree, or it has taken long enough. The
-rate is that of the bytes *added* by the last doubling, so that what every
-transfer costs besides (opening, the answer) falls out.
+Disjoint pairs are measured at the same time: one round of a tournament
+after the other (the circle method), both directions of a pair in turn. The payload
+doubles until two estimates in a row agree, or it has taken long enough. The
+rate is that of the bytes *added* by the last doubling, so that the fixed cost of a
+transfer (its OPEN frame, the answer) falls out.
 """
 
 import time
@@ -16,27 +16,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 TAG = 1 << 40
-"""Of sends and receives; no program's."""
+"""The tag of probes; programs have smaller ones."""
 _ECHOES = 4
 
 
 @dataclass(frozen=True)
 class Effort:
-    """When a measurement of one edge ends."""
+    """Limits of the measurement of one edge."""
 
     first: int = 256 << 10
     most: int = 32 << 20
     """Bytes."""
     long_enough: float = 0.1
-    """A single transfer of so many seconds says enough."""
+    """A single transfer of so many seconds is enough."""
     seconds: float = 0.5
-    """All of them together."""
+    """Seconds of all transfers together."""
     agreement: float = 0.15
 
 
 def tournament(size: int) -> Iterator[list[tuple[int, int]]]:
-    """Rounds of disjoint pairs in which everybody meets everybody once."""
-    circle = list(range(size + size % 2))  # whoever meets the one too many sits out
+    """Rounds of disjoint pairs in which each pair of members comes once."""
+    circle = list(range(size + size % 2))  # the partner of an extra one pauses
     half = len(circle) // 2
     for _ in range(len(circle) - 1):
         pairs = zip(circle[:half], reversed(circle[half:]), strict=True)
@@ -67,15 +67,15 @@ def measure(
 
 
 def _send_side(comm: Any, target: int, effort: Effort) -> tuple[float, float]:
-    comm.recv(np.zeros(1, np.uint8), target, TAG)  # it is done with its other pairs
+    comm.recv(np.zeros(1, np.uint8), target, TAG)  # its other pairs are done
     latency = comm.round_trip(target, _ECHOES) / 2
     until = time.monotonic() + effort.seconds
     size, before, rates = effort.first, (0, 0.0), [np.inf]
     while True:
-        # The quicker of two: a busy machine only makes a transfer longer.
+        # The quicker of two: load only makes a transfer longer.
         took = min(_transfer(comm, target, size) for _ in range(2))
         more = took - before[1]
-        # A larger transfer that took less was only luckier.
+        # A larger transfer that took less time says nothing of the rate.
         rates.append((size - before[0]) / more if more > 0 else size / took)
         agree = abs(rates[-1] / rates[-2] - 1) <= effort.agreement
         late = took >= effort.long_enough or time.monotonic() > until
@@ -87,7 +87,7 @@ def _send_side(comm: Any, target: int, effort: Effort) -> tuple[float, float]:
 
 
 def _transfer(comm: Any, target: int, size: int) -> float:
-    """Seconds from the first byte until the receiver says that it has all."""
+    """Seconds from the first byte until the receiver's answer to the last one."""
     payload = np.zeros(size, np.uint8)
     _say(comm, target, size)
     begin = time.monotonic()

@@ -1,21 +1,20 @@
-"""Shared state made bit-identical: only what differs travels.
+"""Parameter synchronisation: shared state made bit-identical by moving differences.
 
-1. Every member digests every tensor and tells the others (name, type, shape,
-   digest, revision): first one digest of all that, with which it ends where all
-   hold the same.
+1. Every member digests every tensor and sends (name, type, shape, digest, revision)
+   to the others: first one digest of all that, after which it ends where all digests
+   are equal.
 2. The source is a rank, or elected: the highest revision; among those, the
-   state most members hold; among those, the lowest rank.
-3. For each tensor that somebody holds differently, the source sends it to those
-   members only, into scratch.
-4. Everybody digests again. Only if all now agree are the members' arrays
-   written; otherwise StateMismatch on all members, and nothing has changed.
+   state that most members have; among those, the lowest rank.
+3. The source sends each tensor to the members with another digest only, into scratch.
+4. All members digest again. Only if all digests now agree are the members' arrays
+   written; otherwise StateMismatch on all members, and no array has changed.
 
-What is under way on the same memory ends before any of that: until it is committed on
-all members, they hold different bits of which no source is right.
+Operations under way on the same memory end before that: until one is committed on all
+members, they have different bits of which no source is right.
 
-If the source dies on the way, it fails on all members. What had arrived by then is
-kept aside and counts as held when it is tried again, with whoever is left: only what
-is still missing travels.
+If the source dies meanwhile, the synchronisation fails on all members. Tensors that had
+arrived by then are kept aside and count as present in the next attempt, among the
+members left: only the missing ones travel.
 """
 
 import hashlib
@@ -42,7 +41,7 @@ _LOOK_SECONDS = 0.002
 
 
 class SyncMember(Protocol):
-    """What a synchronisation needs of a communicator."""
+    """The part of a communicator that a synchronisation uses."""
 
     @property
     def rank(self) -> int:
@@ -51,13 +50,13 @@ class SyncMember(Protocol):
 
     @property
     def world_size(self) -> int:
-        """How many there are."""
+        """How many members there are."""
         ...
 
     def all_gather(
         self, array: NDArray, *, tag: str = "", timeout: Any = None
     ) -> NDArray:
-        """Everybody's array."""
+        """All members' arrays, joined."""
         ...
 
     def broadcast_async(
@@ -76,10 +75,10 @@ class SyncMember(Protocol):
 
 @dataclass(frozen=True)
 class SyncReport:
-    """What a synchronisation did."""
+    """The outcome of a synchronisation."""
 
     source: int
-    """The rank whose state everybody has now."""
+    """The rank whose state all members have now."""
     revision: int
     """The source's revision."""
     updated: tuple[str, ...]
@@ -89,7 +88,7 @@ class SyncReport:
 
 
 def digest(array: NDArray) -> bytes:
-    """What two arrays share exactly when type, shape and every bit are equal."""
+    """A digest: equal for two arrays of equal type, shape and bits alone."""
     head = f"{array.dtype.name}{list(array.shape)}".encode()
     summary = hashlib.blake2b(head, digest_size=_DIGEST)
     summary.update(octets(array))
@@ -115,7 +114,7 @@ def param_sync(
 
     Members must bring the same names, types and shapes (StateMismatch) and
     ask for the same source. `turn` numbers the synchronisations of the group.
-    `aside` is this member's own: what arrived in one that failed.
+    `aside` has tensors that arrived here in an attempt that failed.
     """
     tensors = {
         name: checked(array, f"param_sync of {name}", writable=True)
@@ -158,7 +157,7 @@ def param_sync(
 
 
 def wait_for_users(group: Group, arrays: Iterable[NDArray], patience: float) -> None:
-    """Wait until no operation under way was given memory of these arrays."""
+    """Wait until no operation under way uses memory of these arrays."""
     memory = spans([array for array in arrays if isinstance(array, np.ndarray)])
 
     def using() -> list[str]:
@@ -190,9 +189,9 @@ def _summary(
 
 
 def _exchange(comm: SyncMember, value: dict, timeout: float) -> tuple[list[dict], bool]:
-    """Everybody's `value`, by rank; and whether all hold the same, which is usual.
+    """All members' `value`, by rank; and whether all are equal, as usual.
 
-    Then that is all that is said: one exchange of a few bytes.
+    Then one exchange of a few bytes is enough.
     """
     raw = np.frombuffer(strict_json.dumps(value).encode(), np.uint8)
     mark = strict_json.dumps({k: v for k, v in value.items() if k != "aside"}).encode()
@@ -234,7 +233,7 @@ def _move(
     timeout: float,
     arrived: dict[str, NDArray],
 ) -> None:
-    """What this member lacks, received into scratch, one after the other."""
+    """Receive the tensors that this member lacks into scratch, one by one."""
     for index, name in enumerate(names):
         want = states[source]["digests"][index]
         wanting = [
@@ -269,7 +268,7 @@ def _confirm(
     wanted: list[str],
     timeout: float,
 ) -> None:
-    """Everybody has the source's state, or StateMismatch for everybody."""
+    """Check that all members have the source's state, else StateMismatch on all."""
     after = {**mine, **digests(fresh)}
     wrong = [n for n, want in zip(names, wanted, strict=True) if after[n].hex() != want]
     verdict = np.array([len(wrong)], np.int64)

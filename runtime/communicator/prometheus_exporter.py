@@ -1,10 +1,10 @@
 """Metrics for Prometheus, over HTTP: `GET /metrics`.
 
     with Exporter.serve("0.0.0.0:9100", comm.collect) as exporter:
-        ...                                   # exporter.port is where it listens
+        ...                                   # exporter.port is the port
 
-Needs the package `prometheus-client` (extra `metrics`). Sources are asked when
-Prometheus asks, so that nothing is copied meanwhile.
+Needs the package `prometheus-client` (extra `metrics`). Sources are read when
+Prometheus asks, so that no copy is kept meanwhile.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,7 +43,7 @@ class Exporter:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port of its listener."""
         return int(self._server.server_port)
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class Exporter:
 
 
 class _Collector:
-    """Our metrics as prometheus-client's families, made anew for every request."""
+    """The metrics as prometheus-client's families, made anew for every request."""
 
     def __init__(self, client: Any, sources: Sequence[Source]) -> None:
         self._families = {
@@ -71,7 +71,7 @@ class _Collector:
         self._sources = sources
 
     def describe(self) -> Iterable[Any]:
-        """Nothing beforehand: names are known when they are asked for."""
+        """No families beforehand: their names are known on request."""
         return ()
 
     def collect(self) -> Iterator[Any]:
@@ -94,7 +94,7 @@ class _Collector:
 
 
 def _installed() -> tuple[Any, Any]:
-    """prometheus-client's parts: the families, and what serves them."""
+    """prometheus-client's parts: the families, and the server."""
     try:
         from prometheus_client import core, exposition
     except ImportError as error:

@@ -1,11 +1,11 @@
-"""Whether all members hold the same bits, and what to do where they do not.
+"""The replica check: whether all members have equal bits, and the action if not.
 
-Members exchange digests of 16 bytes. All see the same ones, so all come to the same
-verdict without another word:
+Members exchange digests of 16 bytes. All members get the same digests, so all come to
+the same verdict without another exchange:
 
-* `trap`: StateMismatch on all of them, naming who differs;
-* `report`: a warning in the log, and everybody goes on with what it has;
-* `repair`: everybody gets the bits that most members hold, those of the lowest rank
+* `trap`: StateMismatch on all of them, naming the ranks that differ;
+* `report`: a warning in the log, and each member goes on with its own bits;
+* `repair`: all members get the bits that most members have, those of the lowest rank
   among equally many.
 """
 
@@ -37,7 +37,7 @@ def digest_words(arrays: Sequence[NDArray], algo: str) -> NDArray:
 
 
 def parity(comm: Communicator, array: NDArray, action: str, tag: str) -> Pending:
-    """A future of `array` as it is to be used; see the module for `action`."""
+    """A future of `array`, checked and repaired; see the module for `action`."""
     own = np.frombuffer(digest(array), np.uint8).copy()
     gathered = comm.all_gather_async(own.reshape(1, -1), tag=f"{tag}/digests")
 
@@ -60,13 +60,13 @@ def parity(comm: Communicator, array: NDArray, action: str, tag: str) -> Pending
 
 
 def elected(held: Sequence[bytes]) -> int:
-    """The lowest rank among those that hold what most hold."""
+    """The lowest rank of the most frequent digest."""
     votes = Counter(held)
     return max(range(len(held)), key=lambda rank: (votes[held[rank]], -rank))
 
 
 def chained(first: Pending, then: Callable[[Any], Any]) -> Pending:
-    """A future of `then(value)`, or of what that future gives if it is one."""
+    """A future of `then(value)`; of its value where `then` returns a future."""
     after = Pending()
     after.by, after.of = first.by, first.of
 

@@ -1,6 +1,6 @@
-"""Some members of a world form a communicator of their own.
+"""Subgroups: some members of a world form a communicator of their own.
 
-The first of them hosts the meeting, and its address goes round in the world.
+The first of them hosts the rendezvous; an all_gather in the world tells its address.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class World(Protocol):
 
     @property
     def address(self) -> str | None:
-        """Where this member listens."""
+        """The address of this member's listener."""
         ...
 
     def all_gather(self, array: NDArray, *, tag: str = "") -> NDArray:
@@ -52,7 +52,7 @@ def form(
     key: bytes | str | None = None,
     tls: "Tls | None" = None,
 ) -> tuple[Group, list[Any]] | None:
-    """The group of `ranks`, in that order, and what is to be closed with it.
+    """The group of `ranks`, in that order, and the objects to close with it.
 
     None for a member that is not among them.
     """

@@ -44,14 +44,14 @@ _PAUSE = 0.005
 
 @dataclass(frozen=True)
 class RingRecord:
-    """From some moment on, the ring of an epoch: what a replay needs."""
+    """A ring that was set, and its epoch, for replays."""
 
     epoch: int
     order: Order
 
 
 class RingSearch:
-    """Goes on looking for a better ring, in a thread that yields to others."""
+    """The search for a better ring, in a background thread."""
 
     def __init__(self, costs: NDArray, order: Order, seconds: float) -> None:
         self.costs = costs
@@ -64,7 +64,7 @@ class RingSearch:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop; `order` is the best that was found."""
+        """Stop; `order` is the best ring found."""
         self._stopped.set()
         self._thread.join(10)
 
@@ -77,15 +77,15 @@ class RingSearch:
 
 @dataclass
 class RingState:
-    """What a communicator knows about its network."""
+    """The measured edges and the rings of a communicator."""
 
     edges: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
-    """This member's own: (from, to) by name -> (latency, bandwidth)."""
+    """Edges of this member: (from, to) by name -> (latency, bandwidth)."""
     history: list[RingRecord] = field(default_factory=list)
     search: RingSearch | None = None
 
     def close(self) -> None:
-        """Stop what runs in the background."""
+        """Stop the search in the background."""
         if self.search is not None:
             self.search.close()
             self.search = None
@@ -108,17 +108,17 @@ class RingMember(Protocol):
 
 
 class RingChoice:
-    """How a communicator's ring is chosen; its methods of these names call these."""
+    """The choice of a communicator's ring; its methods of these names call these."""
 
     def __init__(self, comm: RingMember) -> None:
         self._comm = comm
         self._known = comm._ring_state
 
     def set_ring_order(self, order: Sequence[int]) -> None:
-        """Take this ring from the next operation on. All members must, alike.
+        """Take this ring from the next operation on. All members call it alike.
 
-        UsageError unless it is an order of all ranks. Members that have another
-        ring are found out by the next large operation, which raises on all.
+        UsageError unless it is an order of all ranks. Where members have different
+        rings the next large operation raises on all.
         """
         group = self._comm._group
         if sorted(order) != list(range(group.world_size)):
@@ -140,13 +140,13 @@ class RingChoice:
         effort: Effort | None = None,
         background: float = 30.0,
     ) -> Topology:
-        """Measure the edges that are not known yet; take a ring that suits them.
+        """Measure the unknown edges, and take a ring that suits all edges.
 
         All members call it alike, between two steps, as `update_membership`. The
         ring changes when a reduction of `nbytes` should get faster by more than
         `threshold` (0.1: a tenth). In worlds of more than `ring_order.EXACT`
         members rank 0 goes on looking for `background` seconds, and the next call
-        takes what it has found. Everybody gets the same topology.
+        takes the best ring found. All members get the same topology.
         """
         latency, bandwidth = self._edges(remeasure, effort)
         costs = edge_costs(latency, bandwidth, nbytes)
@@ -165,13 +165,13 @@ class RingChoice:
     # Inside.
 
     def _names(self) -> list[str]:
-        """Members by rank, as the next epoch will know them, too."""
+        """Members' names by rank, which stay the same in the next epoch."""
         names: Sequence[str] | None = getattr(self._comm, "names", None)
         size = self._comm._group.world_size
         return list(names or (f"rank {rank}" for rank in range(size)))
 
     def _edges(self, remeasure: bool, effort: Effort | None) -> tuple[NDArray, NDArray]:
-        """(latency, bandwidth) of all edges; what nobody knows is measured."""
+        """(latency, bandwidth) of all edges; unknown ones are measured."""
         names, rank, known = self._names(), self._comm._group.rank, self._known.edges
         if remeasure:
             known.clear()
@@ -187,7 +187,7 @@ class RingChoice:
         return found[:, :, 0], found[:, :, 1]
 
     def _shared_edges(self, names: Sequence[str]) -> NDArray:
-        """[from, to, (latency, bandwidth)] as all members know it; NaN: nobody."""
+        """[from, to, (latency, bandwidth)] as all members know it; NaN: unknown."""
         own = np.full((1, len(names), 2), np.nan)
         for target, name in enumerate(names):
             edge = self._known.edges.get((names[self._comm._group.rank], name))

@@ -1,7 +1,7 @@
 """Lossy codecs: float32 values as fewer bytes, and back.
 
 A codec maps a flat float32 array to bytes whose number depends on the element
-count alone (`wire_bytes`), so that a receiver knows it before anything arrives.
+count alone (`wire_bytes`), so that a receiver knows it before any byte arrives.
 Decoding uses elementwise arithmetic only: all machines decode the same bytes to
 the same values. Blocks have `BLOCK` elements, the last one may be shorter.
 
@@ -46,7 +46,7 @@ class Codec(ABC):
     """One way to write float32 values down. Stateless; safe between threads."""
 
     name: str
-    """What `codec` reads, and what members compare."""
+    """The text that `codec` reads and members compare."""
 
     @abstractmethod
     def wire_bytes(self, count: int) -> int:
@@ -296,12 +296,12 @@ def codec(name: "str | Codec") -> Codec:
 
 @cache
 def _fixed(name: str) -> Codec:
-    """Made once: tables take longer than small arrays."""
+    """The codec of this name, built once: its tables take longer than small arrays."""
     return _FIXED[name]()
 
 
 def _blocks(values: F32, fill: Literal["constant", "edge"] = "constant") -> F32:
-    """As rows of BLOCK elements; the last is filled up with zeros, or the last one."""
+    """Values as rows of BLOCK elements; the last is padded with zeros or its end."""
     short = -values.size % BLOCK
     if short:
         values = np.pad(values, (0, short), mode=fill)
@@ -313,7 +313,7 @@ def _share(ratio: float, count: int) -> int:
 
 
 def _pack(symbols: U8, per_byte: int) -> U8:
-    """So many symbols a byte, the first in the lowest bits."""
+    """Pack `per_byte` symbols into a byte, the first in the lowest bits."""
     if per_byte == 1:
         return symbols.reshape(-1)
     bits = 8 // per_byte
@@ -326,7 +326,7 @@ def _pack(symbols: U8, per_byte: int) -> U8:
 
 
 def _reader(levels: F32) -> Callable[[U8, F32], None]:
-    """Writes the levels that the symbols in each byte number."""
+    """A function that writes the levels of the symbols in each byte."""
     bits = len(levels).bit_length() - 1
     symbols = np.arange(256)[:, None] >> np.arange(0, 8, bits)
     table = levels[symbols & (len(levels) - 1)]

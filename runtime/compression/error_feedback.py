@@ -1,10 +1,10 @@
-"""Error feedback: what compression dropped is added to the next contribution.
+"""Error feedback: the rounding error of a compression is added to the next operand.
 
     feedback = ErrorFeedback()
     comm.all_reduce(gradient, "mean", compression="int8", feedback=feedback)
 
 A member keeps one residual per tag, in the units of its contribution. Over
-steps t, with op `sum`, what all members got and what they still hold adds up:
+steps t, with op `sum`, results and residuals add up:
 
     sum_t out_t + sum_r residual_r = sum_t sum_r input_r,t
 
@@ -53,7 +53,7 @@ class ErrorFeedback:
             return np.zeros(count, np.float32) if held is None else held
 
     def settle(self, tag: str, residual: F32 | None) -> None:
-        """The operation is over: committed with this residual, or not (None)."""
+        """End a tag's operation: committed with this residual, or failed (None)."""
         with self._lock:
             self._busy.discard(tag)
             if residual is not None:
@@ -65,7 +65,7 @@ class ErrorFeedback:
             return {tag: held.copy() for tag, held in self._residuals.items()}
 
     def restore(self, state: Mapping[str, F32]) -> None:
-        """Take residuals that `state` gave, in place of all that are held."""
+        """Take residuals that `state` gave, in place of all present ones."""
         with self._lock:
             if self._busy:
                 raise UsageError("operations with this error feedback are under way")

@@ -26,7 +26,7 @@ F32 = NDArray[np.float32]
 
 
 class Reducer(Protocol):
-    """What is needed of a communicator."""
+    """The part of a communicator that PowerSGD uses."""
 
     def all_reduce(self, array: F32, op: str, *, tag: str) -> F32:
         """In place, bit-identical on all members."""
@@ -49,7 +49,7 @@ class PowerSGD:
         return min(self.rank, rows, columns) * (rows + columns)
 
     def all_reduce(self, comm: Reducer, matrix: F32, *, tag: str) -> F32:
-        """`matrix` (float32, two dimensions) becomes about the members' mean.
+        """Make `matrix` (float32, two dimensions) about the members' mean.
 
         When a reduction raises, the matrix, the factor and the residual are as
         they were.
@@ -77,7 +77,7 @@ class PowerSGD:
         }
 
     def restore(self, state: Mapping[str, Mapping[str, F32]]) -> None:
-        """Take over what `state` gave."""
+        """Take over the factors and residuals that `state` gave."""
         self._factors = {t: q.copy() for t, q in state["factors"].items()}
         self._residuals = {t: e.copy() for t, e in state.get("residuals", {}).items()}
 

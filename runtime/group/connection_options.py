@@ -1,6 +1,6 @@
-"""How a member's connections are made: one value for all that make some.
+"""Connection options: one value for all functions that make connections.
 
-Public functions take it apart into keywords, `**options: Unpack[ConnectionKeywords]`,
+Public functions take them as keywords, `**options: Unpack[ConnectionKeywords]`,
 and `expanded` shows them in the function's signature:
 
     @expanded(ConnectionOptions())
@@ -27,25 +27,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """Seconds of heartbeat and silence, what is allowed in, and by which ways.
+    """Times of the failure detector, credentials, and the carriers of links.
 
-    ConfigError for a number of streams, or a key, that cannot be.
+    ConfigError for a wrong number of streams, or a key that is too short.
     """
 
     heartbeat: float = 0.5
-    """A member that has nothing to say says so that often."""
+    """A link that sent no frame for so many seconds sends a PING."""
     silence: float = 10.0
-    """A peer that was not heard of for so long is lost."""
+    """A peer whose link brought no byte for so many seconds is lost."""
     faults: FaultPlan | None = None
-    """What goes wrong on purpose, in drills."""
+    """Faults that are injected, in drills."""
     shared_memory: bool = True
     """Between members on one machine large payloads go through memory."""
     key: bytes | str | None = field(default=None, repr=False)
-    """Only those are let in who have the same (`authentication`)."""
+    """The key that every peer must have (`authentication`)."""
     streams: Streams = "auto"
-    """Connections to each peer (`striped`)."""
+    """Streams to each peer (`striped`)."""
     tls: "Tls | None" = None
-    """All connections are encrypted, and certificates asked for (`tls`)."""
+    """Encryption of all connections, with certificates of both ends (`tls`)."""
 
     def __post_init__(self) -> None:
         if self.streams != "auto" and not 1 <= self.streams <= MAX_STREAMS:
@@ -56,7 +56,7 @@ class ConnectionOptions:
 
     @property
     def heartbeat_options(self) -> HeartbeatOptions:
-        """The two times by which dead peers are noticed."""
+        """The times of the failure detector."""
         return HeartbeatOptions(self.heartbeat, self.silence)
 
     @property
@@ -65,7 +65,7 @@ class ConnectionOptions:
         return authentication.checked(self.key)
 
     def of_pcp_alone(self) -> dict[str, Any]:
-        """What is set here and other engines do not have; None where it is not set."""
+        """The options that other engines lack; None where one is not set."""
         streams = None if self.streams == "auto" else self.streams
         return {
             "faults": self.faults,
@@ -75,7 +75,7 @@ class ConnectionOptions:
         }
 
     def changed(self, given: "ConnectionKeywords") -> "ConnectionOptions":
-        """These, but for what is given; TypeError for what is no option."""
+        """These options with the given ones changed; TypeError for other keywords."""
         return replace(self, **given)
 
 
@@ -94,7 +94,7 @@ class ConnectionKeywords(TypedDict, total=False):
 def expanded(defaults: Any) -> Callable[[F], F]:
     """Show the fields of `defaults` in place of a function's `**options`.
 
-    For `help`, editors and `inspect.signature`; calls go as they did.
+    For `help`, editors and `inspect.signature`; calls are not affected.
     """
 
     def show(function: F) -> F:

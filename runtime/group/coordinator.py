@@ -3,8 +3,8 @@
     with Coordinator.listen("0.0.0.0:48148") as coordinator:
         ...
 
-It moves no tensors. When it dies the members go on; they come back to whoever
-listens at its address next, and tell it which group there is.
+It moves no tensors. When it dies the members go on; they connect to the next
+coordinator at its address, and report their group to it.
 """
 
 import logging
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PURPOSE = "membership"
 MAX_CONTROL = 1 << 20
 _MAX_COUNT = 1 << 62
-"""Far above what is ever counted to, below what a frame can say."""
+"""A bound on counts from members: far above real ones, below a frame's limit."""
 _UNKNOWN_SECONDS = 0.5
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Coordinator:
     ) -> None:
         self.endpoint = endpoint
         self.silence = silence
-        # Members answer a beat: one that is late must not make all of them silent.
+        # Members answer a heartbeat: one that is late must not make all of them silent.
         self._heartbeat = min(heartbeat, silence / 4)
         self._owns = owns
         self._incarnation = Incarnation(state)
@@ -80,16 +80,16 @@ class Coordinator:
         """A coordinator of its own at `address`.
 
         The first group is formed as soon as `first` members have joined. A
-        member that is not heard of for `silence` seconds is dead; one whose
+        member whose link is silent for `silence` seconds is dead; one whose
         connection breaks has as long to come back. `state` is a file that counts
         how often this group's coordinator was started, so that epochs grow, and
-        which one coordinator at a time holds; without one the clock serves.
-        Newcomers do not form a group before the members of one, if there is one,
-        had the time to come back: `silence` when `state` says that this coordinator
-        is not the first, half a second when nothing does. `key` and `tls` are as in
+        which one coordinator at a time locks; without it epochs grow with the clock.
+        Newcomers do not form a group before the grace is over, in which members of a
+        present group come back: `silence` when `state` counts an earlier coordinator,
+        half a second without a `state`. `key` and `tls` are as in
         `Endpoint.listen`.
         """
-        # Members were given an address that reaches it: it need not tell them one.
+        # Members have an address that reaches it: it advertises none.
         endpoint = GroupEndpoint.listen(
             address, advertise=address, key=key, tls=tls, purposes=[PURPOSE]
         )
@@ -108,11 +108,11 @@ class Coordinator:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address `host:port` of its listener."""
         return self.endpoint.listening
 
     def status(self) -> dict[str, Any]:
-        """Phase, epoch, who is in the group by rank, and who waits."""
+        """Phase, epoch, members of the group by rank, and members that wait."""
 
         def read() -> dict[str, Any]:
             state = self._state
@@ -126,7 +126,7 @@ class Coordinator:
         return self.endpoint.loop.ask(read)
 
     def collect(self) -> list[Metric]:
-        """Gauges of the group and counts of what was said, for an `Exporter`."""
+        """Gauges of the group and counts of messages, for an `Exporter`."""
         status = self.status()
         members, waiting = len(status["members"]), len(status["waiting"])
         stable = status["phase"] == Phase.STABLE.value
@@ -189,13 +189,13 @@ class Coordinator:
         self._note_absent()
 
     def place(self, link: Link, header: Header) -> memoryview:
-        """Room for a control message and nothing else."""
+        """Memory for a control message; ProtocolError for other frames."""
         if header.kind is not Kind.CONTROL or header.length > MAX_CONTROL:
             raise ProtocolError(f"{header.kind.name} to a coordinator")
         return memoryview(bytearray(header.length))
 
     def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
-        """A member speaks."""
+        """Handle a message of a member."""
         name = self._names.get(link)
         if name is None or name not in self._state.members:
             return
@@ -212,7 +212,7 @@ class Coordinator:
             raise ProtocolError(f"{header.kind.name} to a coordinator")
 
     def lost(self, link: Link, error: RuntimeFault) -> None:
-        """A connection broke; the member may come back."""
+        """Note that a connection broke; the member may come back."""
         name = self._names.pop(link, None)
         if name is not None and self._links.get(name) is link:
             del self._links[name]
@@ -249,7 +249,7 @@ class Coordinator:
                 _log.info("%s to %s: %s", send.what, send.to, send.facts)
 
     def _note_absent(self) -> None:
-        """Members of the group that have no connection have a while to make one."""
+        """Begin the grace of members of the group that have no connection."""
         now = time.monotonic()
         for name in self._state.members:
             if name not in self._links:
@@ -293,14 +293,14 @@ class Coordinator:
 
 
 def _grace(incarnation: Incarnation, silence: float) -> float:
-    """How long (s) a group that was there before may take to come back."""
+    """The grace (s) in which members of a present group come back."""
     if not incarnation.known:
         return min(_UNKNOWN_SECONDS, silence)
     return silence if incarnation.number else 0.0
 
 
 def _past(said: dict[str, Any]) -> Past:
-    """A member's past, if it is one; TypeError or ValueError if not."""
+    """The past in a member's greeting; TypeError or ValueError if it is none."""
     past = Past(**said)
     for name in ("epoch", "formed", "prepared", "turn"):
         value = getattr(past, name)
@@ -318,7 +318,7 @@ def _past(said: dict[str, Any]) -> Past:
 
 
 def greeting(name: str, address: str, past: Past) -> dict[str, Any]:
-    """What a member says first."""
+    """The first message of a member."""
     return {
         "purpose": PURPOSE,
         "name": name,

@@ -1,8 +1,8 @@
-"""A member's connection to the coordinator, and what is said over it.
+"""A member's connection to the coordinator, and the messages over it.
 
 It is made again when it breaks, or when the coordinator is silent, until the
-member's patience ends. Nothing is lost meanwhile: whoever comes back says what it
-knows (`MembershipClient.past`), and asks again what was not answered.
+member's patience (s) ends. No message is lost meanwhile: a member that connects again
+sends its past (`MembershipClient.past`), and repeats the questions without an answer.
 """
 
 import queue
@@ -35,9 +35,9 @@ from pcp.runtime.transport.tcp import TcpLink
 
 _REDIAL_SECONDS = 0.2
 _WITHDRAW_SECONDS = 1.0
-"""How long a coordinator may take to say that a vote was taken back."""
+"""How long a coordinator may take to answer that a vote was taken back."""
 _LEAST_SILENCE = 2.0
-"""A coordinator that is only busy is not to be left: it says less than members do."""
+"""The least silence (s) of a lost coordinator: a busy one sends few heartbeats."""
 
 
 class Coordination:
@@ -48,7 +48,7 @@ class Coordination:
     ) -> None:
         self.address = address
         self.fault: RuntimeFault | None = None
-        """Why there will be no coordinator any more."""
+        """The fault when the coordinator is lost for good; None before."""
         self.renewals: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
         self.agent = MembershipClient(name, self._say, self._renewal)
         self._endpoint = endpoint
@@ -57,18 +57,18 @@ class Coordination:
         self._silence = max(_LEAST_SILENCE, endpoint.options.silence)
         self._link: TcpLink | None = None
         self._until: float | None = None
-        """When patience ends; None while the coordinator is there."""
+        """When patience ends (monotonic); None while the coordinator is connected."""
         self._closed = threading.Event()
 
     def start(self, deadline: float) -> None:
-        """Connect for the first time; the reason when that fails."""
+        """Connect for the first time; raises the reason when that fails."""
         self._redial(deadline)
         if self.fault is not None:
             raise self.fault
         self._loop.call(self._listen)
 
     def close(self) -> None:
-        """Leave: the others go on, and who waits for a renewal here does not."""
+        """Leave: the other members go on, and a renewal of this member ends."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -84,7 +84,7 @@ class Coordination:
         self._loop.ask(leave)
 
     def withdraw(self) -> bool:
-        """Take this member's vote back. False: the answer was under way already."""
+        """Take this member's vote back; False when it was answered already."""
         agent, until = self.agent, time.monotonic() + _WITHDRAW_SECONDS
         self._loop.ask(agent.unvote)
         while agent.voting and agent.withdrawing and self._link is not None:
@@ -94,7 +94,7 @@ class Coordination:
         return self._loop.ask(agent.unvoted)
 
     def forget_old_news(self) -> None:
-        """Drop what concerns a renewal that is over; a prepared one goes on."""
+        """Drop messages about a renewal that is over; a prepared one goes on."""
         news = []
         while not self.renewals.empty():
             news.append(self.renewals.get_nowait())
@@ -105,14 +105,14 @@ class Coordination:
     # The link's sink, in the loop's thread.
 
     def place(self, link: Link, header: Header) -> memoryview:
-        """Room for a message or a refusal."""
+        """Memory for a message or a refusal."""
         known = (Kind.CONTROL, Kind.REFUSE)
         if header.kind not in known or header.length > MAX_CONTROL:
             raise ProtocolError(f"the coordinator sent {header.kind.name}")
         return memoryview(bytearray(header.length))
 
     def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
-        """The coordinator speaks."""
+        """Handle a message of the coordinator."""
         match header.kind:
             case Kind.CONTROL:
                 facts = parse_json(payload)
@@ -130,13 +130,13 @@ class Coordination:
                 raise ProtocolError(f"the coordinator sent {header.kind.name}")
 
     def lost(self, link: Link, error: RuntimeFault) -> None:
-        """The coordinator is gone, perhaps to be started again."""
+        """Dial again: the coordinator is gone, perhaps to be started again."""
         if link is not self._link:
             return
         self._link = None
         if self._closed.is_set() or self.fault is not None:
             return
-        # Who took the connection and said nothing is not to be asked without pause.
+        # A listener that accepted and sent no byte is not dialled without pause.
         welcomed = self._until is None
         if self._until is None:
             self._until = time.monotonic() + self._patience
@@ -153,9 +153,9 @@ class Coordination:
     # Inside.
 
     def _listen(self) -> None:
-        """A coordinator says every moment that it is there, or it is not.
+        """Check the coordinator's heartbeats; without them it is lost.
 
-        The kernel of one that is frozen answers, also to whoever dials anew.
+        The kernel of a frozen coordinator still accepts connections.
         """
         if self._closed.is_set() or self.fault is not None:
             return
@@ -169,7 +169,7 @@ class Coordination:
         self._loop.later(min(1.0, self._silence / 4), self._listen)
 
     def _redial(self, deadline: float, pause: float = 0.0) -> None:
-        """Try until somebody listens there. In a thread of its own."""
+        """Dial until a coordinator listens there. In a thread of its own."""
         warning = ConnectWarning("coordinator")
         while not self._closed.wait(pause):
             pause = _REDIAL_SECONDS
@@ -204,10 +204,10 @@ class Coordination:
 
     def _say(self, what: str, facts: dict[str, Any]) -> None:
         if self.fault is not None and what == "ask":
-            # Not within the asking operation, which is in the middle of something.
+            # Not within the asking operation, which is in the middle of a step.
             self._loop.call(self._abandon)
             return
-        # Without a connection nothing is lost: `past` and `ask_again` say it later.
+        # Without a connection no message is lost: `past` and `ask_again` repeat it.
         if self._link is not None:
             payload = json_payload({"what": what, **facts})
             self._link.send(Frame(Kind.CONTROL, payload=payload))
@@ -217,7 +217,7 @@ class Coordination:
             self._give_up(ProtocolError(f"refused: {facts.get('reason')}"))
             return
         if what == "prepare":
-            # Whatever is being formed will not be agreed upon.
+            # A group that is being formed will not be agreed upon.
             epoch = int(facts["epoch"])
             self._endpoint.cancel(f"epoch {epoch} replaces it", below=epoch)
         self.renewals.put((what, facts))
@@ -230,10 +230,10 @@ class Coordination:
             self._loop.call(self._abandon)
 
     def _abandon(self) -> None:
-        """Nobody will decide: what is in doubt ends with an error.
+        """Fail the operations in doubt: without a coordinator there is no decision.
 
-        Also what is found to be in doubt after that: when the vote of a peer is
-        missing that lived on, while we were taken for dead.
+        Also those that come into doubt after that: when a vote is missing of a peer
+        that lived on, while this member was taken for dead.
         """
         group = self.agent.group
         for key in group.doubtful if group is not None else ():

@@ -1,7 +1,7 @@
 """Renewing the group of an elastic world: `Communicator.join` makes one.
 
-The coordinator says which group it prepares; the members form it and say so; then
-the coordinator says go. `membership` has the protocol.
+The coordinator announces the group that it prepares; the members form it and report
+that; then the coordinator sends go. `membership` has the protocol.
 """
 
 import queue
@@ -34,7 +34,7 @@ class Renewal:
         self.endpoint = endpoint
         self.coordination = coordination
         self._formed: Group | None = None
-        """Of a newer epoch, and complete; it waits for the coordinator's go."""
+        """A group of a newer epoch, fully connected, that waits for the go."""
 
     def close(self) -> None:
         """Leave the coordinator, and close all groups."""
@@ -42,7 +42,7 @@ class Renewal:
         self.endpoint.close()
 
     def first(self, deadline: float) -> Group:
-        """The group this member enters."""
+        """The first group of this member."""
         group = self._renew(deadline)
         assert group is not None, "a member that enters has no group that could stay"
         return group
@@ -65,7 +65,7 @@ class Renewal:
             return self._renew(time.monotonic())  # it has just been answered
 
     def _drain(self, group: Group, deadline: float) -> None:
-        """Operations of a broken group end by themselves, soon."""
+        """Wait for the operations of a broken group, which end by themselves."""
         while not self.endpoint.loop.ask(lambda: group.idle):
             if group.fault is None:
                 raise UsageError(
@@ -77,10 +77,10 @@ class Renewal:
             time.sleep(0.002)
 
     def _renew(self, deadline: float) -> Group | None:
-        """Form what the coordinator prepares, until it says go.
+        """Form the group that the coordinator prepares, until it sends go.
 
-        None when the group stays as it is. What was formed when time was up is kept:
-        the others may have been told to go on with it.
+        None when the group stays as it is. A group that was formed at the deadline is
+        kept: the other members may have got a go for it.
         """
         while True:
             formed = self._formed
@@ -120,7 +120,7 @@ class Renewal:
         try:
             group = self.endpoint.form_group(epoch, addresses, rank, patience)
         except (CollectiveAborted, ConfigError):
-            return None  # a newer epoch is on its way
+            return None  # a newer epoch is being prepared
         except RuntimeFault as error:
             peer = error.peer if isinstance(error, PeerLost) else None
             lost = [] if peer is None else [names[peer]]
@@ -140,7 +140,7 @@ def join(
     advertise: str | None,
     patience: float,
 ) -> tuple[Renewal, Group]:
-    """The first group at a coordinator, and what renews it."""
+    """The first group at a coordinator, and the object that renews it."""
     name = name or f"{socket.gethostname()}-{secrets.token_hex(4)}"
     if listen is None:
         listen = link.format_address(link.own_address(address), 0)

@@ -1,4 +1,4 @@
-"""How a dead peer is told from a quiet one: everybody says at times that it lives."""
+"""The failure detector: heartbeats, and the peers that stopped sending them."""
 
 import time
 from dataclasses import dataclass
@@ -12,28 +12,28 @@ from pcp.runtime.transport.link import Link
 
 @dataclass(frozen=True)
 class HeartbeatOptions:
-    """The times of it, in seconds."""
+    """The times of the failure detector, in seconds."""
 
     interval: float = 0.5
-    """A link that sent nothing for so long sends a PING."""
+    """A link that sent no frame for so long sends a PING."""
     silence: float = 10.0
-    """A peer that sent nothing for so long is lost, although its kernel lives."""
+    """A peer that sent no byte for so long is lost, although its kernel lives."""
 
 
 class MonitoredGroup(Protocol):
-    """The group whose members are listened to."""
+    """The group whose links the failure detector watches."""
 
     loop: Loop
     links: dict[int, Link]
     health: Health
 
     def silent(self, rank: int, seconds: float) -> None:
-        """A member said nothing for too long."""
+        """Declare a member lost that was silent for too long."""
         ...
 
 
 class FailureDetector:
-    """Says that we live, and notices who does not. All of it in the loop's thread."""
+    """Sends heartbeats, and finds silent peers. All of it in the loop's thread."""
 
     def __init__(self, group: MonitoredGroup, heartbeat: HeartbeatOptions) -> None:
         self._group = group
@@ -41,12 +41,12 @@ class FailureDetector:
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        """Begin to beat; harmless if it does."""
+        """Begin heartbeats; harmless if they have begun."""
         if self._timer is None:
             self._beat()
 
     def stop(self) -> None:
-        """Beat no more."""
+        """End heartbeats."""
         if self._timer is not None:
             self._timer.cancel()
 

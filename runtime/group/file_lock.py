@@ -1,4 +1,4 @@
-"""A file that one process at a time holds; the kernel lets go when it dies."""
+"""File locks: one process at a time has a file; its death frees the lock."""
 
 import fcntl
 from typing import IO
@@ -7,10 +7,10 @@ from pcp.errors import ConfigError
 
 
 def hold(file: IO, taken: str) -> None:
-    """Hold an open file until it is closed.
+    """Lock an open file until it is closed.
 
-    Otherwise closes it and raises ConfigError: `taken` where another process holds
-    it, or why it cannot be held at all (some network file systems have no locks).
+    Otherwise closes it and raises ConfigError: `taken` where another process has the
+    lock, or the reason of the system (some network file systems have no locks).
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

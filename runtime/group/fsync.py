@@ -1,11 +1,11 @@
-"""What survives the machine's end: names, besides what files hold."""
+"""Names of files that survive a crash of the machine, besides their contents."""
 
 import os
 from pathlib import Path
 
 
 def sync_folder(folder: Path) -> None:
-    """Have on the disk which files a folder has: what was made or renamed in it.
+    """Write a folder's entries to the disk: files that were made or renamed in it.
 
     `OSError` where the file system cannot.
     """

@@ -1,9 +1,9 @@
 """The members of one epoch and the operations among them.
 
 A group routes frames to operations, notices dead peers (a closed connection,
-silence) and tells the others, so that every member hears of a loss at once.
-A group that lost a member, or was aborted, is finished: what comes next forms
-a new one under a higher epoch.
+silence) and tells the other members, so that all know of a loss at once.
+A group that lost a member, or was aborted, is finished: the next group has a
+higher epoch.
 """
 
 import hashlib
@@ -70,18 +70,18 @@ class Group:
         self.epoch = epoch
         self.links: dict[int, Link] = {}
         self.fault: RuntimeFault | None = None
-        """Why the group is finished, or None while it works."""
+        """The fault that finished the group; None while it works."""
         self.health = Health()
         self.heard = False
-        """Whether the caller was told, by a future or by `fault`, that it fails."""
+        """Whether the caller has read the fault, from a future or from `fault`."""
         self.failures: deque[tuple[str, PcpError]] = deque(maxlen=_REMEMBERED)
-        """Operations that failed, for who leaves and was not told."""
+        """Failed operations, for `Leaving.check`."""
         self.telemetry = telemetry or Telemetry()
         self.telemetry.sources.append(self._metrics)
         heartbeat = heartbeat or HeartbeatOptions()
         self._failure_detector = FailureDetector(self, heartbeat)
         self.farewell = heartbeat.silence
-        """How long a peer may take to hear our goodbye, in seconds."""
+        """How long a peer may take to answer our goodbye, in seconds."""
         self._faults = faults
         self._ranks: dict[Link, int] = {}
         self._operations: dict[tuple[int, int], Operation] = {}
@@ -89,22 +89,22 @@ class Group:
         self._turns: dict[int, itertools.count[int]] = {}
         self._unexpected = UnexpectedFrames()
         self._early: set[int] = set()
-        """From whom data is coming into room that no operation has given."""
+        """Peers whose data arrives in memory of no operation."""
         self._far: set[int] = set()
         self._ahead: Counter[int] = Counter()
-        """What each may have parked for us, by `charge`."""
+        """Bytes that each peer may keep as unexpected frames, by `charge`."""
         self._left: set[int] = set()
         self._on_one_machine = False
-        """Whether every member has a processor of this machine to itself."""
+        """Whether all members are on this machine, with a processor for each."""
         self._drains: dict[int, memoryview] = {}
         self._closed = False
         self._closing: list[Link] = []
         self.arbiter: Callable[[tuple[int, int]], None] | None = None
-        """Who is asked about operations that were voted for when a peer is lost."""
+        """The arbiter of operations with our vote when a peer is lost; None without."""
         self._conceded: set[tuple[int, int]] = set()
         self._doubtful: dict[tuple[int, int], Operation] = {}
         self.at_close: list[Callable[[], None]] = []
-        """What ends with the group."""
+        """Functions that the group calls when it closes."""
 
     @property
     def lingering(self) -> bool:
@@ -113,13 +113,13 @@ class Group:
 
     @property
     def all_links(self) -> list[Link]:
-        """Every connection this group ever had, for the counters."""
+        """Every link this group ever had, for the counters."""
         return list(self._ranks)
 
     # Forming.
 
     def admit(self, rank: int, link: Link) -> None:
-        """Take over the connection to a member."""
+        """Take over the link to a member."""
         self.links[rank] = link
         self._ranks[link] = rank
         link.last_heard = time.monotonic()
@@ -149,10 +149,10 @@ class Group:
         self.loop.call(self.post, operation)
         return operation.pending
 
-    # What operations use (`operation.Members`).
+    # For operations (`operation.Members`).
 
     def send(self, peer: int, frame: Frame) -> None:
-        """Queue a frame to a member; nothing happens when it is gone."""
+        """Queue a frame to a member; a frame to a lost member is dropped."""
         link = self.links.get(peer)
         if link is None:
             return
@@ -168,9 +168,9 @@ class Group:
             link.recall(tag, seq)
 
     def run_ahead(self, peer: int, nbytes: int) -> int:
-        """Book data for a peer that has not opened: its cost, 0 if it must wait.
+        """Reserve room for data at a peer before it opens: the cost, 0 to wait.
 
-        For half a round trip nobody knows whether it has opened: worth it where that
+        The OPEN frame of a peer takes half a round trip: sending ahead pays where that
         takes longer than the copy that the peer may have to make.
         """
         cost = charge(nbytes)
@@ -180,7 +180,7 @@ class Group:
         return cost
 
     def caught_up(self, peer: int, cost: int) -> None:
-        """The peer keeps that no longer: it opened, or we told it to drop it."""
+        """Return room of this cost: the peer opened, or has to drop the data."""
         self._ahead[peer] -= cost
 
     def later(self, delay: float, what: Callable[[], None]) -> Timer:
@@ -188,7 +188,7 @@ class Group:
         return self.loop.later(delay, what)
 
     def retire(self, operation: Operation) -> None:
-        """The operation is over."""
+        """Forget an operation that is over."""
         key = (operation.tag, operation.seq)
         if self._operations.pop(key, None) is not None:
             self.loop.expecting -= self._on_one_machine
@@ -210,10 +210,10 @@ class Group:
 
     @property
     def shaped(self) -> bool:
-        """Whether a way to a peer is slowed on purpose: memory would go around it."""
+        """Whether a fault plan slows a link: shared memory would bypass it."""
         return self._faults is not None and bool(self._faults.shapes)
 
-    # What an arbiter asks and says (`membership`).
+    # For an arbiter (`membership`).
 
     @property
     def idle(self) -> bool:
@@ -250,17 +250,17 @@ class Group:
         return False
 
     def decided(self, key: tuple[int, int], commit: bool) -> None:
-        """The outcome of an operation `arbitrate` asked about."""
+        """Carry out the arbiter's decision about an operation."""
         operation = self._doubtful.pop(key, None)
         if operation is not None:
             operation.decided(commit)
 
     def peer_died(self, rank: int, reason: str) -> None:
-        """Somebody who knows says that a member is dead."""
+        """Note a member's death that the coordinator reports."""
         self._lose(rank, reason)
 
     def silent(self, rank: int, seconds: float) -> None:
-        """A member has sent nothing for so long that it counts as dead."""
+        """Declare a member lost that was silent for too long."""
         self._lose(rank, f"rank {rank} is lost: silent for {seconds:g} s")
 
     def post(self, operation: Operation) -> None:
@@ -282,7 +282,7 @@ class Group:
             operation.start(self)
         except Exception as error:  # no memory, most likely
             operation.give_up(RuntimeFault(f"{operation.name} did not start: {error}"))
-        # Who left may have been there before, and sent what is to be received.
+        # A member that left may have sent data for this operation before.
         for peer, header, payload in unexpected:
             self._guarded(peer, self._dispatch, peer, header, payload, early=True)
         for peer in gone:
@@ -291,15 +291,15 @@ class Group:
     # Ending.
 
     def abort(self, error: RuntimeFault) -> None:
-        """Give up every operation, here and on all members, for good."""
+        """Finish the group: give up every operation, here and on all members."""
         for peer in list(self.links):
             self.send(peer, Frame(Kind.BREAK, payload=text_payload(str(error))))
         self._break(error)
 
     def close(self, *, crash: bool = False) -> None:
-        """Leave, and give up what is under way. Peers are told, unless in a crash.
+        """Leave, and give up operations under way. Peers get a BYE, unless in a crash.
 
-        The connections go when the peers have heard all that was said (`lingering`).
+        The links close when the peers have read all frames (`lingering`).
         """
         if self._closed:
             return
@@ -322,10 +322,10 @@ class Group:
                 link.send(Frame(Kind.BYE))
                 link.close(flush=self.farewell)
 
-    # What links tell (`link.Sink`).
+    # For links (`link.Sink`).
 
     def place(self, link: Link, header: Header) -> memoryview:
-        """Room for a payload: an operation's own memory for bulk data."""
+        """Memory for a payload: an operation's own memory for bulk data."""
         rank = self._ranks[link]
         if header.kind is Kind.DATA:
             operation = self._operations.get((header.tag, header.seq))
@@ -343,7 +343,7 @@ class Group:
         return memoryview(bytearray(header.length))
 
     def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
-        """A frame from a member."""
+        """Handle a frame from a member."""
         rank = self._ranks[link]
         match header.kind:
             case Kind.DATA if not header.length:
@@ -359,7 +359,7 @@ class Group:
             case Kind.LOST if rank not in self._left:
                 self._lose(header.step, text(payload))
             case Kind.LOST:
-                pass  # who is given up itself has no say about others
+                pass  # a lost member's frames about others do not count
             case Kind.BREAK:
                 self._break(CollectiveAborted(f"rank {rank}: {text(payload)}"))
             case Kind.BYE:
@@ -370,7 +370,7 @@ class Group:
                 raise ProtocolError(f"rank {rank} sent {header.kind.name} in a group")
 
     def lost(self, link: Link, error: RuntimeFault) -> None:
-        """A connection broke."""
+        """Declare the member of a broken link lost."""
         rank = self._ranks[link]
         self.links.pop(rank, None)
         if not self._closed:
@@ -396,7 +396,7 @@ class Group:
         operation = self._operations.get(key)
         if operation is None:
             if self._stale(header):
-                # Of a call that was left out here something may be kept all the same.
+                # Frames of an operation that was skipped here may be kept all the same.
                 if header.kind is Kind.ABORT:
                     self._unexpected.drop_data(key, rank)
             elif self.fault is None:
@@ -428,9 +428,9 @@ class Group:
             self._lose(peer, f"rank {peer} is lost: {fault}")
 
     def _waste(self, rank: int, length: int) -> memoryview:
-        """Where bytes of an operation that was given up go.
+        """Memory for bytes of an operation that was given up.
 
-        Each peer's have a place of their own: their checksum is still verified.
+        One for each peer, since checksums are still verified.
         """
         drain = self._drains.get(rank, memoryview(b""))
         if len(drain) < length:
@@ -441,7 +441,7 @@ class Group:
         return PeerLost(f"rank {rank} left the group", peer=rank)
 
     def _leave(self, rank: int) -> None:
-        """A member says goodbye: only operations that need it are affected."""
+        """Handle a BYE: only operations that need the member are affected."""
         self._left.add(rank)
         self._unexpected.left(rank)
         link = self.links.pop(rank, None)
@@ -452,7 +452,7 @@ class Group:
             link.close(flush=self.farewell)
 
     def _lose(self, rank: int, reason: str) -> None:
-        """A member died: tell everybody, and finish the group."""
+        """Tell all members of a death, and finish the group."""
         if rank >= self.world_size:
             raise ProtocolError(f"there is no rank {rank} to lose")
         if rank in self._left or rank == self.rank:
@@ -475,9 +475,9 @@ class Group:
             operation.on_lost(rank, error)
 
     def _said_goodbye(self, rank: int) -> bool:
-        """Hear what a lost member had said before; whether that was a goodbye.
+        """Deliver the unread frames of a lost member; whether a BYE was among them.
 
-        Its votes may have arrived before the news of its death, over other links.
+        Its votes may be here already when another link reports its death.
         """
         link = self.links.get(rank)
         if link is not None:

@@ -1,9 +1,9 @@
-"""One listener per process, out of which groups are formed and dissolved.
+"""The endpoint of a process: its listener, on which groups are formed.
 
 A worker's endpoint lives as long as the worker. Groups come and go on it, one
 epoch after another, always as a full mesh: the member with the higher rank
-dials. A peer may dial before this member has heard of the epoch; it is parked
-until `form` is called for that epoch or its patience ends. What speaks another
+dials. A peer may dial before this member knows of the epoch; its connection waits
+until `form` is called for that epoch, for at most `AHEAD_SECONDS`. A peer of another
 protocol, version or epoch is refused with a reason, and the endpoint lives on.
 """
 
@@ -50,7 +50,7 @@ Greeter = Callable[[TcpLink, dict[str, Any]], None]
 
 
 class GroupEndpoint:
-    """A process's address in the mesh; `endpoint.Endpoint` is what users make."""
+    """A process's address in the mesh; `endpoint.Endpoint` is the class for users."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class GroupEndpoint:
             address, near=options.shared_memory and options.tls is None
         )
         self.listening = self._listener.address
-        """Where it listens."""
+        """The address `host:port` of the listener."""
         self.address = advertise or self.listening
-        """Where peers reach this endpoint."""
+        """The address by which peers reach this endpoint."""
         self.loop = Loop(f"pcp-{self._listener.port}")
         self.telemetry = Telemetry()
         self.faults = options.faults
@@ -100,18 +100,18 @@ class GroupEndpoint:
     ) -> Self:
         """Listen on `address` (port 0: any free one).
 
-        `advertise` is what peers are told when it differs from where we listen
-        (all interfaces, a NAT). A peer silent for `silence` seconds is lost;
-        `heartbeat` is how often a member that has nothing to say says so. Between
-        members on one machine large payloads go through `shared_memory`, and where no
-        other address is advertised all else goes through sockets of this machine
-        (`unix_socket`). With a `key` only those are let in who have the same
+        `advertise` is the address for peers where it differs from the listening one
+        (all interfaces, a NAT). A peer silent for `silence` seconds is lost; a link
+        that sent no frame for `heartbeat` seconds sends a PING. Between members on one
+        machine large payloads go through `shared_memory`, and where no other address
+        is advertised all other frames go through sockets of this machine
+        (`unix_socket`). With a `key` every peer must have the same
         (`authentication`). Large payloads to a peer share `streams` connections and
         then do without the memory (`striped`): one if it is near, otherwise more the
-        farther it is. With `tls` all connections are encrypted, and only those are let
-        in whose certificate its authority signed (`tls`). Who connects for one of
-        `purposes` waits until `greet` says who answers; for any other, which nobody
-        serves yet, it is refused.
+        farther it is. With `tls` all connections are encrypted, and every peer needs a
+        certificate of its authority (`tls`). A connection for one of `purposes` waits
+        until `greet` sets its greeter; for any other purpose without a greeter it is
+        refused.
         """
         chosen = ConnectionOptions().changed(options)
         host, _ = parse_address(address)
@@ -126,12 +126,12 @@ class GroupEndpoint:
 
     @property
     def key(self) -> authentication.Key:
-        """The key that whoever connects must have."""
+        """The key that every peer must have; None without one."""
         return self.options.secret
 
     @property
     def tls(self) -> "Tls | None":
-        """What encrypts the connections."""
+        """The encryption of all connections; None without."""
         return self.options.tls
 
     def form_group(
@@ -140,8 +140,8 @@ class GroupEndpoint:
         """The group of `members` (addresses in rank order) for an epoch.
 
         Blocks until all members have formed it. Groups of older epochs are
-        closed, and the forming of an older one under way is abandoned. Raises
-        PeerLost when a member cannot be reached, Timeout naming who is missing
+        closed, and the formation of an older one under way is abandoned. Raises
+        PeerLost when a member cannot be reached, Timeout naming the missing ranks
         after `timeout` seconds, ProtocolError when a member refuses.
         """
         deadline = time.monotonic() + timeout
@@ -159,7 +159,7 @@ class GroupEndpoint:
     def serve_snapshot(
         self, provider: Callable[[], tuple[int, dict[str, np.ndarray]]]
     ) -> None:
-        """Give `provider()`'s (revision, arrays) to whoever fetches a snapshot.
+        """Serve `provider()`'s (revision, arrays) to every `fetch_snapshot`.
 
         The provider runs in a thread of its own for each request and must
         return arrays that do not change while they are sent.
@@ -200,7 +200,7 @@ class GroupEndpoint:
         try:
             self.loop.ask(self._shut)
             self._linger(self.options.silence)
-        finally:  # a loop that is too busy to answer ends all the same
+        finally:  # also where the loop is too busy to answer
             self._listener.close(self.loop)
             self.loop.close()
 
@@ -272,11 +272,11 @@ class GroupEndpoint:
     def _formed(self, formation: MeshFormation) -> None:
         self._formations.pop(formation.epoch, None)
 
-    # Greeting whoever connects. All of it in the loop's thread.
+    # Greetings of new connections. All of it in the loop's thread.
 
     def _arrived(self, sock: socket.socket, peer: str) -> None:
         if len(self._waiting) >= _MAX_WAITING:
-            # Whoever means it greets at once: silent ones keep nobody out.
+            # A peer greets at once: silent connections keep no peer out.
             silent = next(iter(self._waiting))
             del self._waiting[silent]
             silent.close()
@@ -286,7 +286,7 @@ class GroupEndpoint:
         self._gates[link] = authentication.Gate(self.key)
 
     def place(self, link: Link, header: Header) -> memoryview:
-        """Room for a greeting, and the proof of a key before it."""
+        """Memory for a greeting, and the proof of a key before it."""
         if self._gates[link].room(header.kind, header.length):
             return memoryview(bytearray(header.length))
         if header.kind is not Kind.HELLO or header.length > MAX_TEXT:
@@ -294,7 +294,7 @@ class GroupEndpoint:
         return memoryview(bytearray(header.length))
 
     def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
-        """A greeting, or the proof of a key before it."""
+        """Handle a greeting, or the proof of a key before it."""
         gate = self._gates[link]
         if header.kind in (Kind.AUTH, Kind.PROOF) or not gate.open:
             answer = gate.hear(header.kind, bytes(payload))
@@ -313,14 +313,14 @@ class GroupEndpoint:
         greeter(link, hello)
 
     def lost(self, link: Link, error: RuntimeFault) -> None:
-        """A stranger went away, or was not one of us."""
+        """Forget a connection that ended before it was a member's."""
         assert isinstance(link, TcpLink), "only sockets greet an endpoint"
         self._waiting.pop(link, None)
         self._ahead = [entry for entry in self._ahead if entry[0] is not link]
         self._early = [entry for entry in self._early if entry[0] is not link]
 
     def _wait_for_greeter(self, link: TcpLink, hello: dict[str, Any]) -> None:
-        """Who answers this purpose is about to be said."""
+        """Keep a connection until `greet` sets the greeter of its purpose."""
         if len(self._early) >= _MAX_WAITING:
             link.refuse("too many connections came early")
         else:
@@ -343,7 +343,7 @@ class GroupEndpoint:
             self._ahead.append((link, hello))
 
     def _sweep(self) -> None:
-        """Close connections that greet nobody, or wait for an epoch too long."""
+        """Close connections without a greeting, or that wait for an epoch too long."""
         now = time.monotonic()
         for link, until in list(self._waiting.items()):
             if now > until:
@@ -368,8 +368,8 @@ class GroupEndpoint:
     def _linger(self, seconds: float) -> None:
         """Let farewells and their acknowledgement go through.
 
-        A connection that is closed before the peer has read it all may be reset, and
-        what it had not read is then lost. Who lives answers in a moment.
+        A connection that is closed before the peer has read all frames may be reset,
+        and unread frames are then lost. A live peer answers in a moment.
         """
         until = time.monotonic() + seconds
         while time.monotonic() < until and self.loop.ask(

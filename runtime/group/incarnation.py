@@ -1,8 +1,8 @@
-"""How many coordinators a group has had: a number that grows with every start.
+"""The incarnation of a coordinator: a number that grows with every start.
 
-It stands in a file, which one coordinator at a time holds: two that were alive
-at once for one group could decide one operation differently. Without a file the
-clock has to do.
+It is kept in a file, which one coordinator at a time locks: two coordinators of one
+group at once could decide one operation differently. Without a file the number is the
+clock's.
 """
 
 import os
@@ -16,13 +16,13 @@ from pcp.runtime.group.fsync import sync_folder
 
 
 class Incarnation:
-    """This coordinator's number, and its hold on the file."""
+    """This coordinator's number, and its lock of the file."""
 
     def __init__(self, path: Path | None) -> None:
-        """ConfigError when another coordinator has the file, or it is no good."""
+        """ConfigError when another coordinator has the file, or it has no number."""
         self._lock: IO[str] | None = None
         self.known = path is not None
-        """Whether the number says if this coordinator is the first."""
+        """Whether the number is counted: 0 is then the first coordinator."""
         if path is None:
             self.number = time.time_ns() // 1_000_000
             return
@@ -34,7 +34,7 @@ class Incarnation:
             raise
 
     def close(self) -> None:
-        """Let the next one have the file."""
+        """Release the lock of the file."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -55,7 +55,7 @@ def _locked(path: Path) -> IO[str]:
 
 
 def _counted(path: Path) -> int:
-    """One more than the file says, which is on the disk before anybody hears it."""
+    """One more than the file's number, written to the disk before it is used."""
     scratch = path.with_name(path.name + ".new")
     try:
         count = int(path.read_text()) + 1 if path.exists() else 0

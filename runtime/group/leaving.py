@@ -1,14 +1,14 @@
-"""How a member leaves: after what it called has happened, and heard by everybody.
+"""How a member leaves: after its operations are over, with a farewell to all peers.
 
-1. From now on it calls nothing more; callbacks of what is under way still may.
-2. It waits until its operations are over (`Leaving.wait`). An operation is over here
-   when all members have voted for it, so no other member needs anything of this one
-   but what it has said already.
-3. It says goodbye behind all that, and keeps its connections until every peer has
-   answered with the end of its own: so each has read it all (`Group.lingering`).
+1. From now on it starts no operation; callbacks of operations under way still may.
+2. It waits until its operations are over (`Leaving.wait`). An operation is over on a
+   member when all members have voted for it, so no other member needs a further frame
+   of this one.
+3. It sends BYE behind all frames, and keeps its connections until every peer has
+   closed its end: so each has read all frames (`Group.lingering`).
 
-What is not over by then is given up here. A member that had voted for it cannot know
-whether it happens on the others: such an operation fails, and says so.
+An operation that is not over by then is given up here. A member that had voted for it
+cannot know whether it happens on the others: such an operation fails with that error.
 
 Communicators that are still open when the interpreter exits leave likewise.
 """
@@ -24,32 +24,32 @@ from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.group.group import Group, again
 
 DRAIN_SECONDS = 60.0
-"""A member that leaves waits at most so long, unless it is told to."""
+"""A member that leaves waits at most so long, without a `timeout`."""
 _EXIT_SECONDS = 10.0
-"""A program that is over waits less: who ended it may kill it soon."""
+"""The same at the interpreter's exit: a supervisor may kill the process soon."""
 _LOOK_SECONDS = 0.002
 _NAMED = 5
 
 
 class Leaving:
-    """The operations that are under way when a member leaves; what becomes of them."""
+    """The operations under way when a member leaves, and their outcomes."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._left: dict[Operation, str] = {}
-        """Those that were not over when it was last looked at, and why."""
+        """Operations that were not over at the last look, and why."""
         self._failed: list[tuple[str, PcpError]] = []
         self._waited = 0.0
 
     def wait(self, patience: float) -> None:
-        """Until all are over, or for `patience` seconds."""
+        """Wait until all are over, or for `patience` seconds."""
         began = time.monotonic()
         while self._look() and self._waited < patience:
             time.sleep(_LOOK_SECONDS)
             self._waited = time.monotonic() - began
 
     def check(self) -> None:
-        """Once the group is closed: raise if something failed, and nobody was told."""
+        """After the close: raise if an operation failed and the caller did not look."""
         if self._group.heard:
             return
         cut = [f"{op.title}: {why}" for op, why in self._left.items() if op.error]
@@ -68,7 +68,7 @@ class Leaving:
             return False
         self._left, self._failed = loop.ask(self._now)
         if not self._left:
-            # What a callback of the last one has started stands behind that question.
+            # An operation from a callback of the last one is behind that question.
             self._left, self._failed = loop.ask(self._now)
         return bool(self._left)
 
@@ -78,7 +78,7 @@ class Leaving:
 
 
 class Leaver(Protocol):
-    """What is to be closed before the interpreter is gone."""
+    """A member that is to be closed before the interpreter is gone."""
 
     _group: Group
 
@@ -91,17 +91,17 @@ _open: dict[int, Leaver] = {}
 
 
 def is_open(member: Leaver) -> None:
-    """If nobody closes it, it leaves at the interpreter's exit."""
+    """Register an open member: if not closed, it leaves at the interpreter's exit."""
     _open[id(member)] = member
 
 
 def is_closed(member: Leaver) -> None:
-    """It has left."""
+    """Forget a member that has left."""
     _open.pop(id(member), None)
 
 
 def check_outside(group: Group) -> None:
-    """UsageError in the thread that has to end the operations: it cannot wait."""
+    """UsageError in the loop's thread, which cannot wait for itself."""
     if group.loop.inside:
         raise UsageError(
             "a callback closes the communicator whose operations end in its thread; "
@@ -111,7 +111,7 @@ def check_outside(group: Group) -> None:
 
 @atexit.register
 def _leave_all() -> None:
-    """Newest first: groups of some members before their worlds."""
+    """Close open members, newest first: subgroups before their worlds."""
     failed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     patience = 0.0 if failed is not None else _EXIT_SECONDS
     with ExitStack() as stack:

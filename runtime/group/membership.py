@@ -1,15 +1,15 @@
-"""Who is in the group: the coordinator's state machine, without any sockets.
+"""Membership of an elastic group: the coordinator's state machine, without sockets.
 
 Members join, vote to renew the group, report, answer, leave and die; each of
 these is a method, and each returns the messages to send. Epochs only grow, and
 an epoch has one list of members for ever.
 
-                    join                    all live members voted, and somebody
-      ┌──────┐  (enough wait)  ┌─────────┐  waits, died, or found it broken
+                    join                    all live members voted, and one waits,
+      ┌──────┐  (enough wait)  ┌─────────┐  died, or reported the epoch broken
       │ IDLE │────────────────►│ FORMING │◄─────────────────────────┐
       └──────┘                 │  epoch  │   a candidate died or    │
          ▲                     └────┬────┘   could not form it:     │
-         │ nobody is left           │ all    FORMING, next epoch    │
+         │ no member left           │ all    FORMING, next epoch    │
          │                          ▼ formed                        │
          │                     ┌─────────┐  a vote   ┌────────┐     │
          └─────────────────────┤ STABLE  ├──────────►│ VOTING ├─────┘
@@ -17,17 +17,17 @@ an epoch has one list of members for ever.
                                └─────────┘ all voted,└────────┘
                                            nothing changed: same epoch
 
-Renewing blocks until every live member asks for it: it happens between two
+A renewal blocks until every live member votes for it: it happens between two
 steps of a program, never inside an operation.
 
-The outcome of an operation is the members' own affair as long as nobody is
+The members settle the outcome of an operation themselves as long as none is
 lost: it happens when all voted for it. When one is lost, a member that had
 voted asks here. All survivors are queried; the operation happens if every one
 of them had voted (or committed already), and on no member otherwise. A member
 that answers "not done" never votes for that operation again; one that answers
-"done" no longer gives it up because another did. So an operation
-that one survivor committed, all survivors voted for: the decision can only be
-to commit it, also when a restarted coordinator decides it anew.
+"done" no longer gives it up because another did. So all survivors voted for an
+operation that one survivor committed: the decision can only be to commit it, also
+when a restarted coordinator decides it anew.
 """
 
 from enum import Enum
@@ -43,11 +43,11 @@ from pcp.runtime.group.membership_messages import (
 EPOCHS_PER_INCARNATION = 1000
 """A coordinator's first epoch is the next after a multiple of this."""
 BLAMES = 2
-"""A candidate that others fail to reach in so many formations running is refused."""
+"""A candidate that was not reached in so many formations in a row is refused."""
 
 
 class Phase(Enum):
-    """Where the group stands."""
+    """The states of a group."""
 
     IDLE = "idle"
     FORMING = "forming"
@@ -61,29 +61,29 @@ class Membership:
     def __init__(
         self, *, first: int = 1, incarnation: int = 0, settled: bool = True
     ) -> None:
-        """`generation` is larger for every coordinator the group ever had.
+        """`incarnation` is larger for every coordinator the group ever had.
 
-        Before it is `settled` there may be a group of an earlier coordinator's,
-        and newcomers wait for it.
+        Before it is `settled` a group of an earlier coordinator may come back, and
+        newcomers wait for its members.
         """
         self.first = first
-        """How many must wait before the first group is formed."""
+        """How many members must wait before the first group is formed."""
         self.epoch = 0
         """The epoch of `group`."""
         self.newest = incarnation * EPOCHS_PER_INCARNATION
         """The newest epoch that was ever prepared."""
         self.phase = Phase.IDLE
         self.members: dict[str, GroupMember] = {}
-        """All who live, by name, in order of arrival."""
+        """The live members, by name, in order of arrival."""
         self.group: list[str] = []
         """The epoch's members, dead ones included, by rank."""
         self._settled = settled
         self._dead: set[str] = set()
-        """Those of them that died: whoever has such a name now is somebody else."""
+        """Dead members of the epoch: a live one of such a name is a newcomer."""
         self._missing: set[str] = set()
         self._decisions: dict[Key, Decision] = {}
 
-    # What is asked about it.
+    # Questions.
 
     @property
     def survivors(self) -> list[str]:
@@ -92,13 +92,13 @@ class Membership:
 
     @property
     def waiting(self) -> list[str]:
-        """Those who live and are in no epoch yet."""
+        """Live members that are in no epoch yet."""
         return [name for name in self.members if not self._survived(name)]
 
-    # What happens.
+    # Events.
 
     def join(self, name: str, address: str) -> list[SendMessage]:
-        """Somebody new. It is in the group after the next renewal."""
+        """Admit a newcomer; it is in the group after the next renewal."""
         if name in self.members:
             why = f"a member named {name} is here already; choose another name"
             return [SendMessage(name, "refused", {"reason": why})]
@@ -106,14 +106,14 @@ class Membership:
         return self._advance()
 
     def resume(self, name: str, address: str, past: Past) -> list[SendMessage]:
-        """A member comes back, to this coordinator or to one that starts anew.
+        """Take a member back that lost its connection, or its coordinator.
 
-        One that starts anew learns from the first of them which group there is;
-        the others of that group count as alive until `died` says otherwise.
+        A new coordinator learns the present group from the first such member; the
+        other members of that group count as alive until `died`.
         """
         known = max(past.epoch, past.formed, past.prepared)
         if known > self.newest:
-            # A later coordinator's: it may have prepared more than we hear of here.
+            # A later coordinator's: it may have prepared epochs that no member reports.
             self.newest = (known // EPOCHS_PER_INCARNATION + 1) * EPOCHS_PER_INCARNATION
         sends: list[SendMessage] = []
         if max(past.epoch, past.formed) > self.epoch:
@@ -121,7 +121,7 @@ class Membership:
         if max(past.epoch, past.formed) == self.epoch:
             sends += self._bury(past.gone)
         if not known and self.phase is not Phase.FORMING and self._survived(name):
-            # It remembers nothing: the one that voted under this name has died.
+            # Without a past: the process that voted under this name has died.
             sends += self.died(name)
         if name not in self.members:
             if known == past.prepared and not past.epoch and not past.formed:
@@ -147,7 +147,7 @@ class Membership:
     def _adopt(self, past: Past) -> list[SendMessage]:
         """Take over a newer group than this coordinator knows.
 
-        Who came back from an older one and is not in it was taken for dead there.
+        A member of an older group that is not in it was taken for dead there.
         """
         gone = [
             member
@@ -173,9 +173,9 @@ class Membership:
         ]
 
     def _bury(self, names: list[str]) -> list[SendMessage]:
-        """Members that an earlier coordinator called dead stay dead for this one.
+        """Keep members dead that an earlier coordinator declared dead.
 
-        It may have decided without them what others have carried out since.
+        It may have decided operations without them, which others have carried out.
         """
         sends: list[SendMessage] = []
         for name in names if self.phase is not Phase.FORMING else ():
@@ -189,10 +189,10 @@ class Membership:
         return sends
 
     def _catch_up(self) -> list[SendMessage]:
-        """Say go again to those who missed it when the coordinator went.
+        """Send go again to the members that missed it when a coordinator died.
 
-        Somebody who goes on in the epoch proves that all were told to; so does
-        somebody whose vote was answered, for everybody's vote of that turn.
+        A member in the epoch proves that all were to get a go; so does a member
+        whose vote was answered, for the votes of all members in that turn.
         """
         live = self._live()
         there = [member for member in live if member.at == self.epoch]
@@ -209,24 +209,24 @@ class Membership:
         return sends
 
     def settle(self) -> list[SendMessage]:
-        """Whatever group there was has had the time to come back."""
+        """End the grace in which an earlier group comes back."""
         self._settled = True
         return self._advance()
 
     def vote(self, name: str, *, broken: bool = False) -> list[SendMessage]:
-        """A member stands between two steps and asks to renew the group."""
+        """Count the vote of a member, between two steps, to renew the group."""
         member = self.members[name]
         member.voted, member.broken = True, member.broken or broken
         return self._advance()
 
     def unvote(self, name: str) -> list[SendMessage]:
-        """A member gave up waiting for the others, unless it was told before."""
+        """Take a member's vote back, unless it was answered before."""
         if self.phase is not Phase.FORMING:
             self.members[name].voted = False
         return [SendMessage(name, "unvoted"), *self._advance()]
 
     def formed(self, name: str, epoch: int) -> list[SendMessage]:
-        """A candidate has its connections to all others."""
+        """Note that a candidate has connections to all others."""
         if self.phase is not Phase.FORMING or epoch != self.epoch:
             return []
         self._missing.discard(name)
@@ -241,7 +241,7 @@ class Membership:
         return [self._go(name) for name in self.group] + self._advance()
 
     def failed(self, name: str, epoch: int, lost: list[str]) -> list[SendMessage]:
-        """A candidate could not form the epoch; `lost` did not answer it."""
+        """Prepare a new epoch: a candidate could not reach the candidates `lost`."""
         if self.phase is not Phase.FORMING or epoch != self.epoch:
             return []
         sends: list[SendMessage] = []
@@ -257,7 +257,7 @@ class Membership:
         return sends + self._form()
 
     def died(self, name: str) -> list[SendMessage]:
-        """A member left, its connection broke, or it was silent for too long."""
+        """Remove a member that left, lost its connection, or was silent too long."""
         survived = self._survived(name)
         self.members.pop(name, None)
         if not survived:
@@ -274,7 +274,7 @@ class Membership:
         return sends + self._advance()
 
     def ask(self, name: str, epoch: int, key: Key) -> list[SendMessage]:
-        """A member that voted for an operation lost somebody: did it happen?"""
+        """Query all survivors about an operation with a vote and a lost member."""
         if epoch != self.epoch or not self._survived(name):
             return [_decided(name, epoch, key, False)]
         decision = self._decisions.setdefault(key, Decision())
@@ -290,7 +290,7 @@ class Membership:
         return queries + self._decide(key)
 
     def answer(self, name: str, epoch: int, key: Key, done: bool) -> list[SendMessage]:
-        """A survivor says whether it voted for the operation."""
+        """Count a survivor's answer: whether it voted for the operation."""
         decision = self._decisions.get(key)
         if epoch != self.epoch or decision is None:
             return []
@@ -306,7 +306,7 @@ class Membership:
         return [self.members[name] for name in self.survivors]
 
     def _advance(self) -> list[SendMessage]:
-        """What follows from the votes there are."""
+        """The messages that follow from the present votes."""
         if self.phase is Phase.FORMING:
             return []
         live = self._live()
@@ -329,7 +329,7 @@ class Membership:
         return [self._go(name) for name in self.group]
 
     def _form(self) -> list[SendMessage]:
-        """Prepare the next epoch: who survived, in order, then who waits."""
+        """Prepare the next epoch: survivors in order, then waiting members."""
         self.group = [*self.survivors, *self.waiting]
         self._dead.clear()
         self._decisions.clear()

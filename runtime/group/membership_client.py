@@ -1,8 +1,8 @@
 """A member's side of the membership protocol, without sockets or threads.
 
-The agent passes on what its group asks and what the coordinator says. What
-concerns the renewal of the group (prepare, go, refused) it hands to `renewal`,
-in whose thread the connections are made. All methods run in the loop's thread.
+It passes on the questions of its group and the messages of the coordinator. Messages
+about the renewal of the group (prepare, go, refused) go to `renewal`, in whose thread
+the connections are made. All methods run in the loop's thread.
 """
 
 from collections.abc import Callable
@@ -16,17 +16,17 @@ Say = Callable[[str, dict[str, Any]], None]
 
 
 class MembershipClient:
-    """What one member knows about the group it is in."""
+    """The membership of one member, as it knows it."""
 
     def __init__(self, name: str, say: Say, renewal: Say) -> None:
         self.name = name
         self.group: Group | None = None
         """The group of the epoch that was agreed last."""
         self.names: list[str] = []
-        """Its members by rank."""
+        """The names of its members by rank."""
         self.addresses: list[str] = []
         self.formed: Group | None = None
-        """A newer group that has its connections and waits to be agreed."""
+        """A newer group that has its connections and waits for the go."""
         self.voting = False
         self.withdrawing = False
         """Whether the vote is being taken back; it may have been answered before."""
@@ -34,7 +34,7 @@ class MembershipClient:
         """Votes of this epoch that were answered without a change."""
         self._prepared = 0
         self._gone: dict[int, list[str]] = {}
-        """By epoch: whom the coordinator called dead."""
+        """Members that the coordinator declared dead, by epoch."""
         self._candidates: tuple[list[str], list[str]] = ([], [])
         self._say = say
         self._renewal = renewal
@@ -44,16 +44,16 @@ class MembershipClient:
         """The epoch that was agreed last; 0 before the first."""
         return self.group.epoch if self.group is not None else 0
 
-    # What the member does.
+    # Messages of the member.
 
     def vote(self) -> None:
-        """Ask to renew the group: nothing is under way in this one."""
+        """Ask to renew the group, which has no operation under way."""
         self.voting, self.withdrawing = True, False
         broken = self.group is not None and self.group.fault is not None
         self._say("vote", {"broken": broken})
 
     def unvote(self) -> None:
-        """Stop waiting for the others; `unvoted` says how that ended."""
+        """Take the vote back; `unvoted` has the outcome."""
         if self.voting:
             self.withdrawing = True
             self._say("unvote", {})
@@ -65,17 +65,17 @@ class MembershipClient:
         return taken_back
 
     def has_formed(self, group: Group, names: list[str], addresses: list[str]) -> None:
-        """All connections of a prepared epoch are there."""
+        """Report that all connections of a prepared epoch are made."""
         self.formed = group
         self._candidates = (names, addresses)
         self._say("formed", {"epoch": group.epoch})
 
     def has_not_formed(self, epoch: int, lost: list[str]) -> None:
-        """Some candidates of a prepared epoch did not answer."""
+        """Report the candidates of a prepared epoch that did not answer."""
         self._say("failed", {"epoch": epoch, "lost": lost})
 
     def past(self) -> Past:
-        """What a coordinator is told by a member that comes back."""
+        """The past that a member sends when it connects again."""
         newest = (self.names, self.addresses)
         formed = self.formed.epoch if self.formed is not None else 0
         if formed:
@@ -92,15 +92,15 @@ class MembershipClient:
         )
 
     def ask_again(self) -> None:
-        """The coordinator may have forgotten what we asked."""
+        """Repeat the questions without an answer, for a restarted coordinator."""
         if self.group is not None:
             for key in self.group.doubtful:
                 self._ask(self.group.epoch, key)
 
-    # What the coordinator says.
+    # Messages of the coordinator.
 
     def hear(self, what: str, facts: dict[str, Any]) -> None:
-        """A message from the coordinator."""
+        """Handle a message of the coordinator."""
         match what:
             case "dead":
                 self._dead(int(facts["epoch"]), str(facts["name"]))
@@ -138,7 +138,7 @@ class MembershipClient:
         self._say("answer", {"epoch": epoch, "key": list(key), "done": done})
 
     def _go(self, epoch: int) -> bool:
-        """Whether this is an answer to our vote, and not the same once more."""
+        """Whether a go answers our vote, and does not repeat an earlier one."""
         if self.formed is not None and self.formed.epoch == epoch:
             self.group, self.formed = self.formed, None
             self.names, self.addresses = self._candidates

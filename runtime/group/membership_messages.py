@@ -1,6 +1,6 @@
-"""What the coordinator's state machine says, hears and remembers: plain records.
+"""Records of the membership state machine: messages, members, decisions.
 
-`membership` is the machine.
+`membership` is the state machine.
 """
 
 from dataclasses import dataclass, field
@@ -22,26 +22,26 @@ class SendMessage:
 
 @dataclass
 class GroupMember:
-    """Somebody who registered and lives."""
+    """A live member that has joined."""
 
     name: str
     address: str
     voted: bool = False
     broken: bool = False
-    """Whether it said so: it cannot go on in the epoch it is in."""
+    """Whether it reported that its epoch lost a member or was aborted."""
     blamed: int = 0
-    """How many formations in a row somebody could not reach it in."""
+    """In how many formations in a row a candidate could not reach it."""
     at: int = 0
-    """The epoch it was in when it came back, kept up from then on; -1 before."""
+    """Its epoch, known since it came back; -1 before."""
     formed: int = 0
-    """The last epoch it had all connections of, when it came back."""
+    """The last epoch with all its connections, when it came back."""
     turn: int = 0
-    """How many votes of its epoch were answered, so far without a change."""
+    """How many votes of its epoch were answered, all without a change."""
 
 
 @dataclass
 class Decision:
-    """An operation whose outcome is being asked for."""
+    """An operation whose outcome is to be decided."""
 
     askers: set[str] = field(default_factory=set)
     answers: dict[str, bool] = field(default_factory=dict)
@@ -50,18 +50,18 @@ class Decision:
 
 @dataclass(frozen=True)
 class Past:
-    """What a member that comes back knows."""
+    """The past of a member that connects again."""
 
     epoch: int = 0
-    """The last epoch it was told to go on with; 0 for none."""
+    """The last epoch with a go; 0 for none."""
     formed: int = 0
-    """A later epoch of which it has all connections; 0 for none."""
+    """A later epoch with all its connections; 0 for none."""
     group: dict[str, str] = field(default_factory=dict)
-    """Addresses of the later one's members by name, in order of rank."""
+    """Addresses of the later epoch's members by name, in order of rank."""
     gone: list[str] = field(default_factory=list)
-    """Those of them that a coordinator called dead: outcomes did without them."""
+    """Its members that a coordinator declared dead: decisions leave them out."""
     prepared: int = 0
-    """The last epoch it heard of."""
+    """The last epoch that a prepare named."""
     turn: int = 0
     """How many of its votes in this epoch were answered."""
     voting: bool = False

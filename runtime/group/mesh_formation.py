@@ -1,9 +1,9 @@
-"""Making the connections of one group: who dials whom, and who is missing.
+"""Mesh formation: the links of one group, made at its beginning.
 
 The member with the higher rank dials. Its greeting names the epoch, its rank
-and a digest of the member list; the other side answers WELCOME or says why not.
-While members are missing their addresses are probed, so that a dead one is
-noticed long before the deadline.
+and a digest of the member list; the other side answers WELCOME, or REFUSE with a
+reason. While members are missing their addresses are probed, so that a dead one is
+found long before the deadline.
 """
 
 import hashlib
@@ -43,13 +43,15 @@ from pcp.runtime.transport.striped import (
 from pcp.runtime.transport.tcp import TcpLink
 
 EPOCH_OVER = 1
-"""Code of a refusal that only means: the group has moved on."""
+"""Code of a refusal because a newer epoch has begun."""
 _PROBE_SECONDS = 0.5
 
 
 class MeshFormation:
-    """A group on its way. `wait` runs in the caller's thread, the rest in the
-    loop's."""
+    """The formation of one group.
+
+    `wait` runs in the caller's thread, the rest in the loop's.
+    """
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class MeshFormation:
             self._done.set_result(None)
 
     def wait(self, deadline: float) -> None:
-        """Dial, then wait until the mesh is whole; the reason when it is not."""
+        """Dial, then wait until the mesh is whole; raises the reason when it is not."""
         try:
             for peer in range(self.group.rank):
                 self._dial(peer, deadline)
@@ -85,7 +87,7 @@ class MeshFormation:
             raise
 
     def _abandon(self) -> None:
-        """Close what the group has, and what waits to be the group's."""
+        """Close the links of the group, and the connections that wait to be links."""
         for streams in self._links.values():
             for link in streams.values():
                 link.close()
@@ -93,12 +95,12 @@ class MeshFormation:
         self.group.close()
 
     def fail(self, error: RuntimeFault) -> None:
-        """Give up."""
+        """End the formation with this error."""
         if not self._done.done():
             self._done.set_exception(error)
 
     def greet(self, link: TcpLink, hello: dict[str, Any]) -> None:
-        """A member with a higher rank dialled."""
+        """Handle the greeting of a member with a higher rank."""
         rank = hello.get("rank")
         group = self.group
         if hello.get("members") != self._digest:
@@ -119,7 +121,7 @@ class MeshFormation:
             self._greet_stream(rank, link, hello.get("lane", 0))
 
     def _agrees(self, rank: int, streams: object) -> bool:
-        """Whether a member may have so many connections; who dials has measured."""
+        """Whether a member may have so many streams; the dialler has measured."""
         if type(streams) is not int or not 1 <= streams <= MAX_STREAMS:
             return False
         if self._streams not in ("auto", streams):
@@ -127,7 +129,7 @@ class MeshFormation:
         return self._counts.setdefault(rank, streams) == streams
 
     def _greet_stream(self, rank: int, link: TcpLink, stream: object) -> None:
-        """One connection of a member; the first is welcomed when all are there."""
+        """Add one stream of a member; the first is welcomed when all are there."""
         streams = self._links.setdefault(rank, {})
         count = self._counts[rank]
         if not isinstance(stream, int) or stream in streams or not 0 <= stream < count:
@@ -141,13 +143,13 @@ class MeshFormation:
     # The far side of a dialled link, until it becomes the group's.
 
     def place(self, link: Link, header: Header) -> memoryview:
-        """Room for a refusal."""
+        """Memory for a refusal."""
         if header.kind is not Kind.REFUSE or header.length > MAX_TEXT:
             raise ProtocolError(f"{link.label} answered with {header.kind.name}")
         return memoryview(bytearray(header.length))
 
     def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
-        """The answer to our greeting."""
+        """Handle the answer to our greeting."""
         rank = self._dialled[link]
         if header.kind is Kind.WELCOME:
             self._admit(rank)
@@ -159,7 +161,7 @@ class MeshFormation:
             raise ProtocolError(f"{link.label} answered with {header.kind.name}")
 
     def lost(self, link: Link, error: RuntimeFault) -> None:
-        """A dialled peer went away before it answered."""
+        """End the formation: a dialled peer closed before it answered."""
         rank = self._dialled[link]
         if isinstance(error, ProtocolError):
             self.fail(ProtocolError(f"rank {rank} at {link.label}: {error}"))
@@ -172,7 +174,7 @@ class MeshFormation:
         if len(streams) < self._counts[rank]:
             raise ProtocolError(f"rank {rank} welcomes connections it has not got")
         if not all(link.alive for link in streams.values()):
-            # It broke while it waited: that was told to whom it belonged then.
+            # It broke while it waited, when its sink was another.
             lost = f"rank {rank} is lost: its connection broke before the group formed"
             self.fail(PeerLost(lost, peer=rank))
             return
@@ -189,7 +191,7 @@ class MeshFormation:
             self._done.set_result(None)
 
     def _dial(self, peer: int, deadline: float) -> None:
-        """All connections to a member; the first comes last and brings the answer."""
+        """Make all streams to a member; the first greets last and gets the answer."""
         sock = self._reach(peer, deadline)
         try:
             self._dial_streams(peer, deadline, sock)
@@ -219,9 +221,9 @@ class MeshFormation:
         self._greet_as(peer, stream, self._reach(peer, deadline))
 
     def _reach(self, peer: int, deadline: float) -> Wire:
-        """A connection; the reason at once when the forming is given up meanwhile.
+        """A connection; raises at once when the formation ends meanwhile.
 
-        Who dials a machine that is gone hears nothing of that, for minutes.
+        A dial to a machine that is gone takes minutes to fail.
         """
         left = max(0.05, deadline - time.monotonic())
         near = (
@@ -276,7 +278,7 @@ class MeshFormation:
         return True
 
     def _look_around(self, deadline: float) -> None:
-        """Who is missing, and is anybody there?"""
+        """Probe the missing members; Timeout after the deadline, with their ranks."""
         if self.group.fault is not None:
             raise self.group.fault
         missing = [
@@ -303,11 +305,11 @@ class MeshFormation:
 
 
 def members_digest(members: Sequence[str]) -> str:
-    """What all members of a group compare: who is in it, in which order."""
+    """A digest of the member list in order, which all members compare."""
     return hashlib.blake2b("\n".join(members).encode(), digest_size=16).hexdigest()
 
 
 def _hang_up(dialled: "Future[Wire]") -> None:
-    """Nobody waits for this connection any more."""
+    """Close a connection that came after its formation ended."""
     if dialled.exception() is None:
         dialled.result().close()

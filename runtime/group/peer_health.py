@@ -1,12 +1,12 @@
-"""How each peer is doing: round trips, clocks, bytes a second, who comes late.
+"""Health of peers: round trips, clocks, bytes a second, lateness.
 
-Every beat of the heart a member asks each peer for an echo, with its own time in
-it; the answer brings the peer's time, too. Half way between asking and hearing
-both clocks were read (D. Mills, RFC 5905): the quickest of the last echoes says
-best by how much they differ.
+With every heartbeat a member asks each peer for an echo, with its own time in
+it; the answer brings the peer's time, too. The peer's clock was read about half way
+between (D. Mills, RFC 5905): the quickest of the last echoes has the best estimate of
+the difference of the clocks.
 
-Who is late is seen from operations: a peer that joins one long after we did kept
-us waiting. `stragglers` puts all members' views together.
+The lateness of a peer is measured by operations: how long after this member it opens
+them. `stragglers` puts all members' measurements together.
 """
 
 import time
@@ -26,35 +26,35 @@ if TYPE_CHECKING:
     from pcp.runtime.transport.link import Link
 
 ASK, ANSWER = 1, 2
-"""What the step of a PING means; without one it only says that we live."""
+"""Steps of a PING: a question, and its answer; other PINGs are heartbeats only."""
 _BEST_OF = 32
 _ANSWERS = 64
-"""Echoes that a peer gets from one beat to the next, however many it asks for."""
+"""Echoes that a peer gets between two heartbeats at most."""
 _PATIENCE = 40
 
 
 @dataclass(slots=True)
 class PeerHealth:
-    """What one member has seen of another. Seconds and bytes a second."""
+    """The measurements of one peer. Seconds and bytes a second."""
 
     rank: int
     round_trip: Average = field(default_factory=Average)
     lateness: Average = field(default_factory=Average)
-    """How long after us it joins operations; 0 when it was there first."""
+    """How long after this member it opens operations; 0 when it was first."""
     sent: Average = field(default_factory=Average)
     received: Average = field(default_factory=Average)
     silent: float = 0.0
-    """Since when nothing came from it."""
+    """How long its link has been silent."""
     echoes: "deque[tuple[float, float]]" = field(
         default_factory=lambda: deque(maxlen=_BEST_OF)
     )
-    """Round trips, and the peer's clock minus ours."""
+    """Round trips, and the peer's clock minus this member's."""
     asked: int = 0
     waiting: bool = False
     answered: int = 0
-    """Echoes since the last beat."""
+    """Echoes since the last heartbeat."""
     beaten: tuple[float, int, int] | None = None
-    """When the bytes of its link were last read, and what they were."""
+    """The time of the last heartbeat, and the byte counts of its link then."""
 
     @property
     def least_round_trip(self) -> float:
@@ -63,30 +63,30 @@ class PeerHealth:
 
     @property
     def clock_offset(self) -> float:
-        """Its clock minus ours, to half of `least_round_trip`."""
+        """Its clock minus this member's, within half of `least_round_trip`."""
         return min(self.echoes, default=(0.0, 0.0))[1]
 
 
 class Health:
-    """The peers of one group, as this member sees them. In the loop's thread."""
+    """The measurements of all peers of a group. In the loop's thread."""
 
     def __init__(self) -> None:
         self.peers: dict[int, PeerHealth] = {}
 
     def admit(self, rank: int) -> None:
-        """A peer is there; it is asked for an echo from the next beat on."""
+        """Add a peer; it is asked for echoes from the next heartbeat on."""
         self.peers[rank] = PeerHealth(rank, asked=time.monotonic_ns())
 
     def ask(self, rank: int, link: "Link") -> None:
-        """Ask for an echo."""
+        """Ask a peer for an echo."""
         peer, now = self.peers[rank], time.monotonic_ns()
         peer.asked, peer.waiting = now, True
         link.send(Frame(Kind.PING, step=ASK, offset=now))
 
     def beat(self, rank: int, link: "Link", interval: float) -> None:
-        """Now and then: an echo, and the bytes since the last time."""
+        """At a heartbeat: ask for an echo, and measure the bytes since the last one."""
         peer, now = self.peers[rank], time.monotonic()
-        # An echo that stands behind much data takes its time; one may get lost.
+        # An echo behind much data is late; one may get lost.
         pause = _PATIENCE * interval if peer.waiting else interval
         if now - peer.asked / 1e9 >= pause:
             self.ask(rank, link)
@@ -100,7 +100,7 @@ class Health:
         peer.silent = now - link.last_heard
 
     def heard(self, rank: int, link: "Link", header: Header) -> None:
-        """A PING: answer it, or learn from the answer."""
+        """Handle a PING: answer it, or measure by the answer."""
         peer = self.peers[rank]
         if header.step == ASK:
             if peer.answered < _ANSWERS:
@@ -116,7 +116,7 @@ class Health:
             peer.echoes.append((trip / 1e9, (header.tag - middle) / 1e9))
 
     def waited(self, timing: Timing, peers: int) -> None:
-        """An operation had all members: how late was each?"""
+        """Measure the lateness of each peer, once an operation has all members."""
         if len(timing.joined) == peers:
             for rank, when in timing.joined.items():
                 self.peers[rank].lateness.add(max(0.0, when - timing.posted))
@@ -125,7 +125,7 @@ class Health:
 def group_metrics(
     health: Health, links: "Mapping[int, Link]", facts: Mapping[str, float]
 ) -> Iterator[Metric]:
-    """What a group shows of itself and its peers; `facts` are gauges of `_FACTS`."""
+    """The metrics of a group and its peers; `facts` are gauges of `_FACTS`."""
     peers = [peer for _, peer in sorted(health.peers.copy().items())]
     for name, value in facts.items():
         yield gauge(f"pcp_{name}", _FACTS[name], value)
@@ -184,17 +184,17 @@ _OF_PEERS = (
 
 @dataclass(frozen=True)
 class Straggler:
-    """How late a member comes to operations, by the median of the others' views."""
+    """The lateness of a member, by the median of the others' measurements."""
 
     rank: int
     lateness: float
     """Seconds."""
     share: float
-    """Of the time that all members' lateness makes up; 1 when it alone is late."""
+    """Its part of the lateness of all members; 1 when it alone is late."""
 
 
 def stragglers(lateness: NDArray) -> list[Straggler]:
-    """The members, the latest first; row r of `lateness` is what member r saw."""
+    """The members, the latest first; row r of `lateness` is measured by member r."""
     size = len(lateness)
     seen = [
         float(np.median([lateness[r, rank] for r in range(size) if r != rank] or [0]))

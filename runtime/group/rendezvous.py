@@ -1,10 +1,10 @@
-"""A world of fixed size finds itself: rank 0 hosts, everybody registers.
+"""The rendezvous of a world of fixed size: rank 0 hosts it, all members register.
 
 A member sends its rank, the world size and the address of its endpoint; when
 all are there, each gets the list of addresses and the mesh is formed from it.
-Whoever does not belong (a rank taken twice, another world size, another
-protocol) is told why and the rendezvous goes on. A member that dies while
-waiting fails the attempt for all, so that nobody waits for it.
+A wrong member (a rank taken twice, another world size, another protocol) is
+refused with the reason and the rendezvous goes on. A member that dies while
+waiting fails the rendezvous for all, so that no member waits for it.
 """
 
 import time
@@ -31,11 +31,11 @@ from pcp.runtime.transport.link import Link, Wire, format_address
 from pcp.runtime.transport.tcp import TcpLink
 
 _LOST = 2
-"""Code of a refusal that means: a member died; `offset` is its rank."""
+"""Code of a refusal because a member died; `offset` is its rank."""
 _MISSING = 3
-"""Code of a refusal that means: members did not come in time."""
+"""Code of a refusal because members are missing after the deadline."""
 _VERDICT_SECONDS = 1.0
-"""How much longer than its deadline a member waits to hear who is missing."""
+"""How long after its deadline a member waits for the list of missing ranks."""
 _RETRY_SECONDS = 0.05
 _PURPOSE = "rendezvous"
 
@@ -47,7 +47,7 @@ class _Member:
 
 
 class Rendezvous:
-    """The meeting point. `Rendezvous.listen("127.0.0.1:0")`, then `.address`."""
+    """The host of a rendezvous. `Rendezvous.listen("127.0.0.1:0")`, then `.address`."""
 
     def __init__(self, endpoint: GroupEndpoint) -> None:
         self.endpoint = endpoint
@@ -59,7 +59,7 @@ class Rendezvous:
 
     @classmethod
     def listen(cls, address: str, **options: Any) -> "Rendezvous":
-        """Host a meeting at `address`; options as `Endpoint.listen`."""
+        """Host a rendezvous at `address`; options as `Endpoint.listen`."""
         return cls(GroupEndpoint.listen(address, purposes=[_PURPOSE], **options))
 
     def expect(self, world_size: int) -> None:
@@ -67,7 +67,7 @@ class Rendezvous:
         self._world = world_size
 
     def give_up(self, delay: float) -> None:
-        """Tell those who came who is missing, if somebody is after `delay` seconds."""
+        """After `delay` seconds, refuse the registered members if some are missing."""
         self.endpoint.loop.ask(lambda: self.endpoint.loop.later(delay, self._give_up))
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class Rendezvous:
         self._refuse_all(_MISSING, 0, reason)
 
     def _refuse_all(self, code: int, rank: int, reason: str) -> None:
-        """Tell all who registered that it came to nothing."""
+        """Refuse all registered members, with this reason."""
         payload = reason.encode()
         for member in self._members.values():
             refusal = Frame(Kind.REFUSE, step=code, offset=rank, payload=payload)
@@ -131,7 +131,7 @@ class Rendezvous:
         raise ProtocolError(f"{header.kind.name} from a member that should wait")
 
     def lost(self, link: Link, error: RuntimeFault) -> None:
-        """A registered member died: the others need not wait."""
+        """Refuse the other members: a registered one died."""
         if self._complete:
             return
         gone = [r for r, member in self._members.items() if member.link is link]
@@ -148,7 +148,7 @@ def meet(
     timeout: float,
     options: ConnectionOptions,
 ) -> tuple[Group, list[Any]]:
-    """The group that meets at `where`, and what is to be closed with it."""
+    """The group of the rendezvous `where`, and the objects to close with it."""
     if world_size < 1 or not 0 <= rank < world_size:
         raise ConfigError(f"rank {rank} of {world_size} members does not exist")
     if rank and isinstance(where, Rendezvous):
@@ -180,7 +180,7 @@ def meet(
 
 
 def _reach(address: str, deadline: float, options: ConnectionOptions) -> Wire:
-    """Dial until somebody listens there."""
+    """A connection to the host; dials until one listens there."""
     warning = ConnectWarning("rank 0")
     while True:
         try:
@@ -203,7 +203,7 @@ def _register(
     endpoint: str,
     deadline: float,
 ) -> list[str]:
-    """Announce this member; the addresses of all when everybody is there."""
+    """Register this member; the addresses of all once all have registered."""
     hello = {
         "purpose": "rendezvous",
         "rank": rank,

@@ -1,4 +1,4 @@
-"""State handed over outside a group: a newcomer, or a checkpoint, reads it.
+"""State transfer outside a group: a newcomer, or a checkpoint, reads a snapshot.
 
 The owner goes on computing: its provider returns a revision and arrays that do
 not change meanwhile, and a thread streams them. The reader gets an index
@@ -45,7 +45,7 @@ _MAX_READERS = 16
 
 
 class Snapshot:
-    """What an endpoint serves, and to how many at once."""
+    """The provider of an endpoint's snapshots, and a bound on its readers."""
 
     def __init__(self, provider: Provider) -> None:
         self.provider = provider
@@ -55,7 +55,7 @@ class Snapshot:
 def serve(wire: Wire, snapshot: Snapshot, hello: Mapping[str, Any]) -> None:
     """Stream the snapshot over a connected wire, in a thread of its own.
 
-    Of all of it the reader's `hello` may want a part, as `fetch_snapshot` says.
+    The reader's `hello` may ask for a part of it (`only` of `fetch_snapshot`).
     """
     asked = hello.get("only")
     only = tuple(map(str, asked)) if isinstance(asked, list) else ()
@@ -78,9 +78,9 @@ def fetch_snapshot(
 
     With `only`, the arrays whose names begin with one of these.
 
-    Raises PeerLost when it dies on the way, Timeout after `timeout`, or when nothing
-    came for `silence` seconds if that is given (whose provider takes long says every
-    second that it lives), ProtocolError when it serves none or more than `max_bytes`.
+    Raises PeerLost when it dies meanwhile, Timeout after `timeout`, or after `silence`
+    seconds without a byte if that is given (an endpoint with a slow provider sends a
+    heartbeat every second), ProtocolError when it serves none or more than `max_bytes`.
     """
     limit = _seconds(timeout)
     quiet = math.inf if silence is None else _seconds(silence)
@@ -121,7 +121,7 @@ def _serve(wire: Wire, snapshot: Snapshot, only: tuple[str, ...]) -> None:
             finally:
                 snapshot.places.release()
         except RuntimeFault:
-            pass  # the reader left: that is its affair
+            pass  # the reader has left
 
 
 def _stream(
@@ -131,7 +131,7 @@ def _stream(
         revision, arrays = _provided(reader, snapshot.provider)
         wanted = (n for n in arrays if not only or n.startswith(only))
         arrays = {name: checked(arrays[name], f"snapshot {name}") for name in wanted}
-    except Exception as error:  # whatever the provider met, the reader is told
+    except Exception as error:  # any error of the provider goes to the reader
         _refuse(reader, f"the owner has no snapshot to give: {error}")
         return
     entries = [
@@ -156,7 +156,7 @@ def _stream(
 def _provided(
     reader: BlockingConnection, provider: Provider
 ) -> tuple[int, Mapping[str, NDArray]]:
-    """What the provider gives; a reader that has to wait hears that we live."""
+    """The provider's snapshot; a reader that has to wait gets heartbeats."""
     found: Future[tuple[int, Mapping[str, NDArray]]] = Future()
 
     def provide() -> None:

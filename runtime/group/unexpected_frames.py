@@ -1,9 +1,8 @@
-"""Frames of peers that are ahead of us, kept until our own call comes.
+"""Unexpected frames: those that came before their operation was called here.
 
-A peer may be ahead by as many operations as may be under way, by as many bytes
-as their openings have, and by `AHEAD_BYTES` of data behind these; beyond that it
-is not ahead but wrong. Each peer has a bound of its own, so that one cannot use
-up what another needs.
+A peer may be ahead by as many operations as may be under way, by the bytes of their
+OPEN frames, and by `AHEAD_BYTES` of data behind these; more is a ProtocolError. Each
+peer has bounds of its own, so that one cannot use up the room of another.
 """
 
 from collections import Counter
@@ -13,7 +12,7 @@ from pcp.runtime.transport.frame import Header, Kind
 from pcp.wire import EAGER_BYTES
 
 MAX_IN_FLIGHT = 1024
-"""Operations a member may have under way; bounds what peers must park."""
+"""Operations a member may have under way; bounds the unexpected frames."""
 MAX_FRAMES = 4 * MAX_IN_FLIGHT
 MAX_BYTES = 2 * MAX_IN_FLIGHT * EAGER_BYTES
 AHEAD_BYTES = 16 << 20
@@ -25,31 +24,31 @@ UnexpectedFrame = tuple[int, Header, memoryview]
 
 
 def charge(nbytes: int) -> int:
-    """What a frame of data takes of `AHEAD_BYTES`: of small ones their number counts.
+    """The part of `AHEAD_BYTES` that a DATA frame takes; small ones have a minimum.
 
-    So a sender that keeps to these bytes never has more than `MAX_FRAMES` parked.
+    So a sender that keeps to these bytes never has more than `MAX_FRAMES` kept.
     """
     return max(nbytes, _LEAST)
 
 
 class UnexpectedFrames:
-    """What is kept, by operation."""
+    """The unexpected frames of a group, by operation."""
 
     def __init__(self) -> None:
         self._frames: dict[Key, list[UnexpectedFrame]] = {}
         self._said: set[tuple[Key, int, Kind]] = set()
-        """Who opened or gave up what."""
+        """Operations that a peer opened or gave up: key, rank, kind of frame."""
         self._count: Counter[int] = Counter()
         self._bytes: Counter[int] = Counter()
         self._data: Counter[int] = Counter()
 
     def room(self, key: Key, rank: int, length: int) -> memoryview:
-        """For data that goes to `hold` next; ProtocolError as there."""
+        """Memory for data that goes to `keep` next; ProtocolError as there."""
         self._check_data(key, rank, length)
         return memoryview(bytearray(length))
 
     def keep(self, key: Key, rank: int, header: Header, payload: memoryview) -> None:
-        """Keep a frame; ProtocolError when this rank has no business to send it."""
+        """Keep a frame; ProtocolError when this rank must not send it."""
         if header.kind is Kind.DATA:
             self._check_data(key, rank, header.length)
         else:
@@ -63,7 +62,7 @@ class UnexpectedFrames:
         self._book(rank, header, 1)
 
     def take(self, key: Key) -> list[UnexpectedFrame]:
-        """The frames of an operation, which are kept no longer."""
+        """Remove and return the frames of an operation."""
         frames = self._frames.pop(key, [])
         for rank, header, _ in frames:
             self._book(rank, header, -1)
@@ -71,12 +70,12 @@ class UnexpectedFrames:
         return frames
 
     def left(self, rank: int) -> None:
-        """This member takes part in nothing any more; its goodbyes are kept."""
+        """Drop the data of a member that left; its other frames are kept."""
         for key in list(self._frames):
             self.drop_data(key, rank)
 
     def clear(self) -> None:
-        """Keep nothing."""
+        """Drop all frames."""
         for kept in (self._frames, self._said, self._count, self._bytes, self._data):
             kept.clear()
 
@@ -98,7 +97,7 @@ class UnexpectedFrames:
             raise ProtocolError(f"rank {rank} is too far ahead")
 
     def drop_data(self, key: Key, rank: int) -> None:
-        """The sender has given the operation up, and counts on this room again."""
+        """Drop a peer's data of an operation: it gave that up, and reuses the room."""
         kept = []
         for frame in self._frames.get(key, []):
             if frame[0] == rank and frame[1].kind is Kind.DATA:

@@ -1,9 +1,9 @@
 """Blocks of memory that are used again: private ones, and those that others can map.
 
 Fresh memory costs a page fault every 4 KiB, which for large arrays takes as long as
-moving the bytes. An arena keeps what comes back to it, up to a limit. `PRIVATE` blocks
-are for scratch (`buffer_pool`), `shared_segment.SHARED` ones for what members on one
-machine read of each other (`shared_scratch`, `shared_arrays`).
+moving the bytes. An arena keeps the blocks that come back, up to a limit. `PRIVATE`
+blocks are for scratch (`buffer_pool`), `shared_segment.SHARED` ones for arrays that
+members on one machine read of each other (`shared_scratch`, `shared_arrays`).
 """
 
 import threading
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LIMIT = 512 << 20
-"""Bytes that an arena keeps and nobody uses."""
+"""Bytes of free blocks that an arena keeps."""
 
 
 class Block(Protocol):
@@ -24,7 +24,7 @@ class Block(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Its size."""
+        """Bytes of the block."""
         ...
 
 
@@ -39,18 +39,18 @@ class Placement(Generic[B]):
     """OSError or AttributeError where the system has no such memory, or no more."""
     close: Callable[[B], None]
     grain: int
-    """Sizes are multiples of this."""
+    """Sizes of blocks are multiples of this many bytes."""
     spare: int = 0
-    """A block may be so many times as large as what it is lent for, and a grain."""
+    """A block may be so many times as large as its lease asks for, and a grain."""
     most: int | None = None
-    """Blocks at a time, lent and kept; None for any number."""
+    """Blocks at a time, leased and free; None for any number."""
 
     def size(self, nbytes: int) -> int:
-        """What is created for so many bytes."""
+        """The size (bytes) of a block that is created for so many bytes."""
         return -(-max(nbytes, 1) // self.grain) * self.grain
 
     def largest(self, nbytes: int) -> int:
-        """What may be lent for so many bytes."""
+        """The size (bytes) of the largest block that serves so many bytes."""
         return self.spare * nbytes + self.grain if self.spare else self.size(nbytes)
 
 
@@ -65,24 +65,24 @@ PRIVATE: "Placement[NDArray]" = Placement(
 class Arena(Generic[B]):
     """Blocks of one placement; safe to use from several threads.
 
-    A block that is lent comes back by `give`, by `drop` or, if somebody may still use
-    it, by `lose`. What a garbage collector drops, at any point of any thread, waits
-    outside the lock for the next call: at most `limit` bytes of it.
+    A leased block comes back by `give`, by `drop` or, if it may still be in use, by
+    `lose`. A block that a garbage collector drops, at any point of any thread, waits
+    outside the lock for the next call: at most `limit` bytes of such blocks.
     """
 
     def __init__(self, placement: Placement[B], limit: int = LIMIT) -> None:
         self.placement = placement
         self._limit = limit
         self._shelves: dict[int, list[B]] = {}
-        """What is free, by size; those used last at the end."""
+        """The free blocks by size; those used last at the end."""
         self._kept = 0
         self._leased = 0
         self._dropped: deque[tuple[B | None, int]] = deque()
-        """And how many bytes there are up to each; None for one that was closed."""
+        """Dropped blocks, and the bytes of all up to each; None for a closed block."""
         self._lock = threading.Lock()
 
     def lease(self, nbytes: int) -> B | None:
-        """A block of at least so many bytes, uninitialised; None if there is none."""
+        """A block of at least so many bytes, uninitialised; None without memory."""
         with self._lock:
             self._collect()
             block = self._take(nbytes)
@@ -100,13 +100,13 @@ class Arena(Generic[B]):
         return block
 
     def give(self, block: B) -> None:
-        """It is free: nobody uses it any more."""
+        """End a lease: the block is free."""
         with self._lock:
             self._leased -= 1
             self._keep(block)
 
     def drop(self, block: B, *, reusable: bool = True) -> None:
-        """The same from a garbage collector. Takes no lock and counts nothing."""
+        """End a lease from a garbage collector. Takes no lock and counts nothing."""
         before = self._dropped_bytes()
         if reusable and before + block.nbytes <= self._limit:
             self._dropped.append((block, before + block.nbytes))
@@ -115,18 +115,18 @@ class Arena(Generic[B]):
             self.placement.close(block)
 
     def lose(self, block: B) -> None:
-        """Somebody may still use it: it is never lent again."""
+        """End the lease of a block that may still be in use: it is never free again."""
         self.drop(block, reusable=False)
 
     @property
     def free(self) -> list[B]:
-        """The blocks that may be lent again."""
+        """The blocks that a lease can take."""
         with self._lock:
             self._collect()
             return [block for shelf in self._shelves.values() for block in shelf]
 
     def close(self) -> None:
-        """Keep nothing. What is lent stays with who has it."""
+        """Release the free blocks. A leased block stays with its user."""
         with self._lock:
             self._limit = 0
             self._collect()
@@ -151,7 +151,7 @@ class Arena(Generic[B]):
                 self._keep(block)
 
     def _take(self, nbytes: int) -> B | None:
-        """The smallest that is large enough and not much too large."""
+        """The smallest free block that is large enough and not much too large."""
         size = self.placement.size(nbytes)
         if size not in self._shelves:
             fit = range(size, self.placement.largest(nbytes) + 1)
@@ -164,7 +164,7 @@ class Arena(Generic[B]):
         return block
 
     def _has_room(self) -> bool:
-        """Whether one more may be made; kept ones give way."""
+        """Whether one more block may be created; free ones give way."""
         most = self.placement.most
         if most is None:
             return True

@@ -1,4 +1,4 @@
-"""Bytes of arrays, and the scratch arrays that operations borrow (`arena`)."""
+"""Bytes of arrays, and leases of scratch arrays for operations (`arena`)."""
 
 import math
 import weakref
@@ -17,7 +17,7 @@ def octets(array: NDArray) -> memoryview:
 
 
 def spans(given: NDArray | Sequence[NDArray] | None) -> list[tuple[int, int]]:
-    """Where C-contiguous arrays lie: first address, and the one behind the last."""
+    """The addresses of C-contiguous arrays: the first, and the one behind the last."""
     if given is None:
         return []
     arrays = [given] if isinstance(given, np.ndarray) else given
@@ -43,12 +43,12 @@ def checked(array: NDArray, what: str, *, writable: bool = False) -> NDArray:
         raise UsageError(f"{what} writes its result in place: the array is read-only")
     if isinstance(array, np.ma.MaskedArray):
         raise UsageError(f"{what} knows no masks; use array.filled(value)")
-    # A matrix or a memmap would go on as what it is in slices and sums.
+    # Slices and sums of a matrix or a memmap would be of that class again.
     return array if type(array) is np.ndarray else array.view(np.ndarray)
 
 
 class BufferPool:
-    """Scratch arrays in private memory; keeps at most `limit` bytes of what is free."""
+    """Scratch arrays in private memory; at most `limit` bytes are kept free."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._arena = Arena(PRIVATE, limit)
@@ -73,7 +73,7 @@ class BufferPool:
         return self._leased(nbytes)[:nbytes].view(dtype)
 
     def give(self, array: NDArray) -> None:
-        """Return an array from `take`; nobody may use it any more."""
+        """Return an array from `take`; the caller must not use it any more."""
         raw = array
         while isinstance(raw.base, np.ndarray):
             raw = raw.base
@@ -86,13 +86,13 @@ class BufferPool:
 
 
 def _back(arena: "weakref.ref[Arena[NDArray]]", raw: NDArray) -> None:
-    # By then the group may be closed, and what its pool had is the system's again.
+    # By then the group may be closed, and the memory of its pool released.
     if (kept := arena()) is not None:
         kept.drop(raw)
 
 
 class ScratchLease:
-    """What one operation has borrowed from a pool."""
+    """The scratch arrays of one operation, until it is over."""
 
     def __init__(self, pool: BufferPool) -> None:
         self._pool = pool
@@ -104,8 +104,10 @@ class ScratchLease:
         return self._taken[-1]
 
     def settle(self, *, clean: bool) -> None:
-        """The operation is over. Its buffers go back, unless something might still
-        write to them: then nobody else may have them."""
+        """Give the arrays back when the operation is over.
+
+        Without `clean` a link might still write to them: they are dropped instead.
+        """
         taken, self._taken = self._taken, []
         if clean:
             for array in taken:

@@ -31,7 +31,7 @@ _ML_DTYPES = {
 
 @cache
 def name_of(dtype: np.dtype) -> str:
-    """`dtype.name`, which numpy makes up anew each time."""
+    """`dtype.name`, from a cache: numpy builds the text anew each time."""
     return dtype.name
 
 
@@ -57,9 +57,9 @@ def bits_dtype(name: str) -> np.dtype:
 
 
 def sent_dtype(name: object) -> np.dtype:
-    """The numpy type of this name, which a peer gave; ProtocolError if it is none.
+    """The numpy type of a name in a peer's descriptor; ProtocolError if it is none.
 
-    Nothing that a peer says makes an array of objects.
+    No name stands for an array of objects.
     """
     try:
         found = np.dtype(name) if isinstance(name, str) else None

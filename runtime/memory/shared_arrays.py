@@ -3,13 +3,13 @@
     gradient = shared_empty((1 << 24,), np.float32)
     total = comm.all_reduced(gradient)
 
-They are arrays like any other. What is reduced into a new array (`zero_copy_reduce`)
-and lies in such memory needs no copy to be read by the others, and what comes out
-lies there again. They belong to no group: an array can be used with any.
+They are arrays like any other. The operands of a zero-copy reduce that lie in such
+memory are read by the other members without a copy, and its results lie there again.
+They belong to no group: an array can be used with any.
 
-When no view of an array is left anywhere its memory is kept for the next, up to a
-limit. A garbage collector may find that out at any point of any thread, so what it does
-then takes no lock.
+When no view of an array is left its memory is kept for the next array, up to a limit.
+A garbage collector may find that out at any point of any thread, so its callback takes
+no lock.
 
 A process that is forked shares the arrays it inherits with its parent, as any shared
 memory; new ones are its own.
@@ -30,7 +30,7 @@ from pcp.runtime.memory.shared_segment import SHARED, SMALLEST, Segment, address
 
 
 class Offer(NamedTuple):
-    """What lets another process of this machine find an array."""
+    """An address by which another process of this machine maps an array."""
 
     number: int
     at: int
@@ -40,7 +40,7 @@ class Offer(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where `array` lies: `offset` bytes into the memory with this number."""
+    """The place of an array: `offset` bytes into the segment with this number."""
 
     number: int
     segment: Segment
@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
     @property
     def offer(self) -> Offer:
-        """For another process to find it."""
+        """The offer by which another process maps it."""
         fd, nonce = self.segment.descriptor, self.segment.nonce
         assert fd is not None, "the owner says where it is"
         return Offer(self.number, self.offset, os.getpid(), fd, nonce)
@@ -70,7 +70,7 @@ class SharedArrays:
         self.forget()
 
     def forget(self) -> None:
-        """Have none: those there are belong to the process that forked this one."""
+        """Forget all arrays: after a fork they belong to the parent process."""
         self._arena = Arena(SHARED, self._limit)
         self._used: dict[int, Segment] = {}
         self._watched: dict[int, _Watch] = {}
@@ -89,7 +89,7 @@ class SharedArrays:
     def placed(
         self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike
     ) -> tuple[NDArray, Place | None]:
-        """The same, and where it lies; None for an ordinary one."""
+        """As `empty`, with the place of the array; None for an ordinary one."""
         kind = np.dtype(dtype)
         lengths = _lengths(shape)
         nbytes = math.prod(lengths) * kind.itemsize
@@ -108,7 +108,7 @@ class SharedArrays:
         return array, Place(number, segment, 0, array)
 
     def place(self, array: NDArray) -> Place | None:
-        """Where a C-contiguous array lies, if in memory of this kind."""
+        """The place of a C-contiguous array; None in ordinary memory."""
         start = address(array)
         for number, segment in self._used.copy().items():
             if 0 <= start - segment.address <= segment.nbytes - array.nbytes:
@@ -117,11 +117,11 @@ class SharedArrays:
 
     @property
     def live(self) -> list[int]:
-        """The numbers that may be offered, again too."""
+        """The numbers of the segments that may be offered, again too."""
         return [*self._used.copy(), *(segment.number for segment in self._arena.free)]
 
     def spoil(self, place: Place) -> None:
-        """Others may still write there: that memory is not used again."""
+        """Never use the memory at `place` again: peers may still write there."""
         self._spoilt.add(place.number)
         place.segment.withdraw()
 
@@ -135,17 +135,17 @@ class SharedArrays:
 
 
 class PeerMappings:
-    """What a member has mapped of the other members' arrays."""
+    """The segments of the other members' arrays that a member has mapped."""
 
     def __init__(self) -> None:
         self._known: dict[int, dict[int, Segment]] = {}
 
     def reached(self, peers: Sequence[int]) -> bool:
-        """Whether something of every one of them was mapped before."""
+        """Whether a segment of each of these peers was mapped before."""
         return all(peer in self._known for peer in peers)
 
     def keep(self, peer: int, live: set[int]) -> None:
-        """Forget what a peer offers no more."""
+        """Forget the segments that a peer offers no more."""
         known = self._known.get(peer, {})
         for number in known.keys() - live:
             del known[number]
@@ -166,7 +166,7 @@ class PeerMappings:
         return known
 
     def close(self) -> None:
-        """Forget everything."""
+        """Forget all mappings."""
         self._known.clear()
 
 
@@ -178,7 +178,7 @@ def _lengths(shape: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ...]:
 
 
 ARRAYS = SharedArrays()
-"""Those of this process."""
+"""The shared arrays of this process."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=ARRAYS.forget)
 shared_empty = ARRAYS.empty

@@ -1,10 +1,9 @@
 """Memory without a name that processes of one machine map together.
 
-Its owner creates it and says where it is (`Segment.offer`); who can reach that
-place and finds the nonce there has the same memory, read-only as a rule. It is sealed
-against shrinking, so that nobody can take mapped pages away from a reader, and
-it lives for as long as one process maps it: a reader keeps what a dead owner
-wrote.
+Its owner creates it and offers it (`Segment.offer`); a process that can open the offer
+and finds the nonce there has the same memory, read-only as a rule. A segment is sealed
+against shrinking, so that no process can take mapped pages away from a reader, and it
+lives for as long as one process maps it: a reader keeps the bytes of a dead owner.
 """
 
 import errno
@@ -40,28 +39,28 @@ _NUMBERS = itertools.count()
 
 
 class Segment:
-    """A piece of such memory, as its owner or one of its readers has it."""
+    """A shared segment, as its owner or one of its readers has mapped it."""
 
     def __init__(self, memory: mmap.mmap, descriptor: int | None, nonce: bytes) -> None:
         self.number = next(_NUMBERS)
-        """Of this process' ones; a reader knows it by its owner's number."""
+        """Unique in this process; a reader knows the segment by its owner's number."""
         self.nbytes = len(memory) - HEAD_BYTES
         self.nonce = nonce
         whole = np.frombuffer(memory, np.uint8)
         self._words = whole[:HEAD_BYTES].view(np.uint64)
         self.octets: NDArray[np.uint8] = whole[HEAD_BYTES:]
-        """All of it behind the head; it stays mapped while somebody has a view."""
+        """The bytes behind the head; they stay mapped while a view of them is left."""
         self.address = address(self.octets)
-        """Where that begins in this process."""
+        """The address of `octets` in this process."""
         self.descriptor = descriptor
-        """By which others find it; None for a reader."""
+        """The file descriptor that the offer names; None for a reader."""
         self._closing = None
         if descriptor is not None:
             self._closing = weakref.finalize(self, os.close, descriptor)
 
     @classmethod
     def create(cls, nbytes: int, *, ready: bool = False) -> "Segment":
-        """New memory; `ready` has the kernel fetch its pages now. Raises OSError."""
+        """A new segment; `ready` has the kernel fetch its pages now. Raises OSError."""
         descriptor = os.memfd_create("pcp", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, HEAD_BYTES + nbytes)
@@ -85,7 +84,7 @@ class Segment:
         *,
         writable: bool = False,
     ) -> "Segment | None":
-        """The memory of an offer, of `least` to `most` bytes, if it can be reached."""
+        """The segment of an offer, of `least` to `most` bytes; None if out of reach."""
         if not all(type(offer.get(key)) is int for key in ("pid", "fd")):
             return None
         path = f"/proc/{offer['pid']}/fd/{offer['fd']}"
@@ -110,13 +109,13 @@ class Segment:
 
     @property
     def offer(self) -> dict[str, Any]:
-        """What lets another process of this machine map it; the owner's to say."""
+        """The values by which another process of this machine maps it; the owner's."""
         nonce = self.nonce.hex()
         return {"pid": os.getpid(), "fd": self.descriptor, "nonce": nonce}
 
     @property
     def token(self) -> int:
-        """A word of its owner's to its readers, such as which operation it serves."""
+        """A number from the owner to the readers, such as one of an operation."""
         return int(self._words[_TOKEN])
 
     @token.setter
@@ -124,22 +123,22 @@ class Segment:
         self._words[_TOKEN] = token
 
     def flat(self, count: int, dtype: np.dtype) -> NDArray:
-        """Its first `count` elements of this type."""
+        """The first `count` elements of the segment, as this type."""
         return self.octets[: count * dtype.itemsize].view(dtype)
 
     @property
     def writable(self) -> bool:
-        """Whether this process may write to it."""
+        """Whether this process may write to the segment."""
         return self.octets.flags.writeable
 
     def withdraw(self) -> None:
-        """No longer offer it."""
+        """Stop offering the segment."""
         if self._closing is not None:
             self._closing()
             self.descriptor = None
 
     def close(self) -> None:
-        """No longer offer it; it is unmapped with the last view of it."""
+        """Stop offering the segment; it is unmapped with the last view of it."""
         self.withdraw()
         self.octets, self._words = self.octets[:0].copy(), self._words.copy()
 
@@ -151,16 +150,16 @@ SHARED = Placement(
     spare=4,
     most=24,
 )
-"""Memory that others map. Each segment takes descriptors, of its readers too."""
+"""Shared segments. Each takes file descriptors, of its readers too."""
 
 
 def address(array: NDArray) -> int:
-    """Where an array's elements begin in this process."""
+    """The address of an array's first element in this process."""
     return array.__array_interface__["data"][0]
 
 
 def _populate(memory: mmap.mmap) -> None:
-    """All pages now; OSError if there are none.
+    """Fetch all pages now; OSError without memory.
 
     A page fault for every 4 KiB takes as long as moving the bytes; and memory that
     is missing when it is written to is a signal, not an error.

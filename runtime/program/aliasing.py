@@ -1,9 +1,9 @@
-"""Which tensors of a device lie in the same memory.
+"""Aliasing: tensors of a device that lie in the same memory.
 
 A compiled function may return one buffer twice, or that of an argument: IREE leaves
-out a copy that its program does not need. If one of the two were given away later,
-its new owner would write over the other. So whoever keeps arrays on a device sees to
-it that each has its memory to itself; here is how that is known.
+out a copy that its program does not need. If one of the two arrays were donated later,
+a call would write over the other. So the executor copies a result that overlaps another
+or an argument; this file finds the overlaps.
 """
 
 import re
@@ -25,7 +25,7 @@ _PLACE = re.compile(r"at offset (\d+) into (\d+)")
 
 
 def extent(view: Any) -> Extent:
-    """Where a buffer view lies.
+    """The extent of a buffer view.
 
     Exact where memory has an address here. On other devices allocations of one size
     count as one: tensors that lie apart may seem to overlap, never the reverse.
@@ -77,7 +77,7 @@ class _Ranges:
         self._ends: list[int] = []
 
     def add(self, start: int, end: int) -> bool:
-        """Put the bytes in; whether some were there already."""
+        """Add a range; whether some of its bytes were in the set already."""
         if start == end:
             return False
         first = bisect_right(self._ends, start)

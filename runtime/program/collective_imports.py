@@ -3,8 +3,8 @@
 An import gets its operands, a fence to wait for and a fence to signal (IREE's
 "coarse fences"). It answers at once with an unfilled result; a thread waits for
 the operands, the communicator does the exchange, and the second fence tells
-the program that the result is there. Whatever the program does meanwhile
-overlaps with the exchange.
+the program that the result is there. Computations of the program meanwhile
+overlap with the exchange.
 """
 
 import threading
@@ -37,13 +37,13 @@ from pcp.runtime.program.stall_detector import Progress
 _EXCHANGE_THREADS = 4
 _DELIVERY_THREADS = 2
 _LOOK_AGAIN_NS = 500_000_000
-#: Seconds that an import waits for its operands where no group says how long.
+#: Seconds that an import waits for its operands without a group's time limit.
 _PATIENCE_S = 60.0
 _STEPS = ("wait for operands", "exchange", "deliver")
 
 
 def tag_of(name: str) -> str:
-    """What members call the same collective: `all_gather_3` of `all_gather_3_f32_8`.
+    """The tag of an import on all members: `all_gather_3` of `all_gather_3_f32_8`.
 
     The number of elements may differ between members that share unequally.
     """
@@ -51,10 +51,10 @@ def tag_of(name: str) -> str:
 
 
 class PendingImport:
-    """One exchange that a running function asked for, on its way.
+    """One call of an import by a running function, until its result is delivered.
 
-    It goes through a thread that waits for its operands and starts the exchange, and
-    one that delivers the result. Whatever fails on the way fails its fence.
+    One thread waits for its operands and starts the exchange, and another delivers the
+    result. An error in either fails its fence.
     """
 
     def __init__(
@@ -65,16 +65,16 @@ class PendingImport:
         self._name = name
         self._what: Collective = imports.manifest.collectives[name]
         self._before = before
-        """The call before this one of the same import: members match them in turn."""
+        """The earlier call of the same import: members match calls in order."""
         self._posted = threading.Event()
         self._answered = False
         self._views: list[Any] = []
         self._result = self._ready = self._done = None
         self._marks = [time.monotonic()]
-        """When it was asked for, had its operands, had exchanged them, was over."""
+        """Times of the call, of its operands, of the exchange, and of the end."""
 
     def begin(self, refs: Sequence[Any]) -> Any:
-        """The unfilled result that the program goes on with."""
+        """Start the threads; the unfilled result for the program."""
         what, device = self._what, self._imports.device
         *operands, wait, signal = refs
         self._dtypes = what.attributes.get("dtypes", [what.dtype])
@@ -105,7 +105,7 @@ class PendingImport:
             pending = self._launch()
             self._imports.progress.moved(1)
             if self._what.kind == "send":
-                # The program goes on; its call ends when the peer has all.
+                # The program goes on; its call ends when the peer has all bytes.
                 self._answer(None)
             pending.add_done_callback(self._hand_over)
         except BaseException as error:
@@ -114,28 +114,28 @@ class PendingImport:
             self._posted.set()
 
     def wait_until_posted(self) -> None:
-        """Until its exchange has been started, or will not be."""
+        """Wait until its exchange has been started, or has failed."""
         self._posted.wait()
 
     def give_up(self, error: BaseException) -> None:
-        """It could not be started."""
+        """Fail a call whose exchange could not be started."""
         self._posted.set()
         self.settle(error)
 
     def settle(self, error: BaseException | None) -> None:
-        """It is over: tell the program."""
+        """End the call: signal the program's fence."""
         self._marks.append(time.monotonic())
         if self._imports.recorder is not None:
             self._write(self._imports.recorder)
         if error is not None:
             self._imports.note(error)
         self._answer(error)
-        # The next call of this import knows it: it must not keep the device's memory.
+        # The next call of this import refers to it, and must not keep its buffers.
         self._views, self._result, self._ready, self._done = [], None, None, None
         self.finished.set()
 
     def _launch(self) -> Any:
-        """The exchange of the operands' values."""
+        """Start the exchange of the operands' values."""
         what, device = self._what, self._imports.device
         room = shared_empty if read_by_others(self._comm, what) else np.empty
         arrays = [
@@ -147,7 +147,7 @@ class PendingImport:
         return launch(self._comm, what, arrays[0], tag_of(self._name))
 
     def _hand_over(self, pending: Any) -> None:
-        """Have the result delivered, by a thread that waits for nothing else."""
+        """Have the result delivered, by a thread for that alone."""
         try:
             self._imports.delivery.submit(self._deliver, pending)
         except RuntimeError as error:  # there are no more threads
@@ -172,7 +172,7 @@ class PendingImport:
         self._done.fail(first_line(error)) if error is not None else self._done.signal()
 
     def _write(self, recorder: Recorder) -> None:
-        """Its span in a trace."""
+        """Write the call's span to a trace."""
         marks = self._marks
         steps = zip(_STEPS, marks, marks[1:], strict=False)
         parts = [(step, begin, end) for step, begin, end in steps]
@@ -191,12 +191,12 @@ class Imports:
         self.recorder: Recorder | None = None
         self.device = device
         self.manifest = manifest
-        # One for each import at most: whatever order members call them in, none is
-        # held up by those that wait for their operands.
+        # One thread for each import at most: in any order of calls, an import that
+        # waits for its operands delays no other.
         most = max(_EXCHANGE_THREADS, len(manifest.collectives))
         self._pool = ThreadPoolExecutor(most, "pcp-exchange")
-        # Results have threads of their own: all of the others may be waiting for
-        # operands that a result still has to be delivered for.
+        # Results have threads of their own: all of the others may wait for operands
+        # that depend on a result.
         self.delivery = ThreadPoolExecutor(_DELIVERY_THREADS, "pcp-deliver")
         self._last: dict[str, PendingImport] = {}
         self._asked: list[PendingImport] = []
@@ -214,7 +214,7 @@ class Imports:
         return interface.create()
 
     def begin(self) -> None:
-        """A function is about to run."""
+        """Note that a function begins."""
         self._fault = None
         self._failed = False
         self._asked.clear()
@@ -222,7 +222,7 @@ class Imports:
         self.progress.begin()
 
     def finish(self, *, failed: bool = False) -> BaseException | None:
-        """Wait for every exchange of the call; what went wrong first, if it did.
+        """Wait for every exchange of the call; the first fault, or None.
 
         Each ends by its operation's deadline. Exchanges whose operands never came
         are given up: after a call that `failed`, or when the program stands still.
@@ -236,7 +236,7 @@ class Imports:
     def await_operands(self, name: str, ready: Any, patience: float) -> None:
         """Wait for operands as long as the program may still compute them.
 
-        Raises Timeout if it does nothing at all for `patience` seconds.
+        Raises Timeout if it makes no progress for `patience` seconds.
         """
         while not ready.wait(timeout=_LOOK_AGAIN_NS):
             if self._failed:
@@ -251,7 +251,7 @@ class Imports:
         self.progress.moved()
 
     def note(self, error: BaseException) -> None:
-        """What went wrong first is what the call fails with."""
+        """Keep the first fault of a call, with which the call fails."""
         self._fault = self._fault or error
 
     def close(self) -> None:
@@ -262,7 +262,7 @@ class Imports:
         self._fault, self.groups = None, None  # a fault's frames hold arrays
 
     def group(self, name: str, what: Collective) -> Communicator | None:
-        """Who takes part; None for what needs nobody."""
+        """The communicator of an import; None where it needs no other member."""
         if what.kind in ALONE:
             return None
         return group_for(self.groups, name, what, self.manifest)
@@ -274,7 +274,7 @@ class Imports:
         return call
 
     def _call(self, name: str, refs: Sequence[Any]) -> Any:
-        """An import is called: answer at once, exchange in the background."""
+        """Handle a call of an import: answer at once, exchange in the background."""
         asked = PendingImport(self, name, self._last.get(name))
         try:
             answer = asked.begin(refs)

@@ -1,7 +1,7 @@
-"""Devices and the arrays on them: what a program's state lives in.
+"""Devices, and the arrays on them that are a program's state.
 
 This file and its two users, `collective_imports` and `executor`, are the only ones that
-see IREE's runtime. IREE wants arrays released before contexts, contexts before
+import IREE's runtime. IREE wants arrays released before contexts, contexts before
 devices; at the end of the interpreter this file keeps that order.
 """
 
@@ -47,10 +47,10 @@ _ALLOCATORS = {"local-sync": ["caching"], "local-task": ["caching"]}
 
 
 class Closes(Protocol):
-    """Something that holds a context of a device."""
+    """An object with a context of a device."""
 
     def close(self) -> None:
-        """Let it go."""
+        """Release the context."""
         ...
 
 
@@ -73,7 +73,7 @@ class Device:
             self.instance = rt.VmInstance()
             self.hal = rt.get_driver(self.driver).create_device_by_uri(
                 uri,
-                # Names are what it takes; the wheel's stub says objects.
+                # The call takes names; the wheel's stub has objects.
                 allocators=_ALLOCATORS.get(self.driver) if caching else None,  # pyright: ignore[reportArgumentType]
             )
         except Exception as error:
@@ -154,8 +154,8 @@ def mappable(buffer: Any) -> bool:
 class DeviceArray:
     """A tensor that stays on its device; `numpy()` copies it out.
 
-    No two of them share memory: what a call does to an array that is given to it for
-    good (`Function.donates`) is seen in no other.
+    No two of them share memory: a call that writes to a donated array
+    (`Function.donates`) changes no other.
     """
 
     __slots__ = ("__weakref__", "_gone", "_view", "device", "dtype", "shape")
@@ -178,7 +178,7 @@ class DeviceArray:
 
     @property
     def view(self) -> Any:
-        """IREE's handle; UsageError once the array was given away."""
+        """IREE's handle; UsageError once the array was donated."""
         if self._view is None:
             raise UsageError(
                 f"this {self.dtype}{list(self.shape)} array was {self._gone}; "
@@ -195,12 +195,12 @@ class DeviceArray:
         return array if dtype is None else array.astype(dtype)
 
     def consume(self, how: str) -> None:
-        """Let go of the buffer; later use is an error that says `how`."""
+        """Release the buffer; later use is an error with the reason `how`."""
         self._view, self._gone = None, how
 
 
 def open_device(uri: str = "local-task") -> Device:
-    """The device of this URI; the same one while somebody uses it."""
+    """The device of this URI; the same one while it is in use."""
     with _devices_lock:
         device = _devices.get(uri)
         if device is None:
@@ -229,13 +229,13 @@ def mlir_name(dtype: np.dtype) -> str:
 
 
 def first_line(error: BaseException | None) -> str:
-    """What an error of IREE says, without its back trace."""
+    """The message of an error of IREE, without its back trace."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:500]
 
 
 def close_at_exit(thing: Closes) -> None:
-    """Have `thing` closed before the devices go, unless it is gone by then."""
+    """Close `thing` before the devices at exit, unless it is freed by then."""
     _contexts.add(thing)
 
 

@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 _SAME_DRIVER = {"local-sync": "local-task"}
-"""Drivers that run modules made for another one."""
+"""Drivers that run the modules of another driver."""
 
 
 class BoundFunction:
@@ -68,7 +68,7 @@ class BoundFunction:
         return self._program._call(self, arguments, device_arrays)
 
     def release(self) -> None:
-        """Let go of the module; calling it is an error from now on."""
+        """Release the module; calling the function is an error from now on."""
         self._handle = None
 
 
@@ -119,7 +119,7 @@ class Program:
         """Load a bundle, or the file of one, onto a device.
 
         Of a program that is spread over a mesh, `member` names the device of the mesh
-        whose part this is; left out, the communicator's rank says it. The parts of
+        whose part to load; by default that of the communicator's rank. The parts of
         its arguments and results are those of `manifest.function(name)`'s shardings.
 
         `module` names one of the bundle's modules; by default the first that
@@ -142,7 +142,7 @@ class Program:
 
     @property
     def communicator(self) -> Groups:
-        """Who takes part in the collectives; set it again for a new group."""
+        """The communicators of the collectives; set it again for a new group."""
         return self._imports.groups
 
     @communicator.setter
@@ -152,7 +152,7 @@ class Program:
 
     @property
     def recorder(self) -> Recorder | None:
-        """Where calls and exchanges are written; None when nobody traces."""
+        """The recorder of a trace; None without one."""
         return self._imports.recorder
 
     @recorder.setter
@@ -162,7 +162,7 @@ class Program:
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """Names to index with."""
+        """The names of the functions."""
         return tuple(self._functions)
 
     def __getitem__(self, name: str) -> BoundFunction:
@@ -183,7 +183,7 @@ class Program:
         return DeviceArray(self.device, self.device.upload(array, name), name)
 
     def close(self) -> None:
-        """Let go of the module. Arrays stay usable until the device goes."""
+        """Release the module. Arrays stay usable until the device closes."""
         with self._lock:
             self._imports.close()
             for function in self._functions.values():
@@ -219,7 +219,7 @@ class Program:
     def _apart(
         self, views: Sequence[Any], signature: Function, arguments: Sequence[Any]
     ) -> list[Any]:
-        """The results, each in memory that no other one and no argument has."""
+        """The results, each in memory of its own."""
         kept = [
             extent(a.view)
             for i, a in enumerate(arguments)
@@ -326,7 +326,7 @@ def drivers_of(device: Device) -> set[str]:
 def _module_for(bundle: Bundle, device: Device) -> str:
     wanted = drivers_of(device)
     fit = [n for n, m in bundle.manifest.modules.items() if m.driver in wanted]
-    if fit:  # what this processor cannot run is taken only to be refused
+    if fit:  # without one, a module for another processor is taken and refused
         return next((n for n in fit if _runs(bundle, n)), fit[0])
     have = ", ".join(f"{n} ({m.driver})" for n, m in bundle.manifest.modules.items())
     raise ConfigError(
@@ -341,7 +341,7 @@ def _runs(bundle: Bundle, name: str) -> bool:
 
 
 def _check_runs(bundle: Bundle, name: str) -> None:
-    """Instructions that the processor lacks would end the process."""
+    """Refuse code with instructions that the processor lacks, which would crash."""
     if not _runs(bundle, name):
         target = bundle.manifest.modules[name].target
         raise BundleError(

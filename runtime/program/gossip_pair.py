@@ -1,7 +1,7 @@
-"""Who exchanges with whom in a round of gossip, and the group of two they are.
+"""Gossip pairs: the matching of the members in a round, and the group of a pair.
 
-Every member draws the same matching from a seed, the round and the number of members:
-nobody has to be told. With an odd number one member is left alone in each round.
+Every member draws the same matching from a seed, the round and the number of members,
+without any message. With an odd number one member is alone in each round.
 """
 
 import zlib
@@ -17,7 +17,7 @@ from pcp.runtime.communicator.replica_check import chained
 
 
 def partners(members: int, seed: int, round_: int) -> list[int | None]:
-    """Each rank's partner; None for the one left over of an odd number.
+    """Each rank's partner; None for the single one of an odd number.
 
     Neighbours in a permutation by Philox, which is specified bit by bit, so that all
     versions draw alike.
@@ -33,8 +33,8 @@ def partners(members: int, seed: int, round_: int) -> list[int | None]:
 class Pair:
     """Two members of a group, as a group; or one of them alone.
 
-    It does sums, which is what gossip needs; both get the same bits. `turn` is the
-    round: messages of another one are not taken for this one's.
+    It has sums, which gossip needs; both members get the same bits. `turn` is the
+    round: frames of another round are not matched with this one's.
     """
 
     def __init__(self, group: Any, partner: int | None, turn: int) -> None:
@@ -61,7 +61,7 @@ class Pair:
             pending = Pending()
             pending.set_result(array)
             return pending
-        # Counted for each tag: members may begin those of two tags in another order.
+        # Counted for each tag: members may begin sums of two tags in another order.
         self._calls[tag] += 1
         number = zlib.crc32(f"{self._turn}/{self._calls[tag]}/{tag}".encode())
         sent = self._group.send_async(array, self._partner, number)

@@ -1,4 +1,4 @@
-"""What a compiled program asks of its group: a collective on host arrays.
+"""Collectives of a compiled program, on host arrays.
 
 An import of a bundle is described by a `Collective` of the manifest; `launch`
 starts it on the communicator. Shapes are those of the compiled program, so the
@@ -65,7 +65,7 @@ def _require_whole_mesh(name: str, what: Collective, manifest: Manifest) -> None
 
 
 def result_shape(what: Collective, members: int) -> tuple[int, ...]:
-    """The shape a collective gives; its own where it does not change it."""
+    """The shape of a collective's result; the operand's where it is unchanged."""
     if "result_shape" in what.attributes:
         return tuple(what.attributes["result_shape"])
     shape, facts = list(what.shape), what.attributes
@@ -82,7 +82,7 @@ def result_shape(what: Collective, members: int) -> tuple[int, ...]:
 def launch(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pending:
     """Start the collective on `array`, which may be overwritten.
 
-    The future's value is the result. A narrower `wire` type is what travels.
+    The future's value is the result. Frames carry the narrower `wire` type if any.
     """
     starter = _STARTERS.get(what.kind)
     if starter is None:
@@ -105,14 +105,14 @@ def read_by_others(comm: Communicator | None, what: Collective) -> bool:
 
 
 def alone(what: Collective, arrays: Sequence[NDArray]) -> Pending:
-    """What needs no group, done at once; the future's value is the result."""
+    """A collective without a group, done at once; the future's value is the result."""
     pending = Pending()
     pending.set_result(digest_words(arrays, str(what.attributes["algo"])))
     return pending
 
 
 def _numbers(dtype: str, tag: str) -> np.dtype:
-    """The numpy type to count with; ConfigError when there are only bits of it."""
+    """The numpy type for arithmetic; ConfigError when numpy has only its bits."""
     found = numpy_dtype(dtype)
     if found.kind == "u" and not dtype.startswith(("ui", "i")):
         raise ConfigError(f"{tag} has numbers of {dtype}: install ml_dtypes here")
@@ -194,7 +194,7 @@ def _recv(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pen
 
 
 def _sync(comm: Communicator, what: Collective, array: NDArray, tag: str) -> Pending:
-    # A receive that does not depend on it may have been called before it, here alone.
+    # An independent receive may have been called before it, on this member alone.
     return chained(comm.barrier_async(pairs=False, tag=tag), lambda _: array)
 
 

@@ -1,4 +1,4 @@
-"""What this machine's processor runs, by a name that a compiler elsewhere knows.
+"""The processor of this machine, by a name that a compiler elsewhere knows.
 
 A shepherd compiles for a worker on another machine, so `cpu:host` would mean the
 shepherd's own processor there. For x86-64 the name is the highest level of the psABI
@@ -26,9 +26,9 @@ _ABOUT = Path("/proc/cpuinfo")
 
 
 def level(about: str) -> str | None:
-    """The highest level that all processors have of which `/proc/cpuinfo` tells this.
+    """The highest level that all processors in this text of `/proc/cpuinfo` have.
 
-    None where it tells of no x86-64, or of one without any level.
+    None for other processors than x86-64, or below the lowest level.
     """
     lists = [
         set(line.partition(":")[2].split())
@@ -56,7 +56,7 @@ def own() -> str | None:
 def runs(target: str) -> bool:
     """Whether this processor may run code for a target: false for a level above it.
 
-    Of other names, and where its own level is unknown, nobody knows better.
+    True for other names, and where its own level is unknown.
     """
     levels, mine = list(LEVELS), own()
     family, _, name = target.partition(":")

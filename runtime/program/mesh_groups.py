@@ -1,8 +1,8 @@
-"""The groups in which a partitioned program's members communicate.
+"""Mesh groups: the groups in which a partitioned program's members communicate.
 
 A collective along axes of a mesh joins the members that differ only along those
 axes. Each such group is a communicator of its own, formed once over the whole
-world: the first member hosts the meeting, and its address goes round in the world.
+world: the first member hosts the rendezvous, and an all_gather tells its address.
 """
 
 import time
@@ -80,7 +80,7 @@ class MeshGroups(Mapping[str, Communicator]):
 
     @property
     def recorder(self) -> Recorder | None:
-        """Where the groups' operations are written; None when nobody traces."""
+        """The recorder of a trace of the groups; None without one."""
         return self._world.recorder
 
     @recorder.setter
@@ -92,10 +92,11 @@ class MeshGroups(Mapping[str, Communicator]):
                 group.recorder = recorder and recorder.of(f"collectives along {axes}")
 
     def cause(self, fault: RuntimeFault, patience: float = 1.0) -> RuntimeFault:
-        """Who of the world is lost, where that is behind `fault`.
+        """The fault of the world that caused `fault`; `fault` itself without one.
 
         A member whose group broke leaves its other groups, so that a fault may name
-        one that only left, by its rank in that group. The world hears who died.
+        one that only left, by its rank in that group. The world's fault names the
+        rank that died. Waits up to `patience` seconds for it.
         """
         until = time.monotonic() + patience
         while self._world.fault is None and time.monotonic() < until:

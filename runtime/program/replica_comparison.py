@@ -1,8 +1,8 @@
-"""Whether members that hold one part of a tensor hold the same bits, or how far apart.
+"""Replica comparison: whether copies of one part of a tensor have equal bits.
 
-Members exchange a digest of each tensor, 32 bytes with which part of it they hold; the
-values of a tensor are sent only where copies differ, to say by how much. All members
-see the same digests, so all come to the same verdict.
+Members exchange a digest of each tensor, 32 bytes with the place of their part; the
+values of a tensor are sent only where copies differ, for the size of the difference.
+All members get the same digests, so all come to the same verdict.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.communicator.param_sync import digest
 from pcp.runtime.communicator.replica_check import elected
 
-#: Of so many tensors it is said by how much they differ.
+#: Tensors for which the error has the size of the difference, at most.
 SHOWN = 4
 
 _WORD = 16
@@ -26,7 +26,7 @@ _TAG = "pcp.copies"
 
 @dataclass(frozen=True)
 class Copy:
-    """What a member has of a tensor: where it lies in the whole, None for nothing."""
+    """A member's part of a tensor: its place in the whole, None without a part."""
 
     name: str
     part: tuple[tuple[int, int], ...] = ()
@@ -35,7 +35,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Apart:
-    """The ranks that hold other bits of tensor `number` than rank `source`."""
+    """The ranks with other bits of tensor `number` than rank `source`."""
 
     number: int
     source: int
@@ -45,7 +45,7 @@ class Apart:
 def check_copies(
     comm: Communicator, copies: Sequence[Copy], members: Sequence[str], when: str
 ) -> None:
-    """Raise `StateMismatch` on all members if two hold other bits of one part.
+    """Raise `StateMismatch` on all members if two have different bits of one part.
 
     All members call it with the same tensors in the same order. `members` are their
     names, `when` how the message begins.
@@ -93,11 +93,11 @@ def _ordered(array: NDArray) -> NDArray:
     return np.where(bits < 0, least - bits, bits)
 
 
-# --- what the members say ---
+# --- rows that members exchange ---
 
 
 def _row(copy: Copy) -> NDArray:
-    """Whether it is held, which part, and a digest of the bits."""
+    """The row of a copy: whether it is there, its place, and a digest of the bits."""
     if copy.array is None:
         return np.zeros(1 + 2 * _WORD, np.uint8)
     part = blake2b(repr(copy.part).encode(), digest_size=_WORD).digest()
@@ -106,7 +106,7 @@ def _row(copy: Copy) -> NDArray:
 
 
 def _apart(rows: NDArray) -> Iterator[Apart]:
-    """Of each part that several hold, who is alone with other bits."""
+    """The ranks that differ from most, for each part with several copies."""
     for number in range(rows.shape[1]):
         parts: dict[bytes, list[int]] = {}
         held = [rows[rank, number].tobytes() for rank in range(len(rows))]

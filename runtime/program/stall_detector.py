@@ -1,9 +1,9 @@
-"""Whether a program still does something, or waits for itself.
+"""Stall detection: whether a program makes progress, or waits for itself.
 
-A long computation and a standstill look alike from outside: no operand comes. What
-tells them apart is that a computation uses the processor, and an exchange is under
-way. A device that computes without the processor counts as still; so does any
-program after `MOST` times the patience.
+In a long computation as in a stall no operand comes. The difference is that a
+computation uses the processor, or an exchange is under way. A program on a device that
+computes without the processor counts as stalled; so does any program after `MOST`
+times the patience.
 """
 
 import threading
@@ -17,7 +17,7 @@ _SHORTEST_S = 0.2
 
 
 class Progress:
-    """What has moved since a call began; used by several threads."""
+    """The progress of a call; used by several threads."""
 
     def __init__(
         self,
@@ -31,19 +31,19 @@ class Progress:
         self.begin()
 
     def begin(self) -> None:
-        """A call begins."""
+        """Begin a call."""
         with self._lock:
             self._exchanges = 0
             self._note()
 
     def moved(self, exchanges: int = 0) -> None:
-        """Something came or went; so many more `exchanges` are under way."""
+        """Note progress; so many more `exchanges` are under way."""
         with self._lock:
             self._exchanges += exchanges
             self._note()
 
     def stands_still(self, patience: float) -> bool:
-        """Whether nothing was computed, nor is exchanged, for `patience` seconds."""
+        """Whether there was neither computation nor exchange for `patience` seconds."""
         with self._lock:
             now, used = self._clock(), self._used()
             since = now - self._looked

@@ -1,4 +1,4 @@
-"""In which order members stand in a ring whose edges are not alike.
+"""The order of the members in a ring whose edges are not alike.
 
 A pipelined ring is as fast as its slowest edge, so the order that is sought is a
 tour whose dearest edge is as cheap as can be, and of those the one whose edges
@@ -133,7 +133,7 @@ def _least(
 
 
 def _greedy(cost: NDArray) -> Order:
-    """Always on to the nearest that is left."""
+    """A tour that always goes on to the nearest member left."""
     tour, left = [0], set(range(1, len(cost)))
     while left:
         nearest = min(left, key=lambda i: (cost[tour[-1], i], i))
@@ -143,7 +143,7 @@ def _greedy(cost: NDArray) -> Order:
 
 
 def _descend(cost: NDArray, order: Order) -> Order:
-    """On to the best of the tours near by, until none is better."""
+    """Steepest descent: to the best tour one move away, until none is better."""
     tour, value = np.array(order), worth(cost, order)
     while True:
         near = tour[_moves(len(order))]
@@ -181,6 +181,6 @@ def _moves(size: int) -> NDArray:
 
 
 def _finite(cost: NDArray) -> NDArray:
-    """Costs among which even tours that cannot be used compare."""
+    """Finite costs, so that even tours over missing edges compare."""
     known = cost[np.isfinite(cost)]
     return np.where(np.isfinite(cost), cost, 1e3 * (1 + known.max(initial=0.0)))

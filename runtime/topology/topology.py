@@ -1,8 +1,8 @@
-"""The network among the members: what edges carry, and the ring that suits it.
+"""The network among the members: rates of its edges, and the ring that suits them.
 
 `link_probe` measures, `ring_order` solves, `topology_aware` lets a communicator do
-both. A `Topology` is what came out: one can print it (`text`), draw it (`pcp bench
-topology --plot`), and keep it (`to_json`).
+both. A `Topology` is the result: it can be printed (`text`), drawn (`pcp bench topology
+--plot`), and kept in a file (`to_json`).
 """
 
 import json
@@ -21,12 +21,12 @@ from pcp.errors import ConfigError
 from pcp.runtime.topology.ring_order import Order, worth
 
 REFERENCE_BYTES = 64 << 20
-"""The all-reduce that edges are compared by, unless a caller says another."""
+"""The size (bytes) of the all-reduce that edges are compared by, by default."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a member is: names, processors, bytes of memory."""
+    """A member's machine: names, processors, bytes of memory."""
 
     name: str
     host: str = ""
@@ -36,7 +36,7 @@ class Profile:
 
     @classmethod
     def own(cls, name: str) -> "Profile":
-        """This process's."""
+        """The profile of this process."""
         return cls(
             name=name,
             host=socket.gethostname(),
@@ -74,7 +74,7 @@ class Topology:
     def seconds(
         self, nbytes: int = REFERENCE_BYTES, order: Sequence[int] | None = None
     ) -> float:
-        """What an all-reduce of so many bytes should take along a ring."""
+        """Seconds that an all-reduce of so many bytes should take along a ring."""
         return ring_seconds(self.costs(nbytes), self.order if order is None else order)
 
     def text(self) -> str:
@@ -104,7 +104,7 @@ class Topology:
         return [(a, b, float(self.bandwidth[a, b])) for a, b in pairs if a != b]
 
     def to_json(self) -> str:
-        """For a file; `from_json` reads it."""
+        """The topology as text; `from_json` reads it."""
         whole: dict[str, Any] = {
             "epoch": self.epoch,
             "profiles": [asdict(profile) for profile in self.profiles],
@@ -117,7 +117,7 @@ class Topology:
 
     @classmethod
     def from_json(cls, text: str) -> "Topology":
-        """What `to_json` wrote; ConfigError when it is something else."""
+        """The topology that `to_json` wrote; ConfigError for other text."""
         try:
             whole = json.loads(text)
             return cls(
@@ -147,7 +147,7 @@ def edge_costs(latency: NDArray, bandwidth: NDArray, nbytes: int) -> NDArray:
 
 
 def ring_seconds(costs: NDArray, order: Sequence[int]) -> float:
-    """2(N-1) steps, each as long as the slowest edge takes."""
+    """Seconds of 2(N-1) ring steps, each as long as the slowest edge takes."""
     return 2 * (len(order) - 1) * worth(costs, order)[0]
 
 

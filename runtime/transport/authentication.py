@@ -1,15 +1,15 @@
-"""A key that members share: who does not have it is not let in.
+"""Authentication by a key that all members share.
 
-Before anything else is said on a connection, both ends prove that they hold the
-key, with a fresh nonce of each, so that nothing recorded can be played again:
+Before any other frame of a connection both ends prove that they have the key, with a
+fresh nonce of each, so that recorded frames cannot be played again:
 
     dialler                                   listener
     AUTH  nonce_c                     ──►
                                       ◄──     AUTH  nonce_s, HMAC(key, "listener", c, s)
     PROOF HMAC(key, "dialler", c, s)  ──►     (then the greeting)
 
-HMAC-SHA256 (RFC 2104). The key decides who may speak; it does not hide what is
-said, nor protect it from somebody who can change bytes on the way.
+HMAC-SHA256 (RFC 2104). The key decides which process may connect; it does not
+hide frames, nor protect them from changes on the way (`tls` does).
 """
 
 import hmac
@@ -44,7 +44,7 @@ def checked(key: "bytes | str | None") -> Key:
 
 
 def proof(key: bytes, who: str, nonce_c: bytes, nonce_s: bytes) -> bytes:
-    """What an end that holds the key can say about these nonces."""
+    """The proof for these nonces of an end that has the key."""
     said = b"\0".join((b"pcp", who.encode(), nonce_c, nonce_s))
     return hmac.digest(key, said, "sha256")
 
@@ -96,7 +96,7 @@ class Gate:
         self._key = key
         self._expected: bytes | None = None
         self.open = key is None
-        """Whether the other end may speak."""
+        """Whether the other end has proved that it has the key."""
 
     def room(self, kind: Kind, length: int) -> bool:
         """Whether a frame of this kind and length is one of the proof's."""
@@ -104,7 +104,7 @@ class Gate:
         return wanted.get(kind) == length
 
     def hear(self, kind: Kind, payload: bytes) -> Frame | None:
-        """A frame of the dialler's; the answer to it. ProtocolError: shut it out."""
+        """The answer to a frame of the dialler; ProtocolError to refuse it."""
         if self._key is None:
             raise ProtocolError("this group has no key; leave yours out")
         if not self.room(kind, len(payload)):

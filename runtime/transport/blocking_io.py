@@ -2,8 +2,8 @@
 
 Groups use `tcp.TcpLink` instead, in the loop's thread. One thread may read here while
 others write: OpenSSL's state must not be used by two threads at once, and a socket's
-own timeout belongs to both directions. So the wire never blocks: a thread that can do
-nothing at the moment lets go of it, and waits for the descriptor.
+own timeout belongs to both directions. So the wire never blocks: a thread without data
+or room releases it, and waits for the descriptor.
 """
 
 import errno
@@ -28,12 +28,12 @@ from pcp.runtime.transport.frame import (
 from pcp.runtime.transport.link import NotAdmitted, Wire, os_errors, unanswered
 
 SEND_SECONDS = 20.0
-"""A peer that takes longer for a frame of ours is as good as gone."""
+"""A peer that takes longer for one frame counts as lost."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """Until when a reader waits (monotonic), and for how many seconds in silence."""
+    """How long a reader waits: a deadline (monotonic), and seconds without a byte."""
 
     deadline: float
     silence: float = math.inf
@@ -41,7 +41,7 @@ class Patience:
     """Seconds in which a frame that has begun is whole, whatever the deadline."""
 
     def until(self, began: float | None) -> float:
-        """When the next bytes are late, in a frame that began then, or has not."""
+        """The limit for the next byte, in a frame that `began` then (None: not yet)."""
         end = self.deadline
         if began is not None and self.frame is not None:
             end = began + self.frame
@@ -49,22 +49,24 @@ class Patience:
 
 
 class Admission(Protocol):
-    """Decides about a dialler by its first frames (`authentication.Gate`)."""
+    """Admits or refuses a dialler by its first frames (`authentication.Gate`)."""
 
     open: bool
-    """Whether the other end may speak."""
+    """Whether the dialler is admitted."""
 
     def room(self, kind: Kind, length: int) -> bool:
         """Whether a frame of this kind and length is one of the proof's."""
         ...
 
     def hear(self, kind: Kind, payload: bytes) -> Frame | None:
-        """A frame of the proof; the answer to it, or ProtocolError."""
+        """The answer to a frame of the proof, or ProtocolError."""
         ...
 
 
 class BlockingConnection:
-    """One end. Every wait has a deadline, every payload a bound and a checksum.
+    """One end of a connection, with blocking calls.
+
+    Every wait has a deadline, every payload a bound and a checksum.
 
     With a `gate` the dialler must pass it (`admit`) before anything else is read.
     """
@@ -103,7 +105,7 @@ class BlockingConnection:
         return header, payload
 
     def answer(self, patience: Patience, limit: int) -> tuple[Header, memoryview]:
-        """`receive`, the first of a peer; what closes before may be no pcp at all."""
+        """The first frame of a peer; a peer that closes before may not speak pcp."""
         try:
             return self.receive(patience, limit)
         except PeerLost as error:
@@ -122,7 +124,7 @@ class BlockingConnection:
             verify_payload(header, room)
 
     def ended(self, patience: Patience) -> None:
-        """Wait until the peer closes its end, or says something."""
+        """Wait until the peer closes its end, or sends a byte."""
         with os_errors(self.peer, "closing"):
             self._receive_into(memoryview(bytearray(1)), patience.until(None))
 
@@ -131,7 +133,7 @@ class BlockingConnection:
     def admit(self, patience: Patience) -> None:
         """Wait until the dialler has passed the gate, if there is one.
 
-        NotAdmitted when it does not; it was told why.
+        NotAdmitted when it does not; a refusal has told it why.
         """
         while self._gate is not None and not self._gate.open:
             self.prove(self._gate, self.header(patience), patience)
@@ -142,7 +144,7 @@ class BlockingConnection:
             self.prove(self._gate, header, patience)
 
     def prove(self, gate: Admission, header: Header, patience: Patience) -> None:
-        """Judge and answer a frame of a dialler's proof."""
+        """Check and answer a frame of a dialler's proof."""
         room = memoryview(bytearray())
         try:
             if gate.room(header.kind, header.length):
@@ -158,12 +160,12 @@ class BlockingConnection:
     # Ending.
 
     def shutdown(self, how: int) -> None:
-        """Say that nothing more will come; wakes whoever waits. OSError."""
+        """Shut a direction down; wakes the threads that wait. OSError."""
         with self._using:
             self.wire.shutdown(how)
 
     def close(self) -> None:
-        """Let go of the wire."""
+        """Close the wire."""
         with self._using:
             self.wire.close()
 
@@ -176,7 +178,7 @@ class BlockingConnection:
     # Inside.
 
     def _fill(self, view: memoryview, patience: Patience, began: float | None) -> None:
-        """Fill `view`; `began` is when its frame did, None before its first byte."""
+        """Fill `view`; `began` is when its frame began, None before its first byte."""
         done = 0
         while done < len(view):
             try:
@@ -192,7 +194,7 @@ class BlockingConnection:
             began = began or time.monotonic()
 
     def _receive_into(self, room: memoryview, deadline: float) -> int:
-        """Bytes into `room`; how many, 0 at the end."""
+        """Receive bytes into `room`; how many, 0 at the end."""
         while True:
             try:
                 with self._using:

@@ -1,10 +1,10 @@
-"""What is said when somebody whom we dial does not answer for a while."""
+"""A warning in the log while a dialled peer does not answer."""
 
 import logging
 import time
 
 QUIET_SECONDS = 3.0
-"""Programs that are started together need not come in order."""
+"""Programs of one group start at different times: that long is no warning."""
 _log = logging.getLogger("pcp.runtime")
 
 
@@ -17,7 +17,7 @@ class ConnectWarning:
         self._said = False
 
     def failed(self, error: Exception, deadline: float) -> None:
-        """An attempt failed; there will be others until this monotonic time."""
+        """Note a failed attempt; others follow until this monotonic time."""
         now = time.monotonic()
         if self._said or now < self._until:
             return

@@ -1,4 +1,4 @@
-"""What both ends of every connection must have: a key, a certificate, or neither.
+"""The credentials of all connections of a group: a key, a certificate, or neither.
 
     everything = Protection(key=b"...", tls=Tls("member.pem", "member.key", "ca.pem"))
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Protection:
-    """Both are for all connections of a group or a run, or for none."""
+    """A key and a certificate, for all connections of a group or a run, or for none."""
 
     key: bytes | str | None = None
     tls: "Tls | None" = None
 
     def check(self) -> None:
-        """ConfigError now if the key is too short, or the files do not fit."""
+        """ConfigError now if the key is too short, or the files do not fit together."""
         authentication.checked(self.key)
         if self.tls is not None:
             self.tls.check()
 
     @property
     def options(self) -> dict[str, Any]:
-        """As keywords of `Endpoint.listen`, `fetch_snapshot` and their like."""
+        """The credentials as keywords of `Endpoint.listen` and `fetch_snapshot`."""
         return {"key": self.key, "tls": self.tls}
 
     def dial(self, address: str, timeout: float) -> Wire:

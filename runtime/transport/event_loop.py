@@ -1,7 +1,7 @@
 """One thread that owns sockets, timers and the state of operations.
 
-Everything a group knows is touched by its loop's thread only, so nothing in
-the operations needs a lock. Other threads hand work over with `call`.
+The state of a group is touched by its loop's thread only, so operations need no lock.
+Other threads hand work over with `call`.
 """
 
 import heapq
@@ -24,20 +24,20 @@ from pcp.runtime.transport.suspension import SuspendDetection
 _log = logging.getLogger("pcp.runtime")
 _MAX_SLEEP = 1.0
 WATCHFUL_SECONDS = 200e-6
-"""Taken for what falling asleep and being woken costs, which no system says."""
+"""The assumed cost of a sleep and a wake-up, which no system reports."""
 _FEW_TIMERS = 256
-"""Up to so many, cancelled ones among them, none is looked for."""
+"""Up to so many timers, cancelled ones are left in the heap."""
 
 
 class Descriptor(Protocol):
-    """A socket, or what stands for one."""
+    """A socket, or an object with the same interface."""
 
     def fileno(self) -> int:
-        """Its number."""
+        """The file descriptor's number."""
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         ...
 
 
@@ -87,7 +87,7 @@ class Loop:
         self._suspension = SuspendDetection(2 * _MAX_SLEEP, 2 * _MAX_SLEEP)
         self._suspension.turned(time.monotonic())
         self.expecting = 0
-        """How many things are under way of which there may be news any moment."""
+        """How many operations may get a frame any moment: the loop then polls."""
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -104,16 +104,16 @@ class Loop:
 
     @property
     def suspended(self) -> bool:
-        """Whether silence of peers proves nothing now: this process slept."""
+        """Whether this process was just suspended: silence then proves nothing."""
         return self._suspension.listening
 
     @property
     def forked(self) -> bool:
-        """Whether this process was forked by the loop's: it has no such thread."""
+        """Whether this process is a fork of the loop's, without its thread."""
         return os.getpid() != self._process
 
     def check_process(self) -> None:
-        """UsageError in a process that was forked: nobody would ever answer."""
+        """UsageError in a forked process, whose loop has no thread."""
         if self.forked:
             raise UsageError(
                 f"communicators do not survive a fork: this one is of process "
@@ -215,7 +215,7 @@ class Loop:
             while not self._closing:
                 self._turn()
         finally:
-            # Nobody can serve these sockets any more; the wake-up pair is last.
+            # These sockets have no loop any more; the wake-up pair is last.
             for key in list(self._selector.get_map().values()):
                 key.fileobj.close()  # type: ignore[union-attr]
             self._selector.close()
@@ -244,11 +244,11 @@ class Loop:
             self._guard(heapq.heappop(self._timers)[2].fire)
 
     def _watched(self, now: float) -> list[tuple[selectors.SelectorKey, int]]:
-        """What happens in the next moment, if anything does.
+        """The events of the next moment, by polling.
 
-        Who watches for as long as sleeping would cost, and sleeps then, pays at most
-        twice what the better of the two would have cost (Karlin et al., SOSP 1991).
-        Others who want the processor get it in between.
+        A thread that polls for as long as a sleep would cost, and sleeps then, pays at
+        most twice the cost of the better choice (Karlin et al., SOSP 1991). Other
+        threads get the processor in between.
         """
         end = now + WATCHFUL_SECONDS
         while not (ready := self._selector.select(0)) and time.monotonic() < end:
@@ -263,7 +263,7 @@ class Loop:
         return min(_MAX_SLEEP, max(0.0, self._timers[0][0] - now))
 
     def _guard(self, what: Callable[..., None], *args: Any) -> None:
-        """A fault in one handler must not stop the others."""
+        """Run a handler; an exception in it does not stop the loop."""
         try:
             what(*args)
         except RuntimeFault as fault:
@@ -273,6 +273,6 @@ class Loop:
 
 
 def _unheard(answer: Future[Any]) -> None:
-    """Nobody is left to answer, unless it was done before."""
+    """Fail an answer of a closed loop, unless it is done."""
     with suppress(InvalidStateError):
         answer.set_exception(CollectiveAborted("the communication thread has ended"))

@@ -1,8 +1,8 @@
 """Faults on demand: frames dropped, delayed or damaged, members that crash, and
-ways to peers that are slow.
+slow networks to peers.
 
 Tests and drills give a plan to an endpoint or a communicator; the plan counts
-what it did, so that a test can tell a survived fault from one that never came.
+what it did, so that a test can tell a survived fault from one that was never injected.
 """
 
 import os
@@ -21,7 +21,7 @@ Action = Literal["drop", "delay", "corrupt", "crash", "kill"]
 
 
 class Target(Protocol):
-    """The group whose frames go wrong."""
+    """The group whose frames a plan changes."""
 
     loop: Loop
 
@@ -36,10 +36,10 @@ class Target(Protocol):
 
 @dataclass
 class Fault:
-    """One thing that goes wrong when a matching frame is sent.
+    """One fault, injected when a matching frame is sent.
 
     Fields that are None match every frame. `skip` lets that many matches pass
-    first; after `times` it has had its day. `delay` waits `seconds`; `crash`
+    first; after `times` the fault is spent. `delay` waits `seconds`; `crash`
     cuts all connections of the member; `kill` is SIGKILL to its process.
     """
 
@@ -54,7 +54,7 @@ class Fault:
     fired: int = 0
 
     def claims(self, peer: int, frame: Frame) -> bool:
-        """Whether this frame is the one; counts."""
+        """Whether the fault takes this frame; counts matches."""
         wanted = ((self.kind, frame.kind), (self.step, frame.step), (self.peer, peer))
         if any(want is not None and want != have for want, have in wanted):
             return False
@@ -67,9 +67,9 @@ class Fault:
 
 @dataclass
 class Shape:
-    """A slow way to a peer: frames go at a rate, and arrive later. Order is kept.
+    """A slow network to a peer: frames go at a rate, and arrive later. Order is kept.
 
-    `peer=None` shapes the ways to all peers, each by itself.
+    `peer=None` shapes the links to all peers, each by itself.
     """
 
     peer: int | None = None
@@ -82,7 +82,7 @@ class Shape:
     )
 
     def send(self, group: Target, link: Link, frame: Frame) -> None:
-        """Send when the frame would have come through."""
+        """Send a frame when the slow network would have delivered it."""
         now, queue = time.monotonic(), self._due.setdefault(link, deque())
         size = HEADER_BYTES + len(frame.payload)
         start = max(now, self._free.get(link, 0.0))
@@ -101,7 +101,7 @@ class Shape:
 
 @dataclass
 class FaultPlan:
-    """What goes wrong on one member's way out, in order of precedence."""
+    """The faults of the frames that one member sends, in order of precedence."""
 
     faults: Sequence[Fault] = field(default_factory=list)
     shapes: Sequence[Shape] = field(default_factory=list)
@@ -113,7 +113,7 @@ class FaultPlan:
         return sum(fault.fired for fault in self.faults)
 
     def send(self, group: Target, peer: int, link: Link, frame: Frame) -> None:
-        """Send, or do what the plan says instead."""
+        """Send a frame, or inject a fault instead."""
         if link in self._held:
             self._held[link].append(frame)
             return
@@ -131,7 +131,7 @@ class FaultPlan:
         link.send(frame)
 
     def _hold(self, fault: Fault, group: Target, link: Link, frame: Frame) -> None:
-        """The frame and what follows on its link wait: order is kept."""
+        """Delay a frame and the ones behind it on its link: order is kept."""
         self._held[link] = [frame]
 
         def release() -> None:

@@ -29,8 +29,8 @@ from pcp.errors import ProtocolError
 
 MAGIC = b"pcpR"
 VERSION = 4
-"""2: data may come before its receiver has opened the operation. 3: what members say of
-their memory stands behind the descriptor. 4: XXH3 instead of sums of words."""
+"""2: data may come before its receiver has opened the operation. 3: offers of memory
+stand behind the descriptor. 4: XXH3 instead of sums of words."""
 MAX_PAYLOAD = 4 << 20
 MAX_TEXT = 16 << 10
 _LAYOUT = struct.Struct(">4sBBHQQIIQII")
@@ -39,14 +39,14 @@ HEADER_BYTES = _LAYOUT.size + _CRC.size
 
 
 class Kind(IntEnum):
-    """What a frame is for."""
+    """The kinds of frames."""
 
     HELLO = 1
-    """First frame of a connection: who dials, and why (JSON)."""
+    """First frame of a connection: the dialler's name and purpose (JSON)."""
     WELCOME = 2
     """The answer that lets a connection in (JSON)."""
     REFUSE = 3
-    """The answer that does not; the payload says why (text)."""
+    """The answer that refuses a connection, with the reason (text)."""
     OPEN = 4
     """A member brings its part of an operation: descriptor, small payload."""
     DATA = 5
@@ -54,13 +54,13 @@ class Kind(IntEnum):
     DONE = 6
     """The sender's vote: its part of the operation is complete."""
     ABORT = 7
-    """The sender's other vote: it gave the operation up (text)."""
+    """The sender's vote against: it gave the operation up (text)."""
     LOST = 8
     """A member of the group is gone; `step` is its rank (text)."""
     BREAK = 9
     """The sender aborts the whole group (text)."""
     PING = 10
-    """Nothing to say, but alive."""
+    """A heartbeat; its step may ask for an echo, or be one (`peer_health`)."""
     BYE = 11
     """The sender leaves on purpose."""
     SHARE = 12
@@ -72,9 +72,9 @@ class Kind(IntEnum):
     CONTROL = 15
     """Between a member and its coordinator (JSON); see `membership`."""
     AUTH = 16
-    """A nonce, to be answered by somebody who has the key; see `authentication`."""
+    """A nonce for the proof of the key; see `authentication`."""
     PROOF = 17
-    """That the dialler has the key."""
+    """The dialler's proof that it has the key."""
 
 
 _KINDS = {kind.value: kind for kind in Kind}
@@ -82,7 +82,7 @@ _KINDS = {kind.value: kind for kind in Kind}
 
 @dataclass(slots=True)
 class Frame:
-    """One frame on its way out; `on_sent` runs once the bytes are handed over."""
+    """One frame to send; `on_sent` runs once the bytes are handed over."""
 
     kind: Kind
     tag: int = 0
@@ -141,7 +141,7 @@ def pack_header(frame: Frame, epoch: int, version: int = VERSION) -> bytes:
 
 
 def unpack_header(raw: bytes | bytearray | memoryview) -> Header:
-    """The header in `raw` (52 bytes), or ProtocolError saying what is off."""
+    """The header in `raw` (52 bytes); ProtocolError names the wrong field."""
     head = bytes(raw[: _LAYOUT.size])
     magic, version, kind, _, *rest = _LAYOUT.unpack(head)
     if magic != MAGIC:
@@ -168,7 +168,7 @@ def unpack_header(raw: bytes | bytearray | memoryview) -> Header:
 
 
 def verify_payload(header: Header, payload: memoryview | bytes) -> None:
-    """Raise ProtocolError unless the payload is the one that was sent."""
+    """Raise ProtocolError unless the payload has the header's checksum."""
     if checksum(payload) != header.checksum:
         raise ProtocolError(
             f"{header.length} bytes of {header.kind.name} arrived damaged "
@@ -177,12 +177,12 @@ def verify_payload(header: Header, payload: memoryview | bytes) -> None:
 
 
 def json_payload(values: dict[str, Any]) -> bytes:
-    """`values` as they travel in frames, but for the descriptors of operations."""
+    """`values` as the payload of a frame other than OPEN (`descriptor`)."""
     return strict_json.dumps(values, separators=(",", ":")).encode()
 
 
 def parse_json(payload: memoryview | bytes) -> dict[str, Any]:
-    """The dictionary that was written like this, or ProtocolError."""
+    """The dictionary in a payload of `json_payload`, or ProtocolError."""
     try:
         values = json.loads(bytes(payload))
     except (ValueError, RecursionError) as error:

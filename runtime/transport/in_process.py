@@ -44,7 +44,7 @@ class InProcessLink:
         self._open = True
 
     def send(self, frame: Frame) -> None:
-        """Hand a frame to the peer's loop."""
+        """Queue a frame on the peer's loop."""
         peer = self._peer
         if not self._open or peer is None:
             return
@@ -56,7 +56,7 @@ class InProcessLink:
         peer._loop.call(peer._receive)
 
     def recall(self, tag: int, seq: int) -> None:
-        """Copy what the peer has not taken yet: the sender's buffer is free again."""
+        """Copy payloads that the peer has not taken: the sender may change them."""
         with self._copying:
             for frame in self._pending.values():
                 if frame.kind is Kind.DATA and (frame.tag, frame.seq) == (tag, seq):
@@ -64,12 +64,12 @@ class InProcessLink:
                     frame.on_sent = None
 
     def exhaust(self) -> None:
-        """Deliver what was handed over and is not received yet."""
+        """Deliver the frames that were sent and not delivered yet."""
         for _ in range(len(self._arrived)):
             self._receive()
 
     def close(self, *, flush: float = 0.0) -> None:
-        """End the link; what was handed over before is still delivered."""
+        """End the link; frames sent before are still delivered."""
         peer, self._open = self._peer, False
         if peer is not None:
             self._peer = None
@@ -131,7 +131,7 @@ def pair(
     labels: tuple[str, str],
     epoch: int,
 ) -> tuple[InProcessLink, InProcessLink]:
-    """Two connected ends; `labels[i]` names who is at the far side of end i."""
+    """Two connected ends; `labels[i]` names the peer of end i."""
     first = InProcessLink(loops[0], sinks[0], labels[0], epoch)
     second = InProcessLink(loops[1], sinks[1], labels[1], epoch)
     first._peer, second._peer = second, first

@@ -1,7 +1,7 @@
-"""What a connection between two members is, whatever carries it.
+"""The interface of links, and the sockets below them.
 
-A `Link` moves frames to one peer, in order, without blocking; a `Sink` is
-told what arrives. Both live in their loop's thread. Carriers: `tcp.TcpLink`
+A `Link` moves frames to one peer, in order, without blocking; a `Sink`
+receives frames. Both live in their loop's thread. Carriers: `tcp.TcpLink`
 and `in_process.InProcessLink`.
 
 This file is also the only place that turns the operating system's errors into
@@ -28,7 +28,7 @@ _NEAR_BUFFER = 512 << 10
 """A send buffer to the same machine, in bytes."""
 _FAR_BUFFER = 32 << 20
 _FAR_UNSENT = 512 << 10
-"""What a far connection may have under way, and besides that in the kernel."""
+"""Bytes of a far connection in flight, and besides those in the kernel's queue."""
 _RTT = struct.Struct("68xI")
 """Where `struct tcp_info` has the smoothed round trip, in microseconds."""
 _SO_SNDBUFFORCE = 32 if sys.platform == "linux" else None
@@ -37,15 +37,15 @@ ENDURE_SECONDS = 120.0
 
 
 class Untrusted(OSError):
-    """A carrier does not accept what came, or who sent it; says why."""
+    """A carrier refuses the bytes or the certificate of a peer, with the reason."""
 
 
 class NotAdmitted(ProtocolError):
-    """One end will not talk to the other, and says why."""
+    """One end refuses the connection of the other, with the reason."""
 
 
 class Wire(Protocol):
-    """What links and handshakes need of a socket; `tls.TlsSocket` is another."""
+    """The part of a socket that links and handshakes use; also a `tls.TlsSocket`."""
 
     def fileno(self) -> int:
         """The descriptor, for selectors."""
@@ -60,11 +60,11 @@ class Wire(Protocol):
         ...
 
     def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
-        """What the kernel says of the connection."""
+        """A socket option, as the kernel has it."""
         ...
 
     def setblocking(self, blocking: bool, /) -> None:
-        """Wait as long as it takes, or not at all."""
+        """Whether calls block without a limit, or not at all."""
         ...
 
     def settimeout(self, seconds: float | None, /) -> None:
@@ -72,27 +72,27 @@ class Wire(Protocol):
         ...
 
     def recv(self, size: int, /) -> bytes:
-        """Up to `size` bytes; none at the end."""
+        """Receive up to `size` bytes; none at the end."""
         ...
 
     def recv_into(self, room: memoryview, /) -> int:
-        """Bytes into `room`; how many, 0 at the end."""
+        """Receive bytes into `room`; how many, 0 at the end."""
         ...
 
     def sendmsg(self, views: Sequence[memoryview], /) -> int:
-        """Part of these bytes; how many were taken."""
+        """Send part of these bytes; how many the kernel took."""
         ...
 
     def sendall(self, data: memoryview | bytes, /) -> None:
-        """All of these bytes."""
+        """Send all of these bytes."""
         ...
 
     def shutdown(self, how: int, /) -> None:
-        """Say that nothing more will come."""
+        """Shut a direction of the connection down."""
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the descriptor."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -101,7 +101,7 @@ class Wire(Protocol):
 
 
 class Sink(Protocol):
-    """Who receives a link's frames."""
+    """The receiver of a link's frames."""
 
     def place(self, link: "Link", header: Header) -> memoryview:
         """Where `header.length` bytes of payload go; ProtocolError to refuse.
@@ -111,11 +111,11 @@ class Sink(Protocol):
         ...
 
     def deliver(self, link: "Link", header: Header, payload: memoryview) -> None:
-        """A whole, verified frame; `payload` is what `place` returned."""
+        """Take a whole, verified frame; `payload` is the memory from `place`."""
         ...
 
     def lost(self, link: "Link", error: RuntimeFault) -> None:
-        """The link is gone and brings nothing more. Called once."""
+        """Note that the link is gone and brings no more frames. Called once."""
         ...
 
 
@@ -126,7 +126,7 @@ class Link(Protocol):
 
     @property
     def label(self) -> str:
-        """Who is at the other end, for messages."""
+        """The peer's name, for messages."""
         ...
 
     @property
@@ -157,7 +157,7 @@ class Link(Protocol):
 
     @property
     def bytes_received(self) -> int:
-        """Bytes that came from the peer, headers included."""
+        """Bytes received from the peer, headers included."""
         ...
 
     @property
@@ -175,22 +175,22 @@ class Link(Protocol):
         ...
 
     def recall(self, tag: int, seq: int) -> None:
-        """Drop what is queued for an operation, so its buffers are free again.
+        """Drop the queued frames of an operation, so that its buffers are free again.
 
-        `on_sent` is not called for what is dropped.
+        `on_sent` is not called for a dropped frame.
         """
         ...
 
     def exhaust(self) -> None:
-        """Deliver what has arrived and was not read yet, now."""
+        """Deliver the frames that have arrived and were not read yet, now."""
         ...
 
     def close(self, *, flush: float = 0.0) -> None:
-        """End the link, first sending what is queued for `flush` seconds."""
+        """End the link, after sending queued frames for up to `flush` seconds."""
         ...
 
     def sever(self) -> None:
-        """End the link as a crash would: nothing is flushed or announced."""
+        """End the link as a crash would: without flush or farewell."""
         ...
 
 
@@ -214,7 +214,7 @@ def format_address(host: str, port: int) -> str:
 
 
 def translate(error: OSError, peer: str, during: str) -> RuntimeFault:
-    """The fault an OSError on a connection to `peer` amounts to."""
+    """The RuntimeFault of an OSError on a connection to `peer`."""
     if isinstance(error, Untrusted):
         return NotAdmitted(f"{peer}: {error}")
     if isinstance(error, TimeoutError):
@@ -224,7 +224,7 @@ def translate(error: OSError, peer: str, during: str) -> RuntimeFault:
 
 
 def unanswered(error: PeerLost) -> PeerLost:
-    """The same of a peer that took a connection and has not yet said a word on it."""
+    """The fault of a peer that accepted a connection and has not sent a byte on it."""
     return PeerLost(
         f"{error} before it answered: it died, or its port belongs to another "
         f"program; look what listens there, or give pcp another port",
@@ -242,7 +242,7 @@ def os_errors(peer: str, during: str) -> Iterator[None]:
 
 
 def dial(address: str, timeout: float, *, near: bool = False) -> socket.socket:
-    """A connected, tuned socket; PeerLost or Timeout if nobody answers.
+    """A connected, tuned socket; PeerLost or Timeout without an answer.
 
     Without the network if `near` and the peer is on this machine (`unix_socket`).
     """
@@ -293,7 +293,7 @@ def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
     try:
         sock, peer = listener.accept()
     except (BlockingIOError, ConnectionAbortedError):
-        return None  # nobody waits any more
+        return None  # the dialler has gone
     except OSError as error:
         raise RuntimeFault(
             f"a connection waits and cannot be taken: {error.strerror}; if there are "
@@ -302,9 +302,9 @@ def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
     if unix_socket.carries(sock):
         if unix_socket.ours(sock):
             return unix_socket.tuned(sock), unix_socket.PEER
-        sock.close()  # another user's: it finds the way over the network
+        sock.close()  # another user's: it dials again over the network
         return None
-    with suppress(OSError):  # gone already; whoever reads from it will notice
+    with suppress(OSError):  # gone already; the next read reports it
         tune(sock)
     return sock, format_address(*peer[:2])
 
@@ -337,7 +337,7 @@ def round_trip(sock: Wire) -> float:
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RTT.size)
     except OSError:
-        return 0.0  # gone already; whoever reads from it will notice
+        return 0.0  # gone already; the next read reports it
     return _RTT.unpack(info)[0] / 1e6 if len(info) == _RTT.size else 0.0
 
 
@@ -358,12 +358,12 @@ def endures_loss(sock: Wire) -> bool:
 
 
 def _reach_far(sock: socket.socket) -> None:
-    """More under way than the system's limit, and little waiting behind it.
+    """Allow more bytes in flight than the system's limit, and few queued behind them.
 
-    BBR where it may be had: it does not take every loss for a full queue.
-    What waits in the kernel has chosen its connection, however slow that is; so
-    only what the window takes at once is handed over. A buffer we set is never
-    adjusted again: it is set only if it then is larger than it could have grown.
+    BBR where the system has it: it does not take every loss for a full queue.
+    A payload in the kernel has chosen its connection, however slow that is; so
+    only the bytes that the window takes at once are handed over. A buffer that is set
+    is never adjusted again: it is set only if it then is larger than it could grow.
     """
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
         unsent = socket.TCP_NOTSENT_LOWAT
@@ -383,7 +383,7 @@ def _reach_far(sock: socket.socket) -> None:
 
 
 def _limit(name: str) -> int:
-    """The last number of a setting of the network; 0 where there is none."""
+    """The last number of a network setting of the kernel; 0 where there is none."""
     try:
         return int(Path("/proc/sys/net", name).read_text().split()[-1])
     except (OSError, ValueError, IndexError):
@@ -391,23 +391,24 @@ def _limit(name: str) -> int:
 
 
 def endure(sock: socket.socket, seconds: float) -> None:
-    """How long the kernel tries to get sent bytes taken before it gives up.
+    """Limit the time in which the kernel tries to get sent bytes acknowledged.
 
     Without a bound that is a quarter of an hour on most systems. Where the system
     has no such option, the probes of `tune` and the heartbeats remain.
     """
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         limit = int(1000 * seconds)
-        with suppress(OSError):  # gone already; whoever reads from it will notice
+        with suppress(OSError):  # gone already; the next read reports it
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
 
 
 def _unpace(sock: socket.socket) -> None:
     """Inside one machine a congestion control that paces only costs time.
 
-    BBR holds a loopback connection to about half of what memory allows. Which
-    others there are, and whether we may choose them, is the system's affair. What
-    waits in the kernel is to be in the cache still when it is read: megabytes are not.
+    BBR holds a loopback connection to about half of the rate of memory. Which
+    others there are, and whether a process may choose them, depends on the system. A
+    payload in the kernel should still be in the cache when it is read: megabytes are
+    not.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _NEAR_BUFFER)
     if not hasattr(socket, "TCP_CONGESTION"):

@@ -1,4 +1,4 @@
-"""Where connections come in: listening sockets, attended to by a loop."""
+"""Listening sockets, attended to by a loop."""
 
 import logging
 import socket
@@ -11,29 +11,29 @@ from pcp.runtime.transport.event_loop import Loop
 _AT_ONCE = 32
 """Connections accepted in a turn: the next ones can wait in the kernel's queue."""
 EXHAUSTED_SECONDS = 1.0
-"""How long nobody is let in when no connection can be taken."""
+"""The pause after an accept failed for lack of descriptors."""
 _log = logging.getLogger("pcp.runtime")
 
 
 class Listener:
-    """Hands `arrived(socket, peer)` what connects, in the loop's thread."""
+    """Listening sockets; calls `arrived(socket, peer)` in the loop's thread."""
 
     def __init__(self, address: str, near: bool = False) -> None:
-        """Listens at once; ConfigError where that cannot be.
+        """Listens at once; ConfigError where the address cannot be had.
 
-        `near`: also where processes of this machine find it under the same address.
+        `near`: also on the Unix socket of the same address (`unix_socket`).
         """
         listener = link.listen(address)
         host, self.port = listener.getsockname()[:2]
         self.address = link.format_address(host, self.port)
-        """Where it listens."""
+        """The address `host:port` of the listening socket."""
         self._listeners = [listener]
         if near and (nearby := unix_socket.listen(self.address)) is not None:
             self._listeners.append(nearby)
         self._closed = False
 
     def attend(self, loop: Loop, arrived: Callable[[socket.socket, str], None]) -> None:
-        """Let them in from now on. In the loop's thread."""
+        """Accept connections from now on. In the loop's thread."""
         for listener in self._listeners:
             self._attend(listener, loop, arrived)
 
@@ -64,7 +64,7 @@ class Listener:
             loop.watch(listener, 1, accept)
 
     def close(self, loop: Loop) -> None:
-        """Let nobody in any more."""
+        """Accept no more connections."""
 
         def unwatch() -> None:
             self._closed = True

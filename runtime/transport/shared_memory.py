@@ -13,7 +13,7 @@ copies it out and grants the slot back:
 
 Until slots are granted payloads travel as DATA. A peer that cannot map the
 memory (another machine behind the same address, another user, no /proc) grants
-nothing, and everything stays as it was. The memory has no name: it goes when
+no slot, and all payloads go on as DATA. The memory has no name: it goes when
 the two processes do, however they end. It is sealed against shrinking, so that
 no peer can take mapped pages away from the reader.
 """
@@ -35,11 +35,11 @@ SLOTS = 8
 _SIZE = SLOTS * SLOT_BYTES
 _PLACE = struct.Struct(">II")
 _OWN = frozenset({Kind.SHARE, Kind.GRANT, Kind.SHARED})
-"""What the two ends of this link say to each other."""
+"""The frames that end in this link: its sink does not get them."""
 
 
 class Slots:
-    """Memory of one direction, as its writer or its reader has it."""
+    """The slots of one direction, as the writer or the reader has mapped them."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
@@ -85,7 +85,7 @@ class SharedLink:
 
     @property
     def label(self) -> str:
-        """Who is at the other end."""
+        """The peer's name, for messages."""
         return self._tcp.label
 
     @property
@@ -99,7 +99,7 @@ class SharedLink:
 
     @property
     def last_heard(self) -> float:
-        """When the connection last brought something."""
+        """Monotonic time of the last byte from the connection."""
         return self._tcp.last_heard
 
     @last_heard.setter
@@ -108,7 +108,7 @@ class SharedLink:
 
     @property
     def last_sent(self) -> float:
-        """When the connection last took something."""
+        """Monotonic time of the last byte that the connection took."""
         return self._tcp.last_sent
 
     @property
@@ -158,11 +158,11 @@ class SharedLink:
         self._tcp.recall(tag, seq)
 
     def exhaust(self) -> None:
-        """Deliver what has arrived, payloads in slots too."""
+        """Deliver the frames that have arrived, payloads in slots too."""
         self._tcp.exhaust()
 
     def close(self, *, flush: float = 0.0) -> None:
-        """Say what can be said without more slots, then end the connection."""
+        """Send the frames that need no more slots, then end the connection."""
         self._flush_waiting()
         self._tcp.close(flush=flush)
         self._unmap()
@@ -174,7 +174,7 @@ class SharedLink:
         self._unmap()
 
     def _advance(self) -> None:
-        """Send what waits, as far as there are slots."""
+        """Send waiting frames, as far as there are slots."""
         while self._waiting:
             frame = self._waiting[0]
             if not self._fits(frame):
@@ -212,11 +212,11 @@ class SharedLink:
         try:
             self._out, offer = Slots.create()
         except (OSError, AttributeError):
-            return  # not this system: the connection carries everything
+            return  # a system without such memory: the connection carries all payloads
         self._tcp.send(Frame(Kind.SHARE, payload=json_payload(offer)))
 
     def _flush_waiting(self) -> None:
-        """At the end slots come too late: a farewell goes as it is."""
+        """Send the waiting frames over the connection: no slot comes any more."""
         waiting, self._waiting = self._waiting, deque()
         for frame in waiting:
             self._tcp.send(frame)
@@ -242,7 +242,7 @@ class SharedLink:
         raise ProtocolError(f"{self.label} sent a {header.kind.name} too long")
 
     def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
-        """A frame; those about memory end here."""
+        """Take a frame; those about memory end here."""
         if header.kind not in _OWN:
             self.sink.deliver(self, header, payload)
             return
@@ -257,7 +257,7 @@ class SharedLink:
                 self._take(header, *_PLACE.unpack(payload))
 
     def lost(self, link: Link, error: RuntimeFault) -> None:
-        """The connection is gone."""
+        """Tell the sink that the connection is gone."""
         self._waiting.clear()
         self._unmap()
         self.sink.lost(self, error)
@@ -285,8 +285,8 @@ class SharedLink:
         self._moved[1] += length
         self._tcp.send(Frame(Kind.GRANT, step=slot))
         self.sink.deliver(self, data, room)
-        # The slot, and what was reduced from it, are worth a wake-up: waiting for the
-        # end of the turn would let the two ends work by turns.
+        # A free slot is worth a wake-up: waiting for the end of the turn would let the
+        # two ends work by turns.
         self._tcp.flush()
 
 

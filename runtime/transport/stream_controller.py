@@ -1,10 +1,10 @@
-"""How many lanes of a link are used: more, for as long as more are faster.
+"""How many streams of a link are used: more, for as long as more are faster.
 
-How many fill a network nobody knows before: that follows from its rate, and from
-the windows, which the system sizes. So a link begins with what fills `striped`'s
-guess of the network, and has as many again in reserve. While data waits and all
-lanes in use are full, it measures what the peer acknowledges; now and then it
-takes half as many lanes more, keeps them if that brought a tenth more bytes a
+The number of streams that fill a network follows from its rate, and from the windows,
+which the system sizes. So a link begins with the number that fills the rate assumed in
+`striped`, and has as many again in reserve. While data waits and all streams in use are
+full, the controller measures the bytes that the peer acknowledges; now and then it
+takes half as many streams more, keeps them if that brought a tenth more bytes a
 second, and otherwise goes back and waits twice as long before it tries again.
 """
 
@@ -19,7 +19,7 @@ _PAUSE_SECONDS = 15.0
 
 
 class StreamController:
-    """Of `most` lanes the first `used` are to be used; `first` to begin with."""
+    """Of `most` streams the first `used` are to be used; `first` to begin with."""
 
     def __init__(
         self, first: int, most: int, clock: Callable[[], float] = time.monotonic
@@ -38,18 +38,18 @@ class StreamController:
         self._next = 0.0
 
     def full(self) -> None:
-        """Data waits, since no lane in use takes any."""
+        """Note that data waits, since all streams in use are full."""
         if self._since is None:
             self._since = self.now()
 
     def rest(self) -> None:
-        """No data waits."""
+        """Note that no data waits."""
         if self._since is not None:
             self._waited += self.now() - self._since
             self._since = None
 
     def acknowledged(self, count: int, sent: float) -> None:
-        """The peer has taken `count` bytes that were sent at that time (`now`)."""
+        """Count `count` bytes that the peer has taken, sent at that time (`now`)."""
         self._fastest = min(self._fastest, self.now() - sent)
         if self._since is None:
             return

@@ -1,20 +1,20 @@
 """One link over several connections, for networks with long round trips.
 
 A connection carries at most its window per round trip, and halves the window
-with every loss; several carry several times that. A `StripedLink` has lanes:
+with every loss; several carry several times that. A `StripedLink` has streams:
 the first brings every frame's header and all small payloads, in order; a large
-payload goes over the first other lane that can take it, so that no more of them
+payload goes over the first other stream that can take it, so that no more of them
 are used than the network has room for:
 
-    sender                  first lane              a lane      receiver
+    sender                  first stream            a stream    receiver
     DATA, large    ──SHARED number, length──►
                    ──────────────payload as DATA number──►   kept until its turn
                    ◄──GRANT number──────────                 taken: that much
                                                              may follow
 
-Frames are handed up in the order they were sent, whatever overtook what. What
-was sent and not granted is at most `WINDOW_BYTES`, so that is also what a peer
-can make us keep. Losing any lane is losing the link.
+Frames are handed up in the order they were sent, although payloads overtake each
+other. At most `WINDOW_BYTES` are sent and not granted, so a receiver never keeps more
+than that. The loss of any stream is the loss of the link.
 """
 
 import math
@@ -42,26 +42,26 @@ from pcp.runtime.transport.tcp import TcpLink
 WINDOW_BYTES = 32 << 20
 """2.5 Gbit/s at a round trip of 100 ms."""
 AHEAD_BYTES = 1 << 20
-"""What waits for one lane's socket: it has chosen its way, however slow that is."""
+"""Bytes queued on one stream: they have chosen it, however slow it is."""
 _FILLED = 1e9 / 8
-"""The network that the connections to a peer fill to begin with, bytes per second."""
+"""The rate that the streams of a link fill to begin with, bytes per second."""
 MAX_STREAMS = 16
 Streams = int | Literal["auto"]
-"""How many connections to each peer; auto asks the kernel how far it is."""
+"""Streams to each peer; auto follows from the kernel's round trip time."""
 _MAX_BEHIND = 64 << 20
 _MAX_TURN = 1 << 16
-"""What may wait behind a payload that has not come: other bytes, and frames."""
+"""Bytes and frames that may wait behind a payload that is still missing."""
 _NUMBERS = 1 << 32
 _PLACE = struct.Struct(">II")
 _Waiting = tuple[Header, memoryview | None, int]
 
 
 def streams_for(round_trip: float, window: int, steady: bool) -> int:
-    """How many connections to a peer at this distance, in seconds and back.
+    """How many streams to a peer at this round trip time (s).
 
     One, if it is near, or if `window` bytes under way fill `_FILLED` and losses do
-    not narrow that (`steady`). Otherwise as many lanes as fill it, and the first;
-    what a slower network has no room for stays idle.
+    not narrow that (`steady`). Otherwise as many streams as fill it, and the first;
+    streams for which a slower network has no room stay idle.
     """
     streams = math.ceil(round_trip * _FILLED / max(1, window))
     if round_trip < FAR_SECONDS or (streams <= 1 and steady):
@@ -75,15 +75,15 @@ def streams_over(sock: Wire) -> int:
 
 
 def with_reserve(streams: int) -> int:
-    """How many are opened where so many are used at first.
+    """How many streams are opened where so many are used at first.
 
-    The others are `stream_controller`'s to use.
+    The others are in reserve for the `stream_controller`.
     """
     return 1 if streams == 1 else min(MAX_STREAMS, 2 * streams - 1)
 
 
 class StripedLink:
-    """A link over the `lanes`, at least two; see `link.Link`.
+    """A link over the `streams`, at least two; see `link.Link`.
 
     Besides the first, `used` of them are used to begin with; all if it is None.
     """
@@ -107,16 +107,16 @@ class StripedLink:
         for stream in streams:
             stream.sink = self
 
-    # What the connections know.
+    # Facts of the streams.
 
     @property
     def label(self) -> str:
-        """Who is at the other end."""
+        """The peer's name, for messages."""
         return self._first.label
 
     @property
     def epoch(self) -> int:
-        """The epoch of all lanes."""
+        """The epoch of all streams."""
         return self._first.epoch
 
     @epoch.setter
@@ -126,7 +126,7 @@ class StripedLink:
 
     @property
     def last_heard(self) -> float:
-        """When any lane last brought something."""
+        """Monotonic time of the last byte from any stream."""
         return max(stream.last_heard for stream in self._all)
 
     @last_heard.setter
@@ -136,27 +136,27 @@ class StripedLink:
 
     @property
     def last_sent(self) -> float:
-        """When the first lane last took something."""
+        """Monotonic time of the last byte that the first stream took."""
         return self._first.last_sent
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes over all lanes."""
+        """Bytes sent over all streams."""
         return sum(stream.bytes_sent for stream in self._all)
 
     @property
     def bytes_received(self) -> int:
-        """Bytes from all lanes."""
+        """Bytes received from all streams."""
         return sum(stream.bytes_received for stream in self._all)
 
     @property
     def distant(self) -> bool:
-        """Whether the peer is, as the first lane knows it."""
+        """Whether the peer is distant, by the round trip time of the first stream."""
         return self._first.distant
 
     @property
     def alive(self) -> bool:
-        """Whether the first lane is open."""
+        """Whether the first stream is open."""
         return self._first.alive
 
     @property
@@ -171,7 +171,7 @@ class StripedLink:
         self._advance()
 
     def recall(self, tag: int, seq: int) -> None:
-        """Drop an operation's data that no lane has yet; lanes have copies."""
+        """Drop an operation's data that no stream has yet; streams have copies."""
         self._queue = deque(
             frame
             for frame in self._queue
@@ -181,14 +181,14 @@ class StripedLink:
         self._advance()
 
     def exhaust(self) -> None:
-        """Deliver what has arrived over all lanes, as far as it has its turn."""
+        """Deliver the frames that have arrived over all streams and have their turn."""
         for stream in self._all:
             stream.exhaust()
 
     def close(self, *, flush: float = 0.0) -> None:
-        """Say what needs no lane, then end the connections.
+        """Send queued frames but data over the first stream, then end all streams.
 
-        The other lanes outlive the first: a peer must not see one end before it
+        The other streams outlive the first: a peer must not see one end before it
         has read the farewell.
         """
         queue, self._queue = self._queue, deque()
@@ -202,7 +202,7 @@ class StripedLink:
             self.sever()
 
     def sever(self) -> None:
-        """End all lanes like a crash."""
+        """End all streams like a crash."""
         for kept in (self._queue, self._turn, self._arrived):
             kept.clear()
         for stream in self._all:
@@ -225,14 +225,14 @@ class StripedLink:
         self._use.rest()
 
     def _free_stream(self) -> TcpLink | None:
-        """The first with nothing to do, or the first that can take a little more."""
+        """The first idle stream, or the first with room in its queue."""
         used = self._others[: self._use.used]
         idle = (stream for stream in used if not self._load[stream])
         ready = (stream for stream in used if self._load[stream] < AHEAD_BYTES)
         return next(idle, None) or next(ready, None)
 
     def _striped(self, frame: Frame, size: int) -> bool:
-        """Whether a lane carries it: what waits behind others counts as they do."""
+        """Whether a further stream carries it: large data, and data behind such."""
         return frame.kind is Kind.DATA and (size >= SMALLEST or bool(self._sent))
 
     def _stripe(self, frame: Frame, size: int, stream: TcpLink) -> None:
@@ -268,7 +268,7 @@ class StripedLink:
         self._advance()
 
     def _taken(self, stream: TcpLink, size: int) -> None:
-        """The kernel has a payload; the lane, whose queue this is, may have more."""
+        """Note that the kernel has a payload; its stream has room for more."""
         self._load[stream] -= size
         if self._queue and not self._woken:
             self._woken = True
@@ -279,7 +279,7 @@ class StripedLink:
         if not self._lost:
             self._advance()
 
-    # Receiving: the lanes' sink.
+    # Receiving: the sink of the streams.
 
     def place(self, link: Link, header: Header) -> memoryview:
         """Room for a payload; data is kept here until its turn."""
@@ -298,7 +298,7 @@ class StripedLink:
         return self.sink.place(self, header)
 
     def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
-        """A frame or a payload; hand up what has its turn."""
+        """Take a frame or a payload; hand up the frames that have their turn."""
         if link is not self._first:
             if header.kind is not Kind.DATA or not header.length:
                 raise ProtocolError(f"{self.label} sent a {header.kind.name} in a lane")
@@ -314,7 +314,7 @@ class StripedLink:
             raise ProtocolError(f"{self.label} never sent what it announced")
 
     def lost(self, link: Link, error: RuntimeFault) -> None:
-        """A lane is gone, and so are the others."""
+        """Sever all streams, since one is gone."""
         if not self._lost:
             self._lost = True
             self.sever()

@@ -1,8 +1,8 @@
-"""A loop that was suspended listens before it holds time against its peers.
+"""Suspend detection: a loop that was suspended reads before it judges its peers.
 
-A process that was frozen, or a machine that slept, wakes with all that its peers sent
-meanwhile unread in its sockets, and may look at the clock before it has read them. A
-peer that was silent, or late, by that clock alone need not have been.
+A process that was frozen, or a machine that slept, wakes with the frames of its peers
+unread in its sockets, and may look at the clock before it has read them. By that clock
+alone a peer seems silent, or late, that was not.
 """
 
 import math
@@ -26,7 +26,7 @@ class SuspendDetection:
         return self._listens_until is not None
 
     def turned(self, now: float, pause: float = 0.0) -> bool:
-        """A turn of the loop begins, after a `pause`; whether silence counts in it.
+        """Begin a turn of the loop, after a `pause`; whether silence counts in it.
 
         After a time of listening it counts once at least: a loop whose turns all take
         too long judges its peers too.

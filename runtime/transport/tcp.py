@@ -26,13 +26,13 @@ from pcp.runtime.transport.link import FAR_SECONDS, Sink, Wire, round_trip, tran
 
 _NOTHING = memoryview(b"")
 _WASTE = memoryview(bytearray(256 << 10))
-"""Where bytes go that nobody will look at, in as few calls as possible."""
+"""Room for bytes that are thrown away, in as few calls as possible."""
 _TURN_BYTES = 4 << 20
 """At most this much is read from one peer before the others get a turn."""
 _ALL_BYTES = 64 << 20
-"""More than a kernel keeps of what arrived for one connection."""
+"""More bytes than a kernel keeps for the reader of one connection."""
 _AT_ONCE = 4 << 10
-"""Payloads from this size on are sent when they come."""
+"""Payloads from this size on are sent at once, without waiting for more frames."""
 _GATHER_BYTES = 512 << 10
 _AHEAD_BYTES = 4 << 10
 _GATHER_VIEWS = 32
@@ -51,7 +51,7 @@ class _Outgoing:
         self.views: list[memoryview] = []
 
     def pack(self) -> list[memoryview]:
-        """What is to be sent, checksummed only now: the bytes are then in cache."""
+        """The bytes to send, checksummed only now: they are then in the cache."""
         if not self.started:
             self.started = True
             self.views = [memoryview(pack_header(self.frame, self.epoch))]
@@ -60,7 +60,7 @@ class _Outgoing:
         return self.views
 
     def advance(self, count: int) -> int:
-        """Take `count` sent bytes off; what belongs to the next frame is left."""
+        """Take `count` sent bytes off; the number that belongs to the next frame."""
         while self.views and count >= len(self.views[0]):
             count -= len(self.views.pop(0))
         if self.views and count:
@@ -69,7 +69,7 @@ class _Outgoing:
         return count
 
     def detach(self) -> None:
-        """Own the rest of the bytes: the sender's buffer may change now."""
+        """Copy the rest of the bytes: the sender's buffer may change now."""
         self.views = [memoryview(bytes(view)) for view in self.views]
         self.frame.on_sent = None
 
@@ -124,7 +124,7 @@ class TcpLink:
             self._loop.call(self._uncork)
 
     def flush(self) -> None:
-        """Send small frames now: what they start is worth waking the peer for."""
+        """Send small frames now, which wakes the peer."""
         self._uncork()
 
     def _uncork(self) -> None:
@@ -146,12 +146,12 @@ class TcpLink:
         self._queue = kept
 
     def exhaust(self) -> None:
-        """Deliver what the kernel has for us, up to a bound."""
+        """Deliver the frames in the kernel's buffer, up to a bound."""
         if self._open and not self._reading:
             self._readable(_ALL_BYTES)
 
     def close(self, *, flush: float = 0.0) -> None:
-        """Send what is queued, say goodbye to the kernel, and forget the peer."""
+        """Send the queued frames for up to `flush` seconds, then close the socket."""
         if not self._open or self._leaving:
             return
         if flush <= 0:
@@ -167,7 +167,7 @@ class TcpLink:
         self._ahead = memoryview(bytearray(_AHEAD_BYTES))
 
     def refuse(self, reason: str, code: int = 0) -> None:
-        """Tell the peer why nothing it sends will be read, and close."""
+        """Send the peer a refusal with the reason, and close."""
         if self._open and not self._leaving:
             self.send(Frame(Kind.REFUSE, step=code, payload=text_payload(reason)))
             self._deaf = True
@@ -197,7 +197,7 @@ class TcpLink:
         try:
             return self._sock.getpeername()[0] == self._sock.getsockname()[0]
         except OSError:
-            return False  # gone already; whoever reads from it will notice
+            return False  # gone already; the next read reports it
 
     @property
     def distant(self) -> bool:
@@ -220,7 +220,7 @@ class TcpLink:
             self._readable()
 
     def _writable(self) -> None:
-        if self._writing:  # called by who was told what is sent: that loop goes on
+        if self._writing:  # called from an `on_sent`: the loop below goes on
             return
         self._writing = True
         try:
@@ -246,7 +246,7 @@ class TcpLink:
                 self._half_close()
 
     def _next_views(self) -> list[memoryview]:
-        """What one system call should send: a few frames, not too many bytes."""
+        """The bytes for one system call: a few frames, not too many bytes."""
         views: list[memoryview] = []
         size = 0
         for out in self._queue:
@@ -269,10 +269,9 @@ class TcpLink:
                 out.frame.on_sent()
 
     def _lose_voice(self, error: RuntimeFault) -> None:
-        """Nothing can be sent any more; what has arrived is still to be read.
+        """Stop sending; frames that have arrived are still read.
 
-        The peer may have voted and died: that its end took nothing more must not
-        hide the vote.
+        The peer may have voted and died: the error of a send must not hide the vote.
         """
         self._mute = error
         self._queue.clear()
@@ -285,8 +284,8 @@ class TcpLink:
             self._read(budget)
         finally:
             self._reading = False
-        # Bytes that TLS has already are not announced again by the kernel, and
-        # nothing is announced of a connection whose other direction broke.
+        # The selector reports neither bytes that TLS has already, nor a connection
+        # whose other direction broke.
         buffered = self._buffered is not None and self._buffered()
         if self._open and (buffered or self._mute is not None):
             self._loop.call(self._read_on)
@@ -322,7 +321,7 @@ class TcpLink:
 
     @property
     def _announced(self) -> bool:
-        """Whether all that is still to be read will be announced."""
+        """Whether the selector will report all bytes that are still to be read."""
         return self._buffered is None and self._mute is None
 
     def _read_on(self) -> None:
@@ -330,7 +329,7 @@ class TcpLink:
             self._readable()
 
     def _room(self) -> memoryview:
-        """Where the next bytes go: small frames are read several at a time."""
+        """Memory for the next bytes: small frames are read several at a time."""
         if self._deaf:
             return _WASTE
         room = self._view[self._fill :]
@@ -352,7 +351,7 @@ class TcpLink:
                 self._complete()
 
     def _complete(self) -> None:
-        """A header or a payload is whole."""
+        """Handle a whole header or payload."""
         header, self._fill = self._incoming, 0
         if header is None:
             header = unpack_header(self._header)
@@ -373,10 +372,10 @@ class TcpLink:
         self.sink.deliver(self, header, payload)
 
     def _half_close(self) -> None:
-        """Everything is sent; wait for the peer's end before closing.
+        """Shut down the sending direction; wait for the peer's end before closing.
 
         Closing with unread bytes would reset the connection and could destroy
-        what is still on its way to the peer.
+        bytes still in flight to the peer.
         """
         if self._flushed or not self._open:
             return

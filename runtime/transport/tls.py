@@ -1,15 +1,15 @@
-"""Connections that nobody else can read or change: TLS 1.3, both ends certified.
+"""Encrypted connections: TLS 1.3, both ends certified.
 
     tls = Tls(cert="member.pem", key="member.key", ca="group-ca.pem")
     Communicator.connect(address, rank=0, world_size=4, tls=tls)
 
-Whoever has a certificate that the group's own authority signed is a member;
-names in certificates are not looked at, for members are dialled by addresses
-that come and go. A dialler is let in by one byte once its certificate is found
-good, so that it learns of a refusal before it says anything.
+A process with a certificate that the group's own authority signed is a member;
+names in certificates are not checked, for members are dialled by addresses
+that change. A listener admits a dialler by one byte once its certificate is
+verified, so that a dialler learns of a refusal before it sends a frame.
 
-A `TlsSocket` stands where a socket stood. OpenSSL works on memory here, and the
-socket below stays what it was: blocking with a limit in a thread that dials,
+A `TlsSocket` has the interface of a socket. OpenSSL works on memory here, and the
+socket below keeps its mode: blocking with a limit in a thread that dials,
 non-blocking in a loop.
 """
 
@@ -27,9 +27,9 @@ from pcp.runtime.transport.frame import HEADER_BYTES, MAGIC, Frame, Kind, pack_h
 from pcp.runtime.transport.link import Untrusted, os_errors
 
 _RECORD = 16 << 10
-"""TLS's own limit: what is encrypted by one call."""
+"""Bytes that one call encrypts: the limit of a TLS record."""
 _AT_ONCE = 512 << 10
-"""At most this much is encrypted before the kernel is asked to take it."""
+"""Bytes that are encrypted at most before they go to the kernel."""
 _LET_IN = b"+"
 _PLAIN = b"this group speaks TLS; give the same tls= to all members"
 _MEANINGS = {
@@ -43,15 +43,15 @@ _MEANINGS = {
     "WRONG_VERSION_NUMBER": "it does not speak TLS; give tls= to all members or none",
     "PROTOCOL_VERSION": "it does not speak TLS 1.3",
 }
-"""Part of OpenSSL's reason -> what that means between members; first match."""
+"""Part of OpenSSL's reason -> a reason in terms of members; first match."""
 
 
 @dataclass(frozen=True)
 class Tls:
-    """A member's certificate and its key, and who may have signed others' (PEM).
+    """A member's certificate and its key, and the authority of all members (PEM).
 
-    The files are read when the first connection is made ready; ConfigError says
-    what is wrong with them.
+    The files are read for the first connection; ConfigError names a file that is
+    wrong.
     """
 
     cert: str | Path
@@ -63,11 +63,11 @@ class Tls:
         _ = self._listening, self._dialling
 
     def serve(self, sock: socket.socket) -> "TlsSocket":
-        """The listener's end over an accepted socket; it shakes hands by itself."""
+        """The listener's end over an accepted socket; the first reads shake hands."""
         return TlsSocket(sock, self._listening, server=True)
 
     def dial(self, sock: socket.socket, peer: str, timeout: float) -> "TlsSocket":
-        """The dialler's end, let in. ProtocolError when one refuses the other."""
+        """The dialler's end, admitted. ProtocolError when one end refuses the other."""
         wrapped = TlsSocket(sock, self._dialling, server=False)
         wrapped.settimeout(timeout)
         with os_errors(peer, "shaking hands"):
@@ -124,7 +124,7 @@ class TlsSocket:
         self._owed = 0
         self._heard = self._shaken = self._ended = False
 
-    # What stays as it is.
+    # As the socket's.
 
     def fileno(self) -> int:
         """The descriptor, for selectors."""
@@ -143,7 +143,7 @@ class TlsSocket:
         return self._sock.getsockopt(level, option, size)
 
     def setblocking(self, blocking: bool) -> None:
-        """Wait as long as it takes, or not at all."""
+        """Whether calls block without a limit, or not at all."""
         self.settimeout(None if blocking else 0.0)
 
     def settimeout(self, seconds: float | None) -> None:
@@ -176,7 +176,7 @@ class TlsSocket:
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 self._ended = True
             except ssl.SSLError as error:
-                self._push()  # the peer is to hear why
+                self._push()  # the peer gets the alert with the reason
                 raise Untrusted(_meaning(error)) from error
         return 0
 
@@ -186,7 +186,7 @@ class TlsSocket:
         return bytes(room[: self.recv_into(room)])
 
     def buffered(self) -> bool:
-        """Whether bytes are here that the descriptor does not announce."""
+        """Whether decrypted bytes are here that the selector does not report."""
         return self._in.pending > 0 or (self._shaken and self._tls.pending() > 0)
 
     def _shake(self) -> None:
@@ -200,7 +200,7 @@ class TlsSocket:
             self._push()
 
     def _feed(self, until: float | None) -> None:
-        """Ciphertext from the socket; BlockingIOError when there is none."""
+        """Read ciphertext from the socket; BlockingIOError when there is none."""
         if until is not None:
             self._sock.settimeout(max(1e-3, until - time.monotonic()))
         count = self._sock.recv_into(self._scratch)
@@ -217,7 +217,7 @@ class TlsSocket:
         return size > 0 and self._scratch[:size] == MAGIC[:size]
 
     def _refuse_plain(self) -> None:
-        """A member without TLS: it understands a plain refusal."""
+        """Send a member without TLS a plain refusal."""
         refusal = Frame(Kind.REFUSE, payload=_PLAIN)
         self._left = memoryview(pack_header(refusal, 0) + _PLAIN)
         assert len(self._left) == HEADER_BYTES + len(_PLAIN)
@@ -229,8 +229,8 @@ class TlsSocket:
     def sendmsg(self, views: Sequence[memoryview]) -> int:
         """As a socket's: how many of the bytes need not be given again.
 
-        What was encrypted and not taken by the kernel is not counted yet: the
-        next call, which must begin with the same bytes, says so.
+        Encrypted bytes that the kernel has not taken are not counted yet: the next
+        call, which must begin with the same bytes, counts them.
         """
         if not self._shaken:
             raise Untrusted("it has not shaken hands")
@@ -261,7 +261,7 @@ class TlsSocket:
         return done
 
     def _push(self) -> bool:
-        """Ciphertext to the socket; whether all of it went."""
+        """Send ciphertext to the socket; whether all of it went."""
         while True:
             if not self._left:
                 if not self._out.pending:
@@ -274,11 +274,11 @@ class TlsSocket:
             self._left = self._left[count:]
 
     def shutdown(self, how: int) -> None:
-        """Say that nothing more will come."""
+        """Shut a direction of the connection down."""
         try:
             self._tls.unwrap()
         except ssl.SSLError:
-            pass  # it wants the peer's farewell, which may come later or never
+            pass  # OpenSSL waits for the peer's farewell, which may never come
         self._push()
         self._sock.shutdown(how)
 

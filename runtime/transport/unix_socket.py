@@ -1,12 +1,12 @@
-"""Connections between processes of one machine that the network has no part in.
+"""Connections between processes of one machine, over Unix sockets.
 
 An endpoint that listens on `host:port` also listens on a Unix socket of that name,
-in the kernel's abstract name space: it is in no folder, goes with its process, and is
-seen by those who share the network name space. Its frames and handshakes are those
-of a TCP connection, without its layers in between.
+in the kernel's abstract name space: it is in no folder, ends with its process, and is
+visible in one network name space. Its frames and handshakes are those of a TCP
+connection, without its layers in between.
 
-Who dials an address looks there first. Only processes of one user meet like that: a
-name can be taken by anybody, an address of the network cannot.
+A dialler tries the Unix socket of an address first. Only processes of one user connect
+like that: any user can take a name, but not an address of the network.
 """
 
 import os
@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 BUFFER_BYTES = 512 << 10
-"""What may wait to be read, as far as the system lets us."""
+"""The socket's buffers (bytes), as far as the system allows."""
 PEER = "a process of this machine"
 _POSSIBLE = sys.platform == "linux"
 _CREDENTIALS = struct.Struct("3i")
@@ -39,7 +39,7 @@ def listen(address: str, backlog: int = 128) -> socket.socket | None:
 
 
 def dial(address: str, timeout: float) -> socket.socket | None:
-    """A connected socket; None if no process of ours listens there."""
+    """A connected socket; None if no process of this user listens there."""
     if not _POSSIBLE:
         return None
     with ExitStack() as undo, suppress(OSError):
@@ -53,12 +53,12 @@ def dial(address: str, timeout: float) -> socket.socket | None:
 
 
 def carries(sock: object) -> bool:
-    """Whether a connection is one of these."""
+    """Whether a socket is a Unix socket."""
     return getattr(sock, "family", None) == socket.AF_UNIX
 
 
 def ours(sock: socket.socket) -> bool:
-    """Whether a process of this user, as far as can be told, made the other end."""
+    """Whether the other end is a process of this user, by the kernel's credentials."""
     option = getattr(socket, "SO_PEERCRED", 17)
     raw = sock.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
     user = _CREDENTIALS.unpack(raw)[1]
@@ -66,7 +66,7 @@ def ours(sock: socket.socket) -> bool:
 
 
 def tuned(sock: socket.socket) -> socket.socket:
-    """With room for what is sent at once."""
+    """The socket, with buffers of `BUFFER_BYTES`."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
     return sock
 
@@ -77,7 +77,7 @@ def _name(address: str) -> str:
 
 @cache
 def _nobody() -> int:
-    """The number that stands for all users whom this name space of users lacks."""
+    """The number of all users that this user name space lacks."""
     with suppress(OSError, ValueError):
         return int(Path("/proc/sys/kernel/overflowuid").read_text())
     return 65534
