@@ -41,12 +41,12 @@ def written(descriptor: dict[str, Any]) -> bytes:
     return _ENCODER.encode(descriptor).encode()
 
 
-def opening(content: bytes, eager: memoryview | bytes) -> bytes:
+def open_payload(content: bytes, eager: memoryview | bytes) -> bytes:
     """The payload of an OPEN frame: a `written` descriptor and the eager payload."""
     return b"".join((len(content).to_bytes(_LENGTH_BYTES, "big"), content, eager))
 
 
-def split_opening(payload: memoryview) -> tuple[memoryview, memoryview]:
+def split_open_payload(payload: memoryview) -> tuple[memoryview, memoryview]:
     """The `written` descriptor and the eager payload of an OPEN frame."""
     size = int.from_bytes(payload[:_LENGTH_BYTES], "big")
     if size > MAX_DESCRIPTOR or _LENGTH_BYTES + size > len(payload):

@@ -44,9 +44,9 @@ from pcp.errors import (
 )
 from pcp.runtime.collectives.descriptor import (
     difference,
-    opening,
+    open_payload,
     read,
-    split_opening,
+    split_open_payload,
     written,
 )
 from pcp.runtime.collectives.timing import Timing
@@ -293,7 +293,7 @@ class Operation:
     def announce(self) -> None:
         """Send the OPEN frames, and begin."""
         for peer in self.peers:
-            self.group.send(peer, self._frame(Kind.OPEN, self._opening(peer)))
+            self.group.send(peer, self._frame(Kind.OPEN, self._open_payload(peer)))
         self.begin()
         self._was_sent()
 
@@ -303,7 +303,7 @@ class Operation:
             return
         if peer in self.opened or peer not in self.peers:
             raise ProtocolError(f"rank {peer} opened {self.name} out of turn")
-        said, eager = split_opening(payload)
+        said, eager = split_open_payload(payload)
         # As a rule it equals this member's, byte by byte.
         theirs = self.descriptor if said == self._said else read(said)
         if (other := difference(self.descriptor, theirs, self.free)) is not None:
@@ -494,10 +494,10 @@ class Operation:
         urgent = self.bulk >= _SLOW_BYTES
         return Frame(kind, self.tag, self.seq, payload=payload, urgent=urgent, **more)
 
-    def _opening(self, peer: int) -> bytes:
+    def _open_payload(self, peer: int) -> bytes:
         eager = self.eager(peer)
         self.timing.sent += len(eager) if self.eager_data else 0
-        return opening(self._said, eager)
+        return open_payload(self._said, eager)
 
     def _progress(self) -> None:
         """Vote when the local part is done; commit when all votes are in."""

@@ -88,6 +88,83 @@ def test_no_class_has_a_name_that_the_glossary_replaces():
     assert not used & words
 
 
+#: Rooms whose identifiers keep to the words of their own rows.
+HELD = ("pcp", "runtime")
+#: Identifiers in another sense than the one that the glossary replaces.
+OTHER_SENSES = {
+    "pcp": {
+        "Method": "an algorithm and its options, a field of written manifests",
+        "MissingPackage": "a Python package that is not installed",
+        "method": "a value of `Method`",
+        "package": "a Python package",
+    },
+    "runtime": {
+        "FORMING": "a state of `Membership`, which a coordinator's status shows",
+        "lane": "a part of an array that a schedule pipelines",
+        "lanes": "the number of these",
+        "_loan": "the scratch of a scheduled reduction",
+        "_lanes": "the transfers of each",
+    },
+}
+
+
+def snake(name: str) -> str:
+    """`SharedReduce` and `_shared_reduce` as `_shared_reduce_`."""
+    return "_" + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_") + "_"
+
+
+def replaced(room: str) -> set[str]:
+    """The words that the glossary replaces for things of a room."""
+    here = (row[3] for row in rows() if CODE.findall(row[2])[0].startswith(f"{room}/"))
+    return {snake(word) for column in here for word in column.split(", ") if word}
+
+
+def identifiers(source: str) -> Iterator[str]:
+    """The functions, classes, parameters, variables and attributes of a source."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.FunctionDef(name=str(name)) | ast.ClassDef(name=str(name)):
+                yield name
+            case ast.arg(arg=str(name)) | ast.alias(asname=str(name)):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
+
+
+def private_names(source: str, words: set[str]) -> set[str]:
+    """The identifiers of a source in which one of these words stands."""
+    return {n for n in identifiers(source) if any(word in snake(n) for word in words)}
+
+
+@pytest.mark.parametrize("room", HELD)
+def test_no_identifier_has_a_word_that_the_glossary_replaces(room):
+    words = replaced(room)
+    found = {n for p in sources(room) for n in private_names(p.read_text(), words)}
+    assert words, "the last column was not read"
+    assert found == set(OTHER_SENSES[room])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def seat(): ...",
+        "def sit(seat): ...",
+        "class HisSeat: ...",
+        "self._seat = 1",
+        "for seat in seats: ...",
+        "from pcp import link as seat",
+    ],
+)
+def test_an_identifier_with_a_replaced_word_is_found(source):
+    assert len(private_names(source, replaced("runtime"))) == 1
+
+
+def test_an_identifier_with_a_longer_word_is_not_found():
+    assert not private_names("seats = downloaded = loop", replaced("runtime"))
+
+
 def test_the_table_is_read_whole():
     lines = [line for line in GLOSSARY.read_text().splitlines() if line[:1] == "|"]
     heads = sum(line.startswith(("| word", "|---")) for line in lines)

@@ -1,4 +1,4 @@
-"""When a run's state goes to disk; how, `coordinator.checkpointer` says.
+"""When a run's state goes to disk; how, `shepherd.checkpointer` says.
 
 While the state is fetched no new round begins, so that all members still hold the
 same one. Writing to the disk happens beside the next rounds: a checkpoint that is due

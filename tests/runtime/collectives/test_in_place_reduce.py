@@ -264,9 +264,9 @@ WORD = {"maps": True, "live": []}
 def test_nonsense_in_an_opening_ends_no_more_than_its_sender(said, error) -> None:
     with warmed(2) as comms:
         facts = {"kind": "all_reduce", "dtype": "float32", "shape": [LARGE]}
-        opening = json.dumps(facts | {"op": "sum"}).encode()
+        descriptor = json.dumps(facts | {"op": "sum"}).encode()
         word = b"p" + json.dumps(said).encode()
-        payload = len(opening).to_bytes(4, "big") + opening + word
+        payload = len(descriptor).to_bytes(4, "big") + descriptor + word
         group, seq = comms[1]._group, comms[0]._group._posted[0]
         frame = Frame(Kind.OPEN, seq=seq, payload=payload)
         pending = comms[0].all_reduce_async(draw(0, LARGE), timeout=5)

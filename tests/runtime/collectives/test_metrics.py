@@ -44,7 +44,7 @@ def test_operations_bytes_and_links() -> None:
     assert found["pcp_operations_in_flight"] == 0
 
 
-def test_small_operations_count_what_travels_with_the_opening() -> None:
+def test_small_operations_count_their_eager_payloads() -> None:
     with world("in_process", 3) as members:
         together(members, lambda c: c.all_reduce(np.ones(10)))
         found = members[1].metrics()

@@ -274,8 +274,8 @@ _FAR = struct.pack(">QQII16s", 0, 1 << 63, (1 << 32) - 1, 1, bytes(16))
 def test_nonsense_in_an_opening_ends_no_more_than_its_sender(said, error) -> None:
     with warmed(2) as comms:
         facts = {"kind": "all_reduce", "dtype": "float32", "shape": [LARGE]}
-        opening = json.dumps(facts | {"op": "sum"}).encode()
-        payload = len(opening).to_bytes(4, "big") + opening + said
+        descriptor = json.dumps(facts | {"op": "sum"}).encode()
+        payload = len(descriptor).to_bytes(4, "big") + descriptor + said
         group, seq = comms[1]._group, comms[0]._group._posted[0]
         pending = comms[0].all_reduced_async(draw(0, LARGE), timeout=5)
         frame = Frame(Kind.OPEN, seq=seq, payload=payload)
