@@ -301,7 +301,9 @@ class StripedLink:
         """Take a frame or a payload; hand up the frames that have their turn."""
         if link is not self._first:
             if header.kind is not Kind.DATA or not header.length:
-                raise ProtocolError(f"{self.label} sent a {header.kind.name} in a lane")
+                raise ProtocolError(
+                    f"{self.label} sent a {header.kind.name} in a stream"
+                )
             self._arrived[header.seq] = payload
         elif header.kind is Kind.GRANT:
             self._granted(header.step)
@@ -322,7 +324,7 @@ class StripedLink:
 
     def _place_stripe(self, header: Header) -> memoryview:
         if header.kind is not Kind.DATA:
-            raise ProtocolError(f"{self.label} sent a {header.kind.name} in a lane")
+            raise ProtocolError(f"{self.label} sent a {header.kind.name} in a stream")
         if header.seq in self._arrived:
             raise ProtocolError(f"{self.label} sent payload {header.seq} twice")
         self._keep(header.length)
