@@ -1,14 +1,14 @@
-"""The algorithms: how the bytes of each collective travel.
+"""The algorithms without a schedule: eager, along the ring, or directly.
 
-* `EagerReduce`: small reductions; every member gets every contribution with
-  the OPEN frames and reduces in rank order. One message delay. `EagerScatter`: of
-  each contribution only what is to be its own.
+* `EagerReduce`: small reductions; every member gets every operand in the eager
+  payloads and reduces in rank order. One message delay. `EagerScatter`: of
+  each operand only the member's own part.
 * `Ring`: all_reduce and reduce_scatter of more; 2(N-1) or N-1 steps along the
   ring of ranks (Patarasuk & Yuan, 2009). There is no stop between steps: a
   segment goes on to the next step as soon as it is reduced, so that transfer,
   reduction and the next transfer overlap.
 * `Exchange`: all_gather, all_to_all, permute, send and recv; each member sends
-  its pieces directly to whom they belong.
+  its pieces directly to their members.
 * `Chain`: large broadcasts, forwarded segment by segment.
 
 The order of a reduction is declared in `reduction`.
@@ -35,7 +35,7 @@ Commit = Callable[[], Any]
 
 
 def segment_bytes(chunk_bytes: int) -> int:
-    """How much travels in one frame when chunks have this size."""
+    """The bytes of a DATA frame for chunks of this size."""
     return min(_LARGEST_SEGMENT, max(_SMALLEST_SEGMENT, chunk_bytes // 4))
 
 
@@ -47,16 +47,16 @@ def pieces(start: int, stop: int, step: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What one member brings to a reduction, and where its result goes."""
+    """The operand of one member in a reduction, and the place of its result."""
 
     rank: int
     source: NDArray
     reduction: Reduction
     commit: Callable[[NDArray], Any]
-    """Gets the result when all have voted; the value of the operation."""
+    """Takes the result when all have voted; returns the value of the operation."""
     pool: BufferPool
     out: NDArray | None = None
-    """A flat array that nobody has yet, to make the result in; else it is scratch."""
+    """A new flat array to make the result in; without one it is made in scratch."""
 
 
 class EagerReduce(Operation):
@@ -73,7 +73,7 @@ class EagerReduce(Operation):
         self._source = part.source
         self._reduction = part.reduction
         self._write = part.commit
-        # The contribution as it is now: the caller's array may change later.
+        # A copy, since the caller's array may change later.
         self._parts: dict[int, NDArray] = {part.rank: part.source.copy()}
 
     def eager(self, peer: int) -> memoryview:
@@ -123,7 +123,7 @@ class Ring(Operation):
     """A large reduction along the ring; with `gather`, all members get all of it.
 
     `chunks[r]` is the range of elements that rank r reduces last and owns; `order`
-    is how the ranks stand along the ring. `commit` gets the flat result, of which
+    is the order of the ranks along the ring. `commit` gets the flat result, of which
     only the own chunk is valid without `gather`.
     """
 
@@ -213,7 +213,7 @@ class Ring(Operation):
         # After a failure a link may still be filling a segment.
         whole = self._now is None and self._voted
         self._lease.settle(clean=whole and not self.pending.cancelled())
-        # It refers to us: without that, arrays go as soon as nobody has them.
+        # It refers to this operation: without that, unused arrays are freed at once.
         self._expected = iter(())
 
     def _forward(self, step: int, offset: int, segment: NDArray) -> None:
@@ -223,7 +223,7 @@ class Ring(Operation):
         return step < self._size - 1
 
     def _incoming(self) -> Iterator[tuple[int, int, int]]:
-        """All segments this rank receives: (step, first, last) in order."""
+        """The segments that this rank receives: (step, first, last) in order."""
         for step in range(self._steps):
             if self._reducing(step):
                 owner = (self._place - step - 2) % self._size
@@ -237,8 +237,8 @@ class Ring(Operation):
 class Exchange(Operation):
     """Pieces sent directly: `outgoing[peer]` leaves, `room(peer, theirs)` fills.
 
-    `room` returns where a peer's piece goes, given the descriptor it opened
-    with; an empty view when it sends none. With `agreed=False` the members do
+    `room` returns the memory for a peer's piece, given the descriptor of its OPEN
+    frame; an empty view when it sends none. With `agreed=False` the members do
     not vote (send and recv, whose two ends finish on their own).
     """
 

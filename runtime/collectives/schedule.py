@@ -1,16 +1,16 @@
-"""Who sends what to whom: reductions to all as lists of transfers.
+"""Schedules: the transfers of a reduction to all members, in rounds.
 
 A schedule is the same list on every member: rounds of transfers of chunks of the
-array. In a round all sends leave first, then what arrives is added (`reduce`) or
-taken over. That alone fixes the order of every sum, so `simulate` says on one
-machine what all members hold at the end, to the bit.
+array. In a round all sends leave first, then received chunks are added (`reduce`) or
+take the place of the own ones. That alone fixes the order of every sum, so `simulate`
+computes on one machine the results of all members, to the bit.
 
     halving_doubling    2 log2 N rounds; each chunk is summed by one member
                         (Thakur, Rabenseifner & Gropp, 2005). Members beyond the
-                        largest power of two hand theirs to another and wait.
+                        largest power of two send their array to another and wait.
     tree                up a binomial tree to rank 0 and down again; latency of
                         2 log2 N, all bytes on every edge
-    central             everybody to rank 0, and back
+    central             all members to rank 0, and back
     two_level:k         nodes of k consecutive ranks: reduced within a node, then
                         between the nodes, then gathered within the node; between
                         nodes only 2 array sizes per node travel
@@ -49,13 +49,13 @@ class Schedule:
     name: str
     members: int
     chunks: int
-    lanes: int
-    """Parts of the array that go through it one behind the other, overlapping."""
+    channels: int
+    """Parts of the array, each with all transfers of its own, that overlap."""
     transfers: tuple[Transfer, ...]
 
 
 def schedule(name: str, members: int) -> Schedule:
-    """The schedule of an algorithm; UsageError says which there are."""
+    """The schedule of an algorithm; UsageError lists the algorithms."""
     kind, _, number = name.partition(":")
     if kind == "two_level":
         return _two_level(name, members, _node_size(name, number))
@@ -64,28 +64,28 @@ def schedule(name: str, members: int) -> Schedule:
             f"unknown algorithm {name!r}; there are {', '.join(_NAMES)}."
             f"{nearest(name, _NAMES)}"
         )
-    chunks, lanes, build = _BUILDERS[name]
+    chunks, channels, build = _BUILDERS[name]
     transfers = tuple(build(members))
-    return Schedule(name, members, chunks(members), lanes, transfers)
+    return Schedule(name, members, chunks(members), channels, transfers)
 
 
 def edges(count: int, plan: Schedule) -> list[list[int]]:
-    """The elements at which chunks begin and end, for every lane."""
+    """The elements at which chunks begin and end, for every channel."""
     return [
         [start + a for a, _ in bounds(stop - start, plan.chunks)] + [stop]
-        for start, stop in bounds(count, plan.lanes)
+        for start, stop in bounds(count, plan.channels)
     ]
 
 
 def simulate(name: str, arrays: Sequence[NDArray], op: str = "sum") -> list[NDArray]:
-    """What each member holds after the algorithm, for these contributions."""
+    """The result of each member after the algorithm, for these operands."""
     reduction = Reduction.of(op, arrays[0].dtype)
     plan = schedule(name, len(arrays))
     work = [np.array(reduction.widen(a.reshape(-1))) for a in arrays]
-    for lane in edges(work[0].size, plan):
+    for channel in edges(work[0].size, plan):
         for which in range(_rounds(plan)):
             now = [t for t in plan.transfers if t.round == which]
-            spans = [slice(lane[t.first], lane[t.last]) for t in now]
+            spans = [slice(channel[t.first], channel[t.last]) for t in now]
             sent = [work[t.src][s].copy() for t, s in zip(now, spans, strict=True)]
             for transfer, span, data in zip(now, spans, sent, strict=True):
                 target = work[transfer.dst][span]
@@ -106,7 +106,7 @@ def reference(
     ring: bool | None = None,
     order: Sequence[int] | None = None,
 ) -> NDArray:
-    """What all_reduce gives for these members' arrays, to the bit.
+    """The result of all_reduce for these members' arrays, to the bit.
 
     `ring=None` takes the declared order for the size; `order` is how the members
     stood along the ring. The oracle of the tests and of replays.

@@ -1,4 +1,4 @@
-"""A reduction that follows a schedule (`schedules`) of transfers."""
+"""A reduction that follows a schedule (`schedule`) of transfers."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from pcp.runtime.transport.frame import Header
 
 @dataclass
 class _Move:
-    """One transfer of this member in one lane; `landed` counts elements."""
+    """One transfer of this member in one channel; `landed` counts elements."""
 
     step: int
     peer: int
@@ -32,10 +32,10 @@ class _Move:
 class Scheduled(Operation):
     """All members get the reduction, by the transfers of a schedule.
 
-    Each lane of the array does this member's transfers one after the other:
-    sends leave at once, and what must have arrived first is waited for. A peer
-    may be ahead: what it sends too early waits in scratch memory, or in its
-    final place where it only replaces what we have sent off long ago.
+    Each channel does this member's transfers one after the other: sends leave at
+    once, and a later transfer waits for the data of an earlier one. A peer may be
+    ahead: its early data waits in scratch memory, or in its final place where it
+    only replaces elements that were sent before.
     """
 
     def __init__(
@@ -51,17 +51,17 @@ class Scheduled(Operation):
         self._source = part.source.reshape(-1)
         self.bulk = part.source.nbytes
         self._members = plan.members
-        self._loan = ScratchLease(part.pool)
+        self._lease = ScratchLease(part.pool)
         self._write = part.commit
         self._out = part.out
-        self._lanes = [
-            deque(_moves(plan, part.rank, lane, i * len(plan.transfers)))
-            for i, lane in enumerate(edges(self._source.size, plan))
+        self._channels = [
+            deque(_moves(plan, part.rank, channel, i * len(plan.transfers)))
+            for i, channel in enumerate(edges(self._source.size, plan))
         ]
         self._incoming = {
-            move.step: (move, lane)
-            for lane in self._lanes
-            for move in lane
+            move.step: (move, channel)
+            for channel in self._channels
+            for move in channel
             if not move.sends
         }
         wide = part.reduction.accumulator.itemsize
@@ -71,11 +71,11 @@ class Scheduled(Operation):
         count, dtype = self._source.size, self._source.dtype
         wide = self._reduction.accumulator
         if self._out is None:
-            self._out = self._loan.take(count, dtype)
-        self._work = self._out if wide == dtype else self._loan.take(count, wide)
+            self._out = self._lease.take(count, dtype)
+        self._work = self._out if wide == dtype else self._lease.take(count, wide)
         self._work[:] = self._source
-        for lane in self._lanes:
-            self._advance(lane)
+        for channel in self._channels:
+            self._advance(channel)
 
     def place(self, peer: int, header: Header) -> memoryview:
         move, _ = self._incoming.get(header.step, (None, None))
@@ -91,12 +91,12 @@ class Scheduled(Operation):
         return octets(room)
 
     def arrived(self, peer: int, header: Header, payload: memoryview) -> None:
-        move, lane = self._incoming[header.step]
+        move, channel = self._incoming[header.step]
         move.landed += len(payload) // self._work.itemsize
-        self._advance(lane)
+        self._advance(channel)
 
     def complete(self) -> bool:
-        return not any(self._lanes)
+        return not any(self._channels)
 
     def commit(self) -> Any:
         assert self._out is not None, "it has begun"
@@ -105,12 +105,12 @@ class Scheduled(Operation):
 
     def release(self) -> None:
         # After a failure a link may still be filling a segment.
-        self._loan.settle(clean=self._voted and not self.pending.cancelled())
+        self._lease.settle(clean=self._voted and not self.pending.cancelled())
 
-    def _advance(self, lane: "deque[_Move]") -> None:
-        """Do all transfers of a lane that can be done now."""
-        while lane and (lane[0].sends or lane[0].landed == _size(lane[0])):
-            move = lane.popleft()
+    def _advance(self, channel: "deque[_Move]") -> None:
+        """Do all transfers of a channel that can be done now."""
+        while channel and (channel[0].sends or channel[0].landed == _size(channel[0])):
+            move = channel.popleft()
             span = self._work[move.start : move.stop]
             if move.sends:
                 for a, b in pieces(move.start, move.stop, self._step):
@@ -122,7 +122,7 @@ class Scheduled(Operation):
         if not move.reduce:
             return self._work[move.start : move.stop]
         if move.scratch is None:
-            move.scratch = self._loan.take(_size(move), self._work.dtype)
+            move.scratch = self._lease.take(_size(move), self._work.dtype)
         return move.scratch
 
 
@@ -130,14 +130,16 @@ def _size(move: _Move) -> int:
     return move.stop - move.start
 
 
-def _moves(plan: Schedule, rank: int, lane: Sequence[int], first: int) -> "list[_Move]":
-    """A member's own transfers in the order in which it does them."""
+def _moves(
+    plan: Schedule, rank: int, channel: Sequence[int], first: int
+) -> "list[_Move]":
+    """A member's own transfers in one channel, in the order of their rounds."""
     own = [
         _Move(
             first + index,
             transfer.dst if transfer.src == rank else transfer.src,
-            lane[transfer.first],
-            lane[transfer.last],
+            channel[transfer.first],
+            channel[transfer.last],
             transfer.src == rank,
             transfer.reduce,
         )

@@ -100,10 +100,6 @@ OTHER_SENSES = {
     },
     "runtime": {
         "FORMING": "a state of `Membership`, which a coordinator's status shows",
-        "lane": "a part of an array that a schedule pipelines",
-        "lanes": "the number of these",
-        "_loan": "the scratch of a scheduled reduction",
-        "_lanes": "the transfers of each",
     },
 }
 
