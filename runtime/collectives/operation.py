@@ -375,10 +375,10 @@ class Operation:
 
     def _tell_abort(self, reason: str, lost: int | None, who: int) -> None:
         payload = text_payload(reason)
-        facts = {"step": 0 if lost is None else lost + 1, "offset": who}
+        step = 0 if lost is None else lost + 1
         for peer in self.peers:
             if peer != who and peer not in self._gone:
-                self.group.send(peer, self._frame(Kind.ABORT, payload, **facts))
+                self.group.send(peer, self._frame(Kind.ABORT, payload, step, who))
 
     def end(self, error: PcpError | None = None, value: Any = None) -> None:
         """Free the buffers and tell the caller."""
@@ -457,10 +457,9 @@ class Operation:
         """Send a segment: at once to a peer that has opened or is far, else later."""
         self._unsent += 1
         self.timing.sent += len(payload)
-        frame = self._frame(
-            Kind.DATA, payload, step=step, offset=offset, on_sent=self._was_sent
+        self._dispatch(
+            peer, self._frame(Kind.DATA, payload, step, offset, self._was_sent)
         )
-        self._dispatch(peer, frame)
 
     def _joined(self, peer: int, eager_bytes: int) -> None:
         timing, now = self.timing, time.monotonic()
@@ -489,10 +488,18 @@ class Operation:
         self._unsent -= 1
         self._progress()
 
-    def _frame(self, kind: Kind, payload: memoryview | bytes, **more: Any) -> Frame:
+    def _frame(
+        self,
+        kind: Kind,
+        payload: memoryview | bytes,
+        step: int = 0,
+        offset: int = 0,
+        on_sent: Callable[[], None] | None = None,
+    ) -> Frame:
         # Peers must not wait for a large copy of this member in the same turn.
         urgent = self.bulk >= _SLOW_BYTES
-        return Frame(kind, self.tag, self.seq, payload=payload, urgent=urgent, **more)
+        place = (self.tag, self.seq, step, offset)
+        return Frame(kind, *place, payload, on_sent, urgent=urgent)
 
     def _open_payload(self, peer: int) -> bytes:
         eager = self.eager(peer)
