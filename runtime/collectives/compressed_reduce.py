@@ -4,7 +4,10 @@ Every member owns one range of the elements. It gets the contributions of the ot
 members to its range, each encoded once, adds them up in rank order in float32, and
 sends the encoded sum to all, which decode the same bytes. So a contribution is
 rounded once and the sum once, whatever the number of members, where a ring
-would round again at every hop. The bytes are those of a ring.
+would round again at every hop. The bytes are those of a ring, the transfers those of
+`two_level:N` (`schedule`). It is no schedule with a codec, since there an owner adds to
+its own values, which here stand at their rank's place in the sum, and since residuals
+belong to contributions, not to transfers.
 
     member r, range j:   v = input + residual
       j != r             wire = encode(v), to member j

@@ -1,17 +1,14 @@
-"""The algorithms without a schedule: eager, along the ring, or directly.
+"""The algorithms without a schedule: eager, or directly.
 
 * `EagerReduce`: small reductions; every member gets every operand in the eager
   payloads and reduces in rank order. One message delay. `EagerScatter`: of
   each operand only the member's own part.
-* `Ring`: all_reduce and reduce_scatter of more; 2(N-1) or N-1 steps along the
-  ring of ranks (Patarasuk & Yuan, 2009). There is no stop between steps: a
-  segment goes on to the next step as soon as it is reduced, so that transfer,
-  reduction and the next transfer overlap.
 * `Exchange`: all_gather, all_to_all, permute, send and recv; each member sends
   its pieces directly to their members.
 * `Chain`: large broadcasts, forwarded segment by segment.
 
-The order of a reduction is declared in `reduction`.
+Larger reductions follow a schedule (`scheduled_reduce`); the order of a reduction is
+declared in `reduction`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +21,7 @@ from numpy.typing import NDArray
 from pcp.errors import ProtocolError
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.reduction import Reduction
-from pcp.runtime.memory.buffer_pool import BufferPool, ScratchLease, octets
+from pcp.runtime.memory.buffer_pool import BufferPool, octets
 from pcp.runtime.transport.frame import Header
 from pcp.wire import EAGER_BYTES
 
@@ -117,121 +114,6 @@ class EagerScatter(EagerReduce):
 
     def eager(self, peer: int) -> memoryview:
         return octets(self._of(peer))
-
-
-class Ring(Operation):
-    """A large reduction along the ring; with `gather`, all members get all of it.
-
-    `chunks[r]` is the range of elements that rank r reduces last and owns; `order`
-    is the order of the ranks along the ring. `commit` gets the flat result, of which
-    only the own chunk is valid without `gather`.
-    """
-
-    def __init__(
-        self,
-        peers: Sequence[int],
-        descriptor: dict[str, Any],
-        timeout: float,
-        part: Contribution,
-        *,
-        chunks: Sequence[tuple[int, int]],
-        gather: bool,
-        order: Sequence[int],
-    ) -> None:
-        super().__init__(peers, descriptor, timeout)
-        self._rank, self._size = part.rank, len(chunks)
-        self._order = order
-        self._place = self._order.index(part.rank)
-        self._next = self._order[(self._place + 1) % self._size]
-        self._previous = self._order[self._place - 1]
-        self._chunks = chunks
-        self._reduction = part.reduction
-        self._lease = ScratchLease(part.pool)
-        self._write = part.commit
-        self._given = part.out
-        source = part.source
-        self._source = source.reshape(-1)
-        self.bulk = source.nbytes
-        self._dtype = source.dtype
-        self._steps = (2 if gather else 1) * (self._size - 1)
-        self._expected: Iterator[tuple[int, int, int]] = iter(())
-        self._now: tuple[int, int, int] | None = None
-
-    def begin(self) -> None:
-        count, wide = self._source.size, self._reduction.accumulator
-        largest = max(stop - start for start, stop in self._chunks)
-        self._step = max(1, segment_bytes(largest * wide.itemsize) // wide.itemsize)
-        self._expected = self._incoming()
-        self._now = next(self._expected, None)
-        self._source = self._reduction.widen(self._source)
-        given = self._given
-        self._out = self._lease.take(count, self._dtype) if given is None else given
-        same = wide == self._dtype
-        self._work = self._out if same else self._lease.take(count, wide)
-        self._scratch = self._lease.take(self._step, wide)
-        start, stop = self._chunks[self._previous]
-        for a, b in pieces(start, stop, self._step):
-            self._forward(0, a, self._source[a:b])
-
-    def place(self, peer: int, header: Header) -> memoryview:
-        now = self._now
-        if now is None or peer != self._previous:
-            raise ProtocolError(f"{self.name}: rank {peer} sent more than its part")
-        step, a, b = now
-        room = self._scratch[: b - a] if self._reducing(step) else self._out[a:b]
-        if (header.step, header.offset, header.length) != (step, a, room.nbytes):
-            raise ProtocolError(
-                f"{self.name}: rank {peer} sent step {header.step} at "
-                f"{header.offset}, expected step {step} at {a}"
-            )
-        return octets(room)
-
-    def arrived(self, peer: int, header: Header, payload: memoryview) -> None:
-        assert self._now is not None, "place has accepted this segment"
-        step, a, b = self._now
-        self._now = next(self._expected, None)
-        outgoing = self._out[a:b]
-        if self._reducing(step):
-            work = self._work[a:b]
-            self._reduction.combine(self._scratch[: b - a], self._source[a:b], work)
-            if step == self._size - 2:
-                # The same memory twice would be copied onto itself.
-                outgoing = work if self._work is self._out else outgoing
-                self._reduction.finish(work, self._size, outgoing)
-            else:
-                outgoing = work
-        if step + 1 < self._steps:
-            self._forward(step + 1, a, outgoing)
-
-    def complete(self) -> bool:
-        return self._now is None
-
-    def commit(self) -> Any:
-        return self._write(self._out)
-
-    def release(self) -> None:
-        # After a failure a link may still be filling a segment.
-        whole = self._now is None and self._voted
-        self._lease.settle(clean=whole and not self.pending.cancelled())
-        # It refers to this operation: without that, unused arrays are freed at once.
-        self._expected = iter(())
-
-    def _forward(self, step: int, offset: int, segment: NDArray) -> None:
-        self.send_data(self._next, step, offset, octets(segment))
-
-    def _reducing(self, step: int) -> bool:
-        return step < self._size - 1
-
-    def _incoming(self) -> Iterator[tuple[int, int, int]]:
-        """The segments that this rank receives: (step, first, last) in order."""
-        for step in range(self._steps):
-            if self._reducing(step):
-                owner = (self._place - step - 2) % self._size
-            else:
-                owner = (self._place - (step - self._size + 1) - 1) % self._size
-            start, stop = self._chunks[self._order[owner]]
-            for a, b in pieces(start, stop, self._step):
-                yield step, a, b
 
 
 class Exchange(Operation):

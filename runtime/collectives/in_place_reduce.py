@@ -10,7 +10,7 @@ sum in its own segment, where the others read it when all have voted:
 So every element is copied once on each of its ways, in few large pieces. A member sends
 how far it has copied a chunk, and when it has reduced its own; it votes when all chunks
 are reduced, and the segments that its commit then reads outlive the members that wrote
-them. The chunks and their order are those of a `Ring`, and so are the bits.
+them. The chunks and their order are those of the ring, and so are the bits.
 
 A small array is reduced by every member itself (`SmallInPlaceReduce`), in the same
 order.

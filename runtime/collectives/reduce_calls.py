@@ -10,14 +10,17 @@ from numpy.typing import NDArray
 from pcp.errors import UsageError
 from pcp.runtime.collectives.call import Tagged
 from pcp.runtime.collectives.compressed_reduce import CompressedReduce, CompressionSpec
-from pcp.runtime.collectives.direct import Contribution, EagerReduce, EagerScatter, Ring
+from pcp.runtime.collectives.direct import Contribution, EagerReduce, EagerScatter
 from pcp.runtime.collectives.in_place_reduce import InPlaceReduce, through_memory
 from pcp.runtime.collectives.member_context import MemberContext
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.reduction import Reduction, bounds, declared
-from pcp.runtime.collectives.rooted import RingToRoot
-from pcp.runtime.collectives.schedule import DIRECT, schedule
-from pcp.runtime.collectives.scheduled_reduce import Scheduled
+from pcp.runtime.collectives.schedule import DIRECT
+from pcp.runtime.collectives.scheduled_reduce import (
+    ScheduledReduce,
+    along_ring,
+    by_name,
+)
 from pcp.runtime.collectives.validation import check_root, facts_of, ranges_of
 from pcp.runtime.collectives.zero_copy_reduce import (
     ZeroCopyReduce,
@@ -85,13 +88,12 @@ class AllReduce(Tagged[NDArray]):
         if algorithm is not None:
             facts |= {"algorithm": algorithm}
         choice = algorithm or declared(array.nbytes, size)
-        if choice not in DIRECT:
-            return Scheduled(
-                context.peers, facts, timeout, part, schedule(choice, size)
-            )
+        if choice not in DIRECT and (plan := by_name(choice, size, context.rank)).moves:
+            chunks = bounds(array.size, plan.chunks)
+            return ScheduledReduce(context.peers, facts, timeout, part, plan, chunks)
         if _eagerly(context, array, algorithm, choice):
             return EagerReduce(context.peers, facts, timeout, part)
-        through = through_memory(array.nbytes, size) if algorithm is None else Ring
+        through = through_memory(array.nbytes, size) if algorithm is None else None
         chunks = bounds(array.size, size)
         return _large(context, facts, timeout, part, chunks, target, through)
 
@@ -137,13 +139,13 @@ class AllReduced(AllReduce):
             facts_of("all_reduce", array, op=self.op) | context.ring_facts,
             timeout,
             _contribution(context, self.op, array, into(target)),
+            along_ring(context.ring, context.rank),
+            chunks,
             shared_scratch=shared_scratch,
             visible=visible(array, own, shared_scratch.arrays, context.peers),
             target=target,
             room=room,
-            chunks=chunks,
             order=context.ring,
-            gather=True,
         )
 
 
@@ -231,15 +233,10 @@ class Reduce(Tagged[NDArray]):
         facts = facts_of(self.name, array, op=self.op, root=self.root)
         if array.nbytes <= EAGER_BYTES or context.world_size == 1:
             return EagerReduce(context.peers, facts, timeout, part)
-        return RingToRoot(
-            context.peers,
-            facts | context.ring_facts,
-            timeout,
-            part,
-            root=self.root,
-            chunks=bounds(array.size, context.world_size),
-            order=context.ring,
-        )
+        plan = along_ring(context.ring, context.rank, root=self.root)
+        chunks = bounds(array.size, context.world_size)
+        facts |= context.ring_facts
+        return ScheduledReduce(context.peers, facts, timeout, part, plan, chunks)
 
 
 def into(array: NDArray) -> Callable[[NDArray], NDArray]:
@@ -308,21 +305,20 @@ def _large(
     part: Contribution,
     chunks: Ranges,
     target: NDArray | None,
-    through: type[Ring],
+    through: type[InPlaceReduce] | None,
 ) -> Operation:
     """A reduction along the ring, or through shared scratch where there is some."""
     facts = facts | context.ring_facts
-    ring: dict[str, Any] = {"chunks": chunks, "order": context.ring}
-    ring["gather"] = target is not None
+    plan = along_ring(context.ring, context.rank, gather=target is not None)
     small = part.source.nbytes < SMALLEST
-    if (
-        context.shared_scratch is not None
-        and not small
-        and issubclass(through, InPlaceReduce)
-    ):
-        memory = {"shared_scratch": context.shared_scratch, "target": target}
-        return through(context.peers, facts, timeout, part, **memory, **ring)
-    return Ring(context.peers, facts, timeout, part, **ring)
+    if context.shared_scratch is None or small or through is None:
+        return ScheduledReduce(context.peers, facts, timeout, part, plan, chunks)
+    memory: dict[str, Any] = {
+        "shared_scratch": context.shared_scratch,
+        "target": target,
+    }
+    memory["order"] = context.ring
+    return through(context.peers, facts, timeout, part, plan, chunks, **memory)
 
 
 def _eagerly(

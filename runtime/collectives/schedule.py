@@ -1,10 +1,13 @@
 """Schedules: the transfers of a reduction to all members, in rounds.
 
 A schedule is the same list on every member: rounds of transfers of chunks of the
-array. In a round all sends leave first, then received chunks are added (`reduce`) or
-take the place of the own ones. That alone fixes the order of every sum, so `simulate`
-computes on one machine the results of all members, to the bit.
+array. In a round all sends leave first, then what arrives is added (`reduce`) or
+taken over. That alone fixes the order of every sum, so `simulate` says on one
+machine what all members hold at the end, to the bit. What is taken over is always
+finished: divided and rounded by the member that was the last to add.
 
+    ring                2(N-1) rounds between neighbours (Patarasuk & Yuan, 2009);
+                        each chunk is summed on its way round, by all in turn
     halving_doubling    2 log2 N rounds; each chunk is summed by one member
                         (Thakur, Rabenseifner & Gropp, 2005). Members beyond the
                         largest power of two send their array to another and wait.
@@ -26,7 +29,9 @@ from pcp.errors import UsageError, nearest
 from pcp.runtime.collectives.reduction import Reduction, bounds, declared
 
 DIRECT = ("eager", "ring")
-"""Algorithms that need no schedule."""
+"""Algorithms that a size or a ring, and not a name alone, decides about."""
+_WHOLE = 4
+"""Chunks of what is never parted: they say how finely it is sent on."""
 _NAMES = (*DIRECT, "halving_doubling", "tree", "central", "two_level:k")
 
 
@@ -49,9 +54,9 @@ class Schedule:
     name: str
     members: int
     chunks: int
-    channels: int
-    """Parts of the array, each with all transfers of its own, that overlap."""
     transfers: tuple[Transfer, ...]
+    sum_travels: bool = False
+    """Whether the left operand is what arrives: it shows in zeros of two signs."""
 
 
 def schedule(name: str, members: int) -> Schedule:
@@ -59,22 +64,46 @@ def schedule(name: str, members: int) -> Schedule:
     kind, _, number = name.partition(":")
     if kind == "two_level":
         return _two_level(name, members, _node_size(name, number))
+    if name == "ring":
+        return ring(range(members))
     if name not in _BUILDERS:
         raise UsageError(
             f"unknown algorithm {name!r}; there are {', '.join(_NAMES)}."
             f"{nearest(name, _NAMES)}"
         )
-    chunks, channels, build = _BUILDERS[name]
+    chunks, build = _BUILDERS[name]
     transfers = tuple(build(members))
-    return Schedule(name, members, chunks(members), channels, transfers)
+    return Schedule(name, members, chunks(members), transfers)
 
 
-def edges(count: int, plan: Schedule) -> list[list[int]]:
-    """The elements at which chunks begin and end, for every channel."""
-    return [
-        [start + a for a, _ in bounds(stop - start, plan.chunks)] + [stop]
-        for start, stop in bounds(count, plan.channels)
-    ]
+def ring(
+    order: Sequence[int], *, gather: bool = True, root: int | None = None
+) -> Schedule:
+    """Chunk r is summed along the ring, from behind rank r to it, who owns it then.
+
+    `order` is how the ranks stand. With `root` the owners send it their chunks, with
+    `gather` all members get all, without both each one has its own.
+    """
+    transfers = [*_around(order, 1, 0, True)]
+    if root is not None:
+        last = len(order) - 1
+        transfers += [
+            Transfer(last, r, root, r, r + 1, False) for r in order if r != root
+        ]
+    elif gather:
+        transfers += _around(order, 0, len(order) - 1, False)
+    return Schedule("ring", len(order), len(order), tuple(transfers), True)
+
+
+def _around(
+    order: Sequence[int], behind: int, first: int, reduce: bool
+) -> Iterator[Transfer]:
+    """Once round, from round `first` on; members begin with the chunk so far behind."""
+    size = len(order)
+    for step in range(size - 1):
+        for place, rank in enumerate(order):
+            chunk, after = order[(place - behind - step) % size], (place + 1) % size
+            yield Transfer(first + step, rank, order[after], chunk, chunk + 1, reduce)
 
 
 def simulate(name: str, arrays: Sequence[NDArray], op: str = "sum") -> list[NDArray]:
@@ -82,17 +111,18 @@ def simulate(name: str, arrays: Sequence[NDArray], op: str = "sum") -> list[NDAr
     reduction = Reduction.of(op, arrays[0].dtype)
     plan = schedule(name, len(arrays))
     work = [np.array(reduction.widen(a.reshape(-1))) for a in arrays]
-    for channel in edges(work[0].size, plan):
-        for which in range(_rounds(plan)):
-            now = [t for t in plan.transfers if t.round == which]
-            spans = [slice(channel[t.first], channel[t.last]) for t in now]
-            sent = [work[t.src][s].copy() for t, s in zip(now, spans, strict=True)]
-            for transfer, span, data in zip(now, spans, sent, strict=True):
-                target = work[transfer.dst][span]
-                if transfer.reduce:
-                    reduction.combine(target, data, target)
-                else:
-                    target[:] = data
+    chunks = bounds(work[0].size, plan.chunks)
+    for which in range(_rounds(plan)):
+        now = [t for t in plan.transfers if t.round == which]
+        spans = [slice(chunks[t.first][0], chunks[t.last - 1][1]) for t in now]
+        sent = [work[t.src][s].copy() for t, s in zip(now, spans, strict=True)]
+        for transfer, span, data in zip(now, spans, sent, strict=True):
+            target = work[transfer.dst][span]
+            if transfer.reduce:
+                pair = (data, target) if plan.sum_travels else (target, data)
+                reduction.combine(*pair, target)
+            else:
+                target[:] = data
     results = [np.empty(a.shape, a.dtype) for a in arrays]
     for total, out in zip(work, results, strict=True):
         reduction.finish(total, len(arrays), out.reshape(-1))
@@ -173,17 +203,17 @@ def _tree(members: int) -> Iterator[Transfer]:
     masks = [1 << i for i in range((members - 1).bit_length())]
     for which, mask in enumerate(masks):
         for rank in range(mask, members, 2 * mask):
-            yield Transfer(which, rank, rank - mask, 0, 1, True)
+            yield Transfer(which, rank, rank - mask, 0, _WHOLE, True)
     for which, mask in enumerate(reversed(masks), len(masks)):
         for rank in range(mask, members, 2 * mask):
-            yield Transfer(which, rank - mask, rank, 0, 1, False)
+            yield Transfer(which, rank - mask, rank, 0, _WHOLE, False)
 
 
 def _central(members: int) -> Iterator[Transfer]:
     for rank in range(1, members):
-        yield Transfer(0, rank, 0, 0, 1, True)
+        yield Transfer(0, rank, 0, 0, _WHOLE, True)
     for rank in range(1, members):
-        yield Transfer(1, 0, rank, 0, 1, False)
+        yield Transfer(1, 0, rank, 0, _WHOLE, False)
 
 
 def _two_level(name: str, members: int, size: int) -> Schedule:
@@ -215,7 +245,7 @@ def _two_level(name: str, members: int, size: int) -> Schedule:
                         yield Transfer(3, own, rank, chunk, chunk + 1, False)
 
     ordered = tuple(sorted(build(), key=lambda t: t.round))
-    return Schedule(name, members, size, 1, ordered)
+    return Schedule(name, members, size, ordered)
 
 
 def _node_size(name: str, number: str) -> int:
@@ -228,7 +258,7 @@ def _node_size(name: str, number: str) -> int:
 
 
 _BUILDERS = {
-    "halving_doubling": (_largest_power, 1, _halving_doubling),
-    "tree": (lambda members: 1, 8, _tree),
-    "central": (lambda members: 1, 8, _central),
+    "halving_doubling": (_largest_power, _halving_doubling),
+    "tree": (lambda members: _WHOLE, _tree),
+    "central": (lambda members: _WHOLE, _central),
 }

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import CollectiveAborted, ProtocolError
-from pcp.runtime.collectives.direct import Ring, pieces
+from pcp.runtime.collectives.direct import pieces
+from pcp.runtime.collectives.scheduled_reduce import ScheduledReduce
 from pcp.runtime.collectives.shared_scratch import SharedScratch
 from pcp.runtime.transport.frame import Header
 
@@ -33,14 +34,20 @@ DEATH_SECONDS = 0.5
 """Within this time the kernel closes a dead member's connections."""
 
 
-class ThroughMemory(Ring):
+class ThroughMemory(ScheduledReduce):
     """The choice between memory and the ring; subclasses reduce in memory."""
 
     eager_data = False
 
-    def __init__(self, *args: Any, shared_scratch: SharedScratch, **more: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        shared_scratch: SharedScratch,
+        order: Sequence[int],
+        **more: Any,
+    ) -> None:
         super().__init__(*args, **more)
-        self._shared_scratch = shared_scratch
+        self._shared_scratch, self._order = shared_scratch, order
         self._plain = self._source
         self._through: str | None = None
         self._ready = False

@@ -28,9 +28,10 @@ from pcp import strict_json
 from pcp.errors import ProtocolError
 
 MAGIC = b"pcpR"
-VERSION = 4
+VERSION = 5
 """2: data may come before its receiver has opened the operation. 3: offers of memory
-stand behind the descriptor. 4: XXH3 instead of sums of words."""
+stand behind the descriptor. 4: XXH3 instead of sums of words. 5: the transfers of
+every schedule have the number of their round, and sums come back finished."""
 MAX_PAYLOAD = 4 << 20
 MAX_TEXT = 16 << 10
 _LAYOUT = struct.Struct(">4sBBHQQIIQII")

@@ -9,7 +9,7 @@ from pcp.errors import CollectiveAborted, UsageError
 from pcp.runtime.collectives.reduction import declared
 from pcp.runtime.collectives.schedule import reference, schedule, simulate
 
-NAMES = ["halving_doubling", "tree", "central", "two_level:2", "two_level:3"]
+NAMES = ["ring", "halving_doubling", "tree", "central", "two_level:2", "two_level:3"]
 WORLDS = [("in_process", 1), ("tcp", 2), ("memory", 3), ("in_process", 6)]
 LARGE = 120_007
 
