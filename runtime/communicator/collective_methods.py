@@ -9,7 +9,7 @@ collective is added there, and nowhere else.
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
 
 from pcp.errors import UsageError, nearest
@@ -69,12 +69,17 @@ def at_once(call: Callable[P, Call[Any]]) -> Callable[Concatenate[Any, P], Pendi
 
 def _check(call: Any, options: Mapping[str, Any]) -> None:
     """`UsageError` for an option that the collective does not have."""
-    known = inspect.signature(call).parameters if options else {}
+    known = _options(call)
     if unknown := next((name for name in options if name not in known), None):
         raise UsageError(
             f"{call.name}: no option {unknown!r}.{nearest(unknown, known)} "
             f"It takes {', '.join(known)}"
         )
+
+
+@functools.cache
+def _options(call: Any) -> Collection[str]:
+    return inspect.signature(call).parameters
 
 
 def delegated(
