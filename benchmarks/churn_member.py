@@ -230,7 +230,7 @@ class Member:
         arrays = [argument(self.name, number) for number in numbers]
         pending = [
             (comm.all_reduced_async if number % 2 else comm.all_reduce_async)(
-                array, tag=f"lane {number % self.job.window}", timeout=self.job.limit
+                array, tag=f"slot {number % self.job.window}", timeout=self.job.limit
             )
             for number, array in zip(numbers, arrays, strict=True)
         ]

@@ -25,7 +25,7 @@ LIMITS = {
     Kind.LOST: MAX_TEXT,
     Kind.BREAK: MAX_TEXT,
 }
-"""Payload bytes at most, by kind of frame; DATA has other bounds, the rest none."""
+"""Payload bytes at most, by kind of frame but DATA; other frames have no payload."""
 
 
 def _plain(value: Any) -> Any:

@@ -219,7 +219,7 @@ class Program:
     def _apart(
         self, views: Sequence[Any], signature: Function, arguments: Sequence[Any]
     ) -> list[Any]:
-        """The results, each in memory of its own."""
+        """The results, in memory apart from each other and from kept arguments."""
         kept = [
             extent(a.view)
             for i, a in enumerate(arguments)
@@ -326,7 +326,7 @@ def drivers_of(device: Device) -> set[str]:
 def _module_for(bundle: Bundle, device: Device) -> str:
     wanted = drivers_of(device)
     fit = [n for n, m in bundle.manifest.modules.items() if m.driver in wanted]
-    if fit:  # without one, a module for another processor is taken and refused
+    if fit:  # a module for another processor is taken only to be refused
         return next((n for n in fit if _runs(bundle, n)), fit[0])
     have = ", ".join(f"{n} ({m.driver})" for n, m in bundle.manifest.modules.items())
     raise ConfigError(

@@ -106,7 +106,7 @@ def _row(copy: Copy) -> NDArray:
 
 
 def _apart(rows: NDArray) -> Iterator[Apart]:
-    """The ranks that differ from most, for each part with several copies."""
+    """The ranks that differ from the elected copy, for each part that does."""
     for number in range(rows.shape[1]):
         parts: dict[bytes, list[int]] = {}
         held = [rows[rank, number].tobytes() for rank in range(len(rows))]

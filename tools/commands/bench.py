@@ -121,9 +121,9 @@ def _first(argv: Sequence[str], flags: Namespace) -> None:
         if flags.connect is None:
             base = [sys.executable, "-m", "pcp.tools.commands.bench", *argv]
             for rank in range(1, flags.world):
-                seat = ["--rank", str(rank), "--connect", meeting.address]
+                place = ["--rank", str(rank), "--connect", meeting.address]
                 others.append(
-                    subprocess.Popen([*base, *seat], env=parent_death.environment())
+                    subprocess.Popen([*base, *place], env=parent_death.environment())
                 )
         found = _member(flags, meeting)
         failed = [other.args for other in others if other.wait(flags.timeout)]

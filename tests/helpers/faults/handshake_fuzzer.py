@@ -97,11 +97,11 @@ def form_with_liars(
         while tally.frames < until:
             epoch += 1
             members = [f"127.0.0.1:{port}", endpoint.address, "127.0.0.1:2"]
-            _one_forming(endpoint, rng, rogue, epoch, members, tally)
+            _one_formation(endpoint, rng, rogue, epoch, members, tally)
             assert not tally.errors, tally.errors[0]
 
 
-def _one_forming(
+def _one_formation(
     endpoint: Endpoint,
     rng: random.Random,
     rogue: socket.socket,

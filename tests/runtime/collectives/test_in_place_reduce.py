@@ -261,7 +261,7 @@ WORD = {"maps": True, "live": []}
         (WORD | {"id": 1 << 80, "done": [], "pid": -1, "fd": -1}, CollectiveAborted),
     ],
 )
-def test_nonsense_in_an_opening_ends_no_more_than_its_sender(said, error) -> None:
+def test_nonsense_in_an_open_frame_ends_no_more_than_its_sender(said, error) -> None:
     with warmed(2) as comms:
         facts = {"kind": "all_reduce", "dtype": "float32", "shape": [LARGE]}
         descriptor = json.dumps(facts | {"op": "sum"}).encode()

@@ -150,7 +150,7 @@ def test_memory_that_is_gone_with_its_operation_ends_nothing() -> None:
     assert scratch.possible
 
 
-def test_what_a_failed_opening_said_is_said_again() -> None:
+def test_the_offer_of_a_failed_operation_is_repeated() -> None:
     """Whether anybody read it is not known."""
     scratch = SharedScratch(group(2))
     said(scratch, (0, 0))

@@ -271,7 +271,7 @@ _FAR = struct.pack(">QQII16s", 0, 1 << 63, (1 << 32) - 1, 1, bytes(16))
         (b"p{}", PeerLost),
     ],
 )
-def test_nonsense_in_an_opening_ends_no_more_than_its_sender(said, error) -> None:
+def test_nonsense_in_an_open_frame_ends_no_more_than_its_sender(said, error) -> None:
     with warmed(2) as comms:
         facts = {"kind": "all_reduce", "dtype": "float32", "shape": [LARGE]}
         descriptor = json.dumps(facts | {"op": "sum"}).encode()

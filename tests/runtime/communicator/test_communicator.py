@@ -277,8 +277,8 @@ def test_a_callback_starts_operations_and_waits_for_none(three):
 
 
 def test_a_delayed_operation_does_not_hold_others_back(carrier):
-    forming = 0 if carrier == "in_process" else 1  # the barrier at the end of `form`
-    plan = FaultPlan([Fault("drop", kind=Kind.OPEN, skip=forming)])
+    formation = 0 if carrier == "in_process" else 1  # the barrier at the end of `form`
+    plan = FaultPlan([Fault("drop", kind=Kind.OPEN, skip=formation)])
     with world(carrier, 2, {1: plan}) as members:
 
         def run(c):

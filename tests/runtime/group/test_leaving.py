@@ -239,8 +239,8 @@ def test_at_once_if_that_is_asked_for() -> None:
 
 def test_who_leaves_without_a_vote_is_not_taken_for_dead() -> None:
     """The dead have no say: then those who voted go on. Who lives gave it up."""
-    opening = Fault("delay", kind=Kind.OPEN, peer=0, skip=1, seconds=1)
-    plan = FaultPlan([opening])
+    late = Fault("delay", kind=Kind.OPEN, peer=0, skip=1, seconds=1)
+    plan = FaultPlan([late])
     with world("tcp", 2, {1: plan}) as comms:
         arrays = [start(comm, 5) for comm in comms]
         futures = [c.all_reduce_async(a) for c, a in zip(comms, arrays, strict=True)]

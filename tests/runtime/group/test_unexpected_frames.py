@@ -79,7 +79,7 @@ def test_a_peer_far_ahead_is_bounded_and_takes_nothing_from_others() -> None:
     room.keep((0, most), 1, held(Kind.OPEN, most, size), payload)
 
 
-def test_data_is_kept_behind_an_opening_up_to_a_bound_of_each_peer() -> None:
+def test_data_is_kept_behind_an_open_frame_up_to_a_bound_of_each_peer() -> None:
     room, size = unexpected_frames.UnexpectedFrames(), 1 << 20
     data, most = held(Kind.DATA, 0, size), unexpected_frames.AHEAD_BYTES >> 20
     with pytest.raises(ProtocolError, match="nobody asked for"):

@@ -185,10 +185,10 @@ def test_an_empty_segment_is_not_an_arrival() -> None:
     loop = Loop("pcp-empty")
     victim = frame_fuzzer.Victim(loop, shared=False)
     try:
-        opening = frame_fuzzer.scripts()["ring"][0]
+        first = frame_fuzzer.scripts()["ring"][0]
         pending = frame_fuzzer.OPERATIONS["ring"](victim.comm)
         loop.ask(lambda: None)
-        for frame in (opening, *[Frame(Kind.DATA)] * 40, Frame(Kind.DONE)):
+        for frame in (first, *[Frame(Kind.DATA)] * 40, Frame(Kind.DONE)):
             victim.sock.sendall(frame_fuzzer.pack_header(frame, frame_fuzzer.EPOCH))
             victim.sock.sendall(frame.payload)
         assert "data without data" in str(outcome(lambda: pending.result(10)))

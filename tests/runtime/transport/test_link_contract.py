@@ -85,7 +85,7 @@ def connected(address: str) -> tuple[socket.socket, socket.socket]:
     return first, arrival[0]
 
 
-def beside() -> tuple[socket.socket, socket.socket]:
+def nearby() -> tuple[socket.socket, socket.socket]:
     """Both ends of a connection without the network."""
     name = f"test-{os.getpid()}-{time.monotonic_ns()}:1"
     listener = unix_socket.listen(name)
@@ -107,7 +107,7 @@ def ends(carrier: str, **harm: int) -> Iterator[Ends]:
             links = pair(loops, ears, ("right", "left"), EPOCH)
         else:
             host = "[::1]:0" if carrier == "tcp6" else "127.0.0.1:0"
-            socks = beside() if carrier.startswith("nearby") else connected(host)
+            socks = nearby() if carrier.startswith("nearby") else connected(host)
             if harm or carrier in WIRES:
                 wire = FaultyWire(**(harm or WIRES[carrier]))
                 socks = wire.between(*socks, connected(host))
