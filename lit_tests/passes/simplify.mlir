@@ -107,3 +107,24 @@ func.func @stops(%x: tensor<4xf32>, %n: tensor<4xi32>) -> (tensor<4xi32>, tensor
   %5 = stablehlo.subtract %x, %4 : tensor<4xf32>
   return %0, %1, %3, %5 : tensor<4xi32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
 }
+
+// -----
+
+// A mean with its dims kept, and one without: one value, and so is what is centred.
+// CHECK-LABEL: func.func @two_spellings_of_a_mean
+// CHECK: %[[MEAN:.*]] = stablehlo.multiply %{{.*}}, %{{.*}} : tensor<3xf32>
+// CHECK-NEXT: %[[WIDE:.*]] = stablehlo.broadcast_in_dim %[[MEAN]], dims = [1]
+// CHECK-NEXT: %[[CENTRED:.*]] = stablehlo.subtract %arg0, %[[WIDE]]
+// CHECK-NEXT: return %[[CENTRED]], %[[CENTRED]]
+func.func @two_spellings_of_a_mean(%x: tensor<4x3xf32>, %sum: tensor<3xf32>) -> (tensor<4x3xf32>, tensor<4x3xf32>) {
+  %share = stablehlo.constant dense<0.25> : tensor<3xf32>
+  %kept = stablehlo.constant dense<0.25> : tensor<1x3xf32>
+  %0 = stablehlo.multiply %sum, %share : tensor<3xf32>
+  %1 = stablehlo.broadcast_in_dim %0, dims = [1] : (tensor<3xf32>) -> tensor<4x3xf32>
+  %2 = stablehlo.subtract %x, %1 : tensor<4x3xf32>
+  %3 = stablehlo.reshape %sum : (tensor<3xf32>) -> tensor<1x3xf32>
+  %4 = stablehlo.multiply %3, %kept : tensor<1x3xf32>
+  %5 = stablehlo.broadcast_in_dim %4, dims = [0, 1] : (tensor<1x3xf32>) -> tensor<4x3xf32>
+  %6 = stablehlo.subtract %x, %5 : tensor<4x3xf32>
+  return %2, %6 : tensor<4x3xf32>, tensor<4x3xf32>
+}

@@ -12,6 +12,9 @@ from pcp.passes.simplify.simplify_options import Options
 
 Values = Sequence[ir.Value]
 
+#: What a mean or a variance goes through, operands and result of one type.
+SCALINGS = tuple(f"stablehlo.{n}" for n in ("add", "divide", "multiply", "subtract"))
+
 
 def reshape(op: ir.Operation, options: Options) -> Values | None:
     """To the same shape, twice in a row, and of a scalar spread out."""
@@ -95,7 +98,28 @@ def _of_reshape(source: ir.Operation, dims: list[int]) -> Merged | None:
     return None if places is None else (x, [dims[p] for p in places])
 
 
+def _of_map(source: ir.Operation, dims: list[int]) -> Merged | None:
+    """A map of such a reshape and of constants, on what is reshaped.
+
+    A mean that keeps its dims and one that does not are then one value.
+    """
+    moved = [defining(x, "reshape") for x in source.operands]
+    (inner, *more) = [m for m in moved if m is not None] or (None,)
+    if inner is None or more:
+        return None
+    found = _of_reshape(inner, dims)
+    numbers = [constants.splat(x) for x in source.operands]
+    if found is None or sum(number is not None for number in numbers) + 1 < len(moved):
+        return None
+    x, places = found
+    operands = [
+        x if number is None else hlo.constant_like(x, number) for number in numbers
+    ]
+    return hlo.op(source.name, operands, [x.type]).result, places
+
+
 _MERGES = {
+    **dict.fromkeys(SCALINGS, _of_map),
     "stablehlo.broadcast_in_dim": _of_broadcast,
     "stablehlo.reshape": _of_reshape,
     "stablehlo.transpose": _of_transpose,
