@@ -2,31 +2,34 @@
 
 Arguments belong to the caller and count for nothing; what else has memory says
 `storage`. Ops run in submissions, as IREE's: a loop or a branch, an exchange and a
-barrier are one each. What is read behind its submission, or returned, has its memory
-from that submission's first op to the end of the last one that reads it; anything else
-from its op to its last reader. What updates a part of a tensor takes that tensor's
-memory, where nothing reads it afterwards. A loop holds its carries twice: those that a
-round reads, and those that it makes.
+barrier are one each. A submission's own values lie in one allocation (`packing`), each
+from its op to its last reader. What is read behind its submission, or returned, lies in
+another one, which is held from that submission's first op to the end of the last one
+that reads any of it. What updates a part of a tensor takes that tensor's memory, where
+nothing reads it afterwards.
+
+A loop holds its carries twice: those that a round reads, and those that it makes. What
+it begins with is free after the first round, if nothing else of its allocation is read
+behind the loop.
 """
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pcp.dialect.bindings import ir
-from pcp.passes.analysis.storage import GUARD, Storage, StorageGraph, StorageStep, graph
+from pcp.passes.analysis.packing import Life, aligned, packed
+from pcp.passes.analysis.storage import (
+    FREE,
+    GUARD,
+    Storage,
+    StorageGraph,
+    StorageStep,
+    graph,
+)
 from pcp.passes.core.rewriting import HOLD
 from pcp.passes.core.walk import CONTROL_FLOW, block_of, returned
 
 Value = ir.Value
-
-
-@dataclass
-class _Life:
-    """A piece of memory: its bytes, and the steps from and to which it is held."""
-
-    size: int
-    first: int
-    last: int
 
 
 @dataclass
@@ -36,19 +39,38 @@ class _Lives:
     storage: Storage
     sizes: Sequence[int]
     kept: Collection[int]
-    of: dict[int, _Life] = field(default_factory=dict)
+    of: dict[int, Life] = field(default_factory=dict)
+    #: The stored values that a loop begins with.
+    begun: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        last = self._last_reads()
+        first, last = self._first_reads(), self._last_reads()
         for at, step in enumerate(self.storage.steps):
+            free = self.storage.name(step) in FREE
             for i, result in enumerate(step.results):
                 if self.storage.behind[result] == (result,):
-                    self.of[result] = self._life(step, i, at, last)
+                    # A constant is filled in just before it is read.
+                    start = max(at, first.get(result, at) - 1) if free else at
+                    self.of[result] = self._life(step, i, start, last)
+
+    def _first_reads(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for at, step in enumerate(self.storage.steps):
+            for operand in step.operands:
+                for value in self.storage.behind[operand]:
+                    found.setdefault(value, at)
+        return found
 
     def _last_reads(self) -> dict[int, int]:
         storage, last = self.storage, {}
         for at, step in enumerate(storage.steps):
-            for value in (*step.operands, *step.results):
+            carried = storage.carried(step)
+            for place, value in enumerate(step.operands):
+                if place in carried:
+                    last.update(dict.fromkeys(storage.behind[value], at - 1))
+                    self.begun.update(storage.behind[value])
+            rest = (v for i, v in enumerate(step.operands) if i not in carried)
+            for value in (*rest, *step.results):
                 last.update(dict.fromkeys(storage.behind[value], at))
         for value in (*storage.whole.returned, *self.kept):
             last.update(dict.fromkeys(storage.behind[value], len(storage.steps)))
@@ -56,18 +78,18 @@ class _Lives:
 
     def _life(
         self, step: StorageStep, place: int, at: int, last: dict[int, int]
-    ) -> _Life:
+    ) -> Life:
         """Of a result: its own, or that of the operand whose memory it takes."""
         result = step.results[place]
         size, end = self.sizes[result], last[result]
         if (old := self._replaced(step, place, at, last)) is None:
-            return _Life(size, at, end)
+            return Life(size, at, end)
         old.size, old.last = max(old.size, size), end
         return old
 
     def _replaced(
         self, step: StorageStep, place: int, at: int, last: dict[int, int]
-    ) -> _Life | None:
+    ) -> Life | None:
         node = None if step.node == GUARD else self.storage.whole.nodes[step.node]
         if node is None or place not in node.replaced:
             return None
@@ -90,6 +112,47 @@ def _submissions(storage: Storage) -> list[tuple[int, int]]:
     return list(zip(firsts, lasts, strict=True))
 
 
+@dataclass
+class _Allocations:
+    """The allocations of submissions, by the first step of each."""
+
+    storage: Storage
+    own: dict[int, list[Life]] = field(default_factory=dict)
+    #: What outlives its submission: of the caller's apart from the others.
+    crossing: dict[tuple[int, bool], Life] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.spans = _submissions(self.storage)
+
+    def add(self, life: Life, begins_loop: bool) -> None:
+        """Put a value's memory where it lies."""
+        first, end = self.spans[life.first]
+        if life.last <= end and not begins_loop:
+            self.own.setdefault(first, []).append(life)
+            return
+        steps = self.storage.steps
+        loop = self.storage.name(steps[first]) == "stablehlo.while"
+        given = not loop and life.last == len(steps)
+        whole = self.crossing.setdefault((first, given), Life(0, first, end))
+        whole.size += aligned(life.size)
+        until = self.spans[min(life.last, len(steps) - 1)][1]
+        whole.last = max(whole.last, until)
+
+    def peak(self, inside: Sequence[int]) -> int:
+        """The most bytes at once, `inside` of which each step holds besides."""
+        changes = [0] * (len(inside) + 1)
+        for life in self.crossing.values():
+            changes[life.first] += life.size
+            changes[life.last + 1] -= life.size
+        held = most = 0
+        for at, (first, _) in enumerate(self.spans):
+            held += changes[at]
+            if first == at:
+                own = packed(self.own.get(at, ()))
+                most = max(most, held + own + inside[at])
+        return most
+
+
 def peak(
     whole: StorageGraph,
     steps: Sequence[StorageStep],
@@ -105,19 +168,19 @@ def peak(
     storage = Storage(whole, steps)
     sent = [x for s in steps if _sends(whole, s) for x in s.operands]
     lives = _Lives(storage, sizes, [*sent, *lasting])
-    changes = [0] * (len(steps) + 1)
-    spans = _submissions(storage)
+    begun = {id(lives.of[v]) for v in lives.begun if v in lives.of}
+    allocations = _Allocations(storage)
     for life in {id(v): v for k, v in lives.of.items() if k not in placed}.values():
-        end = min(life.last, len(steps) - 1)
-        if life.last > spans[life.first][1]:
-            life.first, end = spans[life.first][0], spans[end][1]
-        changes[life.first] += life.size
-        changes[end + 1] -= life.size
-    held = most = 0
-    for change, step in zip(changes, steps, strict=False):
-        held += change
-        most = max(most, held + _inside(whole, step))
-    return most
+        allocations.add(life, id(life) in begun)
+    for at, step in enumerate(steps):
+        if scratch := _scratch(whole, step):
+            allocations.add(Life(scratch, at, at), begins_loop=False)
+    return allocations.peak([_inside(whole, step) for step in steps])
+
+
+def _scratch(whole: StorageGraph, step: StorageStep) -> int:
+    """Bytes of what an op reads that is written out for it alone."""
+    return 0 if step.node == GUARD else whole.nodes[step.node].scratch
 
 
 def _inside(whole: StorageGraph, step: StorageStep) -> int:

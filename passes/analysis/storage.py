@@ -12,11 +12,12 @@ from functools import cached_property
 
 from pcp.dialect.attributes import Future
 from pcp.dialect.bindings import ir
-from pcp.dialect.hlo import shape_of
+from pcp.dialect.hlo import element_type, shape_of
 from pcp.passes.analysis.cost import flops, size_bytes, update_of
 from pcp.passes.analysis.loops import invariant, is_scalar_integer
+from pcp.passes.analysis.scratch import scratch_bytes
 from pcp.passes.core.elementwise import ELEMENTWISE
-from pcp.passes.core.rewriting import HOLD, captures, ints, is_pure
+from pcp.passes.core.rewriting import HOLD, attributes, captures, ints, is_pure
 from pcp.passes.core.walk import block_of, returned
 
 Value = ir.Value
@@ -34,12 +35,13 @@ FREE = frozenset(
         "stablehlo.iota",
     }
 )
-#: Joined with the one op that reads them.
-JOINED = ELEMENTWISE | {"stablehlo.reverse", "stablehlo.slice", "stablehlo.transpose"}
+#: Joined with the one op that reads them. A slice that leaves gaps is copied first.
+JOINED = ELEMENTWISE | {"stablehlo.reverse", "stablehlo.transpose"}
 #: Writes what it reads into a part of a tensor, element by element.
 _INTO = "stablehlo.dynamic_update_slice"
 #: What reads a joined map element by element as well.
-READERS = JOINED | {_INTO, "stablehlo.broadcast_in_dim", "stablehlo.reduce"}
+READERS = JOINED | {_INTO, "stablehlo.slice"}
+READERS |= {"stablehlo.broadcast_in_dim", "stablehlo.reduce"}
 #: What maps can be appended to.
 ROOTS = frozenset(
     {"stablehlo.dot_general", "stablehlo.convolution", "stablehlo.reduce"}
@@ -73,6 +75,16 @@ class StorageNode:
         return self.op.name in VIEWS or _is_piece(self.op)
 
     @cached_property
+    def scratch(self) -> int:
+        """Bytes that it takes beside its results."""
+        return scratch_bytes(self.op)
+
+    @cached_property
+    def is_mask(self) -> bool:
+        """Whether it maps to truth values: IREE makes these again for readers."""
+        return self.op.name in ELEMENTWISE and _is_truth(self.op.results[0])
+
+    @cached_property
     def handed_on(self) -> dict[int, int]:
         """The results that are an operand again, each with the operand's place."""
         places = range(len(self.results))
@@ -86,9 +98,14 @@ class StorageNode:
     def replaced(self) -> dict[int, int]:
         """The results that can take an operand's memory, each with its place."""
         places = range(len(self.results))
-        if self.op.name == "stablehlo.while":
-            return {i: i for i in places if i not in self.handed_on}
         return {i: i for i in places if update_of(self.op, i) is not None}
+
+    @cached_property
+    def carried(self) -> frozenset[int]:
+        """The places of the operands that a loop begins with, and makes anew."""
+        if self.op.name != "stablehlo.while":
+            return frozenset()
+        return frozenset(range(len(self.results))) - self.handed_on.keys()
 
 
 @dataclass
@@ -149,6 +166,11 @@ def _is_piece(op: ir.Operation) -> bool:
     return part[rows + 1 :] == whole[rows + 1 :]
 
 
+def _is_truth(value: Value) -> bool:
+    element = element_type(value)
+    return isinstance(element, ir.IntegerType) and element.width == 1
+
+
 def _reads(op: ir.Operation) -> Iterator[Value]:
     """Operands and captures; what is under way is read until it is waited for."""
     yield from op.operands
@@ -183,6 +205,8 @@ class StorageStep:
 
 #: Stands for the reader of what a block returns.
 _RETURN = "return"
+#: A loop, as the reader of what it begins with.
+_CARRY = "carry"
 
 
 @dataclass
@@ -205,12 +229,13 @@ class Storage:
             self.behind[i] = () if _is_free(value) else (i,)
             free.update((i,) if _is_free(value) else ())
         readers = self._readers()
+        filled: dict[object, int] = {}
         for step in self.steps:
             if self.name(step) in FREE:
                 free.update(step.results)
             for i, result in enumerate(step.results):
                 if self._is_stored(step, i, readers.get(result, {}), free):
-                    self.behind[result] = (result,)
+                    self.behind[result] = (self._first_equal(step, result, filled),)
                 else:
                     self.behind[result] = self._sources(step, i)
 
@@ -239,8 +264,17 @@ class Storage:
         """See `StorageNode.handed_on`."""
         return {} if step.node == GUARD else self.whole.nodes[step.node].handed_on
 
+    def carried(self, step: StorageStep) -> frozenset[int]:
+        """See `StorageNode.carried`."""
+        return (
+            frozenset() if step.node == GUARD else self.whole.nodes[step.node].carried
+        )
+
     def _readers(self) -> dict[int, dict[object, str]]:
-        """The steps that read each value, also through views, and their ops' names."""
+        """The steps that read each value, and their ops' names.
+
+        What is read through views, and through masks that are not stored.
+        """
         found: dict[int, dict[object, str]] = {}
         for value in self.whole.returned:
             found.setdefault(value, {})[_RETURN] = _RETURN
@@ -249,12 +283,27 @@ class Storage:
             name = self.name(step)
             if self._is_view(step, found):
                 for i, place in self.handed_on(step).items():
-                    own = found.get(step.results[i], {})
-                    found.setdefault(step.operands[place], {}).update(own)
+                    through = found.get(step.results[i], {})
+                    found.setdefault(step.operands[place], {}).update(through)
                 continue
-            for operand in step.operands:
-                found.setdefault(operand, {})[at] = name
+            own = found.get(step.results[0], {}) if step.results else {}
+            if self._is_mask(step) and not self._needs_mask(own):
+                for operand in step.operands:
+                    found.setdefault(operand, {}).update(own)
+                continue
+            carried = self.carried(step)
+            for place, operand in enumerate(step.operands):
+                reader = _CARRY if place in carried else name
+                found.setdefault(operand, {})[at, reader] = reader
         return found
+
+    def _is_mask(self, step: StorageStep) -> bool:
+        return step.node != GUARD and self.whole.nodes[step.node].is_mask
+
+    @staticmethod
+    def _needs_mask(readers: dict[object, str]) -> bool:
+        """Whether something reads it that cannot make it again."""
+        return any(reader not in READERS for reader in readers.values())
 
     def _is_stored(
         self, step: StorageStep, place: int, readers: dict[object, str], free: set[int]
@@ -264,8 +313,14 @@ class Storage:
             return _RETURN in names and name in _PIECES
         if name in ELEMENTWISE and self._is_counter(step.results[place]):
             return False
-        if name in FREE or (name in JOINED and free.issuperset(step.operands)):
-            return _RETURN in names  # a mask, a scale: made from constants alone
+        maps = name in JOINED or name == "stablehlo.slice"
+        if name in FREE or (maps and free.issuperset(step.operands)):
+            # A mask, a scale: made from constants alone.
+            return _RETURN in names or (
+                _CARRY in names and not self._is_counter(step.results[place])
+            )
+        if self._is_mask(step):
+            return self._needs_mask(readers)
         if name in JOINED:
             return len(names) > 1 or any(reader not in READERS for reader in names)
         if name in ROOTS and len(names) == 1:
@@ -277,6 +332,16 @@ class Storage:
         return result < len(self.whole.values) and is_scalar_integer(
             self.whole.values[result]
         )
+
+    def _first_equal(
+        self, step: StorageStep, result: int, filled: dict[object, int]
+    ) -> int:
+        """The value itself; of equal constants the first: they are one buffer."""
+        if self.name(step) not in FREE or step.operands:
+            return result
+        op = self.whole.nodes[step.node].op
+        key = (op.name, op.results[0].type, *attributes(op).items())
+        return filled.setdefault(key, result)
 
     def _sources(self, step: StorageStep, place: int) -> tuple[int, ...]:
         """What a value that is not stored is computed from."""

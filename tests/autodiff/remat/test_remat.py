@@ -18,6 +18,7 @@ from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
 from pcp.errors import PassError
+from pcp.passes.analysis.packing import ALIGNMENT
 
 STEPS = 64
 
@@ -94,7 +95,8 @@ def test_chain_within_the_bound_of_the_square_root() -> None:
 @pytest.mark.parametrize("slots", [2, 3, 6])
 def test_chain_of_few_slots_keeps_few_states(slots: int) -> None:
     module = run(chain_gradient(), f"pcp-remat{{segments={STEPS} slots={slots}}}")
-    assert report(module)["peak_bytes"] <= (slots + 4) * 32 * 4 * 4
+    loss = ALIGNMENT
+    assert report(module)["peak_bytes"] <= (slots + 4) * 32 * 4 * 4 + loss
 
 
 @pytest.mark.parametrize("slots", [1, 3, 0])

@@ -11,13 +11,16 @@ from pathlib import Path
 import numpy as np
 
 from pcp.bundle import Bundle
+from pcp.runtime.memory.dtypes import numpy_dtype
 
 
 def inputs_of(bundle: Bundle, name: str) -> list[np.ndarray]:
-    """Small random arguments of a function, all f32."""
+    """Small random arguments of a function; integers are 0."""
     random = np.random.default_rng(0)
     specs = bundle.manifest.function(name).inputs
-    return [(random.normal(size=t.shape) / 8).astype(np.float32) for t in specs]
+    return [
+        (random.normal(size=t.shape) / 8).astype(numpy_dtype(t.dtype)) for t in specs
+    ]
 
 
 def measured(path: Path, name: str) -> int:

@@ -4,6 +4,7 @@ import pytest
 
 from pcp.dialect.context import parse
 from pcp.passes.analysis.memory import temporary_bytes
+from pcp.passes.analysis.packing import aligned
 from pcp.passes.core.rewriting import functions
 from pcp.passes.core.walk import block_of
 
@@ -93,6 +94,7 @@ func.func @f(%a: {T}, %b: {T}) -> {T} {{
         assert temporary_bytes(block, lasting=[first]) == 4 * SIZE
 
 
+MASK = "tensor<256x256xi1>"
 STACK, ROW, INDEX = "tensor<4x256x256xf32>", "tensor<1x256x256xf32>", "tensor<i32>"
 AT = f"({STACK}, {ROW}, {INDEX}, {INDEX}, {INDEX}) -> {STACK}"
 LOOP = f"""
@@ -115,7 +117,7 @@ LOOP = f"""
 
 MORE = {
     # Four rows and what is carried, twice; the weight goes through as it is.
-    "a loop holds its carries twice": (LOOP, "%r#2", (4 + 4 + 1 + 1) * SIZE + 4),
+    "a loop holds its carries twice": (LOOP, "%r#2", (4 + 4 + 1 + 1) * SIZE + 64),
     # Rows of a stack are read where they lie: only the products have memory.
     "rows of a stack": (
         LOOP
@@ -124,7 +126,7 @@ MORE = {
   %p = stablehlo.reshape %q : ({ROW}) -> {T}
   %y = stablehlo.dot_general %p, %b, {DOT}""",
         "%y",
-        (4 + 4 + 1 + 1) * SIZE + 4,
+        (4 + 4 + 1 + 1) * SIZE + 64,
     ),
     # Written into the product's memory, which nothing reads any more.
     "an update in place": (
@@ -149,6 +151,37 @@ MORE = {
         f"%c = stablehlo.add %a, %b : {T}\n%y = stablehlo.multiply %c, %c : {T}",
         "%y",
         SIZE,
+    ),
+    # Truth values are made again where they are read, from what they compare.
+    "a mask with two readers": (
+        f"%c = stablehlo.dot_general %a, %b, {DOT}\n"
+        f"%m = stablehlo.compare GT, %c, %a : ({T}, {T}) -> {MASK}\n"
+        f"%d = stablehlo.select %m, %a, %b : {MASK}, {T}\n"
+        f"%e = stablehlo.dot_general %d, %b, {DOT}\n"
+        f"%y = stablehlo.select %m, %e, %b : {MASK}, {T}",
+        "%y",
+        3 * SIZE,
+    ),
+    # The padded image is written out for it alone.
+    "a padded convolution": (
+        f"%x = stablehlo.reshape %a : ({T}) -> tensor<1x256x256x1xf32>\n"
+        f"%k = stablehlo.slice %b [0:3, 0:3] : ({T}) -> tensor<3x3xf32>\n"
+        "%w = stablehlo.reshape %k : (tensor<3x3xf32>) -> tensor<3x3x1x1xf32>\n"
+        "%c = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]"
+        "->[b, 0, 1, f], window = {pad = [[1, 1], [1, 1]]} {batch_group_count = 1 : "
+        "i64, feature_group_count = 1 : i64} : (tensor<1x256x256x1xf32>, "
+        "tensor<3x3x1x1xf32>) -> tensor<1x256x256x1xf32>\n"
+        f"%y = stablehlo.reshape %c : (tensor<1x256x256x1xf32>) -> {T}",
+        "%y",
+        SIZE + aligned(4 * 258 * 258) + aligned(4 * 3 * 3),
+    ),
+    # What it begins with lies in one allocation with `%c`, which is read behind it.
+    "a loop's beginning that lasts": (
+        f"%c = stablehlo.dot_general %a, %b, {DOT}"
+        + LOOP
+        + f"\n%y = stablehlo.dot_general %r#2, %c, {DOT}",
+        "%y",
+        (1 + 4 + 4 + 4 + 1 + 1) * SIZE + 64,
     ),
     "a constant that is returned": (
         f"%y = stablehlo.constant dense<1.0> : {T}",
@@ -181,3 +214,16 @@ func.func @f(%a: {T}) -> {row} {{
     with module.context:
         (function,) = functions(module)
         assert temporary_bytes(block_of(function, 0)) == 4 * 256
+
+
+def test_equal_constants_that_are_returned_are_one_buffer() -> None:
+    module = parse(f"""
+func.func @f() -> ({T}, {T}, {T}) {{
+  %x = stablehlo.constant dense<1.0> : {T}
+  %y = stablehlo.constant dense<1.0> : {T}
+  %z = stablehlo.constant dense<2.0> : {T}
+  return %x, %y, %z : {T}, {T}, {T}
+}}""")
+    with module.context:
+        (function,) = functions(module)
+        assert temporary_bytes(block_of(function, 0)) == 2 * SIZE
