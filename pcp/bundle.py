@@ -293,7 +293,11 @@ def _read_manifest(
             "not the recorded one; copy or compile it again"
         )
     try:
-        return Manifest.model_validate(raw)
+        manifest = Manifest.model_validate(raw)
+        manifest.check_training()
+        return manifest
+    except BundleError as error:
+        raise BundleError(f"{source}: invalid manifest: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "manifest"

@@ -244,13 +244,24 @@ class Manifest(_Model):
             if self.training is not None:
                 raise ValueError(f"a bundle of mode {self.mode} has a training plan")
         elif self.training is None:
-            object.__setattr__(self, "training", _plan_of_older(self))
+            object.__setattr__(self, "training", _stated_plan(self))
         elif lacking := set(self.training.functions) - set(self.functions):
             raise ValueError(
                 f"the training plan needs the function {min(lacking)!r}, and the "
                 "bundle lacks it"
             )
         return self
+
+    def check_training(self) -> None:
+        """`BundleError` where the plan is not that of the algorithm."""
+        stated = _stated_plan(self) if self.mode == "train" else None
+        if stated is None or self.algorithm is None or stated == self.training:
+            return
+        raise BundleError(
+            f"the training plan ({_described(self.training)}) is not that of the "
+            f"algorithm {self.algorithm.kind} ({_described(stated)}); compile the "
+            "model again, with the algorithm that is meant"
+        )
 
     def partition_mesh(self) -> pcp_mesh.Mesh:
         """The mesh that a partitioned program is spread over."""
@@ -295,8 +306,8 @@ class Manifest(_Model):
         return self.functions[name]
 
 
-def _plan_of_older(manifest: Manifest) -> TrainingPlan | None:
-    """The plan of a bundle whose compiler wrote none, from what else it holds."""
+def _stated_plan(manifest: Manifest) -> TrainingPlan | None:
+    """The plan that follows from the algorithm and what else the bundle holds."""
     method, functions = manifest.algorithm, manifest.functions
     hyper = {} if method is None else method.hyper
     if method is not None and not _joins_others(manifest):
@@ -313,8 +324,17 @@ def _plan_of_older(manifest: Manifest) -> TrainingPlan | None:
         delay, together = _whole(hyper.get("tau")), bool(hyper.get("together"))
         return Fragments(count=count, delay=delay or 0, together=together)
     if "outer_step" in functions:
-        return _round_of_older(manifest, _whole(hyper.get("seed")))
+        return _stated_round(manifest, _whole(hyper.get("seed")))
     return None
+
+
+def _described(plan: TrainingPlan | None) -> str:
+    """`synchronize=round overlap=True`: what is not at its default."""
+    if plan is None:
+        return "none"
+    said = plan.model_dump(exclude_defaults=True, exclude={"synchronize"})
+    facts = {"synchronize": plan.synchronize, **said}
+    return " ".join(f"{name}={value}" for name, value in facts.items())
 
 
 def _joins_others(manifest: Manifest) -> bool:
@@ -325,7 +345,7 @@ def _joins_others(manifest: Manifest) -> bool:
     return any(not inside.issuperset(c.axes) for c in manifest.all_collectives())
 
 
-def _round_of_older(manifest: Manifest, seed: int | None) -> EveryRound:
+def _stated_round(manifest: Manifest, seed: int | None) -> EveryRound:
     overlap = "outer_early" in manifest.functions
     if any(c.axes == ("pair",) for c in manifest.collectives.values()):
         return EveryRound(overlap=overlap, parameters="gossip", seed=seed)

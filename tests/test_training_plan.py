@@ -108,6 +108,31 @@ def test_a_plan_that_the_bundle_cannot_follow_is_refused(plan: dict, why: str) -
         Manifest.model_validate(changed("diloco", **plan))
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "plan"),
+    [
+        ("diloco", Never(outer_step=True)),
+        ("diloco", EveryRound(parameters="replica")),
+        ("diloco", Asynchronous()),
+        ("snoo", EveryRound()),
+        ("ddp", EveryStep(estimator="slope", seed=0)),
+        ("streaming_diloco{fragments=2,tau=1}", Fragments(count=2, delay=3)),
+        ("streaming_diloco{fragments=2,tau=1}", Fragments(count=1, delay=1)),
+        ("async_diloco", EveryRound()),
+        ("noloco{seed=5}", EveryRound(parameters="gossip", seed=6)),
+    ],
+)
+def test_an_edited_plan_is_refused_when_the_bundle_is_read(
+    algorithm: str, plan: Never
+) -> None:
+    """Its functions would allow it, and its workers would train something else."""
+    edited = lowered(algorithm).model_copy(update={"training": plan})
+    content = Bundle.build(edited, {}).to_bytes()
+    kind = algorithm.partition("{")[0]
+    with pytest.raises(BundleError, match=rf"edited.pcp: .*algorithm {kind} \(sync"):
+        Bundle.from_bytes(content, source="edited.pcp")
+
+
 def test_a_plan_without_training_is_refused() -> None:
     with pytest.raises(ValidationError, match="of mode forward has a training plan"):
         Manifest(mode="forward", functions={}, training=Never())
