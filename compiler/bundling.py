@@ -105,6 +105,8 @@ def lower_device(
         pipelines.device(mode, remat=remat).run(module, observers)
     except DoesNotFit as error:
         raise memory.explained(error, held, options) from None
+    if remat:
+        options.report(memory.outcome(module, held, options))
 
 
 def _keys(

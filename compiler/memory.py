@@ -10,15 +10,17 @@ values of the forward half again; loops of known length are cut by Revolve's lik
 from collections.abc import Iterator
 
 from pcp.compiler import signature
+from pcp.compiler.attributes import dictionary
 from pcp.compiler.options import CompileOptions, parse_bytes
 from pcp.dialect.bindings import ir
-from pcp.errors import DoesNotFit
+from pcp.errors import DoesNotFit, counted
 from pcp.manifest import Function, tensor_bytes
 from pcp.passes.analysis.memory import temporary_bytes
 from pcp.passes.sharding.flow import block_of
 
 GRADIENT = signature.GRADIENT
 KEPT = ("param", "state")
+REPORT = "pcp.remat"
 
 _Port = tuple[str, str]
 
@@ -45,6 +47,20 @@ def explained(error: DoesNotFit, held: int, options: CompileOptions) -> DoesNotF
         f"of parameters, state and batch, and {error.least} that it makes; give more, "
         "make the batch smaller, or spread the model with --mesh",
         least,
+    )
+
+
+def outcome(module: ir.Module, held: int, options: CompileOptions) -> str:
+    """What pcp-remat did for the memory asked for, and the two peaks, in a line."""
+    found = dictionary(signature.public_functions(module)[GRADIENT].attributes[REPORT])
+    before, after = held + found["peak_bytes_before"], held + found["peak_bytes"]
+    if not found["recomputed_ops"]:
+        return f"--memory {options.memory}: @{GRADIENT} holds {after} bytes as it is"
+    more = 100 * (found["flops"] / max(1, found["flops_before"]) - 1)
+    return (
+        f"--memory {options.memory}: @{GRADIENT} holds {after} bytes in place of "
+        f"{before}; {counted(found['recomputed_ops'], 'op')} of the forward half run "
+        f"again, {more:.0f} % more operations"
     )
 
 

@@ -1,7 +1,7 @@
 """What a compilation is asked for."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,13 +28,28 @@ DEFAULT_OPT_LEVEL = "O1"
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
-def parse_bytes(text: str) -> int:
-    """`16GiB` in bytes, or `ConfigError`."""
+def parse_bytes(given: str | int) -> int:
+    """`16GiB` in bytes, and a number of bytes as it is, or `ConfigError`."""
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        return given
+    text = given if isinstance(given, str) else ""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B)", text)
     if match is None or match[2] not in _UNITS:
         units = ", ".join(_UNITS)
-        raise ConfigError(f"--memory {text}: write it as 16GiB (units: {units})")
+        raise ConfigError(f"--memory {given}: write it as 16GiB (units: {units})")
     return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _axes_text(name: str, given: object, example: str) -> str | None:
+    """Numbers by axis as the text of an option, `dp=4,tp=2`, or `ConfigError`."""
+    if given is None or isinstance(given, str):
+        return given
+    if isinstance(given, Mapping) and given:
+        numbers = {
+            a: n if isinstance(n, list | tuple) else [n] for a, n in given.items()
+        }
+        return ",".join(f"{a}={','.join(map(str, n))}" for a, n in numbers.items())
+    raise ConfigError(f"{name}={given!r}: write it as {example}")
 
 
 def _silent(_: str) -> None:
@@ -46,10 +61,10 @@ class CompileOptions:
     """`mode` None chooses: train where that is possible, else forward.
 
     `optimizer` and `algorithm` are specs or their text, `adamw{lr=6e-4}`.
-    `mesh` is `dp=4,tp=2`: one program for each member; `split` is `dp=5,2,1`: in
-    which proportion members share what is cut along an axis; `cluster` a file that
-    describes devices; `sharding` is `auto`, `none` or a file that says how named
-    tensors lie (`sharding_file`); `zero` is the ZeRO stage along its axis "dp".
+    `mesh` is `dp=4,tp=2`: one program for each member; `split` is `dp=5,2,1`: in which
+    proportion members share what is cut along an axis; a mapping from axes to numbers
+    is kept as such text. `cluster` is a file that describes devices; `sharding` is
+    `auto`, `none` or a file that says how named tensors lie (`sharding_file`); `zero` is the ZeRO stage along its axis "dp".
     Over a mesh `pp=4` the program runs in stages: a batch in `microbatches` pieces
     (None: as many as stages), in the order of `schedule` (None: 1f1b); `tied` lets two
     stages use one parameter.
@@ -59,9 +74,9 @@ class CompileOptions:
     at most `inflight` collectives are under way while the program goes on (0: it waits
     for each; None: 4, and 2 under ZeRO 3), and large floats travel as `wire`, bf16 or
     f16, where that is given.
-    `memory`, as 16GiB, is what a device has: what a step holds there is brought below
-    it by computing values again, or refused. With `checkpoints` loops of known length
-    keep few of their states for the derivative.
+    `memory`, as 16GiB or in bytes, is what a device has: what a step holds there is
+    brought below it by computing values again, or refused. With `checkpoints` loops of
+    known length keep few of their states for the derivative.
     `cache` is a folder, or None for none. `keep_ir` is a folder that gets the IR
     after each pass. `jobs` compilers run at once (None: one per processor).
     `timeout` is for one of IREE's runs, in seconds. `source` names the model in
@@ -92,11 +107,14 @@ class CompileOptions:
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     inflight: int | None = None
     wire: str | None = None
-    memory: str | None = None
+    memory: str | int | None = None
     checkpoints: bool = False
     report: Callable[[str], None] = _silent
 
     def __post_init__(self) -> None:
+        asked = {"mesh": (self.mesh, "dp=4,tp=2"), "split": (self.split, "dp=5,2,1")}
+        for name, (given, example) in asked.items():
+            object.__setattr__(self, name, _axes_text(name, given, example))
         if not self.targets:
             raise ConfigError("no target to compile for; say one, e.g. --target cpu")
         if self.mode is not None and self.mode not in MODES:

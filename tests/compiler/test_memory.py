@@ -1,5 +1,6 @@
 """`pcp-compile --memory`: a step is brought below what a device has, or refused."""
 
+import re
 from pathlib import Path
 
 import jax
@@ -96,6 +97,46 @@ def test_what_fits_stays_as_it_is() -> None:
     assert roomy.count("stablehlo.dot_general") == plain.count("stablehlo.dot_general")
     tight = lowered("700KiB")
     assert tight.count("stablehlo.dot_general") > plain.count("stablehlo.dot_general")
+
+
+def test_what_was_done_is_said_with_both_peaks() -> None:
+    lines: list[str] = []
+    for limit in ("1GiB", "700KiB"):
+        options = CompileOptions(mode="grad", memory=limit, report=lines.append)
+        driver.lower(model(loop=False), options)
+    roomy, tight = (line for line in lines if line.startswith("--memory"))
+    assert re.fullmatch(r"--memory 1GiB: @grad holds \d+ bytes as it is", roomy)
+    said = re.fullmatch(
+        r"--memory 700KiB: @grad holds (\d+) bytes in place of (\d+); (\d+) ops of "
+        r"the forward half run again, \d+ % more operations",
+        tight,
+    )
+    assert said is not None
+    assert int(said[1]) <= 700 << 10 < int(said[2])
+    assert f"holds {said[2]} bytes" in roomy
+
+
+@pytest.mark.parametrize("given", [True, 0, -1, 1.5, [1], {"a": 1}])
+def test_memory_of_another_kind_says_what_to_write(given: object) -> None:
+    with pytest.raises(ConfigError, match=r"--memory .*: write it as 16GiB"):
+        pcp.compile(model(loop=False), mode="grad", memory=given)
+
+
+def test_memory_is_text_or_a_number_of_bytes() -> None:
+    """The two say the same of a limit that nothing fits."""
+    for given in ("64B", 64):
+        with pytest.raises(DoesNotFit, match=r"--memory 64B?: @main holds \d+ bytes"):
+            pcp.compile(model(loop=False), mode="grad", memory=given)
+
+
+def test_a_mesh_is_text_or_a_mapping() -> None:
+    text = CompileOptions(mesh="dp=2,tp=2", split="dp=2,1")
+    assert CompileOptions(mesh={"dp": 2, "tp": 2}, split={"dp": [2, 1]}) == text
+    for given in ({}, ["dp"], 2):
+        with pytest.raises(ConfigError, match=r"mesh=.* write it as dp=4,tp=2"):
+            pcp.compile(model(loop=False), mesh=given)
+    with pytest.raises(ConfigError, match="'dp=two' is not axis=size"):
+        pcp.compile(model(loop=False), mesh={"dp": "two"})
 
 
 def test_the_least_possible_is_said_and_suffices() -> None:
