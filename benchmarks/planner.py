@@ -4,12 +4,14 @@
     python benchmarks/planner.py memory --cluster cluster.json
     python benchmarks/planner.py build --cluster cluster.json --cache folder
     python benchmarks/planner.py time --cluster cluster.json --cache folder
+    python benchmarks/planner.py loops --cluster cluster.json
 
 `memory` trains a few plans, a process for each device, and compares the most bytes
 that IREE's allocator held in one of them with the prediction. `time` compiles several
 plans for each of ten models, keeps all their processes waiting, lets them step in
 turn, and compares the plan that the planner takes with the fastest of all of them.
 `build` only compiles what `time` needs, so that this can be left to a quiet hour.
+`loops` compares the gradient of layers by scan with that of the layers written out.
 
 Needs what `pip install -e '.[compiler,jax]'` installs.
 """
@@ -19,11 +21,14 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import numpy as np
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE))
@@ -37,6 +42,8 @@ from pcp.dialect.context import parse  # noqa: E402
 from pcp.passes.planning.candidates import Candidate  # noqa: E402
 from pcp.passes.planning.evaluation import Judged  # noqa: E402
 from pcp.passes.planning.plan import Choice  # noqa: E402
+from pcp.runtime.memory.dtypes import numpy_dtype  # noqa: E402
+from pcp.runtime.program.executor import Program  # noqa: E402
 
 OPTIMIZER = "adamw{lr=1e-3}"
 
@@ -68,6 +75,9 @@ TIME = {
     "mlp 8 layers 512 x 64": (mlp, (8, 512, 64)),
     "gpt 4 layers 128 x 8 x 64": (gpt, (4, 128, 8, 64)),
 }
+
+#: Of each gradient of a GPT: layers, width, batch, tokens.
+LOOPS = ((4, 64, 4, 64), (8, 64, 4, 64), (12, 64, 4, 64))
 
 
 def level(path: Path, folder: Path) -> Path:
@@ -302,10 +312,49 @@ def _race(
     return [median(seconds) for seconds in found]
 
 
+# --- loops ---
+
+
+def loops(place: Place, rounds: int) -> Iterator[dict[str, Any]]:
+    """Time of a scan's gradient over that of the layers written out."""
+    print(f"{'gradient':16} {'predicted':>10} {'measured':>10}  scan / written out")
+    for sizes in LOOPS:
+        texts = [gpt(*sizes, scanned=scanned) for scanned in (False, True)]
+        guessed = [_guessed(text, place) for text in texts]
+        calls = [_gradient(text, place) for text in texts]
+        times = [[_processor_seconds(call) for call in calls] for _ in range(rounds)]
+        found = [median(each) for each in zip(*times, strict=True)]
+        ratios = {"predicted": guessed[1] / guessed[0], "measured": found[1] / found[0]}
+        name = f"gpt {sizes[0]} x {sizes[1]}"
+        print(f"{name:16} {ratios['predicted']:10.2f} {ratios['measured']:10.2f}")
+        yield {"gradient": name, **ratios}
+
+
+def _guessed(text: str, place: Place) -> float:
+    options = CompileOptions(cluster=place.cluster, mode="grad")
+    return driver.plan(parse(text), options, axes={"dp": 1}).best.cost.seconds
+
+
+def _gradient(text: str, place: Place) -> Callable[[], Any]:
+    """A call of it, on one thread."""
+    options = CompileOptions(("cpu:host",), mode="grad", cache=place.cache)
+    bundle = driver.compile(parse(text), options)
+    specs = bundle.manifest.function("grad").inputs
+    given = [np.zeros(t.shape, numpy_dtype(t.dtype)) for t in specs]
+    program = Program.load(bundle, device="local-sync")
+    return lambda: program["grad"](*given)
+
+
+def _processor_seconds(call: Callable[[], Any]) -> float:
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("what", choices=("memory", "time", "build"))
+    parser.add_argument("what", choices=("memory", "time", "build", "loops"))
     parser.add_argument("--cluster", type=Path, required=True)
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plans", type=int, default=5, help="of each model")
@@ -323,6 +372,8 @@ def main() -> None:
             rows = list(memory(place, flags.only))
         elif flags.what == "build":
             builds(place, flags.plans, flags.only)
+        elif flags.what == "loops":
+            rows = list(loops(place, flags.rounds))
         else:
             rows = list(times(place, flags.plans, flags.rounds, flags.only))
     if flags.json:

@@ -28,14 +28,25 @@ def mlp(layers: int, width: int, batch: int) -> str:
     return _text(loss, params, data, ["x", "y"])
 
 
-def gpt(layers: int, width: int, batch: int, time: int, vocabulary: int = 512) -> str:
-    """A decoder-only language model with separate projections."""
+def gpt(
+    layers: int,
+    width: int,
+    batch: int,
+    time: int,
+    vocabulary: int = 512,
+    scanned: bool = False,
+) -> str:
+    """A decoder-only language model with separate projections.
+
+    `scanned`: its layers are a scan over stacked weights.
+    """
     heads = 4
     layer = {n: _weights(width, width) for n in ("q", "k", "v", "out")}
     layer |= {"up": _weights(width, 4 * width), "down": _weights(4 * width, width)}
     layer |= {"norm1": _weights(width), "norm2": _weights(width)}
+    stacked = {n: _weights(layers, *w.shape) for n, w in layer.items()}
     params = {
-        "blocks": [layer] * layers,
+        "blocks": stacked if scanned else [layer] * layers,
         "head": _weights(width, vocabulary),
         "token": _weights(vocabulary, width),
     }
@@ -43,18 +54,24 @@ def gpt(layers: int, width: int, batch: int, time: int, vocabulary: int = 512) -
     def norm(x: Any, gain: Any) -> Any:
         return x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-6) * gain
 
+    def through(x: Any, block: Any) -> Any:
+        mask = jnp.tril(jnp.ones((time, time), bool))
+        normed = norm(x, block["norm1"])
+        shape = (*x.shape[:2], heads, -1)
+        q, k, v = ((normed @ block[n]).reshape(shape) for n in "qkv")
+        scores = jnp.einsum("bthd,bshd->bhts", q, k) / np.sqrt(width // heads)
+        weights = jax.nn.softmax(jnp.where(mask, scores, -1e9))
+        mixed = jnp.einsum("bhts,bshd->bthd", weights, v).reshape(x.shape)
+        x = x + mixed @ block["out"]
+        return x + jax.nn.gelu(norm(x, block["norm2"]) @ block["up"]) @ block["down"]
+
     def loss(params: Any, ids: Any, targets: Any) -> Any:
         x = params["token"][ids]
-        mask = jnp.tril(jnp.ones((time, time), bool))
-        for block in params["blocks"]:
-            normed = norm(x, block["norm1"])
-            shape = (*x.shape[:2], heads, -1)
-            q, k, v = ((normed @ block[n]).reshape(shape) for n in "qkv")
-            scores = jnp.einsum("bthd,bshd->bhts", q, k) / np.sqrt(width // heads)
-            weights = jax.nn.softmax(jnp.where(mask, scores, -1e9))
-            mixed = jnp.einsum("bhts,bshd->bthd", weights, v).reshape(x.shape)
-            x = x + mixed @ block["out"]
-            x = x + jax.nn.gelu(norm(x, block["norm2"]) @ block["up"]) @ block["down"]
+        if scanned:
+            x, _ = jax.lax.scan(lambda x, w: (through(x, w), None), x, params["blocks"])
+        else:
+            for block in params["blocks"]:
+                x = through(x, block)
         logits = jax.nn.log_softmax(x @ params["head"])
         return -jnp.take_along_axis(logits, targets[..., None], -1).mean()
 

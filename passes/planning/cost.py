@@ -137,15 +137,24 @@ def op_seconds(op: ir.Operation, stored: Stored, device: Device) -> float:
 def _copied_bytes(op: ir.Operation, index: int, stored: Stored) -> int:
     """What an update makes first of a tensor that it cannot change in place.
 
-    Another op reads that, too, or it is no more than a constant or a map.
+    Another op reads that, too, or it is no more than a constant or a map, or what a
+    loop carries: IREE makes a loop's new carries beside the old ones in every round.
     """
     if (update := update_of(op, index)) is None:
         return 0
     operand, whole = op.operands[index], size_bytes(op.results[index])
+    if _is_carry(operand):
+        return 2 * whole
     if operand not in stored:
         return whole - size_bytes(update)
     alone = sum(1 for _ in operand.uses) == 1
     return 0 if alone else 2 * whole
+
+
+def _is_carry(value: ir.Value) -> bool:
+    """Whether a loop's body is given it."""
+    block = value.owner
+    return isinstance(block, ir.Block) and block.owner.name == "stablehlo.while"
 
 
 # --- a block ---
