@@ -28,6 +28,9 @@ from pcp.autodiff.core import functions
 from pcp.autodiff.passes.derivatives import Grad
 from pcp.compiler.attributes import dictionary
 from pcp.compiler.catalog import pipeline
+from pcp.compiler.emission import emit_all
+from pcp.compiler.options import CompileOptions
+from pcp.compiler.targets import find
 from pcp.dialect.bindings import ir
 from pcp.frontends.jax import from_jax
 from pcp.passes.simplify.simplify import Simplify
@@ -59,17 +62,9 @@ def gradient(program: Program) -> ir.Module:
 
 
 def binary_of(module: ir.Module) -> bytes:
-    """Compiled for this machine."""
-    import iree.compiler
-
-    binary = iree.compiler.compile_str(
-        str(module),
-        target_backends=["llvm-cpu"],
-        input_type="stablehlo",
-        extra_args=["--iree-llvmcpu-target-cpu=host"],
-    )
-    assert binary is not None  # it is only where an output file is named
-    return binary
+    """Compiled for this machine, as pcp-compile does."""
+    options = CompileOptions(targets=("cpu:host",), cache=None)
+    return emit_all([(module, find("cpu:host"))], options)[0]
 
 
 class Loaded:
