@@ -28,16 +28,24 @@ DEFAULT_OPT_LEVEL = "O1"
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
-def parse_bytes(given: str | int) -> int:
-    """`16GiB` in bytes, and a number of bytes as it is, or `ConfigError`."""
-    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
-        return given
-    text = given if isinstance(given, str) else ""
+def parse_bytes(text: str) -> int:
+    """`16GiB` in bytes, or `ConfigError`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B)", text)
     if match is None or match[2] not in _UNITS:
         units = ", ".join(_UNITS)
-        raise ConfigError(f"--memory {given}: write it as 16GiB (units: {units})")
+        raise ConfigError(f"--memory {text}: write it as 16GiB (units: {units})")
     return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _memory_text(given: object) -> str | None:
+    """A number of bytes as the text of the option, `1048576B`; checked."""
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        return f"{given}B"
+    if given is None:
+        return None
+    text = given if isinstance(given, str) else repr(given)
+    parse_bytes(text)
+    return text
 
 
 def _axes_text(name: str, given: object, example: str) -> str | None:
@@ -64,7 +72,8 @@ class CompileOptions:
     `mesh` is `dp=4,tp=2`: one program for each member; `split` is `dp=5,2,1`: in which
     proportion members share what is cut along an axis; a mapping from axes to numbers
     is kept as such text. `cluster` is a file that describes devices; `sharding` is
-    `auto`, `none` or a file that says how named tensors lie (`sharding_file`); `zero` is the ZeRO stage along its axis "dp".
+    `auto`, `none` or a file that says how named tensors lie (`sharding_file`); `zero`
+    is the ZeRO stage along its axis "dp".
     Over a mesh `pp=4` the program runs in stages: a batch in `microbatches` pieces
     (None: as many as stages), in the order of `schedule` (None: 1f1b); `tied` lets two
     stages use one parameter.
@@ -74,9 +83,9 @@ class CompileOptions:
     at most `inflight` collectives are under way while the program goes on (0: it waits
     for each; None: 4, and 2 under ZeRO 3), and large floats travel as `wire`, bf16 or
     f16, where that is given.
-    `memory`, as 16GiB or in bytes, is what a device has: what a step holds there is
-    brought below it by computing values again, or refused. With `checkpoints` loops of
-    known length keep few of their states for the derivative.
+    `memory`, as 16GiB or a number of bytes, is what a device has: what a step holds
+    there is brought below it by computing values again, or refused. With `checkpoints`
+    loops of known length keep few of their states for the derivative.
     `cache` is a folder, or None for none. `keep_ir` is a folder that gets the IR
     after each pass. `jobs` compilers run at once (None: one per processor).
     `timeout` is for one of IREE's runs, in seconds. `source` names the model in
@@ -107,7 +116,7 @@ class CompileOptions:
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     inflight: int | None = None
     wire: str | None = None
-    memory: str | int | None = None
+    memory: str | None = None
     checkpoints: bool = False
     report: Callable[[str], None] = _silent
 
@@ -115,6 +124,7 @@ class CompileOptions:
         asked = {"mesh": (self.mesh, "dp=4,tp=2"), "split": (self.split, "dp=5,2,1")}
         for name, (given, example) in asked.items():
             object.__setattr__(self, name, _axes_text(name, given, example))
+        object.__setattr__(self, "memory", _memory_text(self.memory))
         if not self.targets:
             raise ConfigError("no target to compile for; say one, e.g. --target cpu")
         if self.mode is not None and self.mode not in MODES:
@@ -143,8 +153,6 @@ class CompileOptions:
             raise ConfigError(f"--microbatches {self.microbatches}: at least one")
         if self.batch < 0 or (self.batch and self.mode in ("grad", "forward")):
             raise ConfigError(f"batch={self.batch}: samples of a training step")
-        if self.memory is not None:
-            parse_bytes(self.memory)
         if self.jobs is not None and self.jobs < 1:
             raise ConfigError(f"--jobs {self.jobs}: at least one compiler must run")
         if self.mode in ("grad", "forward") and (self.optimizer or self.algorithm):
