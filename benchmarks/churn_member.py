@@ -20,15 +20,16 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import CollectiveAborted, PeerLost, ProtocolError, RuntimeFault
 from pcp.runtime.communicator.communicator import Communicator, ElasticCommunicator
-from pcp.runtime.communicator.param_sync import digest
+from pcp.runtime.communicator.param_sync import SyncReport, digest
 from pcp.runtime.memory.shared_arrays import shared_empty
 
 SIZES = (1, 500, 9_000, 60_000, 250_000)
@@ -164,6 +165,26 @@ class State:
         self.arrays["weights"][:size] += result[:size].astype(np.int64)
 
 
+class Synced(Protocol):
+    """What an agreement asks of an `ElasticCommunicator`."""
+
+    @property
+    def epoch(self) -> int:
+        """Of the group of now."""
+        ...
+
+    def param_sync(
+        self,
+        tensors: Mapping[str, NDArray],
+        *,
+        revision: int,
+        source: int | str,
+        timeout: float,
+    ) -> SyncReport:
+        """Make them the same on all members."""
+        ...
+
+
 class Member:
     """The program of one member under one name."""
 
@@ -204,7 +225,7 @@ class Member:
         asked = comm.all_reduce(told, "min", timeout=self.job.limit)
         return counts or not asked[0]
 
-    def agree(self, comm: ElasticCommunicator) -> None:
+    def agree(self, comm: Synced) -> None:
         """A newcomer gets the state; who was in the last group has the same as all.
 
         A member that was stopped while others went on has not, and knows an older

@@ -2,9 +2,9 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Self
+from typing import Protocol, Self
 
-from faults_run import END_SECONDS, Run
+from faults_run import END_SECONDS
 
 from pcp.errors import PcpError
 from pcp.runtime import fetch_snapshot
@@ -12,12 +12,24 @@ from pcp.training.storage import safetensors_io
 from pcp.training.storage.state_names import shared_part
 
 
+class Watched(Protocol):
+    """What an audit asks of a `faults_run.Run`."""
+
+    def status(self) -> dict | None:
+        """What the shepherd says; None where it does not answer."""
+        ...
+
+    def digests(self) -> dict[int, set[str]]:
+        """Digests that the ledger committed, by round."""
+        ...
+
+
 class Audit:
     """Compares, time and again, what workers hold with what the ledger committed."""
 
     pause = 0.25
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Watched) -> None:
         self._run = run
         self._held: list[tuple[int, str]] = []
         self._ending = threading.Event()

@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -55,7 +56,8 @@ def test_the_words_are_those_of_javascript(value, text):
 
 def test_without_such_numbers_it_is_pythons_json():
     values = {"b": [1, 2.5, None, True, "NaN"], "a": {"é": 1e-300}}
-    for layout in ({}, {"indent": 1}, {"sort_keys": True}):
+    layouts: list[dict[str, Any]] = [{}, {"indent": 1}, {"sort_keys": True}]
+    for layout in layouts:
         assert dumps(values, **layout) == json.dumps(values, **layout)
 
 

@@ -15,7 +15,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from pcp.errors import (
     CollectiveAborted,
@@ -143,7 +143,7 @@ class Communicator(GroupCommunicator):
         epoch: int = 0,
         timeout: float | timedelta = 60.0,
         faults: Mapping[int, FaultPlan] | None = None,
-    ) -> "list[Communicator]":
+    ) -> list[Self]:
         """All members of a world inside this process, in rank order."""
         return [
             cls(group, timeout=seconds(timeout), owned=[group.loop])

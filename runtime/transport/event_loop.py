@@ -73,7 +73,7 @@ class Loop:
         self._selector = selectors.DefaultSelector()
         self._handlers: dict[int, Callable[[int], None]] = {}
         """By descriptor; the selector's own table is slow to ask."""
-        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
         self._crowded = _FEW_TIMERS
         self._order = itertools.count()
@@ -121,7 +121,7 @@ class Loop:
                 "start processes by spawn"
             )
 
-    def call(self, what: Callable[..., None], *args: Any) -> None:
+    def call(self, what: Callable[..., object], *args: Any) -> None:
         """Run `what(*args)` in the loop's thread, after earlier calls."""
         self._calls.append((what, args))
         if not self.inside:

@@ -5,6 +5,7 @@ import dataclasses
 import re
 
 import pytest
+from helpers.present import present
 from helpers.repository.sources import ROOT, sources
 
 from pcp.compiler.catalog import PASSES, lookup
@@ -29,10 +30,10 @@ def documentation_problems(doc: str | None) -> list[str]:
 
 @pytest.mark.parametrize("name", PASSES)
 def test_an_entry_is_a_documented_frozen_dataclass_of_that_name(name):
-    cls = lookup(name)
+    cls = present(lookup(name))
     assert issubclass(cls, Pass)
     assert cls.name == name
-    assert cls.__dataclass_params__.frozen
+    assert vars(cls)["__dataclass_params__"].frozen
     assert not documentation_problems(cls.__doc__), name
     for field in dataclasses.fields(cls):
         required = field.default is dataclasses.MISSING
@@ -52,14 +53,15 @@ def test_an_entry_has_a_lit_file_that_runs_it(name):
 def passes_defined(source: str) -> set[str]:
     """The `name = "pcp-..."` of each class in a source."""
     return {
-        statement.value.value
+        value
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.ClassDef)
         for statement in node.body
         if isinstance(statement, ast.Assign)
         and ast.unparse(statement.targets[0]) == "name"
         and isinstance(statement.value, ast.Constant)
-        and str(statement.value.value).startswith("pcp-")
+        and isinstance(value := statement.value.value, str)
+        and value.startswith("pcp-")
     }
 
 

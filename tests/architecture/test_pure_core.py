@@ -7,6 +7,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from helpers.present import present
 from helpers.repository.sources import ROOT, imported
 
 from pcp import errors
@@ -47,7 +48,7 @@ def reached(start: str) -> set[str]:
         seen.add(module)
         todo += [m for m in imported(path.read_text()) if m.startswith("pcp.")]
     # A package of which only modules are imported is on the way to them.
-    return {module for module in seen if file_of(module).name != "__init__.py"}
+    return {module for module in seen if present(file_of(module)).name != "__init__.py"}
 
 
 def outside(source: str) -> set[str]:
@@ -63,7 +64,10 @@ def outside(source: str) -> set[str]:
 
 def impure(start: str) -> dict[str, set[str]]:
     """What the modules that `start` reaches use of the outside, by module."""
-    used = {module: outside(file_of(module).read_text()) for module in reached(start)}
+    used = {
+        module: outside(present(file_of(module)).read_text())
+        for module in reached(start)
+    }
     for module in FILE_NAMES & used.keys():
         used[module] -= {"pathlib"}
     return {module: found for module, found in used.items() if found}

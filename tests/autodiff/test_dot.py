@@ -21,6 +21,7 @@ from helpers.dot.drawn_programs import PROGRAMS
 from helpers.dot.points import Point
 from helpers.oracles.activity import differentiated
 from helpers.oracles.jax_gradients import derived_module, is_float, leaves
+from helpers.present import present
 from helpers.servers.interpreter import Interpreter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -47,7 +48,7 @@ BUDGET = settings(
     deadline=None,
     derandomize=True,
     database=None,
-    suppress_health_check=list(HealthCheck),
+    suppress_health_check=HealthCheck.__members__.values(),
 )
 #: What the reference interpreter has no kernel for, or ends its process on.
 LEGAL_FIRST = {"stablehlo.cholesky", "stablehlo.fft", "stablehlo.triangular_solve"}
@@ -214,7 +215,8 @@ def bent(rule: Rule) -> Rule:
         case Linear(every=None):
             return Linear(*(t and _after(t) for t in rule.transposes))
         case Linear(every=every):
-            return Linear(every=lambda at, g: _each(every(at, g)))
+            linear = present(every)
+            return Linear(every=lambda at, g: _each(linear(at, g)))
         case Bilinear():
             return Bilinear(_after(rule.lhs), _after(rule.rhs))
         case Elementwise():

@@ -5,34 +5,15 @@ from dataclasses import replace
 import pytest
 from helpers.models.jax_small import PROGRAM_TOLERANCE, PROGRAMS
 from helpers.oracles.jax_gradients import Case, assert_near, check_vjp
+from helpers.oracles.legalized import Legalized
 from helpers.servers.interpreter import Interpreter
 from helpers.servers.iree_server import Iree
-
-from pcp.compiler.catalog import pipeline
-from pcp.dialect.context import parse
 
 #: Compiled by default; the others are interpreted, all both ways by `make test-full`.
 THROUGH_IREE = {"gpt", "cnn", "lstm", "spectral"}
 
 #: The reference interpreter ends its process on real Fourier transforms.
 NOT_INTERPRETED = {"spectral"}
-
-
-class Compiled:
-    """IREE with the legalisation that a compile does first."""
-
-    def __init__(self, iree: Iree) -> None:
-        self.iree = iree
-
-    def run(self, text, arguments):
-        module = parse(text)
-        pipeline("builtin.module(pcp-legalize,cse)").run(module)
-        return self.iree.run(str(module), arguments)
-
-
-@pytest.fixture(scope="module")
-def compiled(iree: Iree) -> Compiled:
-    return Compiled(iree)
 
 
 def _case(case: Case) -> Case:
@@ -60,5 +41,5 @@ def test_interpreted(case: Case, interpreter: Interpreter) -> None:
     ],
     ids=str,
 )
-def test_compiled(case: Case, compiled: Compiled) -> None:
-    check_vjp(_case(case), compiled)
+def test_compiled(case: Case, iree: Iree) -> None:
+    check_vjp(_case(case), Legalized(iree))

@@ -1,6 +1,7 @@
 """What only a program over a mesh has is not asked for without one."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
         ("--wire", {"wire": "bf16"}),
     ],
 )
-def test_it_is_refused(flag: str, options: dict[str, object]) -> None:
+def test_it_is_refused(flag: str, options: dict[str, Any]) -> None:
     asked = CompileOptions(mode="forward", cache=None, source="m.mlir", **options)
     with pytest.raises(ConfigError, match=f"m.mlir: {flag} is for a program over sev"):
         driver.compile(parse(MODEL), asked)
@@ -43,7 +44,7 @@ def test_it_is_refused(flag: str, options: dict[str, object]) -> None:
     ],
 )
 def test_what_stages_have_is_refused_without(
-    flag: str, options: dict[str, object]
+    flag: str, options: dict[str, Any]
 ) -> None:
     asked = CompileOptions(mode="forward", mesh="dp=2", source="m.mlir", **options)
     with pytest.raises(ConfigError, match=f"m.mlir: {flag} is for pipeline stages"):
@@ -90,7 +91,7 @@ def test_a_mesh_of_one_device_is_no_mesh(mesh: str, mode: str) -> None:
     ],
 )
 def test_what_is_said_of_one_device_is_checked(
-    options: dict[str, object], says: str
+    options: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says):
         driver.lower(parse(SCALAR), CompileOptions(mode="grad", **options))

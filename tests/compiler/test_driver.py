@@ -1,7 +1,7 @@
 """From a module to a bundle: modes, signatures, targets, errors."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from pcp.compiler.options import MODES, OPT_LEVELS, CompileOptions
 from pcp.compiler.targets import TARGETS
 from pcp.dialect.context import parse
 from pcp.errors import CompileError, ConfigError, IRError, PassError, PcpError
+from pcp.manifest import TensorSpec
 from pcp.runtime.program.executor import Program
 
 
@@ -105,8 +106,9 @@ def test_over_a_mesh_there_is_no_algorithm(asked: str | None) -> None:
 @pytest.mark.parametrize("spread", [False, True])
 @pytest.mark.parametrize("mode", MODES)
 def test_pipelines_name_known_passes_only(mode: str, spread: bool) -> None:
-    methods = {"optimizer": "sgd{lr=0.1}", "algorithm": "average"}
-    front = pipelines.front(mode, spread=spread, **methods)
+    front = pipelines.front(
+        mode, spread=spread, optimizer="sgd{lr=0.1}", algorithm="average"
+    )
     steps = [*front.steps, *pipelines.device(mode).steps]
     ours = [step.name for step in steps if step.name.startswith("pcp-")]
     assert ours
@@ -116,8 +118,8 @@ def test_pipelines_name_known_passes_only(mode: str, spread: bool) -> None:
 # --- the training bundle -----------------------------------------------------
 
 
-def roles(tensors: object) -> list[str]:
-    return [tensor.role for tensor in tensors]  # type: ignore[attr-defined]
+def roles(tensors: Iterable[TensorSpec]) -> list[str]:
+    return [tensor.role for tensor in tensors]
 
 
 def test_training_functions(trained: Bundle) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.models import stablehlo_small
+from helpers.present import present
 
 from pcp.bundle import Bundle
 from pcp.tools import cli, compile
@@ -55,13 +56,13 @@ def _mesh_line(text: str) -> str:
 
 
 def _devices(text: str) -> list[str]:
-    return re.findall(r"@(\w+)", re.search(r"devices = \[(.*?)\]", text)[1])
+    return re.findall(r"@(\w+)", present(re.search(r"devices = \[(.*?)\]", text))[1])
 
 
 def _split(text: str) -> list[int] | None:
     found = re.search(r'#pcp.split<"dp", \[(.*?)\]>', text)
     return (
-        [int(re.match(r"\d+", n.strip())[0]) for n in found[1].split(",")]
+        [int(present(re.match(r"\d+", n.strip()))[0]) for n in found[1].split(",")]
         if found
         else None
     )

@@ -87,6 +87,10 @@ def test_variances_stay_in_float32(iree: Iree) -> None:
 class WithBuffers(nn.Module):
     """Buffers of several dtypes, one frozen parameter."""
 
+    mask: Tensor
+    order: Tensor
+    scale: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(3))

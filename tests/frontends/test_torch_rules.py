@@ -1,5 +1,9 @@
 """torch.autograd.Function keeps its backward on the way through from_torch."""
 
+# torch's stub has `backward(ctx, *grad_outputs)`: no backward that names its gradients
+# overrides it, and every one in torch's own tutorials does.
+# pyright: reportIncompatibleMethodOverride=false
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +11,7 @@ from helpers.oracles.torch_gradients import derived, ours, theirs
 from helpers.servers.interpreter import Interpreter
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from pcp.errors import IRError, PcpError
 from pcp.frontends.torch import from_torch
@@ -201,7 +206,7 @@ FUNCTIONS = {
     "constants": lambda x: Constants.apply(x),
     "stopped": lambda x: Rounded.apply(x.detach()) * x + Rounded.apply(x).detach(),
     "no_grad": lambda x: torch.no_grad()(rounded)(x) * x,
-    "checkpoint": lambda x: torch.utils.checkpoint.checkpoint(
+    "checkpoint": lambda x: checkpoint(
         lambda t: rounded(t) * t, x, use_reentrant=False
     ),
 }

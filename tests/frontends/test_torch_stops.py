@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.oracles.torch_gradients import GRADIENT, ours, theirs
+from helpers.present import present
 from helpers.random_programs.torch_stops import SIZE, Drawn
 from helpers.servers.interpreter import Interpreter
 from torch import Tensor, nn
@@ -134,7 +135,7 @@ def test_a_reentrant_checkpoint_is_its_function(interpreter: Interpreter) -> Non
     model = Model(lambda x: checkpoint(torch.sin, x, use_reentrant=True) * x)
     model(X).backward()
     _, (found,) = ours(interpreter, model, X)
-    np.testing.assert_allclose(found, model.w.grad, rtol=1e-5)
+    np.testing.assert_allclose(found, present(model.w.grad), rtol=1e-5)
 
 
 def test_the_grad_mode_is_put_back_when_tracing_fails() -> None:
@@ -197,7 +198,7 @@ def hooked(x: Tensor) -> Tensor:
 
 def hooked_node(x: Tensor) -> Tensor:
     y = x * 2
-    y.grad_fn.register_hook(lambda *_: None)
+    present(y.grad_fn).register_hook(lambda *_: None)
     return y
 
 
@@ -242,20 +243,21 @@ def test_refused(name: str) -> None:
 
 
 def test_hooks_of_modules_and_parameters_are_refused_by_name() -> None:
-    model = nn.Sequential(nn.Linear(3, 3))
-    handle = model[0].register_full_backward_hook(lambda *_: None)
+    linear = nn.Linear(3, 3)
+    model = nn.Sequential(linear)
+    handle = linear.register_full_backward_hook(lambda *_: None)
     with pytest.raises(IRError, match=r"Sequential\.0: a hook on a gradient"):
         from_torch(model, X)
     handle.remove()
-    model[0].bias.register_hook(lambda g: g)
+    linear.bias.register_hook(lambda g: g)
     with pytest.raises(IRError, match=r"Sequential\.0\.bias: a hook on a gradient"):
         from_torch(model, X)
 
 
 class Freezing(nn.Linear):
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         self.bias.requires_grad_(False)
-        return super().forward(x).sum()
+        return super().forward(input).sum()
 
 
 class Assigning(nn.Linear):
@@ -263,9 +265,9 @@ class Assigning(nn.Linear):
         super().__init__(3, 3)
         self.register_buffer("mean", torch.zeros(3))
 
-    def forward(self, x: Tensor) -> Tensor:
-        self.mean = self.mean * 0.9 + x.detach()
-        return (super().forward(x) * self.mean).sum()
+    def forward(self, input: Tensor) -> Tensor:
+        self.mean = self.mean * 0.9 + input.detach()
+        return (super().forward(input) * self.mean).sum()
 
 
 class Elsewhere(nn.Linear):
@@ -273,8 +275,8 @@ class Elsewhere(nn.Linear):
         super().__init__(3, 3)
         self.held = [self.bias]
 
-    def forward(self, x: Tensor) -> Tensor:
-        return (super().forward(x) * self.held[0]).sum()
+    def forward(self, input: Tensor) -> Tensor:
+        return (super().forward(input) * self.held[0]).sum()
 
 
 @pytest.mark.parametrize(
@@ -317,13 +319,13 @@ def test_what_torch_would_not_update_is_not_a_parameter() -> None:
         trainable.read(module, "main", None)
 
 
-class Unused(nn.Linear):
+class Unused(nn.Module):
     def __init__(self) -> None:
-        super().__init__(3, 3)
-        self.head = nn.Linear(3, 3)
+        super().__init__()
+        self.body, self.head = nn.Linear(3, 3), nn.Linear(3, 3)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        h = super().forward(x)
+        h = self.body(x)
         return self.head(h), h.sum()
 
 

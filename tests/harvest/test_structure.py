@@ -19,12 +19,10 @@ from helpers.oracles.jax_gradients import (
     positive,
     transformed,
 )
+from helpers.oracles.legalized import Legalized
 from helpers.servers.interpreter import Interpreter
 from helpers.servers.iree_server import Iree
 from jax import lax
-
-from pcp.compiler.catalog import pipeline
-from pcp.dialect.context import parse
 
 X, W, XS = array(4), array(4, 4, low=-0.5, high=0.5), array(5, 4)
 A = array(3, 3) + 4 * np.eye(3, dtype=np.float32)
@@ -283,18 +281,6 @@ FIRST_ORDER_ONLY = {
 def test_both_modes(case: Case, interpreter: Interpreter) -> None:
     check_vjp(case, interpreter)
     check_jvp(case, interpreter)
-
-
-class Legalized:
-    """IREE after pcp-legalize, without which it rejects some of these programs."""
-
-    def __init__(self, iree: Iree) -> None:
-        self.iree = iree
-
-    def run(self, text: str, arguments: list[np.ndarray]) -> list[np.ndarray]:
-        module = parse(text)
-        pipeline("builtin.module(pcp-legalize)").run(module)
-        return self.iree.run(str(module), arguments)
 
 
 @pytest.mark.parametrize("case", FOURIER, ids=str)

@@ -1,9 +1,11 @@
 """Real processes killed, stopped and cut off at random moments (`benchmarks/churn`)."""
 
-from collections import namedtuple
+import threading
 
 import pytest
 from helpers.repository.sources import ROOT
+
+from pcp.runtime.communicator.param_sync import SyncReport
 
 
 @pytest.fixture
@@ -121,18 +123,16 @@ def test_who_joins_anew_may_have_other_state_and_who_stayed_may_not(
 
     class Comm:
         epoch = 5
-        names = ("a.0", "b.1")
 
-        def param_sync(self, arrays, **_):
-            return Report(("done", "sums", "weights"), 0)
+        def param_sync(self, tensors, **how):
+            return SyncReport(0, 0, ("done", "sums", "weights"), 0)
 
-    Report = namedtuple("Report", "updated source")
     said: list[str] = []
     monkeypatch.setattr(churn_member, "wrong", said.append)
     state = churn_member.State(4)
     state.arrays["epoch"][0] = 4  # in which b.0 was lost to the others
-    member = churn_member.Member(None, "b.1", state, None)
-    member.job = namedtuple("Job", "limit")(1.0)
+    job = churn_member.Job("a:1", "b", operations=4, window=1, silence=1.0, limit=1.0)
+    member = churn_member.Member(job, "b.1", state, threading.Event())
     member.agree(Comm())
     assert not said
     member.agree(Comm())

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.worlds.communicators import outcome, together, world
+from numpy.typing import DTypeLike
 
 from pcp.errors import CollectiveAborted, PcpError
 from pcp.runtime.communicator.communicator import Communicator
@@ -19,7 +20,7 @@ LARGE = 50_000
 Call = Callable[[Communicator, np.ndarray], Any]
 
 
-def ones(count: int, dtype: object = np.float32) -> np.ndarray:
+def ones(count: int, dtype: DTypeLike = np.float32) -> np.ndarray:
     return np.ones(count, dtype)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pcp
-from pcp.errors import ConfigError, MissingRule, PassError, UsageError
+from pcp.errors import ConfigError, MissingRule, PassError, PcpError, UsageError
 from pcp.frontends.signature import entry
 
 TEXT = """func.func @main(
@@ -51,7 +51,7 @@ def test_errors_are_pcps(model: Path) -> None:
         pcp.run_passes(module, "pcp-gard")
     with pytest.raises(ConfigError, match="mode 'trian' is not one of"):
         pcp.compile(module, mode="trian")
-    assert issubclass(MissingRule, pcp.errors.PcpError)
+    assert issubclass(MissingRule, PcpError)
 
 
 def test_what_is_no_module_is_said(model: Path) -> None:

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from helpers.worlds.training_runs import Background, Watcher, experiment
+from helpers.worlds.training_runs import Background, Watcher, checkpoint_of, experiment
 
 import pcp
 from pcp.bundle import Bundle
 from pcp.runtime import Endpoint
 from pcp.training.data.corpus import Corpus
 from pcp.training.shepherd.shepherd import Shepherd
-from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.storage.snapshots import shared_of
@@ -97,7 +96,7 @@ def _train(tmp_path, model, content: bytes, workers: int, **keys):
     crew = [Background(lambda i=i: work(f"w{i}")) for i in range(workers)]
     outcome = thread.finish(60)
     assert [w.finish(20) for w in crew]
-    return exp, watcher, checkpoints.load(outcome.checkpoint), outcome
+    return exp, watcher, checkpoint_of(outcome), outcome
 
 
 def _torch_sgd(model, exp, samples: int, steps: int):

@@ -1,6 +1,7 @@
 """Algorithms of one exchange a round or a step: bundles, trainers, links in memory."""
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,7 +149,7 @@ def test_what_was_sent_and_what_is_left_is_all_there_was(algorithm: str) -> None
 
     seen = play(bundle("linear", algorithm), data(), ROUNDS, watch=watch)
     assert alike(seen)
-    moves = {name: 0.0 for name in ("h.0.w", "h.1.v")}
+    moves: dict[str, Any] = dict.fromkeys(("h.0.w", "h.1.v"), 0.0)
     for member in data():
         for batch in member:
             for name, g in gradients(batch).items():

@@ -22,8 +22,13 @@ from helpers.models.closed_form import (
 from helpers.oracles.ledger import parts, saved_parameters, weighted_nesterov
 from helpers.servers.processes import Processes
 from helpers.worlds.communicators import eventually
-from helpers.worlds.training_cluster import checkpoint_of, load_bundle
-from helpers.worlds.training_runs import experiment, order, start_shepherd
+from helpers.worlds.training_cluster import load_bundle
+from helpers.worlds.training_runs import (
+    checkpoint_of,
+    experiment,
+    order,
+    start_shepherd,
+)
 
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.training.data.corpus import Batch

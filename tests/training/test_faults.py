@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from helpers.present import present
 from helpers.servers.processes import free_port
 from helpers.worlds.training_runs import (
     Background,
@@ -199,7 +200,7 @@ def test_a_run_with_a_killed_shepherd_computes_the_same(tmp_path, processes):
             shepherd = processes.start(SHEPHERD, *arguments)
         assert shepherd.wait(60) == 0, shepherd.text
         worker.wait_for("ended")
-    first, second = (checkpoints.newest(f / "run")[0] for f in folders)
+    first, second = (present(checkpoints.newest(f / "run")[0]) for f in folders)
     assert first.info["digest"] == second.info["digest"]
     for name, array in first.workers[0].items():
         np.testing.assert_array_equal(array, second.workers[0][name])

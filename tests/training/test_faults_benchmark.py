@@ -71,7 +71,8 @@ def dead(tmp_path, monkeypatch):
     run = faults_run.Run.__new__(faults_run.Run)
     run.log = tmp_path / "log"
     run.log.write_text("the last words\n")
-    run.node = run.shepherd = SimpleNamespace(children=list)
+    for process in ("node", "shepherd"):
+        monkeypatch.setattr(run, process, SimpleNamespace(children=list), raising=False)
     run.status = lambda: None
     return run
 

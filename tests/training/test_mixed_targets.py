@@ -7,7 +7,7 @@ import pytest
 from helpers.models.bigram_stablehlo import write_experiment
 from helpers.servers.processes import Processes
 from helpers.servers.processor_features import fused
-from helpers.worlds.training_runs import start_shepherd
+from helpers.worlds.training_runs import checkpoint_of, start_shepherd
 
 from pcp.bundle import Bundle
 from pcp.runtime import Communicator
@@ -15,7 +15,6 @@ from pcp.tools.commands.ledger import loader
 from pcp.tools.support import training_job as jobs
 from pcp.training.data.corpus import Batch
 from pcp.training.simulate.replay import Replay
-from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage.ledger import check, read
 from pcp.training.trainer.load import load
 
@@ -78,11 +77,11 @@ def test_replicas_agree_to_the_bit_on_two_kinds_of_processor(
     assert [r.workers for r in watcher.rounds] == [len(TARGETS)] * ROUNDS
     refused = [line for line in watcher.lines if "no checkpoint this time" in line]
     assert refused == [], "a member held another state behind a commit"
-    assert checkpoints.load(outcome.checkpoint).round == ROUNDS
+    assert checkpoint_of(outcome).round == ROUNDS
     check(shepherd.folder.ledger)
     if fused():
-        states = [_gradient(asked[target]) for target in ("cpu", "cpu:host")]
-        assert not np.array_equal(*states), "two kinds that round alike show nothing"
+        one, other = (_gradient(asked[target]) for target in ("cpu", "cpu:host"))
+        assert not np.array_equal(one, other), "two kinds that round alike show nothing"
     _is_made_again(shepherd.folder.ledger)
     kept = sorted((tmp_path / "cache").rglob("*"))
     assert [compile_for(target) for target in asked] == [*asked.values()]

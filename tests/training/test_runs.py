@@ -8,9 +8,11 @@ from functools import partial
 import numpy as np
 import pytest
 from helpers.models.bigram_numpy import BigramTrainer, bundle
+from helpers.present import present
 from helpers.worlds.communicators import eventually
 from helpers.worlds.training_runs import (
     Background,
+    checkpoint_of,
     experiment,
     run,
     start_shepherd,
@@ -68,7 +70,7 @@ def test_a_run_is_diloco(tmp_path, workers):
     exp = experiment(tmp_path)
     outcome, folder, watcher = run(exp, workers)
     expected, losses = _by_hand(exp, workers, 5)
-    saved = checkpoints.load(outcome.checkpoint)
+    saved = checkpoint_of(outcome)
     # Which worker is rank 0 is decided by who connects first: the sum's order.
     for name, array in shared_of(saved).items():
         np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-6)
@@ -94,7 +96,7 @@ def test_the_validation_loss_covers_every_held_out_batch_once(tmp_path):
     outcome, _, watcher = run(exp, 3)
     corpus = Corpus(exp, BigramTrainer.batch, BigramTrainer.block)
     trainer = BigramTrainer()
-    trainer.adopt(shared_of(checkpoints.load(outcome.checkpoint)))
+    trainer.adopt(shared_of(checkpoint_of(outcome)))
     losses = [
         trainer.evaluate(corpus.validation(b)) for b in range(corpus.validation_batches)
     ]
@@ -134,7 +136,7 @@ def test_more_rounds_continue_where_the_run_ended(tmp_path):
     assert [r.round for r in watcher.rounds] == [6, 7, 8]
     assert outcome.rounds == 8
     whole, _, _ = run(exp.model_copy(update={"outer_loop_steps": 8}))
-    first, second = (checkpoints.load(o.checkpoint) for o in (outcome, whole))
+    first, second = (checkpoint_of(o) for o in (outcome, whole))
     for name, array in shared_of(first).items():
         np.testing.assert_allclose(array, shared_of(second)[name], atol=1e-5)
 
@@ -162,7 +164,7 @@ def test_a_lost_tail_of_rounds_is_rewound_and_done_again(tmp_path, monkeypatch):
     assert [r.round for r in watcher.rounds] == list(range(reached + 1, 8))
     assert check(folder.ledger).consumed == 7 * 2 * 16
     whole, _, _ = run(longer.model_copy(update={"checkpoint_every": 10}))
-    first, second = (checkpoints.load(o.checkpoint) for o in (outcome, whole))
+    first, second = (checkpoint_of(o) for o in (outcome, whole))
     for name, array in shared_of(first).items():
         np.testing.assert_allclose(array, shared_of(second)[name], atol=1e-5)
 
@@ -196,15 +198,8 @@ class Broken(BigramTrainer):
 def test_members_that_computed_different_bits_take_those_of_rank_0(tmp_path):
     exp = experiment(tmp_path, outer_loop_steps=2)
     shepherd, _, thread = start_shepherd(exp, workers=2)
-    from pcp.runtime import Endpoint
-    from pcp.training.worker.worker import Identity, Worker
-
-    def odd():
-        identity = Identity("odd", "127.0.0.1", shepherd.port)
-        endpoint = Endpoint.listen("127.0.0.1:0")
-        return Worker(identity, endpoint, lambda c: Broken(), print).run()
-
-    crew = [start_worker(shepherd.port, "even"), Background(odd)]
+    even = start_worker(shepherd.port, "even")
+    crew = [even, start_worker(shepherd.port, "odd", trainer=Broken)]
     assert thread.finish().rounds == 2
     assert [w.finish(10) for w in crew]
 
@@ -346,7 +341,7 @@ def test_the_status_is_there_for_the_asking(tmp_path):
     assert [w["worker"] for w in values["workers"]] == ["w"]
     doing = {"computing", "exchanging", "prepared", "ready"}
     assert values["workers"][0]["doing"] in doing
-    assert isinstance(shepherd.training.rounds.newest, Round)  # the last alone
+    assert isinstance(present(shepherd.training.rounds).newest, Round)  # the last alone
     assert any("worker   0 cpu" in line for line in lines(values))
     thread.finish()
     assert worker.finish(10)

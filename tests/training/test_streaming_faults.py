@@ -14,6 +14,7 @@ from helpers.worlds.training_runs import experiment, start_shepherd
 from pcp.errors import RuntimeFault
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.training.storage.ledger import check
+from pcp.training.trainer.fragment_exchange import FragmentExchange
 from pcp.training.trainer.load import load
 
 H = 6

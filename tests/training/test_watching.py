@@ -56,11 +56,10 @@ def test_the_table_shows_the_newest_state():
         dashboard.log("worker 0 connected")
     finally:
         dashboard.close()
-    page = Console(file=io.StringIO(), width=100)
-    page.print(dashboard.picture())
-    text = page.file.getvalue()
+    text = io.StringIO()
+    Console(file=text, width=100).print(dashboard.picture())
     for words in ("round 3/10", "validation loss 2.2500", "local-task", "connected"):
-        assert words in text
+        assert words in text.getvalue()
 
 
 def test_the_table_shows_the_newest_round_in_colour_too():
@@ -103,7 +102,7 @@ class FakeWandb(types.ModuleType):
 
     def __init__(self):
         super().__init__("wandb")
-        self.key, self.options, self.logged, self.finished = None, None, [], False
+        self.key, self.options, self.logged, self.finished = None, {}, [], False
 
     def login(self, key):
         self.key = key

@@ -1,5 +1,7 @@
 """Rules of linear algebra and Fourier transforms against jax.vjp."""
 
+from collections.abc import Sequence
+
 import jax
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from helpers.oracles.jax_gradients import (
 )
 from helpers.servers.interpreter import Interpreter
 from helpers.servers.iree_server import Iree
+from numpy.typing import ArrayLike
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
@@ -25,7 +28,7 @@ class Unbatched:
     def __init__(self, interpreter: Interpreter) -> None:
         self.interpreter = interpreter
 
-    def run(self, text: str, arguments: list[np.ndarray]) -> list[np.ndarray]:
+    def run(self, text: str, arguments: Sequence[ArrayLike]) -> list[np.ndarray]:
         module = parse(text)
         for op in list(module.body.operations[0].regions[0].blocks[0].operations):
             if op.operation.name == "stablehlo.triangular_solve":

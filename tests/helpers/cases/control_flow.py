@@ -51,10 +51,10 @@ def _counting(start, stop, step):
         return lax.while_loop(go_on, body, (start, x))[1]
 
     def reference(x):
+        y = x
         for i in range(start, stop, step):
-            x0 = x if i == start else x0  # noqa: F821
-            y = (x if i == start else y) * jnp.cos(x0 * i)  # noqa: F821
-        return y if range(start, stop, step) else x
+            y = y * jnp.cos(x * i)
+        return y
 
     return fn, reference
 

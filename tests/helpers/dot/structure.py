@@ -41,15 +41,17 @@ def _convolution(rng: Rng) -> Point:
         return [int(k) for k in rng.integers(1, 3, rank)]
 
     padding = [(int(a), int(b)) for a, b in rng.integers(-1, 3, (rank, 2))]
-    options = dict(window_strides=some(), lhs_dilation=some(), rhs_dilation=some())
+    strides, lhs_dilation, rhs_dilation = some(), some(), some()
     return lowering(
         lambda x, w: lax.conv_general_dilated(
             x,
             w,
-            padding=padding,
+            strides,
+            padding,
+            lhs_dilation,
+            rhs_dilation,
             feature_group_count=feature,
             batch_group_count=batch,
-            **options,
         ),
         *(spread(rng, *image), spread(rng, *kernel)),
     )
@@ -129,7 +131,7 @@ def _while(rng: Rng) -> Point:
             lambda n, x, y: lax.while_loop(
                 lambda c: c[0] < n, lambda c: (c[0] + 1, jnp.sin(c[1]) * y), (0, x)
             )[1],
-            *(np.int64(count), x, y),
+            *(np.array(count), x, y),
         )
     return lowering(
         lambda x, ys: lax.scan(lambda c, r: (c * r, jnp.cos(c) + r), x, ys),

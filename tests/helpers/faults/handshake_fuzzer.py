@@ -11,6 +11,7 @@ from helpers.worlds.communicators import outcome
 from pcp.errors import PcpError
 from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.group.coordinator import greeting
+from pcp.runtime.group.group_endpoint import GroupEndpoint
 from pcp.runtime.group.membership import Past
 from pcp.runtime.group.mesh_formation import members_digest
 from pcp.runtime.transport.frame import Frame, Kind, json_payload
@@ -56,7 +57,7 @@ MEMBERS = [
 
 
 def knock(
-    endpoint: Endpoint,
+    endpoint: Endpoint | GroupEndpoint,
     rng: random.Random,
     frames: int,
     tally: Tally,

@@ -11,6 +11,7 @@ import numpy as np
 from helpers.models import sharded
 from helpers.oracles import pipelines, staged_training
 from helpers.oracles.staged_training import Tensors
+from helpers.present import present
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
@@ -68,7 +69,7 @@ def trained(
     `ValueError` where two members hold other bits of one part.
     """
     program = staged_training.compiled(model, **options)
-    devices = [program.mesh.devices[k] for k in unlike]
+    devices = [present(program.mesh).devices[k] for k in unlike]
     count = perturb(program.module, devices, amount)
     found = sharded.models()[model]
     data: Tensors = {

@@ -7,6 +7,7 @@ the shepherd a manifest with its shapes. Run as a program it is a worker.
 
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from pcp.manifest import Function, Manifest, Parameter, TensorSpec
 
 VOCABULARY, BATCH, BLOCK = 128, 4, 8
 OUTER_RATE, OUTER_MOMENTUM, RATE = 0.7, 0.9, 2.0
+
+Pause = float | Callable[[], float]
+"""Seconds, or what says them before each inner step."""
 
 
 def _spec(name, role, shape=(VOCABULARY, VOCABULARY), dtype="f32"):
@@ -61,11 +65,12 @@ class BigramTrainer:
     parameter_shapes = ((VOCABULARY, VOCABULARY),)
     every_step, waited, private = False, 0.0, {}
     resumes, progress, meeting = False, 0, (0, None)
+    local: np.ndarray
+    velocity: np.ndarray
 
-    def __init__(self, pause: float = 0.0) -> None:
+    def __init__(self, pause: Pause = 0.0) -> None:
         self.pause = pause
-        self.shared = {}
-        self.local = self.velocity = None
+        self.shared: dict[str, np.ndarray] = {}
 
     def fresh(self, seed):
         rng = np.random.default_rng(seed)
@@ -102,7 +107,7 @@ class BigramTrainer:
         np.add.at(gradient, ids, p / len(ids))
         return loss, gradient
 
-    def step(self, batches):
+    def step(self, batches) -> list[np.floating]:
         time.sleep(self.pause() if callable(self.pause) else self.pause)
         pairs = [self.loss_and_gradient(self.local, batch) for batch in batches]
         mean = np.mean([gradient for _, gradient in pairs], axis=0)
@@ -127,8 +132,8 @@ class BigramTrainer:
     def resume(self):
         raise AssertionError
 
-    def adopt(self, shared):
-        self.shared = shared
+    def adopt(self, new):
+        self.shared = new
 
     def catch_up(self, shared):
         moved = self.local - self.shared["parameter/table"]

@@ -4,6 +4,10 @@ Each is a module with example inputs; without its stops, or its Function, it tra
 something else.
 """
 
+# torch's stub has `backward(ctx, *grad_outputs)`: no backward that names its gradients
+# overrides it, and every one in torch's own tutorials does.
+# pyright: reportIncompatibleMethodOverride=false
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from helpers.servers.interpreter import Interpreter
+from helpers.servers.evaluator import Evaluator
 
 from pcp.compiler.catalog import pipeline
 from pcp.dialect.bindings import ir
@@ -193,7 +193,7 @@ def wrt_option(case: Case) -> str:
     return "wrt=" + ",".join(map(str, positions(case)))
 
 
-def check_vjp(case: Case, interpreter: Interpreter) -> None:
+def check_vjp(case: Case, interpreter: Evaluator) -> None:
     """Our VJP of the case agrees with jax's."""
     results, seeds, gradients = reference_vjp(case)
     derived = transformed(lowered(case), f"pcp-vjp{{{wrt_option(case)}}}")
@@ -223,7 +223,7 @@ def reference_jvp(case: Case) -> tuple[list[np.ndarray], list[np.ndarray], Any]:
     return leaves(results), tangents, leaves(kept)
 
 
-def check_jvp(case: Case, interpreter: Interpreter) -> None:
+def check_jvp(case: Case, interpreter: Evaluator) -> None:
     """Our JVP of the case agrees with jax's."""
     results, tangents, pushed = reference_jvp(case)
     derived = transformed(lowered(case), f"pcp-jvp{{{wrt_option(case)}}}")

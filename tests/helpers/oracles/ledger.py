@@ -63,7 +63,7 @@ def _delta(corpus: Corpus, lease) -> np.ndarray:
 
 def delayed_nesterov(rounds: list[list[Part]], lr, beta, period) -> np.ndarray:
     """θ from zeros after these pushes, one after another, as the paper writes it."""
-    theta, buffer, momentum, count = 0.0, 0.0, 0.0, 0
+    theta, buffer, momentum, count = np.zeros(2 * BLOCK), 0.0, 0.0, 0
     for pushes in rounds:
         for push in pushes:
             theta = theta - lr * push.delta / period
@@ -76,7 +76,7 @@ def delayed_nesterov(rounds: list[list[Part]], lr, beta, period) -> np.ndarray:
 
 def weighted_nesterov(rounds: list[list[Part]], lr, beta, discount=1.0) -> np.ndarray:
     """θ from zeros after DiLoCo's rounds: means by steps, of late ones λ^a of them."""
-    theta, momentum = 0.0, 0.0
+    theta, momentum = np.zeros(2 * BLOCK), 0.0
     for members in rounds:
         weights = [p.steps * discount**p.age for p in members]
         pairs = zip(weights, members, strict=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from helpers.oracles.jax_gradients import assert_close, derived_module
 from helpers.oracles.recorded_cases import Recorded, draw, is_float
-from helpers.servers.interpreter import Interpreter
+from helpers.servers.evaluator import Evaluator
 
 from pcp.autodiff.core import functions
 from pcp.compiler.catalog import pipeline
@@ -86,7 +86,7 @@ def _compare(
     inputs: Sequence[np.ndarray],
     expected: Sequence[np.ndarray],
     loosened: float,
-    interpreter: Interpreter,
+    interpreter: Evaluator,
 ) -> None:
     if case.name.startswith(WINDOWS_OUTSIDE):
         pipeline("builtin.module(pcp-legalize)").run(derived)
@@ -102,7 +102,7 @@ def _pass(name: str, wrt: Sequence[int]) -> str:
     return f"{name}{{wrt={','.join(map(str, wrt))}}}"
 
 
-def check_vjp(case: Recorded, interpreter: Interpreter) -> None:
+def check_vjp(case: Recorded, interpreter: Evaluator) -> None:
     """Results and gradients are JAX's."""
     inputs = [*case.args, *draw(case.results, case.seed + 1)]
     expected = [*case.results, *case.gradients]
@@ -110,7 +110,7 @@ def check_vjp(case: Recorded, interpreter: Interpreter) -> None:
     _compare(case, derived, inputs, expected, 1.0, interpreter)
 
 
-def check_jvp(case: Recorded, interpreter: Interpreter) -> None:
+def check_jvp(case: Recorded, interpreter: Evaluator) -> None:
     """Results and tangents are JAX's."""
     floats = [case.args[i] for i in case.wrt]
     inputs = [*case.args, *draw(floats, case.seed + 2)]
@@ -119,7 +119,7 @@ def check_jvp(case: Recorded, interpreter: Interpreter) -> None:
     _compare(case, derived, inputs, expected, 1.0, interpreter)
 
 
-def check_second(case: Recorded, interpreter: Interpreter) -> None:
+def check_second(case: Recorded, interpreter: Evaluator) -> None:
     """The VJP of the VJP is JAX's."""
     assert case.second
     cotangents = draw(case.results, case.seed + 1)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from helpers.servers.interpreter import Interpreter
+from helpers.servers.evaluator import Evaluator
 from torch import Tensor, nn
 
 from pcp.compiler.catalog import pipeline
@@ -61,7 +61,7 @@ def derived(module: ir.Module, passes: str = GRADIENT) -> str:
 
 
 def ours(
-    interpreter: Interpreter,
+    interpreter: Evaluator,
     model: nn.Module,
     *inputs: Tensor,
     passes: str = GRADIENT,

@@ -5,6 +5,10 @@ in between, detach, no_grad as context and as decorator, enable_grad, inference 
 `.data`, and autograd.Functions with gradients that no formula would give.
 """
 
+# torch's stub has `backward(ctx, *grad_outputs)`: no backward that names its gradients
+# overrides it, and every one in torch's own tutorials does.
+# pyright: reportIncompatibleMethodOverride=false
+
 import random
 from collections.abc import Callable
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from helpers.servers.oracle_process import OracleProcess, forked, serve
+from numpy.typing import ArrayLike
 
 DEADLINE_S = 60
 
@@ -30,7 +31,7 @@ class Interpreter:
     def __exit__(self, *_: object) -> None:
         self._process.stop()
 
-    def run(self, text: str, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def run(self, text: str, arguments: Sequence[ArrayLike]) -> list[np.ndarray]:
         """The results of `@main` in `text`."""
         answer = self._process.ask((text, [np.asarray(a) for a in arguments]))
         if isinstance(answer, str):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from helpers.servers import compile_cache
 from helpers.servers.oracle_process import OracleProcess, forked, serve
+from numpy.typing import ArrayLike
 
 DEADLINE_S = 60
 
@@ -37,7 +38,7 @@ class Iree:
         other._process = self._process
         return other
 
-    def run(self, text: str, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def run(self, text: str, arguments: Sequence[ArrayLike]) -> list[np.ndarray]:
         """The results of `@main` in `text`, on the CPU."""
         (answer,) = self.run_all(text, {"main": arguments})
         if isinstance(answer, str):
@@ -45,7 +46,7 @@ class Iree:
         return answer
 
     def run_all(
-        self, text: str, calls: Mapping[str, Sequence[np.ndarray]]
+        self, text: str, calls: Mapping[str, Sequence[ArrayLike]]
     ) -> list[list[np.ndarray] | str]:
         """The results of several functions of one module, or what went wrong.
 

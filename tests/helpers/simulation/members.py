@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from helpers.simulation.event_queues import EventQueues
@@ -19,7 +19,7 @@ from pcp.runtime.collectives.member_context import MemberContext
 from pcp.runtime.collectives.reduce_calls import AllReduce
 from pcp.runtime.group.group import Group, HeartbeatOptions
 from pcp.runtime.group.membership_client import MembershipClient
-from pcp.runtime.transport.event_loop import Timer
+from pcp.runtime.transport.event_loop import Loop, Timer
 from pcp.runtime.transport.frame import Frame, Header
 
 if TYPE_CHECKING:
@@ -176,10 +176,10 @@ class Node:
                 group.close()
         names = facts["names"]
         self._facts = facts
-        self.forming = Group(
-            self.clock, names.index(self.name), len(names), facts["epoch"],
-            HeartbeatOptions(1e9, 1e9),
-        )  # fmt: skip
+        # It has no thread and no sockets, and is all that a group asks of a loop.
+        loop = cast(Loop, self.clock)
+        rank, heartbeat = names.index(self.name), HeartbeatOptions(1e9, 1e9)
+        self.forming = Group(loop, rank, len(names), facts["epoch"], heartbeat)
         self.world.connect_group(facts["epoch"], names)
         self.check_formed()
 

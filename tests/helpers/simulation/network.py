@@ -111,7 +111,7 @@ class Wire:
         worker.at_death.append(self.cut)
         hub.process.at_death.append(self.cut)
 
-    def deliver(self, to_worker: bool, act: Callable[[], None]) -> None:
+    def deliver(self, to_worker: bool, act: Callable[[], object]) -> None:
         """Some time, after what was sent before in this direction."""
         world = self.network.world
         if not self.open:

@@ -152,7 +152,7 @@ class Schedule:
 
     # The world.
 
-    def after(self, seconds: float, act: Callable[[], None]) -> None:
+    def after(self, seconds: float, act: Callable[[], object]) -> None:
         """Do it later."""
         entry = (self.now + seconds, next(self._numbers), act)
         heapq.heappush(self._queue, entry)

@@ -99,11 +99,15 @@ def operate(schedule: "Schedule") -> None:
     """Pause the run and let it go on, with other steps; drain a worker."""
     draw = schedule.random
     at, pause = draw.random() * FAULT_SECONDS, 0.1 + draw.random()
-    given = [(at, "pause", {}), (at + pause, "resume", {})]
-    given += [(at + pause, "steps", {"steps": 3}), (at, "drain", {"worker": 1})]
+    given = [
+        (at, Order(key="k", action="pause")),
+        (at + pause, Order(key="k", action="resume")),
+        (at + pause, Order(key="k", action="steps", steps=3)),
+        (at, Order(key="k", action="drain", worker=1)),
+    ]
     # What is given while there is no shepherd is given again.
-    given += [(FAULT_SECONDS + late, "resume", {}) for late in (1.5, 4, 9)]
-    for when, action, more in given:
-        order = Order(key="k", action=action, **more)
+    again = Order(key="k", action="resume")
+    given += [(FAULT_SECONDS + late, again) for late in (1.5, 4, 9)]
+    for when, order in given:
         told = Ordered(Wire(schedule, Node(schedule, "nobody", "")), order)
         schedule.after(when, lambda told=told: schedule.tell(told))

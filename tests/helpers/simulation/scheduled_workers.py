@@ -79,7 +79,7 @@ class Node:
 
     # Its process.
 
-    def after(self, seconds: float, act: Callable[[], None]) -> None:
+    def after(self, seconds: float, act: Callable[[], object]) -> None:
         """Do it later, if it lives then."""
         schedule = self._schedule
 
@@ -93,7 +93,7 @@ class Node:
 
         schedule.after(seconds, due)
 
-    def begin(self, seconds: float, act: Callable[[], None]) -> None:
+    def begin(self, seconds: float, act: Callable[[], object]) -> None:
         """Do it later, if nothing else was begun by then."""
         self._doing += 1
         doing = self._doing
@@ -349,8 +349,9 @@ class Node:
         self.begin(0.02, lambda: self._fails(order, why, lost))
 
     def _fails(self, order: RoundStart, why: str, lost: int | None = None) -> None:
-        at = {"round": order.round, "epoch": order.epoch}
-        self.send(GroupFailed(**at, reason=why, lost=lost))
+        self.send(
+            GroupFailed(round=order.round, epoch=order.epoch, reason=why, lost=lost)
+        )
 
     def _hold(self, state: tuple[int, str]) -> None:
         self.held, self.prepared, self.work = state, None, None

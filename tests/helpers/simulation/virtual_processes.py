@@ -127,7 +127,7 @@ class World:
         self.baton = threading.Lock()
         self.baton.acquire()
         self.errors: list[tuple[str, BaseException]] = []
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = count()
 
     @property
@@ -140,7 +140,7 @@ class World:
         """Start a thread of a process."""
         VirtualThread(process, work).start()
 
-    def after(self, seconds: float, act: Callable[[], None]) -> None:
+    def after(self, seconds: float, act: Callable[[], object]) -> None:
         """Do it later, in the scheduler's own thread."""
         heapq.heappush(self._queue, (self.now + seconds, next(self._numbers), act))
 

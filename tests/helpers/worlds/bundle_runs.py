@@ -7,6 +7,12 @@ from typing import Any
 import numpy as np
 
 from pcp.tools import cli
+from pcp.tools.support.tensor_files import save
+
+
+def save_npz(path: str | Path, arrays: Mapping[str, Any]) -> None:
+    """The arrays in an .npz, under their names."""
+    save(path, [*arrays], [*arrays.values()])
 
 
 def ran(
@@ -14,7 +20,7 @@ def ran(
 ) -> dict[str, np.ndarray]:
     """What a run wrote, by name; `inputs` are arrays, or a file of them."""
     if not isinstance(inputs, Path):
-        np.savez(bundle.with_name("in.npz"), **inputs)
+        save_npz(bundle.with_name("in.npz"), inputs)
         inputs = bundle.with_name("in.npz")
     out = bundle.with_suffix(".npz")
     files = ["--inputs", str(inputs), "--out", str(out)]

@@ -1,33 +1,33 @@
 """A worker process that runs the bundle it is given, and says where a round is."""
 
 import sys
-import time
+from collections.abc import Callable
+from typing import Any
 
-from pcp.bundle import Bundle
+from helpers.worlds.training_cluster import Loader, slowly
+
 from pcp.runtime import Endpoint
-from pcp.training.trainer.load import load
 from pcp.training.worker.worker import Identity, Worker
 
 
-class Slow:
-    """A trainer whose inner steps take `pause` s more, and that says how far it is."""
+def telling(pause: float, log: Callable[[str], None]) -> Loader:
+    """Loads a trainer that says how far it is; its steps take `pause` s more."""
 
-    def __init__(self, trainer, pause, log):
-        self._trainer, self._pause, self._log = trainer, pause, log
+    def loaded(content: bytes) -> Any:
+        trainer = slowly(pause)(content)
+        turn = trainer.turn
 
-    def __getattr__(self, name):
-        return getattr(self._trainer, name)
+        def told() -> None:
+            turn()
+            if trainer.resumes:
+                exchange = trainer.exchange
+                sent, back = sorted(exchange._sent), sorted(exchange._applied)
+                log(f"step {exchange._at}: left {sent}, back {back}")
 
-    def step(self, batches):
-        time.sleep(self._pause)
-        return self._trainer.step(batches)
+        trainer.turn = told
+        return trainer
 
-    def turn(self):
-        self._trainer.turn()
-        if self.resumes:
-            exchange = self.exchange
-            sent, back = sorted(exchange._sent), sorted(exchange._applied)
-            self._log(f"step {exchange._at}: left {sent}, back {back}")
+    return loaded
 
 
 def main(name: str, port: str, pause: str) -> None:
@@ -36,12 +36,9 @@ def main(name: str, port: str, pause: str) -> None:
     def log(text: str) -> None:
         print(f"{name}: {text}", flush=True)
 
-    def load_slow(content: bytes):
-        trainer = load(Bundle.from_bytes(content), "local-sync", None)
-        return Slow(trainer, float(pause), log)
-
     identity = Identity(name=name, host="127.0.0.1", port=int(port))
-    worker = Worker(identity, Endpoint.listen("127.0.0.1:0"), load_slow, log)
+    endpoint = Endpoint.listen("127.0.0.1:0")
+    worker = Worker(identity, endpoint, telling(float(pause), log), log)
     log("started")
     log(f"ended: {worker.run()}")
 

@@ -172,7 +172,7 @@ def check(comm: Any) -> int:
 
 def main() -> None:
     """One member that MPI started."""
-    from mpi4py import MPI
+    from mpi4py import MPI  # pyright: ignore[reportMissingImports]
 
     world = MPI.COMM_WORLD
     with Communicator.connect(

@@ -15,9 +15,10 @@ import numpy as np
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.communicator.endpoint import Endpoint
 from pcp.runtime.transport import fault_injection
-from pcp.runtime.transport.blocking_io import BlockingConnection
-from pcp.runtime.transport.fault_injection import Fault, FaultPlan
-from pcp.runtime.transport.frame import Kind
+from pcp.runtime.transport.blocking_io import SEND_SECONDS, BlockingConnection
+from pcp.runtime.transport.fault_injection import Fault, FaultPlan, Target
+from pcp.runtime.transport.frame import Frame, Kind
+from pcp.runtime.transport.link import Link
 
 SIZE = 200_000
 """Elements of the arrays that are reduced: several segments per chunk."""
@@ -78,18 +79,20 @@ def serve_snapshot(endpoint: Endpoint, kill_at: int) -> None:
     """Serve a snapshot and die at its n-th segment."""
     plain, sent = BlockingConnection.send, [0]
 
-    def counting(self, frame, *timeout):
+    def counting(
+        self: BlockingConnection, frame: Frame, timeout: float = SEND_SECONDS
+    ) -> None:
         if frame.kind is Kind.DATA:
             sent[0] += 1
             if sent[0] == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
-        plain(self, frame, *timeout)
+        plain(self, frame, timeout)
 
     BlockingConnection.send = counting
     endpoint.serve_snapshot(lambda: (3, {"w": np.ones(2_000_000)}))
 
 
-def die_when_told(*_: object) -> None:
+def die_when_told(fault: Fault, group: Target, link: Link, frame: Frame) -> None:
     """What "asks" makes of a kill: the loop stands still until then."""
     say("dying")
     sys.stdin.readline()

@@ -3,8 +3,11 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers.present import present
 
 from pcp.runtime.collectives.shared_memory_reduce import ThroughMemory
+from pcp.runtime.collectives.shared_scratch import SharedScratch
+from pcp.runtime.communicator.communicator import Communicator
 
 LARGE = 700_001
 """Elements of float32: the members share the work, by chunks."""
@@ -30,6 +33,11 @@ CASES = [
 def draw(rank: int, count: int, dtype: type = np.float32) -> np.ndarray:
     """A member's array, the same each time."""
     return (9 * np.random.default_rng(rank).standard_normal(count)).astype(dtype)
+
+
+def commons(comm: Communicator) -> SharedScratch:
+    """The memory that a member shares with the others of its machine."""
+    return present(comm._seat.commons)
 
 
 def ways_of(

@@ -5,13 +5,16 @@ Run as `torch_ranks`, with FOLDER for checkpoints; prints "ok <name>" likewise.
 
 import faulthandler
 import os
+from concurrent.futures import Future
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
+from helpers.present import present
 from helpers.worlds.torch_ranks import compare, draw
 from torch import nn
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import Shard, distribute_tensor
@@ -59,6 +62,7 @@ def groups(rank: int) -> None:
 
     for local in (False, True, True):
         made = dist.new_group([0, 1], use_local_synchronization=local)
+        assert isinstance(made, dist.ProcessGroup)
         summed(made)
         assert dist.get_process_group_ranks(made) == [0, 1]
         dist.destroy_process_group(made)
@@ -67,7 +71,7 @@ def groups(rank: int) -> None:
     assert halves.size() == 1
     whole = dist.split_group(split_ranks=[[1, 0]], group_desc="both")
     summed(whole)
-    assert whole.group_desc == "both"
+    assert present(whole).group_desc == "both"
     inside = dist.split_group(whole, [[0, 1]])
     summed(inside)
     assert (dist.split_group(split_ranks=[[1]]) is None) == (rank == 0)
@@ -87,9 +91,11 @@ def checkpoint(rank: int) -> None:
         cut = distribute_tensor(whole, mesh, [Shard(0)])
         return {"cut": cut, "same": torch.full((3,), value)}
 
-    dcp.async_save(state(2.0), checkpoint_id=os.environ["FOLDER"]).result()
+    saving = async_save(state(2.0), checkpoint_id=os.environ["FOLDER"])
+    assert isinstance(saving, Future)
+    saving.result()
     found = state(0.0)
-    dcp.load(found, checkpoint_id=os.environ["FOLDER"])
+    load(found, checkpoint_id=os.environ["FOLDER"])
     assert torch.equal(found["cut"].full_tensor(), state(2.0)["cut"].full_tensor())
     assert torch.equal(found["same"], state(2.0)["same"])
     print("ok checkpoint", flush=True)
@@ -98,17 +104,19 @@ def checkpoint(rank: int) -> None:
 def order(rank: int) -> None:
     """Works that nobody waited for, and pairs around a barrier."""
     tensor = torch.full((50_000,), rank + 1.0)
-    work = dist.all_reduce(tensor, async_op=True)
+    work = present(dist.all_reduce(tensor, async_op=True))
     dist.barrier()
     assert work.is_completed()
     assert (tensor == 3).all()
     if rank == 0:  # a receive may be met behind a barrier, as with Gloo
         found = torch.zeros(3)
-        request = dist.irecv(found, 1)
+        request = present(dist.irecv(found, 1))
         try:
             request.wait(timedelta(milliseconds=50))
         except Timeout:
             assert not request.is_completed()
+        else:
+            raise AssertionError("received what was not sent")
         dist.barrier()
         request.wait()
         assert found.tolist() == [1, 1, 1]

@@ -9,6 +9,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from helpers.present import present
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 from torch.nn.parallel import DistributedDataParallel
@@ -137,7 +138,7 @@ def movements(groups, rank: int, world: int) -> None:
             dist.irecv(found, (rank - 1) % world, group, 7),
         ]
         for request in requests:
-            request.wait()
+            present(request).wait()
         return [found]
 
     compare("send and recv", pairs, groups)
@@ -146,7 +147,7 @@ def movements(groups, rank: int, world: int) -> None:
 def beyond_gloo(group, rank: int, world: int) -> None:
     """What Gloo has not: means, lists of uneven parts, futures, objects."""
     tensor = torch.full((5,), float(rank))
-    work = dist.all_reduce(tensor, OP.AVG, group=group, async_op=True)
+    work = present(dist.all_reduce(tensor, OP.AVG, group=group, async_op=True))
     values = work.get_future().wait()
     assert values[0].data_ptr() == tensor.data_ptr()
     assert tensor.tolist() == [(world - 1) / 2] * 5
@@ -214,7 +215,7 @@ def sharded(group, rank: int, world: int) -> None:
     """DTensor and FSDP over the default group."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
     mesh = init_device_mesh("cpu", (world,))
     whole = torch.arange(24.0).reshape(12, 2)
@@ -225,12 +226,14 @@ def sharded(group, rank: int, world: int) -> None:
     torch.manual_seed(0)
     plain = nn.Linear(12, 6)
     torch.manual_seed(0)
-    model = fully_shard(nn.Linear(12, 6), mesh=mesh)
+    model = nn.Linear(12, 6)
+    fully_shard(model, mesh=mesh)  # in place
     x = torch.randn(4, 12)
     model(x).square().sum().backward()
     plain(x).square().sum().backward()
-    gradient = model.weight.grad.full_tensor()
-    torch.testing.assert_close(gradient, plain.weight.grad)
+    gradient = model.weight.grad
+    assert isinstance(gradient, DTensor)
+    torch.testing.assert_close(gradient.full_tensor(), plain.weight.grad)
     print("ok sharded", flush=True)
 
 

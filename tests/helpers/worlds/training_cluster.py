@@ -8,19 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from helpers.worlds.communicators import eventually
-from helpers.worlds.training_runs import Background, Watcher
+from helpers.worlds.training_runs import Background, Watcher, checkpoint_of
 
 from pcp.bundle import Bundle
 from pcp.runtime import Endpoint
 from pcp.training.config.experiment import Experiment
-from pcp.training.coordinator.completion import Outcome
 from pcp.training.shepherd.shepherd import Shepherd
-from pcp.training.storage import checkpoint as checkpoints
-from pcp.training.storage import safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.ledger import check
 from pcp.training.storage.run_folder import RunFolder
-from pcp.training.storage.snapshots import shared_of
 from pcp.training.trainer.load import load
 from pcp.training.worker.worker import Identity, Worker
 
@@ -61,13 +57,6 @@ def crew_member(name: str, port: int, loader: Loader = load_bundle) -> str:
     return Worker(identity, endpoint, loader, lambda line: None).run()
 
 
-def checkpoint_of(outcome: Outcome) -> Checkpoint:
-    """The last one of a run; its state is the committed one."""
-    saved = checkpoints.load(outcome.checkpoint)
-    assert safetensors_io.digest(shared_of(saved)) == saved.info["digest"]
-    return saved
-
-
 class Hasty(Shepherd):
     """Goes back to a checkpoint soon: the state is lost, nobody will bring it."""
 
@@ -81,7 +70,7 @@ class Crew:
     """A shepherd and workers in threads; worker i joins when i - 1 is there.
 
     The run is in `folder`, and continued if it is there. `between` is called before
-    each worker but the first; what the shepherd says goes to `log`, if given.
+    each worker but the first; what the shepherd says goes to `log`.
     """
 
     def __init__(
@@ -92,13 +81,11 @@ class Crew:
         workers: int,
         loaders: Sequence[Loader] = (),
         *,
-        log: Callable[[str], None] | None = None,
+        log: Callable[[str], object] = lambda text: None,
         between: Callable[["Crew"], object] = lambda crew: None,
         shepherd: type[Shepherd] = Shepherd,
     ) -> None:
-        self.watcher = Watcher()
-        if log is not None:
-            self.watcher.log = log
+        self.watcher = Watcher(log)
         run = RunFolder.at(folder, exp)
         self.shepherd = shepherd(
             exp, run, lambda target: content, self.watcher, workers=workers

@@ -2,17 +2,26 @@
 
 import threading
 import time
+from collections.abc import Callable
 from datetime import datetime
+from typing import Generic, TypeVar
 
-from helpers.models.bigram_numpy import BigramTrainer, bundle
+from helpers.models.bigram_numpy import BigramTrainer, Pause, bundle
 
 from pcp.runtime import Endpoint
 from pcp.tools.commands.control import give
 from pcp.training.config.experiment import parse
+from pcp.training.coordinator.completion import Outcome
 from pcp.training.observe.metrics import Quiet
 from pcp.training.shepherd.shepherd import Shepherd
+from pcp.training.storage import checkpoint, safetensors_io
+from pcp.training.storage.checkpoint import Checkpoint
+from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
+from pcp.training.storage.snapshots import shared_of
 from pcp.training.worker.worker import Identity, Worker
+
+Result = TypeVar("Result")
 
 TEXT = ("the quick brown fox jumps over the lazy dog. " * 200).encode()
 
@@ -41,19 +50,23 @@ def experiment(folder, **keys):
 class Watcher(Quiet):
     """Remembers what a shepherd said."""
 
-    def __init__(self):
-        self.lines, self.rounds, self.validations = [], [], []
+    def __init__(self, log: Callable[[str], object] = lambda text: None) -> None:
+        self.lines: list[str] = []
+        self.rounds: list[Round] = []
+        self.validations: list[tuple[int, float, int]] = []
+        self._log = log
 
-    def log(self, text):
+    def log(self, text: str) -> None:
         self.lines.append(text)
+        self._log(text)
 
-    def round(self, record):
+    def round(self, record: Round) -> None:
         self.rounds.append(record)
 
-    def validation(self, number, loss, batches):
+    def validation(self, number: int, loss: float, batches: int) -> None:
         self.validations.append((number, loss, batches))
 
-    def wait_for_round(self, number, seconds=30.0):
+    def wait_for_round(self, number: int, seconds: float = 30.0) -> None:
         """Return once round `number` is committed."""
         until = time.monotonic() + seconds
         while not any(r.round >= number for r in self.rounds):
@@ -61,26 +74,37 @@ class Watcher(Quiet):
             time.sleep(0.005)
 
 
-class Background(threading.Thread):
+class Background(threading.Thread, Generic[Result]):
     """Runs a function; `finish` gives its result or raises what it raised."""
 
-    def __init__(self, work):
+    def __init__(self, work: Callable[[], Result]) -> None:
         super().__init__(daemon=True)
-        self._work, self.result, self.error = work, None, None
+        self._work = work
+        self._results: list[Result] = []
+        self.error: BaseException | None = None
         self.start()
 
-    def run(self):
+    def run(self) -> None:
         try:
-            self.result = self._work()
+            self._results.append(self._work())
         except BaseException as error:
             self.error = error
 
-    def finish(self, seconds=30.0):
+    def finish(self, seconds: float = 30.0) -> Result:
         self.join(seconds)
         assert not self.is_alive(), "it did not end in time"
         if self.error is not None:
             raise self.error
-        return self.result
+        (result,) = self._results
+        return result
+
+
+def checkpoint_of(outcome: Outcome) -> Checkpoint:
+    """The last one of a run; its state is the committed one."""
+    assert outcome.checkpoint is not None
+    saved = checkpoint.load(outcome.checkpoint)
+    assert safetensors_io.digest(shared_of(saved)) == saved.info["digest"]
+    return saved
 
 
 def start_shepherd(exp, folder=None, compile_for=lambda target: bundle(), **options):
@@ -91,12 +115,19 @@ def start_shepherd(exp, folder=None, compile_for=lambda target: bundle(), **opti
     return shepherd, watcher, Background(shepherd.run)
 
 
-def start_worker(port, name, pause=0.0, log=lambda text: None, **identity):
+def start_worker(
+    port: int,
+    name: str,
+    pause: Pause = 0.0,
+    log: Callable[[str], None] = lambda text: None,
+    trainer: type[BigramTrainer] = BigramTrainer,
+    **identity: str,
+) -> Background[str]:
     """A worker in a thread."""
     worker = Worker(
         Identity(name=name, host="127.0.0.1", port=port, **identity),
         Endpoint.listen("127.0.0.1:0"),
-        lambda content: BigramTrainer(pause),
+        lambda content: trainer(pause),
         log,
     )
     return Background(worker.run)

@@ -13,7 +13,7 @@ TYPES = {"f32": (np.float32, np.complex64), "f64": (np.float64, np.complex128)}
 
 def type_of(array: np.ndarray) -> str:
     """The tensor type of an array."""
-    part = "f32" if array.real.dtype == np.float32 else "f64"
+    part = "f32" if array.dtype in (np.float32, np.complex64) else "f64"
     element = f"complex<{part}>" if np.iscomplexobj(array) else part
     return f"tensor<{''.join(f'{n}x' for n in array.shape)}{element}>"
 

@@ -141,7 +141,9 @@ def test_what_is_not_positive_definite_is_nan_as_in_jax(
     swapped = batch if lower else batch.swapaxes(-1, -2)
     text = legalized(cholesky_text("f32", batch.shape, lower, "main"))
     (got,) = iree.run(text, [unread(swapped, lower=lower)])
-    want = np.asarray(jax.lax.linalg.cholesky(batch, symmetrize_input=False))
+    want = np.asarray(
+        jax.lax.linalg.cholesky(jax.numpy.asarray(batch), symmetrize_input=False)
+    )
     got = got if lower else got.swapaxes(-1, -2)
     for name, a, b in zip(_hard(), got, want, strict=True):
         if name == "nan":
@@ -203,7 +205,9 @@ func.func @{name}(%a: {a}, %b: {b}) -> {b} {{
 
 
 EVERY = [
-    Flags(*flags) for flags in product(*[(True, False)] * 3, TRANSPOSES)
+    Flags(left, lower, unit, transpose)
+    for left, lower, unit in product((True, False), repeat=3)
+    for transpose in TRANSPOSES
 ]  # 24 of them
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from helpers.random_programs.updates import arguments, program
 from helpers.servers.interpreter import Interpreter
+from jax.typing import ArrayLike
 
 import pcp
 from pcp.compiler import pipelines
@@ -164,7 +165,7 @@ def test_an_argument_returned_beside_its_update() -> None:
     assert new.tolist() == [[0, 0], [1, 1], [0, 0]]
 
 
-def _masked(w: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+def _masked(w: jax.Array, x: ArrayLike, y: ArrayLike) -> jax.Array:
     """A loss that ignores the first row of its parameter."""
     return jnp.mean((x @ w.at[0].set(0.0) - y) ** 2)
 

@@ -1,5 +1,7 @@
 """The cost model against closed forms; what starts early is waited for once."""
 
+from typing import Any
+
 import pytest
 
 from pcp.dialect.context import parse
@@ -37,7 +39,7 @@ def test_small_sums_go_at_once() -> None:
     assert seconds == pytest.approx(LINK.latency + 24 / LINK.bandwidth)
 
 
-def _cost(body: str, size: int = 2, **more: bool) -> cost.PlanCost:
+def _cost(body: str, size: int = 2, **more: Any) -> cost.PlanCost:
     module = parse(f"""
 "pcp.mesh"() {{axes = [#pcp.axis<"dp", {size}>], devices = [], sym_name = "m"}}
     : () -> ()

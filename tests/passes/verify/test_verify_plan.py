@@ -8,6 +8,7 @@ import random
 from graphlib import CycleError, TopologicalSorter
 
 import pytest
+from helpers.present import present
 
 from pcp.dialect.context import parse
 from pcp.errors import PassError
@@ -107,13 +108,13 @@ def test_waiting_at_once_is_no_better_than_not_starting():
         [start(first, 0), wait(0), reduce(second)]
         for first, second in (("tp", "dp"), ("dp", "tp"), ("dp", "tp"), ("tp", "dp"))
     ]
-    assert "waits for ever" in refusal(*programs)
+    assert "waits for ever" in present(refusal(*programs))
 
 
 def test_two_devices_that_both_receive_first_are_refused():
     rest = ([], [])
     crossed = [[recv(1, "d1"), send(2, "d1")], [recv(2, "d0"), send(1, "d0")]]
-    assert "pcp.recv" in refusal(*crossed, *rest)
+    assert "pcp.recv" in present(refusal(*crossed, *rest))
     assert refusal(*[list(reversed(p)) for p in crossed], *rest) is None
 
 
@@ -122,7 +123,7 @@ def test_a_receive_behind_a_collective_that_the_sender_is_past():
     rest = ([reduce("tp")], [reduce("tp")])
     assert refusal(*after, *rest) is None
     before = [after[0], list(reversed(after[1]))]
-    assert "waits for ever" in refusal(*before, *rest)
+    assert "waits for ever" in present(refusal(*before, *rest))
 
 
 def test_a_channel_between_functions_of_other_names_is_no_deadlock():
@@ -192,7 +193,7 @@ def test_a_collective_that_one_member_lacks_is_refused(axis):
     programs = [[reduce(axis)] for _ in range(4)]
     assert refusal(*programs) is None
     programs[3] = []
-    assert "only" in refusal(*programs)
+    assert "only" in present(refusal(*programs))
 
 
 def test_a_large_program_is_checked_in_no_time():

@@ -263,14 +263,15 @@ def test_feedback_finds_the_minimum_that_top_k_alone_misses() -> None:
 
 def test_power_sgd_recovers_a_matrix_of_its_rank() -> None:
     rng = np.random.default_rng(4)
-    full = (rng.standard_normal((40, 3)) @ rng.standard_normal((3, 25))).astype("f")
-    parts = [full * 0.5, full * 1.5]
+    full = rng.standard_normal((40, 3)) @ rng.standard_normal((3, 25))
+    parts = [(share * full).astype(np.float32) for share in (0.5, 1.5)]
     with World(2) as world:
         states = [PowerSGD(3), PowerSGD(3)]
-        for _ in range(3):
-            outs = world.each(
-                lambda r: states[r].all_reduce(world.comms[r], parts[r].copy(), tag="w")
-            )
+
+        def reduced(r: int) -> np.ndarray:
+            return states[r].all_reduce(world.comms[r], parts[r].copy(), tag="w")
+
+        *_, outs = (world.each(reduced) for _ in range(3))
     assert outs[0].tobytes() == outs[1].tobytes()
     np.testing.assert_allclose(outs[0], full, atol=1e-4)
     assert states[0].wire_elements(40, 25) == 3 * 65
@@ -303,5 +304,6 @@ def test_orthonormal_columns_and_outer() -> None:
 
 
 def test_power_sgd_refuses_what_is_no_matrix() -> None:
-    with pytest.raises(UsageError, match="matrices"):
-        PowerSGD(2).all_reduce(None, np.zeros(3, np.float32), tag="w")
+    (comm,) = Communicator.in_process(1)
+    with comm, pytest.raises(UsageError, match="matrices"):
+        PowerSGD(2).all_reduce(comm, np.zeros(3, np.float32), tag="w")

@@ -17,7 +17,14 @@ from helpers.worlds.communicators import (
     world,
 )
 from helpers.worlds.member_process import SIZE, contribution
-from helpers.worlds.shared_memory_reductions import CASES, LARGE, SMALL, draw, ways_of
+from helpers.worlds.shared_memory_reductions import (
+    CASES,
+    LARGE,
+    SMALL,
+    commons,
+    draw,
+    ways_of,
+)
 
 from pcp.errors import CollectiveAborted, PeerLost, RuntimeFault, Timeout
 from pcp.runtime.collectives import in_place_reduce
@@ -73,7 +80,7 @@ def test_nobody_waits_while_another_member_commits(monkeypatch) -> None:
 
 
 @pytest.fixture
-def ways(monkeypatch) -> list[str]:
+def ways(monkeypatch) -> list[str | None]:
     """How each operation went, as it ends."""
     return ways_of(monkeypatch, in_place_reduce.InPlaceReduce)
 

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers.worlds.communicators import outcome, together, world
+from numpy.typing import DTypeLike
 
 from pcp.errors import CollectiveAborted, ProtocolError, UsageError
 from pcp.runtime.collectives.direct import Exchange
@@ -15,7 +16,7 @@ DTYPES = ["float32", "float64", "int32", "bool", ml_dtypes.bfloat16, "complex64"
 SMALL, LARGE = 17, 80_011
 
 
-def draw(rank: int, shape, dtype="float32") -> np.ndarray:
+def draw(rank: int, shape, dtype: DTypeLike = "float32") -> np.ndarray:
     values = np.random.default_rng(rank).normal(size=shape) * 3
     return values.astype(np.dtype(dtype))
 

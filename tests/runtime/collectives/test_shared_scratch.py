@@ -1,13 +1,15 @@
 """Which segment is leased when, who may read it still, and what peers may say."""
 
 import os
-from types import SimpleNamespace
+from collections.abc import Callable
 
 import pytest
+from helpers.simulation.silent_link import SilentLink
 
 from pcp.errors import ProtocolError
 from pcp.runtime.collectives.shared_scratch import SharedScratch
 from pcp.runtime.memory.shared_segment import SHARED, Segment
+from pcp.runtime.transport.link import Link
 from pcp.runtime.transport.shared_memory import SharedLink
 
 SIZE = 400_000
@@ -21,11 +23,16 @@ class Near(SharedLink):
         self._moved = [0, 0]
 
 
-def group(world_size: int = 3, rank: int = 0):
-    links = {peer: Near() for peer in range(world_size) if peer != rank}
-    return SimpleNamespace(
-        links=links, world_size=world_size, at_close=[], shaped=False
-    )
+class Group:
+    """`Neighbours` of one member, all on this machine."""
+
+    shaped = False
+
+    def __init__(self, world_size: int = 3, rank: int = 0) -> None:
+        self.world_size = world_size
+        peers = [peer for peer in range(world_size) if peer != rank]
+        self.links: dict[int, Link] = {peer: Near() for peer in peers}
+        self.at_close: list[Callable[[], None]] = []
 
 
 def said(scratch: SharedScratch, key: tuple[int, int], nbytes: int = SIZE) -> dict:
@@ -35,7 +42,7 @@ def said(scratch: SharedScratch, key: tuple[int, int], nbytes: int = SIZE) -> di
 
 
 def test_it_is_possible_while_all_are_near_and_nobody_refused() -> None:
-    near, far = SharedScratch(group()), group()
+    near, far = SharedScratch(Group()), Group()
     assert near.possible
     near.refused()
     assert not near.possible
@@ -50,7 +57,7 @@ def test_it_is_possible_while_all_are_near_and_nobody_refused() -> None:
 
 
 def test_members_that_mapped_everybody_say_so() -> None:
-    ours, theirs = SharedScratch(group(2)), SharedScratch(group(2, 1))
+    ours, theirs = SharedScratch(Group(2)), SharedScratch(Group(2, 1))
     first = said(theirs, (0, 0))
     assert first["maps"] is False
     segment = ours.meet(1, first, SIZE)
@@ -95,7 +102,7 @@ def test_there_are_not_too_many() -> None:
     segment, facts = scratch.lease((0, MOST), 1)
     assert segment is None
     assert "id" not in facts
-    assert SharedScratch(group()).meet(1, facts, 1) is None
+    assert SharedScratch(Group()).meet(1, facts, 1) is None
     for seq in range(MOST):
         scratch.back((0, seq), used=False)
     assert scratch.lease((1, 0), 1 << 22)[0] is not None
@@ -194,4 +201,4 @@ def empty() -> dict:
 )
 def test_nonsense_is_a_protocol_error(nonsense) -> None:
     with pytest.raises(ProtocolError, match="memory"):
-        SharedScratch(group()).meet(1, nonsense, SIZE)
+        SharedScratch(Group()).meet(1, nonsense, SIZE)

@@ -28,6 +28,7 @@ from pcp.runtime.transport.frame import (
     pack_header,
 )
 from pcp.runtime.transport.link import parse_address
+from pcp.runtime.transport.tcp import TcpLink
 
 
 def dial(endpoint):
@@ -326,12 +327,15 @@ def test_truncated_frame_in_a_group_is_a_lost_peer():
     with endpoints(2, shared_memory=False) as made:
         comms = form(made)
         link = comms[1]._group.links[0]
+        assert isinstance(link, TcpLink)
+        sock = link._sock
+        assert isinstance(sock, socket.socket)
 
         def cut():
             raw = pack_header(Frame(Kind.OPEN, payload=bytes(100)), 1)
-            link._sock.setblocking(True)
-            link._sock.sendall(raw + bytes(10))
-            link._sock.setsockopt(
+            sock.setblocking(True)
+            sock.sendall(raw + bytes(10))
+            sock.setsockopt(
                 socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
             )
             link.sever()

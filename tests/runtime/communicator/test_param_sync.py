@@ -14,9 +14,10 @@ NAMES = {"w": 30_000, "b": 5, "half": 300, "none": 0}
 def state(seed: int) -> dict[str, np.ndarray]:
     """Tensors of several types; equal seeds give equal bits."""
     rng = np.random.default_rng(seed)
-    tensors = {k: rng.normal(size=n).astype(np.float32) for k, n in NAMES.items()}
-    tensors["half"] = tensors["half"].astype(np.float16)
-    return tensors
+    return {
+        name: rng.normal(size=count).astype("f2" if name == "half" else "f4")
+        for name, count in NAMES.items()
+    }
 
 
 def equal(a: dict, b: dict) -> bool:

@@ -2,7 +2,7 @@
 
 import inspect
 from dataclasses import FrozenInstanceError, fields
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -44,7 +44,12 @@ def test_what_is_no_option_is_a_type_error(call) -> None:
 
 
 def test_values_that_cannot_be_are_refused_before_anything_is_opened() -> None:
-    for wrong in ({"streams": 0}, {"streams": 1 << 20}, {"key": "short"}):
+    impossible: list[dict[str, Any]] = [
+        {"streams": 0},
+        {"streams": 1 << 20},
+        {"key": "short"},
+    ]
+    for wrong in impossible:
         with pytest.raises(ConfigError):
             ConnectionOptions(**wrong)
     with pytest.raises(FrozenInstanceError):

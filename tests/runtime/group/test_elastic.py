@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,8 +25,10 @@ from pcp.runtime.group.coordinator import Coordinator
 SIZE = 300_000
 
 
-def join(where: str, name: str, **options) -> ElasticCommunicator:
-    return Communicator.join(where, name=name, **{"timeout": 20.0} | options)
+def join(
+    where: str, name: str, timeout: float = 20.0, **options: Any
+) -> ElasticCommunicator:
+    return Communicator.join(where, name=name, timeout=timeout, **options)
 
 
 @contextmanager

@@ -153,7 +153,7 @@ def test_barriers_of_two_tags_may_be_called_in_another_order() -> None:
 def test_what_fails_before_a_barrier_does_not_hold_it() -> None:
     with world("tcp", 2) as comms:
 
-        def work(comm: Communicator) -> Exception | None:
+        def work(comm: Communicator) -> BaseException | None:
             future = comm.all_reduce_async(start(comm, 3 + comm.rank))
             comm.barrier(timeout=10)
             return future.exception(0)
@@ -170,7 +170,7 @@ def test_what_fails_before_a_barrier_does_not_hold_it() -> None:
 def test_who_leaves_takes_what_it_called_to_its_end(carrier, size) -> None:
     with world(carrier, 3, late()) as comms:
 
-        def work(comm: Communicator) -> tuple[np.ndarray, list[np.ndarray]]:
+        def work(comm: Communicator) -> list[np.ndarray]:
             arrays = [start(comm, size) for _ in range(3)]
             futures = [comm.all_reduce_async(a, tag=f"{a.size}") for a in arrays]
             comm.close()

@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+from helpers.simulation.silent_link import SilentLink
 from helpers.worlds.communicators import together, world
 
 from pcp.runtime.group.peer_health import (
@@ -14,19 +15,7 @@ from pcp.runtime.group.peer_health import (
     straggler_text,
     stragglers,
 )
-from pcp.runtime.transport.frame import Frame, Header, Kind
-
-
-class Tube:
-    """A link that keeps what is sent."""
-
-    def __init__(self) -> None:
-        self.frames: list[Frame] = []
-        self.bytes_sent = self.bytes_received = 0
-        self.last_heard = time.monotonic()
-
-    def send(self, frame: Frame) -> None:
-        self.frames.append(frame)
+from pcp.runtime.transport.frame import Header, Kind
 
 
 def ping(step: int, offset: int = 0, tag: int = 0) -> Header:
@@ -34,7 +23,7 @@ def ping(step: int, offset: int = 0, tag: int = 0) -> Header:
 
 
 def test_the_clock_of_a_peer_is_found() -> None:
-    health, tube = Health(), Tube()
+    health, tube = Health(), SilentLink()
     health.admit(1)
     ahead = 7_000_000_000  # its clock is 7 s ahead
     for _ in range(3):
@@ -47,7 +36,7 @@ def test_the_clock_of_a_peer_is_found() -> None:
 
 
 def test_only_the_answer_to_our_question_counts() -> None:
-    health, tube = Health(), Tube()
+    health, tube = Health(), SilentLink()
     health.admit(1)
     health.heard(1, tube, ping(ANSWER, 12345, 99))
     health.heard(1, tube, ping(77))
@@ -57,7 +46,7 @@ def test_only_the_answer_to_our_question_counts() -> None:
 
 
 def test_a_flood_of_questions_is_not_answered_with_a_flood() -> None:
-    health, tube = Health(), Tube()
+    health, tube = Health(), SilentLink()
     health.admit(1)
     for _ in range(10_000):
         health.heard(1, tube, ping(ASK, 5))
@@ -69,7 +58,7 @@ def test_a_flood_of_questions_is_not_answered_with_a_flood() -> None:
 
 
 def test_an_echo_that_waits_is_not_asked_for_again_soon() -> None:
-    health, tube = Health(), Tube()
+    health, tube = Health(), SilentLink()
     health.admit(1)
     health.beat(1, tube, interval=0.0)
     health.beat(1, tube, interval=0.001)

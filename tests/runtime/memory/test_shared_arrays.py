@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from helpers.present import present
 
 from pcp.runtime import shared_empty as exported
 from pcp.runtime.memory.shared_arrays import (
@@ -81,7 +82,7 @@ def test_memory_that_others_may_write_to_is_not_used_again(arrays) -> None:
 
 
 def test_no_more_is_kept_than_the_limit_and_no_more_is_used_than_most(arrays) -> None:
-    many = [arrays.empty(COUNT) for _ in range(SHARED.most)]
+    many = [arrays.empty(COUNT) for _ in range(present(SHARED.most))]
     assert arrays.place(arrays.empty(COUNT)) is None
     del many
     one = arrays.empty(1_000_000)
@@ -105,9 +106,11 @@ def test_no_descriptor_is_left(arrays) -> None:
     before = descriptors()
     held = [arrays.empty(COUNT) for _ in range(20)]
     assert descriptors() > before
-    for array in held[::2]:
-        arrays.spoil(arrays.place(array))
-    del held, array
+    while held:
+        array = held.pop()
+        if len(held) % 2:
+            arrays.spoil(arrays.place(array))
+        del array
     arrays.empty(1_000_000)
     arrays._arena.close()
     arrays.empty(COUNT)
@@ -152,10 +155,11 @@ def test_a_forked_process_has_memory_of_its_own() -> None:
 # --- others' arrays ---
 
 
-def offered(reach: PeerMappings, peer: int, offer: Offer, nbytes: int, **how: bool):
-    """The bytes of an offer, as a reader has them."""
-    segment = reach.map(peer, offer, nbytes, **how)
-    return None if segment is None else segment.octets[offer.at :][:nbytes]
+def offered(
+    reach: PeerMappings, peer: int, offer: Offer, nbytes: int, **how: bool
+) -> np.ndarray:
+    """The bytes of an offer that is still good, as a reader has them."""
+    return present(reach.map(peer, offer, nbytes, **how)).octets[offer.at :][:nbytes]
 
 
 def test_what_is_mapped_is_the_same_memory(arrays) -> None:
@@ -176,7 +180,7 @@ def test_what_is_mapped_is_the_same_memory(arrays) -> None:
 def test_its_readers_see_an_owners_token(arrays) -> None:
     place = arrays.place(arrays.empty(COUNT))
     place.segment.token = 1 << 40
-    seen = PeerMappings().map(1, place.offer, 9)
+    seen = present(PeerMappings().map(1, place.offer, 9))
     assert seen.token == 1 << 40
     place.segment.token = 0
     assert seen.token == 0

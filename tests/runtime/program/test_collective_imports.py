@@ -186,7 +186,9 @@ def test_the_error_of_an_exchange_is_the_error_of_the_call(two, device):
         )
         wanted = inputs(0)[0] * 2 + inputs(1)[0]
         np.testing.assert_allclose(again[0][0], wanted, atol=1e-5)
-        programs[0].communicator.abort("enough")
+        comm = programs[0].communicator
+        assert isinstance(comm, Communicator)
+        comm.abort("enough")
         with pytest.raises(CollectiveAborted, match="enough"):
             programs[1]["main"](*inputs(1))
         for program in programs:

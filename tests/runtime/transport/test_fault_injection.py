@@ -1,27 +1,40 @@
 """Ways to peers that are slow: the rate, the delay, and nothing else changes."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.simulation.silent_link import SilentLink
 from helpers.worlds.communicators import CARRIERS, together, world
 
 from pcp.runtime.communicator.communicator import Communicator
+from pcp.runtime.transport.event_loop import Loop, Timer
 from pcp.runtime.transport.fault_injection import Fault, FaultPlan, Shape
 from pcp.runtime.transport.frame import HEADER_BYTES, Frame, Kind
 
 
-class Way:
+class Way(SilentLink):
     """A link, its group and the clock of `Shape`, in virtual seconds."""
 
+    loop: Loop
+
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.arrived, self._timers = 0.0, [], []
+        super().__init__()
+        self.now = 0.0
+        self.arrived: list[tuple[float, int]] = []
+        self._timers: list[Timer] = []
         clock = SimpleNamespace(monotonic=lambda: self.now)
         monkeypatch.setattr("pcp.runtime.transport.fault_injection.time", clock)
 
-    def later(self, delay: float, what) -> None:
+    def later(self, delay: float, what: Callable[[], None]) -> Timer:
         """As of a group."""
-        self._timers.append((self.now + delay, what))
+        self._timers.append(Timer(self.now + delay, what))
+        return self._timers[-1]
+
+    def close(self, *, crash: bool = False, flush: float = 0.0) -> None:
+        """As of a group, and of a link."""
+        raise AssertionError("a way is slow, and does not end")
 
     def send(self, frame: Frame) -> None:
         """As of a link."""
@@ -30,8 +43,9 @@ class Way:
     def run(self) -> list[tuple[float, int]]:
         """All that happens: when each frame leaves, and its number."""
         while self._timers:
-            self.now, what = self._timers.pop(0)
-            what()
+            timer = self._timers.pop(0)
+            self.now = timer.when
+            timer.fire()
         return self.arrived
 
 

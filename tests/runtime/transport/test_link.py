@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from helpers.worlds.communicators import eventually, form, outcome, together
+from helpers.worlds.communicators import endpoints, eventually, form, outcome, together
 
 from pcp.errors import ConfigError
 from pcp.runtime.communicator.communicator import Communicator
@@ -96,12 +96,13 @@ def test_a_snapshot_and_shared_memory_over_ipv6(six) -> None:
 
 
 def test_sockets_of_a_group_are_probed_and_bounded() -> None:
-    over_tcp = {"shared_memory": False}
-    with Endpoint.listen(**over_tcp) as a, Endpoint.listen(**over_tcp) as b:
-        comms = form([a, b])
+    with endpoints(2, shared_memory=False) as made:
+        comms = form(made)
         for comm in comms:
             (link,) = comm._group.all_links
+            assert isinstance(link, TcpLink)
             sock = link._sock
+            assert isinstance(sock, socket.socket)
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
             if hasattr(socket, "TCP_USER_TIMEOUT"):

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.faults.faulty_wire import FaultyWire
+from helpers.present import present
 from helpers.worlds.certificates import member_tls
 from helpers.worlds.communicators import eventually
 
@@ -98,13 +99,13 @@ def nearby() -> tuple[socket.socket, socket.socket]:
 
 
 @contextmanager
-def ends(carrier: str, **harm: int) -> Iterator[Ends]:
+def ends(carrier: str, **harm: Any) -> Iterator[Ends]:
     """Two connected links of this carrier, gone at the end."""
     loops, ears = (Loop("pcp-left"), Loop("pcp-right")), (Ear(), Ear())
     wire = None
     try:
         if carrier == "in_process":
-            links = pair(loops, ears, ("right", "left"), EPOCH)
+            links: tuple[Link, Link] = pair(loops, ears, ("right", "left"), EPOCH)
         else:
             host = "[::1]:0" if carrier == "tcp6" else "127.0.0.1:0"
             socks = nearby() if carrier.startswith("nearby") else connected(host)
@@ -117,13 +118,13 @@ def ends(carrier: str, **harm: int) -> Iterator[Ends]:
             right = TcpLink(loops[1], far, ears[1], "left", EPOCH)
             if carrier.startswith("tls"):
                 near = member_tls().dial(near, "right", 20)
-            tcp = [TcpLink(loops[0], near, ears[0], "right", EPOCH), right]
-            links = tuple(tcp)
+            links = tcp = TcpLink(loops[0], near, ears[0], "right", EPOCH), right
             if carrier == "memory":
-                links = tuple(
+                left, right = (
                     loop.ask(lambda link=link: SharedLink(link))
                     for loop, link in zip(loops, tcp, strict=True)
                 )
+                links = left, right
             elif carrier.endswith("read ahead"):
                 for loop, link in zip(loops, tcp, strict=True):
                     loop.ask(link.read_ahead)
@@ -137,7 +138,7 @@ def ends(carrier: str, **harm: int) -> Iterator[Ends]:
             wire.close()
 
 
-WIRES: dict[str, dict] = {
+WIRES: dict[str, dict[str, Any]] = {
     "slow wire": {"delay": 0.002},
     "tearing wire": {"piece": 37},
     "tls tearing wire": {"piece": 37},
@@ -361,20 +362,16 @@ def test_what_came_before_a_reset_is_read_though_sending_fails_first(ahead) -> N
 def test_what_follows_a_refusal_is_read_in_large_pieces() -> None:
     """A peer that goes on talking must not keep the loop busy with it."""
 
-    class Counting:
-        def __init__(self, sock: socket.socket) -> None:
-            self.sock, self.calls, self.bytes = sock, 0, 0
+    class Counting(socket.socket):
+        calls = bytes = 0
 
-        def recv_into(self, room: memoryview) -> int:
-            count = self.sock.recv_into(room)
+        def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+            count = super().recv_into(buffer, nbytes, flags)
             self.calls, self.bytes = self.calls + 1, self.bytes + count
             return count
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.sock, name)
-
     loop, ear, (near, far) = Loop(), Ear(), connected("127.0.0.1:0")
-    wire = Counting(far)
+    wire = Counting(fileno=far.detach())
     try:
         ear.refuses = Kind.LOST
         TcpLink(loop, wire, ear, "peer", EPOCH)

@@ -111,6 +111,7 @@ def test_nonsense_about_memory_loses_its_sender(frame: Frame) -> None:
         comms = form(made)
         reduce_once(comms)  # memory is mapped both ways, all slots are granted
         link = comms[1]._group.links[0]
+        assert isinstance(link, SharedLink)
         made[1].loop.ask(lambda: link._tcp.send(frame))
         error = outcome(lambda: comms[0].barrier(timeout=5))
         assert isinstance(error, PeerLost)

@@ -12,12 +12,14 @@ from helpers.models import sharded, stablehlo_small
 from helpers.oracles import chrome_trace
 from helpers.servers.interpreter import Interpreter
 from helpers.servers.processes import alive
+from helpers.worlds.bundle_runs import save_npz
 from helpers.worlds.communicators import eventually
 
 from pcp.errors import UsageError
 from pcp.tools import cli, compile
 from pcp.tools.commands import run
 from pcp.tools.support import tensor_files
+from pcp.tools.support.tensor_files import save
 
 #: The models' gradients under these plans, compiled by IREE: thirty of them, and
 #: images cut along rows and columns.
@@ -53,7 +55,7 @@ def test_processes_agree_with_the_whole(
     bundle = _compile(model, plan, tmp_path)
     arguments = sharded.models()[model].arguments
     names = [f"arg{i}" for i in range(len(arguments))]
-    np.savez(tmp_path / "in.npz", **dict(zip(names, arguments, strict=True)))
+    save(tmp_path / "in.npz", names, arguments)
     out = tmp_path / "out.npz"
     flags = ["--inputs", str(tmp_path / "in.npz"), "--out", str(out)]
     assert cli.main(["run", str(bundle), *flags]) == 0
@@ -188,7 +190,7 @@ def test_random_inputs_are_the_same_for_one_seed(trained: Path, tmp_path: Path) 
 def test_wrong_inputs_are_named(
     tensors, says: str, trained: Path, tmp_path: Path, capfd
 ) -> None:
-    np.savez(tmp_path / "in.npz", **tensors)
+    save_npz(tmp_path / "in.npz", tensors)
     flags = ["--inputs", str(tmp_path / "in.npz"), "--out", str(tmp_path / "o.npz")]
     assert cli.main(["run", str(trained), "--function", "grad", *flags]) == 2
     (line,) = capfd.readouterr().err.splitlines()  # by no member again

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from helpers.models import stablehlo_small
 from helpers.oracles import pipelines
+from helpers.worlds.bundle_runs import save_npz
 
 from pcp.tools import cli, compile
 
@@ -68,7 +69,7 @@ def test_a_stage_in_bf16_sends_f32_to_a_stage_in_f32(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     shapes = {"x": (8, 4), "w0": (4, 4), "w1": (4, 4)}
     inputs = {n: random.normal(size=s).astype(np.float32) for n, s in shapes.items()}
-    np.savez(tmp_path / "in.npz", **inputs)
+    save_npz(tmp_path / "in.npz", inputs)
     flags = ["--inputs", str(tmp_path / "in.npz"), "--out", str(tmp_path / "o.npz")]
     assert cli.main(["run", str(tmp_path / "m.pcp"), "--function", "grad", *flags]) == 0
     x, w0, w1 = inputs.values()

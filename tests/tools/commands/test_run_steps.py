@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 from helpers.models import jax_training, sharded
-from helpers.worlds.bundle_runs import ran
+from helpers.worlds.bundle_runs import ran, save_npz
 
 from pcp.bundle import Bundle
 from pcp.tools import cli, compile
@@ -66,7 +66,7 @@ def test_steps_are_those_of_gradient_descent(spread_mlp: Path, tmp_path: Path) -
     given = dict(
         zip(model.names, [*model.arguments[: -len(batches)], *batches], strict=True)
     )
-    np.savez(tmp_path / "in.npz", **given)
+    save_npz(tmp_path / "in.npz", given)
     found = _trained(spread_mlp, tmp_path / "in.npz", 5)
     params, losses = model.params, []
     for i in range(5):
@@ -95,7 +95,7 @@ SPLITS = {
 @pytest.mark.parametrize("way", SPLITS)
 def test_five_two_one_trains_as_the_whole(tmp_path: Path, way: str) -> None:
     """Three processes share eight samples; joining refuses unequal parameters."""
-    np.savez(tmp_path / "in.npz", **_named("mlp"))
+    save_npz(tmp_path / "in.npz", _named("mlp"))
     alone = _compile("mlp", "adamw", [], tmp_path / "whole")
     flags, mesh = SPLITS[way]
     split = _compile("mlp", "adamw", flags, tmp_path / "split", mesh=mesh)
@@ -129,8 +129,8 @@ def test_what_cannot_be_trained_is_said(
     flags, says, spread_mlp: Path, tmp_path: Path, monkeypatch, capfd
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    np.savez("bad.npz", **{"data.0": np.zeros((8, 5), np.float32)})
-    np.savez("none.npz", **{"data.0": np.zeros((8, 12), np.float32)})
+    save_npz("bad.npz", {"data.0": np.zeros((8, 5), np.float32)})
+    save_npz("none.npz", {"data.0": np.zeros((8, 12), np.float32)})
     assert cli.main(["run", str(spread_mlp), *flags, "--out", "o.npz"]) == 2
     (line,) = capfd.readouterr().err.splitlines()  # by no member again
     assert says in line
@@ -151,7 +151,7 @@ def gpt_alone(tmp_path_factory) -> tuple[Path, dict[str, np.ndarray]]:
     """(batches, what one process makes of them)."""
     folder = tmp_path_factory.mktemp("gpt")
     ids = np.random.default_rng(1).integers(0, jax_training.VOCABULARY, (4, 4, 9))
-    np.savez(folder / "in.npz", **{"data.0": ids[..., :-1], "data.1": ids[..., 1:]})
+    save_npz(folder / "in.npz", {"data.0": ids[..., :-1], "data.1": ids[..., 1:]})
     bundle = _compile("gpt", "adamw{lr=1e-2}", [], folder / "whole")
     return folder / "in.npz", _trained(bundle, folder / "in.npz", STEPS)
 

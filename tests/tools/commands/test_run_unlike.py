@@ -14,7 +14,7 @@ import pytest
 from helpers.models import sharded
 from helpers.oracles import chrome_trace
 from helpers.servers.processor_features import fused
-from helpers.worlds.bundle_runs import ran
+from helpers.worlds.bundle_runs import ran, save_npz
 
 from pcp.bundle import Bundle
 from pcp.tools import cli, compile
@@ -67,7 +67,7 @@ def data(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("data") / "in.npz"
     x, noise = LARGE.data
     target = np.tanh(x[:, :4] + x[:, 4:8]) + 0.1 * noise
-    np.savez(path, **{"data.0": x, "data.1": target})
+    save_npz(path, {"data.0": x, "data.1": target})
     return path
 
 
@@ -194,7 +194,7 @@ def gpt_alone(tmp_path_factory) -> tuple[Path, dict[str, np.ndarray]]:
     folder = tmp_path_factory.mktemp("gpt")
     ids = np.random.default_rng(1).integers(0, 50, (4, 4, 9))
     batches = {"data.0": ids[..., :-1], "data.1": ids[..., 1:]}
-    np.savez(folder / "in.npz", **batches)  # type: ignore[arg-type]
+    save_npz(folder / "in.npz", batches)
     bundle = _compile(sharded.models()["gpt"], ["cpu:host"], folder, mesh="")
     return folder / "in.npz", ran(bundle, folder / "in.npz", *TOLD)
 

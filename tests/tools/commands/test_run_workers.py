@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.present import present
 from helpers.worlds.bundle_runs import ran
 
 from pcp.bundle import Bundle, Manifest
@@ -69,7 +70,7 @@ def loss_of(params: dict[str, jax.Array], x: np.ndarray) -> jax.Array:
     return jnp.sum((jnp.tanh(x @ params["w0"]) @ params["w1"]) ** 2)
 
 
-def diloco(given: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, jax.Array]]:
+def diloco(given: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Losses [worker, step] and the last parameters, as arXiv 2311.08105 has them."""
     step = jax.jit(jax.value_and_grad(loss_of))
     anchor = {name: given[name] for name in ("w0", "w1")}
@@ -131,7 +132,7 @@ def test_an_older_bundle_of_spread_workers_has_its_plan(spread: Path) -> None:
     manifest = Bundle.read(spread).manifest
     older = manifest.model_dump(mode="json") | {"training": None}
     assert Manifest.model_validate(older).training == manifest.training == EveryRound()
-    for program in older["programs"].values():
+    for program in present(older["programs"]).values():
         calls = program["collectives"].items()
         program["collectives"] = {n: c for n, c in calls if c["axes"] == ["tp"]}
     assert Manifest.model_validate(older).training == Never(outer_step=True)

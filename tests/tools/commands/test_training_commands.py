@@ -7,10 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 from helpers.models.bigram_stablehlo import KEYS, write_experiment
+from helpers.present import present
 from helpers.servers.processes import Processes, free_port
 from helpers.worlds.communicators import eventually
 from helpers.worlds.training_runs import experiment, start_shepherd, start_worker
@@ -25,7 +25,9 @@ from pcp.tools.commands.supervise import resumed
 from pcp.tools.support import training_job as jobs
 from pcp.training.config.experiment import parse
 from pcp.training.observe import metrics
+from pcp.training.process.node_manager import NodeManager
 from pcp.training.process.supervisor import HOPELESS
+from pcp.training.simulate.replay import Replay
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage.ledger import read
 from pcp.training.trainer import load
@@ -202,11 +204,14 @@ def test_status_finds_the_run(folder, capsys, monkeypatch):
 
 
 def test_where_workers_say_what_is_wrong_is_told():
-    def result():
-        raise RuntimeFault("worker 0 gave up")
+    def impossible(command):
+        raise RuntimeFault("no such program")
 
-    with pytest.raises(RuntimeFault, match="worker 0 gave up") as caught:
-        train._check_workers(SimpleNamespace(alive=0, result=result), "run/log")
+    manager = NodeManager(1, lambda slot: [], log=lambda line: None, spawn=impossible)
+    manager.start()
+    assert manager.wait(10)
+    with pytest.raises(RuntimeFault, match="worker 0 gave up: no such") as caught:
+        train._check_workers(manager, "run/log")
     assert caught.value.__notes__ == ["what the workers said is in run/log"]
 
 
@@ -219,7 +224,7 @@ def test_a_worker_without_a_round_is_shown_with_a_dash():
 
 
 def test_a_replay_of_no_rounds_proves_nothing(capsys):
-    ledger.follow(SimpleNamespace(rounds=lambda: iter(()), notes=[]))
+    ledger.follow(Replay([], ledger.loader("local-sync")))
     said = capsys.readouterr().out
     assert said == "no round is committed: there is nothing to replay\n"
 
@@ -298,7 +303,7 @@ def test_train_does_it_all(folder, capsys):
     assert rounds[-1].loss < rounds[0].loss
     assert set(validations) == {3, 6}
     found, refused = checkpoints.newest(folder / "out")
-    assert (found.round, refused) == (6, [])
+    assert (present(found).round, refused) == (6, [])
     assert main(["ledger", "replay", "out"]) == 0
     said = capsys.readouterr().out
     assert "ledger ok" in said

@@ -14,7 +14,7 @@ def points(drawn: str) -> list[list[tuple[float, float]]]:
     root = ElementTree.fromstring(drawn)
     lines = [part.get("points") for part in root.iter() if "polyline" in part.tag]
     return [
-        [tuple(map(float, point.split(","))) for point in line.split()]
+        [(float(x), float(y)) for x, y in (p.split(",") for p in line.split())]
         for line in lines
         if line
     ]

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers.present import present
 
 from pcp.errors import IRError, UsageError
 from pcp.tools.support.command import Parser, Stopped, port_number, run
@@ -90,13 +91,14 @@ def test_a_closed_pipe_is_quiet():
     child = subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
+    out, err = present(child.stdout), present(child.stderr)
     try:
-        child.stdout.read(10)
-        child.stdout.close()
-        error = child.stderr.read()
+        out.read(10)
+        out.close()
+        error = err.read()
         assert child.wait(30) == 141
     finally:
-        child.stderr.close()
+        err.close()
         child.kill()
         child.wait()
     assert error == b""

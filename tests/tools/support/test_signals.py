@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers.present import present
 
 _HOLDS = """
 import os, signal, sys, threading
@@ -56,7 +57,7 @@ def test_a_terminated_command_leaves_no_ranks() -> None:
         [sys.executable, "-c", _RANKS], stdout=subprocess.PIPE, text=True
     ) as command:
         try:
-            rank = int(command.stdout.readline())
+            rank = int(present(command.stdout).readline())
             command.terminate()
             assert command.wait(30) == 128 + signal.SIGTERM
         finally:

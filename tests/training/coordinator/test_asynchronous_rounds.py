@@ -18,16 +18,22 @@ from helpers.oracles.ledger import (
     saved_parameters,
     weighted_nesterov,
 )
+from helpers.present import present
 from helpers.servers.processes import free_port
 from helpers.worlds.communicators import eventually
 from helpers.worlds.training_cluster import (
     Crew,
-    checkpoint_of,
     crew_member,
     slowly,
     stepping,
 )
-from helpers.worlds.training_runs import Background, experiment, order, start_shepherd
+from helpers.worlds.training_runs import (
+    Background,
+    checkpoint_of,
+    experiment,
+    order,
+    start_shepherd,
+)
 
 from pcp.errors import ConfigError
 from pcp.runtime import Endpoint
@@ -242,7 +248,7 @@ def test_who_is_drained_pushes_what_it_has_begun(tmp_path) -> None:
     assert crew.workers[1].finish(20) == "drained by the operator"
     assert "no round begins" in order(shepherd, "pause")
     # What is under way ends.
-    eventually(lambda: not shepherd.training.rounds.attempt, 20)
+    eventually(lambda: not present(shepherd.training.rounds).attempt, 20)
     before = shepherd.committed
     time.sleep(0.5)
     assert shepherd.committed == before < 30

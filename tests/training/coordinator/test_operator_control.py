@@ -6,7 +6,13 @@ import time
 
 import pytest
 from helpers.worlds.communicators import eventually
-from helpers.worlds.training_runs import experiment, order, start_shepherd, start_worker
+from helpers.worlds.training_runs import (
+    checkpoint_of,
+    experiment,
+    order,
+    start_shepherd,
+    start_worker,
+)
 
 from pcp.errors import ConfigError
 from pcp.tools.commands.control import give
@@ -73,7 +79,7 @@ def test_a_cancelled_run_is_saved_and_can_go_on(tmp_path):
     outcome = thread.finish()
     assert outcome.cancelled
     assert outcome.rounds < 12
-    assert outcome.checkpoint.endswith(f"{outcome.rounds:08d}")
+    assert checkpoint_of(outcome).round == outcome.rounds
     for worker in crew:
         assert worker.finish(10) == "the run is cancelled by the operator"
     exp = shepherd.experiment

@@ -8,12 +8,16 @@ from helpers.servers.processes import free_port
 from helpers.worlds.communicators import eventually
 from helpers.worlds.training_cluster import (
     Crew,
-    checkpoint_of,
     crew_member,
     slowly,
     stepping,
 )
-from helpers.worlds.training_runs import Background, experiment, start_shepherd
+from helpers.worlds.training_runs import (
+    Background,
+    checkpoint_of,
+    experiment,
+    start_shepherd,
+)
 
 from pcp.errors import ConfigError
 from pcp.training.coordinator import stale_results

@@ -58,8 +58,14 @@ def a_run(**keys: Any) -> TrainingRun:
 
 def hello(name: str, version: int = VERSION) -> Hello:
     """What a worker says first."""
-    said = {"target": "cpu", "backend": "cpu", "device": "d", "address": f"{name}:1"}
-    return Hello(version=version, worker=name, **said)
+    return Hello(
+        version=version,
+        worker=name,
+        target="cpu",
+        backend="cpu",
+        device="d",
+        address=f"{name}:1",
+    )
 
 
 def joined(run: TrainingRun, name: str) -> Peer:

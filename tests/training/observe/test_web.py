@@ -16,10 +16,13 @@ WORKER = {"index": 0, "state": "ready"}
 
 
 @pytest.fixture
-def page():
-    figures = Prometheus()
+def figures():
+    return Prometheus()
+
+
+@pytest.fixture
+def page(figures):
     shown = WebPage("127.0.0.1", 0, 10, metrics=figures.text)
-    shown.figures = figures
     yield shown
     shown.close()
 
@@ -75,8 +78,7 @@ def test_a_wrong_request_is_answered(page, path, code):
         _get(page, path)
 
 
-def test_figures_for_prometheus(page):
-    figures = page.figures
+def test_figures_for_prometheus(page, figures):
     figures.round(record(1))
     figures.round(record(2))
     figures.validation(2, 2.25, 11)

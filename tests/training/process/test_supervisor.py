@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 from helpers.servers.processes import Processes, alive
@@ -27,23 +28,24 @@ class Clock:
 class Script:
     """Children that live and end as scripted: (seconds, exit code)."""
 
-    def __init__(self, clock, *lives):
+    def __init__(self, clock: Clock, *lives: tuple[float, int]) -> None:
         self.clock, self.lives = clock, list(lives)
         self.commands, self.pauses, self.pid = [], [], 1
 
-    def spawn(self, command):
+    def spawn(self, command: Sequence[str]) -> "Script":
         self.commands.append(list(command))
         return self
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: float | None = None) -> int:
         seconds, code = self.lives.pop(0)
         self.clock.now += seconds
         return code
 
-    def send_signal(self, number):
+    def send_signal(self, sig: int) -> None:
         raise AssertionError("nobody asked for a signal")
 
-    kill = wait
+    def kill(self) -> None:
+        raise AssertionError("nobody asked for its end")
 
 
 def _supervise(*lives, policy=None, monkeypatch, **options):
@@ -154,10 +156,10 @@ def _thread(work):
     return thread
 
 
-def _child_of(supervisor, other_than=None):
-    def found():
+def _child_of(supervisor: Supervisor, other_than: int | None = None) -> int:
+    def found() -> int:
         child = supervisor.child
-        return child.pid if child and child.pid != other_than else None
+        return child.pid if child and child.pid != other_than else 0
 
     return eventually(found, 10)
 

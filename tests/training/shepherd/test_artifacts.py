@@ -5,7 +5,13 @@ import numpy as np
 import pytest
 from helpers.models.bigram_numpy import BigramTrainer
 from helpers.models.bigram_stablehlo import MODEL, VOCABULARY, write_experiment
-from helpers.worlds.training_runs import experiment, run, start_shepherd, start_worker
+from helpers.worlds.training_runs import (
+    checkpoint_of,
+    experiment,
+    run,
+    start_shepherd,
+    start_worker,
+)
 
 from pcp.errors import ConfigError
 from pcp.tools.cli import main
@@ -53,7 +59,7 @@ def test_a_checkpoints_parameters_are_initial_weights(tmp_path):
     assert list(safetensors_io.read(path)) == ["table"]
     other = exp.model_copy(update={"initial_weights": path, "outer_loop_steps": 1})
     _, _, watcher = run(other.model_copy(update={"learning_rate": 1e-9}), 1)
-    saved = checkpoints.load(first.checkpoint)
+    saved = checkpoint_of(first)
     trainer = BigramTrainer()
     trainer.adopt(shared_of(saved))
     corpus = Corpus(exp, trainer.batch, trainer.block)

@@ -8,7 +8,13 @@ from contextlib import closing
 from itertools import pairwise
 
 import numpy as np
-from helpers.worlds.training_runs import experiment, run, start_shepherd, start_worker
+from helpers.worlds.training_runs import (
+    checkpoint_of,
+    experiment,
+    run,
+    start_shepherd,
+    start_worker,
+)
 
 from pcp.runtime.group import state_transfer
 from pcp.training.shepherd import checkpointer
@@ -24,13 +30,13 @@ from pcp.training.storage.snapshots import shared_of
 def test_a_finished_run_whose_last_checkpoint_is_damaged_makes_it_again(tmp_path):
     exp = experiment(tmp_path, heartbeat_limit_seconds=0.6)
     outcome, folder, watcher = run(exp, 1)
-    digest = checkpoints.load(outcome.checkpoint).info["digest"]
+    digest = checkpoint_of(outcome).info["digest"]
     newest, before, *_ = checkpoints.folders(folder.path)
     (newest / "outer.safetensors").write_bytes(b"damaged")
     reached = checkpoints.load(before).round
     again, _, watcher = run(exp, 1, folder)
     assert [r.round for r in watcher.rounds] == list(range(reached + 1, 6))
-    saved = checkpoints.load(again.checkpoint)
+    saved = checkpoint_of(again)
     assert (saved.round, saved.info["digest"]) == (5, digest)
 
 
@@ -55,7 +61,7 @@ def test_a_disk_that_stands_still_holds_up_no_round(tmp_path, monkeypatch):
     assert [w.finish(10) for w in crew]
     assert any("the disk is slower than the rounds" in line for line in watcher.lines)
     assert any(line.startswith("checkpoint of round 2 in") for line in watcher.lines)
-    saved = checkpoints.load(outcome.checkpoint)
+    saved = checkpoint_of(outcome)
     assert (saved.round, saved.info["digest"]) == (
         20,
         safetensors_io.digest(shared_of(saved)),
@@ -98,7 +104,7 @@ def test_a_worker_that_freezes_as_it_is_asked_for_its_state_holds_up_no_round(
     assert len(gone) == 1
     assert "did not answer in time" in gone[0]
     assert patience == {0.6}
-    assert checkpoints.load(outcome.checkpoint).round == 20
+    assert checkpoint_of(outcome).round == 20
 
 
 def test_a_full_disk_costs_a_checkpoint_and_no_round(tmp_path, monkeypatch):
@@ -120,7 +126,7 @@ def test_a_full_disk_costs_a_checkpoint_and_no_round(tmp_path, monkeypatch):
     refused = [line for line in watcher.lines if "no checkpoint this time" in line]
     assert refused
     assert all("No space left on device" in line for line in refused)
-    assert checkpoints.load(outcome.checkpoint).round == 20
+    assert checkpoint_of(outcome).round == 20
 
 
 def test_the_last_checkpoint_waits_for_room(tmp_path, monkeypatch):
@@ -138,7 +144,7 @@ def test_the_last_checkpoint_waits_for_room(tmp_path, monkeypatch):
     outcome, _, watcher = run(exp, 1)
     assert all(b >= a + 0.3 for a, b in pairwise(tries[:3]))
     assert sum("no checkpoint this time" in line for line in watcher.lines) == 2
-    assert checkpoints.load(outcome.checkpoint).round == 1
+    assert checkpoint_of(outcome).round == 1
 
 
 def test_a_checkpoint_of_a_round_that_was_undone_is_not_taken_for_the_last(tmp_path):

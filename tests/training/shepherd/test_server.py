@@ -7,7 +7,7 @@ from helpers.worlds.communicators import eventually
 from pcp.errors import RuntimeFault
 from pcp.runtime.transport import link
 from pcp.training.shepherd import server as hubs
-from pcp.training.shepherd.server import Received, Server
+from pcp.training.shepherd.server import Connection, Received, Server
 from pcp.training.wire.channel import connect
 from pcp.training.wire.messages import StatusQuery
 
@@ -38,6 +38,7 @@ def test_silent_strangers_keep_nobody_out(monkeypatch) -> None:
 
         eventually(heard, 30)
         # Who had said something is still there.
+        assert isinstance(event.connection, Connection)
         event.connection.refuse("the end of the test")
         assert first.receive(10).kind == "refused"
     finally:

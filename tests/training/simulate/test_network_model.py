@@ -9,7 +9,7 @@ from pcp.bundle import Bundle
 from pcp.errors import ConfigError
 from pcp.manifest import Collective, Function, TensorSpec
 from pcp.training.simulate.network_model import World
-from pcp.training_plan import EveryRound, EveryStep, Fragments
+from pcp.training_plan import EveryRound, EveryStep, Fragments, TrainingPlan
 
 COUNT = 1000
 TOLD = {"workers": 4, "step_seconds": 1.0, "bandwidth": 1e6, "round_trip": 0.1}
@@ -29,7 +29,7 @@ def _collective(kind="all_reduce", dtype="f32", axis="workers", **attributes):
     )
 
 
-def _manifest(*collectives, plan=ROUNDS, **functions):
+def _manifest(*collectives, plan: TrainingPlan = ROUNDS, **functions):
     manifest = Bundle.from_bytes(bundle(), source="a test").manifest
     named = {f"{c.kind}_{i}": c for i, c in enumerate(collectives)}
     functions = {**manifest.functions, **functions}

@@ -11,6 +11,7 @@ import time
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers.present import present
 from helpers.servers.processes import Processes
 
 from pcp.errors import StateMismatch
@@ -93,20 +94,25 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_taken(tmp_path, name
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    found, refused = checkpoints.newest(tmp_path)
-    assert found is not None
+    found, refused = _newest(tmp_path)
     assert found.round == 1
     assert len(refused) == 1
     assert "round_00000002" in refused[0]
     path.unlink()
-    assert checkpoints.newest(tmp_path)[0].round == 1
+    assert _newest(tmp_path)[0].round == 1
 
 
 def test_not_after_a_given_round(tmp_path):
     for number in (1, 2, 3):
         checkpoints.save(tmp_path, _checkpoint(number))
-    assert checkpoints.newest(tmp_path, at_most=2)[0].round == 2
+    assert _newest(tmp_path, at_most=2)[0].round == 2
     assert checkpoints.newest(tmp_path, at_most=0)[0] is None
+
+
+def _newest(*arguments, **options) -> tuple[Checkpoint, list[str]]:
+    """The newest valid checkpoint, which is there, and what was refused."""
+    found, refused = checkpoints.newest(*arguments, **options)
+    return present(found), refused
 
 
 SAVE_FOREVER = """
@@ -132,14 +138,14 @@ def test_kill_while_saving_leaves_only_whole_checkpoints(tmp_path, delay):
     try:
         saved = 0
         while saved < 3:
-            saved = int(child.stdout.readline())
+            saved = int(present(child.stdout).readline())
         time.sleep(delay)
         os.kill(child.pid, signal.SIGKILL)
     finally:
         child.kill()
         child.wait()
-        child.stdout.close()
-    found, refused = checkpoints.newest(tmp_path)
+        present(child.stdout).close()
+    found, refused = _newest(tmp_path)
     assert refused == []
     assert found.round >= saved
     assert all((a == found.round).all() for a in found.parameters.values())
@@ -184,7 +190,7 @@ def test_what_a_rewind_left_behind_is_not_kept_for_what_is_new(tmp_path):
     (damaged / "outer.safetensors").write_bytes(b"damaged")
     path = checkpoints.save(tmp_path, _checkpoint(5), keep=1)
     assert path.exists()
-    found, refused = checkpoints.newest(tmp_path)
+    found, refused = _newest(tmp_path)
     assert found.round == 5
     assert "SHA-256" in refused[0]
 
@@ -197,7 +203,7 @@ def test_a_whole_checkpoint_of_another_history_is_passed_over(tmp_path):
         if checkpoint.round == 2:
             raise StateMismatch("round 2 is not the committed state")
 
-    found, refused = checkpoints.newest(tmp_path, None, check)
+    found, refused = _newest(tmp_path, None, check)
     assert found.round == 1
     assert refused == [
         "round 2 is not the committed state; trying the checkpoint before it"
@@ -226,7 +232,7 @@ def test_a_full_disk_leaves_the_last_good_one_and_nothing_of_the_new(tmp_path):
         child = started.start("helpers.faults.full_disk", tmp_path)
         assert child.wait(60) == 0, child.text
     assert child.lines == ["File too large", "saved round_00000003"]
-    found, refused = checkpoints.newest(tmp_path)
+    found, refused = _newest(tmp_path)
     assert (found.round, refused) == (3, [])
     names = sorted(f.name for f in (tmp_path / "checkpoints").iterdir())
     assert names == ["round_00000001", "round_00000003"]

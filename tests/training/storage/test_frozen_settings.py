@@ -4,7 +4,7 @@ import json
 from contextlib import closing
 
 import pytest
-from helpers.models.bigram_numpy import BigramTrainer
+from helpers.models.bigram_numpy import BigramTrainer, bundle
 from helpers.worlds.training_runs import (
     Watcher,
     experiment,
@@ -51,11 +51,16 @@ def test_other_settings_are_refused_before_anything_is_compiled(tmp_path):
     exp = experiment(tmp_path, outer_loop_steps=1)
     _, folder, _ = run(exp, 1)
     compiled = []
+
+    def compile_for(target: str) -> bytes:
+        compiled.append(target)
+        return bundle()
+
     other = exp.model_copy(update={"tau": 3})
-    _, _, thread = start_shepherd(other, folder, compiled.append)
+    _, _, thread = start_shepherd(other, folder, compile_for)
     with pytest.raises(StateMismatch, match="tau was 4, is 3"):
         thread.finish(5)
-    shepherd = Shepherd(other, folder, compiled.append, Watcher())
+    shepherd = Shepherd(other, folder, compile_for, Watcher())
     with closing(shepherd), pytest.raises(StateMismatch, match="tau was 4, is 3"):
         shepherd.prepare("cpu")
     assert not compiled

@@ -52,6 +52,7 @@ def test_any_history_of_deaths_and_restarts_adds_up(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
     with closing(Ledger(path)) as ledger:
         _begin(ledger)
+    consumed = 0
     for _ in range(data.draw(st.integers(1, 6))):
         with closing(Ledger(path)) as ledger:  # the shepherd restarts each time
             pool = LeasePool(1000, 10, ledger.progress.taken())

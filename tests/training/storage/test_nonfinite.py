@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from helpers.models.bigram_numpy import BigramTrainer
 from helpers.oracles.round_metrics import member, record
+from helpers.present import present
 from helpers.repository.sources import ROOT
 from helpers.worlds.training_runs import (
-    Background,
     experiment,
     start_shepherd,
     start_worker,
@@ -26,7 +26,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcp.errors import ConfigError, ProtocolError
-from pcp.runtime import Endpoint
 from pcp.strict_json import dumps
 from pcp.tools.commands.status import lines
 from pcp.training.config.experiment import parse
@@ -44,7 +43,6 @@ from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.round_record import summarise
 from pcp.training.storage.run_folder import METRICS, RunFolder
 from pcp.training.wire import messages
-from pcp.training.worker.worker import Identity, Worker
 
 NAN, INF = math.nan, math.inf
 LOSSES = st.floats(allow_nan=True, allow_infinity=True, width=64)
@@ -105,12 +103,14 @@ def test_messages_with_any_loss_arrive(loss, sum_, step):
         strictly(raw)
         again = messages.decode(raw)
         assert messages.encode(again) == raw
-    found = messages.decode(messages.encode(hello)).prepared
+    again = messages.decode(messages.encode(hello))
+    assert isinstance(again, messages.Hello)
+    found = present(again.prepared)
     for read in (found.loss, found.loss_first, found.nonfinite_loss):
-        assert nonfinite.same(read, loss)
-    assert nonfinite.same(
-        float(messages.decode(messages.encode(status)).values["loss"]), loss
-    )
+        assert nonfinite.same(present(read), loss)
+    again = messages.decode(messages.encode(status))
+    assert isinstance(again, messages.Status)
+    assert nonfinite.same(float(again.values["loss"]), loss)
 
 
 @pytest.mark.parametrize("key", ["compute_seconds", "exchange_seconds"])
@@ -137,7 +137,7 @@ def test_times_are_finite(key, value):
 def test_the_first_bad_step_is_found(losses, steps, found):
     first = nonfinite.first(losses, steps)
     assert (first is None) == (found is None)
-    if found:
+    if first is not None:
         assert first[0] == found[0]
         assert nonfinite.same(first[1], found[1])
 
@@ -191,7 +191,7 @@ def test_metrics_are_json_and_are_read_back(tmp_path):
     rounds, validations = metrics.read(path)
     assert validations == {3: INF}
     assert rounds[0] == record(1)
-    assert math.isnan(rounds[1].members[1].nonfinite_loss)
+    assert math.isnan(present(rounds[1].members[1].nonfinite_loss))
     assert asdict(rounds[2]) == asdict(bad(3, -INF))
 
 
@@ -366,19 +366,9 @@ class Poisoned(BigramTrainer):
         if (self.rounds, self.made) == (2, 2):
             self.local[0, 0] = np.nan
         return [
-            NAN if np.isnan(self.local[0, 0]) else loss
+            np.float32(NAN) if np.isnan(self.local[0, 0]) else loss
             for loss in super().step(batches)
         ]
-
-
-def _poisoned(port, log):
-    worker = Worker(
-        Identity(name="bad", host="127.0.0.1", port=port),
-        Endpoint.listen("127.0.0.1:0"),
-        lambda content: Poisoned(),
-        log,
-    )
-    return Background(worker.run)
 
 
 def test_who_made_it_is_said_once_in_each_round(tmp_path):
@@ -386,7 +376,7 @@ def test_who_made_it_is_said_once_in_each_round(tmp_path):
     own = []
     shepherd, watcher, thread = start_shepherd(exp, workers=2)
     good = start_worker(shepherd.port, "good")
-    poisoned = _poisoned(shepherd.port, own.append)
+    poisoned = start_worker(shepherd.port, "bad", 0.0, own.append, Poisoned)
     outcome = thread.finish()
     for crew in (good, poisoned):
         assert crew.finish(10) == "the run is complete"
@@ -413,7 +403,7 @@ def test_a_run_goes_on_from_such_a_state_and_says_so(tmp_path):
     for last in (3, 4):
         longer = exp.model_copy(update={"outer_loop_steps": last})
         shepherd, watcher, thread = start_shepherd(longer, folder, workers=1)
-        crew = _poisoned(shepherd.port, lambda text: None)
+        crew = start_worker(shepherd.port, "bad", trainer=Poisoned)
         assert thread.finish().rounds == last
         assert crew.finish(10) == "the run is complete"
     assert any(

@@ -6,6 +6,11 @@ from helpers.servers.processes import free_port
 
 from pcp.errors import PeerLost
 from pcp.training.wire.client import ShepherdLink, Timing
+from pcp.training.wire.messages import Hello
+
+
+def introduce() -> Hello:
+    raise AssertionError("nobody is there")
 
 
 def test_nobody_there_is_said_once_and_tried_again():
@@ -19,7 +24,7 @@ def test_nobody_there_is_said_once_and_tried_again():
     link = ShepherdLink(
         "127.0.0.1",
         port,
-        introduce=lambda: None,
+        introduce=introduce,
         welcomed=lambda *_: None,
         received=lambda _: None,
         failed=failed,
