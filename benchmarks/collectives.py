@@ -84,7 +84,7 @@ def contestants(
             address, memory.rank, memory.world_size, connections
         )
     if options.mpi:
-        from mpi4py import MPI
+        from mpi4py import MPI  # pyright: ignore[reportMissingImports]
 
         world = MPI.COMM_WORLD
         calls["mpi"] = lambda array: world.Allreduce(MPI.IN_PLACE, array)
@@ -150,7 +150,10 @@ def measure(
             comm.barrier()
             times[name].append(timed(lambda call=call, name=name: call(arrays[name])))
     return {
-        name: tuple(statistics.median(t[kind] for t in taken[2:]) for kind in (0, 1))
+        name: (
+            statistics.median(clock for clock, _ in taken[2:]),
+            statistics.median(cpu for _, cpu in taken[2:]),
+        )
         for name, taken in times.items()
     }
 
@@ -174,20 +177,20 @@ def member(rank: int, world: int, addresses: list[str], options) -> None:
         before_others()
         cpus = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cpus[rank % len(cpus)]})
-    comms = []
-    for address, shared in zip(addresses, (True, False), strict=False):
+
+    def connected(address: str, shared: bool) -> Communicator:
         where = Rendezvous.listen(address) if rank == 0 else address
-        comms.append(
-            Communicator.connect(
-                where, rank=rank, world_size=world, shared_memory=shared
-            )
+        return Communicator.connect(
+            where, rank=rank, world_size=world, shared_memory=shared
         )
+
+    memory, tcp = connected(addresses[0], True), connected(addresses[1], False)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group(
         "gloo", init_method=f"tcp://{addresses[2]}", rank=rank, world_size=world
     )
-    calls = contestants(*comms, addresses[3:], options)
-    alone = Alone(comms[0])
+    calls = contestants(memory, tcp, addresses[3:], options)
+    alone = Alone(memory)
     calls |= {name: getattr(alone, name) for name in ALONE}
     if rank == 0:
         print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores")
@@ -196,9 +199,7 @@ def member(rank: int, world: int, addresses: list[str], options) -> None:
             print(f"{'MiB':>8} " + "".join(f"{f'{n}, {kind}':>18}" for n in calls))
     rows = {}
     for mib in options.sizes:
-        times = rows[mib] = measure(
-            calls, comms[0], int(mib * (1 << 18)), options.rounds
-        )
+        times = rows[mib] = measure(calls, memory, int(mib * (1 << 18)), options.rounds)
         if rank == 0:
             for kind in (0, 1):
                 gloo = times["gloo"][kind]
@@ -210,7 +211,7 @@ def member(rank: int, world: int, addresses: list[str], options) -> None:
     if rank == 0 and options.plot:
         plot(rows, options.plot)
     dist.destroy_process_group()
-    for comm in comms:
+    for comm in (memory, tcp):
         comm.close()
 
 
@@ -261,7 +262,7 @@ def free_ports(count: int) -> list[int]:
 
 def main() -> int:
     """Start the other ranks, be rank 0."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--world", type=int, default=2)
     parser.add_argument(
         "--sizes", type=float, nargs="+", default=[0.00390625, 1, 8, 64]
@@ -278,7 +279,7 @@ def main() -> int:
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--at", nargs="+", default=[], help=argparse.SUPPRESS)
     options = parser.parse_args()
-    rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", options.rank))
+    rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or options.rank)
     if options.at:
         member(rank, options.world, options.at, options)
         return 0

@@ -228,13 +228,15 @@ def prepare(folder: Path, size: Size, report: Callable[[str], None]) -> None:
     from pcp.compiler.driver import compile as compile_bundle
     from pcp.compiler.options import CompileOptions
     from pcp.frontends.torch import from_torch, weights_of
+    from pcp.tools.support.tensor_files import save
 
     torch.manual_seed(0)
     model = torch_model(size)
     random = np.random.default_rng(0)
     shape = (size.batch, size.block)
     ids, targets = (random.integers(0, size.vocabulary, shape) for _ in "xy")
-    np.savez(folder / "job.npz", ids=ids, targets=targets, **weights_of(model))
+    arrays = {"ids": ids, "targets": targets, **weights_of(model)}
+    save(folder / "job.npz", [*arrays], [*arrays.values()])
     module = from_torch(model, torch.from_numpy(ids), torch.from_numpy(targets))
     options = CompileOptions(
         targets=("cpu:host",),

@@ -106,7 +106,7 @@ def _pause(run: Run, rng: random.Random, longest: float) -> None:
 def restarts(flags: argparse.Namespace) -> None:
     """From a worker's death to the commit of a round that all workers made."""
     rng, took, back = random.Random(flags.seed), [], []
-    with started(flags.workers, **_endless(tau=5)) as run:
+    with started(flags.workers, None, **_endless(tau=5)) as run:
         slots, until = Slots(run.node), time.monotonic() + flags.limit
         while len(took) < flags.kills and time.monotonic() < until:
             run.wait(run.full)
@@ -238,7 +238,7 @@ def _quantiles(what: str, seconds: list[float]) -> None:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("what", choices=("storm", "restarts", "soak"))
     parser.add_argument("--kills", type=int, help="workers; default 200, restarts: 50")
     parser.add_argument("--shepherds", type=int, default=20)

@@ -26,7 +26,7 @@ def pccl(
     complete after a minute ends the process.
     """
     try:
-        import pccl as lib
+        import pccl as lib  # pyright: ignore[reportMissingImports]
     except (ImportError, OSError) as error:
         needs = "it needs pypccl, CPython 3.12, glibc 2.38 and libcuda"
         raise SystemExit(f"PCCL cannot be loaded ({error}): {needs}") from error

@@ -252,7 +252,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["steps"]:
         make_steps(*arguments[1:])
         return 0
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
     add("what", choices=("validate", "tables"))
     add("--workers", type=int, nargs="+", help="how many; default 2 4 8, tables: more")

@@ -48,7 +48,7 @@ def compare(bundles: dict[str, Path], turns: int, steps: int) -> dict[str, float
 
 def main() -> None:
     """Print the seconds and their ratio."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--batch", type=int, default=8192)
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--width", type=int, default=512)

@@ -317,7 +317,7 @@ def report(mib: float, world: int, times: dict[str, list[float]]) -> None:
 
 def parsed() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--world", type=int, default=2)
     parser.add_argument("--rate", type=float, default=1e9, help="bits per second")
     parser.add_argument("--rtt", type=float, default=0.1, help="seconds")

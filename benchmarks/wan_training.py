@@ -90,7 +90,7 @@ HEAD = """\
 
 def main(arguments: Sequence[str]) -> int:
     """The command; returns its exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
     add("--rate", type=float, default=50e6, help="bits a second of a member, each way")
     add("--rtt", type=float, default=0.1, help="seconds")

@@ -31,7 +31,7 @@ def measure(
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--members", type=int, default=4)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--layers", type=int, default=12)

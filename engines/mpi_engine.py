@@ -105,7 +105,8 @@ def mpi(place: str, *, rank: int, world_size: int, timeout: float) -> MpiEngine:
     if place not in ("", "world"):
         raise ConfigError(f"mpi://{place}: MPI's members are mpirun's; write mpi://")
     try:
-        from mpi4py import MPI
+        # The extra `mpi`, which needs an MPI on the machine: `dev` goes without.
+        from mpi4py import MPI  # pyright: ignore[reportMissingImports]
     except (ImportError, RuntimeError) as error:
         raise ConfigError(
             f"mpi:// needs the package mpi4py and an MPI: {error}"

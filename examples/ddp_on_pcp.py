@@ -11,6 +11,7 @@ try:
     import torch
     import torch.distributed as dist
     from torch import nn
+    from torch.multiprocessing.spawn import spawn
     from torch.nn.parallel import DistributedDataParallel
 except ModuleNotFoundError as error:
     raise SystemExit("this example needs torch: pip install -e '.[torch]'") from error
@@ -20,8 +21,10 @@ import pcp.engines.torch_backend  # noqa: F401  from here on "pcp" is a backend
 WORLD = 2
 
 
-def train(rank: int, group: dist.ProcessGroup) -> torch.Tensor:
+def train(rank: int, backend: str) -> torch.Tensor:
     """The losses of a small regression, each rank with its own data."""
+    group = dist.new_group(backend=backend)
+    assert isinstance(group, dist.ProcessGroup)
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
     model = DistributedDataParallel(layers, process_group=group)
@@ -41,8 +44,7 @@ def train(rank: int, group: dist.ProcessGroup) -> torch.Tensor:
 def member(rank: int, meeting: str) -> None:
     """One process; with torchrun there would be no `init_method`."""
     dist.init_process_group("pcp", f"file://{meeting}", rank=rank, world_size=WORLD)
-    ours = train(rank, dist.group.WORLD)
-    theirs = train(rank, dist.new_group(backend="gloo"))
+    ours, theirs = train(rank, "pcp"), train(rank, "gloo")
     if rank == 0:
         print(f"loss {ours[0]:.4f} -> {ours[-1]:.4f} after {len(ours)} steps over pcp")
         print(f"over Gloo it differs by at most {(ours - theirs).abs().max():.1e}")
@@ -53,4 +55,4 @@ def member(rank: int, meeting: str) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         meeting = str(Path(folder) / "meeting")
-        torch.multiprocessing.spawn(member, (meeting,), nprocs=WORLD)
+        spawn(member, (meeting,), nprocs=WORLD)

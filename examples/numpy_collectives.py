@@ -34,7 +34,9 @@ def member(comm: Communicator) -> list[str]:
     rows = comm.gather(np.full((comm.rank + 1, 2), comm.rank), root=0)
     mine = comm.scatter(rows, root=0, sizes=[4, 3, 2, 1] if comm.rank == 0 else None)
     lines.append(f"gathered at rank 0 and scattered again: {len(mine)} rows")
-    with comm.group([comm.rank // 2 * 2, comm.rank // 2 * 2 + 1]) as pair:
+    pair = comm.group([comm.rank // 2 * 2, comm.rank // 2 * 2 + 1])
+    assert pair is not None, "a member that names no group of its own gets none"
+    with pair:
         lines.append(f"my pair: {pair.all_gather(np.array(comm.rank))}")
     parts = comm.exchange([np.full(comm.rank + to, to) for to in range(WORLD)])
     lines.append(f"elements from each: {[part.size for part in parts]}")

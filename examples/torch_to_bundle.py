@@ -40,6 +40,7 @@ def main() -> None:
     for (name, parameter), gradient in zip(
         model.named_parameters(), gradients, strict=True
     ):
+        assert parameter.grad is not None
         difference = np.abs(gradient - parameter.grad.numpy()).max()
         print(f"{name:14} gradient differs by at most {difference:.1e}")
 

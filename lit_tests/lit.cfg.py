@@ -8,6 +8,11 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from typing import Any
+
+#: lit defines both before it runs this file.
+config: Any = globals()["config"]
+lit_config: Any = globals()["lit_config"]
 
 BIN = Path(sys.executable).parent  # of the link: a venv's python points elsewhere
 TOOLS = ("filecheck", "pcp", "pcp-compile", "pcp-opt")

@@ -39,6 +39,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Attention(nn.Module):
     """Causal attention in which `heads / groups` queries share a key and value."""
 
+    cos: Tensor
+    sin: Tensor
+
     def __init__(self, width: int, heads: int, groups: int, block_size: int) -> None:
         super().__init__()
         self.heads, self.groups, self.size = heads, groups, width // heads

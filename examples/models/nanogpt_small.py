@@ -17,6 +17,8 @@ from torch.nn import functional
 class Attention(nn.Module):
     """Causal self-attention; `x` and the result are [batch, time, width]."""
 
+    future: Tensor
+
     def __init__(self, width: int, heads: int, block_size: int) -> None:
         super().__init__()
         self.heads = heads
