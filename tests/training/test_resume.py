@@ -165,13 +165,13 @@ def test_a_worker_takes_another_program_with_all_that_it_holds(tmp_path):
     """As when a shepherd comes back with another learning rate."""
     content, _, saved = _stopped(tmp_path, 2)
     first, second = load_bundle(content), load_bundle(content)
-    holding = WorkerState()
-    holding.load(first)
+    state = WorkerState()
+    state.load(first)
     first.restore(snapshot_of(saved), 1)
-    holding.hold(2)
-    holding.exchange(second)
-    assert holding.trainer is second
-    assert holding.committed == 2
+    state.hold(2)
+    state.exchange(second)
+    assert state.trainer is second
+    assert state.committed == 2
     assert safetensors_io.digest(second.shared) == saved.info["digest"]
     mine = (second.private, saved.private[1]), (second.inner(), saved.workers[1])
     for found, wanted in mine:

@@ -25,7 +25,7 @@ from pcp.errors import ConfigError, nearest
 
 BUILTIN = "builtin:"
 SECRETS = {"wandb_api_key"}
-"""Keys that are kept nowhere and sent to nobody."""
+"""Keys that are not kept on the disk, and not sent to workers."""
 
 # The keys that decide which samples are drawn in which order, and what one
 # optimizer step means: a run can only be resumed with the same ones.
@@ -203,8 +203,8 @@ class Experiment(BaseModel):
     round_deadline_seconds: float | None = Field(
         None,
         gt=0,
-        description="a round goes on with whoever has done its inner steps by then, "
-        "even below the quorum",
+        description="a round goes on with the workers that have done their inner steps "
+        "by then, even below the quorum",
     )
     late: Literal["drop", "next"] = Field(
         "drop",

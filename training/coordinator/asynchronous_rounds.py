@@ -1,19 +1,19 @@
 """Rounds of learners that have clocks of their own: asynchronous local SGD.
 
 Each learner makes the inner steps of a lease of its own, from the state that it holds.
-When it is done its push waits for its turn, and is merged: that is a round, of those
-who push, one as a rule (with `quorum` and `grace_seconds` of the experiment, whoever
-has come once so many have, and the grace is over). Nobody else waits.
+When it is done its push waits for its turn, and is merged: that is a round, of one
+learner as a rule (with `quorum` and `grace_seconds` of the experiment, of all pushes
+that came until there were so many, and the grace was over). No other learner waits.
 
     learner a    steps ───────────► push │ merge 4 │ steps ──────────────►
     learner b    ────────► push │ merge 3 │ steps ─────────► push │ merge 5 │
                                       └─ state ─►┘      └──── state ───►┘
 
-There is no server whose death would matter: whoever made the newest version serves it.
+No death of a server matters: the learner that made the newest version serves it.
 A learner that pushes fetches the newest state from there, moves what it made along
 (θ_m + θ_newest - θ_begin, so that its delta is against where it began), runs the outer
 step, and holds the next version when the ledger has it. So each learner holds the
-version of its last push. When the holder of the newest one dies before somebody has
+version of its last push. When the holder of the newest one dies before a learner has
 fetched it, the run goes back to the newest version that a learner or a checkpoint
 holds: what is lost is the dead learner's own push, whose samples are given out again;
 the others' inner steps and pushes stay as they are.
@@ -96,7 +96,7 @@ class AsynchronousRounds(Rounds):
         return False
 
     def stuck(self, waiting: bool) -> bool:
-        """If nobody has the newest version, as soon as somebody could use it."""
+        """If no learner has the newest version, as soon as one could use it."""
         run = self._run
         if run.roster.holders(run.committed) or run.served_now() is not None:
             return waiting
@@ -117,7 +117,7 @@ class AsynchronousRounds(Rounds):
     # Leases -------------------------------------------------------------------
 
     def start(self, ready: list[Member]) -> None:
-        """Give leases to those who have none; merge what has come."""
+        """Give leases to learners without one; merge the pushes that are due."""
         self._return_abandoned()
         self._give_out(ready)
         self._merge()
@@ -198,7 +198,7 @@ class AsynchronousRounds(Rounds):
     # Merges -------------------------------------------------------------------
 
     def check(self, now: float) -> None:
-        """What time does to the merge under way; others get on meanwhile."""
+        """Apply time limits to the merge under way; others get on meanwhile."""
         if not (self._run.progress.paused or self._run.cancelled):
             self._give_out(self._run.roster.ready())
         self._check_failed(now)
@@ -210,7 +210,7 @@ class AsynchronousRounds(Rounds):
         if source is None:
             return
         newest = self._run.committed
-        # Who holds the newest version itself need not fetch it.
+        # A holder of the newest version need not fetch it.
         pushes.sort(key=lambda name: self._run.roster[name].committed != newest)
         progress = self._run.progress
         self._launch(
@@ -263,12 +263,12 @@ class AsynchronousRounds(Rounds):
             self._failed_fetches += message.lost is None
 
     def _again(self, attempt: Attempt, why: str) -> None:
-        """Try again; a holder of the newest state whom nobody reaches must go."""
+        """Try again; a holder of the newest state that no learner reaches must go."""
         holders = self._run.roster.holders(self._run.committed)
         alone = [m for m in holders if m.name not in attempt.members]
         if self._failed_fetches > _FETCHES and len(alone) == len(holders) == 1:
             self._failed_fetches = 0
-            self.drop(alone[0], "nobody can fetch the newest state from it")
+            self.drop(alone[0], "no learner can fetch the newest state from it")
         super()._again(attempt, why)
 
     def commit(self, attempt: Attempt) -> None:
@@ -278,7 +278,7 @@ class AsynchronousRounds(Rounds):
         self._merged_at = self._run.now
 
     def _settle(self, attempt: Attempt) -> None:
-        """What these learners pushed is merged."""
+        """The pushes of these learners are merged."""
         for name in attempt.members:
             self._learning.pop(name, None)
 

@@ -1,4 +1,4 @@
-"""One attempt at a round: who is in it, on which samples, and who is done.
+"""One attempt at a round: its members, their samples, and the members that are done.
 
 An attempt is for one round and one epoch. When a member dies the next attempt
 of the round has the survivors, a higher epoch and the same leases. A round is
@@ -36,7 +36,7 @@ class Attempt:
     suspects: list[str] = field(default_factory=list)
     """Members that others could not reach."""
     waits: StragglerDetection = field(default_factory=StragglerDetection)
-    """Who waits for whom, where members meet inside a round."""
+    """Which members wait for others, where they meet inside a round."""
     retries: int = 0
     """How often the round was tried again with the same members."""
 
@@ -77,7 +77,7 @@ class Attempt:
         quantum: int,
         particulars: Callable[[str], Mapping[str, Any]],
     ) -> list[RoundStart]:
-        """What the members are told, by rank.
+        """The orders of the members, by rank.
 
         `particulars` gives what else is in the order of a member. `addresses` are by
         rank, `quantum` is in samples.

@@ -25,7 +25,7 @@ class Saver:
         self.busy = False
         """A checkpoint is being fetched or written."""
         self.looking = False
-        """What is on the disk was asked for, and not answered yet."""
+        """A look at the disk was asked for, and not answered yet."""
         self.saved: int | None = None
         """The last round that is on disk."""
         self.path: str | None = None
@@ -68,7 +68,7 @@ class Saver:
         self._run.do(LookOnDisk(round_))
 
     def seen(self, event: OnDisk) -> bool:
-        """What is on the disk; whether the round is."""
+        """Note the answer of a look at the disk; whether the round is there."""
         self.looking = False
         for line in event.damaged:
             self._run.log(f"{line}; it is made again")

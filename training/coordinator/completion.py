@@ -1,4 +1,4 @@
-"""The end of a run: the last checkpoint, the last validation, then everybody may go."""
+"""The end of a run: the last checkpoint, the last validation, the farewell."""
 
 from dataclasses import dataclass
 
@@ -53,7 +53,7 @@ class Completion:
         if holders := run.roster.holders(run.committed):
             self._saver.save([member.name for member in holders])
         else:
-            run.ending_since = None  # nobody has it any more: recovery decides
+            run.ending_since = None  # no worker has it any more: recovery decides
 
     def _end(self) -> None:
         run, cancelled = self._run, self._run.cancelled

@@ -1,8 +1,8 @@
-"""What a training run wants done, as the values that its state machine returns.
+"""Effects: the values that a training run's state machine returns, to be carried out.
 
 The shell (`pcp.training.shepherd.shepherd`) carries them out one after the other:
-what must be on the disk before anybody hears of it stands before the message that says
-it.
+a line that must be on the disk before a peer hears of it stands before the message
+that says it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,14 +49,14 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One line for whoever watches."""
+    """One line for the observers."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ShowStatus:
-    """The state of the run, for whoever watches: a heartbeat's interval has passed."""
+    """The state of the run, for the observers: a heartbeat's interval has passed."""
 
     values: Mapping[str, Any]
 
@@ -111,7 +111,7 @@ class Gather:
     members: Sequence[str]
     addresses: Sequence[str]
     info: Mapping[str, Any]
-    """What the checkpoint says besides."""
+    """More keys of the checkpoint's `state.json`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What happens to a training run, as the values that its state machine takes.
+"""Events: the values that a training run's state machine takes.
 
 `pcp.training.coordinator.training_run` says which of them comes when. A `Peer` is a
 connection of which the state machine knows one thing: that it is still the same one.
@@ -24,7 +24,7 @@ class Peer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a run must know of a compiled bundle and of the data for it."""
+    """The facts of a compiled bundle, and of the data for it, that a run needs."""
 
     digest: str
     """Of the bundle."""
@@ -47,7 +47,7 @@ class Saved:
 
     round: int
     workers: int
-    """Members whose own state is in it; 0: it is weights alone."""
+    """Members with state of their own in it; 0: it is weights alone."""
     nonfinite: Sequence[str] = ()
     """The tensors in which a number is not finite."""
 
@@ -80,7 +80,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """An operator's order, who has the key."""
+    """The order of an operator that has the key."""
 
     connection: Peer
     order: Order
@@ -93,7 +93,7 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """The bundle for a worker's target is there; without a connection, for nobody."""
+    """The bundle for a worker's target is there; without a connection, for none."""
 
     connection: Peer | None
     program: Program
@@ -122,7 +122,7 @@ class Found:
 
     saved: Saved | None
     refused: Sequence[str]
-    """What is wrong with newer ones, a line each."""
+    """Faults of newer ones, a line each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class OnDisk:
     round: int
     path: str | None
     damaged: Sequence[str]
-    """What is wrong with a checkpoint that is none, a line each."""
+    """Faults of damaged checkpoints of the round, a line each."""
 
 
 @dataclass(frozen=True, slots=True)

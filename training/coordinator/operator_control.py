@@ -1,4 +1,4 @@
-"""What an operator may ask of a run while it goes on.
+"""Orders that an operator may give while a run goes on.
 
     pause        after the round under way no other one begins
     resume       go on
@@ -8,7 +8,7 @@
                  `--resume` goes on from there
 
 An order is in the ledger before it is obeyed: a shepherd that starts again still
-keeps it, and a replay of the run knows when H changed. Whoever gives one must
+keeps it, and a replay of the run knows when H changed. An operator must
 have the key (`pcp.training.storage.control_file`), which the shell compares.
 """
 
@@ -49,7 +49,7 @@ class OperatorControl:
         self._run.do(Send(connection, Taken(said=said)))
 
     def cancel(self) -> str:
-        """Begin no further round; what will happen."""
+        """Begin no further round; returns the answer for the operator."""
         self._write("cancel")
         self._run.cancelled = True
         return "the run ends with a checkpoint after this round; --resume goes on"

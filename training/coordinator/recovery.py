@@ -1,8 +1,8 @@
-"""Who holds the committed state, and what to do when nobody does.
+"""The holders of the committed state, and the way back when there is none.
 
 A worker that joins takes the state from a veteran. After a restart of the
 shepherd the veterans say in their `Hello` what they hold; it counts if its
-digest is the ledger's. If nobody came back with the committed round within the
+digest is the ledger's. If no worker came back with the committed round within the
 grace period, the run goes back to the newest round that a worker or a valid
 checkpoint still has; the ledger says so, and the samples of the lost rounds
 are given out again.
@@ -25,7 +25,7 @@ from pcp.training.storage.ledger_state import CHECKPOINT, SEED, WEIGHTS
 from pcp.training.wire.messages import Hello, Lacking, Ready, Restore
 
 _OURS = (CHECKPOINT, WEIGHTS)
-"""What the ledger says of a state that this process's own endpoint served."""
+"""Sources in the ledger that this process's own endpoint serves."""
 
 
 class Recovery:
@@ -38,7 +38,7 @@ class Recovery:
         """A checkpoint to go back to was asked for, and not answered yet."""
 
     def claimed(self, hello: Hello) -> int | None:
-        """The round whose state a worker holds, by what it says and the ledger."""
+        """The round of the state that a worker holds, by its hello and the ledger."""
         progress = self._run.progress
         if hello.run != self._run.name:
             return None
@@ -99,14 +99,14 @@ class Recovery:
             self._restore_saved(member)
         elif holders:
             keep = {"keep": True} if self._fresh(member) else {}
-            # Who could not reach one of them has another the next time.
+            # A member that could not reach one of them has another the next time.
             source = holders[member.lacked % len(holders)]
             self._restore(member, source.address, source=source.name, **keep)
         elif run.committed == 0:
             self._restore(member, None, source=SEED)
 
     def tick(self) -> None:
-        """Judge those who wait; rewind when waiting is hopeless."""
+        """Judge the members that wait; rewind when waiting is hopeless."""
         run, roster = self._run, self._run.roster
         self._let_go()
         stranded = not roster.holders(run.committed) and self._rounds.needs_holder()
@@ -125,21 +125,21 @@ class Recovery:
             run.do(FindCheckpoint(run.committed))
 
     def _let_go(self) -> None:
-        """Hold no state that the run has left behind, once nobody takes it."""
+        """Hold no state that the run has left behind, once no worker takes it."""
         saved = self._run.served
         if saved is None or saved.round == self._run.committed or self._taken():
             return
         self._run.stop_serving()
 
     def _taken(self) -> bool:
-        """Whether somebody is taking what our own endpoint serves, just now."""
+        """Whether a worker is taking the state that our own endpoint serves."""
         return any(
             member.state == RESTORING and member.taking["source"] in _OURS
             for member in self._run.roster
         )
 
     def settled(self, ready: Sequence[Member]) -> bool:
-        """Whether what was the workers' own in a checkpoint is with somebody.
+        """Whether the workers' own state of a checkpoint is with workers.
 
         If others came than it was served for, they all restore it once more, shared
         out among them.
@@ -151,7 +151,7 @@ class Recovery:
         if self._rounds.left(saved, ready):
             return True
         if self._taken():
-            return False  # or those who take it and those who have it never meet
+            return False  # or members that take it and members that have it never meet
         run.log(
             f"the checkpoint of {counted(saved.workers, 'worker')} is shared out "
             f"among {len(ready)}: what is not sent yet or in flight adds up as before"
@@ -162,7 +162,7 @@ class Recovery:
         return False
 
     def all_back(self) -> bool:
-        """Whether everybody who holds a lease is ready, or had time to come."""
+        """Whether all workers that hold a lease are ready, or had time to come."""
         run = self._run
         ready = {member.name for member in run.roster.ready()}
         missing = set(run.progress.outstanding) - ready
@@ -217,7 +217,7 @@ class Recovery:
 
     def _rewind(self, best: int) -> None:
         run = self._run
-        run.log(f"nobody holds round {run.committed} any more: back to {best}")
+        run.log(f"no worker holds round {run.committed} any more: back to {best}")
         run.append("rewind", to=best, reason="state lost")
         if run.served is not None and run.served.round > best:
             run.stop_serving()  # another state may come to have its number

@@ -1,4 +1,4 @@
-"""Who works for a shepherd, and what each of them holds."""
+"""The workers of a run, and the state that each of them holds."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 from pcp.training.coordinator.events import Peer
 from pcp.training.wire.messages import Hello
 
-# What a member is doing, in the order in which it happens.
+# States of a member, in their order.
 COMPILING = "compiling"
 WAITING = "waiting for a state"
 RESTORING = "restoring"
@@ -110,13 +110,13 @@ class Roster:
             self._sorted = None
 
     def find(self, connection: Peer) -> Member | None:
-        """Whose connection this is."""
+        """The member of this connection; None: it is no member's."""
         return self._by_connection.get(connection)
 
     def ready(self) -> list[Member]:
-        """Those who can take part in a round."""
+        """The members that can take part in a round."""
         return [member for member in self if member.state == READY]
 
     def holders(self, round_: int) -> list[Member]:
-        """Those among the ready who hold the state of a round."""
+        """The ready members that hold the state of a round."""
         return [member for member in self.ready() if member.committed == round_]

@@ -1,10 +1,10 @@
-"""A run that has begun: what its members say, and what comes between two rounds.
+"""A run that has begun: its members' messages, and the time between two rounds.
 
 gathering ──enough ready──► attempt ──all prepared──► commit ──► gathering
     │                       │    ▲                      │
     │                       └────┘ a member died:       └─ last round:
     │                         epoch + 1, same leases       checkpoint, end
-    └─nobody holds the committed state─► rewind to a checkpoint
+    └─no worker holds the committed state─► rewind to a checkpoint
 """
 
 from collections.abc import Callable
@@ -54,8 +54,8 @@ class RoundLoop:
         self._run, self._saver = run, saver
         self.rounds = rounds
         self.recovery = Recovery(run, rounds)
-        self.orders = OperatorControl(run, rounds, validation)
-        self.ending = Completion(run, saver, validation)
+        self.operator_control = OperatorControl(run, rounds, validation)
+        self.completion = Completion(run, saver, validation)
         self._started = run.committed > 0
         self._held_since: float | None = None
         self._handlers: dict[type[Message], Callable[[Member, Any], None]] = {
@@ -75,7 +75,7 @@ class RoundLoop:
         self._handlers.get(type(message), self.rounds.heard)(member, message)
 
     def tick(self) -> None:
-        """What the time asks for."""
+        """Do what is due by now."""
         self.recovery.tick()
         if self.recovery.searching:
             return
@@ -87,9 +87,9 @@ class RoundLoop:
     def _advance(self) -> None:
         """Between two rounds: end the run, or start the next one if it can."""
         run = self._run
-        held = self.orders.hold()
+        held = self.operator_control.hold()
         if run.ending_since is not None or run.cancelled or self.rounds.exhausted():
-            self.ending.go_on()
+            self.completion.go_on()
         elif held or self.rounds.finish_prepared():
             return
         elif (ready := run.roster.ready()) and self._enough(ready):
@@ -98,7 +98,7 @@ class RoundLoop:
                 self.rounds.start(ready)
 
     def _enough(self, ready: list[Member]) -> bool:
-        """Whether those who are ready are to begin."""
+        """Whether the ready members are to begin."""
         run = self._run
         if not run.roster.holders(run.committed):
             return self._started and self.rounds.starts_without_holder(ready)

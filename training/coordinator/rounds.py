@@ -1,15 +1,15 @@
 """A run's rounds: give out leases, wait for all, commit or try again.
 
 Everything about one round is in its `Attempt`. A round that lost a member goes
-on with the others; one whose exchange failed although everybody lives is tried
+on with the others; one whose exchange failed although all members live is tried
 again with the same members, and if that keeps failing, without the member that
 the others cannot reach.
 
 `Rounds` is what every policy has in common: a round is committed when all members of
-its newest attempt have prepared one state. When rounds begin, with whom and on which
-leases is a policy's: `pcp.training.coordinator.synchronous_rounds`, where all begin
-together, and `pcp.training.coordinator.asynchronous_rounds`, where each member has a
-clock of its own. A run has one policy, from its first program on.
+its newest attempt have prepared one state. When rounds begin, with which members and
+on which leases is a policy's: `pcp.training.coordinator.synchronous_rounds`, where all
+begin together, and `pcp.training.coordinator.asynchronous_rounds`, where each member
+has a clock of its own. A run has one policy, from its first program on.
 """
 
 from abc import ABC, abstractmethod
@@ -58,7 +58,7 @@ class Rounds(ABC):
         self.newest: Round | None = None
         """The last round that was committed by this process."""
         self.nonfinite: list[str] = []
-        """Whose losses in that round are not finite, a line each."""
+        """Members with losses in that round that are not finite, a line each."""
         self._group: list[str] = []
         self._handlers: dict[type[Message], Callable[[Member, Any], None]] = {
             Computed: self._on_computed,
@@ -74,19 +74,19 @@ class Rounds(ABC):
 
     @abstractmethod
     def start(self, ready: list[Member]) -> None:
-        """Between two rounds: let those who are ready work."""
+        """Between two rounds: let the ready members work."""
 
     @abstractmethod
     def check(self, now: float) -> None:
-        """What time does to the round under way."""
+        """Apply time limits to the round under way."""
 
     @abstractmethod
     def lost(self, member: Member) -> None:
-        """A member is gone; what it did in this round does not count."""
+        """A member is gone; its part of this round does not count."""
 
     @abstractmethod
     def forget(self, member: Member) -> None:
-        """What a member did outside of a round is gone with the state that it held."""
+        """A member's work outside of a round is gone with the state that it held."""
 
     @abstractmethod
     def give_up(self) -> None:
@@ -122,7 +122,7 @@ class Rounds(ABC):
 
     @abstractmethod
     def _particulars(self, attempt: Attempt, name: str) -> dict[str, Any]:
-        """What else is in a member's order."""
+        """More keys of a member's order."""
 
     @abstractmethod
     def _retry(self, attempt: Attempt) -> None:
@@ -132,7 +132,7 @@ class Rounds(ABC):
     def _settle(self, attempt: Attempt) -> None:
         """The steps of these members have counted."""
 
-    # What all have ----------------------------------------------------------------
+    # Of all policies -------------------------------------------------------------
 
     def heard(self, member: Member, message: Message) -> None:
         """A message about a member's part of a round; others are not listened to."""
@@ -140,7 +140,7 @@ class Rounds(ABC):
             handler(member, message)
 
     def drop(self, member: Member, reason: str) -> None:
-        """A worker leaves; what it did in this round does not count."""
+        """A worker leaves; its part of this round does not count."""
         self._run.remove(member)
         self._validation.lost(member.name)
         self._run.log(f"worker {member.index} left: {reason}")
@@ -179,7 +179,7 @@ class Rounds(ABC):
             self.commit(attempt)
 
     def _on_group_failed(self, member: Member, message: GroupFailed) -> None:
-        """A member could not exchange; wait a little for who turns out dead."""
+        """A member could not exchange; wait a little: a peer may turn out dead."""
         attempt = self.attempt
         if attempt is None or not self._current(message):
             return
@@ -193,8 +193,8 @@ class Rounds(ABC):
         """All members are prepared with one state: it counts from now on."""
         (digest,) = attempt.digests
         run, record = self._run, self._recorded(attempt)
-        # Before it counts: who is killed in between has it kept once more, as after
-        # a rewind; the other way round the record would be lost.
+        # Before it counts: a shepherd that is killed in between keeps it once more, as
+        # after a rewind; the other way round the record would be lost.
         run.do(Keep(record))
         run.append(
             "commit",
@@ -232,7 +232,7 @@ class Rounds(ABC):
             self._run.send(member, commit)
 
     def _recorded(self, attempt: Attempt) -> Round:
-        """The figures of a round whose members are all prepared."""
+        """The figures of a round that all members have prepared."""
         run = self._run
         prepared = [attempt.prepared[name] for name in attempt.members]
         # A round that was computed while no shepherd lived took its own time.
@@ -280,7 +280,7 @@ class Rounds(ABC):
             run.send(roster[name], order)
 
     def _check_failed(self, now: float) -> None:
-        """An exchange failed, and nobody was seen to die: try the same again."""
+        """An exchange failed, and no member was seen to die: try the same again."""
         attempt = self.attempt
         limit = self._run.experiment.heartbeat_limit_seconds
         if attempt is None or attempt.failed_at is None:
@@ -310,7 +310,7 @@ class Rounds(ABC):
         self._launch(attempt)
 
     def _nonfinite(self, record: Round, names: list[str]) -> Iterator[str]:
-        """What is to be said of the losses of a committed round."""
+        """Lines about losses of a committed round that are not finite."""
         for member, name in zip(record.members, names, strict=True):
             if line := nonfinite.said(member, name, record.round):
                 yield line

@@ -1,4 +1,4 @@
-"""What all parts of a run's state machine share: where the run is, and what is to do.
+"""The part of a run's state machine that all others share: its place and its effects.
 
 A part changes the state and says with `do` (or `append`, `send`, `log`) what that asks
 of the world. The order of the effects is the order of these calls.
@@ -59,13 +59,13 @@ class RunState:
         self.served: Saved | None = None
         """The state that this process's own endpoint hands out."""
         self.parts: list[int] = []
-        """The indices of the workers among whom it is shared out."""
+        """The indices of the workers among which it is shared out."""
         self._replay, self._serves = replay, serves
         self._effects: list[Effect] = []
 
     @property
     def progress(self) -> Progress:
-        """What the ledger says, with the lines that are still to be written."""
+        """The ledger's sum, with the lines that are still to be written."""
         return self._replay.progress
 
     @property
@@ -102,7 +102,7 @@ class RunState:
         self.do(Send(member.connection, message, bundle))
 
     def log(self, text: str) -> None:
-        """A line for whoever watches."""
+        """A line for the observers."""
         self.do(Log(text))
 
     def remove(self, member: Member) -> None:
@@ -119,10 +119,10 @@ class RunState:
         """Whether the history in memory is enough to judge a state of a round."""
         return not round_ or self.progress.history.reaches(round_)
 
-    # What the endpoint hands out ----------------------------------------------
+    # States that the endpoint hands out ----------------------------------------------
 
     def serve(self, saved: Saved, parts: Sequence[int] | None = None) -> None:
-        """Hand out a state, to all who saved it or to the workers of these indices."""
+        """Hand out a state, to all workers that saved it or to these indices."""
         self.served = saved
         self.parts = list(range(saved.workers) if parts is None else parts)
         self.do(Serve(saved.round, tuple(self.parts)))
@@ -143,7 +143,7 @@ class RunState:
         return saved if saved is not None and saved.round == self.committed else None
 
     def source(self, member: Member) -> str | None:
-        """Where a member can fetch the committed state; None if nobody has it."""
+        """Where a member can fetch the committed state; None: no process has it."""
         for holder in self.roster.holders(self.committed):
             return holder.address
         return self.address_for(member) if self.served_now() is not None else None

@@ -43,13 +43,13 @@ def check(experiment: Experiment, manifest: Manifest) -> None:
 
 
 def discount(experiment: Experiment, age: int) -> float:
-    """What each token counts of steps that are `age` rounds late: λ^a."""
+    """The weight of a token of steps that are `age` rounds late: λ^a."""
     return experiment.late_discount**age
 
 
 @dataclass
 class Late:
-    """A member whose steps were not made in time; the ledger has its lease."""
+    """A member that did not make its steps in time; the ledger has its lease."""
 
     round: int
     """The round it was given out in."""
@@ -76,7 +76,7 @@ class StaleResults:
         return name in self.members and not self.members[name].done
 
     def leases(self) -> dict[str, list[Range]]:
-        """Those whose steps are made by now."""
+        """The leases of late members that have made their steps by now."""
         late = self._run.progress.late
         return {name: held for name, held in late.items() if not self.busy(name)}
 
@@ -86,13 +86,13 @@ class StaleResults:
         self.members[name] = Late(attempt.round)
 
     def weight(self, name: str, round_: int) -> float:
-        """What each of a member's tokens counts in a round: λ^a."""
+        """The weight of each of a member's tokens in a round: λ^a."""
         late = self.members.get(name)
         age = 0 if late is None else round_ - late.round
         return discount(self._run.experiment, age)
 
     def computed(self, member: Member, message: Computed) -> list[Range] | None:
-        """The lease whose steps a late member has made by this; None if it is none."""
+        """The lease of the steps that a late member has made by this, if it has."""
         late = self.members.get(member.name)
         if late is None or late.done or message.round != late.round:
             return None
@@ -100,7 +100,7 @@ class StaleResults:
         return self._run.progress.late[member.name]
 
     def forget(self, name: str) -> list[Range] | None:
-        """What a member did late is gone; the lease that it had for it, if any."""
+        """Drop a member's late steps; the lease that it had for them, if any."""
         if self.members.pop(name, None) is None:
             return None
         return self._run.progress.late.get(name)

@@ -1,4 +1,4 @@
-"""What a run is doing, as one JSON object: for dashboards and `pcp status`."""
+"""The status of a run, as one JSON object: for dashboards and `pcp status`."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def status_of(
 
 
 def doings(attempt: Attempt | None) -> dict[str, str]:
-    """What each member does in the round under way, by name."""
+    """The activity of each member of the round under way, by name."""
     if attempt is None:
         return {}
     done = dict.fromkeys(attempt.computed, "exchanging")

@@ -1,11 +1,11 @@
-"""Who holds up a round in which members meet between their inner steps.
+"""Stragglers of a round in which members meet between their inner steps.
 
-There all members are done together, so being done says nothing about who is slow. What
-does is who waits for whom: with its heartbeats a member says how many exchanges it has
+There all members are done together, so being done does not tell a slow member. Waiting
+does: with its heartbeats a member says how many exchanges it has
 come to (the forming of the group is the first), and how long it has been waiting in the
 last. Once a quorum has waited in one for longer than the grace, or when the deadline
-has passed, those who have not come to it hold the round up; a member counts as such
-only by a report from after that moment, so a report on its way harms nobody.
+has passed, members that have not come to it hold the round up; a member counts as such
+only by a report from after that moment, so a report on its way harms no member.
 """
 
 import math
@@ -25,7 +25,7 @@ class WaitReport:
 
 
 class StragglerDetection:
-    """What the members of one attempt said."""
+    """The wait reports of one attempt's members."""
 
     def __init__(self) -> None:
         self._reports: dict[str, WaitReport] = {}
@@ -37,7 +37,7 @@ class StragglerDetection:
         else:
             self._reports[name] = WaitReport(now, meeting.entered, meeting.waits)
 
-    def holding_up(
+    def stragglers(
         self,
         members: Collection[str],
         quorum: int | None,

@@ -11,20 +11,20 @@ def slow_members(
 ) -> list[str]:
     """Members that the round goes on without, by now.
 
-    With `meets` members exchange between their inner steps, and who is slow shows in
-    the others' waiting (`pcp.training.coordinator.straggler_detection`); else it
-    is who is not done.
+    With `meets` members exchange between their inner steps, and a slow member shows in
+    the others' waiting (`pcp.training.coordinator.straggler_detection`); else the
+    members that are not done are slow.
     """
     if meets:
-        return _holding_up(attempt, experiment)
+        return _stragglers_inside(attempt, experiment)
     late = attempt.slow and now >= _end(attempt, experiment)
     return attempt.slow if late else []
 
 
-def _holding_up(attempt: Attempt, experiment: Experiment) -> list[str]:
+def _stragglers_inside(attempt: Attempt, experiment: Experiment) -> list[str]:
     """Members that the others wait for in mid-round, for too long."""
     deadline = experiment.round_deadline_seconds or math.inf
-    return attempt.waits.holding_up(
+    return attempt.waits.stragglers(
         attempt.members,
         experiment.quorum,
         experiment.grace_seconds,

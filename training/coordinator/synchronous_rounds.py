@@ -25,7 +25,7 @@ class SynchronousRounds(Rounds):
     """See the module.
 
     `alone`: a round has one member, other workers stand by. `meets`: members meet
-    inside a round, so who is slow shows in the others' waiting.
+    inside a round, so a slow one shows in the others' waiting.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class SynchronousRounds(Rounds):
             held = run.progress.outstanding
             ready = [min(ready, key=lambda m: (m.name not in held, rank(m)))]
         self._return_absent({member.name for member in ready})
-        # Those who hold the state come first: rank 0 is whom others sync with.
+        # Holders of the state come first: the others take the state of rank 0.
         order = [member.name for member in sorted(ready, key=rank)]
         again = bool(run.progress.outstanding or self._late.leases())
         leases = self._leases(order)
@@ -104,13 +104,13 @@ class SynchronousRounds(Rounds):
         self._launch(attempt)
 
     def _return_absent(self, names: set[str]) -> None:
-        """Leases of those who are not there go back to the pool."""
+        """Leases of members that are not there go back to the pool."""
         for name, lease in list(self._run.progress.outstanding.items()):
             if name not in names:
                 self.give_back(name, lease)
 
     def _leases(self, order: Sequence[str]) -> dict[str, list[Range]]:
-        """What each of these members works on: what it has, or new samples."""
+        """The lease of each of these members: the one it has, or new samples."""
         leases = self._run.progress.outstanding | self._late.leases()
         without = [name for name in order if name not in leases]
         steps = 0
@@ -153,7 +153,7 @@ class SynchronousRounds(Rounds):
         """Commit a round that was prepared by all when the last shepherd died."""
         run, progress = self._run, self._run.progress
         if set(progress.outstanding) != set(progress.members):
-            return False  # it has a part in it whose lease was taken back since
+            return False  # a lease of it was taken back since
         prepared: dict[str, Prepared] = {}
         for name in progress.outstanding:
             member = run.roster[name] if name in run.roster else None
@@ -180,7 +180,7 @@ class SynchronousRounds(Rounds):
     # In a round ---------------------------------------------------------------------
 
     def lost(self, member: Member) -> None:
-        """A member is gone; what it did in this round does not count."""
+        """A member is gone; its part of this round does not count."""
         # If it comes back it may be another process: that needs another group.
         self._group = []
         attempt = self.attempt
@@ -197,7 +197,7 @@ class SynchronousRounds(Rounds):
             self.give_back(name, lease)
 
     def forget(self, member: Member) -> None:
-        """What a member did late is gone with the state that it held."""
+        """A member's late steps are gone with the state that it held."""
         if lease := self._late.forget(member.name):
             self.give_back(member.name, lease)
 
@@ -225,7 +225,7 @@ class SynchronousRounds(Rounds):
         attempt.waits.heard(member.name, said if here else None, self._run.now)
 
     def check(self, now: float) -> None:
-        """The round goes on without those who are too slow; a failed one, again."""
+        """The round goes on without too slow members; a failed one is tried again."""
         attempt = self.attempt
         if attempt is None:
             return
@@ -248,7 +248,7 @@ class SynchronousRounds(Rounds):
         self._retry(attempt.again(run.progress.epoch + 1, names))
 
     def _retry(self, attempt: Attempt) -> None:
-        """The next attempt of a round, if anybody is left who can make it."""
+        """The next attempt of a round, if members are left that can make it."""
         self.attempt = None
         run = self._run
         holders = {member.name for member in run.roster.holders(run.committed)}

@@ -9,7 +9,7 @@ same events at the same times give the same effects. The shell is
 `pcp.training.shepherd.shepherd`; a simulation is another one.
 
 **Events.** From connections: `Received`, `Lost`. From an operator: `Ordered`,
-`Interrupted`. From time: `Tick`, behind all that came in a moment; whoever is late is
+`Interrupted`. From time: `Tick`, behind all events of a moment; late members are
 judged then. Answers, each to the effect beside it:
 
     Compile         Compiled or NotCompiled     some time later
@@ -22,8 +22,8 @@ judged then. Answers, each to the effect beside it:
 
 "At once" is: before any other event, and after the other effects of the same step.
 
-**Effects** are carried out in their order. What must survive a crash is so in the
-ledger before anybody hears of it: `Append` of a round's leases before the `Send` of its
+**Effects** are carried out in their order. A fact that must survive a crash is in the
+ledger before a peer hears of it: `Append` of a round's leases before the `Send` of its
 orders, `Append` of a commit before the `Send` of it. A shepherd that starts again reads
 the ledger and asks the workers that return what they hold.
 
@@ -130,7 +130,7 @@ class TrainingRun:
             NotCompiled: self._on_not_compiled,
             Loaded: self._on_loaded,
             Found: self._on_found,
-            OnDisk: lambda event: self._begun().ending.seen(event),
+            OnDisk: lambda event: self._begun().completion.seen(event),
             Gathered: self.saver.gathered,
             Written: self.saver.written,
             NotSaved: self.saver.failed,
@@ -145,10 +145,10 @@ class TrainingRun:
     @property
     def outcome(self) -> Outcome | None:
         """How the run ended; None until it has."""
-        return None if self.loop is None else self.loop.ending.outcome
+        return None if self.loop is None else self.loop.completion.outcome
 
     def step(self, event: Event, now: float) -> list[Effect]:
-        """What is to be done about an event, in that order; `now` never goes back.
+        """The effects of an event, in their order; `now`, in seconds, never goes back.
 
         A run that cannot go on ends with a `Fail`, behind what was decided before.
         """
@@ -165,18 +165,18 @@ class TrainingRun:
     def check_settings(self) -> None:
         """`StateMismatch` where the run was begun with others than the experiment's.
 
-        What needs no program is compared before one is compiled.
+        Keys that need no program are compared before one is compiled.
         """
         state = self.state
         frozen = {"frozen": state.experiment.frozen()}
         frozen_settings.check(state.progress.begin, frozen, state.folder)
 
     def status(self) -> dict[str, Any]:
-        """What the run is doing, for a dashboard or `pcp status`."""
+        """The status of the run, for a dashboard or `pcp status`."""
         rounds = self.rounds
         return status_of(self.state, rounds, self.validation, self.saver)
 
-    # What is judged by rounds that only the ledger's file knows ----------------------
+    # Events about rounds that only the ledger's file knows ---------------------------
 
     def _forgotten(self, event: Event) -> bool:
         """Whether the history in memory does not reach back to what an event names."""
@@ -278,7 +278,7 @@ class TrainingRun:
         state.send(member, welcome, hello.target if lacks else None)
 
     def _on_not_compiled(self, event: NotCompiled) -> None:
-        """A program that cannot be made for anybody ends the run."""
+        """A program that cannot be made for any target ends the run."""
         if event.alone:
             self.state.do(Fail(event.error))
             return
@@ -301,7 +301,7 @@ class TrainingRun:
         if not state.progress.begin:
             state.append("begin", run=state.name, **found)
         frozen_settings.check(state.progress.begin, found, state.folder)
-        # What was not given stays so: an algorithm may have its own for it.
+        # Keys that were not given stay so: an algorithm may have its own.
         settings = state.experiment.model_dump(exclude=SECRETS, exclude_unset=True)
         if state.progress.settings != settings:
             state.append("started", experiment=settings)
@@ -309,13 +309,13 @@ class TrainingRun:
         state.do(MakeLatest())
         rounds = self._policy(program)
         self.loop = RoundLoop(state, rounds, self.validation, self.saver)
-        # Who was late for the shepherd before us: nobody knows how far they are.
+        # Members that were late for the shepherd before us: how far they are is lost.
         for name, lease in list(state.progress.late.items()):
             rounds.give_back(name, lease)
         return self.loop
 
     def _policy(self, program: Program) -> Rounds:
-        """What rounds are like is known with the first bundle."""
+        """The kind of rounds; it is known with the first bundle."""
         state, manifest = self.state, program.manifest
         stale_results.check(state.experiment, manifest)
         if (quorum := state.experiment.quorum or 0) > state.wanted:
@@ -332,7 +332,7 @@ class TrainingRun:
         )
 
     def _pool(self, program: Program) -> LeasePool:
-        """The samples of all epochs that nobody has used or holds."""
+        """The samples of all epochs that are neither used nor held."""
         experiment = self.state.experiment
         total = program.samples * experiment.max_epochs
         one = quantum(experiment.effective_batch_size, program.batch)
@@ -342,7 +342,7 @@ class TrainingRun:
 
     def _on_ordered(self, event: Ordered) -> None:
         if self.loop is not None:
-            self.loop.orders.take(event.connection, event.order)
+            self.loop.operator_control.take(event.connection, event.order)
             return
         reason = "the run has not begun yet: no worker was welcomed"
         if event.order.action == "steps" and not event.order.steps:
@@ -351,7 +351,7 @@ class TrainingRun:
 
     def _on_interrupted(self) -> None:
         if not self.state.cancelled:
-            said = self._begun().orders.cancel()
+            said = self._begun().operator_control.cancel()
             self.state.log(f"interrupted: {said}; a second signal ends it")
 
     # States on this machine's disk ---------------------------------------------------
@@ -379,7 +379,7 @@ class TrainingRun:
             state.do(ShowStatus(self.status()))
         limit = state.experiment.heartbeat_limit_seconds
         if not self._suspension.turned(now):
-            return  # it has yet to hear who is there, and how far they are
+            return  # it has yet to hear which members are there, and how far they are
         for member in state.roster:
             if now - member.seen > limit:
                 self._drop(member, f"silent for {now - member.seen:.1f} s")

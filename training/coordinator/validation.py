@@ -24,7 +24,7 @@ class Validation:
         self.last: float | None = None
         """The newest held-out loss."""
         self.nonfinite: list[str] = []
-        """Whose shares of it are not finite, a line each."""
+        """Members with shares of it that are not finite, a line each."""
 
     @property
     def open(self) -> bool:
@@ -32,7 +32,7 @@ class Validation:
         return bool(self._missing)
 
     def shares(self, attempt: Attempt, last: bool) -> dict[str, tuple[int, int]]:
-        """What each member of a round that is being committed evaluates, if due."""
+        """The share (k, n) of each member of a round under commit, if due."""
         experiment = self._run.experiment
         every = experiment.validate_every
         due = last or (every and attempt.round % every == 0)

@@ -94,7 +94,7 @@ class Tokens:
     vocabulary: int
     """Every id is below it."""
     tokenizer: dict[str, Any]
-    """What a checkpoint keeps to decode: kind, and the characters for `char`."""
+    """A checkpoint's keys to decode with: kind, and the characters of `char`."""
     token_bytes: int
     """Bytes of the file per token, for `char` 0: a character has no fixed width."""
 

@@ -1,8 +1,8 @@
-"""Who may train on which samples: a pool of positions, given out in ranges.
+"""Leases on samples: a pool of positions, given out in ranges.
 
 Positions are numbers of samples through all epochs (`pcp.training.data.corpus`). A
 lease is a list of ranges; every range is a multiple of the quantum, the samples
-of one inner step. What a dead worker held goes back and is given out again
+of one inner step. The leases of a dead worker go back and are given out again
 before anything new, so nothing is lost; and what was committed never returns.
 """
 
@@ -15,7 +15,7 @@ Range = tuple[int, int]
 
 
 def quantum(effective_batch: int | None, batch: int) -> int:
-    """Samples of one inner step of one worker, whose model takes `batch` at a time."""
+    """Samples of one inner step of one worker with a model of `batch` at a time."""
     wanted = effective_batch or batch
     if wanted % batch:
         raise ConfigError(
@@ -69,7 +69,7 @@ def complement(taken: Iterable[Range], total: int) -> list[Range]:
 
 
 class LeasePool:
-    """The positions nobody holds and nobody has used.
+    """The positions that are neither held nor used.
 
     `total` positions are given out in multiples of `quantum`; a remainder that
     is no whole quantum is never given out.

@@ -103,7 +103,7 @@ class Dashboard(Quiet):
         self._live.update(self.picture())
 
     def picture(self) -> Any:
-        """What is shown now, as something `rich` can render."""
+        """The screen as it is now, as something `rich` can render."""
         from rich.console import Group
         from rich.padding import Padding
         from rich.panel import Panel

@@ -1,4 +1,4 @@
-"""What a run reports: a JSON line a round, and events for whoever watches.
+"""The reports of a run: a JSON line a round, and events for observers.
 
 A line of `metrics.jsonl` is a `Round`; numbers that are not finite stand in it as
 `pcp.strict_json` spells them. A torn last line, left by a crash, is
@@ -19,7 +19,7 @@ from pcp.training.storage.round_record import MemberRound, Round
 
 
 class Observer(Protocol):
-    """Somebody who watches a run. Calls come from the shepherd's thread."""
+    """An observer of a run. Calls come from the shepherd's thread."""
 
     def log(self, text: str) -> None:
         """Something happened."""

@@ -67,7 +67,7 @@ class Prometheus(Quiet):
         )
 
     def text(self) -> tuple[bytes, str]:
-        """What a scrape gets, and its content type."""
+        """The text for a scrape, and its content type."""
         content = self._client.generate_latest(self._registry)
         return content, self._client.CONTENT_TYPE_LATEST
 
@@ -79,7 +79,7 @@ class Prometheus(Quiet):
             self._counters[name].inc(getattr(record, field) if field else 1)
         self._seconds.observe(record.seconds)
         for gauge in self._by_worker.values():
-            gauge.clear()  # who left is no longer shown
+            gauge.clear()  # a worker that left is no longer shown
         for member in record.members:
             self._member(member)
 

@@ -1,4 +1,4 @@
-"""Weights & Biases, for those who have a key."""
+"""Weights & Biases, for users with a key."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -97,7 +97,7 @@ class WebPage(Quiet):
         self._server.server_close()
 
     def answer(self, after: int, since: float) -> dict[str, Any]:
-        """What the page asks for: records that came after the first `after`.
+        """The data of the page: records behind the first `after`.
 
         Records are counted as they came, not by round: a rewind repeats numbers.
         `since` names the server they were counted by; another one starts anew.

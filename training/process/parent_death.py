@@ -1,7 +1,7 @@
 """A process that ends with the one that started it, however that one ends.
 
-Who starts processes of its own tells them, by `environment()`, who it is; they call
-`die_with_parent` first of all.
+A parent passes its process id on in `environment()`; a child calls `die_with_parent`
+first of all.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 
 PARENT = "PCP_PARENT"
-"""Environment variable with the process id of who started this one."""
+"""Environment variable with the process id of this one's parent."""
 
 _PR_SET_PDEATHSIG = 1
 

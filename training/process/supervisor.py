@@ -46,7 +46,7 @@ class Policy:
 
 
 class Child(Protocol):
-    """What the supervisor needs of a process; `subprocess.Popen` has it."""
+    """A process as the supervisor needs it; `subprocess.Popen` is one."""
 
     pid: int
 

@@ -72,7 +72,7 @@ class Artifacts:
         return sha256(strict_json.dumps(found).encode())
 
     def get(self, target: str) -> Artifact:
-        """The bundle for `target`, compiled if nobody asked for it before."""
+        """The bundle for `target`, compiled when it is first asked for."""
         with self._lock:
             turn = self._locks.setdefault(target, threading.Lock())
         with turn:
@@ -81,7 +81,7 @@ class Artifacts:
             return self._made[target]
 
     def program(self, target: str) -> Program:
-        """What a run must know of the bundle for `target`, and of the data."""
+        """The facts of the bundle for `target`, and of the data, that a run needs."""
         artifact, corpus = self.get(target), self.corpus
         return Program(
             digest=artifact.digest,

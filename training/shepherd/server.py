@@ -1,4 +1,4 @@
-"""The shepherd's door: connections come in, events come out.
+"""The shepherd's listening socket: connections come in, events come out.
 
 One thread accepts, each connection has a reader and a writer thread, and all
 they learn goes into one queue, so that the shepherd itself is a single loop
@@ -126,7 +126,7 @@ class Connection:
 class Server:
     """The listening socket and its connections.
 
-    With a `protection`, only those are heard who have the same key, or a
+    With a `protection`, only peers are heard that have the same key, or a
     certificate of the same authority.
     """
 
@@ -151,7 +151,7 @@ class Server:
     def work(self, what: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Run `what` in a thread and then, as an event, `then(result)`.
 
-        What `what` raises is the result.
+        An exception that `what` raises is the result.
         """
 
         def run() -> None:
@@ -187,7 +187,7 @@ class Server:
                 self._closing.wait(EXHAUSTED_SECONDS)
                 continue
             if arrival is None:
-                continue  # who came has gone
+                continue  # the peer has gone already
             sock, _ = arrival
             if not self._has_room():
                 sock.close()
@@ -201,7 +201,7 @@ class Server:
                 self._closing.wait(EXHAUSTED_SECONDS)
 
     def _has_room(self) -> bool:
-        """Whether one more may come; strangers that say nothing keep nobody out."""
+        """Whether one more may come; strangers that say nothing keep no peer out."""
         self._connections = [c for c in self._connections if not c._over.is_set()]
         silent = [c for c in self._connections if not c.heard]
         if len(silent) >= MAX_STRANGERS:

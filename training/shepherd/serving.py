@@ -21,7 +21,7 @@ class Serving:
     def __init__(self, endpoint: Any, folder: RunFolder, ledger: Ledger) -> None:
         self._endpoint, self._folder, self._ledger = endpoint, folder, ledger
         self._found: Checkpoint | None = None
-        """What was found or loaded just now."""
+        """The state that was found or loaded just now."""
         self._served: Checkpoint | None = None
         self._damaged: set[str] = set()
         """Checkpoints that were looked at, and are none."""
@@ -39,7 +39,7 @@ class Serving:
     def serve(self, parts: Sequence[int]) -> None:
         """Hand out a state, shared out among these indices of workers.
 
-        What was found just now, or else once more what is handed out already.
+        The one that was found just now, or else the one that is handed out already.
         """
         saved, self._found = self._found or self._served, None
         if saved is None:
@@ -60,7 +60,7 @@ class Serving:
     def look(self, round_: int) -> OnDisk:
         """Whether this round is saved: whole, and as the ledger committed it.
 
-        What was saved before a rewind may have the same number.
+        A checkpoint from before a rewind may have the same number.
         """
         damaged: list[str] = []
         for folder in checkpoints.folders(self._folder.path):

@@ -1,8 +1,8 @@
 """The shepherd: sockets, disk and clock around a run's state machine.
 
 One loop over events (`pcp.training.shepherd.server`): each goes to `TrainingRun.step`,
-and what that returns is carried out here, in its order. What a run does, and when, is
-decided there alone (`pcp.training.coordinator.training_run`). Tensors never pass
+and the effects that it returns are carried out here, in their order. All decisions of a
+run are made there (`pcp.training.coordinator.training_run`). Tensors never pass
 through a shepherd.
 """
 
@@ -59,8 +59,8 @@ class Shepherd:
     """Coordinates one run. `run` returns when it is complete.
 
     `folder` is where it lives on disk; a ledger in it is continued. `clock`
-    counts seconds; a `hub` other than a listening one is for simulations. All who
-    connect, to the shepherd or to each other, must have the same `protection`.
+    counts seconds; a `hub` other than a listening one is for simulations. All peers
+    of the shepherd, and of each other, must have the same `protection`.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Shepherd:
 
     @property
     def roster(self) -> Roster:
-        """Who works for the run."""
+        """The workers of the run."""
         return self.state.roster
 
     @property
@@ -132,11 +132,11 @@ class Shepherd:
         return self._clock()
 
     def status(self) -> dict[str, Any]:
-        """What the run is doing, for a dashboard or `pcp status`."""
+        """The status of the run, for a dashboard or `pcp status`."""
         return self.training.status()
 
     def log(self, text: str) -> None:
-        """Tell whoever watches."""
+        """Tell the observers."""
         self.observer.log(text)
 
     def saved(self, round_: int) -> str | None:
@@ -152,7 +152,7 @@ class Shepherd:
         self._happened(Compiled(None, self._artifacts.program(target)))
 
     def watch_over(self, check: Callable[[], None]) -> None:
-        """Call `check` with every heartbeat; what it raises ends the run."""
+        """Call `check` with every heartbeat; an error that it raises ends the run."""
         self._check = check
 
     def interrupt(self, number: int) -> None:
@@ -203,7 +203,7 @@ class Shepherd:
             self._happened(arrived)
 
     def _ordered(self, connection: Any, order: Order) -> None:
-        """An order counts if whoever gives it has the run's key."""
+        """An order counts if it comes with the run's key."""
         if hmac.compare_digest(order.key.encode(), self._key.encode()):
             self._happened(Ordered(connection, order))
             return
@@ -225,7 +225,7 @@ class Shepherd:
     # Effects --------------------------------------------------------------------
 
     def _performing(self) -> dict[type[Effect], Callable[[Any], Event | None]]:
-        """How each kind of effect is carried out; what is returned is its answer."""
+        """The function that carries out each kind of effect; it returns the answer."""
         observer, folder, serving = self.observer, self.folder, self._serving
         weights = self.experiment.initial_weights
         return {
@@ -289,7 +289,7 @@ class Shepherd:
         safe, offset = self.protection, self.ledger.offset
         tokenizer = self._artifacts.corpus.tokens.tokenizer
         more = {"tokenizer": tokenizer, "ledger_offset": offset}
-        # No round begins meanwhile: who is silent is as good as dead here too.
+        # No round begins meanwhile: a silent worker is as good as dead here too.
         silence = self.experiment.heartbeat_limit_seconds
         asked = (effect.addresses, effect.round, effect.digest, safe, silence)
 

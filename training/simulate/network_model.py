@@ -1,4 +1,4 @@
-"""What a simulated run takes place in: compute, network, failures.
+"""The world of a simulated run: compute, network, failures.
 
 Times of an exchange are those of a ring: of what is added up 2 (M-1)/M over the
 bandwidth, of what is gathered M-1 times a contribution, and M-1 round trips; each
@@ -21,19 +21,19 @@ _FIELDS = {"all_reduce": "payload_bytes", "all_gather": "gathered_bytes"}
 
 @dataclass(frozen=True)
 class World:
-    """What is modelled. Seconds, bytes, bytes a second."""
+    """The parameters of the model. Seconds, bytes, bytes a second."""
 
     workers: int
     step_seconds: float
     payload_bytes: int
-    """What a worker contributes to the sums of an exchange, as it travels."""
+    """Bytes of a worker's contribution to the sums of an exchange, as it travels."""
     state_bytes: int
-    """What a newcomer fetches."""
+    """Bytes of the state that a newcomer fetches."""
     bandwidth: float
     """Of each worker, each way."""
     round_trip: float
     gathered_bytes: int = 0
-    """What every other member of an exchange gets of a worker as it is."""
+    """Bytes of a worker that every other member of an exchange gets as they are."""
     pairs: bool = False
     """Whether members exchange in pairs, not all with all."""
     spread: float = 0.05
@@ -46,7 +46,7 @@ class World:
     """Collectives of an exchange: each is opened and voted for, a round trip."""
     every_step: bool = False
     """Whether members exchange in every inner step, not once a round."""
-    beside: bool = False
+    in_background: bool = False
     """Whether an exchange takes place beside the inner steps."""
     lifetime: float = math.inf
     """Mean seconds until a worker dies."""
@@ -69,7 +69,7 @@ class World:
             # With the comparison of states at the end of a round.
             "meetings": len(manifest.collectives) + (not every_step),
             "every_step": every_step,
-            "beside": plan.in_background,
+            "in_background": plan.in_background,
             "pairs": plan.in_pairs,
         }
         if "payload_bytes" not in changes:
@@ -87,7 +87,7 @@ class World:
     def waited_seconds(self, members: int, steps: int, computed: float) -> float:
         """For exchanges in a round of `steps` inner steps, `computed` seconds long."""
         seconds = self.exchange_seconds(members) * self._exchanges(steps)
-        return max(0.0, seconds - computed) if self.beside else seconds
+        return max(0.0, seconds - computed) if self.in_background else seconds
 
     def sent_bytes(self, members: int, steps: int = 1) -> int:
         """By each worker in a round of `steps` inner steps."""
@@ -116,7 +116,7 @@ def parameter_bytes(manifest: Manifest) -> int:
 
 
 def state_bytes(manifest: Manifest) -> int:
-    """What a newcomer fetches: parameters, outer and inner state."""
+    """Bytes that a newcomer fetches: parameters, outer and inner state."""
     held = {
         (spec.name, spec.role): spec.nbytes
         for function in manifest.functions.values()

@@ -10,14 +10,14 @@ round:
     joined      take the state of that round, from where the record says
     commit      make the round, with the last attempt's members, leases and epoch
     late, lease a member makes its steps from the state it holds, for a later round
-    rewind      go back: those who join next take the state of a checkpoint
+    rewind      go back: workers that join next take the state of a checkpoint
 
 A state that a worker took while the next round was already under way is that of the
 round it names, so it is taken there, and not where the line stands.
 
 `TrainingRun.step` has no part in this. Its input is events and their times (ticks,
-messages, silence), of which a ledger has none; a ledger has its decisions. What follows
-from a decision is shared with it: `LedgerReplay` applies the ledger's lines, orders are
+messages, silence), of which a ledger has none; a ledger has its decisions. Their
+consequences are shared with it: `LedgerReplay` applies the ledger's lines, orders are
 `Attempt.orders`, and a late member's weight is `discount`.
 
 Only one thing is not in a ledger: which exchanges were complete when a member died in
@@ -63,7 +63,7 @@ class ReplayedRound:
     loss_recorded: float
     loss_found: float
     cut: bool = False
-    """It lost a member between two exchanges, at a moment that nobody noted."""
+    """It lost a member between two exchanges, at a moment that is in no ledger."""
 
     @property
     def same(self) -> bool:
@@ -71,7 +71,7 @@ class ReplayedRound:
         return self.recorded == self.found
 
     def difference(self) -> str:
-        """What differs, and where to look."""
+        """The difference, and where to look for its cause."""
         if self.cut:
             where = (
                 "a member died between two exchanges of this round, and which of them "
@@ -106,20 +106,20 @@ class Replay:
         self._records, self._load, self._data_path = records, load, data_path
         self._state = ledger.LedgerReplay()
         self._later = _events(records)
-        self._cast: dict[str, ReplayWorker] = {}
+        self._workers: dict[str, ReplayWorker] = {}
         self._bundles: dict[str, tuple[str, str]] = {}
         """Of each replay worker: the target, and the bundle's digest."""
         self._saved: dict[int, Checkpoint] = {}
         self._attempts: list[Mapping[str, Any]] = []
         """Of the round under way."""
         self._late: dict[str, int] = {}
-        """Whose steps are to count later, and of which round they are."""
+        """The workers with steps that count later, and the round of these steps."""
         self._endpoint: Endpoint | None = None
         """Serves a state that no replay worker holds."""
         self._experiment: Experiment | None = None
         self._corpus: Corpus | None = None
         self.notes: list[str] = []
-        """What is not as it was recorded, and may be why a round differs."""
+        """Facts that are not as they were recorded, and may make a round differ."""
 
     def rounds(self) -> Iterator[ReplayedRound]:
         """One committed round after another; it ends behind the first that differs."""
@@ -147,9 +147,9 @@ class Replay:
 
     def close(self) -> None:
         """Let go of all replay workers."""
-        for actor in self._cast.values():
-            actor.close()
-        self._cast.clear()
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
         if self._endpoint is not None:
             self._endpoint.close()
 
@@ -167,13 +167,13 @@ class Replay:
         """A shepherd starts, perhaps under other settings: programs may change."""
         source = f"line {record['n'] + 1} of the ledger"
         self._experiment = parse(record["experiment"], source=source)
-        for name, actor in self._cast.items():
+        for name, worker in self._workers.items():
             target, before = self._bundles[name]
             trainer, digest = self._load(self.experiment, target)
             if digest == before:
                 trainer.close()
             else:
-                actor.replace(trainer, self._open(trainer))
+                worker.replace(trainer, self._open(trainer))
                 self._bundles[name] = (target, digest)
 
     def _open(self, trainer: Trainer) -> Corpus:
@@ -191,25 +191,25 @@ class Replay:
     def _join(self, record: Mapping[str, Any]) -> None:
         """A worker takes the state of a round from where the record says."""
         name, index, round_ = (record[key] for key in ("worker", "index", "round"))
-        actor = self._stand_in(record)
+        worker = self._replay_worker(record)
         state = self._source(record)
         if state is not None and record.get("keep"):
-            state = rejoining(state, actor.holding.snapshot()[1], index)
-        actor.holding.forget()
+            state = rejoining(state, worker.state.snapshot()[1], index)
+        worker.state.forget()
         if state is None:
-            actor.trainer.fresh(self.experiment.seed)
+            worker.trainer.fresh(self.experiment.seed)
         else:
-            actor.trainer.restore(state, index)
-        actor.holding.hold(round_)
-        self._cast[name] = actor
+            worker.trainer.restore(state, index)
+        worker.state.hold(round_)
+        self._workers[name] = worker
 
-    def _stand_in(self, record: Mapping[str, Any]) -> ReplayWorker:
+    def _replay_worker(self, record: Mapping[str, Any]) -> ReplayWorker:
         """The worker's, with the program for its target."""
         name, target, bundle = (record[key] for key in ("worker", "target", "bundle"))
-        if name in self._cast and self._bundles[name][0] == target:
-            return self._cast[name]
-        if name in self._cast:
-            self._cast.pop(name).close()
+        if name in self._workers and self._bundles[name][0] == target:
+            return self._workers[name]
+        if name in self._workers:
+            self._workers.pop(name).close()
         trainer, digest = self._load(self.experiment, target)
         if digest != bundle:
             self._note(
@@ -239,7 +239,7 @@ class Replay:
                 )
             parts = record["parts"]
             return snapshot_of(reshard(self._saved[round_], len(parts)), parts)
-        held = self._cast[source].holding if source in self._cast else None
+        held = self._workers[source].state if source in self._workers else None
         if held is None or held.committed != round_:
             raise StateMismatch(
                 f"line {record['n'] + 1} of the ledger: {source} did not hold round "
@@ -248,10 +248,10 @@ class Replay:
         return held.snapshot()[1]
 
     def _save(self, record: Mapping[str, Any]) -> None:
-        """Keep what a checkpoint holds, if somebody takes it later."""
+        """Keep the state of a checkpoint, if a worker takes it later."""
         after = self._records[record["n"] + 1 :]
         if any(_takes(event, record["round"]) for event in after):
-            held = [self._cast[name].holding.snapshot() for name in record["members"]]
+            held = [self._workers[name].state.snapshot() for name in record["members"]]
             self._saved[record["round"]] = assembled(record["round"], held)
 
     def _make(self, record: Mapping[str, Any]) -> ReplayedRound:
@@ -259,26 +259,26 @@ class Replay:
         attempt, *others = reversed(self._attempts)
         names = attempt["members"]
         orders = self._orders(attempt)
-        cast = [self._cast[name] for name in names]
-        for actor, order in zip(cast, orders, strict=True):
+        workers = [self._workers[name] for name in names]
+        for worker, order in zip(workers, orders, strict=True):
             if order.carried:
-                actor.learn(order.lease, order.steps)
-        with ThreadPoolExecutor(len(cast)) as pool:
+                worker.learn(order.lease, order.steps)
+        with ThreadPoolExecutor(len(workers)) as pool:
             try:
                 pending = [
-                    pool.submit(ReplayWorker.make, actor, order)
-                    for actor, order in zip(cast, orders, strict=True)
+                    pool.submit(ReplayWorker.make, worker, order)
+                    for worker, order in zip(workers, orders, strict=True)
                 ]
                 for done in as_completed(pending):
                     done.result()
-            except BaseException:  # the others would wait for who failed; or Ctrl-C
-                for actor in cast:
-                    actor.stop()
+            except BaseException:  # the others would wait for the failed one; or Ctrl-C
+                for worker in workers:
+                    worker.stop()
                 raise
         prepared = [done.result() for done in pending]
         self._attempts.clear()
-        for actor, report in zip(cast, prepared, strict=True):
-            actor.holding.adopt(
+        for worker, report in zip(workers, prepared, strict=True):
+            worker.state.adopt(
                 Commit(round=report.round, epoch=report.epoch, digest=report.digest)
             )
         for name in names:
@@ -292,11 +292,11 @@ class Replay:
             found=prepared[0].digest,
             loss_recorded=float(record["loss"]),
             loss_found=sum(p.loss * p.tokens for p in prepared) / tokens,
-            cut=bool(others) and cast[0].trainer.resumes,
+            cut=bool(others) and workers[0].trainer.resumes,
         )
 
     def _orders(self, recorded: Mapping[str, Any]) -> list[RoundStart]:
-        """What the shepherd told the members of an attempt, by rank."""
+        """The orders of an attempt's members, by rank."""
         names, round_ = recorded["members"], recorded["round"]
         held = recorded["leases"]
         attempt = Attempt(
@@ -306,7 +306,7 @@ class Replay:
             leases={name: [(a, b) for a, b in held[name]] for name in names},
             began=0.0,
         )
-        addresses = [self._cast[name].address for name in names]
+        addresses = [self._workers[name].address for name in names]
         return attempt.orders(
             addresses,
             self._quantum(),
@@ -314,7 +314,7 @@ class Replay:
         )
 
     def _particulars(self, name: str, round_: int) -> dict[str, Any]:
-        """What is said to members whose steps were made from an older state."""
+        """More of the order of a member that made its steps from an older state."""
         progress = self._state.progress
         if progress.own_clocks:
             before = progress.history.digest(round_ - 1)
@@ -327,11 +327,11 @@ class Replay:
 
     def _holder(self, round_: int, digest: str | None) -> str:
         """Where the state of a round can be fetched."""
-        for actor in self._cast.values():
-            if actor.holds(round_, digest):
-                return actor.address
+        for worker in self._workers.values():
+            if worker.holds(round_, digest):
+                return worker.address
         if round_ not in self._saved:
-            raise StateMismatch(f"nobody holds round {round_} of this ledger")
+            raise StateMismatch(f"no worker holds round {round_} of this ledger")
         if self._endpoint is None:
             self._endpoint = Endpoint.listen("127.0.0.1:0")
         saved = self._saved[round_]
@@ -345,7 +345,7 @@ class Replay:
 
 
 def _takes(event: Mapping[str, Any], round_: int) -> bool:
-    """Whether by this line somebody may take a checkpoint of a round."""
+    """Whether by this line a worker may take a checkpoint of a round."""
     if event["kind"] == "rewind":
         return event["to"] == round_
     taken = event["kind"] == "joined" and event["source"] == CHECKPOINT
@@ -355,7 +355,7 @@ def _takes(event: Mapping[str, Any], round_: int) -> bool:
 def _events(
     records: Sequence[Mapping[str, Any]],
 ) -> dict[int, list[Mapping[str, Any]]]:
-    """Who joined, and what was saved, by the line behind which the state was such.
+    """Joins and checkpoints, by the line behind which the state was such.
 
     That is the newest line, before theirs, that left the run in the round they name.
     """

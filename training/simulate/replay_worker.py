@@ -19,7 +19,7 @@ from pcp.training.wire.messages import (
 from pcp.training.worker.round_runner import RoundRunner
 from pcp.training.worker.worker_state import WorkerState
 
-_PATIENCE = 120.0
+_TIMEOUT_SECONDS = 120.0
 _NEVER = 1 << 63
 """An epoch that no group has."""
 
@@ -29,21 +29,21 @@ class ReplayWorker:
 
     def __init__(self, trainer: Trainer, corpus: Corpus) -> None:
         self.trainer = trainer
-        self.holding = WorkerState()
-        self.holding.load(trainer)
+        self.state = WorkerState()
+        self.state.load(trainer)
         self._endpoint = Endpoint.listen("127.0.0.1:0")
-        self._endpoint.serve_snapshot(self.holding.snapshot)
+        self._endpoint.serve_snapshot(self.state.snapshot)
         self._said: list[Message] = []
         self._stopped = threading.Event()
         self._runner = RoundRunner(
-            self.holding,
+            self.state,
             self._endpoint,
             send=self._said.append,
             log=lambda text: None,
             newest=lambda: None,
             called_off=self._stopped.is_set,
         )
-        self._runner.corpus, self._runner.patience = corpus, _PATIENCE
+        self._runner.corpus, self._runner.timeout = corpus, _TIMEOUT_SECONDS
 
     @property
     def address(self) -> str:
@@ -56,13 +56,13 @@ class ReplayWorker:
 
     def holds(self, round_: int, digest: str | None) -> bool:
         """Whether it has the state that a round was committed with."""
-        if self.holding.committed != round_:
+        if self.state.committed != round_:
             return False
         return digest is None or safetensors_io.digest(self.trainer.shared) == digest
 
     def replace(self, trainer: Trainer, corpus: Corpus) -> None:
         """Go on with another program, from the state that is held."""
-        self.holding.exchange(trainer)
+        self.state.exchange(trainer)
         self.trainer, self._runner.corpus = trainer, corpus
 
     def make(self, order: RoundStart) -> Prepared:
@@ -78,11 +78,11 @@ class ReplayWorker:
                 return said
         raise RuntimeFault(
             f"round {order.round} cannot be made again: this worker holds round "
-            f"{self.holding.committed}"
+            f"{self.state.committed}"
         )
 
     def stop(self) -> None:
-        """Make no more steps, and wait for nobody; from any thread."""
+        """Make no more steps, and wait for no peer; from any thread."""
         self._stopped.set()
         self._runner.abandon(_NEVER)
 

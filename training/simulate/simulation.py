@@ -103,7 +103,7 @@ class Model:
             Modelled(self, index, factor).start(0.0)
 
     def after(self, seconds: float, act: Callable[[], Event | None]) -> None:
-        """Act later; what it returns is an event of the run."""
+        """Act so many seconds from now; `act` returns an event of the run or None."""
         heapq.heappush(self._queue, (self.now + seconds, next(self._numbers), act))
 
     def tell(self, event: Event) -> None:
@@ -115,7 +115,7 @@ class Model:
     ) -> Iterator[Round]:
         """Messages arrive after half a round trip, programs at once; rounds committed.
 
-        What a shepherd does besides is not modelled: nothing goes to a disk.
+        Other effects are not modelled: nothing goes to a disk.
         """
         late, answer = self.world.round_trip / 2, None
         for effect in run.step(event, self.now):
@@ -134,7 +134,7 @@ class Model:
             yield from self.happened(run, answer, program)
 
     def moment(self, roster: Roster) -> Iterator[Event]:
-        """What happens until nothing more does for a moment, and then a tick.
+        """Events until none more comes for a moment, and then a tick.
 
         Time passes until something happens, at most for an idle moment.
         """
@@ -152,7 +152,7 @@ class Model:
         yield Tick()
 
     def group(self, order: RoundStart) -> "Group":
-        """Those who take part in an attempt."""
+        """The members of an attempt."""
         if order.epoch not in self.groups or (
             self.groups[order.epoch].round != order.round
         ):
@@ -172,7 +172,7 @@ class Model:
 
 @dataclass
 class Group:
-    """Who of an attempt's members has done the inner steps."""
+    """An attempt's members that have done the inner steps, and the others."""
 
     round: int
     waited_for: set[str]
@@ -205,7 +205,7 @@ class Modelled:
         self._model.after(pause, self._hello)
 
     def receive(self, message: Message) -> None:
-        """What the shepherd sent has arrived."""
+        """A message of the shepherd has arrived."""
         if isinstance(message, Restore):
             pause = self._model.world.joining_seconds() if message.source else 0.0
             self._later(pause, lambda: self._restored(message.round))
@@ -320,7 +320,7 @@ class Modelled:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a simulated run shows. Seconds are virtual ones."""
+    """The figures of a simulated run. Seconds are virtual ones."""
 
     workers: int
     rounds: int
@@ -349,7 +349,7 @@ def simulate(
             "checkpoint_every": rounds + 2,
             "max_epochs": experiment.max_epochs + steps * 1000,
             "validation_fraction": 0.0,
-            # Nobody listens: the model hears all who live once in an idle moment.
+            # No socket listens: the model hears living workers once in an idle moment.
             "heartbeat_seconds": experiment.heartbeat_limit_seconds / 3,
         }
     )
@@ -369,7 +369,7 @@ def simulate(
 def _until(model: Model, run: TrainingRun, program: Program, rounds: int) -> Figures:
     """Step the run until the rounds are done."""
     began, moved, records = None, 0.0, list[Round]()
-    patience = _patience(model.world, run.state.experiment)
+    limit = _stall_seconds(model.world, run.state.experiment)
     while len(records) < rounds:
         for event in model.moment(run.state.roster):
             for record in model.happened(run, event, program):
@@ -377,7 +377,7 @@ def _until(model: Model, run: TrainingRun, program: Program, rounds: int) -> Fig
                 moved = model.now
         if began is None and run.rounds is not None and run.rounds.attempt:
             began = model.now
-        if model.now - moved > patience:
+        if model.now - moved > limit:
             raise StateMismatch(
                 f"no round was committed for {model.now - moved:.0f} virtual seconds "
                 f"after round {len(records)}: workers die faster than a round can be "
@@ -386,7 +386,7 @@ def _until(model: Model, run: TrainingRun, program: Program, rounds: int) -> Fig
     return _figures(model, records, began or 0.0)
 
 
-def _patience(world: World, experiment: Experiment) -> float:
+def _stall_seconds(world: World, experiment: Experiment) -> float:
     """Virtual seconds after which a run that commits nothing does not move."""
     exchanged = world.waited_seconds(world.workers, experiment.tau, 0.0)
     once = experiment.tau * world.step_seconds + world.restart

@@ -1,4 +1,4 @@
-"""Lines at the end of a run's files, whole or not at all to who reads them."""
+"""Lines at the end of a run's files, whole or not at all to readers."""
 
 import os
 from io import FileIO

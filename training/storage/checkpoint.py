@@ -52,7 +52,7 @@ class Checkpoint:
     private: list[Arrays] = field(default_factory=list)
     """Outer state of each member's own, by rank."""
     info: dict[str, Any] = field(default_factory=dict)
-    """What JSON can hold: digest, tokens, data cursor, seed, tokenizer, ..."""
+    """The part that JSON can hold: digest, tokens, data cursor, seed, tokenizer."""
 
 
 def nonfinite(checkpoint: Checkpoint) -> list[str]:
@@ -91,7 +91,7 @@ def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:
 def save(run: str | Path, checkpoint: Checkpoint, keep: int = 3) -> Path:
     """Write a checkpoint under the run's folder and drop all but `keep` newest.
 
-    `OSError` where the disk refuses; what was written of it is gone then. Later
+    `OSError` where the disk refuses; the written part is removed then. Later
     rounds, which a rewind left behind, are not counted, and are left alone.
     """
     parent = Path(run) / FOLDER

@@ -61,7 +61,7 @@ def _private(saved: Sequence[Arrays], workers: int) -> list[Arrays]:
 
 
 def _kept(group: _Group, weights: _Group, workers: int) -> _Group:
-    """Each keeps its own; those who left give theirs to one who stays."""
+    """Each worker keeps its own; that of one that left goes to one that stays."""
     totals = [np.zeros(group[0].shape) for _ in range(workers)]
     for rank, array in enumerate(group):
         totals[rank % workers] += array
@@ -89,7 +89,7 @@ def _alike(array: Any, group: _Group, workers: int) -> _Group:
 
 
 def rejoining(fetched: Arrays, held: Arrays, index: int) -> Arrays:
-    """What a worker restores that comes back: a veteran's state with its own in it.
+    """The state for a worker that comes back: a veteran's, with its own in it.
 
     `held` is its snapshot of the round it knows. It keeps the inner optimizer's state
     and what it has not sent; what is in flight, and parameters of its own, were of a
@@ -115,4 +115,4 @@ RULES: dict[str, Callable[[_Group, _Group, int], _Group]] = {
     "momentum": _mean,
     "velocity": _mean,
 }
-"""What the first part of a name says, to what becomes of it."""
+"""The first part of a name, to the rule for its tensors."""

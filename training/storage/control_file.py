@@ -1,6 +1,6 @@
 """The file in a run's folder that says where its shepherd is, and the key for orders.
 
-Only those who may read the run's folder have the key; every start of the shepherd
+Only users that may read the run's folder have the key; every start of the shepherd
 makes a new one.
 """
 

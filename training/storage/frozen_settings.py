@@ -1,4 +1,4 @@
-"""What must stay as it is from a run's first line to its last, and who says so."""
+"""Settings that stay as they are from a run's first line to its last."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,14 +10,14 @@ _NAMED = {
     "samples_per_epoch": "data_path",
     "parameters": "model_path",
 }
-"""What an experiment's key is for a constant of a run."""
+"""The experiment's key for a constant of a run."""
 
 
 def check(begin: Mapping[str, Any], now: Mapping[str, Any], where: str) -> None:
     """Compare a run's first line with what a shepherd has now.
 
-    `StateMismatch` names the key of the experiment. What an older pcp did not note
-    did not change.
+    `StateMismatch` names the key of the experiment. Constants that an older pcp
+    did not note did not change.
     """
     for key, value in now.items():
         if _differs(begin.get(key, value), value):

@@ -9,9 +9,9 @@ last one; it is dropped. Anything else that is wrong is refused. The kinds:
     joined      a worker holds the state of a round, and where it had it from
     round       a round's attempt: its epoch, members by rank, the lease of each
     lease       a learner's, on its own clock: rounds consume some of these
-    late        a lease whose steps go into a later round than its own
+    late        a lease with steps that go into a later round than its own
     returned    a lease that was given up: its samples go back to the pool
-    commit      a round is done: digest of the state, who consumed what
+    commit      a round is done: digest of the state, samples by worker
     checkpoint  the state of a committed round is on disk
     rewind      the state of later rounds is lost: back to a committed round
     order       what an operator asked for (`pcp.training.coordinator.operator_control`)
@@ -123,7 +123,7 @@ class Ledger:
 
     @property
     def replay(self) -> LedgerReplay:
-        """What has applied the lines so far, for who decides which come next."""
+        """The replay that has applied the lines so far."""
         return self._replay
 
     def append(self, kind: str, *, sync: bool = True, **fields: Any) -> None:
@@ -202,7 +202,7 @@ def _locked(path: Path) -> FileIO:
 
 @dataclass(frozen=True)
 class LedgerReport:
-    """What `check` found."""
+    """The result of `check`."""
 
     rounds: int
     samples_per_epoch: int

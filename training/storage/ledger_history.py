@@ -1,9 +1,9 @@
-"""What each committed round consumed, and which state it led to.
+"""The samples that each committed round consumed, and the digest of its state.
 
 A run goes back to what a worker or a checkpoint still has, which is hardly ever far.
 So that one that trains for weeks does not grow, a shepherd has only the newest rounds
-in memory, one by one; of those before it knows what they consumed together. Whoever
-needs one of them reads the ledger's file.
+in memory, one by one; of those before it knows what they consumed together. One of them
+is read from the ledger's file when it is needed.
 """
 
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class History:
     since: int = 0
     """Up to this round there is only a sum."""
     before: list[Range] = field(default_factory=list)
-    """What the rounds up to `since` consumed, joined."""
+    """The samples that the rounds up to `since` consumed, joined."""
 
     def add(self, round_: int, consumed: list[Range], digest: str) -> None:
         """A round was committed."""

@@ -1,4 +1,4 @@
-"""What a ledger's lines come to: where the run is, and who holds which samples.
+"""The sum of a ledger's lines: where the run is, and which worker holds which samples.
 
 `LedgerReplay` applies one line after another and refuses one that cannot follow, so a
 ledger that was read to its end proves that its run went by the rules.
@@ -20,7 +20,7 @@ SEED, WEIGHTS, CHECKPOINT = "(seed)", "(initial weights)", "(checkpoint)"
 
 @dataclass
 class Progress:
-    """What a ledger says: the result of replaying it."""
+    """The result of replaying a ledger."""
 
     begin: dict[str, Any] = field(default_factory=dict)
     committed: int = 0
@@ -158,7 +158,7 @@ class LedgerReplay:
         self.progress.settings = record["experiment"]
 
     def _on_joined(self, record: Mapping[str, Any]) -> None:
-        pass  # for who replays the run
+        pass  # for a replay of the run
 
     def _on_rewind(self, record: Mapping[str, Any]) -> None:
         p, to = self.progress, record["to"]

@@ -36,16 +36,16 @@ def same(a: float, b: float) -> bool:
 
 
 def said(member: MemberRound, name: str, number: int) -> str | None:
-    """What there is to say of a member's part of round `number`; None if all is well.
+    """A line about a member's part of round `number`; None if all is well.
 
     The worker `name` has several losses in a round: the first bad one is told.
     """
-    who = f"worker {member.worker} ({name})"
+    worker = f"worker {member.worker} ({name})"
     if member.nonfinite_step is not None:
         step, loss = member.nonfinite_step, member.nonfinite_loss
-        return f"{who}: loss is {loss} at step {step} of round {number}"
+        return f"{worker}: loss is {loss} at step {step} of round {number}"
     if not math.isfinite(member.loss):
-        return f"{who}: loss is {member.loss} in round {number}"
+        return f"{worker}: loss is {member.loss} in round {number}"
     return None
 
 
@@ -61,16 +61,16 @@ def listed(names: Sequence[str]) -> str:
 
 
 def summary(rounds: Sequence[Round]) -> str | None:
-    """How many rounds have such a loss, and who made the first; None if none has."""
+    """How many rounds have such a loss, and the worker of the first; None of none."""
     found = [record for record in rounds if not math.isfinite(record.loss)]
     if not found:
         return None
-    who = [
+    workers = [
         f"worker {member.worker} at step {member.nonfinite_step}"
         for member in found[0].members
         if member.nonfinite_step is not None
     ]
-    by = f" ({', '.join(who)})" if who else ""
+    by = f" ({', '.join(workers)})" if workers else ""
     many = f"{len(found)} of {counted(len(rounds), 'round')}"
     return f"the loss of {many}, first in round {found[0].round}{by}"
 

@@ -109,7 +109,7 @@ class RunFolder:
         ours = (self.ledger, self.path / CONTROL_FILE, self.path / WORKER_LOG)
         for path in (self.experiment, self.metrics, *ours):
             path.unlink(missing_ok=True)
-        with suppress(OSError):  # somebody put something there
+        with suppress(OSError):  # another process put a file there
             self.path.rmdir()
 
     def make_latest(self) -> None:

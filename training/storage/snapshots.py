@@ -1,4 +1,4 @@
-"""What a checkpoint holds, as workers restore it and as a commit's digest covers it."""
+"""A checkpoint's tensors, as workers restore them and as a digest covers them."""
 
 from collections.abc import Sequence
 
@@ -30,10 +30,10 @@ def snapshot_of(checkpoint: Checkpoint, indices: Sequence[int] | None = None) ->
 
 
 def shared_of(checkpoint: Checkpoint) -> Arrays:
-    """The state whose digest a commit records."""
+    """The part of a state that a commit records the digest of."""
     parameters, outer = checkpoint.parameters, checkpoint.outer
     if any(name.startswith(REPLICA) for own in checkpoint.private for name in own):
-        parameters = {}  # their mean, which nobody holds
+        parameters = {}  # their mean, which no worker holds
     return prefixed(PARAMETER, [*parameters], parameters.values()) | prefixed(
         OUTER, [*outer], outer.values()
     )

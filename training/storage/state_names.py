@@ -2,14 +2,14 @@
 
     parameter/<name>      the parameters                  \\ shared: all members agree
     outer/<name>          the outer algorithm's state     /  on them, by digest
-    private/<who>/<name>  outer state of a worker's own
-    inner/<who>/<name>    state of its inner optimizer
+    private/<rank>/<name> outer state of a worker's own
+    inner/<rank>/<name>   state of its inner optimizer
 
-Where workers have parameters of their own, these are `private/<who>/replica.<name>`.
+Where workers have parameters of their own, these are `private/<rank>/replica.<name>`.
 
-`<who>` is a rank in a checkpoint. In what a worker hands out itself, its inner state
+`<rank>` is a rank in a checkpoint. In what a worker hands out itself, its inner state
 is that of rank 0, for newcomers to start with, and its private state is `own`, which
-nobody else may take.
+no other worker may take.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ def prefixed(prefix: str, names: Sequence[str], arrays: Iterable[Any]) -> Arrays
 
 
 def under(prefix: str, arrays: Mapping[str, Any]) -> Arrays:
-    """The arrays whose names begin with the prefix, without it."""
+    """The arrays with names that begin with the prefix, without it."""
     return {
         k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)
     }
@@ -47,7 +47,7 @@ def moved(arrays: Mapping[str, Any], old: str, new: str) -> Arrays:
 
 
 def shared_part(arrays: Mapping[str, Any]) -> Arrays:
-    """What all members of a group agree on."""
+    """The part of a state that all members of a group agree on."""
     return {k: a for k, a in arrays.items() if k.startswith((PARAMETER, OUTER))}
 
 

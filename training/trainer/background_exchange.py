@@ -20,7 +20,7 @@ class BackgroundExchange:
 
     def __init__(self, functions: Functions) -> None:
         self._functions = functions
-        self._pool = ThreadPoolExecutor(1, "pcp-beside")
+        self._pool = ThreadPoolExecutor(1, "pcp-background")
         self._asked: list[Results] = []
 
     def join(self, communicator: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the manifest of a training bundle says about how it is trained."""
+"""Checks of a training bundle's manifest, and the training plan in it."""
 
 from pcp.errors import BundleError
 from pcp.manifest import Manifest
@@ -35,7 +35,7 @@ def check_bundle(manifest: Manifest) -> None:
 
 
 def plan_of(manifest: Manifest) -> TrainingPlan:
-    """What members exchange, and when; `BundleError` where the program decides that."""
+    """The training plan; `BundleError` where the program itself synchronises."""
     if manifest.training is None:
         raise BundleError(
             "the bundle has no training plan: a program that is spread over a mesh "

@@ -48,12 +48,12 @@ class BundleTrainer:
     """A `Trainer` that runs a training bundle on a `pcp.runtime.Program`."""
 
     def __init__(
-        self, program: Any, manifest: Manifest, beside: Any | None = None
+        self, program: Any, manifest: Manifest, background: Any | None = None
     ) -> None:
-        """`beside` is a second program of the bundle, for exchanges beside steps."""
+        """`background` is a second program of the bundle, for background exchanges."""
         check_bundle(manifest)
         plan = plan_of(manifest)
-        if plan.in_background != (beside is not None):
+        if plan.in_background != (background is not None):
             raise BundleError(
                 "a bundle with exchanges beside the inner steps runs as two programs; "
                 "load it with BundleTrainer.load"
@@ -65,7 +65,9 @@ class BundleTrainer:
         self.every_step = plan.synchronize == "step"
         self.functions = Functions(program)
         self.steps = Steps(program, manifest)
-        second = None if beside is None else BackgroundExchange(Functions(beside))
+        second = (
+            None if background is None else BackgroundExchange(Functions(background))
+        )
         self.exchange = _exchange(plan, self.functions, self.steps, second)
         self.resumes = self.exchange.resumes
         self._parameters = manifest.parameters
@@ -81,11 +83,11 @@ class BundleTrainer:
         """
         from pcp.runtime.program.executor import Program
 
-        program, beside = Program.load(bundle, device=device, module=target), None
+        program, background = Program.load(bundle, device=device, module=target), None
         if plan_of(bundle.manifest).in_background:
             again = {"device": program.device, "module": program.module}
-            beside = Program.load(bundle, **again)
-        return cls(program, bundle.manifest, beside)
+            background = Program.load(bundle, **again)
+        return cls(program, bundle.manifest, background)
 
     @property
     def progress(self) -> Sequence[int]:
@@ -104,7 +106,7 @@ class BundleTrainer:
 
     @property
     def shared(self) -> Arrays:
-        """What all agree on: parameters that are not replicas, and outer state."""
+        """The state of all members: parameters that are not replicas, outer state."""
         return shared_part(self._state)
 
     @property
@@ -171,7 +173,7 @@ class BundleTrainer:
         return self.exchange.outer(tokens, communicator, self._state)
 
     def adopt(self, new: Arrays) -> None:
-        """Make this the state; what is private stays where `new` has none."""
+        """Make this the state; private state stays where `new` has none."""
         given = {name: old for name, old in self._state.items() if name in new}
         check_like(self.shared | given, new)
         self._state = {name: new.get(name, old) for name, old in self._state.items()}
@@ -231,7 +233,7 @@ class BundleTrainer:
         parameters: Mapping[str, np.ndarray],
         common: Arrays,
     ) -> Arrays:
-        """Private state of the member `index`; what the snapshot lacks begins anew."""
+        """Private state of the member `index`; tensors it lacks begin anew."""
         anew = self.exchange.new_state(parameters, {})
         old = {key: array for key, array in anew.items() if key not in common}
         new = {
@@ -244,7 +246,7 @@ class BundleTrainer:
         return new
 
     def _restore_inner(self, snapshot: Mapping[str, np.ndarray], index: int) -> None:
-        # Of whom there is state: not of every index, if some of them are away.
+        # Indices with a state: not every index, if some workers are away.
         places = sorted({int(n.split("/")[1]) for n in snapshot if n.startswith(INNER)})
         if not places:
             return
@@ -266,7 +268,7 @@ def _exchange(
     plan: TrainingPlan,
     functions: Functions,
     steps: Steps,
-    beside: BackgroundExchange | None,
+    background: BackgroundExchange | None,
 ) -> Exchange:
     match plan:
         case EveryStep(seed=int() as seed):
@@ -274,9 +276,9 @@ def _exchange(
         case EveryStep():
             return StepExchange(functions, steps)
         case Fragments():
-            assert beside is not None
-            return FragmentExchange(plan, functions, steps, beside)
+            assert background is not None
+            return FragmentExchange(plan, functions, steps, background)
         case Never(outer_step=False):
             return Exchange(functions, steps)
         case _:
-            return RoundExchange(plan, functions, steps, beside)
+            return RoundExchange(plan, functions, steps, background)

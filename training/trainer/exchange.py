@@ -1,6 +1,6 @@
-"""What a member exchanges with its group, and when: a strategy for each plan.
+"""Exchanges of a member with its group: a strategy for each training plan.
 
-    join(group)          who takes part from now on
+    join(group)          the members from now on
     begin(steps, tokens) local parameters := those of the state
     step(batches) x H    @grad, what is exchanged in every step, @apply
     turn()               between two inner steps: what is due
@@ -55,7 +55,7 @@ def by_port(state: Mapping[str, Any]) -> dict[Key, Any]:
 
 
 def by_name(results: Values, home: str) -> Arrays:
-    """What a function gives of a state, on the host; parameters are at `home`."""
+    """A function's results by the state's names, on the host; parameters at `home`."""
     prefixes = _PREFIX | {"param": home}
     return {prefixes[role] + name: np.asarray(v) for (role, name), v in results.items()}
 
@@ -136,7 +136,7 @@ class Exchange:
         return self.local("param", self.home)
 
     def local(self, role: str, prefix: str) -> Arrays:
-        """What the inner steps left of a role, on the host, under the prefix."""
+        """A role's tensors after the inner steps, on the host, under the prefix."""
         held = self._steps.held(role)
         return {prefix + name: np.asarray(v) for (_, name), v in held.items()}
 
@@ -169,11 +169,11 @@ class RoundExchange(Exchange):
         plan: EveryRound | Asynchronous | Never,
         functions: Functions,
         steps: Steps,
-        beside: BackgroundExchange | None = None,
+        background: BackgroundExchange | None = None,
     ) -> None:
         super().__init__(functions, steps)
-        self._beside = beside
-        self._under_way: Results | None = None
+        self._background = background
+        self._pending: Results | None = None
         self._pairs: int | None = None
         if isinstance(plan, EveryRound):
             self._pairs = plan.seed
@@ -183,23 +183,23 @@ class RoundExchange(Exchange):
         """Exchanges go to this group; with overlap `@outer_early` starts at once."""
         group = self._group(communicator, state)
         super().join(group, state)
-        if self._beside is not None:
-            self._beside.join(group)
-            self._under_way = self._beside.call("outer_early", by_port(state))
+        if self._background is not None:
+            self._background.join(group)
+            self._pending = self._background.call("outer_early", by_port(state))
 
     def outer(self, tokens: float, communicator: Any, state: Arrays) -> Arrays:
         """`@outer_step` with the members of `communicator`, or our pair of them."""
         self._functions.program.communicator = self._group(communicator, state)
         values = by_port(state) | self._steps.held("param") | weight(tokens)
-        if self._under_way is not None:
-            values |= self._under_way.result()
+        if self._pending is not None:
+            values |= self._pending.result()
         return by_name(self._functions("outer_step", values), self.home)
 
     def close(self) -> None:
         """Let go of what lies on the device, and of a second program."""
-        self._under_way = None
-        if self._beside is not None:
-            self._beside.close()
+        self._pending = None
+        if self._background is not None:
+            self._background.close()
 
     def _group(self, communicator: Any, state: Arrays) -> Any:
         if self._pairs is None:

@@ -7,7 +7,7 @@
 The anchors and the outer state of a round are its own until they are adopted; the
 local parameters live on from round to round, and are private state.
 
-When a member dies, exchanges that were complete are so for everybody who is left
+When a member dies, exchanges that were complete are so for all members that are left
 (that is what an exchange promises). The others' deltas are kept, and are exchanged
 again in the next group; the inner steps go on from where they were.
 """
@@ -40,15 +40,15 @@ class FragmentExchange(Exchange):
         plan: Fragments,
         functions: Functions,
         steps: Steps,
-        beside: BackgroundExchange,
+        background: BackgroundExchange,
     ) -> None:
         super().__init__(functions, steps)
-        self._plan, self._beside = plan, beside
+        self._plan, self._background = plan, background
         self._turns: list[Turn] = []
         self._at = self._tokens = 0
         self._new: Arrays = {}
         self._sent: dict[int, dict[Key, Any]] = {}
-        self._under_way: dict[int, Results] = {}
+        self._pending: dict[int, Results] = {}
         self._epoch, self._epochs = 0, dict[int, int]()
         """Of the group, and of those in which fragments were exchanged."""
         self._applied: set[int] = set()
@@ -64,7 +64,7 @@ class FragmentExchange(Exchange):
     def join(self, communicator: Any, state: Arrays) -> None:
         """Exchanges go to this group from now on."""
         super().join(communicator, state)
-        self._beside.join(communicator)
+        self._background.join(communicator)
         self._epoch = communicator.epoch
 
     @property
@@ -78,12 +78,12 @@ class FragmentExchange(Exchange):
     def begin(self, state: Arrays, steps: int, tokens: int) -> None:
         """Local parameters as the last round left them; nothing has left yet."""
         self.meetings = SyncWaitTimer()
-        self._beside.settle()
+        self._background.settle()
         self.localize(state, LOCAL)
         plan = self._plan
         self._turns = timetable(steps, plan.count, plan.delay, plan.together)
         self._at, self._tokens, self._new = 0, tokens, shared_part(state)
-        self._sent, self._under_way, self._applied = {}, {}, set()
+        self._sent, self._pending, self._applied = {}, {}, set()
         self._epochs = {}
 
     def step(self, batches: Sequence[Arrays], tokens: int) -> list[Any]:
@@ -93,7 +93,7 @@ class FragmentExchange(Exchange):
         return losses
 
     def turn(self) -> None:
-        """What is due now: fragments leave, and others are waited for."""
+        """Turns that are due: fragments leave, and others are waited for."""
         for turn in self._turns:
             if turn.leaves <= self._at and turn.fragment not in self._sent:
                 self._send(turn.fragment)
@@ -108,20 +108,20 @@ class FragmentExchange(Exchange):
                 self._exchange(p)
 
     def outer(self, tokens: float, communicator: Any, state: Arrays) -> Arrays:
-        """What the round made of the state: by now every fragment came back."""
+        """The state of the round: by now every fragment came back."""
         return self._new | self.local("param", LOCAL)
 
     def close(self) -> None:
         """Let go of what lies on the device, and of the second program."""
-        self._sent, self._under_way = {}, {}
-        self._beside.close()
+        self._sent, self._pending = {}, {}
+        self._background.close()
 
     def _came(self, fragment: int) -> bool:
-        future = self._under_way[fragment]
+        future = self._pending[fragment]
         return future.done() and future.exception() is None
 
     def _values(self) -> dict[Key, Any]:
-        """What the functions of all fragments take of the state."""
+        """The arguments that the functions of all fragments take of the state."""
         return by_port(self._new) | self._steps.held("param")
 
     def _send(self, fragment: int) -> None:
@@ -132,12 +132,12 @@ class FragmentExchange(Exchange):
     def _exchange(self, fragment: int) -> None:
         self._epochs[fragment] = self._epoch
         values = self._sent[fragment] | weight(self._tokens)
-        call = self._beside.call
-        self._under_way[fragment] = call(f"outer_exchange_{fragment}", values)
+        call = self._background.call
+        self._pending[fragment] = call(f"outer_exchange_{fragment}", values)
 
     def _apply(self, fragment: int) -> None:
         with self.meetings.one():
-            received = self._under_way[fragment].result()
+            received = self._pending[fragment].result()
         values = self._values() | received
         results = self._functions(f"outer_apply_{fragment}", values)
         own = {key: v for key, v in results.items() if key[0] == "param"}

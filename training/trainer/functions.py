@@ -18,7 +18,7 @@ def key_of(spec: TensorSpec) -> Key:
 
 
 class Functions:
-    """A program's functions; what they give stays on the device."""
+    """A program's functions; their results stay on the device."""
 
     def __init__(self, program: Any) -> None:
         self.program = program

@@ -89,11 +89,11 @@ class Trainer(Protocol):
         ...
 
     def adopt(self, new: Arrays) -> None:
-        """Make this the state; what is private stays where `new` has none."""
+        """Make this the state; private state stays where `new` has none."""
         ...
 
     def catch_up(self, shared: Arrays) -> None:
-        """Go over to a newer shared state; what inner steps changed stays changed."""
+        """Go over to a newer shared state; the inner steps' changes stay."""
         ...
 
     @property

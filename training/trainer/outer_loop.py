@@ -4,7 +4,7 @@
          (each worker its batches)       over the axis "workers"
 
 A worker may be spread over a mesh: each of its members does this on its parts, with the
-members of the other workers that hold the same parts. Nobody may leave: a run that
+members of the other workers that hold the same parts. No worker may leave: a run that
 goes on when workers are lost is `pcp train`'s.
 """
 
@@ -126,7 +126,7 @@ class OuterLoop(Steps):
 
 
 def outputs(manifest: Manifest, count: int) -> list[TensorSpec]:
-    """What a run of `count` steps leaves: losses, parameters and state."""
+    """The results of a run of `count` steps: losses, parameters and state."""
     dtype = next(t.dtype for t in manifest.function("grad").results if t.role == "loss")
     losses = TensorSpec(name=LOSSES, role="loss", shape=(count,), dtype=dtype)
     return [losses, *step_loop.kept(manifest)]
@@ -138,7 +138,7 @@ def joined(
     specs: Mapping[str, TensorSpec],
     parts: Sequence[Mapping[str, NDArray]],
 ) -> list[NDArray]:
-    """What all workers' members left as whole tensors, by key.
+    """The results of all workers' members as whole tensors, by key.
 
     Of several workers the losses are [worker, step]. All hold the same parameters,
     which is checked; of the optimizer's state, their own, it is the first worker's.

@@ -1,7 +1,7 @@
 """Replicas: parameters of a member's own, which differ by design.
 
 They are private state, under `replica.<name>`. A newcomer begins with the replica of
-whoever it fetched the state from, or with the mean that a checkpoint holds.
+the worker that it fetched the state from, or with the mean that a checkpoint holds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ def with_replica(snapshot: Mapping[str, np.ndarray], index: int) -> Arrays:
     """
     start = dict(snapshot)
     shared = any(name.startswith(PARAMETER) for name in snapshot)
-    for who in (OWN, index):
-        prefix = f"{PRIVATE}{who}/{REPLICA}"
-        if who == index or not shared:
+    for owner in (OWN, index):
+        prefix = f"{PRIVATE}{owner}/{REPLICA}"
+        if owner == index or not shared:
             found = {k: a for k, a in snapshot.items() if k.startswith(prefix)}
             start |= moved(found, prefix, PARAMETER)
     return start

@@ -74,7 +74,7 @@ def batch_of(manifest: Manifest, given: Arrays, step: int) -> dict[str, np.ndarr
 
 
 def _check_counts(specs: Sequence[TensorSpec], given: Arrays) -> None:
-    """What holds batches holds equally many: `UsageError`."""
+    """`UsageError` where tensors do not hold equally many batches."""
     counts = {
         t.name: len(given[t.name])
         for t in specs
@@ -158,7 +158,7 @@ class Steps:
     def initial(
         self, seed: int, asked: Iterable[TensorSpec] | None = None
     ) -> dict[Key, np.ndarray]:
-        """What `@init` draws, on the host; of all results, or of those asked for."""
+        """The values that `@init` draws, on the host; all, or those asked for."""
         signature = self._own["init"]
         (port,) = signature.inputs
         drawn = self._functions("init", {key_of(port): np.array(seed, np.int64)})
@@ -211,7 +211,7 @@ class Steps:
         return [key_of(t) for t in self._own["init"].results if t.role == "param"]
 
     def held(self, role: str) -> dict[Key, Any]:
-        """What is held of a role, on the device."""
+        """The tensors of a role, on the device."""
         return {key: value for key, value in self._values.items() if key[0] == role}
 
     def values(self) -> list[np.ndarray]:

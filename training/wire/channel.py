@@ -4,8 +4,8 @@ The frames are those of `pcp.runtime.transport.frame`. The control protocol uses
 frames only: tag 1 carries a message, tag 2 a part of a blob at its offset.
 Lengths are bounded by the framing before anything is allocated. A timeout
 between two frames is a `Timeout`; inside one, or bytes that do not belong here,
-end the connection. Where a run has a key, the proofs of it come first; whoever is
-not let in is told why in a `REFUSE` frame.
+end the connection. Where a run has a key, the proofs of it come first; a peer
+that is not let in is told why in a `REFUSE` frame.
 """
 
 import socket
@@ -25,7 +25,7 @@ _PART = 1 << 20
 MAX_BLOB = 8 << 30
 
 OPEN = Protection()
-"""No key and no certificates: whoever reaches it may talk to it."""
+"""No key and no certificates: every peer that reaches it may talk to it."""
 
 FRAME_SECONDS = SEND_SECONDS
 """A peer that takes longer for the rest of a frame is as good as gone."""
@@ -96,7 +96,7 @@ class Channel:
         frame = Frame(Kind.DATA, tag=tag, offset=offset, payload=payload)
         try:
             self._connection.send(frame, timeout)
-        except NotAdmitted as error:  # who reads hears of that
+        except NotAdmitted as error:  # the reader hears of that
             raise PeerLost(str(error)) from error
 
     def _receive(self, timeout: float) -> tuple[int, int, bytes]:
@@ -125,7 +125,7 @@ def connect(
 ) -> Channel:
     """Dial a shepherd.
 
-    `PeerLost` if nobody answers there, `NotAdmitted` if it asks for a key or a
+    `PeerLost` if no process answers there, `NotAdmitted` if it asks for a key or a
     certificate that is not ours, or we for one that it has not.
     """
     address = format_address(host, port)

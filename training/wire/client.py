@@ -2,8 +2,8 @@
 
 One thread reads, one sends heartbeats. When the shepherd goes away, the thread
 dials again with growing pauses and introduces the worker anew, while the
-worker's own thread keeps on computing. What the worker says meanwhile is lost
-on purpose: the next `Hello` carries everything that matters.
+worker's own thread keeps on computing. Messages of the worker are lost
+meanwhile on purpose: the next `Hello` carries everything that matters.
 """
 
 import random
@@ -158,7 +158,7 @@ class ShepherdLink:
             raise RefusedByShepherd(str(error)) from error
 
     def _answer(self, channel: Channel) -> Welcome:
-        """The welcome; heartbeats show meanwhile that somebody compiles."""
+        """The welcome; heartbeats show meanwhile that the shepherd compiles."""
         deadline = time.monotonic() + WELCOME_SECONDS
         while time.monotonic() < deadline:
             channel.send(Heartbeat())

@@ -1,4 +1,4 @@
-"""Every message between the shepherd, its workers, and who asks for a status.
+"""Every message between the shepherd, its workers, and operators.
 
     worker                                   shepherd
       Hello            ──────────────────────►
@@ -9,7 +9,7 @@
       Ready(round, digest) ──────────────────►
                        ◄──────────────────────  RoundStart(round, epoch, lease)
       (inner steps)
-      Computed         ──────────────────────►  who is slow may be left out
+      Computed         ──────────────────────►  slow members may be left out
       (outer step with its peers)
       Prepared         ──────────────────────►
                        ◄──────────────────────  Commit      all members prepared
@@ -17,7 +17,7 @@
                                                 a member died: redo the outer step
       GroupFailed      ──────────────────────►  an exchange failed: ask for that
       Validated        ──────────────────────►
-      Heartbeat        ──────────────────────►  always, on a timer; says who waits
+      Heartbeat        ──────────────────────►  always, on a timer; with its wait
                        ◄──────────────────────  Heartbeat
                        ◄──────────────────────  Shutdown
 
@@ -171,7 +171,7 @@ class RoundStart(Message, frozen=True):
     """Work on `round` in the group of `epoch`; `members` are in rank order.
 
     The same round and lease in a later epoch means: the group changed, keep
-    what was computed and redo the exchange.
+    the inner steps and redo the exchange.
     """
 
     kind: Literal["round_start"] = "round_start"
@@ -186,9 +186,9 @@ class RoundStart(Message, frozen=True):
     carried: bool = False
     """The steps on the lease were made from an older state: they are kept."""
     weight: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """What each of their tokens counts."""
+    """The weight of each of their tokens."""
     source: Name | None = None
-    """Who serves the state of the round before, if rank 0 may lack it."""
+    """Address of the state of the round before, if rank 0 may lack it."""
     digest: Digest | None = None
     """Of that state."""
 
@@ -196,7 +196,7 @@ class RoundStart(Message, frozen=True):
 class LeaseGrant(Message, frozen=True):
     """Make inner steps on a lease from the state you hold, on your own clock.
 
-    For a lease whose steps are made already, or under way, nothing begins again.
+    Steps on a lease that are made already, or under way, do not begin again.
     """
 
     kind: Literal["learn"] = "learn"
@@ -254,7 +254,7 @@ class GroupFailed(Message, frozen=True):
 
 
 class Meeting(BaseModel, frozen=True):
-    """How far a member is in a round whose exchanges take place in between.
+    """How far a member is in a round with exchanges between inner steps.
 
     `entered` counts the exchanges that it came to; `waits` is for how many seconds it
     has been waiting in the last of them, None while it makes inner steps.

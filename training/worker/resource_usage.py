@@ -1,4 +1,4 @@
-"""What a process uses of its machine: processor time and memory."""
+"""The resources that a process uses: processor time and memory."""
 
 import resource
 import sys

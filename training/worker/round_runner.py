@@ -4,7 +4,7 @@ Where learners have clocks of their own, the inner steps come before the order, 
 then says that the lease is carried: what was made of an older state is kept, and moves
 along with the newest one.
 
-An order names a round, an epoch, and a lease. What was done already is not
+An order names a round, an epoch, and a lease. Work that is done already is not
 done again: a later epoch of the same round and lease repeats only the exchange,
 a later round of the same epoch keeps the group. Where exchanges take place in
 mid-round, the inner steps go on behind them, if all members that are left had the
@@ -46,7 +46,7 @@ _NOT_BEGUN = -2
 """In place of an exchange's epoch, in a round that a member has not begun."""
 
 SILENCE_SECONDS = 10.0
-"""Who holds a state and says nothing of it for so long is taken for dead."""
+"""A holder of a state that sends none of it for so long is taken for dead."""
 
 
 def let_go(error: BaseException) -> None:
@@ -63,12 +63,12 @@ def let_go(error: BaseException) -> None:
 class RoundRunner:
     """Carries out orders. `called_off()` says whether to stop in mid-round.
 
-    `corpus` and `patience` (seconds in one exchange) come with the welcome.
+    `corpus` and `timeout` (seconds in one exchange) come with the welcome.
     """
 
     def __init__(
         self,
-        holding: WorkerState,
+        state: WorkerState,
         endpoint: Any,
         *,
         send: Callable[[Message], None],
@@ -78,12 +78,12 @@ class RoundRunner:
         wanted: Callable[[], LeaseGrant | None] = lambda: None,
     ) -> None:
         """`newest()` is an order that waits, `wanted()` a lease that does."""
-        self._holding, self._endpoint = holding, endpoint
+        self._state, self._endpoint = state, endpoint
         self._send, self._log = send, log
         self._newest, self._wanted = newest, wanted
         self._called_off = called_off
         self._corpus: Corpus | None = None
-        self.patience = 60.0
+        self.timeout = 60.0
         self._comm: Any = None
         self._counted = (0, 0)
         self._fetched = 0
@@ -114,14 +114,14 @@ class RoundRunner:
 
     def attempt(self, order: RoundStart) -> None:
         """Do what an order asks; report, rather than raise, a failed exchange."""
-        holding = self._holding
-        if holding.committed is None:
+        state = self._state
+        if state.committed is None:
             return
-        if order.round <= holding.committed:
+        if order.round <= state.committed:
             # It came late, or the run went back while this worker was ahead of it.
-            self._send(holding.ready())
+            self._send(state.ready())
             return
-        prepared = holding.prepared
+        prepared = state.prepared
         if prepared and (prepared.round, prepared.epoch) == (order.round, order.epoch):
             self._send(prepared)
             return
@@ -130,7 +130,7 @@ class RoundRunner:
             self._check_carried(order)
             comm = self._group(order)
             self._forming = None
-            holding.trainer.join(comm)
+            state.trainer.join(comm)
             work = self._inner(order, comm)
             self._send(Computed(round=order.round, epoch=order.epoch))
             if not self._superseded(order):
@@ -144,13 +144,13 @@ class RoundRunner:
 
     def learn(self, order: LeaseGrant) -> None:
         """Make the inner steps of a lease on this worker's own clock; say so."""
-        holding = self._holding
-        if holding.committed is None:
+        state = self._state
+        if state.committed is None:
             return  # what it was for was taken away meanwhile
         try:
-            done = holding.work
+            done = state.work
             if done is None or done.lease != order.lease:
-                done = self._learned(order, holding.committed + 1)
+                done = self._learned(order, state.committed + 1)
         except CollectiveAborted as error:
             let_go(error)
             return
@@ -164,7 +164,7 @@ class RoundRunner:
         if forming is not None:
             entered, waits = 0, time.monotonic() - forming
         else:
-            entered, waits = self._holding.trainer.meeting
+            entered, waits = self._state.trainer.meeting
             entered += 1
         return Meeting(
             round=order.round, epoch=order.epoch, entered=entered, waits=waits
@@ -175,7 +175,7 @@ class RoundRunner:
         if commit.validate_share is None:
             return
         first, step = commit.validate_share
-        trainer, corpus = self._holding.trainer, self.corpus
+        trainer, corpus = self._state.trainer, self.corpus
         batches = range(first, corpus.validation_batches, step)
         total = sum(trainer.evaluate(corpus.validation(number)) for number in batches)
         self._send(
@@ -208,68 +208,66 @@ class RoundRunner:
         if self._comm is not None and self._comm.epoch == order.epoch:
             return self._comm
         self.close()
-        comm = self._endpoint.form(
-            order.epoch, order.members, order.rank, self.patience
-        )
-        comm.timeout = self.patience
+        comm = self._endpoint.form(order.epoch, order.members, order.rank, self.timeout)
+        comm.timeout = self.timeout
         self._comm, self._counted = comm, (0, 0)
-        holding, before = self._holding, order.round - 1
-        held = holding.committed
-        state = self._newest_state(order)
-        report = comm.param_sync(state, revision=before, source=0)
+        state, before = self._state, order.round - 1
+        held = state.committed
+        arrays = self._newest_state(order)
+        report = comm.param_sync(arrays, revision=before, source=0)
         if report.updated and not order.carried:
             self._log(f"caught up with round {before} inside the group")
-        if report.updated or holding.committed != before:
-            self._take(order, state)
-        if holding.committed != held:
-            self._send(holding.ready())
+        if report.updated or state.committed != before:
+            self._take(order, arrays)
+        if state.committed != held:
+            self._send(state.ready())
         return comm
 
-    def _take(self, order: RoundStart, state: Arrays) -> None:
+    def _take(self, order: RoundStart, arrays: Arrays) -> None:
         """Hold the group's state from now on."""
-        holding, before = self._holding, order.round - 1
+        state, before = self._state, order.round - 1
         if order.carried:
-            holding.catch_up(before, state)
+            state.catch_up(before, arrays)
             return
-        if holding.dirty:  # steps of a round that went on without this worker
-            holding.undo_inner_steps()
-        holding.trainer.adopt(state)
-        holding.hold(before)
+        if state.dirty:  # steps of a round that went on without this worker
+            state.undo_inner_steps()
+        state.trainer.adopt(arrays)
+        state.hold(before)
 
     def _newest_state(self, order: RoundStart) -> Arrays:
-        """What we hold; of rank 0 the state of the round before, wherever it is."""
-        holding, before = self._holding, order.round - 1
-        mine = {k: np.array(v) for k, v in holding.trainer.shared.items()}
+        """The shared state; of rank 0 that of the round before, wherever it is."""
+        state, before = self._state, order.round - 1
+        mine = {k: np.array(v) for k, v in state.trainer.shared.items()}
         if order.rank or order.source is None:
             return mine
         wanted = order.digest
-        if holding.committed == before and wanted in (
+        if state.committed == before and wanted in (
             None,
             safetensors_io.digest(mine),
         ):
             return mine
-        revision, state = fetch_snapshot(
+        revision, arrays = fetch_snapshot(
             order.source,
-            self.patience,
+            self.timeout,
             only=(PARAMETER, OUTER),
             silence=SILENCE_SECONDS,
             key=self._endpoint.key,
             tls=self._endpoint.tls,
         )
-        if revision != before or (wanted and safetensors_io.digest(state) != wanted):
+        if revision != before or (wanted and safetensors_io.digest(arrays) != wanted):
             raise RuntimeFault(f"{order.source} holds another state of round {before}")
-        self._fetched += sum(array.nbytes for array in state.values())
-        holding.catch_up(before, state)
-        return {k: np.array(v) for k, v in state.items()}
+        self._fetched += sum(array.nbytes for array in arrays.values())
+        state.catch_up(before, arrays)
+        return {k: np.array(v) for k, v in arrays.items()}
 
     def _inner(self, order: RoundStart, comm: Any) -> InnerResult:
         """The inner steps of the order, unless they are done already."""
-        holding = self._holding
-        trainer = holding.trainer
+        state = self._state
+        trainer = state.trainer
         epoch = order.epoch if trainer.every_step else None
         if trainer.resumes and not self._all_as_far(order, comm):
-            holding.work = holding.underway = None
-        done = holding.work
+            state.work = state.partial_round = None
+        done = state.work
         wanted = (order.round, order.lease, epoch)
         if done and (done.round, done.lease, done.epoch) == wanted:
             return done
@@ -281,7 +279,7 @@ class RoundRunner:
 
     def _check_carried(self, order: RoundStart) -> None:
         """The steps on a lease that is carried must be there."""
-        done = self._holding.work
+        done = self._state.work
         if order.carried and (done is None or done.lease != order.lease):
             raise CollectiveAborted("the steps on this lease are gone")
 
@@ -304,25 +302,25 @@ class RoundRunner:
         epoch: int | None = None,
     ) -> InnerResult:
         """Make inner steps that are not done, and note what they came to."""
-        holding, trainer = self._holding, self._holding.trainer
-        underway = self._underway(order, round_)
-        self._steps(order, underway, check, padding)
-        losses = [loss_value([loss]) for loss in underway.losses]
+        state, trainer = self._state, self._state.trainer
+        partial_round = self._partial_round(order, round_)
+        self._steps(order, partial_round, check, padding)
+        losses = [loss_value([loss]) for loss in partial_round.losses]
         bad = nonfinite.first(losses, order.steps)
         if bad is not None:
             self._log(f"loss is {bad[1]} at step {bad[0]} of round {round_}")
-        holding.work = InnerResult(
+        state.work = InnerResult(
             round=round_,
             lease=order.lease,
             loss=loss_value(losses),
             loss_first=losses[0],
             steps=order.steps,
             tokens=size(order.lease) * trainer.block,
-            seconds=underway.seconds - trainer.waited,
+            seconds=partial_round.seconds - trainer.waited,
             nonfinite=bad,
             epoch=epoch,
         )
-        return holding.work
+        return state.work
 
     def _all_as_far(self, order: RoundStart, comm: Any) -> bool:
         """Whether the members completed the same exchanges of this round together.
@@ -331,11 +329,11 @@ class RoundRunner:
         member that comes back may have completed its own in a group of which the
         others have begun again since.
         """
-        holding = self._holding
-        mine = np.array([holding.trainer.progress], np.int64)
+        state = self._state
+        mine = np.array([state.trainer.progress], np.int64)
         begun = [
             (held.round, held.lease)
-            for held in (holding.work, holding.underway)
+            for held in (state.work, state.partial_round)
             if held is not None
         ]
         if (order.round, order.lease) not in begun:
@@ -346,24 +344,26 @@ class RoundRunner:
         self._log(f"round {order.round} begins again: exchanges {reached.tolist()}")
         return same
 
-    def _underway(self, order: RoundStart | LeaseGrant, round_: int) -> PartialRound:
+    def _partial_round(
+        self, order: RoundStart | LeaseGrant, round_: int
+    ) -> PartialRound:
         """The inner steps that can be gone on with, or none."""
-        holding = self._holding
-        trainer, underway = holding.trainer, holding.underway
+        state = self._state
+        trainer, partial_round = state.trainer, state.partial_round
         wanted = (round_, order.lease)
-        if underway and (underway.round, underway.lease) == wanted:
+        if partial_round and (partial_round.round, partial_round.lease) == wanted:
             trainer.resume()
-            return underway
-        holding.undo_inner_steps()
+            return partial_round
+        state.undo_inner_steps()
         trainer.begin(order.steps, size(order.lease) * trainer.block)
-        underway = PartialRound(round_, order.lease)
-        holding.underway = underway if trainer.resumes else None
-        return underway
+        partial_round = PartialRound(round_, order.lease)
+        state.partial_round = partial_round if trainer.resumes else None
+        return partial_round
 
     def _steps(
         self,
         order: RoundStart | LeaseGrant,
-        underway: PartialRound,
+        partial_round: PartialRound,
         check: Callable[[], None],
         padding: int,
     ) -> None:
@@ -371,22 +371,22 @@ class RoundRunner:
 
         `padding` are steps on the others' batches.
         """
-        trainer, began = self._holding.trainer, time.monotonic()
+        trainer, began = self._state.trainer, time.monotonic()
         positions = np.concatenate([np.arange(a, b) for a, b in order.lease])
         try:
-            for mine in np.split(positions, order.steps)[underway.steps :]:
+            for mine in np.split(positions, order.steps)[partial_round.steps :]:
                 check()
                 trainer.turn()
                 batches = mine.reshape(-1, trainer.batch)
                 losses = trainer.step([self.corpus.read(b) for b in batches])
-                underway.losses += losses
-                underway.steps += 1
+                partial_round.losses += losses
+                partial_round.steps += 1
             trainer.turn()
             for _ in range(padding):
                 check()
                 trainer.step([])
         finally:
-            underway.seconds += time.monotonic() - began
+            partial_round.seconds += time.monotonic() - began
 
     def _check_order(self, order: RoundStart) -> None:
         newer = self._newest() or order
@@ -395,9 +395,9 @@ class RoundRunner:
 
     def _exchange(self, order: RoundStart, work: InnerResult, comm: Any) -> None:
         """The outer step, made bit-identical, then reported as prepared."""
-        began = time.monotonic() - self._holding.trainer.waited
+        began = time.monotonic() - self._state.trainer.waited
         weight = work.tokens * order.weight
-        candidate = self._holding.trainer.outer(weight, comm)
+        candidate = self._state.trainer.outer(weight, comm)
         # Members of different hardware round differently: rank 0's bits count.
         shared = shared_part(candidate)
         comm.param_sync(shared, revision=order.round, source=0)
@@ -411,7 +411,7 @@ class RoundRunner:
             loss_first=work.loss_first,
             steps=work.steps,
             tokens=work.tokens,
-            # What was fetched was sent too, in this round, if by somebody else.
+            # Fetched bytes were sent too, in this round, if by another worker.
             bytes_sent=sent - self._counted[0] + self._fetched,
             bytes_received=received - self._counted[1] + self._fetched,
             compute_seconds=work.seconds,
@@ -422,5 +422,5 @@ class RoundRunner:
             nonfinite_loss=None if work.nonfinite is None else work.nonfinite[1],
         )
         self._counted, self._fetched = (sent, received), 0
-        self._holding.propose(candidate, prepared)
+        self._state.propose(candidate, prepared)
         self._send(prepared)

@@ -1,4 +1,4 @@
-"""A worker: it trains rounds with whoever else is there, and survives the rest.
+"""A worker: it trains rounds with the workers that are there, and survives the rest.
 
     joining ──Welcome──► restoring ──Ready──► waiting ◄──────────── adopt ◄─┐
                             ▲                    │RoundStart               Commit
@@ -57,7 +57,7 @@ _RESTORE_ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a worker is, and where its shepherd is."""
+    """Name and device of a worker, and the address of its shepherd."""
 
     name: str
     host: str
@@ -72,7 +72,7 @@ class Identity:
 
 @dataclass
 class Mailbox:
-    """What the link's thread files for the worker's thread."""
+    """Messages that the link's thread files for the worker's thread."""
 
     order: RoundStart | None = None
     learn: LeaseGrant | None = None
@@ -115,7 +115,7 @@ class Worker:
         self._load, self._log = load, log
         self._protection = protection
         self._mail = Mailbox()
-        self._holding = WorkerState()
+        self._state = WorkerState()
         self._experiment: Experiment | None = None
         self._bundle: str | None = None
         self._index = self._seed = 0
@@ -132,7 +132,7 @@ class Worker:
             protection=protection,
         )
         self._runner = RoundRunner(
-            self._holding,
+            self._state,
             endpoint,
             send=self._link.send,
             log=log,
@@ -140,7 +140,7 @@ class Worker:
             wanted=lambda: self._mail.learn,
             called_off=self._mail.calls_off,
         )
-        endpoint.serve_snapshot(self._holding.snapshot)
+        endpoint.serve_snapshot(self._state.snapshot)
 
     def run(self) -> str:
         """Train until the shepherd says it is over."""
@@ -155,8 +155,8 @@ class Worker:
         finally:
             for part in (self._runner, self._link, self._endpoint):
                 part.close()
-            if self._holding.loaded:
-                self._holding.trainer.close()
+            if self._state.loaded:
+                self._state.trainer.close()
 
     # The link's thread ------------------------------------------------------
 
@@ -171,7 +171,7 @@ class Worker:
             address=self._endpoint.address,
             bundle=self._bundle,
             supervisor=me.supervisor,
-            **self._holding.describe(),
+            **self._state.describe(),
         )
 
     def _welcomed(self, welcome: Welcome, bundle: bytes) -> None:
@@ -232,20 +232,20 @@ class Worker:
 
     def _settle(self, welcome: Welcome, bundle: bytes) -> None:
         """Take what the shepherd said: program, data, and a commit we missed."""
-        holding, runner = self._holding, self._runner
-        if welcome.run != holding.run:
-            holding.forget()
+        state, runner = self._state, self._runner
+        if welcome.run != state.run:
+            state.forget()
         if bundle and welcome.bundle != self._bundle:
-            holding.exchange(self._load(bundle))
+            state.exchange(self._load(bundle))
             self._experiment = None
         experiment = parse(welcome.experiment, source="the shepherd's experiment")
         if experiment != self._experiment:
             runner.corpus = self._open(experiment, welcome.data)
-        runner.patience = experiment.round_timeout_seconds
-        self._experiment, holding.run = experiment, welcome.run
+        runner.timeout = experiment.round_timeout_seconds
+        self._experiment, state.run = experiment, welcome.run
         self._bundle, self._index = welcome.bundle, welcome.index
         self._seed = experiment.seed
-        prepared = holding.prepared
+        prepared = state.prepared
         missed = (welcome.committed, welcome.digest)
         if prepared is not None and missed == (prepared.round, prepared.digest):
             self._adopt(
@@ -257,11 +257,11 @@ class Worker:
             )
 
     def _adopt(self, commit: Commit) -> None:
-        if self._holding.adopt(commit):
+        if self._state.adopt(commit):
             self._runner.validate(commit)
 
     def _open(self, experiment: Experiment, digest: str) -> Corpus:
-        trainer = self._holding.trainer
+        trainer = self._state.trainer
         path = self._identity.data_path
         corpus = Corpus(experiment, trainer.batch, trainer.block, path)
         check_vocabulary(
@@ -278,11 +278,11 @@ class Worker:
     def _restore(self, restore: Restore) -> None:
         """Take the state of a round: from the seed, a veteran or a checkpoint."""
         began = time.monotonic()
-        held = self._holding.snapshot()[1] if restore.keep else None
-        self._holding.forget()
+        held = self._state.snapshot()[1] if restore.keep else None
+        self._state.forget()
         reached = restore.round
         if restore.source is None:
-            self._holding.trainer.fresh(self._seed)
+            self._state.trainer.fresh(self._seed)
         else:
             fetched = self._fetch(restore.source)
             if fetched is None:
@@ -291,12 +291,12 @@ class Worker:
             reached, arrays = fetched
             if held is not None:
                 arrays = rejoining(arrays, held, self._index)
-            self._holding.trainer.restore(arrays, self._index)
-        self._holding.hold(reached)
+            self._state.trainer.restore(arrays, self._index)
+        self._state.hold(reached)
         seconds = time.monotonic() - began
         self._log(f"joined with the state of round {reached} ({seconds:.2f} s)")
         if self._mail.restore is None:  # else it would be taken for the answer to that
-            self._link.send(self._holding.ready())
+            self._link.send(self._state.ready())
 
     def _fetch(self, source: str) -> tuple[int, Arrays] | None:
         for attempt in range(_RESTORE_ATTEMPTS):

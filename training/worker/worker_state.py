@@ -1,4 +1,4 @@
-"""What a worker holds: the committed state, and what it has made since.
+"""The state of a worker: the committed one, and the results it has made since.
 
 The worker's thread changes it, the link's thread describes it to a shepherd, and
 the threads of the snapshot server hand it out; a lock keeps the three apart.
@@ -31,14 +31,14 @@ class InnerResult:
     tokens: int
     seconds: float
     nonfinite: tuple[int, float] | None = None
-    """The first inner step, from 1, whose loss is not finite, and that loss."""
+    """The first inner step, from 1, with a loss that is not finite, and that loss."""
     epoch: int | None = None
     """Of the group that made the steps, if they were made together."""
 
 
 @dataclass
 class PartialRound:
-    """Inner steps of a round whose exchanges take place in between."""
+    """Inner steps of a round that has exchanges in between."""
 
     round: int
     lease: list[Range]
@@ -56,9 +56,9 @@ class WorkerState:
         self._trainer: Trainer | None = None
         self.run: str | None = None
         self.committed: int | None = None
-        """The round whose state the trainer has; None before the first."""
+        """The round of the trainer's state; None before the first."""
         self.work: InnerResult | None = None
-        self.underway: PartialRound | None = None
+        self.partial_round: PartialRound | None = None
         self.prepared: Prepared | None = None
         self.candidate: Arrays = {}
         """The state that was prepared and not committed yet."""
@@ -95,7 +95,7 @@ class WorkerState:
         if held is not None:
             trainer.restore(moved(held, f"{PRIVATE}{OWN}/", f"{PRIVATE}0/"), 0)
             with self.lock:
-                self.work, self.underway, self.dirty = None, None, False
+                self.work, self.partial_round, self.dirty = None, None, False
 
     def describe(self) -> dict[str, Any]:
         """For a `Hello`: what a shepherd must know to go on with this worker."""
@@ -109,14 +109,14 @@ class WorkerState:
             }
 
     def ready(self) -> Ready:
-        """What is held, for a shepherd that may believe something else."""
+        """The committed round, for a shepherd that may believe another."""
         if self.committed is None:
             raise StateMismatch("this worker holds no committed state yet")
         digest = safetensors_io.digest(self.trainer.shared)
         return Ready(round=self.committed, digest=digest)
 
     def snapshot(self) -> tuple[int, Arrays]:
-        """The committed state and what is this worker's own, for who fetches it."""
+        """The committed state and this worker's own, for a peer that fetches it."""
         with self.lock:
             if self._snapshot is None:
                 raise StateMismatch("this worker holds no committed state yet")
@@ -126,7 +126,7 @@ class WorkerState:
         """Nothing that was held counts any more."""
         with self.lock:
             self.committed = self.prepared = self.work = self._snapshot = None
-            self.underway = None
+            self.partial_round = None
             self.candidate = {}
 
     def hold(self, reached: int) -> None:
@@ -136,14 +136,14 @@ class WorkerState:
         mine |= prefixed(f"{PRIVATE}{OWN}/", [*private], private.values())
         with self.lock:
             self.committed = reached
-            self.prepared = self.work = self.underway = None
+            self.prepared = self.work = self.partial_round = None
             self.candidate, self.dirty = {}, False
             self._snapshot = (reached, self.trainer.shared | mine)
 
     def catch_up(self, reached: int, shared: Arrays) -> None:
         """Hold a newer committed state, and keep what the inner steps made.
 
-        Who starts from here begins with the inner state from before those steps.
+        A peer that starts from here has the inner state of before those steps.
         """
         self.trainer.catch_up(shared)
         with self.lock:
@@ -158,7 +158,7 @@ class WorkerState:
             self.candidate, self.prepared = candidate, prepared
 
     def adopt(self, commit: Commit) -> bool:
-        """What was prepared is committed; False for a round that is behind us."""
+        """The prepared round is committed; False for a round that is behind us."""
         prepared = self.prepared
         if prepared is None or commit.round != prepared.round:
             return False

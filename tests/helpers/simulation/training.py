@@ -1,7 +1,7 @@
 """A run of training in one thread at a time, under a scheduler that knows no mercy.
 
 The shepherd, its ledger, folder and checkpoints, and the workers with their links,
-mailboxes, rounds and holdings are the real ones, in simulated processes
+mailboxes, rounds and states are the real ones, in simulated processes
 (`virtual_processes`), over a simulated network (`simulated_network`). What is trained
 is a hash of all that led to it (`hashed_training`). Workers and the shepherd are
 killed at any point, workers freeze, connections break, newcomers come, all at moments
@@ -233,7 +233,7 @@ class Simulation:
         mail.changed = VirtualCondition(world)
         said = worker.run()
         self.note(f"{process.name} ends: {said}")
-        self.ended[process.name] = (said, worker._holding.committed)
+        self.ended[process.name] = (said, worker._state.committed)
         process.at_death.pop(0)
         process.kill()
 
@@ -324,10 +324,10 @@ class Simulation:
             yield
 
     def _noting(self, hold: Callable[[WorkerState, int], None]) -> Callable[..., None]:
-        def noting(holding: WorkerState, reached: int) -> None:
-            hold(holding, reached)
+        def noting(state: WorkerState, reached: int) -> None:
+            hold(state, reached)
             name = self.world.thread.process.name
-            digest = hashed.digest(holding.trainer.shared[hashed.NAME])
+            digest = hashed.digest(state.trainer.shared[hashed.NAME])
             self.held.append((name, reached, digest))
 
         return noting

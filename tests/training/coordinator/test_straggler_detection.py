@@ -22,7 +22,7 @@ def at(entered: int, waits: float | None) -> Meeting:
 def slow(
     waits: StragglerDetection, quorum=None, grace=0.0, earliest=0.0, deadline=math.inf
 ):
-    return waits.holding_up(NAMES, quorum, grace, earliest, deadline)
+    return waits.stragglers(NAMES, quorum, grace, earliest, deadline)
 
 
 def test_only_a_report_from_after_the_grace_counts() -> None:

@@ -44,8 +44,8 @@ def test_an_undisturbed_round_is_steps_and_a_ring(tmp_path, workers):
     [
         ({"meetings": 3}, 9.0 + 6 * 0.1),
         ({"every_step": True}, TAU * (9.0 + 3 * 0.1)),
-        ({"beside": True}, 9.3 - TAU),  # the rest of it is hidden by inner steps
-        ({"beside": True, "bandwidth": 1e7}, 0.0),
+        ({"in_background": True}, 9.3 - TAU),  # the rest of it is hidden by inner steps
+        ({"in_background": True, "bandwidth": 1e7}, 0.0),
     ],
 )
 def test_exchanges_by_kind_of_algorithm(tmp_path, changes, exchange):

@@ -16,11 +16,11 @@ LEASE = [(0, 8)]
 
 def runner(progress: list[int], begun: bool) -> RoundRunner:
     """Of a worker with these exchanges, in round 3 or in none."""
-    holding: Any = WorkerState()
-    holding.load(SimpleNamespace(progress=progress, resumes=True))
-    holding.underway = PartialRound(3, LEASE) if begun else None
+    state: Any = WorkerState()
+    state.load(SimpleNamespace(progress=progress, resumes=True))
+    state.partial_round = PartialRound(3, LEASE) if begun else None
     return RoundRunner(
-        holding,
+        state,
         None,
         send=lambda message: None,
         log=lambda text: None,
