@@ -49,7 +49,7 @@ VARIANTS = (
     "segments=12",
     "segments=12 slots=3",
     "budget=50%",
-    "budget=25%",
+    "budget=40%",
 )
 
 
