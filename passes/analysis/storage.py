@@ -35,8 +35,10 @@ FREE = frozenset(
         "stablehlo.iota",
     }
 )
+#: Element by element; those of CHLO are, too, once pcp-legalize has written them out.
+MAPS = ELEMENTWISE | {f"chlo.{n}" for n in ("erf", "erfc", "erf_inv", "square")}
 #: Joined with the one op that reads them. A slice that leaves gaps is copied first.
-JOINED = ELEMENTWISE | {"stablehlo.reverse", "stablehlo.transpose"}
+JOINED = MAPS | {"stablehlo.reverse", "stablehlo.transpose"}
 #: Writes what it reads into a part of a tensor, element by element.
 _INTO = "stablehlo.dynamic_update_slice"
 #: What reads a joined map element by element as well.
@@ -324,7 +326,7 @@ class Storage:
         if name in JOINED:
             return len(names) > 1 or any(reader not in READERS for reader in names)
         if name in ROOTS and len(names) == 1:
-            return names[0] not in ELEMENTWISE and names[0] != _INTO
+            return names[0] not in MAPS and names[0] != _INTO
         return True
 
     def _is_counter(self, result: int) -> bool:
