@@ -35,7 +35,8 @@ class Example(ext.Dialect, name="example"):
     """Ops of this file."""
 
 
-class SoftCap(Example.Operation, name="softcap", traits=[ext.Pure]):
+# `ext` reads the keywords, and its type stubs do not know them.
+class SoftCap(Example.Operation, name="softcap", traits=[ext.Pure]):  # pyright: ignore
     """%y = "example.softcap"(%x) : (tensor<4xf32>) -> tensor<4xf32>"""
 
     operand: ext.Operand[Any]

@@ -262,7 +262,7 @@ class Loop:
             return _MAX_SLEEP
         return min(_MAX_SLEEP, max(0.0, self._timers[0][0] - now))
 
-    def _guard(self, what: Callable[..., None], *args: Any) -> None:
+    def _guard(self, what: Callable[..., object], *args: Any) -> None:
         """Run a handler; an exception in it does not stop the loop."""
         try:
             what(*args)

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -131,7 +132,9 @@ def test_memory_is_text_or_a_number_of_bytes() -> None:
 
 def test_a_mesh_is_text_or_a_mapping() -> None:
     text = CompileOptions(mesh="dp=2,tp=2", split="dp=2,1")
-    assert CompileOptions(mesh={"dp": 2, "tp": 2}, split={"dp": [2, 1]}) == text
+    mesh: Any = {"dp": 2, "tp": 2}
+    split: Any = {"dp": [2, 1]}
+    assert CompileOptions(mesh=mesh, split=split) == text
     for given in ({}, ["dp"], 2):
         with pytest.raises(ConfigError, match=r"mesh=.* write it as dp=4,tp=2"):
             pcp.compile(model(loop=False), mesh=given)

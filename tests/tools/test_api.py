@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 import pcp
-from pcp.errors import ConfigError, MissingRule, PassError, PcpError, UsageError
+from pcp.errors import (
+    ConfigError,
+    IRError,
+    MissingRule,
+    PassError,
+    PcpError,
+    UsageError,
+)
 from pcp.frontends.signature import entry
 
 TEXT = """func.func @main(
@@ -66,7 +73,7 @@ def test_a_text_is_a_module(model: Path) -> None:
     module = pcp.load(model)
     assert str(pcp.run_passes(str(module), "cse")) == str(module)
     assert str(pcp.grad(str(module))) == str(pcp.grad(module))
-    with pytest.raises(pcp.errors.IRError, match=r"^-:2:\d+: ") as error:
+    with pytest.raises(IRError, match=r"^-:2:\d+: ") as error:
         pcp.run_passes(f"module {{\n  wrong\n{'  // long' * 99}\n}}", "cse")
     assert len(str(error.value)) < 300
 

@@ -77,7 +77,9 @@ def test_what_was_complete_stays_and_the_rest_is_exchanged_again() -> None:
 
     epoch = whole[0].epoch
     assert members.each([0, 1, 2], until_it_dies) == [[epoch, -1]] * 2 + [None]
-    assert trainers[0].exchange._at == H
+    exchange = trainers[0].exchange
+    assert isinstance(exchange, FragmentExchange)
+    assert exchange._at == H
     rest = Communicator.in_process(2, timeout=20)
 
     def go_on(rank: int) -> Any:

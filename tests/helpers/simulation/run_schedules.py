@@ -126,7 +126,7 @@ class Schedule:
         """So many effects are carried out until the shepherd is killed."""
         self.resumed: list[int] = []
         """Exchanges that a group's members had made of a round; -1: unequal numbers."""
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers, self._lives = count(), 0
         self._tick_at = 0.0
         self.trace: list[str] | None = None

@@ -35,9 +35,9 @@ def draw(rank: int, count: int, dtype: type = np.float32) -> np.ndarray:
     return (9 * np.random.default_rng(rank).standard_normal(count)).astype(dtype)
 
 
-def commons(comm: Communicator) -> SharedScratch:
+def shared_scratch(comm: Communicator) -> SharedScratch:
     """The memory that a member shares with the others of its machine."""
-    return present(comm._seat.commons)
+    return present(comm._context.shared_scratch)
 
 
 def ways_of(

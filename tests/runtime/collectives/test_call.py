@@ -49,7 +49,7 @@ def test_an_option_of_one_class_is_one_of_its_methods() -> None:
         assert isinstance(pending, Pending)
         assert pending.result().tolist() == [3, 3, 3]
         with pytest.raises(UsageError, match="no option"):
-            comm.doubled(np.ones(3), thymes=2)
+            comm.doubled(np.ones(3), thymes=2)  # pyright: ignore[reportCallIssue]
     shown = inspect.signature(Doubling.doubled).parameters
     assert shown["times"].default == 1
     assert list(shown)[-2:] == ["tag", "timeout"]

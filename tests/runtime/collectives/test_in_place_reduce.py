@@ -21,8 +21,8 @@ from helpers.worlds.shared_memory_reductions import (
     CASES,
     LARGE,
     SMALL,
-    commons,
     draw,
+    shared_scratch,
     ways_of,
 )
 
@@ -37,10 +37,6 @@ from pcp.runtime.transport.frame import Frame, Kind
 
 def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
-
-
-def shared_scratch(comm):
-    return comm._context.shared_scratch
 
 
 def warm(comms, count: int = LARGE) -> None:
@@ -171,7 +167,7 @@ def test_news_is_expected_of_neighbours_while_an_operation_is_under_way(
 ) -> None:
     monkeypatch.setattr(group, "_PROCESSORS", processors)
     with world("memory", 2) as comms:
-        loops = [shared_scratch(comm)._group.loop for comm in comms]
+        loops = [comm._group.loop for comm in comms]
 
         def expecting() -> list[int]:
             return [loop.ask(lambda loop=loop: loop.expecting) for loop in loops]

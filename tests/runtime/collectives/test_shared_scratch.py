@@ -47,11 +47,11 @@ def test_it_is_possible_while_all_are_near_and_nobody_refused() -> None:
     near.refused()
     assert not near.possible
     scratch = SharedScratch(far)
-    far.links[2] = object()
+    far.links[2] = SilentLink()
     assert not scratch.possible
     del far.links[2]
     assert not scratch.possible, "somebody is missing"
-    slowed = group()
+    slowed = Group()
     slowed.shaped = True
     assert not SharedScratch(slowed).possible
 
@@ -68,7 +68,7 @@ def test_members_that_mapped_everybody_say_so() -> None:
 
 
 def test_a_segment_is_leased_again_when_all_are_done_with_it() -> None:
-    scratch = SharedScratch(group())
+    scratch = SharedScratch(Group())
     first = said(scratch, (0, 0))
     scratch.meet(1, empty() | {"done": [(0, 0)]}, SIZE)
     scratch.back((0, 0), used=True)
@@ -82,7 +82,7 @@ def test_a_segment_is_leased_again_when_all_are_done_with_it() -> None:
 
 
 def test_others_hear_once_what_is_read_no_more() -> None:
-    scratch = SharedScratch(group(2))
+    scratch = SharedScratch(Group(2))
     for turn in range(4):
         keys = [(7, MOST * turn + i) for i in range(MOST - 1)]
         for key in keys:
@@ -97,7 +97,7 @@ def test_others_hear_once_what_is_read_no_more() -> None:
 
 
 def test_there_are_not_too_many() -> None:
-    scratch = SharedScratch(group())
+    scratch = SharedScratch(Group())
     assert all(scratch.lease((0, seq), 1)[0] for seq in range(MOST))
     segment, facts = scratch.lease((0, MOST), 1)
     assert segment is None
@@ -111,7 +111,7 @@ def test_there_are_not_too_many() -> None:
 
 
 def test_the_segment_of_a_failed_operation_is_never_leased_again() -> None:
-    scratch = SharedScratch(group())
+    scratch = SharedScratch(Group())
     first = said(scratch, (0, 0))
     scratch.drop((0, 0))
     assert Segment.map(first, 1, 1 << 30) is None, "it is offered no more"
@@ -121,7 +121,7 @@ def test_the_segment_of_a_failed_operation_is_never_leased_again() -> None:
 
 
 def test_what_is_kept_is_bounded_and_fits() -> None:
-    scratch = SharedScratch(group(), limit=3 << 20)
+    scratch = SharedScratch(Group(), limit=3 << 20)
     for seq in range(4):
         said(scratch, (0, seq), 1 << 20)
     for seq in range(4):
@@ -136,7 +136,7 @@ def test_what_is_kept_is_bounded_and_fits() -> None:
 
 def test_an_operation_in_doubt_keeps_its_memory_beyond_the_group() -> None:
     """The coordinator may still decide that it happened."""
-    scratch = SharedScratch(group())
+    scratch = SharedScratch(Group())
     segment, facts = scratch.lease((0, 0), SIZE)
     assert segment is not None
     segment.octets[:3] = 7
@@ -149,8 +149,8 @@ def test_an_operation_in_doubt_keeps_its_memory_beyond_the_group() -> None:
 
 
 def test_memory_that_is_gone_with_its_operation_ends_nothing() -> None:
-    scratch = SharedScratch(group(2))
-    theirs = SharedScratch(group(2, 1))
+    scratch = SharedScratch(Group(2))
+    theirs = SharedScratch(Group(2, 1))
     offer = said(theirs, (0, 0))
     theirs.drop((0, 0))
     assert scratch.meet(1, offer, SIZE) is None
@@ -159,7 +159,7 @@ def test_memory_that_is_gone_with_its_operation_ends_nothing() -> None:
 
 def test_the_offer_of_a_failed_operation_is_repeated() -> None:
     """Whether anybody read it is not known."""
-    scratch = SharedScratch(group(2))
+    scratch = SharedScratch(Group(2))
     said(scratch, (0, 0))
     scratch.back((0, 0), used=True)
     assert said(scratch, (0, 1))["done"] == [(0, 0)]
@@ -174,7 +174,7 @@ def test_memory_that_cannot_be_had(monkeypatch) -> None:
         raise OSError("no such call")
 
     monkeypatch.setattr(os, "memfd_create", refuse)
-    assert SharedScratch(group(2)).lease((0, 0), SIZE)[0] is None
+    assert SharedScratch(Group(2)).lease((0, 0), SIZE)[0] is None
 
 
 def empty() -> dict:

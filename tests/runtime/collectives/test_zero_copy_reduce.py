@@ -22,8 +22,8 @@ from helpers.worlds.shared_memory_reductions import (
     CASES,
     LARGE,
     SMALL,
-    commons,
     draw,
+    shared_scratch,
     ways_of,
 )
 
@@ -62,7 +62,7 @@ def warmed(size: int, count: int = LARGE):
             together(comms, lambda c: c.all_reduced(draw(c.rank, count)))
         peers = [[r for r in range(size) if r != c.rank] for c in comms]
         assert all(
-            comm._context.shared_scratch.arrays.reached(others)
+            shared_scratch(comm).arrays.reached(others)
             for comm, others in zip(comms, peers, strict=True)
         )
         yield comms
@@ -149,7 +149,7 @@ def test_memory_that_its_owner_gave_back_is_kept_by_nobody(monkeypatch, pool) ->
         for _ in range(2):
             together(comms, lambda c: c.all_reduced(draw(c.rank, SMALL)))
         for comm in comms:
-            known = comm._context.shared_scratch.arrays._known[1 - comm.rank]
+            known = shared_scratch(comm).arrays._known[1 - comm.rank]
             assert known
             assert max(s.nbytes for s in known.values()) < 4 * LARGE
 
@@ -195,7 +195,7 @@ def test_members_may_want_it_new_or_in_place(ways) -> None:
         assert set(ways) == {"ring"}
         together(comms, lambda c: c.all_reduce(draw(c.rank, LARGE)))
         for comm in comms:
-            own = comm._context.shared_scratch
+            own = shared_scratch(comm)
             assert comm._group.loop.ask(lambda o=own: len(o._leased)) <= 1
 
 
@@ -229,7 +229,7 @@ def test_what_was_given_up_is_never_used_again(pool) -> None:
 
 def test_a_member_that_cannot_map_sends_all_along_the_ring(monkeypatch, ways) -> None:
     with world("memory", 3) as comms:
-        reach = comms[1]._context.shared_scratch.arrays
+        reach = shared_scratch(comms[1]).arrays
         monkeypatch.setattr(reach, "map", lambda *_, **__: None)
         arrays = [draw(r, LARGE) for r in range(3)]
         for _ in range(3):
@@ -237,14 +237,12 @@ def test_a_member_that_cannot_map_sends_all_along_the_ring(monkeypatch, ways) ->
             wanted = reference(arrays).tobytes()
             assert [out.tobytes() == wanted for out in outs] == [True] * 3
         assert set(ways) == {"ring"}
-        assert not any(c._context.shared_scratch.possible for c in comms), (
-            "nobody offers more"
-        )
+        assert not any(shared_scratch(c).possible for c in comms), "nobody offers more"
 
 
 def test_memory_that_is_suddenly_out_of_reach_aborts_on_all(monkeypatch) -> None:
     with warmed(2) as comms:
-        reach = comms[0]._context.shared_scratch.arrays
+        reach = shared_scratch(comms[0]).arrays
         arrays = [draw(r, 2 * LARGE) for r in range(2)]
         with monkeypatch.context() as patched:
             patched.setattr(reach, "map", lambda *_, **__: None)

@@ -42,13 +42,13 @@ def test_a_misspelt_option_is_named() -> None:
     (alone,) = Communicator.in_process(1)
     array = np.ones(3, np.float32)
     with alone, pytest.raises(UsageError, match=r"'timout'\. Did you mean 'timeout'"):
-        alone.all_reduce(array, timout=1.0)
+        alone.all_reduce(array, timout=1.0)  # pyright: ignore[reportCallIssue]
     (alone,) = Communicator.in_process(1)
     with alone, pytest.raises(UsageError, match="all_gather: no option 'tagg'"):
-        alone.all_gather_async(array, tagg="a")
+        alone.all_gather_async(array, tagg="a")  # pyright: ignore[reportCallIssue]
 
 
-def draw(rank: int, size: int, dtype: object = "float32") -> np.ndarray:
+def draw(rank: int, size: int, dtype: DTypeLike = "float32") -> np.ndarray:
     """A rank's values."""
     values = np.random.default_rng(100 + rank).normal(size=size) * 3
     dtype = np.dtype(dtype)

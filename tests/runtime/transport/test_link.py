@@ -23,6 +23,7 @@ from pcp.runtime.transport.link import (
     listen,
     parse_address,
 )
+from pcp.runtime.transport.tcp import TcpLink
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def connected(address: str) -> tuple[socket.socket, socket.socket]:
         host, port = listener.getsockname()[:2]
         first = dial(format_address(host, port), 5)
         arrival = eventually(lambda: accept(listener))
-    return first, arrival[0]
+    return first, present(arrival)[0]
 
 
 def nearby() -> tuple[socket.socket, socket.socket]:

@@ -55,6 +55,7 @@ def test_large_payloads_go_over_the_streams(size: int, streams: int) -> None:
             assert link.bytes_sent == sum(stream.bytes_sent for stream in link._all)
         ring = [comm._group.links[(comm.rank + 1) % size] for comm in comms]
         for link in ring:
+            assert isinstance(link, StripedLink)
             assert sum(stream.bytes_sent for stream in link._others) > COUNT
             assert link._first.bytes_sent < link.bytes_sent // 20
             # All is granted in the end, and nothing kept.

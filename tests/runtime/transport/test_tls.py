@@ -209,7 +209,8 @@ def test_nothing_said_can_be_read_on_the_wire() -> None:
             def join_up() -> None:
                 eventually(lambda: near.append(accept(middle)) or bool(near[-1]))
                 far = dial(end.address, 5)
-                tap.between(*([near[-1][0]] * 2), (far, far))
+                sock, _ = near[-1]
+                tap.between(sock, sock, (far, far))
 
             def fetch() -> Any:
                 return fetch_snapshot(address, 10, tls=member_tls())
