@@ -139,7 +139,7 @@ def _compile_level(
 ) -> bytes:
     flags = (f"--iree-opt-level={level}", *target.all_flags)
     cache = Cache(options.cache) if options.cache else None
-    name = key(text.plain, (*iree.COMMON_FLAGS, *flags), iree.version())
+    name = key(text.plain, (*iree.common_flags(text.plain), *flags), iree.version())
     if cache and (found := cache.get(name)) is not None:
         options.report(f"{target.name}: {len(found)} bytes from the cache")
         return found

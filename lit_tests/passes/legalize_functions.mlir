@@ -91,3 +91,17 @@ func.func @size(%z: tensor<3xcomplex<f32>>) -> tensor<3xf32> {
   %0 = stablehlo.abs %z : (tensor<3xcomplex<f32>>) -> tensor<3xf32>
   return %0 : tensor<3xf32>
 }
+
+// -----
+
+// Whether x is whole, asked of another rounding: LLVM has a call for the first.
+// CHECK-LABEL: func.func @whole
+func.func @whole(%x: tensor<4xf32>) -> (tensor<4xi1>, tensor<4xi1>) {
+  // CHECK: %[[Y:.*]] = stablehlo.round_nearest_even %arg0
+  // CHECK: stablehlo.compare EQ, %[[Y]], %arg0
+  %f = stablehlo.floor %x : tensor<4xf32>
+  %e = stablehlo.compare EQ, %f, %x : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xi1>
+  // CHECK: stablehlo.compare LT
+  %l = stablehlo.compare LT, %f, %x : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xi1>
+  return %e, %l : tensor<4xi1>, tensor<4xi1>
+}

@@ -30,6 +30,7 @@ from pcp.passes.legalize import legalize_reductions as reductions
 from pcp.passes.legalize import legalize_scatters as scatters
 from pcp.passes.legalize import legalize_sorts as sorts
 from pcp.passes.legalize import legalize_trigonometry as trigonometry
+from pcp.passes.legalize import legalize_unsigned as unsigned
 from pcp.passes.legalize import legalize_windows as windows
 
 Values = Sequence[ir.Value]
@@ -57,6 +58,9 @@ class Legalize(Pass):
     - `convert` of floats to integers saturates and makes 0 of NaN;
     - `fft` goes dim by dim, lengths other than powers of two by a matrix product;
     - complex numbers are padded by parts, and convolved so;
+    - unsigned integers are reversed and combined in windows as signed ones, and a
+      reversal of a strided slice is a slice of a reversal;
+    - whether a number is its own floor is asked of its nearest whole number;
     - the negation of a summand moves behind the sum;
     - a sum of all elements goes dim by dim where rows or columns are spread in it;
     - a body of `while` reads all that it carries, and what a loop or a branch may give
@@ -84,7 +88,7 @@ class Legalize(Pass):
         forget_derivatives(module)
         if any(op.name.startswith("chlo.") for op in operations(module)):
             CppPasses("func.func(chlo-legalize-to-stablehlo)").run(module)
-        for rules in (RULES, LAST):
+        for rules in (FIRST, RULES, LAST, COPIES):
             for op in _inside_out(module):
                 _legalize(op, rules)
         for function in functions(module):
@@ -142,6 +146,12 @@ def _first(one: Rule, other: Rule) -> Rule:
     return rule
 
 
+# What is made of these, complex quotients among it, is legalised, too.
+FIRST: Rules = {
+    "stablehlo.cholesky": linear_algebra.cholesky,
+    "stablehlo.triangular_solve": linear_algebra.triangular_solve,
+}
+
 RULES: Rules = {
     "stablehlo.abs": of_complex.absolute,
     "stablehlo.atan2": special.atan2,
@@ -149,7 +159,7 @@ RULES: Rules = {
     "stablehlo.batch_norm_inference": norms.inference,
     "stablehlo.batch_norm_training": norms.training,
     "stablehlo.cbrt": special.cbrt,
-    "stablehlo.cholesky": linear_algebra.cholesky,
+    "stablehlo.compare": special.compare,
     "stablehlo.convert": conversions.convert,
     "stablehlo.convolution": complex_.convolution,
     "stablehlo.cosine": _first(of_complex.cosine, trigonometry.cosine),
@@ -165,14 +175,14 @@ RULES: Rules = {
     "stablehlo.pad": complex_.pad,
     "stablehlo.power": _first(of_complex.power, special.power),
     "stablehlo.reduce": _first(reductions.negated_sum, reductions.step_by_step),
-    "stablehlo.reduce_window": complex_.reduce_window,
+    "stablehlo.reduce_window": _first(complex_.reduce_window, unsigned.reduce_window),
+    "stablehlo.reverse": unsigned.reverse,
     "stablehlo.scatter": scatters.scatter,
     "stablehlo.select_and_scatter": windows.select_and_scatter,
     "stablehlo.sine": _first(of_complex.sine, trigonometry.sine),
     "stablehlo.sort": sorts.stable,
     "stablehlo.tan": _first(of_complex.tan, trigonometry.tan),
     "stablehlo.tanh": of_complex.tanh,
-    "stablehlo.triangular_solve": linear_algebra.triangular_solve,
 }
 
 # For what the others make, too.
@@ -191,6 +201,9 @@ LAST: Rules = {
     "stablehlo.sort": loops.own_updated,
     "stablehlo.while": _first(loops.own_carries, loops.read_carries),
 }
+
+# Constants that copies for loops bring in.
+COPIES: Rules = {"stablehlo.constant": complex_.constant}
 
 REFUSED: dict[str, str] = {
     "stablehlo.collective_broadcast": "IREE rejects it; write pcp.broadcast",

@@ -66,17 +66,21 @@ def log(op: ir.Operation) -> Values | None:
 
 
 def power(op: ir.Operation) -> Values | None:
-    """e^(w log z); 0ʷ is 0 for Re w > 0, and 1 for w = 0."""
+    """e^(w log z); 0ʷ is 0 for Re w > 0, and 1 for w = 0.
+
+    Of real z ≥ 0 and w it is real, as XLA's: 0·∞ in the turn would make NaN of ∞ʷ.
+    """
     z, w = op.operands
     if not hlo.is_complex(hlo.element_type(z)):
         return None
     (a, b), (c, d) = ((hlo.real(v), hlo.imag(v)) for v in (z, w))
     size, turn = _logarithm(a, b)
     growth = hlo.subtract(hlo.multiply(c, size), hlo.multiply(d, turn))
-    sine, cosine = sine_and_cosine(
-        hlo.add(hlo.multiply(d, size), hlo.multiply(c, turn))
-    )
     zero, one = hlo.zeros(c.type), hlo.constant_like(c, 1)
+    flat = hlo.and_(hlo.compare("EQ", b, zero), hlo.compare("EQ", d, zero))
+    flat = hlo.and_(flat, hlo.compare("GE", a, zero))
+    angle = hlo.add(hlo.multiply(d, size), hlo.multiply(c, turn))
+    sine, cosine = sine_and_cosine(hlo.select(flat, zero, angle))
     no_base, no_growth = (
         hlo.and_(hlo.compare("EQ", u, zero), hlo.compare("EQ", v, zero))
         for u, v in ((a, b), (c, d))
@@ -86,7 +90,8 @@ def power(op: ir.Operation) -> Values | None:
         hlo.select(hlo.or_(no_base, no_growth), zero, _grown(growth, v))
         for v in (cosine, sine)
     )
-    return [hlo.complex_(hlo.select(no_growth, one, real), imag)]
+    real, imag = hlo.select(no_growth, one, real), hlo.select(flat, zero, imag)
+    return [hlo.complex_(real, imag)]
 
 
 def _logarithm(a: Value, b: Value) -> tuple[Value, Value]:

@@ -1,14 +1,15 @@
 """Functions at the points where IREE's kernels answer wrongly.
 
 It computes xʸ as exp(y log x), but for a few constant y, which has no answer for
-x < 0; atan2 and cbrt lose signed zeros and infinities.
+x < 0; atan2 and cbrt lose signed zeros and infinities; a number compared with its own
+floor needs a function that no module has.
 """
 
 from collections.abc import Callable, Sequence
 from math import pi
 
 from pcp.dialect import hlo
-from pcp.dialect.bindings import ir
+from pcp.dialect.bindings import ir, stablehlo
 from pcp.passes.core.constants import splat
 from pcp.passes.core.rewriting import defining
 
@@ -127,6 +128,22 @@ def _is_first_quadrant(op: ir.Operation) -> bool:
     """Whether it is what `atan2` makes: of sizes, and 0 where both are."""
     sizes = all(defining(x, "abs") is not None for x in op.operands)
     return sizes and _gives_way(op, lambda value: splat(value) == 0)
+
+
+def compare(op: ir.Operation) -> Values | None:
+    """x = ⌊x⌋ and x = ⌈x⌉ as x = round(x), and so for ≠; None for all else.
+
+    LLVM makes a truncation of either comparison, and the generic processor has it as a
+    function of the C runtime's alone ("undefined symbol: truncf").
+    """
+    how = stablehlo.ComparisonDirectionAttr(op.attributes["comparison_direction"]).value
+    if how not in ("EQ", "NE"):
+        return None
+    for x, other in (op.operands, reversed(op.operands)):
+        made = defining(other, "floor") or defining(other, "ceil")
+        if made is not None and made.operands[0] == x:
+            return [hlo.compare(how, hlo.round_nearest_even(x), x)]
+    return None
 
 
 def _is_negative(x: Value) -> Value:

@@ -134,3 +134,10 @@ def test_stopping_ends_what_runs_and_starts_no_more(
     timer.join()
     with pytest.raises(CompileError, match="given up"):
         iree.compile_text("", (), timeout=50, running=running)
+
+
+def test_a_program_that_branches_names_its_buffers_directly() -> None:
+    for name in ("while", "case", "if"):
+        text = f'%0 = "stablehlo.{name}"(%x)'
+        assert iree.common_flags(text) == iree.COMMON_FLAGS + iree.DIRECT
+    assert iree.common_flags(FORWARD) == iree.COMMON_FLAGS

@@ -25,14 +25,13 @@ class Legalized:
         return self.iree.run(str(module), arguments)
 
 
-def legalized(text: str, *, stable: bool = True) -> str:
-    """The program after pcp-import and pcp-legalize, verified and `stable`."""
+def legalized(text: str) -> str:
+    """The program after pcp-import and pcp-legalize, which is idempotent."""
     module = parse(text)
     Import().run(module)
     Legalize().run(module)
     assert module.operation.verify()
     once = str(module)
-    if stable:
-        Legalize().run(module)
-        assert str(module) == once
+    Legalize().run(module)
+    assert str(module) == once
     return once

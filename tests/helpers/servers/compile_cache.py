@@ -47,7 +47,7 @@ def compile_text(
     """
     cache = Cache(Path(os.environ[FOLDER]), MAX_BYTES)
     plain = _LOCATIONS.sub("", text)
-    name = key(plain, (*iree.COMMON_FLAGS, *flags), iree.version())
+    name = key(plain, (*iree.common_flags(plain), *flags), iree.version())
     if (found := cache.get(name)) is None:
         found = uncached(text, flags, timeout=timeout, running=running)
         cache.put(name, found)

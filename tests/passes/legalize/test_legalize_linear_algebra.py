@@ -96,7 +96,7 @@ def test_cholesky(iree: Iree, element: str) -> None:
         texts.append(cholesky_text(element, shape, lower, f"f{i}"))
         calls[f"f{i}"] = [unread(a, lower=lower)]
         wants.append(factor if lower else factor.conj().swapaxes(-1, -2))
-    answers = iree.run_all(legalized("".join(texts), stable=False), calls)
+    answers = iree.run_all(legalized("".join(texts)), calls)
     for case, answer, want in zip(cases, answers, wants, strict=True):
         assert not isinstance(answer, str), f"{case}: {answer}"
         agree(answer[0], want, element, case)
@@ -224,7 +224,7 @@ def check_solve(
         texts.append(flag.text(*types, f"f{i}"))
         calls[f"f{i}"] = [unread(a, lower=flag.lower, diagonal=flag.unit), b]
         wants.append(flag.solution(a, b))
-    answers = iree.run_all(legalized("".join(texts), stable=False), calls)
+    answers = iree.run_all(legalized("".join(texts)), calls)
     for flag, answer, want in zip(flags, answers, wants, strict=True):
         assert not isinstance(answer, str), f"{flag}: {answer}"
         agree(answer[0], want, element, flag)

@@ -1,0 +1,114 @@
+"""Programs that IREE alone refuses, stops at or gets wrong, compiled for `cpu`.
+
+JAX is the oracle. All forward programs are one bundle, so the compiler starts once.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers.oracles.jax_gradients import assert_close
+from jax import lax
+from jax.scipy import special
+
+import pcp
+
+INF = np.inf
+REAL = np.array([-0.5, -1.5, 3.3, -1e-30, 1e-30, 0.0, -0.0, 2.0, -3.0], np.float32)
+ROWS = np.random.default_rng(0).normal(size=(7, 9)).astype(np.float32)
+POWERS = np.array([-INF, INF, complex(-2, 0), complex(2, 3), 0], np.complex64)
+
+
+def _whole(x: Any) -> Any:
+    return jnp.where(jnp.floor(x) == x, 2 * x, x), jnp.ceil(x) != x
+
+
+def _cumulative(u: Any) -> Any:
+    product = lax.cumprod(u, reverse=True)
+    return jnp.cumsum(u, dtype=u.dtype), product, lax.cummax(u), lax.cummin(u)
+
+
+def _keys(x: Any) -> Any:
+    """A constant key, split twice: IREE stopped at a copy between the loops."""
+    first, second = jax.random.split(jax.random.PRNGKey(0))
+    return x * jax.random.normal(first, (3,)) + jax.random.uniform(second, (3,))
+
+
+def _integers(dtype: Any) -> np.ndarray:
+    return np.array([3, 1, 200, 2, 255, 0, 7], np.int64).astype(dtype)
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], Any]] = {
+    "whole f32": (_whole, np.array([1, 1.5, -2.5, -0.0, INF, np.nan, 3e9], np.float32)),
+    "whole f16": (_whole, np.array([1, 1.5, -2.5, -0.0, INF, np.nan], np.float16)),
+    "digamma": (special.digamma, REAL),
+    "digamma f16": (special.digamma, np.array([-0.5, -1.5, 3.3], np.float16)),
+    "complex power": (lambda z: z ** jnp.complex64(2.5), POWERS),
+    "keys": (_keys, np.float32(2.0)),
+    "reversed slice": (lambda x: x[::-2, ::3][:, ::-1] * 2, ROWS),
+    "sums of a reversed slice": (lambda x: jnp.cumsum(x[0][8:1:-3]), ROWS),
+    "integers to bf16": (
+        lambda n: (n.astype(jnp.bfloat16) * 2).astype(jnp.float32),
+        _integers(np.int32),
+    ),
+    **{
+        f"cumulative {np.dtype(t)}": (_cumulative, _integers(t))
+        for t in (np.uint8, np.uint32, np.int8)
+    },
+    **{
+        f"reversed {np.dtype(t)}": (lambda u: (u[::-1], jnp.flip(u[::2])), _integers(t))
+        for t in (np.uint8, np.uint16, np.bool_)
+    },
+}
+
+
+@cache
+def _compiled() -> dict[str, tuple[list[np.ndarray], list[np.ndarray]]]:
+    """(our results, JAX's) of each program."""
+    functions = [fn for fn, _ in PROGRAMS.values()]
+    given = [x for _, x in PROGRAMS.values()]
+
+    def every(*xs: Any) -> Any:
+        return [fn(x) for fn, x in zip(functions, xs, strict=True)]
+
+    theirs = [jax.tree.leaves(part) for part in jax.jit(every)(*given)]
+    bundle = pcp.compile(pcp.from_jax(every, *given, params=()), mode="forward")
+    with pcp.Program.load(bundle, device="local-sync") as program:
+        ours = iter([np.array(v) for v in program["main"](*given)])
+    return {
+        name: ([next(ours) for _ in part], [np.asarray(v) for v in part])
+        for name, part in zip(PROGRAMS, theirs, strict=True)
+    }
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_forward(name: str) -> None:
+    for ours, theirs in zip(*_compiled()[name], strict=True):
+        if theirs.dtype.kind in "biu":
+            np.testing.assert_array_equal(ours, theirs)
+            continue
+        narrow = theirs.dtype.itemsize == 2
+        np.testing.assert_allclose(ours, theirs, rtol=2e-3 if narrow else 2e-5)
+
+
+def _loss(x: Any) -> Any:
+    """A slice that is reversed, the keys above, and what is pooled with ties."""
+    stop = lax.stop_gradient
+    steps = stop(jnp.round(x)) + (x - stop(x))
+    pooled = lax.reduce_window(steps, -INF, lax.max, (3, 3), (2, 2), "SAME")
+    places = jnp.arange(1.0, 1.0 + pooled.size).reshape(pooled.shape)
+    reversed_ = jnp.sum(x[0, ::2][::-1] * x[0, :5])
+    return reversed_ + jnp.sum(_keys(x[1, 0])) + jnp.sum(pooled * places)
+
+
+def test_gradient() -> None:
+    bundle = pcp.compile(pcp.from_jax(_loss, ROWS), mode="grad")
+    with pcp.Program.load(bundle, device="local-sync") as program:
+        value, gradient = map(np.array, program["grad"](ROWS))
+    wanted = jax.value_and_grad(_loss)(ROWS)
+    assert_close(value, np.asarray(wanted[0]), 2e-5, "value")
+    assert_close(gradient, np.asarray(wanted[1]), 2e-5, "gradient")
