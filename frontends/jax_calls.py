@@ -80,6 +80,14 @@ class JaxCall:
             for role, part in _TRACES[mode](self).items()
         }
 
+    def unknown(self) -> Rule:
+        """The parts of a rule that gives the values, and NaN for all derivatives."""
+        return {
+            f"{mode}.{role}": part
+            for mode in self.modes
+            for role, part in _UNKNOWN[mode](self).items()
+        }
+
     def emit(self, ctx: Any) -> Any:
         """A private function of what the call runs.
 
@@ -200,7 +208,43 @@ def _trace_vjp(call: JaxCall) -> Rule:
     return {"forward": jaxpr, "backward": jax.make_jaxpr(backward)(*residuals, *given)}
 
 
+def _unknown_jvp(call: JaxCall) -> Rule:
+    """Tangents that are not zero make all of them NaN."""
+    import jax
+    from jax import numpy as jnp
+
+    avals = call.avals
+
+    def jvp(*operands: Any) -> list[Any]:
+        values = _values(call, operands[: len(avals)])
+        zeros = [jnp.zeros_like(v) for v in values if is_float(v)]
+        return [*values, *_marred(zeros, list(operands[len(avals) :]))]
+
+    return {"jvp": jax.make_jaxpr(jvp)(*avals, *filter(is_float, avals))}
+
+
+def _unknown_vjp(call: JaxCall) -> Rule:
+    import jax
+    from jax import numpy as jnp
+
+    forward = jax.make_jaxpr(lambda *xs: _values(call, xs))(*call.avals)
+    wanted = [a for a in call.avals if is_float(a)]
+
+    def backward(*_: Any) -> list[Any]:
+        return [jnp.full(a.shape, jnp.nan, a.dtype) for a in wanted]
+
+    given = filter(is_float, forward.out_avals)
+    return {"forward": forward, "backward": jax.make_jaxpr(backward)(*given)}
+
+
+def _values(call: JaxCall, operands: Sequence[Any]) -> list[Any]:
+    from jax.extend import core
+
+    return core.jaxpr_as_fun(call.body)(*operands)
+
+
 _TRACES = {"jvp": _trace_jvp, "vjp": _trace_vjp}
+_UNKNOWN = {"jvp": _unknown_jvp, "vjp": _unknown_vjp}
 
 
 def is_float(value: Any) -> bool:

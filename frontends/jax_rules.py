@@ -54,7 +54,13 @@ class JaxRules:
         from jax.interpreters import mlir
 
         # jax declares a tuple of one; it reads as many as there are
-        lowerings: Any = ((core.primitives.stop_gradient_p, _stop),)
+        # what JAX differentiates a sum of exponentials by, and not the windows of it
+        log_sum = mlir.lower_fun(_log_sums, multiple_results=False)
+        known = core.primitives
+        lowerings: Any = (
+            (known.stop_gradient_p, _stop),
+            (known.cumlogsumexp_p, log_sum),
+        )
         if self.kept:
             lowerings += tuple((p, self._lower) for p in primitives())
         return mlir.LoweringParameters(override_lowering_rules=lowerings)
@@ -79,8 +85,7 @@ class JaxRules:
 
     def _function(self, ctx: Any, call: JaxCall) -> Any:
         """The call's function, which has its rule when it is lowered."""
-        rule = self._trace(call) if self.depth < DEPTH else {}
-        self._refuse_closures(call.name, rule)
+        rule = self._rule(call) if self.depth < DEPTH else {}
         key = (call.name, _text(call.body), *(_text(part) for part in rule.values()))
         if key in self.known:
             return self.known[key]
@@ -96,6 +101,21 @@ class JaxRules:
         finally:
             self.depth -= 1
         return function
+
+    def _rule(self, call: JaxCall) -> Rule:
+        """The call's own rule; inside another rule, one of NaN where there is none.
+
+        A derivative of a derivative may never be asked for: `odeint` and `expn` have
+        one of first order alone. Whoever does ask gets NaN, where JAX raises.
+        """
+        try:
+            rule = self._trace(call)
+            self._refuse_closures(call.name, rule)
+        except IRError:
+            if not self.depth:
+                raise
+            return call.unknown()
+        return rule
 
     def _trace(self, call: JaxCall) -> Rule:
         if call.untransposed:
@@ -123,6 +143,13 @@ class JaxRules:
                     f"{self.source}: the derivative rule of {name} uses a traced "
                     "value from around it; make it an argument of the function"
                 )
+
+
+def _log_sums(x: Any, *, axis: int, reverse: bool) -> Any:
+    from jax import lax
+    from jax import numpy as jnp
+
+    return lax.associative_scan(jnp.logaddexp, x, axis=axis, reverse=reverse)
 
 
 def _stop(ctx: Any, operand: Any) -> Any:

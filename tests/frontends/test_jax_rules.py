@@ -16,6 +16,7 @@ from helpers.oracles.jax_gradients import (
     transformed,
 )
 from helpers.servers.interpreter import Interpreter
+from jax import lax
 
 import pcp
 from pcp.errors import IRError, PcpError
@@ -257,3 +258,34 @@ def test_what_a_function_is_closed_over_has_no_cotangent(
 def test_a_rule_that_is_closed_over_a_traced_value_is_refused() -> None:
     with pytest.raises(IRError, match=r"rule of .* uses a traced value"):
         from_jax(_closed(lambda inner, x, y: (x * y, None)), X, X)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _scaled_sine(scale, x):
+    return jnp.sin(scale * x)
+
+
+@_scaled_sine.defjvp
+def _(scale, primals, tangents):
+    (x,), (t,) = primals, tangents
+    below = lax.sub(scale, 0.5)  # traced inside the rule, as the order in expn's
+    return _scaled_sine(scale, x), t * _scaled_sine(below, x)
+
+
+def test_a_rule_inside_a_rule_may_have_first_order_alone(
+    interpreter: Interpreter,
+) -> None:
+    fn = partial(_scaled_sine, 1.5)
+    text = str(from_jax(fn, X))
+    check_vjp(Case("first order", fn, (X,), text=text), interpreter)
+    check_jvp(Case("first order", fn, (X,), text=text), interpreter)
+    twice = transformed(text, "pcp-vjp", "pcp-jvp")
+    one, zero = np.ones_like(X), np.zeros_like(X)
+    assert np.isnan(interpreter.run(twice, [X, one, one, zero])[-1]).all()
+
+
+def test_the_gradient_of_cumlogsumexp(interpreter: Interpreter) -> None:
+    for reverse in (False, True):
+        fn = partial(lax.cumlogsumexp, axis=0, reverse=reverse)
+        text = str(from_jax(fn, X))
+        check_vjp(Case("cumlogsumexp", fn, (X,), text=text), interpreter)

@@ -359,6 +359,7 @@ SLOW: dict[str, Callable[[Any], Any]] = {  # JAX compiles them for seconds
     "linear_solve of vmap": jax.vmap(
         lambda x: _linear_solve(x, transpose_solve=_rough)
     ),
+    "exponential integrals": lambda x: special.exp1(x) * special.expi(-x),
     "samples of beta": lambda x: jax.random.beta(jax.random.key(1), x, x + 1),
 }
 REVERSE: dict[str, Callable[[Any], Any]] = {
