@@ -15,6 +15,7 @@ them there. The rest goes by unseen, and is caught here:
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
@@ -148,13 +149,20 @@ class Trace:
             ("__call__"),
             _refusal(TRANSFORM),
         )
+        # In a checkpoint, torch's own bookkeeping of another is traced with the grad
+        # mode off, and all that follows would have no gradient.
+        yield (
+            import_module("torch.utils.checkpoint"),
+            "_checkpoint_without_reentrant_generator",
+            _checkpointed,
+        )
         yield from self._inference_patches()
         yield torch.autograd, "backward", _refusal(BACKWARD)
         hooks = torch.autograd.graph.saved_tensors_hooks
         enter = hooks.__enter__
 
         def enter_hooks(self: Any) -> Any:
-            # torch's own keep every value as it is: checkpoint, save_on_cpu.
+            # torch's own keep every value as it is: save_on_cpu.
             if type(self) is hooks or not type(self).__module__.startswith("torch."):
                 raise refuse(here(), SAVED)
             return enter(self)
@@ -230,6 +238,15 @@ class Trace:
         if create_graph:
             return found
         return tuple(g if g is None else g.detach() for g in found)
+
+
+def _checkpointed(
+    _: Any, preserve: bool, context: Callable[[], tuple[Any, Any]], *__: Any, **___: Any
+) -> Iterator[None]:
+    """What torch does around a checkpoint's function: its context, and nothing kept."""
+    forward, _recomputation = context()
+    with forward:
+        yield
 
 
 def check_hooks(torch: Any, model: Any) -> None:

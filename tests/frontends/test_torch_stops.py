@@ -115,6 +115,11 @@ KEPT = {
     "checkpoint": lambda x: checkpoint(
         lambda t: t.sin() * t.detach(), x, use_reentrant=False
     ),
+    "checkpoint in a checkpoint": lambda x: checkpoint(
+        lambda t: t.sin() * checkpoint(torch.cos, t, use_reentrant=False),
+        x,
+        use_reentrant=False,
+    ),
     "grad inside": lambda x: torch.autograd.grad((x**3).sum(), x)[0] * x,
     "grad of grad": lambda x: torch.autograd.grad((x**3).sum(), x, create_graph=True)[
         0

@@ -2,7 +2,7 @@
 
 A function is a tree: its leaves are the parameter, what is above are smooth ops and,
 in between, detach, no_grad as context and as decorator, enable_grad, inference mode,
-`.data`, and autograd.Functions with gradients that no formula would give.
+`.data`, checkpoint, and autograd.Functions with gradients that no formula would give.
 """
 
 # torch's stub has `backward(ctx, *grad_outputs)`: no backward that names its gradients
@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 Fn = Callable[[Tensor], Tensor]
 SIZE = 4
@@ -128,6 +129,13 @@ def _ruled(draw: random.Random, inner: Fn) -> Fn:
     )
 
 
+def _checkpointed(_: random.Random, inner: Fn) -> Fn:
+    """`inner`, of which torch keeps nothing and runs it again."""
+    return lambda x: checkpoint(
+        lambda v: torch.sin(v) * inner(v), x, use_reentrant=False
+    )
+
+
 def _joined(draw: random.Random, depth: int) -> Fn:
     left, right = drawn(draw, depth - 1), drawn(draw, depth - 1)
     return draw.choice(
@@ -143,7 +151,7 @@ def drawn(draw: random.Random, depth: int) -> Fn:
     """A function of a vector of `SIZE`, which is bounded enough to be compared."""
     if depth == 0:
         return draw.choice([torch.sin, torch.cos, lambda x: x, lambda x: x * 1.5])
-    kind = draw.choice([_without, _stopped, _ruled, None])
+    kind = draw.choice([_without, _stopped, _ruled, _checkpointed, None])
     if kind is None:
         return _joined(draw, depth)
     return kind(draw, drawn(draw, depth - 1))
