@@ -8,7 +8,7 @@ border of a part; those have an entry in `ADJUST`.
 from collections.abc import Sequence
 
 from pcp.dialect.bindings import ir
-from pcp.passes.core.rewriting import refuse
+from pcp.passes.core.rewriting import defining, refuse
 from pcp.passes.sharding.local import indexing, reductions, sources, windows
 from pcp.passes.sharding.local.op import Adjust, Local, Value
 
@@ -24,15 +24,28 @@ def localize(at: Local, operands: Sequence[Value]) -> list[Value]:
 
 
 def check_closed(op: ir.Operation) -> None:
-    """Refuse a reduction whose body uses a value from outside."""
+    """Bring constants that a body uses into it; refuse one with other captures.
+
+    MLIR's canonicalization moves the constants of a comparator in front of the sort.
+    """
     for region in op.regions:
         for block in region.blocks:
             inside = set(block.arguments)
-            for view in block.operations:
+            for view in list(block.operations):
                 inner = view.operation
-                if any(v not in inside for v in inner.operands):
-                    refuse(op, "its body uses a value from outside; pass it in")
+                for i, value in enumerate(inner.operands):
+                    if value not in inside:
+                        inner.operands[i] = _brought(op, value, inner)
                 inside.update(inner.results)
+
+
+def _brought(op: ir.Operation, value: Value, user: ir.Operation) -> Value:
+    """A copy of a constant in front of its user."""
+    made = defining(value, "constant")
+    if made is None:
+        refuse(op, "its body uses a value from outside; pass it in")
+    with ir.InsertionPoint(user):
+        return made.clone().results[0]
 
 
 ADJUST: dict[str, Adjust] = {

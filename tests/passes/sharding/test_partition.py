@@ -85,6 +85,36 @@ def test_propagation_is_idempotent() -> None:
     assert str(propagate.run(module)) == once
 
 
+SORTED = """
+"pcp.mesh"() {axes = [#pcp.axis<"dp", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @main(%x: tensor<4x6xf32> {pcp.sharding =
+    #pcp.sharding<@m, [["dp"], []], [], []>}) -> tensor<4x6xf32> {
+  %bound = BOUND
+  %y = "stablehlo.sort"(%x) <{dimension = 1 : i64}> ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %c = stablehlo.minimum %a, %bound : tensor<f32>
+    %d = stablehlo.minimum %b, %bound : tensor<f32>
+    %less = stablehlo.compare LT, %c, %d : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    stablehlo.return %less : tensor<i1>
+  }) : (tensor<4x6xf32>) -> tensor<4x6xf32>
+  return %y : tensor<4x6xf32>
+}
+"""
+
+
+def test_a_comparator_may_use_constants_from_outside() -> None:
+    """As MLIR's canonicalization leaves the one that JAX writes."""
+    text = SORTED.replace("BOUND", "stablehlo.constant dense<9.0> : tensor<f32>")
+    x = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    (found,) = partitioned(text, [x])
+    np.testing.assert_array_equal(found, np.sort(x, axis=1))
+    first = "stablehlo.slice %x [0:1, 0:1] : (tensor<4x6xf32>) -> tensor<1x1xf32>"
+    reshape = "stablehlo.reshape %s : (tensor<1x1xf32>) -> tensor<f32>"
+    other = SORTED.replace("%bound = BOUND", f"%s = {first}\n  %bound = {reshape}")
+    with pytest.raises(PassError, match="its body uses a value from outside"):
+        partitioned(other, [x])
+
+
 # --- the suite would notice: mutations of what partition makes ---
 
 
