@@ -53,13 +53,12 @@ class JaxRules:
         from jax.extend import core
         from jax.interpreters import mlir
 
-        # jax declares a tuple of one; it reads as many as there are
-        # what JAX differentiates a sum of exponentials by, and not the windows of it
-        log_sum = mlir.lower_fun(_log_sums, multiple_results=False)
         known = core.primitives
+        log_sums = mlir.lower_fun(_log_sums, multiple_results=False)
+        # jax declares a tuple of one; it reads as many as there are
         lowerings: Any = (
             (known.stop_gradient_p, _stop),
-            (known.cumlogsumexp_p, log_sum),
+            (known.cumlogsumexp_p, log_sums),
         )
         if self.kept:
             lowerings += tuple((p, self._lower) for p in primitives())
@@ -146,6 +145,7 @@ class JaxRules:
 
 
 def _log_sums(x: Any, *, axis: int, reverse: bool) -> Any:
+    """What JAX differentiates; its lowering is one op with a body that has no rule."""
     from jax import lax
     from jax import numpy as jnp
 
