@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.analysis.ranges import limits
-from pcp.passes.core.rewriting import defining, integer
+from pcp.passes.core.rewriting import defining, integer, ints
 
 Value = ir.Value
 
@@ -68,11 +68,20 @@ def _position_in(operands: Sequence[Value], dimension: int) -> int | None:
     IREE does not compile a sort that has two of them.
     """
     for i, operand in enumerate(operands):
-        op = defining(operand, "iota")
-        if op is not None and integer(op, "iota_dimension") == dimension:
-            if _counts_all(operand, dimension):
-                return i
+        if _counts(operand, dimension) and _counts_all(operand, dimension):
+            return i
     return None
+
+
+def _counts(value: Value, dimension: int) -> bool:
+    """Whether it is an iota along the dimension; of a batch, one that is broadcast."""
+    while (op := defining(value, "broadcast_in_dim")) is not None:
+        dims = ints(op, "broadcast_dimensions")
+        if dimension not in dims:
+            return False
+        value, dimension = op.operands[0], dims.index(dimension)
+    op = defining(value, "iota")
+    return op is not None and integer(op, "iota_dimension") == dimension
 
 
 def _counts_all(positions: Value, dimension: int) -> bool:

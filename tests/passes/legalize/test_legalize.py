@@ -213,6 +213,8 @@ def test_a_stable_sort_keeps_the_order_of_equals(iree: Iree) -> None:
     keys = np.random.default_rng(0).integers(0, 3, (40, 2)).astype(np.int32)
     _agrees(iree, sort, keys, np.arange(80, dtype=np.int32).reshape(40, 2))
     _agrees(iree, lambda x: jnp.argsort(x, axis=1), keys.T.copy())
+    batch = np.stack([keys.T, keys[::-1].T])
+    _agrees(iree, jax.vmap(jax.vmap(jnp.argsort)), batch)
     signed = np.array([0.0, -0.0, 0.0, -0.0, 1.0, -0.0, -1.0], np.float32)
     _agrees(iree, sort, signed, np.arange(7, dtype=np.int32))
 
