@@ -97,7 +97,10 @@ def _name(fn: Callable[..., Any]) -> str:
 
 def _lower(jitted: Any, args: tuple[Any, ...], name: str, rules: bool) -> str:
     parameters = jax_rules.JaxRules(name, kept=rules).parameters()
-    lowered = jitted.trace(*args).lower(_private_parameters=parameters)
+    # For one platform, whichever it is: the program is not for the machine that traces.
+    lowered = jitted.trace(*args).lower(
+        lowering_platforms=("cpu",), _private_parameters=parameters
+    )
     return jax_sharding.text_of(lowered, name)
 
 

@@ -8,6 +8,7 @@ backward function.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,9 @@ class JaxCall:
     """One call that has a rule: what it runs, and on what.
 
     `alone` is the call as a function of its operands, of which the first `closed` have
-    no derivative by the rule; `own` says that it is a primitive of JAX's own, and
-    `untransposed` that its vjp rule lacks what JAX needs for it.
+    no derivative by the rule; `own` says that it is a primitive of JAX's own,
+    `untransposed` that its vjp rule lacks what JAX needs for it, and `written` that it
+    runs a function of `pcp.frontends.linalg`.
     """
 
     name: str
@@ -49,36 +51,51 @@ class JaxCall:
     closed: int
     own: bool
     untransposed: bool
+    written: bool
 
     @classmethod
     def of(cls, ctx: Any, params: dict[str, Any]) -> "JaxCall":
         """The call that JAX is lowering."""
         import jax
 
+        from pcp.frontends.linalg.primitives import FACTORIZATIONS, factorize
+
         primitive, avals = ctx.primitive, list(ctx.avals_in)
+        written = primitive.name in FACTORIZATIONS
 
         def alone(*xs: Any) -> list[Any]:
             found = primitive.bind(*xs, **primitive.get_bind_params(params))
             return found if primitive.multiple_results else [found]
 
-        modes, closed = OWN[primitive.name], _closed(primitive.name, params)
+        modes = OWN.get(primitive.name, ("jvp",))
+        closed = _closed(primitive.name, params)
         if "call_jaxpr" in params:  # a function of the user's, with the user's name
             body = params["call_jaxpr"]
             name = _symbol(body.jaxpr.debug_info.func_name)
         else:
-            body, name = jax.make_jaxpr(alone)(*avals), _symbol(primitive.name)
+            run = partial(factorize, primitive.name, **params) if written else alone
+            body, name = jax.make_jaxpr(run)(*avals), _symbol(primitive.name)
         own = "call_jaxpr" not in params
         solve = params["jaxprs"] if primitive.name == "custom_linear_solve" else None
         untransposed = solve is not None and solve.transpose_solve is None
-        return cls(name, modes, body, alone, avals, closed, own, untransposed)
+        return cls(name, modes, body, alone, avals, closed, own, untransposed, written)
 
     def trace(self) -> Rule:
-        """The parts of the rule by mode and role: `jvp.jvp`, `vjp.backward`."""
-        return {
-            f"{mode}.{role}": part
-            for mode in self.modes
-            for role, part in _TRACES[mode](self).items()
-        }
+        """The parts of the rule by mode and role: `jvp.jvp`, `vjp.backward`.
+
+        None for those forms of a factorization that JAX has no derivative of; what
+        is differentiated through one is refused (`autodiff/rules/calls.py`).
+        """
+        try:
+            return {
+                f"{mode}.{role}": part
+                for mode in self.modes
+                for role, part in _TRACES[mode](self).items()
+            }
+        except NotImplementedError:
+            if self.written:
+                return {}
+            raise
 
     def unknown(self) -> Rule:
         """The parts of a rule that gives the values, and NaN for all derivatives."""
@@ -91,13 +108,17 @@ class JaxCall:
     def emit(self, ctx: Any) -> Any:
         """A private function of what the call runs.
 
-        What a primitive of JAX's runs is lowered as JAX does: nobody differentiates it.
+        What a primitive of JAX's runs is lowered without rules: nobody differentiates
+        it. JAX keeps what it has lowered, so that has caches of its own: its derivative
+        rule holds the same equations, and there they have rules.
         """
-        from jax.interpreters import mlir
-
         module = ctx.module_context
         if self.own:
-            module = module.replace(lowering_parameters=mlir.LoweringParameters())
+            module = module.replace(
+                lowering_parameters=lowering(factorizations=None),
+                lowering_cache={},
+                cached_primitive_lowerings={},
+            )
         return emit(module, self.name, self.body)
 
 
@@ -108,6 +129,28 @@ def _closed(primitive: str, params: dict[str, Any]) -> int:
     if primitive == "linear_call":  # it is not linear in these
         return params["num_callee_consts"] + params["num_res"]
     return 0
+
+
+def lowering(factorizations: Any, others: Sequence[tuple[Any, Any]] = ()) -> Any:
+    """Parameters for JAX to lower by, whatever machine it runs on.
+
+    `factorizations` is a rule for those of matrices; without, they are written out
+    where they stand. `others` are primitives with a rule each.
+    """
+    from jax.interpreters import mlir
+
+    from pcp.frontends.linalg import primitives as linalg
+
+    rule = factorizations or linalg.inlined
+    rules = [
+        *linalg.operations(),
+        *((p, rule) for p in linalg.factorizations()),
+        *((p, linalg.refuse) for p in linalg.refused()),
+        *others,
+    ]
+    # jax declares a tuple of one; it reads as many as there are
+    found: Any = tuple(rules)
+    return mlir.LoweringParameters(override_lowering_rules=found)
 
 
 def primitives() -> list[Any]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from pcp.dialect.bindings import ir
 from pcp.errors import IRError
-from pcp.frontends.jax_calls import JaxCall, Rule, emit, is_float, primitives
+from pcp.frontends.jax_calls import JaxCall, Rule, emit, is_float, lowering, primitives
 
 #: Attributes of a function while JAX lowers: its rule's functions by role.
 MARKS = {
@@ -55,14 +55,13 @@ class JaxRules:
 
         known = core.primitives
         log_sums = mlir.lower_fun(_log_sums, multiple_results=False)
-        # jax declares a tuple of one; it reads as many as there are
-        lowerings: Any = (
+        others: list[Any] = [
             (known.stop_gradient_p, _stop),
             (known.cumlogsumexp_p, log_sums),
-        )
+        ]
         if self.kept:
-            lowerings += tuple((p, self._lower) for p in primitives())
-        return mlir.LoweringParameters(override_lowering_rules=lowerings)
+            others += [(p, self._lower) for p in primitives()]
+        return lowering(self._lower, others)
 
     def _lower(self, ctx: Any, *operands: Any, **params: Any) -> Any:
         from jax.extend.mlir.dialects import stablehlo
@@ -84,7 +83,7 @@ class JaxRules:
 
     def _function(self, ctx: Any, call: JaxCall) -> Any:
         """The call's function, which has its rule when it is lowered."""
-        rule = self._rule(call) if self.depth < DEPTH else {}
+        rule = self._rule(call) if self.kept and self.depth < DEPTH else {}
         key = (call.name, _text(call.body), *(_text(part) for part in rule.values()))
         if key in self.known:
             return self.known[key]

@@ -55,6 +55,9 @@ ALLOWED: dict[str, dict[str, str]] = {
         "rules": "core loops remat",
         "passes": "core loops remat rules",
     },
+    "frontends": {
+        "linalg": "",
+    },
     "tools": {
         "support": "",
         "pages": "support",

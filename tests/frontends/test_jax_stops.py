@@ -390,11 +390,25 @@ def test_both_of_the_slow_ones(name: str, interpreter: Interpreter) -> None:
     check_jvp(case, interpreter)
 
 
-@pytest.mark.parametrize("again", ["pcp-vjp", "pcp-jvp"])
-def test_a_linear_solve_at_order_two(again: str, interpreter: Interpreter) -> None:
-    def fn(x: Any) -> Any:
-        return linalg.cg(lambda v: A @ v * (1 + jnp.sum(x)), x)[0]
+def _by_cg(x: Any) -> Any:
+    return linalg.cg(lambda v: A @ v * (1 + jnp.sum(x)), x)[0]
 
+
+def _by_division(x: Any) -> Any:
+    """The solver is stopped, as in `jnp.linalg.solve`."""
+    held = lax.stop_gradient(3 + x)
+
+    def solve(_: Any, b: Any) -> Any:
+        return b / held
+
+    return lax.custom_linear_solve(lambda v: (3 + x) * v, jnp.sin(x), solve, solve)
+
+
+@pytest.mark.parametrize("fn", [_by_cg, _by_division])
+@pytest.mark.parametrize("again", ["pcp-vjp", "pcp-jvp"])
+def test_a_linear_solve_at_order_two(
+    again: str, fn: Callable[[Any], Any], interpreter: Interpreter
+) -> None:
     def slope(x: Any, g: Any) -> Any:
         value, pull = jax.vjp(fn, x)
         return value, *pull(g)

@@ -1,0 +1,1 @@
+"""Factorizations that JAX leaves to LAPACK, written with what StableHLO has."""
