@@ -17,7 +17,7 @@ from helpers.oracles.jax_gradients import (
     derivative_case,
     transformed,
 )
-from helpers.oracles.legalized import legalized
+from helpers.oracles.legalized import Legalized
 from helpers.servers.iree_server import Iree
 from jax.scipy import linalg
 
@@ -26,16 +26,6 @@ from pcp.frontends.jax import from_jax
 from pcp.frontends.jax_rules import JaxRules
 
 TOLERANCE = 1e-4
-
-
-class Legalized:
-    """IREE on the target `cpu`, given programs as pcp-legalize leaves them."""
-
-    def __init__(self, iree: Iree) -> None:
-        self.iree = iree.on("cpu")
-
-    def run(self, text: str, arguments: list[np.ndarray]) -> list[np.ndarray]:
-        return self.iree.run(legalized(text, stable=False), arguments)
 
 
 def matrix(n: int, batch: tuple[int, ...] = (), kind: type = np.float32) -> np.ndarray:
@@ -132,11 +122,11 @@ def case(fn: Callable[..., object], a: np.ndarray) -> Case:
     "fn", [*GROUPS[:-1], pytest.param(measures, marks=pytest.mark.slow)]
 )
 def test_reverse(fn: Callable[..., object], iree: Iree) -> None:
-    check_vjp(case(fn, matrix(4, (2,))), Legalized(iree))
+    check_vjp(case(fn, matrix(4, (2,))), Legalized(iree.on("cpu")))
 
 
 def test_reverse_of_rectangles(iree: Iree) -> None:
-    check_vjp(case(rectangles, matrix(5)[:, :3]), Legalized(iree))
+    check_vjp(case(rectangles, matrix(5)[:, :3]), Legalized(iree.on("cpu")))
 
 
 WIDE = ("float64", "complex128")
@@ -151,21 +141,21 @@ def test_reverse_of_every_element_type(kind: str, iree: Iree) -> None:
         return jnp.linalg.qr(a), from_svd(a), jnp.linalg.solve(near_one(a), a)
 
     with jax.enable_x64(kind in WIDE):
-        check_vjp(case(all_, matrix(3, (2,), np.dtype(kind).type)), Legalized(iree))
+        check_vjp(case(all_, matrix(3, (2,), np.dtype(kind).type)), Legalized(iree.on("cpu")))
 
 
 def test_forward(iree: Iree) -> None:
     def all_(a):
         return jnp.linalg.qr(a), from_eigh(a)
 
-    check_jvp(case(all_, matrix(3)), Legalized(iree))
+    check_jvp(case(all_, matrix(3)), Legalized(iree.on("cpu")))
 
 
 def test_order_two(iree: Iree) -> None:
     def all_(a):
         return from_eigh(a), jnp.linalg.inv(a)
 
-    check_vjp(derivative_case(case(all_, matrix(3))), Legalized(iree))
+    check_vjp(derivative_case(case(all_, matrix(3))), Legalized(iree.on("cpu")))
 
 
 SIZES = (1, 2, 3, 5, 6, 7, 8, 32)
@@ -178,7 +168,7 @@ SIZES = (1, 2, 3, 5, 6, 7, 8, 32)
 def test_reverse_of_every_size(
     fn: Callable[..., object], n: int, batch: tuple[int, ...], iree: Iree
 ) -> None:
-    check_vjp(case(fn, matrix(n, batch)), Legalized(iree))
+    check_vjp(case(fn, matrix(n, batch)), Legalized(iree.on("cpu")))
 
 
 # --- what machine traces, and what is refused ---
@@ -258,6 +248,6 @@ def test_forms_without_a_derivative_run(iree: Iree) -> None:
 
     a = matrix(4)[:, :3]
     text = transformed(str(from_jax(forms, a, rules=False)))
-    ours = Legalized(iree).run(text, [a])
+    ours = Legalized(iree.on("cpu")).run(text, [a])
     for x, y in zip(ours, jax.tree.leaves(forms(a)), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
