@@ -1,6 +1,7 @@
 """Factorizations as JAX runs them, against numpy and LAPACK's conventions."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +48,7 @@ def orthonormal(q, factor: float) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_factorization(shape: tuple[int, int], kind: str) -> None:
-    a = matrices(kind, *shape)
+    a = jnp.asarray(matrices(kind, *shape))
     k, steps = min(shape), 8 * max(shape)
     for ours, theirs in zip(elimination.lu(a[:1]), linalg.lu(a[:1]), strict=True):
         agree(ours, theirs, steps)
@@ -72,7 +73,7 @@ def test_eigh(n: int, kind: str, lower: bool) -> None:
     whole[2] = np.eye(n) * np.where(np.arange(n) % 2, -1, 1)
     unread = np.triu(np.ones((n, n), bool), 1)
     given = np.where(unread if lower else unread.T, np.nan, whole).astype(kind)
-    v, w = (np.asarray(x) for x in jacobi.eigh(given, lower=lower))
+    v, w = (np.asarray(x) for x in jacobi.eigh(jnp.asarray(given), lower=lower))
     agree(w, np.linalg.eigvalsh(whole), 8 * n)
     agree(whole @ v, v * w[..., None, :], 16 * n)
     orthonormal(v, 8 * n)
@@ -121,7 +122,7 @@ def test_nothing_has_the_shapes_that_jax_says(shape: tuple[int, ...]) -> None:
 def test_narrow_floats_are_computed_in_f32() -> None:
     """JAX on a CPU takes none of them."""
     a = jnp.asarray(matrices("float32", 8, 8)[0]).astype(jnp.bfloat16)
-    options = {"full_matrices": False, "compute_uv": True}
+    options: Any = {"full_matrices": False, "compute_uv": True}
     for x, y in zip(
         factorize("svd", a, **options),
         jacobi.svd(a.astype(jnp.float32), **options),

@@ -5,6 +5,7 @@ them.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,11 @@ from pcp.frontends.jax import from_jax
 from pcp.frontends.jax_rules import JaxRules
 
 TOLERANCE = 1e-4
+
+
+def compiled(iree: Iree) -> Legalized:
+    """Programs on the target `cpu`, as a compile legalises them."""
+    return Legalized(iree.on("cpu"))
 
 
 def matrix(n: int, batch: tuple[int, ...] = (), kind: type = np.float32) -> np.ndarray:
@@ -122,11 +128,11 @@ def case(fn: Callable[..., object], a: np.ndarray) -> Case:
     "fn", [*GROUPS[:-1], pytest.param(measures, marks=pytest.mark.slow)]
 )
 def test_reverse(fn: Callable[..., object], iree: Iree) -> None:
-    check_vjp(case(fn, matrix(4, (2,))), Legalized(iree.on("cpu")))
+    check_vjp(case(fn, matrix(4, (2,))), compiled(iree))
 
 
 def test_reverse_of_rectangles(iree: Iree) -> None:
-    check_vjp(case(rectangles, matrix(5)[:, :3]), Legalized(iree.on("cpu")))
+    check_vjp(case(rectangles, matrix(5)[:, :3]), compiled(iree))
 
 
 WIDE = ("float64", "complex128")
@@ -141,21 +147,21 @@ def test_reverse_of_every_element_type(kind: str, iree: Iree) -> None:
         return jnp.linalg.qr(a), from_svd(a), jnp.linalg.solve(near_one(a), a)
 
     with jax.enable_x64(kind in WIDE):
-        check_vjp(case(all_, matrix(3, (2,), np.dtype(kind).type)), Legalized(iree.on("cpu")))
+        check_vjp(case(all_, matrix(3, (2,), np.dtype(kind).type)), compiled(iree))
 
 
 def test_forward(iree: Iree) -> None:
     def all_(a):
         return jnp.linalg.qr(a), from_eigh(a)
 
-    check_jvp(case(all_, matrix(3)), Legalized(iree.on("cpu")))
+    check_jvp(case(all_, matrix(3)), compiled(iree))
 
 
 def test_order_two(iree: Iree) -> None:
     def all_(a):
         return from_eigh(a), jnp.linalg.inv(a)
 
-    check_vjp(derivative_case(case(all_, matrix(3))), Legalized(iree.on("cpu")))
+    check_vjp(derivative_case(case(all_, matrix(3))), compiled(iree))
 
 
 SIZES = (1, 2, 3, 5, 6, 7, 8, 32)
@@ -168,7 +174,7 @@ SIZES = (1, 2, 3, 5, 6, 7, 8, 32)
 def test_reverse_of_every_size(
     fn: Callable[..., object], n: int, batch: tuple[int, ...], iree: Iree
 ) -> None:
-    check_vjp(case(fn, matrix(n, batch)), Legalized(iree.on("cpu")))
+    check_vjp(case(fn, matrix(n, batch)), compiled(iree))
 
 
 # --- what machine traces, and what is refused ---
@@ -183,7 +189,7 @@ def everything(a):
 def test_no_platform_has_its_library_called(platform: str) -> None:
     """JAX's own rules call LAPACK, cuSOLVER, or XLA's expanders on a TPU."""
     traced = jax.jit(everything).trace(matrix(3))
-    platforms = {"lowering_platforms": (platform,)}
+    platforms: Any = {"lowering_platforms": (platform,)}
     parameters = JaxRules("everything").parameters()
     ours = traced.lower(**platforms, _private_parameters=parameters).as_text()
     assert "custom_call" not in ours.replace("custom_call @pcp.stop_gradient", "")
@@ -248,6 +254,6 @@ def test_forms_without_a_derivative_run(iree: Iree) -> None:
 
     a = matrix(4)[:, :3]
     text = transformed(str(from_jax(forms, a, rules=False)))
-    ours = Legalized(iree.on("cpu")).run(text, [a])
+    ours = compiled(iree).run(text, [a])
     for x, y in zip(ours, jax.tree.leaves(forms(a)), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
