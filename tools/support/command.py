@@ -61,6 +61,14 @@ class Parser(argparse.ArgumentParser):
         """Raise `UsageError` in place of argparse's print and exit."""
         raise UsageError(message + self._nearest_flag(message))
 
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """argparse's check of `choices`, with the nearest of them."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += "." + nearest(str(value), map(str, action.choices or ()))
+            raise
+
     def _nearest_flag(self, message: str) -> str:
         before, found, unknown = message.partition("unrecognized arguments: ")
         if not found or before:
