@@ -21,6 +21,11 @@ TIMEOUT_S = 1800.0
 
 # Measured on a GPT's training step: O1 is as fast as O2 and O3, and compiles where
 # they exceed a limit of IREE's. A single-token decode gains from O3.
+#: Why `targets` and `cluster` do not go together.
+CLUSTER_TARGETS = (
+    "the devices of a cluster file have their own; leave it out, or change the "
+    'devices\' key "target" there'
+)
 OPT_LEVELS = ("O3", "O2", "O1")
 DEFAULT_OPT_LEVEL = "O1"
 
@@ -127,6 +132,8 @@ class CompileOptions:
         object.__setattr__(self, "memory", _memory_text(self.memory))
         if not self.targets:
             raise ConfigError("no target to compile for; say one, e.g. --target cpu")
+        if self.cluster and self.targets != ("cpu",):
+            raise ConfigError(f"target {self.targets[0]!r}: {CLUSTER_TARGETS}")
         if self.mode is not None and self.mode not in MODES:
             raise ConfigError(
                 f"mode {self.mode!r} is not one of {', '.join(MODES)}."

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pcp.compiler.options import (
+    CLUSTER_TARGETS,
     DEFAULT_ALGORITHM,
     DEFAULT_BUCKET_BYTES,
     DEFAULT_OPT_LEVEL,
@@ -102,6 +103,8 @@ def _options(flags: argparse.Namespace) -> Options:
     targets = [name for text in flags.target for name in text.split(",") if name]
     if not targets and not flags.cluster:
         raise UsageError("say what to compile for: --target cpu, or --cluster FILE")
+    if targets and flags.cluster:
+        raise UsageError(f"--target {targets[0]}: {CLUSTER_TARGETS}")
     return Options(
         targets=tuple(targets) or ("cpu",),
         mode=flags.mode,

@@ -95,3 +95,8 @@ def test_what_is_said_of_one_device_is_checked(
 ) -> None:
     with pytest.raises(ConfigError, match=says):
         driver.lower(parse(SCALAR), CompileOptions(mode="grad", **options))
+
+
+def test_a_cluster_file_has_the_targets() -> None:
+    with pytest.raises(ConfigError, match="target 'sm_90a': the devices of a cluster"):
+        CompileOptions(targets=("sm_90a",), cluster=Path("c.json"))

@@ -129,7 +129,7 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
         1,
         "forward.mlir",
     ),
-    "mode": (["train.mlir", "--target", "cpu", "--mode", "trian"], 2, "trian"),
+    "mode": (["train.mlir", "--target", "cpu", "--mode", "trian"], 2, "mean 'train'?"),
     "mesh": (["train.mlir", "--target", "cpu", "--mesh", "dp"], 1, "--mesh dp"),
     "split of what": (
         ["train.mlir", "--target", "cpu", "--split", "dp=2,1"],
@@ -156,7 +156,12 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
         1,
         "write it as axis=share,share: dp=5,2,1",
     ),
-    "cluster": (["train.mlir", "--target", "cpu", "--cluster", "c"], 1, "c: cannot"),
+    "cluster": (["train.mlir", "--cluster", "c"], 1, "c: cannot"),
+    "target and cluster": (
+        ["train.mlir", "--target", "sm_90a", "--cluster", "c"],
+        2,
+        "--target sm_90a: the devices of a cluster file have their own",
+    ),
     "sharding": (
         ["train.mlir", "--target", "cpu", "--mesh", "dp=2", "--sharding", "x.json"],
         1,
