@@ -129,13 +129,24 @@ def read_experiment(
     _load_extensions(experiment)
     if algorithm is not None:
         experiment = experiment.model_copy(update={"algorithm": algorithm})
-    groups.parse(optimizer_text(experiment))
-    outer.parse(algorithm_text(experiment))
+    with _blamed(f"{path}: optimizer"):
+        groups.parse(optimizer_text(experiment))
+    with _blamed(f"{path}: algorithm" if algorithm is None else "--algorithm"):
+        outer.parse(algorithm_text(experiment))
     if model is None:
         return experiment
     if not Path(model).exists():
         raise ConfigError(f"--model: no file {model!r}")
     return experiment.model_copy(update={"model_path": str(Path(model).absolute())})
+
+
+@contextmanager
+def _blamed(where: str) -> Iterator[None]:
+    """A text's `ConfigError` with the place that the text comes from."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def _load_extensions(experiment: Experiment) -> None:

@@ -292,6 +292,13 @@ def load(path: str | Path) -> Experiment:
     return _with_paths(parse(raw, source=str(path)), path.absolute().parent)
 
 
+#: Errors of pydantic whose text has Python's types in place of JSON's.
+_OF_PYTHON = {
+    "tuple_type": "Input should be a list: [...]",
+    "dict_type": "Input should be an object: {...}",
+}
+
+
 def parse(raw: object, *, source: str = "experiment") -> Experiment:
     """Check a decoded experiment; `source` names it in errors."""
     if not isinstance(raw, dict):
@@ -309,6 +316,8 @@ def parse(raw: object, *, source: str = "experiment") -> Experiment:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         what = first["msg"].removeprefix("Value error, ")
+        if first["type"] in _OF_PYTHON:
+            what = _OF_PYTHON[first["type"]]
         raise ConfigError(f"{source}: {f'{where}: ' if where else ''}{what}") from error
 
 

@@ -62,6 +62,8 @@ def _one_line(capsys) -> str:
             "unknown key 'lerning_rate'. Did you mean 'learning_rate'",
         ),
         ({"tau": -1}, "x.json: tau: Input should be greater than 0"),
+        ({"optimizer": "adam"}, "x.json: optimizer: no optimizer 'adam'"),
+        ({"algorithm": "dilco"}, "x.json: algorithm: no algorithm 'dilco'"),
         ({"learning_rate": 1e40}, "x.json: learning_rate: 1e+40 is inf as f32"),
         ({"epsilon": 1e-50}, "x.json: epsilon: 1e-50 is 0 as f32"),
         ({"data_path": "builtin:pyton-docs"}, "Did you mean 'python-docs'"),
@@ -130,6 +132,7 @@ def test_a_bundle_without_training_functions_is_refused(folder, capsys):
         ("control drain", "drain needs a number", 1),
         ("control pause 3", "pause takes no number", 1),
         ("control stop", "invalid choice: 'stop'", 2),
+        ("control puase", "Did you mean 'pause'?", 2),
         ("status --port 1", "no shepherd at 127.0.0.1:1", 1),
     ],
 )
