@@ -54,6 +54,7 @@ class Pass:
                     f"{cls.name}: unknown option {key!r} (options: {listed})."
                     + nearest(key, known)
                 )
+            _check_separator(cls.name, text, known)
             values[field.name] = _convert(cls.name, key, text, hints[field.name])
         for key, field in known.items():
             required = field.default is MISSING and field.default_factory is MISSING
@@ -85,6 +86,17 @@ def _show(value: object) -> str:
     return f'"{text}"' if len(split_top_level(text, " ")) != 1 else text
 
 
+def _check_separator(owner: str, text: str, known: Iterable[str]) -> None:
+    """Refuse `func=main,wrt=0`, which would be a function named `main,wrt=0`."""
+    for part in split_top_level(text)[1:]:
+        key, equals, _ = part.partition("=")
+        if equals and key.strip() in known:
+            raise PassError(
+                f"{owner}: {part.strip()!r} stands behind a comma; in a pipeline "
+                f"options are separated by spaces: {owner}{{a=1 b=2}}"
+            )
+
+
 def _convert(owner: str, key: str, text: str, hint: Any) -> Any:
     """Read an option's text as its field's type."""
     if isinstance(hint, types.UnionType):
@@ -98,6 +110,8 @@ def _convert(owner: str, key: str, text: str, hint: Any) -> Any:
         return hint(text)
     except (KeyError, ValueError) as error:
         kind = getattr(hint, "__name__", str(hint))
+        if typing.get_origin(hint) is tuple:
+            kind = f"list of {typing.get_args(hint)[0].__name__}, as {key}=0,2"
         raise PassError(f"{owner}: option {key}={text!r} is not a {kind}") from error
 
 

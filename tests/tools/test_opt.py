@@ -316,6 +316,12 @@ def test_the_ir_is_printed_around_passes(opt, flag, titles):
         assert got.startswith(title)
 
 
+def test_a_pass_to_print_around_has_to_exist(opt):
+    code, _, err = opt(MODEL, "--cse", "--mlir-print-ir-after=pcp-grda")
+    assert code == 2
+    assert "--mlir-print-ir-after: no pass named 'pcp-grda'. Did you mean 'pcp-" in err
+
+
 def test_a_failing_pass_says_how_to_reproduce_it(opt, capsys):
     code, _, err = opt(BAD_PLAN, "--cse", "--pcp-verify-plan", "--canonicalize")
     assert code == 1

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pcp.compiler import repro
+from pcp.compiler import catalog, repro
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import decode, is_bytecode, make_context, parse_bytes
 from pcp.dialect.diagnostics import diagnostics, is_echo, location_string
-from pcp.errors import IRError, PcpError
+from pcp.errors import IRError, PcpError, UsageError, nearest
 from pcp.passes.core.base import Observer, Pipeline
 from pcp.tools.support.command import report
 from pcp.tools.support.expected import Received, mismatches
-from pcp.tools.support.observers import ALL, PrintIR, Timing
+from pcp.tools.support.observers import ALL, PrintIR, Timing, pass_names
 from pcp.tools.support.opt_text import PROG, SEPARATOR
 
 
@@ -57,6 +57,7 @@ class Job:
         self.context.allow_unregistered_dialects = unregistered
         self.context.attach_diagnostic_handler(self._on_diagnostic)
         self.timing = Timing() if self.options.mlir_timing else None
+        _check_printed(self.options, self.pipeline)
         self.observers = _observers(self.options)
         self.observers += [self.timing] if self.timing else []
 
@@ -144,6 +145,18 @@ def flatten(diagnostic: ir.Diagnostic) -> list[Received]:
         Received(diagnostic.severity.name.lower(), line, diagnostic.message),
         *notes,
     ]
+
+
+def _check_printed(options: argparse.Namespace, pipeline: Pipeline) -> None:
+    """`UsageError` for a pass to print around that there is not, as mlir-opt's."""
+    known = set(catalog.known()).union(*map(pass_names, pipeline.steps))
+    for when in ("before", "after"):
+        for name in getattr(options, f"mlir_print_ir_{when}"):
+            if name not in known:
+                raise UsageError(
+                    f"--mlir-print-ir-{when}: no pass named {name!r}."
+                    + nearest(name, known)
+                )
 
 
 def _observers(options: argparse.Namespace) -> list[Observer]:

@@ -89,7 +89,8 @@ def test_options_are_read_as_their_fields(text, expected):
         ("required=a max-step=1", r"unknown option 'max-step'.*Did you mean 'max-st"),
         ("required=a max-steps=two", "option max-steps='two' is not a int"),
         ("required=a fast=maybe", "option fast='maybe' is not a bool"),
-        ("required=a wrt=0,x", "option wrt='0,x' is not a"),
+        ("required=a wrt=0,x", "option wrt='0,x' is not a list of int, as wrt=0,2"),
+        ("required=a,wrt=0", "'wrt=0' stands behind a comma; .* separated by spaces"),
     ],
 )
 def test_wrong_options_are_named(text, message):
