@@ -9,6 +9,7 @@ Derivatives are PyTorch's: stops (`torch_stops`), rules of `autograd.Function`
 """
 
 import inspect
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -232,9 +233,15 @@ def _copies(tensors: "Sequence[torch.Tensor]") -> "tuple[torch.Tensor, ...]":
     return tuple(t.detach().clone().requires_grad_(t.requires_grad) for t in tensors)
 
 
+#: Prints three tracebacks for an op whose shapes do not fit, and then raises the error.
+_LOGS_TRACEBACKS = "torch._subclasses.fake_tensor"
+
+
 @contextmanager
 def _blame(stage: str) -> Iterator[None]:
     """Turn whatever a foreign exporter raises into one `IRError`."""
+    logger = logging.getLogger(_LOGS_TRACEBACKS)
+    before, logger.disabled = logger.disabled, True
     try:
         yield
     except PcpError:
@@ -246,6 +253,8 @@ def _blame(stage: str) -> Iterator[None]:
         where = line_of(error)
         prefix = f"{where}: " if where else ""
         raise IRError(f"{prefix}{stage} cannot export this model: {detail}") from error
+    finally:
+        logger.disabled = before
 
 
 def _check_captured(program: Any, trained: "Mapping[str, torch.Tensor]") -> None:

@@ -194,7 +194,18 @@ def _export_torch(
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(f"{path}:{name} is not a torch.nn.Module class")
     inputs = _inputs(torch, model, options)
-    module = from_torch(model, *inputs, result=options.result)
+    try:
+        module = from_torch(model, *inputs, result=options.result)
+    except IRError as error:
+        # What torch raised is the cause; pcp's own refusals have other reasons.
+        if error.__cause__ is not None and not hasattr(model, "example_inputs"):
+            shape = [options.batch_size, options.block_size]
+            error.add_note(
+                f"each input of forward was taken for int64{shape}; where that is not "
+                "so, give the class a method example_inputs(batch_size, block_size) "
+                "that returns its tensors"
+            )
+        raise
     return module, weights_of(model)
 
 

@@ -47,6 +47,13 @@ class Both(Net):
         loss = super().forward(ids)
         return ids.float() * loss, loss
 
+class Floats(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+    def forward(self, x):
+        return self.layer(x).sum()
+
 def helper():
     return 3
 """
@@ -165,6 +172,15 @@ def test_mistakes_are_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_guessed_inputs_that_do_not_fit_are_named(folder: Path, capfd) -> None:
+    command = ["--torch", "net.py:Floats", "--batch-size", "3", "--block-size", "5"]
+    assert export.main(command) == 1
+    error, note = capfd.readouterr().err.splitlines()
+    assert "torch.export cannot export this model: " in error
+    assert "taken for int64[3, 5]" in note
+    assert "example_inputs(batch_size, block_size)" in note
 
 
 def test_the_committed_model_is_what_the_exporter_makes(tmp_path: Path) -> None:
