@@ -35,8 +35,8 @@ def parse_mesh(text: str) -> AskedMesh:
         elastic = match is not None and match[2] in ("-1", "elastic")
         if match is None or (not elastic and int(match[2]) < 1):
             raise ConfigError(
-                f"--mesh {text}: {part.strip()!r} is not axis=size; write it as "
-                "dp=4,tp=2"
+                f"--mesh {text}: {part.strip()!r} is not axis=size with a size of at "
+                "least 1; write it as dp=4,tp=2"
             )
         if elastic and match[1] != WORKERS:
             raise ConfigError(

@@ -121,6 +121,8 @@ def _add(where: str, read: Callable[[], object]) -> None:
 
 def _read(path: Path) -> object:
     """`EXTENSION` of a Python file, which is run as a module of its own name."""
+    if not path.is_file():
+        raise ConfigError("no such file")
     spec = spec_from_file_location(path.stem, path) if path.suffix == ".py" else None
     if spec is None or spec.loader is None:
         raise ConfigError("not a Python file; give one that ends in .py")

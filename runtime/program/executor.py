@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.bundle import Bundle, Function, Manifest, TensorSpec
-from pcp.errors import BundleError, ConfigError, RuntimeFault, UsageError
+from pcp.errors import BundleError, ConfigError, RuntimeFault, UsageError, counted
 from pcp.runtime.collectives.tracing import Recorder
 from pcp.runtime.memory.dtypes import bits_dtype, numpy_dtype
 from pcp.runtime.program import host_processor
@@ -48,6 +48,10 @@ __all__ = [
 
 _SAME_DRIVER = {"local-sync": "local-task"}
 """Drivers that run the modules of another driver."""
+
+
+#: Arguments that an error about their number names.
+MOST_NAMED = 8
 
 
 class BoundFunction:
@@ -267,8 +271,11 @@ class Program:
         """The buffer views of the arguments, each checked against its spec."""
         inputs = function.signature.inputs
         if len(arguments) != len(inputs):
+            named = ", ".join(spec.name for spec in inputs[:MOST_NAMED])
+            more = ", ..." if len(inputs) > MOST_NAMED else ""
             raise UsageError(
-                f"{function.name} takes {len(inputs)} arguments, not {len(arguments)}"
+                f"{function.name} takes {counted(len(inputs), 'argument')} "
+                f"({named}{more}), not {len(arguments)}"
             )
         held = Counter(id(a) for a in arguments if isinstance(a, DeviceArray))
         if any(held[id(arguments[i])] > 1 for i in function.signature.donates):

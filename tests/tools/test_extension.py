@@ -14,7 +14,9 @@ from helpers.models.expanded_training import in_parallel
 from helpers.repository.sources import ROOT
 
 from pcp.bundle import Bundle
+from pcp.errors import ConfigError
 from pcp.runtime.program.executor import Program
+from pcp.tools import extension
 
 EXAMPLE = ROOT / "examples" / "extension.py"
 CAP = 30.0
@@ -136,6 +138,11 @@ def test_an_op_that_stays_is_refused(tmp_path: Path) -> None:
     done = run(tmp_path, "-m", "pcp.tools.compile", "model.mlir", *flags)
     assert done.returncode == 1
     assert "model.mlir:7:8: example.softcap: no pass has made StableHLO" in done.stderr
+
+
+def test_a_file_that_is_missing_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^extension .*/no\.py: no such file$"):
+        extension.load(tmp_path / "no.py")
 
 
 def test_an_experiment_names_extensions(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_state_stays_on_the_device_and_donated_state_is_gone(plain, device, tmp_
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda a: a[:3], "takes 4 arguments, not 3"),
+        (lambda a: a[:3], r"takes 4 arguments \(.*\), not 3"),
         (lambda a: (a[0].astype(float), *a[1:]), r"argument 0 \(p\) takes f32\[4\]"),
         (lambda a: (a[0][:2], *a[1:]), r"\(p\) takes f32\[4\], not float32\[2\]"),
         (lambda a: (*a[:2], np.array([1], np.int32), a[3]), r"\(n\) takes i32\[\]"),
