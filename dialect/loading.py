@@ -15,6 +15,7 @@ from pcp.dialect import (  # importing a family adds its ops to the dialect
 )
 from pcp.dialect.base import Pcp
 from pcp.dialect.bindings import ext, ir
+from pcp.errors import ConfigError
 
 FAMILIES = (
     description,
@@ -34,13 +35,20 @@ _lock = Lock()
 
 _registered: list[type[ext.Dialect]] = []
 
+#: Dialects that every program may have.
+_OWN = ("builtin", "func", "arith", "stablehlo", "chlo", "vhlo", "sdy", "pcp")
+
 
 def register(dialect: type[ext.Dialect]) -> None:
     """Load a dialect from outside into every context from now on; again does nothing.
 
     Its ops are classes as those of this package are, made before this is called.
+    `ConfigError` for a name that another dialect has.
     """
+    name = dialect.DIALECT_NAMESPACE
     if dialect not in _registered:
+        if name in (*_OWN, *registered()):
+            raise ConfigError(f"dialect {name!r} is there already; choose another name")
         _registered.append(dialect)
 
 

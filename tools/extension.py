@@ -15,6 +15,7 @@ under the entry point group `pcp.extensions`. What is loaded stays for the proce
 name that is taken is an error. Workers run compiled programs, and load no extension.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,7 +23,7 @@ from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-from pcp import autodiff
+from pcp.autodiff.core import registry
 from pcp.autodiff.core.kinds import Rule
 from pcp.compiler import catalog, pipelines
 from pcp.dialect import loading
@@ -64,12 +65,14 @@ class Extension:
 
     def register(self) -> None:
         """Make everything known to this process; `ConfigError` for a name twice."""
+        for name, rule in self.rules.items():
+            _check_rule(name, rule)
         for dialect in self.dialects:
             loading.register(dialect)
         for cls in self.passes:
             catalog.register(cls)
         for name, rule in self.rules.items():
-            autodiff.register(name, rule)
+            registry.register(name, rule)
         for kind, update in self.optimizers.items():
             specs.register(optimizers.KINDS, kind, update)
         for kind, step in self.algorithms.items():
@@ -113,7 +116,7 @@ def _add(where: str, read: Callable[[], object]) -> None:
         extension.register()
     except PcpError as error:
         raise ConfigError(f"extension {where}: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         message = f"{type(error).__name__}: {error}"
         raise ConfigError(f"extension {where}: {message}") from error
     _loaded[where] = extension
@@ -123,12 +126,23 @@ def _read(path: Path) -> object:
     """`EXTENSION` of a Python file, which is run as a module of its own name."""
     if not path.is_file():
         raise ConfigError("no such file")
-    spec = spec_from_file_location(path.stem, path) if path.suffix == ".py" else None
+    name = f"{__name__}:{path}"
+    spec = spec_from_file_location(name, path) if path.suffix == ".py" else None
     if spec is None or spec.loader is None:
         raise ConfigError("not a Python file; give one that ends in .py")
     module = module_from_spec(spec)
+    # Dataclasses look their module up by its name.
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     found = getattr(module, NAME, None)
     if found is None:
         raise ConfigError(f"it has no {NAME} = pcp.Extension(...)")
     return found
+
+
+def _check_rule(name: str, rule: object) -> None:
+    """`ConfigError` for what is no rule, or for the op of another one."""
+    if not callable(getattr(rule, "vjp", None)):
+        raise ConfigError(f"{name}: {type(rule).__name__} is no derivative rule")
+    if registry.find(name) not in (None, rule):
+        raise ConfigError(f"{name} has a derivative rule already; name an op of yours")

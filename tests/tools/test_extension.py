@@ -194,6 +194,48 @@ EXTENSION = pcp.Extension(optimizers={Mine: None})
     assert "adamw is already a name, of <class" in refused(tmp_path, HEAD + text)
 
 
+def test_a_dialect_that_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "first.py").write_text(EXAMPLE.read_text())
+    text = """from pcp.dialect.bindings import ext
+class Mine(ext.Dialect, name="{}"):
+    pass
+EXTENSION = pcp.Extension(dialects=(Mine,))
+"""
+    for name in ("pcp", "stablehlo"):
+        said = refused(tmp_path, HEAD + text.format(name))
+        assert f"dialect {name!r} is there already" in said
+    (tmp_path / "mine.py").write_text(HEAD + text.format("example"))
+    both = ["--load", "first.py", "--load", "mine.py", "--list-passes"]
+    done = run(tmp_path, "-m", "pcp.tools.opt", *both)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "mine.py: dialect 'example' is there already" in done.stderr
+
+
+def test_a_rule_that_is_taken(tmp_path: Path) -> None:
+    text = """from pcp.autodiff.core.kinds import Elementwise
+EXTENSION = pcp.Extension(rules={"stablehlo.tanh": Elementwise(lambda g, x, y: g)})
+"""
+    said = refused(tmp_path, HEAD + text)
+    assert "stablehlo.tanh has a derivative rule already" in said
+
+
+def test_what_is_no_rule(tmp_path: Path) -> None:
+    text = "EXTENSION = pcp.Extension(rules={'mine.op': 3})"
+    assert "mine.op: int is no derivative rule" in refused(tmp_path, HEAD + text)
+
+
+def test_a_file_that_exits(tmp_path: Path) -> None:
+    assert "mine.py: SystemExit: 3" in refused(tmp_path, "raise SystemExit(3)")
+
+
+def test_a_dataclass_with_annotations_as_text(tmp_path: Path) -> None:
+    text = "from __future__ import annotations\n" + EXAMPLE.read_text()
+    (tmp_path / "mine.py").write_text(text)
+    words = ["-m", "pcp.tools.opt", "--load", "mine.py", "--list-passes"]
+    done = run(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_pipeline_without_its_pass(tmp_path: Path) -> None:
     text = "EXTENSION = pcp.Extension(lowering=('lower-mine',))"
     assert "no pass named 'lower-mine'" in refused(tmp_path, HEAD + text)
