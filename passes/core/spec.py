@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, MutableMapping
 from dataclasses import Field, dataclass, fields
 from importlib import import_module
+from struct import pack, unpack
 from typing import Any, ClassVar
 
 from pcp.errors import ConfigError, nearest
@@ -23,10 +24,19 @@ class Spec:
     kind: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        """Numbers are finite, or `ConfigError`; a subclass checks more after this."""
+        """Numbers are finite in f32, or `ConfigError`; a subclass checks more."""
         for name, value in self.hyper().items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ConfigError(f"{self.kind}: {name}={value} is not finite")
+            if isinstance(value, float):
+                self._check_number(name, value)
+
+    def _check_number(self, name: str, value: float) -> None:
+        """Programs compute in f32: what is 0, 1 or infinite there alone is refused."""
+        if not math.isfinite(value):
+            raise ConfigError(f"{self.kind}: {name}={value} is not finite")
+        (short,) = unpack("f", pack("f", value))
+        changed = math.isinf(short) or short == 0 != value
+        if changed or abs(value) < 1 == abs(short):
+            raise ConfigError(f"{self.kind}: {name}={value} is {short:g} in f32")
 
     def hyper(self) -> dict[str, Hyper]:
         """Every hyperparameter by name, defaults included."""

@@ -8,6 +8,7 @@ from pcp.errors import ConfigError
 from pcp.passes.training.optimizers.spec import SGD, AdamW, Nesterov, Optimizer, parse
 
 RATES = st.floats(1e-8, 10, allow_nan=False)
+SHARES = st.floats(0, 0.9990234375, width=32)
 
 
 def test_defaults_are_torchs() -> None:
@@ -31,8 +32,8 @@ def test_defaults_are_torchs() -> None:
 
 @given(
     st.one_of(
-        st.builds(AdamW, lr=RATES, beta1=st.floats(0, 0.999), clip_norm=RATES),
-        st.builds(SGD, lr=RATES, momentum=st.floats(0, 0.999)),
+        st.builds(AdamW, lr=RATES, beta1=SHARES, clip_norm=RATES),
+        st.builds(SGD, lr=RATES, momentum=SHARES),
         st.builds(Nesterov, lr=RATES, warmup_steps=st.integers(0, 10**9)),
         st.builds(
             AdamW,
@@ -57,6 +58,10 @@ REFUSED = {
     "adamw{lrr=1}": "adamw: unknown key 'lrr' .*Did you mean 'lr'",
     "adamw{lr=fast}": "adamw: lr='fast' is not a float",
     "adamw{lr=inf}": "lr=inf is not finite",
+    "adamw{lr=1e40}": r"lr=1e\+40 is inf in f32",
+    "sgd{lr=-3.5e38}": r"lr=-3.5e\+38 is -inf in f32",
+    "adamw{eps=1e-50}": "eps=1e-50 is 0 in f32",
+    "adamw{beta2=0.99999999999}": "beta2=0.99999999999 is 1 in f32",
     "adamw{lr=-1}": "lr=-1.0: must not be negative",
     "adamw{lr}": "lr needs a value",
     "adamw{lr=1,lr=2}": "lr is given twice",
