@@ -57,6 +57,14 @@ Role = Literal[
     "result",
 ]
 Mode = Literal["train", "grad", "forward"]
+ALGORITHMS = frozenset(
+    (
+        *("diloco", "streaming_diloco", "async_diloco", "async_local_sgd", "eager"),
+        *("decoupled", "noloco", "muloco", "sparseloco", "demo", "average", "ddp"),
+        *("mezo", "forward_gradient", "snoo", "none"),
+    )
+)
+"""The outer algorithms whose plan follows from a manifest; extensions have others."""
 Hyper = float | int | bool | str
 
 
@@ -253,9 +261,14 @@ class Manifest(_Model):
         return self
 
     def check_training(self) -> None:
-        """`BundleError` where the plan is not that of the algorithm."""
-        stated = _stated_plan(self) if self.mode == "train" else None
-        if stated is None or self.algorithm is None or stated == self.training:
+        """`BundleError` where the plan is not that of the algorithm.
+
+        The plan of an extension's algorithm is what that says.
+        """
+        if self.mode != "train" or self.algorithm is None:
+            return
+        stated = _stated_plan(self) if self.algorithm.kind in ALGORITHMS else None
+        if stated is None or stated == self.training:
             return
         raise BundleError(
             f"the training plan ({_described(self.training)}) is not that of the "

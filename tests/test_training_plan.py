@@ -13,7 +13,7 @@ from pcp.compiler import driver
 from pcp.compiler.options import CompileOptions
 from pcp.dialect.context import parse
 from pcp.errors import BundleError
-from pcp.manifest import Manifest
+from pcp.manifest import ALGORITHMS, Manifest
 from pcp.passes.training.outer import spec
 from pcp.training.trainer.bundle_checks import plan_of
 from pcp.training_plan import (
@@ -62,7 +62,7 @@ def lowered(algorithm: str) -> Manifest:
 
 
 def test_every_algorithm_is_here() -> None:
-    assert {name.partition("{")[0] for name in PLANS} == set(spec.KINDS)
+    assert {name.partition("{")[0] for name in PLANS} == set(spec.KINDS) == ALGORITHMS
     assert set(OLDER) == set(PLANS)
 
 
@@ -131,6 +131,16 @@ def test_an_edited_plan_is_refused_when_the_bundle_is_read(
     kind = algorithm.partition("{")[0]
     with pytest.raises(BundleError, match=rf"edited.pcp: .*algorithm {kind} \(sync"):
         Bundle.from_bytes(content, source="edited.pcp")
+
+
+def test_an_extension_says_its_own_plan() -> None:
+    """Here one whose members have clocks of their own, which no function shows."""
+    manifest = lowered("diloco")
+    assert manifest.algorithm is not None
+    method = manifest.algorithm.model_copy(update={"kind": "mine"})
+    own = {"algorithm": method, "training": Asynchronous()}
+    content = Bundle.build(manifest.model_copy(update=own), {}).to_bytes()
+    assert Bundle.from_bytes(content).manifest.training == Asynchronous()
 
 
 def test_a_plan_without_training_is_refused() -> None:
