@@ -102,7 +102,7 @@ class _Lives:
 def _submissions(storage: Storage) -> list[tuple[int, int]]:
     """The first and last step of each step's submission."""
     names = [storage.name(step) for step in storage.steps]
-    alone = [n in CONTROL_FLOW or n == HOLD or n.startswith("pcp.") for n in names]
+    alone = [n in CONTROL_FLOW or n == HOLD or _is_exchange(n) for n in names]
     firsts = [0] * len(names)
     lasts = list(range(len(names)))
     for i in range(1, len(names)):
@@ -110,6 +110,11 @@ def _submissions(storage: Storage) -> list[tuple[int, int]]:
     for i in reversed(range(len(names) - 1)):
         lasts[i] = lasts[i + 1] if firsts[i] == firsts[i + 1] else i
     return list(zip(firsts, lasts, strict=True))
+
+
+def _is_exchange(name: str) -> bool:
+    """Whether it is an op of the dialect that is still there when IREE compiles."""
+    return name.startswith("pcp.") and name != "pcp.stop_gradient"
 
 
 @dataclass

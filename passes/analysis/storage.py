@@ -218,6 +218,8 @@ class Storage:
     whole: StorageGraph
     steps: Sequence[StorageStep]
     behind: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    #: Products and reductions that the map behind them writes, and what maps them.
+    mapped: set[int] = field(default_factory=set)
 
     @classmethod
     def read(cls, block: ir.Block) -> "Storage":
@@ -233,6 +235,7 @@ class Storage:
         readers = self._readers()
         filled: dict[object, int] = {}
         for step in self.steps:
+            self._part_roots(step)
             if self.name(step) in FREE:
                 free.update(step.results)
             for i, result in enumerate(step.results):
@@ -240,6 +243,8 @@ class Storage:
                     self.behind[result] = (self._first_equal(step, result, filled),)
                 else:
                     self.behind[result] = self._sources(step, i)
+                    if self.name(step) in ROOTS or self._maps_root(step):
+                        self.mapped.add(result)
 
     @cached_property
     def stored(self) -> frozenset[Value]:
@@ -321,6 +326,9 @@ class Storage:
             return _RETURN in names or (
                 _CARRY in names and not self._is_counter(step.results[place])
             )
+        if name in JOINED and self._maps_root(step):
+            # What is computed once has to lie somewhere for those that read on.
+            return len(names) != 1 or names[0] not in MAPS
         if self._is_mask(step):
             return self._needs_mask(readers)
         if name in JOINED:
@@ -328,6 +336,15 @@ class Storage:
         if name in ROOTS and len(names) == 1:
             return names[0] not in MAPS and names[0] != _INTO
         return True
+
+    def _part_roots(self, step: StorageStep) -> None:
+        """Store what comes of all products that a map reads but the last one."""
+        for value in sorted(self.mapped.intersection(step.operands))[:-1]:
+            self.behind[value] = (value,)
+            self.mapped.discard(value)
+
+    def _maps_root(self, step: StorageStep) -> bool:
+        return not self.mapped.isdisjoint(step.operands)
 
     def _is_counter(self, result: int) -> bool:
         """Whether it is an integer alone: the host counts loops, and has these."""

@@ -10,6 +10,7 @@ from pcp.passes.core.walk import block_of
 
 T = "tensor<256x256xf32>"
 SIZE = 4 * 256 * 256
+VECTOR = "tensor<256xf32>"
 DOT = f"contracting_dims = [1] x [0] : ({T}, {T}) -> {T}"
 
 CASES = {
@@ -36,6 +37,38 @@ CASES = {
         f"%y = stablehlo.dot_general %e, %c, {DOT}",
         "%y",
         4 * SIZE,
+    ),
+    # Only what maps a product's result is written with it: not what reduces the map.
+    "reduction of a mapped product": (
+        f"%z = stablehlo.constant dense<0.0> : tensor<f32>\n"
+        f"%c = stablehlo.dot_general %a, %b, {DOT}\n"
+        f"%d = stablehlo.tanh %c : {T}\n"
+        f"%r = stablehlo.reduce(%d init: %z) applies stablehlo.add across "
+        f"dimensions = [1] : ({T}, tensor<f32>) -> {VECTOR}\n"
+        f"%e = stablehlo.negate %r : {VECTOR}\n"
+        f"%f = stablehlo.broadcast_in_dim %e, dims = [0] : ({VECTOR}) -> {T}\n"
+        f"%y = stablehlo.add %a, %f : {T}",
+        "%y",
+        2 * SIZE + 4 * 256,
+    ),
+    # A map is written with one product, and reads the other one.
+    "sum of products": (
+        f"%c = stablehlo.dot_general %a, %b, {DOT}\n"
+        f"%d = stablehlo.dot_general %b, %a, {DOT}\n"
+        f"%y = stablehlo.add %c, %d : {T}",
+        "%y",
+        2 * SIZE,
+    ),
+    # What stops a derivative is gone when IREE compiles: no submission ends there.
+    "stopped derivative": (
+        f"%c = stablehlo.dot_general %a, %b, {DOT}\n"
+        f'%s = "pcp.stop_gradient"(%c) : ({T}) -> {T}\n'
+        f"%d = stablehlo.dot_general %s, %b, {DOT}\n"
+        f"%e = stablehlo.dot_general %d, %b, {DOT}\n"
+        f"%f = stablehlo.dot_general %e, %b, {DOT}\n"
+        f"%y = stablehlo.dot_general %f, %b, {DOT}",
+        "%y",
+        3 * SIZE,
     ),
     # Constants and broadcasts take no room.
     "broadcast": (
