@@ -168,7 +168,9 @@ def test_each_chunk_is_finished_once_and_starts_from_values_of_its_own(name, mem
     assert (finished == 1).all()
 
 
-@pytest.mark.parametrize("wrong", ["peer", "step", "offset", "length", "again"])
+@pytest.mark.parametrize(
+    "wrong", ["peer", "step", "offset", "length", "short", "again"]
+)
 def test_a_segment_that_is_not_due_is_refused(wrong):
     net = Net(arrays_of(3, LARGE), schedule("ring", 3))
     for src, dst in [(1, 0), (2, 0), (0, 1), (0, 2), (1, 2), (2, 1)]:
@@ -177,6 +179,8 @@ def test_a_segment_that_is_not_due_is_refused(wrong):
     facts = {"step": frame.step, "offset": frame.offset, "length": len(frame.payload)}
     if wrong == "again":
         net.deliver(2, 0, frame)
+    elif wrong == "short":
+        facts["length"] -= 4
     elif wrong != "peer":
         facts[wrong] += 4
     header = Header(Kind.DATA, 1, 0, 0, **facts, checksum=0)

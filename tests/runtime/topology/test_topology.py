@@ -127,12 +127,13 @@ def test_any_order_gives_the_declared_bits(op: str, dtype: str) -> None:
             assert all(s.tobytes() == parts[3].tobytes() for s in spread)
 
 
-def test_members_with_other_rings_are_found_out() -> None:
+@pytest.mark.parametrize("call", ["all_reduce", "reduce_scatter", "reduce"])
+def test_members_with_other_rings_are_found_out(call: str) -> None:
     with world("in_process", 3) as members:
         members[0].set_ring_order((0, 2, 1))
         arrays = [np.ones(50_000, np.float32) for _ in members]
         found = together(
-            members, lambda c: outcome(lambda: c.all_reduce(arrays[c.rank]))
+            members, lambda c: outcome(lambda: getattr(c, call)(arrays[c.rank]))
         )
         assert all(isinstance(f, CollectiveAborted) for f in found)
         assert any("ring [0, 2, 1]" in str(f) for f in found)

@@ -172,3 +172,19 @@ def test_a_program_for_who_has_left_begins_nothing(gone: bool) -> None:
         run.step(Lost(peer, "gone"), 0.0)
     run.step(Compiled(peer, program("together")), 0.0)
     assert (run.rounds is None) == gone
+
+
+def test_the_member_that_most_others_cannot_reach_is_dropped() -> None:
+    run = a_run()
+    run.step(Opened(), 0.0)
+    for name in "abcd":
+        joined(run, name)
+    rounds = run.rounds
+    assert rounds is not None
+    rounds.start(list(run.state.roster))
+    attempt = rounds.attempt
+    assert attempt is not None
+    attempt.failed_at, attempt.retries = 0.0, 3
+    attempt.suspects = ["b", "c", "c", "d"]
+    rounds.check(1000.0)
+    assert {member.name for member in run.state.roster} == set("abd")
