@@ -77,6 +77,23 @@ class BarrierProp(Annotation, name="barrier_prop", traits=[ext.Pure]):
         )
 
 
+class ShardingGroup(Op, name="sharding_group"):
+    """All values of a function that are in the same group lie alike.
+
+    As far as they are free to: what a user says of one stays as it is said. Gone
+    after `pcp-propagate-sharding`.
+
+        "pcp.sharding_group"(%x) {group = 0 : i64} : (tensor<8x4xf32>) -> ()
+    """
+
+    operand: ext.Operand[Any]
+    group: ir.IntegerAttr
+
+    def check(self) -> None:
+        """A tensor."""
+        tensor(self.operands[0])
+
+
 class Part(Op):
     """What the border of a member's own program shares: one tensor and its part."""
 

@@ -31,6 +31,13 @@ GENERIC = (
     "lowered.compiler_ir('stablehlo').operation.get_asm(print_generic_op_form=True)"
 )
 
+#: Attributes that hold shardings.
+_HOLDERS = (
+    *(SHARDING, "sharding", "in_shardings", "out_shardings"),
+    *("arg_attrs", "res_attrs"),
+)
+
+_NAMED = re.compile(r"<@(\w+), \[")
 _AXES = re.compile(r'"([^"]*)"=(\d+)')
 
 
@@ -66,9 +73,10 @@ class _Conversion:
     axes: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
     def run(self) -> None:
+        named = self._named()
         for op in list(self._operations()):
             if op.name == "sdy.mesh":
-                self._mesh(op)
+                self._mesh(op, named)
         # Bodies are inlined from the inside out.
         for op in reversed(list(self._operations())):
             self._attribute(op)
@@ -126,10 +134,23 @@ class _Conversion:
             parsed.mesh = self.kept.get(parsed.mesh, parsed.mesh)
         return found
 
-    def _mesh(self, op: ir.Operation) -> None:
+    def _named(self) -> set[str]:
+        """The meshes that a sharding names; the others say nothing of the program."""
+        return {
+            name
+            for op in self._operations()
+            for holder in _HOLDERS
+            if holder in op.attributes
+            for name in _NAMED.findall(str(op.attributes[holder]))
+        }
+
+    def _mesh(self, op: ir.Operation, named: set[str]) -> None:
         text = str(op.attributes["mesh"])
         name = ir.StringAttr(op.attributes["sym_name"]).value
         axes = _AXES.findall(text)
+        if named and name not in named:
+            op.erase()
+            return
         if not axes and "device_ids" in text:
             self.refuse(op, f"{text} is a single device; leave its shardings out")
         if not axes:
@@ -238,25 +259,33 @@ def _constraint(
 
 
 def _annotation(conversion: _Conversion, op: ir.Operation) -> None:
-    """`sdy.sharding_constraint` and `sdy.reshard`."""
-    parsed = conversion.read(op, op.attributes["sharding"])
+    """`sdy.sharding_constraint`; `sdy.reshard` and Shardy's collectives."""
+    is_constraint = op.name == "sdy.sharding_constraint"
+    key = "sharding" if "sharding" in op.attributes else "out_sharding"
+    parsed = conversion.read(op, op.attributes[key])
     value = op.operands[0]
-    if conversion.matters(parsed):
-        name = op.name.removeprefix("sdy.").removeprefix("sharding_")
+    if conversion.matters(parsed) or not is_constraint:
+        name = "constraint" if is_constraint else "reshard"
         with op.location:
             value = _constraint(value, parsed, ir.InsertionPoint(op), name)
     op.results[0].replace_all_uses_with(value)
     op.erase()
 
 
-_DIRECTIONS = {"FORWARD": "fwd", "BACKWARD": "bwd", "NONE": "none"}
+#: As Shardy prints a direction, by name or as its number.
+_DIRECTIONS = {
+    **{"NONE": "none", "FORWARD": "fwd", "BACKWARD": "bwd", "BOTH": None},
+    **{"0": "none", "1": "fwd", "2": "bwd", "3": None},
+}
 
 
 def _barrier(conversion: _Conversion, op: ir.Operation) -> None:
     """`sdy.propagation_barrier`; one that lets both through says nothing."""
-    allowed = re.findall(r"[A-Z]+", str(op.attributes["allowed_direction"]))
-    value = op.operands[0]
-    direction = _DIRECTIONS.get(allowed[-1]) if allowed else None
+    said = str(op.attributes["allowed_direction"])
+    found = re.findall(r"\b(?:[A-Z]+|\d)\b", said)
+    if not found or found[0] not in _DIRECTIONS:
+        conversion.refuse(op, f"{said} is no direction that pcp knows")
+    value, direction = op.operands[0], _DIRECTIONS[found[0]]
     if direction is not None:
         facts = {"direction": ir.StringAttr.get(direction)}
         with ir.InsertionPoint(op), op.location:
@@ -336,9 +365,22 @@ def _crossed(
 
 
 def _group(conversion: _Conversion, op: ir.Operation) -> None:
-    conversion.refuse(
-        op, "pcp has no groups of tensors with one sharding; constrain each of them"
-    )
+    """`sdy.sharding_group`."""
+    facts = {"group": op.attributes["group_id"]}
+    with ir.InsertionPoint(op), op.location:
+        ir.Operation.create("pcp.sharding_group", [], list(op.operands), facts)
+    op.erase()
+
+
+def _constant(conversion: _Conversion, op: ir.Operation) -> None:
+    """`sdy.constant` is StableHLO's, which Shardy's passes keep from folding."""
+    facts = {"value": op.attributes["value"]}
+    with ir.InsertionPoint(op), op.location:
+        made = ir.Operation.create(
+            "stablehlo.constant", [op.results[0].type], attributes=facts
+        )
+    op.results[0].replace_all_uses_with(made.results[0])
+    op.erase()
 
 
 def _named(conversion: _Conversion, op: ir.Operation) -> None:
@@ -346,10 +388,21 @@ def _named(conversion: _Conversion, op: ir.Operation) -> None:
 
 
 RULES: dict[str, Callable[[_Conversion, ir.Operation], None]] = {
+    **dict.fromkeys(
+        (
+            f"sdy.{name}"
+            for name in (
+                *("all_gather", "all_reduce", "all_slice", "all_to_all"),
+                *("collective_permute", "reduce_scatter", "replicated_to_unreduced"),
+                *("reshard", "sharded_to_unreduced"),
+            )
+        ),
+        _annotation,
+    ),
+    "sdy.constant": _constant,
     "sdy.manual_computation": _manual,
     "sdy.named_computation": _named,
     "sdy.propagation_barrier": _barrier,
-    "sdy.reshard": _annotation,
     "sdy.sharding_constraint": _annotation,
     "sdy.sharding_group": _group,
 }

@@ -69,11 +69,18 @@ class _Reader:
             elif token.startswith('"'):
                 axes.append(token.strip('"'))
             elif token != ",":
-                raise ValueError(
-                    f"part of an axis ({axes[-1] if axes else token}); split the mesh "
-                    "axis into smaller ones and name these"
-                )
+                raise ValueError(f"an axis expected, not {token}")
+            if self.peek() == ":":
+                axes[-1] += self._part()
         return axes, is_open
+
+    def _part(self) -> str:
+        """`:(2)4` behind an axis: the part of size 4 that lies inside of 2."""
+        self.take(":")
+        self.take("(")
+        before = self.take()
+        self.take(")")
+        return f":({before}){self.take()}"
 
 
 @dataclass(frozen=True)

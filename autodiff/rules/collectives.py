@@ -138,6 +138,7 @@ RULES = {
     "pcp.constraint": Linear(_constraint),
     "pcp.reshard": Linear(lambda at, g: g),
     "pcp.barrier_prop": Linear(lambda at, g: g),
+    "pcp.sharding_group": NoGradient("it changes no value"),
     # --- what a plan adds behind differentiation ---
     "pcp.transfer": Refusal(
         "a value moves to another device; differentiate before the program is split"

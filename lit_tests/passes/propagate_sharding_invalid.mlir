@@ -139,3 +139,38 @@ func.func @call_out(%x: tensor<8xf32>) -> tensor<8xf32> {
   %0 = call @elsewhere(%x) : (tensor<8xf32>) -> tensor<8xf32>
   return %0 : tensor<8xf32>
 }
+
+// -----
+
+// expected-error@+1 {{parts of axis "x" of 6 overlap: one ends at 2, another at 3}}
+"pcp.mesh"() {axes = [#pcp.axis<"x", 6>], devices = [], sym_name = "m"} : () -> ()
+func.func @overlap(%x: tensor<6x6xf32> {pcp.sharding = #pcp.sharding<@m, [["x:(1)2"], []], [], []>})
+    -> (tensor<6x6xf32> {pcp.sharding = #pcp.sharding<@m, [[], ["x:(3)2"]], [], []>}) {
+  return %x : tensor<6x6xf32>
+}
+
+// -----
+
+// expected-error@+1 {{has no part "x:(1)3" of an axis (axes: x of 4)}}
+"pcp.mesh"() {axes = [#pcp.axis<"x", 4>], devices = [], sym_name = "m"} : () -> ()
+func.func @part(%x: tensor<6xf32> {pcp.sharding = #pcp.sharding<@m, [["x:(1)3"]], [], []>}) -> tensor<6xf32> {
+  return %x : tensor<6xf32>
+}
+
+// -----
+
+// expected-error@+1 {{axis "x" has unequal shares, so there are no parts of it}}
+"pcp.mesh"() {axes = [#pcp.axis<"x", 4>], devices = [], split = #pcp.split<"x", [3, 1, 1, 1]>, sym_name = "m"} : () -> ()
+func.func @shares(%x: tensor<6xf32> {pcp.sharding = #pcp.sharding<@m, [["x:(1)2"]], [], []>}) -> tensor<6xf32> {
+  return %x : tensor<6xf32>
+}
+
+// -----
+
+"pcp.mesh"() {axes = [#pcp.axis<"x", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @group(%x: tensor<6xf32>, %y: tensor<6x1xf32>) {
+  // expected-error@+1 {{its group has tensors of 6, 6x1; only alike ones lie alike}}
+  "pcp.sharding_group"(%x) {group = 0 : i64} : (tensor<6xf32>) -> ()
+  "pcp.sharding_group"(%y) {group = 0 : i64} : (tensor<6x1xf32>) -> ()
+  return
+}

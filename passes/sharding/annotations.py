@@ -77,12 +77,12 @@ def _check_op(op: ir.Operation, sharding: ir.Attribute, port: str) -> None:
 def _ports(function: ir.Operation, graph: FlowGraph) -> Iterator[Written]:
     arguments = block_of(function, 0).arguments
     for which, word, numbers in (
-        ("arg_attrs", "argument", [graph.index[a] for a in arguments]),
+        ("arg_attrs", "argument", [graph.index.get(a) for a in arguments]),
         ("res_attrs", "result", graph.results),
     ):
         given = port_shardings(function, which, len(numbers))
         for i, (number, sharding) in enumerate(zip(numbers, given, strict=True)):
-            if sharding is not None:
+            if sharding is not None and number is not None:
                 yield number, sharding, function, f"{word} {i}: "
 
 

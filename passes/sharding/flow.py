@@ -8,10 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pcp.dialect.bindings import ir
+from pcp.passes.core.rewriting import refuse
 from pcp.passes.core.walk import CONTROL_FLOW, block_of, element_width, returned, walk
 from pcp.passes.sharding.factors import FactorRule, Rules
 from pcp.passes.sharding.manual import is_manual, mark
 from pcp.passes.sharding.rules import rule_of
+
+#: An op that puts a value into a group of values that lie alike.
+GROUP = "pcp.sharding_group"
 
 
 @dataclass
@@ -26,7 +30,7 @@ class FlowNode:
     @property
     def is_tie(self) -> bool:
         """Whether it hands values on instead of computing."""
-        return self.op.name in CONTROL_FLOW or self.op.name == "func.return"
+        return self.op.name in (*CONTROL_FLOW, "func.return", GROUP)
 
 
 @dataclass
@@ -40,7 +44,9 @@ class FlowGraph:
     widths: list[int] = field(default_factory=list)
     index: dict[ir.Value, int] = field(default_factory=dict)
     nodes: list[FlowNode] = field(default_factory=list)
-    results: list[int] = field(default_factory=list)
+    results: list[int | None] = field(default_factory=list)
+    #: The first op of each sharding group, with the values of the group.
+    groups: dict[int, tuple[ir.Operation, list[int]]] = field(default_factory=dict)
 
     def number(self, value: ir.Value) -> int | None:
         """The value's index; None for what is no tensor."""
@@ -66,6 +72,8 @@ class FlowGraph:
         mark(entry)
         for op in walk(entry):
             graph._visit(op)
+        for op, values in graph.groups.values():
+            graph._grouped(op, values)
         return graph
 
     def _visit(self, op: ir.Operation) -> None:
@@ -81,15 +89,35 @@ class FlowGraph:
                 for i, result in enumerate(op.results):
                     self._tie(op, [*(end.operands[i] for end in ends), result])
             case "func.return":
-                for value in op.operands:
-                    if (source := self.number(value)) is not None:
-                        shape, width = self.shapes[source], self.widths[source]
-                        self.results.append(self._add(shape, width))
-                        self._node(op, [source, self.results[-1]])
+                self.results = [self._returned(op, value) for value in op.operands]
+            case _ if op.name == GROUP:
+                number = ir.IntegerAttr(op.attributes["group"]).value
+                _, members = self.groups.setdefault(number, (op, []))
+                if (value := self.number(op.operands[0])) is not None:
+                    members.append(value)
+            case "stablehlo.optimization_barrier":
+                for operand, result in zip(op.operands, op.results, strict=True):
+                    self._tie(op, [operand, result])
             case "stablehlo.return":
                 pass
             case _:
                 self._compute(op)
+
+    def _returned(self, op: ir.Operation, value: ir.Value) -> int | None:
+        """A result of the function, tied to what it is."""
+        if (source := self.number(value)) is None:
+            return None
+        result = self._add(self.shapes[source], self.widths[source])
+        self._node(op, [source, result])
+        return result
+
+    def _grouped(self, op: ir.Operation, values: Sequence[int]) -> None:
+        """Tie the values of a sharding group, which are alike in shape."""
+        shapes = {self.shapes[value] for value in values}
+        if len(shapes) > 1:
+            found = ", ".join("x".join(map(str, shape)) for shape in sorted(shapes))
+            refuse(op, f"its group has tensors of {found}; only alike ones lie alike")
+        self._node(op, list(dict.fromkeys(values)))
 
     def _compute(self, op: ir.Operation) -> None:
         found = [self.number(v) for v in (*op.operands, *op.results)]

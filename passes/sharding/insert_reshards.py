@@ -112,13 +112,22 @@ class Resharder:
         entry = block_of(function, 0)
         given = port_shardings(function, "arg_attrs", len(entry.arguments))
         for argument, sharding in zip(entry.arguments, given, strict=True):
-            self.layouts[argument] = self._read(sharding, function)
-        results = len(returned(entry).operands)
+            self.layouts[argument] = self._port(argument, sharding, function)
+        ends = list(returned(entry).operands)
+        said = port_shardings(function, "res_attrs", len(ends))
         wanted = [
-            self._read(sharding, function)
-            for sharding in port_shardings(function, "res_attrs", results)
+            self._port(value, sharding, function)
+            for value, sharding in zip(ends, said, strict=True)
         ]
         self._block(entry, wanted)
+
+    def _port(
+        self, value: ir.Value, sharding: ir.Attribute | None, function: ir.Operation
+    ) -> Layout:
+        """How an argument or result lies; what is no tensor, a token, is whole."""
+        if not isinstance(value.type, ir.RankedTensorType):
+            return Layout(())
+        return self._read(sharding, function)
 
     def _read(self, sharding: ir.Attribute | None, op: ir.Operation) -> Layout:
         if sharding is None:
@@ -150,6 +159,10 @@ class Resharder:
                 self._explicit(op)
             case "pcp.barrier_prop":
                 self._become(op, self._stored(op)[0])
+            case "stablehlo.optimization_barrier":
+                stored = self._stored(op)
+                self._demand(op, stored)
+                self._leave(op, stored, stored)
             case "pcp.to_part" | "pcp.from_part":
                 self._border(op)
             case _:

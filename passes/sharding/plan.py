@@ -38,9 +38,11 @@ class ShardingPlan:
         entry = block_of(function, 0)
         given = port_shardings(function, "arg_attrs", len(entry.arguments))
         for argument, sharding in zip(entry.arguments, given, strict=True):
-            if sharding is None:
+            is_tensor = isinstance(argument.type, ir.RankedTensorType)
+            if sharding is None and is_tensor:
                 refuse(function, "an argument has no pcp.sharding; propagate first")
-            plan.layouts[argument] = from_attribute(sharding)
+            said = Layout(()) if sharding is None else from_attribute(sharding)
+            plan.layouts[argument] = said
         plan._block(entry, mesh)
         plan._check_returned(function)
         return plan

@@ -15,9 +15,10 @@ from pcp.dialect.bindings import ir
 from pcp.passes.core.base import Pass
 from pcp.passes.core.rewriting import functions
 from pcp.passes.core.walk import block_of, walk
-from pcp.passes.sharding import expansions
+from pcp.passes.sharding import expansions, sub_axes
+from pcp.passes.sharding.flow import GROUP
 from pcp.passes.sharding.inline_calls import inline_calls
-from pcp.passes.sharding.layout import SHARDING, WHY, to_attribute
+from pcp.passes.sharding.layout import SHARDING, WHY, Layout, to_attribute
 from pcp.passes.sharding.mesh import only_mesh
 from pcp.passes.sharding.ports import set_port_shardings
 from pcp.passes.sharding.propagation import Propagation
@@ -59,6 +60,7 @@ class PropagateSharding(Pass):
         """Annotate every function of the module."""
         with module.context:
             inline_calls(module)
+            sub_axes.refine(module)
             mesh = only_mesh(module)
             for function in functions(module):
                 expansions.split(function)
@@ -71,21 +73,26 @@ def _write(found: Propagation, explain: bool) -> None:
     """Put the layouts on the function's ports and ops."""
     function, graph, name = found.function, found.graph, found.mesh.name
 
-    def attribute(number: int) -> ir.Attribute:
-        return to_attribute(found.tensors[number].layout(), name)
+    def attribute(number: int | None) -> ir.Attribute:
+        is_token = number is None
+        return to_attribute(
+            Layout(()) if is_token else found.tensors[number].layout(), name
+        )
 
     entry = block_of(function, 0)
-    given = [attribute(graph.index[a]) for a in entry.arguments]
-    set_port_shardings(function, "arg_attrs", given)
-    set_port_shardings(function, "res_attrs", list(map(attribute, graph.results)))
-    for op in walk(entry):
+    ports = [graph.index.get(a) for a in entry.arguments], graph.results
+    for which, numbers in zip(("arg_attrs", "res_attrs"), ports, strict=True):
+        given = [None if n is None else attribute(n) for n in numbers]
+        set_port_shardings(function, which, given)
+    for op in list(walk(entry)):
+        if op.name == GROUP:
+            op.erase()
+            continue
         if not len(op.results) or op.name in ("pcp.constraint", "pcp.reshard"):
             continue
-        if any(r not in graph.index for r in op.results):
-            continue
-        numbers = [graph.index[r] for r in op.results]
+        numbers = [graph.index.get(r) for r in op.results]
         op.attributes[SHARDING] = ir.ArrayAttr.get(list(map(attribute, numbers)))
-        why = [reason for n in numbers for reason in found.tensors[n].why]
+        why = [w for n in numbers if n is not None for w in found.tensors[n].why]
         if explain and why:
             reasons = [ir.StringAttr.get(reason) for reason in why]
             op.attributes[WHY] = ir.ArrayAttr.get(reasons)

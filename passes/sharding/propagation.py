@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
 from pcp.dialect.base import text
@@ -10,6 +10,7 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.mesh import Mesh
 from pcp.passes.core.elementwise import ELEMENTWISE
+from pcp.passes.core.walk import CONTROL_FLOW
 from pcp.passes.sharding.annotations import annotations
 from pcp.passes.sharding.factors import (
     REPLICATE,
@@ -110,12 +111,24 @@ class Propagation:
         self.function = function
         self.graph = FlowGraph.read(function)
         self.tensors = [_Tensor.open(len(shape)) for shape in self.graph.shapes]
+        self.annotated: set[int] = set()
         self.users: list[list[int]] = [[] for _ in self.tensors]
         for i, node in enumerate(self.graph.nodes):
             for value in set(node.values):
                 self.users[value].append(i)
         for number, annotation in annotations(function, self.graph, mesh):
             self.tensors[number] = _Tensor.annotated(annotation)
+            self.annotated.add(number)
+        self._apply_constraints()
+
+    def _apply_constraints(self) -> None:
+        """What is computed for a constraint alone is computed as that says."""
+        for node in self.graph.nodes:
+            if node.op.name == "pcp.constraint":
+                given, result = node.values
+                said = self.tensors[result]
+                if given not in self.annotated and _is_computed_for(node.op):
+                    self.tensors[given] = replace(said, why=[], dims=list(said.dims))
 
     def run(self) -> None:
         """Carry what is annotated everywhere, the user's priorities in turn."""
@@ -212,8 +225,6 @@ class Propagation:
         It does if members send less than with results as they are: what comes after
         is not known, and reads whole tensors at no cost.
         """
-        if node.is_tie:
-            return {}
         settled, left = self._work(node, open_=True), self._work(node, open_=False)
         way = settled.cheapest()
         pays = settled.bytes(way) < left.bytes(left.cheapest())
@@ -303,6 +314,15 @@ class Propagation:
         cut = ", ".join(axes)
         halo = ", with a halo" if node.rule.reaches_into(dim) else ""
         return f"dim {d} by {cut}: {what} at {location_string(node.op.location)}{halo}"
+
+
+def _is_computed_for(constraint: ir.Operation) -> bool:
+    """Whether the operand is computed, and read by the constraint alone."""
+    value = constraint.operands[0]
+    if isinstance(value, ir.BlockArgument) or sum(1 for _ in value.uses) > 1:
+        return False
+    name = value.owner.name
+    return name not in CONTROL_FLOW and not name.startswith("pcp.")
 
 
 def _longest_agreed(lists: Sequence[Axes]) -> Axes:

@@ -56,6 +56,7 @@ def _main(sharding: str, shape: str = "8x4") -> str:
         ('@m, [{"x"}p1, {}]', '#pcp.dim<["x"], 1 : i64, 1 : i64>, []'),
         ('@m, [{}, {}], replicated={"y"}', '@m, [[], []], ["y"], []'),
         ('@m, [{"x"}, {?}], unreduced={"y"}', '], [], ["y"]>'),
+        ('@m, [{"x":(1)2}, {}]', '@m, [["x:(1)2"], []], [], []'),
     ],
 )
 def test_what_a_sharding_says(sharding: str, reads: str) -> None:
@@ -71,13 +72,43 @@ def test_an_open_sharding_says_nothing() -> None:
 @pytest.mark.parametrize(
     ("sharding", "says"),
     [
-        ('@m, [{"x":(1)2}, {}]', "split the mesh axis into smaller ones"),
         ('mesh<["x"=2]>, [{"x"}, {}]', "the mesh is written inside the sharding"),
     ],
 )
 def test_what_cannot_be_said_is_refused(sharding: str, says: str) -> None:
     with pytest.raises(IRError, match=r"file\.mlir:2:5: func\.func: .*" + says):
         parse(_main(sharding), source="file.mlir")
+
+
+@pytest.mark.parametrize(
+    ("said", "reads"),
+    [("0 : i32", '"none"'), ("2 : i32", '"bwd"'), ("#sdy<dir FORWARD>", '"fwd"')],
+)
+def test_a_barrier_is_read_by_name_and_by_number(said: str, reads: str) -> None:
+    text = _main("@m, [{?}, {?}]").replace(
+        "return %a",
+        '%b = "sdy.propagation_barrier"(%a) <{allowed_direction = '
+        + said
+        + "}> : (tensor<8x4xf32>) -> tensor<8x4xf32>\n      return %b",
+    )
+    assert f"direction = {reads}" in str(parse(text))
+
+
+def test_an_unknown_direction_is_refused() -> None:
+    text = _main("@m, [{?}, {?}]").replace(
+        "return %a",
+        '%b = "sdy.propagation_barrier"(%a) <{allowed_direction = 7 : i32}> '
+        ": (tensor<8x4xf32>) -> tensor<8x4xf32>\n      return %b",
+    )
+    with pytest.raises(IRError, match="7 : i32 is no direction"):
+        parse(text)
+
+
+def test_meshes_that_no_sharding_names_are_left_out() -> None:
+    other = '"sdy.mesh"() <{mesh = #sdy.mesh<["z"=3]>, sym_name = "n"}> : () -> ()'
+    text = str(parse(other + _main('@m, [{"x"}, {}]')))
+    assert text.count("pcp.mesh") == 1
+    assert '"z"' not in text
 
 
 def _mapped(body: str, manual: str = '"x", "y"', sees: str = "4x4") -> str:

@@ -10,6 +10,7 @@ from pcp.dialect.bindings import ir, stablehlo
 from pcp.dialect.context import parse
 from pcp.layout import Layout, join, shard
 from pcp.mesh import Mesh
+from pcp.passes.core.rewriting import operations
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.mesh import read_meshes
 from pcp.passes.sharding.ports import port_shardings
@@ -29,6 +30,9 @@ def whole(text: str, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         for op in list(module.body.operations):
             if op.operation.name != "func.func":
                 op.operation.erase()
+        for op in operations(module):
+            if op.name == "pcp.sharding_group":
+                op.erase()
         chlo = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
         pipeline(chlo).run(module)
         types = ir.FunctionType(_main_type(module)).inputs

@@ -27,6 +27,22 @@ MESHES: tuple[dict[str, int], ...] = (
     {"a": 2, "b": 2, "c": 2},
 )
 
+#: Meshes whose axes are also named in parts.
+PARTED: tuple[dict[str, int], ...] = (
+    {"a:(1)2": 2, "a:(2)2": 2},
+    {"a:(1)2": 2, "a:(2)3": 3},
+    {"a:(1)2": 2, "a:(2)2": 2, "b": 2},
+)
+
+
+def _wholes(axes: dict[str, int]) -> dict[str, int]:
+    """The axes with their parts put together."""
+    found: dict[str, int] = {}
+    for name, size in axes.items():
+        axis = name.partition(":")[0]
+        found[axis] = found.get(axis, 1) * size
+    return found
+
 
 def random_layout(
     rng: random.Random, shape: Sequence[int], mesh: Mesh, some: float, even: bool
@@ -61,14 +77,16 @@ def random_program(
     ops: Sequence[Callable[[Program], Value | None]] = OPS,
     shape: Callable[[random.Random], tuple[int, ...]] = _shape,
     cut: float = 0.6,
+    parts: bool = False,
 ) -> tuple[str, list[np.ndarray]]:
     """A module with a mesh, some annotations, and inputs for `@main`.
 
     With `even` every annotated dimension is divided by the axes that cut it. An axis
-    cuts an argument with probability `cut`.
+    cuts an argument with probability `cut`. With `parts` layouts name parts of axes,
+    and some values are in a sharding group.
     """
     rng = random.Random(seed)
-    axes = rng.choice(MESHES)
+    axes = rng.choice(PARTED if parts else MESHES)
     mesh = Mesh("m", axes)
     data = np.random.default_rng(seed)
     context = make_context()
@@ -90,6 +108,8 @@ def random_program(
                 value = rng.choice(ops)(program)
                 if value is not None and hlo.size(value) <= 512:
                     program.values.append(value)
+            if parts:
+                _group(rng, program.values)
             results = [program.values[-1], rng.choice(program.values[3:])]
             ir.Operation.create("func.return", operands=results)
         sweep(main)  # what nobody reads is not what is tested
@@ -106,7 +126,16 @@ def random_program(
             for r in results
         ]
     inputs = [data.integers(-2, 3, s).astype(np.float32) for s in shapes]
-    return _annotated(text, axes, layouts, ends), inputs
+    return _annotated(text, _wholes(axes), layouts, ends), inputs
+
+
+def _group(rng: random.Random, values: Sequence[Value]) -> None:
+    """Put values of one shape into a group."""
+    first = rng.choice(values)
+    alike = [v for v in values if hlo.shape_of(v) == hlo.shape_of(first)]
+    group = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 0)
+    for value in alike:
+        ir.Operation.create("pcp.sharding_group", [], [value], {"group": group})
 
 
 def _annotated(
@@ -132,9 +161,9 @@ def _annotated(
     return str(module)
 
 
-def check(seed: int, length: int = 8) -> None:
+def check(seed: int, length: int = 8, *, parts: bool = False) -> None:
     """The partitioned program gives what the whole one gives, bit for bit."""
-    text, inputs = random_program(seed, length)
+    text, inputs = random_program(seed, length, parts=parts)
     expected = whole(text, inputs)
     found = partitioned(text, inputs)
     for i, (a, b) in enumerate(zip(found, expected, strict=True)):

@@ -16,12 +16,12 @@ from pcp.errors import PassError
 BATCH = 25
 
 
-def _check_batch(first: int) -> list[str]:
+def _check_batch(first: int, parts: bool = False) -> list[str]:
     """Failures among the programs `first` and following."""
     failures = []
     for seed in range(first, first + BATCH):
         try:
-            spmd.check(seed)
+            spmd.check(seed, parts=parts)
         except Exception as error:
             failures.append(f"{seed}: {type(error).__name__}: {error}")
     return failures
@@ -36,6 +36,17 @@ def _check_batch(first: int) -> list[str]:
 )
 def test_random_programs_are_equal(first: int, elsewhere) -> None:
     assert elsewhere.submit(_check_batch, first).result(300) == []
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(i, marks=() if i < BATCH else pytest.mark.slow)
+        for i in range(0, 3000, BATCH)
+    ],
+)
+def test_random_programs_over_parts_of_axes_are_equal(first: int, elsewhere) -> None:
+    assert elsewhere.submit(_check_batch, first, True).result(300) == []
 
 
 def _model_error(name: str, plan: str) -> float:

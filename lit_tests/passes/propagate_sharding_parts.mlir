@@ -1,0 +1,43 @@
+// RUN: pcp-opt %s --split-input-file --pcp-propagate-sharding | filecheck %s
+
+// An axis gives way to its parts where one of them is named: the same mesh, member by
+// member. Whoever names the whole axis names all of its parts.
+// CHECK: axes = [#pcp.axis<"x:(1)2", 2 : i64>, #pcp.axis<"x:(2)4", 4 : i64>, #pcp.axis<"y", 2 : i64>]
+// CHECK-LABEL: func.func @parts
+// CHECK-SAME: %arg0: tensor<16x8xf32> {pcp.sharding = #pcp.sharding<@m, {{\[\[}}"x:(1)2", "x:(2)4"], []], [], []>}
+// CHECK-SAME: %arg1: tensor<16x8xf32> {pcp.sharding = #pcp.sharding<@m, {{\[\[}}"x:(1)2"], ["y"]], [], []>}
+"pcp.mesh"() {axes = [#pcp.axis<"x", 8>, #pcp.axis<"y", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @parts(%a: tensor<16x8xf32> {pcp.sharding = #pcp.sharding<@m, [["x"], []], [], []>},
+                 %b: tensor<16x8xf32> {pcp.sharding = #pcp.sharding<@m, [["x:(1)2"], ["y"]], [], []>}) -> tensor<16x8xf32> {
+  %0 = stablehlo.add %a, %b : tensor<16x8xf32>
+  return %0 : tensor<16x8xf32>
+}
+
+// -----
+
+// The values of a group lie alike, and the group is gone.
+// CHECK-LABEL: func.func @group
+// CHECK-SAME: %arg1: tensor<8x4xf32> {pcp.sharding = #pcp.sharding<@m, {{\[\[}}"x"], []], [], []>}
+// CHECK-NOT: sharding_group
+"pcp.mesh"() {axes = [#pcp.axis<"x", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @group(%a: tensor<8x4xf32> {pcp.sharding = #pcp.sharding<@m, [["x"], []], [], []>},
+                 %b: tensor<8x4xf32>) -> (tensor<8x4xf32>, tensor<8x4xf32>) {
+  "pcp.sharding_group"(%a) {group = 3 : i64} : (tensor<8x4xf32>) -> ()
+  "pcp.sharding_group"(%b) {group = 3 : i64} : (tensor<8x4xf32>) -> ()
+  return %a, %b : tensor<8x4xf32>, tensor<8x4xf32>
+}
+
+// -----
+
+// What goes through a barrier side by side has nothing to do with each other: one axis
+// may cut the rows of one and the columns of another. A token lies nowhere.
+// CHECK-LABEL: func.func @barrier
+// CHECK-SAME: %arg1: tensor<4x8xf32> {pcp.sharding = #pcp.sharding<@m, {{\[\[}}], ["x"]], [], []>}
+// CHECK-SAME: %arg2: !stablehlo.token
+// CHECK: optimization_barrier {pcp.sharding = [#pcp.sharding<@m, {{\[\[}}"x"], []], [], []>, #pcp.sharding<@m, {{\[\[}}], ["x"]], [], []>]}
+"pcp.mesh"() {axes = [#pcp.axis<"x", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @barrier(%a: tensor<8x4xf32> {pcp.sharding = #pcp.sharding<@m, [["x"], []], [], []>}, %b: tensor<4x8xf32>, %t: !stablehlo.token)
+    -> (tensor<8x4xf32>, tensor<4x8xf32> {pcp.sharding = #pcp.sharding<@m, [[], ["x"]], [], []>}, !stablehlo.token) {
+  %0:2 = stablehlo.optimization_barrier %a, %b : tensor<8x4xf32>, tensor<4x8xf32>
+  return %0#0, %0#1, %t : tensor<8x4xf32>, tensor<4x8xf32>, !stablehlo.token
+}

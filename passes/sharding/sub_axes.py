@@ -1,0 +1,188 @@
+"""Parts of a mesh's axes: `"x:(2)4"` is the part of size 4 that lies inside of 2.
+
+A part is written as Shardy writes it, `(pre)size`: an axis of 16 taken apart as
+2 x 4 x 2 has the parts `x:(1)2`, `x:(2)4` and `x:(8)2`, major to minor. A mesh with such
+axes in place of the whole one is the same mesh, member by member, so nothing behind this
+file knows of parts: where one is named the axis gives way to its parts, everywhere.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+
+from pcp.dialect.attributes import Dim, Sharding, axis_sizes
+from pcp.dialect.bindings import ir
+from pcp.passes.core.rewriting import operations, refuse
+from pcp.passes.sharding.layout import SHARDING
+from pcp.passes.sharding.mesh import is_elastic, weights
+
+#: Attributes that hold shardings.
+_HOLDERS = (SHARDING, "sharding", "arg_attrs", "res_attrs")
+
+_PART = re.compile(r"(.+):\((\d+)\)(\d+)")
+
+#: Of an axis, where its parts begin: the product of the sizes of those before.
+Cuts = Mapping[str, Iterable[int]]
+
+#: The axes that take an axis's place, or a part's.
+Parts = Mapping[str, tuple[str, ...]]
+
+
+def refine(module: ir.Module) -> None:
+    """Let the parts that the module names be axes of its mesh.
+
+    Refused where the parts of an axis overlap, do not divide it, or lie on an axis
+    whose members share in other proportions than equal ones.
+    """
+    with module.context:
+        for mesh in _meshes(module):
+            sizes = axis_sizes(mesh.attributes["axes"])
+            named = [n for n in _named(module) if n not in sizes and _PART.fullmatch(n)]
+            if named:
+                cut_axes(module, mesh, _cuts_of(mesh, sizes, named))
+
+
+def cut_axes(module: ir.Module, mesh: ir.Operation, cuts: Cuts) -> None:
+    """Take the mesh's axes apart where `cuts` says, and name the parts everywhere."""
+    sizes = axis_sizes(mesh.attributes["axes"])
+    parts: dict[str, tuple[str, ...]] = {}
+    axes: dict[str, int] = {}
+    for axis, size in sizes.items():
+        found = _parts(mesh, axis, size, cuts.get(axis, ()))
+        axes |= found
+        if list(found) != [axis]:
+            parts |= _places(axis, size, found)
+    written = ", ".join(f'#pcp.axis<"{axis}", {size}>' for axis, size in axes.items())
+    mesh.attributes["axes"] = ir.Attribute.parse(f"[{written}]")
+    _rename(module, parts)
+
+
+def _meshes(module: ir.Module) -> list[ir.Operation]:
+    ops = (view.operation for view in module.body.operations)
+    return [op for op in ops if op.name == "pcp.mesh" and not is_elastic(op)]
+
+
+def _cuts_of(
+    mesh: ir.Operation, sizes: Mapping[str, int], named: Iterable[str]
+) -> dict[str, set[int]]:
+    cuts: dict[str, set[int]] = {}
+    for name in named:
+        axis, before, size = _read(name)
+        if axis not in sizes or sizes[axis] % (before * size):
+            have = ", ".join(f"{axis} of {n}" for axis, n in sizes.items())
+            refuse(mesh, f'has no part "{name}" of an axis (axes: {have})')
+        cuts.setdefault(axis, set()).update((before, before * size))
+    return cuts
+
+
+def _read(name: str) -> tuple[str, int, int]:
+    """Of a part the axis, the sizes before it, and its own."""
+    match = _PART.fullmatch(name)
+    return (match[1], int(match[2]), int(match[3])) if match else (name, 1, 0)
+
+
+def _parts(
+    mesh: ir.Operation, axis: str, size: int, cuts: Iterable[int]
+) -> dict[str, int]:
+    """The axes in place of one, with their sizes, major to minor."""
+    points = sorted({1, size, *cuts})
+    if len(points) <= 2:
+        return {axis: size}
+    if axis in weights(mesh):
+        refuse(mesh, f'axis "{axis}" has unequal shares, so there are no parts of it')
+    base, before, _ = _read(axis)
+    for one, two in pairwise(points):
+        if two % one:
+            refuse(
+                mesh,
+                f'parts of axis "{axis}" of {size} overlap: one ends at {one}, another '
+                f"at {two}; take parts whose sizes divide each other",
+            )
+    return {
+        f"{base}:({before * one}){two // one}": two // one
+        for one, two in pairwise(points)
+    }
+
+
+def _places(axis: str, size: int, found: Mapping[str, int]) -> Parts:
+    """What stands for the axis, and for every run of its parts."""
+    names = list(found)
+    base = _read(axis)[0]
+    runs = {axis: tuple(names)}
+    for start in range(len(names)):
+        before, run = _read(names[start])[1], 1
+        for end in range(start, len(names)):
+            run *= found[names[end]]
+            runs[f"{base}:({before}){run}"] = tuple(names[start : end + 1])
+    return runs
+
+
+# --- names in attributes ---
+
+
+def _named(module: ir.Module) -> set[str]:
+    """Every axis that a sharding in the module names."""
+    found = {
+        sharding
+        for op in operations(module)
+        for holder in _HOLDERS
+        if holder in op.attributes
+        for sharding in _shardings(op.attributes[holder])
+    }
+    return {axis for sharding in found for axis in _axes_of(sharding)}
+
+
+def _shardings(attribute: ir.Attribute) -> Iterator[Sharding]:
+    if isinstance(attribute, Sharding):
+        yield attribute
+    elif isinstance(attribute, ir.ArrayAttr):
+        for inner in attribute:
+            yield from _shardings(inner)
+    elif isinstance(attribute, ir.DictAttr):
+        for named in attribute:
+            yield from _shardings(named.attr)
+
+
+def _axes_of(sharding: Sharding) -> Iterator[str]:
+    for part in (sharding.dims, sharding.replicated, sharding.unreduced):
+        yield from re.findall(r'"([^"]*)"', str(part))
+
+
+def _rename(module: ir.Module, parts: Parts) -> None:
+    """Parts in place of axes: in shardings, and in collectives that are written."""
+    for op in operations(module):
+        for holder in _HOLDERS:
+            if holder in op.attributes:
+                op.attributes[holder] = _renamed(op.attributes[holder], parts)
+        is_collective = op.name.startswith("pcp.") and op.name != "pcp.mesh"
+        if is_collective and "axes" in op.attributes:
+            op.attributes["axes"] = _strings(ir.ArrayAttr(op.attributes["axes"]), parts)
+
+
+def _renamed(attribute: ir.Attribute, parts: Parts) -> ir.Attribute:
+    """The attribute with parts in place of axes, in all shardings inside of it."""
+    if isinstance(attribute, Sharding):
+        dims = [_dim(dim, parts) for dim in ir.ArrayAttr(attribute.dims)]
+        rest = [
+            _strings(ir.ArrayAttr(axes), parts)
+            for axes in (attribute.replicated, attribute.unreduced)
+        ]
+        return Sharding.get(attribute.mesh, ir.ArrayAttr.get(dims), *rest)
+    if isinstance(attribute, ir.ArrayAttr) and next(_shardings(attribute), None):
+        return ir.ArrayAttr.get([_renamed(inner, parts) for inner in attribute])
+    if isinstance(attribute, ir.DictAttr) and next(_shardings(attribute), None):
+        return ir.DictAttr.get({n.name: _renamed(n.attr, parts) for n in attribute})
+    return attribute
+
+
+def _dim(dim: ir.Attribute, parts: Parts) -> ir.Attribute:
+    if isinstance(dim, Dim):
+        axes = _strings(ir.ArrayAttr(dim.axes), parts)
+        return Dim.get(axes, dim.closed, dim.priority)
+    return _strings(ir.ArrayAttr(dim), parts)
+
+
+def _strings(axes: ir.ArrayAttr, parts: Parts) -> ir.Attribute:
+    names = [ir.StringAttr(axis).value for axis in axes]
+    new = [part for name in names for part in parts.get(name, (name,))]
+    return ir.ArrayAttr.get([ir.StringAttr.get(name) for name in new])
