@@ -41,3 +41,27 @@ func.func @barrier(%a: tensor<8x4xf32> {pcp.sharding = #pcp.sharding<@m, [["x"],
   %0:2 = stablehlo.optimization_barrier %a, %b : tensor<8x4xf32>, tensor<4x8xf32>
   return %0#0, %0#1, %t : tensor<8x4xf32>, tensor<4x8xf32>, !stablehlo.token
 }
+
+// -----
+
+// An open dimension of a constraint is cut further, and what is asked for stands beside.
+// CHECK-LABEL: func.func @grown
+// CHECK: "pcp.constraint"(%arg0) {pcp.sharding = [#pcp.sharding<@m, {{\[\[}}"x"], ["y"]], [], []>], sharding = #pcp.sharding<@m, [#pcp.dim<["x"]
+"pcp.mesh"() {axes = [#pcp.axis<"x", 2>, #pcp.axis<"y", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @grown(%a: tensor<8x4xf32>) -> (tensor<8x4xf32> {pcp.sharding = #pcp.sharding<@m, [["x"], ["y"]], [], []>}) {
+  %0 = "pcp.constraint"(%a) {sharding = #pcp.sharding<@m, [#pcp.dim<["x"], 0, 0>, #pcp.dim<[], 0, 0>], [], []>} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+  return %0 : tensor<8x4xf32>
+}
+
+// -----
+
+// An axis that two factors claim cuts no result that is not paid for, but an operand lies
+// as the op reads it: the contracted dimension of the left, whose right is cut so.
+// CHECK-LABEL: func.func @read
+// CHECK-SAME: %arg0: tensor<32x1024xf32> {pcp.sharding = #pcp.sharding<@m, {{\[\[}}], ["x"]], [], []>}
+"pcp.mesh"() {axes = [#pcp.axis<"x", 2>, #pcp.axis<"y", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @read(%a: tensor<32x1024xf32>, %b: tensor<1024x16xf32> {pcp.sharding = #pcp.sharding<@m, [["x"], ["y"]], [], []>})
+    -> (tensor<32x16xf32> {pcp.sharding = #pcp.sharding<@m, [["x"], ["y"]], [], []>}) {
+  %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : (tensor<32x1024xf32>, tensor<1024x16xf32>) -> tensor<32x16xf32>
+  return %0 : tensor<32x16xf32>
+}

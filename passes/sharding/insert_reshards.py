@@ -213,7 +213,8 @@ class Resharder:
 
     def _explicit(self, op: ir.Operation) -> None:
         """What a user asked for is a reshard of what is there."""
-        layout = from_attribute(op.attributes["sharding"])
+        grown = op_shardings(op) if SHARDING in op.attributes else []
+        layout = from_attribute(grown[0] if grown else op.attributes["sharding"])
         source = op.operands[0]
         if op.name == "pcp.reshard":
             op.operands[0] = self._settled(source)

@@ -18,7 +18,13 @@ from pcp.passes.core.walk import block_of, walk
 from pcp.passes.sharding import expansions, sub_axes
 from pcp.passes.sharding.flow import GROUP
 from pcp.passes.sharding.inline_calls import inline_calls
-from pcp.passes.sharding.layout import SHARDING, WHY, Layout, to_attribute
+from pcp.passes.sharding.layout import (
+    SHARDING,
+    WHY,
+    Layout,
+    from_attribute,
+    to_attribute,
+)
 from pcp.passes.sharding.mesh import only_mesh
 from pcp.passes.sharding.ports import set_port_shardings
 from pcp.passes.sharding.propagation import Propagation
@@ -88,11 +94,21 @@ def _write(found: Propagation, explain: bool) -> None:
         if op.name == GROUP:
             op.erase()
             continue
-        if not len(op.results) or op.name in ("pcp.constraint", "pcp.reshard"):
+        if not len(op.results) or op.name == "pcp.reshard":
             continue
         numbers = [graph.index.get(r) for r in op.results]
+        if op.name == "pcp.constraint":
+            _write_grown(op, attribute(numbers[0]))
+            continue
         op.attributes[SHARDING] = ir.ArrayAttr.get(list(map(attribute, numbers)))
         why = [w for n in numbers if n is not None for w in found.tensors[n].why]
         if explain and why:
             reasons = [ir.StringAttr.get(reason) for reason in why]
             op.attributes[WHY] = ir.ArrayAttr.get(reasons)
+
+
+def _write_grown(constraint: ir.Operation, found: ir.Attribute) -> None:
+    """How a constraint's result lies, where open dimensions came to be cut further."""
+    asked = from_attribute(constraint.attributes["sharding"])
+    if from_attribute(found).dims != asked.dims:
+        constraint.attributes[SHARDING] = ir.ArrayAttr.get([found])

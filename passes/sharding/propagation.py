@@ -177,11 +177,13 @@ class Propagation:
     def _visit(self, node: FlowNode, priority: int, one: PropagationRound) -> list[int]:
         """Carry the agreed axes of each factor on; the values that changed."""
         allow = self._directions(node, one)
-        agreed = {} if allow == NEITHER else self._agreed(node, priority, one.settles)
-        if not agreed:
+        if allow == NEITHER:
+            return []
+        agreed, read = self._agreed(node, priority, one.settles)
+        if not agreed and not read:
             return []
         # Windows hand on forwards only: an operand that is whole has every halo.
-        backwards = {f: a for f, a in agreed.items() if node.rule.kinds[f] != WINDOW}
+        backwards = {f: a for f, a in read.items() if node.rule.kinds[f] != WINDOW}
         changed = []
         for place, (dims, value) in enumerate(
             zip(node.rule.tensors, node.values, strict=True)
@@ -194,8 +196,13 @@ class Propagation:
                 changed.append(value)
         return changed
 
-    def _agreed(self, node: FlowNode, priority: int, settles: bool) -> Assignment:
-        """For each factor the longest list of axes that nobody contradicts."""
+    def _agreed(
+        self, node: FlowNode, priority: int, settles: bool
+    ) -> tuple[Assignment, Assignment]:
+        """For each factor the longest list of axes that nobody contradicts.
+
+        For results, and for operands: of these it may be more, as they are read.
+        """
         said: dict[int, list[Axes]] = {}
         for dims, value in zip(node.rule.tensors, node.values, strict=True):
             tensor = self.tensors[value]
@@ -216,19 +223,24 @@ class Propagation:
         agreed = {f: a for f, a in agreed.items() if self._carries(node.rule, f, a)}
         agreed = {f: a for f, a in agreed.items() if a}
         contested = _contested(agreed)
-        won = self._settled(node) if contested and settles else {}
-        return _without(contested, agreed, won)
+        disputed = {f for f, lists in said.items() if len(set(lists)) > 1}
+        if not settles or not (contested or disputed):
+            kept = _without(contested, agreed, {})
+            return kept, kept
+        way, pays = self._settled(node)
+        kept = _without(contested, agreed, way if pays else {})
+        return kept, _without(contested, agreed, way) | _longer(way, agreed)
 
-    def _settled(self, node: FlowNode) -> Assignment:
-        """How to cut the op, if it pays that open results are cut along.
+    def _settled(self, node: FlowNode) -> tuple[Assignment, bool]:
+        """How to cut the op, and whether it pays that open results are cut along.
 
         It does if members send less than with results as they are: what comes after
         is not known, and reads whole tensors at no cost.
         """
         settled, left = self._work(node, open_=True), self._work(node, open_=False)
-        way = settled.cheapest()
-        pays = settled.bytes(way) < left.bytes(left.cheapest())
-        return way if pays else {}
+        along, apart = settled.cheapest(), left.cheapest()
+        pays = settled.bytes(along) < left.bytes(apart)
+        return (along if pays else apart), pays
 
     def _work(self, node: FlowNode, *, open_: bool) -> OpWork:
         """The op as its tensors lie now; their open dimensions as such, or closed."""
@@ -342,6 +354,15 @@ def _contested(agreed: Assignment) -> set[str]:
     """The axes that two factors claim."""
     claims = Counter(axis for axes in agreed.values() for axis in axes)
     return {axis for axis, count in claims.items() if count > 1}
+
+
+def _longer(way: Assignment, agreed: Assignment) -> Assignment:
+    """The factors that are cut further than their tensors agree on."""
+    return {
+        f: axes
+        for f, axes in way.items()
+        if len(axes) > len(own := agreed.get(f, ())) and axes[: len(own)] == own
+    }
 
 
 def _without(contested: set[str], agreed: Assignment, won: Assignment) -> Assignment:

@@ -1,9 +1,9 @@
 """Parts of a mesh's axes: `"x:(2)4"` is the part of size 4 that lies inside of 2.
 
 A part is written as Shardy writes it, `(pre)size`: an axis of 16 taken apart as
-2 x 4 x 2 has the parts `x:(1)2`, `x:(2)4` and `x:(8)2`, major to minor. A mesh with such
-axes in place of the whole one is the same mesh, member by member, so nothing behind this
-file knows of parts: where one is named the axis gives way to its parts, everywhere.
+2 x 4 x 2 has the parts `x:(1)2`, `x:(2)4` and `x:(8)2`, major to minor. A mesh with
+such axes in place of the whole one is the same mesh, member by member, so nothing
+behind this file knows of parts: where one is named the axis gives way to its parts.
 """
 
 import re
