@@ -50,6 +50,8 @@ PASSES: dict[str, str] = {
         "pcp.passes.legalize.isolate_conversions:IsolateConversions"
     ),
     "pcp-isolate-gathers": "pcp.passes.legalize.isolate_gathers:IsolateGathers",
+    "pcp-isolate-sorts": "pcp.passes.legalize.isolate_sorts:IsolateSorts",
+    "pcp-widen-masks": "pcp.passes.legalize.widen_masks:WidenMasks",
     "pcp-legalize": "pcp.passes.legalize.legalize:Legalize",
     "pcp-master-weights": "pcp.passes.training.master_weights:MasterWeights",
     "pcp-simplify": "pcp.passes.simplify.simplify:Simplify",

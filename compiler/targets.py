@@ -54,7 +54,7 @@ def _cpu(name: str, cpu: str) -> Target:
 
 
 # Their code generator tiles a scatter together with what makes its updates.
-_TILED = ("pcp-isolate-conversions{of=scatters}",)
+_TILED = ("pcp-isolate-sorts", "pcp-isolate-conversions{of=scatters}")
 
 
 def _cuda(name: str, flags: tuple[str, ...] = ()) -> Target:
@@ -68,6 +68,8 @@ def _rocm(name: str) -> Target:
 
 _SPIRV = (
     "pcp-isolate-gathers",
+    "pcp-isolate-sorts",
+    "pcp-widen-masks",
     "pcp-isolate-conversions{of=contractions}",
     "pcp-demote-indices",
 )
