@@ -51,6 +51,9 @@ PASSES: dict[str, str] = {
     ),
     "pcp-isolate-gathers": "pcp.passes.legalize.isolate_gathers:IsolateGathers",
     "pcp-isolate-sorts": "pcp.passes.legalize.isolate_sorts:IsolateSorts",
+    "pcp-ungroup-convolutions": (
+        "pcp.passes.legalize.ungroup_convolutions:UngroupConvolutions"
+    ),
     "pcp-widen-masks": "pcp.passes.legalize.widen_masks:WidenMasks",
     "pcp-legalize": "pcp.passes.legalize.legalize:Legalize",
     "pcp-master-weights": "pcp.passes.training.master_weights:MasterWeights",

@@ -67,6 +67,7 @@ def _rocm(name: str) -> Target:
 
 
 _SPIRV = (
+    "pcp-ungroup-convolutions",
     "pcp-isolate-gathers",
     "pcp-isolate-sorts",
     "pcp-widen-masks",
