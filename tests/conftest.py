@@ -7,6 +7,7 @@ import pytest
 from helpers.servers import compile_cache
 from helpers.servers.interpreter import Interpreter
 from helpers.servers.iree_server import Iree
+from helpers.servers.vulkan import Vulkan
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,6 +29,15 @@ def interpreter() -> Iterator[Interpreter]:
 def iree() -> Iterator[Iree]:
     """IREE on this processor; `iree.on(target)` for another target."""
     with Iree() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def vulkan() -> Iterator[Vulkan]:
+    """A Vulkan device, or the test is skipped."""
+    with Vulkan() as running:
+        if why := running.missing():
+            pytest.skip(why)
         yield running
 
 

@@ -72,10 +72,12 @@ class Device:
         try:
             self.instance = rt.VmInstance()
             self.hal = rt.get_driver(self.driver).create_device_by_uri(
-                uri,
+                _address(uri),
                 # The call takes names; the wheel's stub has objects.
                 allocators=_ALLOCATORS.get(self.driver) if caching else None,  # pyright: ignore[reportArgumentType]
             )
+        except ConfigError:
+            raise
         except Exception as error:
             raise ConfigError(
                 f"device {uri!r} cannot be opened: {first_line(error)}"
@@ -218,6 +220,18 @@ def available_drivers() -> dict[str, list[str]]:
         except Exception:
             found[driver] = []
     return found
+
+
+def _address(uri: str) -> str:
+    """The device as IREE's driver finds it: Vulkan's knows identifiers, no numbers."""
+    driver, _, place = uri.partition("://")
+    if driver != "vulkan" or not place.isdecimal():
+        return uri
+    found = rt.get_driver(driver).query_available_devices()
+    if int(place) >= len(found):
+        names = "; ".join(f"{driver}://{i} is {d['name']}" for i, d in enumerate(found))
+        raise ConfigError(f"no device {uri!r} here; {names or 'there is none'}")
+    return f"{driver}://{found[int(place)]['path']}"
 
 
 def mlir_name(dtype: np.dtype) -> str:
