@@ -330,8 +330,8 @@ def resolve(path: str, folder: Path) -> str:
     """`path` beside the experiment if it is there, else in the working directory."""
     if path.startswith(BUILTIN) or Path(path).is_absolute():
         return path
-    beside = folder / path
-    return str(beside if beside.exists() else Path(path).absolute())
+    local = folder / path
+    return str(local if local.exists() else Path(path).absolute())
 
 
 def _with_paths(experiment: Experiment, folder: Path) -> Experiment:

@@ -35,7 +35,7 @@ class Attempt:
     """When the first member reported that an exchange failed."""
     suspects: list[str] = field(default_factory=list)
     """Members that others could not reach."""
-    waits: StragglerDetection = field(default_factory=StragglerDetection)
+    straggler_detection: StragglerDetection = field(default_factory=StragglerDetection)
     """Which members wait for others, where they meet inside a round."""
     retries: int = 0
     """How often the round was tried again with the same members."""

@@ -34,13 +34,13 @@ class Completion:
     def go_on(self) -> None:
         """Everything is computed: wait for the checkpoint and the validation."""
         run, saver = self._run, self._saver
-        if run.ending_since is None:
-            run.ending_since = run.now
+        if run.completing_since is None:
+            run.completing_since = run.now
         if saver.saved != run.committed and run.committed:
             if not (saver.busy or saver.resting or saver.looking):
                 saver.look(run.committed)
             return
-        late = run.now - run.ending_since > _DONE_SECONDS
+        late = run.now - run.completing_since > _DONE_SECONDS
         if saver.busy or (self._validation.open and not late):
             return
         self._end()
@@ -53,7 +53,7 @@ class Completion:
         if holders := run.roster.holders(run.committed):
             self._saver.save([member.name for member in holders])
         else:
-            run.ending_since = None  # no worker has it any more: recovery decides
+            run.completing_since = None  # no worker has it any more: recovery decides
 
     def _end(self) -> None:
         run, cancelled = self._run, self._run.cancelled

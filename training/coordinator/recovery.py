@@ -225,7 +225,7 @@ class Recovery:
             if (member.committed or 0) > best:
                 member.state, member.committed = WAITING, None
         self._rounds.renew_pool()
-        run.ending_since = None  # there are rounds to make again
+        run.completing_since = None  # there are rounds to make again
 
     def _best_held(self) -> int:
         """The newest round a member holds; 0 if none."""

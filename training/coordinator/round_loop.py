@@ -88,7 +88,7 @@ class RoundLoop:
         """Between two rounds: end the run, or start the next one if it can."""
         run = self._run
         held = self.operator_control.hold()
-        if run.ending_since is not None or run.cancelled or self.rounds.exhausted():
+        if run.completing_since is not None or run.cancelled or self.rounds.exhausted():
             self.completion.go_on()
         elif held or self.rounds.finish_prepared():
             return

@@ -50,7 +50,7 @@ class RunState:
         """The time of the event that is handled; when this process began."""
         self.grace = 2 * experiment.heartbeat_limit_seconds
         """Seconds that workers get to come back after the shepherd started."""
-        self.ending_since: float | None = None
+        self.completing_since: float | None = None
         """Since when no further round will begin."""
         self.cancelled = False
         """Whether an operator ended the run early."""

@@ -54,6 +54,6 @@ def phase(run: RunState, attempt: Attempt | None) -> str:
     """`round`, or what the shepherd does between two of them."""
     if attempt is not None:
         return "round"
-    if run.ending_since is not None:
+    if run.completing_since is not None:
         return "ending"
     return "paused" if run.progress.paused else "gathering"

@@ -1,18 +1,18 @@
-"""Stragglers of a round in which members meet between their inner steps.
+"""Stragglers of a round with inner exchanges.
 
 There all members are done together, so being done does not tell a slow member. Waiting
-does: with its heartbeats a member says how many exchanges it has
-come to (the forming of the group is the first), and how long it has been waiting in the
-last. Once a quorum has waited in one for longer than the grace, or when the deadline
-has passed, members that have not come to it hold the round up; a member counts as such
-only by a report from after that moment, so a report on its way harms no member.
+does: with its heartbeats a member says how many exchanges it has come to (the forming
+of the group is the first), and how long it has been waiting in the last. Once a quorum
+has waited in one for longer than the grace, or when the deadline has passed, members
+that have not come to it hold the round up; a member counts as such only by a report
+from after that moment, so a report on its way harms no member.
 """
 
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from pcp.training.wire.messages import Meeting
+from pcp.training.wire.messages import InnerExchangeReport
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class WaitReport:
 
     at: float
     entered: int
-    waits: float | None
+    waited: float | None
 
 
 class StragglerDetection:
@@ -30,12 +30,12 @@ class StragglerDetection:
     def __init__(self) -> None:
         self._reports: dict[str, WaitReport] = {}
 
-    def heard(self, name: str, meeting: Meeting | None, now: float) -> None:
+    def heard(self, name: str, report: InnerExchangeReport | None, now: float) -> None:
         """A member's heartbeat; None if it is somewhere else than in this attempt."""
-        if meeting is None:
+        if report is None:
             self._reports[name] = WaitReport(now, -1, None)
         else:
-            self._reports[name] = WaitReport(now, meeting.entered, meeting.waits)
+            self._reports[name] = WaitReport(now, report.entered, report.waits)
 
     def stragglers(
         self,
@@ -51,15 +51,15 @@ class StragglerDetection:
         holds others up is. Times are those of the reports.
         """
         said = {n: r for n, r in self._reports.items() if n in members}
-        waiting = [r for r in said.values() if r.waits is not None]
+        waiting = [r for r in said.values() if r.waited is not None]
         if not waiting:
             return []
-        meeting = max(r.entered for r in waiting)
-        there = [r for r in waiting if r.entered == meeting]
-        since = sorted(r.at - (r.waits or 0.0) for r in there)
+        latest = max(r.entered for r in waiting)
+        there = [r for r in waiting if r.entered == latest]
+        since = sorted(r.at - (r.waited or 0.0) for r in there)
         end = deadline
         if quorum and len(since) >= quorum:
             end = min(end, max(since[quorum - 1] + grace, earliest))
         if not math.isfinite(end):
             return []
-        return [n for n, r in said.items() if r.entered < meeting and r.at >= end]
+        return [n for n, r in said.items() if r.entered < latest and r.at >= end]

@@ -7,15 +7,15 @@ from pcp.training.coordinator.attempt import Attempt
 
 
 def slow_members(
-    attempt: Attempt, experiment: Experiment, meets: bool, now: float
+    attempt: Attempt, experiment: Experiment, inner_exchanges: bool, now: float
 ) -> list[str]:
     """Members that the round goes on without, by now.
 
-    With `meets` members exchange between their inner steps, and a slow member shows in
-    the others' waiting (`pcp.training.coordinator.straggler_detection`); else the
-    members that are not done are slow.
+    With `inner_exchanges` a slow member shows in the others' waiting
+    (`pcp.training.coordinator.straggler_detection`); else the members that are not
+    done are slow.
     """
-    if meets:
+    if inner_exchanges:
         return _stragglers_inside(attempt, experiment)
     late = attempt.slow and now >= _end(attempt, experiment)
     return attempt.slow if late else []
@@ -24,7 +24,7 @@ def slow_members(
 def _stragglers_inside(attempt: Attempt, experiment: Experiment) -> list[str]:
     """Members that the others wait for in mid-round, for too long."""
     deadline = experiment.round_deadline_seconds or math.inf
-    return attempt.waits.stragglers(
+    return attempt.straggler_detection.stragglers(
         attempt.members,
         experiment.quorum,
         experiment.grace_seconds,

@@ -24,8 +24,8 @@ from pcp.training.wire.messages import Computed, Heartbeat, Prepared
 class SynchronousRounds(Rounds):
     """See the module.
 
-    `alone`: a round has one member, other workers stand by. `meets`: members meet
-    inside a round, so a slow one shows in the others' waiting.
+    `alone`: a round has one member, other workers stand by. `inner_exchanges`: a round
+    has exchanges inside, so a slow member shows in the others' waiting.
     """
 
     def __init__(
@@ -36,10 +36,10 @@ class SynchronousRounds(Rounds):
         saver: Saver,
         *,
         alone: bool = False,
-        meets: bool = False,
+        inner_exchanges: bool = False,
     ) -> None:
         super().__init__(run, pool, validation, saver)
-        self._alone, self._meets = alone, meets
+        self._alone, self._inner_exchanges = alone, inner_exchanges
         self._late = StaleResults(run)
         self._handlers[Heartbeat] = self._on_heartbeat
 
@@ -219,17 +219,19 @@ class SynchronousRounds(Rounds):
     def _on_heartbeat(self, member: Member, message: Heartbeat) -> None:
         """A member may say how far it is in a round with exchanges in between."""
         attempt, said = self.attempt, message.meeting
-        if attempt is None or not self._meets:
+        if attempt is None or not self._inner_exchanges:
             return
         here = said and (said.round, said.epoch) == (attempt.round, attempt.epoch)
-        attempt.waits.heard(member.name, said if here else None, self._run.now)
+        attempt.straggler_detection.heard(
+            member.name, said if here else None, self._run.now
+        )
 
     def check(self, now: float) -> None:
         """The round goes on without too slow members; a failed one is tried again."""
         attempt = self.attempt
         if attempt is None:
             return
-        slow = slow_members(attempt, self._run.experiment, self._meets, now)
+        slow = slow_members(attempt, self._run.experiment, self._inner_exchanges, now)
         if slow:
             self._leave_out(attempt, slow, now)
         self._check_failed(now)

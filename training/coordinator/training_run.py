@@ -328,7 +328,9 @@ class TrainingRun:
         if plan.synchronize == "asynchronous":
             return AsynchronousRounds(*parts, dynamic_steps=plan.dynamic_steps)
         return SynchronousRounds(
-            *parts, alone=plan.synchronize == "never", meets=plan.exchanges_inside
+            *parts,
+            alone=plan.synchronize == "never",
+            inner_exchanges=plan.exchanges_inside,
         )
 
     def _pool(self, program: Program) -> LeasePool:

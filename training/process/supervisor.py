@@ -115,7 +115,7 @@ class Supervisor:
                 pause = self._policy.first_pause
                 self._crashes.clear()
             self._count_crash(code)
-            self._log(f"the child {ending(code)}; starting it again in {pause:.1f} s")
+            self._log(f"the child {ended(code)}; starting it again in {pause:.1f} s")
             if self._stopping.wait(pause):
                 return code
             pause = min(self._policy.longest_pause, 2 * pause)
@@ -158,12 +158,12 @@ class Supervisor:
         if full and now - self._crashes[0] < policy.within:
             raise RuntimeFault(
                 f"{' '.join(self._command)}: {policy.crashes} crashes within "
-                f"{policy.within:g} s (the child {ending(code)}); giving up. Its own "
+                f"{policy.within:g} s (the child {ended(code)}); giving up. Its own "
                 "messages say what is wrong"
             )
 
 
-def ending(code: int) -> str:
+def ended(code: int) -> str:
     """How a process ended, by its return code; negative is a signal."""
     if code >= 0:
         return f"ended with exit code {code}"

@@ -316,7 +316,7 @@ class Replay:
     def _particulars(self, name: str, round_: int) -> dict[str, Any]:
         """More of the order of a member that made its steps from an older state."""
         progress = self._state.progress
-        if progress.own_clocks:
+        if progress.asynchronous:
             before = progress.history.digest(round_ - 1)
             source = self._holder(round_ - 1, before)
             return {"carried": True, "source": source, "digest": before}

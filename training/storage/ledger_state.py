@@ -39,7 +39,7 @@ class Progress:
     """Leases of the round under way; on own clocks, of all learners."""
     late: Leases = field(default_factory=dict)
     """Leases of rounds that went on without their holders."""
-    own_clocks: bool = False
+    asynchronous: bool = False
     """Leases are given out one by one, not with a round."""
     tokens: int = 0
     paused: bool = False
@@ -92,7 +92,7 @@ class LedgerReplay:
             )
         for name, ranges in granted.items():
             known = p.outstanding.get(name) or p.late.get(name, ranges)
-            if known != ranges or (p.own_clocks and name not in p.outstanding):
+            if known != ranges or (p.asynchronous and name not in p.outstanding):
                 raise StateMismatch(f"ledger: the lease of {name} changed in its round")
         self._hold({**p.outstanding, **granted})
         p.epoch, p.members = record["epoch"], list(granted)
@@ -114,7 +114,7 @@ class LedgerReplay:
         p, name = self.progress, record["worker"]
         if name in p.outstanding:
             raise StateMismatch(f"ledger: {name} was given a second lease")
-        p.own_clocks = True
+        p.asynchronous = True
         self._hold({**p.outstanding, **_leases({name: record["lease"]})})
 
     def _on_late(self, record: Mapping[str, Any]) -> None:
@@ -136,7 +136,7 @@ class LedgerReplay:
                 f"ledger: commit of round {record['round']} after {p.committed}"
             )
         due = {n: held for n, held in p.outstanding.items() if n in consumed}
-        if consumed != (due if p.own_clocks else p.outstanding):
+        if consumed != (due if p.asynchronous else p.outstanding):
             lost = sorted(set(p.outstanding) ^ set(consumed)) or sorted(consumed)
             raise StateMismatch(
                 f"ledger: round {record['round']} consumed other samples than were "
@@ -162,7 +162,7 @@ class LedgerReplay:
 
     def _on_rewind(self, record: Mapping[str, Any]) -> None:
         p, to = self.progress, record["to"]
-        held = p.outstanding and not p.own_clocks
+        held = p.outstanding and not p.asynchronous
         if not 0 <= to <= p.committed or held or p.late:
             raise StateMismatch(f"ledger: a rewind to round {to} from {p.committed}")
         p.history.back_to(to)

@@ -97,12 +97,12 @@ class BundleTrainer:
     @property
     def waited(self) -> float:
         """Seconds that this round spent in exchanges between inner steps."""
-        return self.exchange.meetings.waited
+        return self.exchange.sync_wait_timer.waited
 
     @property
-    def meeting(self) -> tuple[int, float | None]:
+    def inner_exchange(self) -> tuple[int, float | None]:
         """Exchanges in between that this round came to; seconds waited in the last."""
-        return self.exchange.meetings.now
+        return self.exchange.sync_wait_timer.now
 
     @property
     def shared(self) -> Arrays:

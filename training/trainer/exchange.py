@@ -74,7 +74,7 @@ class Exchange:
 
     def __init__(self, functions: Functions, steps: Steps) -> None:
         self._functions, self._steps = functions, steps
-        self.meetings = SyncWaitTimer()
+        self.sync_wait_timer = SyncWaitTimer()
 
     @property
     def progress(self) -> Sequence[int]:
@@ -101,7 +101,7 @@ class Exchange:
 
     def begin(self, state: Arrays, steps: int, tokens: int) -> None:
         """A round of so many inner steps and tokens of this member's."""
-        self.meetings = SyncWaitTimer()
+        self.sync_wait_timer = SyncWaitTimer()
         self.localize(state, self.home)
 
     def localize(self, state: Arrays, prefix: str) -> None:

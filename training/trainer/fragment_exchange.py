@@ -77,7 +77,7 @@ class FragmentExchange(Exchange):
 
     def begin(self, state: Arrays, steps: int, tokens: int) -> None:
         """Local parameters as the last round left them; nothing has left yet."""
-        self.meetings = SyncWaitTimer()
+        self.sync_wait_timer = SyncWaitTimer()
         self._background.settle()
         self.localize(state, LOCAL)
         plan = self._plan
@@ -136,7 +136,7 @@ class FragmentExchange(Exchange):
         self._pending[fragment] = call(f"outer_exchange_{fragment}", values)
 
     def _apply(self, fragment: int) -> None:
-        with self.meetings.one():
+        with self.sync_wait_timer.one():
             received = self._pending[fragment].result()
         values = self._values() | received
         results = self._functions(f"outer_apply_{fragment}", values)

@@ -97,7 +97,7 @@ class Trainer(Protocol):
         ...
 
     @property
-    def meeting(self) -> "tuple[int, float | None]":
+    def inner_exchange(self) -> "tuple[int, float | None]":
         """Exchanges in between that this round came to; seconds waited in the last."""
         ...
 

@@ -57,7 +57,7 @@ class StepExchange(Exchange):
     def exchanged(self, found: Values, tokens: int) -> dict[Key, Any]:
         """`@grad_sync` with the group, on what this member found."""
         values = by_port(self._kept) | dict(found) | weight(tokens)
-        with self.meetings.one():
+        with self.sync_wait_timer.one():
             results = self._functions("grad_sync", values)
             gradients = {key: v for key, v in results.items() if key[0] == "grad"}
             rest = {key: v for key, v in results.items() if key[0] != "grad"}

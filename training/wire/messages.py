@@ -253,7 +253,7 @@ class GroupFailed(Message, frozen=True):
     lost: Count | None = None
 
 
-class Meeting(BaseModel, frozen=True):
+class InnerExchangeReport(BaseModel, frozen=True):
     """How far a member is in a round with exchanges between inner steps.
 
     `entered` counts the exchanges that it came to; `waits` is for how many seconds it
@@ -272,7 +272,7 @@ class Heartbeat(Message, frozen=True):
     """The sender lives; a member of a round may say how far it is."""
 
     kind: Literal["heartbeat"] = "heartbeat"
-    meeting: Meeting | None = None
+    meeting: InnerExchangeReport | None = None
 
 
 class Failed(Message, frozen=True):

@@ -31,8 +31,8 @@ from pcp.training.wire.messages import (
     Commit,
     Computed,
     GroupFailed,
+    InnerExchangeReport,
     LeaseGrant,
-    Meeting,
     Message,
     Prepared,
     Push,
@@ -156,18 +156,18 @@ class RoundRunner:
             return
         self._send(Push(turn=order.turn, seconds=done.seconds))
 
-    def meeting(self) -> Meeting | None:
+    def inner_exchange(self) -> InnerExchangeReport | None:
         """How far this worker is in a round with exchanges in between; any thread."""
         order, forming = self._order, self._forming
         if order is None:
             return None
         if forming is not None:
-            entered, waits = 0, time.monotonic() - forming
+            entered, waited = 0, time.monotonic() - forming
         else:
-            entered, waits = self._state.trainer.meeting
+            entered, waited = self._state.trainer.inner_exchange
             entered += 1
-        return Meeting(
-            round=order.round, epoch=order.epoch, entered=entered, waits=waits
+        return InnerExchangeReport(
+            round=order.round, epoch=order.epoch, entered=entered, waits=waited
         )
 
     def validate(self, commit: Commit) -> None:

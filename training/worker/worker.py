@@ -128,7 +128,7 @@ class Worker:
             failed=self._failed,
             log=log,
             timing=timing or Timing(),
-            beat=lambda: Heartbeat(meeting=self._runner.meeting()),
+            beat=lambda: Heartbeat(meeting=self._runner.inner_exchange()),
             protection=protection,
         )
         self._runner = RoundRunner(

@@ -64,7 +64,7 @@ class BigramTrainer:
     batch, block = BATCH, BLOCK
     parameter_shapes = ((VOCABULARY, VOCABULARY),)
     every_step, waited, private = False, 0.0, {}
-    resumes, progress, meeting = False, (), (0, None)
+    resumes, progress, inner_exchange = False, (), (0, None)
     local: np.ndarray
     velocity: np.ndarray
 

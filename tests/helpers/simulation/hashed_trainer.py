@@ -86,7 +86,7 @@ class HashTrainer:
     batch, block = BATCH, BLOCK
     parameter_shapes = ((VOCABULARY, VOCABULARY),)
     every_step, resumes, progress = False, False, ()
-    waited, meeting = 0.0, (0, None)
+    waited, inner_exchange = 0.0, (0, None)
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from helpers.simulation.run_checks import SEED_DIGEST, Violation, next_digest
-from helpers.simulation.scheduled_meetings import Meetings
+from helpers.simulation.scheduled_inner_exchanges import InnerExchanges
 
 from pcp.training.wire.messages import RoundStart
 
@@ -23,7 +23,7 @@ class Group:
         self._orders: dict[str, tuple[Node, RoundStart]] = {}
         self._computed: set[str] = set()
         self._broken = False
-        self.meetings = Meetings(schedule, self)
+        self.inner_exchanges = InnerExchanges(schedule, self)
         schedule.after(FORMING_SECONDS, self._given_up)
 
     @property
@@ -63,7 +63,7 @@ class Group:
             if not self._broken:
                 node.take(own, state)
         if self._schedule.plan.exchanges_inside and not self._broken:
-            self.meetings.begin(state[1])
+            self.inner_exchanges.begin(state[1])
 
     def _state(self, first: "Node", order: RoundStart) -> tuple[int, str] | None:
         """Of the round before: rank 0's, or what it fetches."""
@@ -93,7 +93,7 @@ class Group:
             work = node.work
             if not order.carried and (work is None or work[2] != before[1]):
                 raise Violation(f"{node.name} began from another state: {work}")
-        self.meetings.check()
+        self.inner_exchanges.check()
         digest = next_digest(before[1], [order.lease for _, order in members])
         for node, order in members:
             node.after(

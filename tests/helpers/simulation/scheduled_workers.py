@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from helpers.simulation.run_checks import SEED_DIGEST, Violation
 from helpers.simulation.scheduled_connections import Wire
 from helpers.simulation.scheduled_groups import Group
-from helpers.simulation.scheduled_meetings import Partial
+from helpers.simulation.scheduled_inner_exchanges import Partial
 
 from pcp.training.wire.messages import (
     VERSION,
@@ -19,9 +19,9 @@ from pcp.training.wire.messages import (
     GroupFailed,
     Heartbeat,
     Hello,
+    InnerExchangeReport,
     Lacking,
     LeaseGrant,
-    Meeting,
     Message,
     Prepared,
     Push,
@@ -143,7 +143,7 @@ class Node:
 
     def _beat(self, wire: Wire) -> None:
         if wire is self.wire and wire.open:
-            wire.to_shepherd(Heartbeat(meeting=self._meeting()))
+            wire.to_shepherd(Heartbeat(meeting=self._inner_exchange()))
             self.after(BEAT_SECONDS, lambda: self._beat(wire))
 
     def lost(self, wire: Wire) -> None:
@@ -316,13 +316,13 @@ class Node:
     def _meets(self, order: RoundStart) -> None:
         if self.group is not None and self.partial is not None:
             self.partial.since = self._schedule.now
-            self.group.meetings.enters(self, order)
+            self.group.inner_exchanges.enters(self, order)
 
-    def _meeting(self) -> Meeting | None:
+    def _inner_exchange(self) -> InnerExchangeReport | None:
         """What a heartbeat says of a round with exchanges inside."""
         if not self._schedule.plan.exchanges_inside or self.group is None:
             return None
-        return self.group.meetings.of(self)
+        return self.group.inner_exchanges.of(self)
 
     def propose(self, order: RoundStart, digest: str) -> None:
         """The exchange has happened; it waits for the commit."""

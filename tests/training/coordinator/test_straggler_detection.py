@@ -10,13 +10,13 @@ from helpers.worlds.training_cluster import Crew, slowly, stepping
 from helpers.worlds.training_runs import experiment, order
 
 from pcp.training.coordinator.straggler_detection import StragglerDetection
-from pcp.training.wire.messages import Meeting
+from pcp.training.wire.messages import InnerExchangeReport
 
 NAMES = ("a", "b", "c")
 
 
-def at(entered: int, waits: float | None) -> Meeting:
-    return Meeting(round=1, epoch=1, entered=entered, waits=waits)
+def at(entered: int, waits: float | None) -> InnerExchangeReport:
+    return InnerExchangeReport(round=1, epoch=1, entered=entered, waits=waits)
 
 
 def slow(

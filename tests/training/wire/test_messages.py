@@ -56,7 +56,7 @@ MESSAGES = [
     messages.Validated(round=1, loss_sum=3.0, batches=2),
     messages.GroupFailed(round=1, epoch=1, reason="lost", lost=2),
     messages.Heartbeat(
-        meeting=messages.Meeting(round=1, epoch=1, entered=2, waits=0.5)
+        meeting=messages.InnerExchangeReport(round=1, epoch=1, entered=2, waits=0.5)
     ),
     messages.Failed(reason="no data"),
     messages.Shutdown(reason="done"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from helpers.simulation.run_checks import Violation
 
-from pcp.training.wire.messages import Meeting, RoundStart
+from pcp.training.wire.messages import InnerExchangeReport, RoundStart
 from pcp.training_plan import Fragments
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Partial:
     """When this member came to the exchange that it waits in."""
 
 
-class Meetings:
+class InnerExchanges:
     """The exchanges of one group between its members' inner steps."""
 
     def __init__(self, schedule: "Schedule", group: "Group") -> None:
@@ -88,7 +88,7 @@ class Meetings:
             node.partial.since = None
             node.go_on(order, node.partial)
 
-    def of(self, node: "Node") -> Meeting | None:
+    def of(self, node: "Node") -> InnerExchangeReport | None:
         """How far a member is, as its heartbeats say it."""
         orders = {member.address: order for member, order in self._group.arrived}
         order = orders.get(node.address)
@@ -96,11 +96,11 @@ class Meetings:
             return None
         at, now = {"round": order.round, "epoch": order.epoch}, self._schedule.now
         if len(orders) < self._group.size or node.partial is None:
-            return Meeting(**at, entered=0, waits=now - self._formed_since)
+            return InnerExchangeReport(**at, entered=0, waits=now - self._formed_since)
         since, done = node.partial.since, len(node.partial.exchanged)
         if since is None:
-            return Meeting(**at, entered=1 + done)
-        return Meeting(**at, entered=2 + done, waits=now - since)
+            return InnerExchangeReport(**at, entered=1 + done)
+        return InnerExchangeReport(**at, entered=2 + done, waits=now - since)
 
     def check(self) -> None:
         """The members of a round have made the same exchanges with each other."""
