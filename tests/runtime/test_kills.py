@@ -4,7 +4,6 @@ Ranks 0 and 1 are threads of this process, rank 2 is a child that kills itself
 when it is about to send a chosen frame.
 """
 
-import json
 import signal
 import threading
 import time
@@ -15,6 +14,7 @@ from helpers.worlds.communicators import (
     endpoints,
     eventually,
     form,
+    form_with,
     member,
     outcome,
     together,
@@ -79,9 +79,7 @@ PHASES = {
 def test_survivors_get_peer_lost_keep_their_inputs_and_carry_on(phase):
     do, kill, ours = PHASES[phase]
     with member(do=do, kill=kill) as child, endpoints(2) as made:
-        addresses = [made[0].address, made[1].address, child.line()]
-        child.tell(json.dumps(addresses))
-        comms = together([0, 1], lambda rank: made[rank].form(1, addresses, rank, 20))
+        comms = form_with(child, made)
         assert child.line() == "formed"
         results = together(comms, ours)
         assert child.wait() == -signal.SIGKILL
@@ -100,9 +98,7 @@ def test_death_between_two_votes_is_a_success_for_all():
     kill = {"kind": "DONE", "skip": 1}
     dies = member(do="all_reduce", kill=kill, asks=True)
     with dies as child, endpoints(2) as made:
-        addresses = [made[0].address, made[1].address, child.line()]
-        child.tell(json.dumps(addresses))
-        comms = together([0, 1], lambda rank: made[rank].form(1, addresses, rank, 20))
+        comms = form_with(child, made)
         arrays = [contribution(rank) for rank in range(2)]
         under_way = [
             comm.all_reduce_async(array, timeout=20)
@@ -173,9 +169,7 @@ def test_an_abort_that_one_member_does_not_hear_reaches_it_through_others():
 
 def test_news_of_a_death_is_fast():
     with member(do="idle") as child, endpoints(2) as made:
-        addresses = [made[0].address, made[1].address, child.line()]
-        child.tell(json.dumps(addresses))
-        comms = together([0, 1], lambda rank: made[rank].form(1, addresses, rank, 20))
+        comms = form_with(child, made)
         pending = [c.all_reduce_async(np.ones(SIZE), timeout=20) for c in comms]
         child.signal(signal.SIGKILL)
         faults = [outcome(p.result) for p in pending]
@@ -185,9 +179,7 @@ def test_news_of_a_death_is_fast():
 
 def test_a_stopped_member_is_lost_though_its_kernel_answers():
     with member(do="idle") as child, endpoints(2, silence=1.0) as made:
-        addresses = [made[0].address, made[1].address, child.line()]
-        child.tell(json.dumps(addresses))
-        comms = together([0, 1], lambda rank: made[rank].form(1, addresses, rank, 20))
+        comms = form_with(child, made)
         child.signal(signal.SIGSTOP)
         results = together(comms, reduce_one)
         for fault, unchanged in results:

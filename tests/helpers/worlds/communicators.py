@@ -135,6 +135,13 @@ def member(**request: Any) -> Iterator[Member]:
         process.end()
 
 
+def form_with(child: Member, made: Sequence[Endpoint]) -> list[Communicator]:
+    """Ranks 0 and 1 of a first group, here; rank 2 is a process."""
+    addresses = [*(endpoint.address for endpoint in made), child.line()]
+    child.tell(json.dumps(addresses))
+    return together([0, 1], lambda rank: made[rank].form(1, addresses, rank, 20))
+
+
 def eventually(
     condition: Callable[[], T],
     seconds: float = 5.0,

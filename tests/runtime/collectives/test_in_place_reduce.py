@@ -1,24 +1,19 @@
-"""Reductions through the memory of one machine: bits, refusals, deaths, leftovers."""
+"""In-place reductions in memory that members share: refusals, deaths, leftovers."""
 
 import json
-import signal
 import threading
 import time
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from helpers.worlds.communicators import (
-    endpoints,
     eventually,
-    member,
     outcome,
     together,
     world,
 )
-from helpers.worlds.member_process import SIZE, contribution
 from helpers.worlds.shared_memory_reductions import (
-    CASES,
+    IN_PLACE,
     LARGE,
     SMALL,
     draw,
@@ -31,25 +26,13 @@ from pcp.runtime.collectives import in_place_reduce
 from pcp.runtime.collectives.reduction import bounds
 from pcp.runtime.collectives.schedule import reference
 from pcp.runtime.group import group
-from pcp.runtime.memory.shared_segment import Segment
 from pcp.runtime.transport.frame import Frame, Kind
 
 
-def slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
-def warm(comms, count: int = LARGE) -> None:
-    """Everybody maps everybody's memory."""
-    together(comms, lambda c: c.all_reduce(draw(c.rank, count)))
-    assert all(shared_scratch(c).reached and shared_scratch(c).possible for c in comms)
-
-
-@contextmanager
-def warmed(size: int, count: int = LARGE):
-    with world("memory", size) as comms:
-        warm(comms, count)
-        yield comms
+@pytest.fixture
+def ways(monkeypatch) -> list[str | None]:
+    """How each operation went, as it ends."""
+    return ways_of(monkeypatch, in_place_reduce.InPlaceReduce)
 
 
 def test_nobody_waits_while_another_member_commits(monkeypatch) -> None:
@@ -69,34 +52,14 @@ def test_nobody_waits_while_another_member_commits(monkeypatch) -> None:
         time.sleep(0.2 * comm.rank)
         return comm.all_reduce(array)
 
-    with warmed(2) as comms:
+    with IN_PLACE.warmed(2) as comms:
         monkeypatch.setattr(in_place_reduce.SmallInPlaceReduce, "commit", commit)
         total = draw(0, SMALL) + draw(1, SMALL)
         assert all((found == total).all() for found in together(comms, late))
 
 
-@pytest.fixture
-def ways(monkeypatch) -> list[str | None]:
-    """How each operation went, as it ends."""
-    return ways_of(monkeypatch, in_place_reduce.InPlaceReduce)
-
-
-@pytest.mark.parametrize("size", [2, 3, pytest.param(5, marks=pytest.mark.slow)])
-def test_the_bits_are_those_of_the_ring(size: int, ways) -> None:
-    with warmed(size) as comms:
-        for op, dtype, count in CASES:
-            arrays = [draw(r, count, dtype) for r in range(size)]
-            ways.clear()
-            outs = together(
-                comms, lambda c, a=arrays, o=op: c.all_reduce(a[c.rank].copy(), o)
-            )
-            wanted = reference(arrays, op).tobytes()
-            assert [out.tobytes() == wanted for out in outs] == [True] * size
-            assert ways == ["memory"] * size, (op, dtype)
-
-
 def test_scattered_rows_and_a_ring_that_was_set(ways) -> None:
-    with warmed(3) as comms:
+    with IN_PLACE.warmed(3) as comms:
         arrays = [draw(r, 30_000).reshape(300, 100) for r in range(3)]
         ways.clear()
         for sizes in (None, [300, 0, 0], [1, 200, 99]):
@@ -112,53 +75,6 @@ def test_scattered_rows_and_a_ring_that_was_set(ways) -> None:
         wanted = reference(arrays, order=[0, 2, 1]).tobytes()
         assert [out.tobytes() == wanted for out in outs] == [True] * 3
         assert ways == ["memory"] * 12
-
-
-def test_many_at_once_and_segments_come_back(ways) -> None:
-    """More under way than a member may lease; afterwards nothing is leased twice."""
-    with warmed(2) as comms:
-
-        def burst(c):
-            arrays = [draw(c.rank + i, 30_000) for i in range(40)]
-            for pending in [
-                c.all_reduce_async(a, tag=f"t{i % 5}") for i, a in enumerate(arrays)
-            ]:
-                pending.result()
-            return arrays
-
-        for _ in range(3):
-            ours, theirs = together(comms, burst)
-            for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
-                wanted = reference([draw(i, 30_000), draw(i + 1, 30_000)])
-                assert a.tobytes() == b.tobytes() == wanted.tobytes()
-        assert {"memory", "ring"} == set(ways)
-        warm(comms)
-        for comm in comms:
-            own = shared_scratch(comm)
-            assert comm._group.loop.ask(lambda o=own: len(o._leased)) <= 1
-
-
-def test_a_member_that_cannot_map_sends_all_along_the_ring(monkeypatch, ways) -> None:
-    with world("memory", 3) as comms:
-        monkeypatch.setattr(
-            shared_scratch(comms[1]), "meet", _nothing(shared_scratch(comms[1]))
-        )
-        arrays = [draw(r, LARGE) for r in range(3)]
-        for _ in range(3):
-            outs = together(comms, lambda c: c.all_reduce(arrays[c.rank].copy()))
-            wanted = reference(arrays).tobytes()
-            assert [out.tobytes() == wanted for out in outs] == [True] * 3
-        assert set(ways) == {"ring"}
-        assert not any(shared_scratch(c).possible for c in comms), (
-            "nobody offers any more"
-        )
-
-
-def _nothing(own):
-    def meet(peer, said, nbytes):
-        own.refused()
-
-    return meet
 
 
 @pytest.mark.parametrize(("processors", "watched"), [(2, 1), (1, 0)])
@@ -186,7 +102,7 @@ def test_news_is_expected_of_neighbours_while_an_operation_is_under_way(
 def test_calls_that_disagree_cost_no_memory(ways) -> None:
     """Their openings may be read by nobody, or when their segments are gone."""
     ops = ("sum", "sum", "max")
-    with warmed(3, 70_000) as comms:
+    with IN_PLACE.warmed(3, 70_000) as comms:
         for _ in range(4):
             together(comms, lambda c: c.all_reduce(draw(c.rank, 70_000)))
             faults = together(
@@ -205,32 +121,9 @@ def test_calls_that_disagree_cost_no_memory(ways) -> None:
             assert comm._group.loop.ask(lambda o=own: len(o._leased)) <= 1
 
 
-def test_memory_that_is_suddenly_out_of_reach_aborts_on_all(monkeypatch) -> None:
-    with warmed(2) as comms:
-        # A larger array needs a segment that nobody has mapped.
-        plain = Segment.map.__func__
-        refuse = [True]
-
-        def once(cls, offer, least, most):
-            return None if refuse and refuse.pop() else plain(cls, offer, least, most)
-
-        monkeypatch.setattr(Segment, "map", classmethod(once))
-        arrays = [draw(r, 2 * LARGE) for r in range(2)]
-        faults = together(
-            comms, lambda c: outcome(lambda: c.all_reduce(arrays[c.rank], timeout=10))
-        )
-        assert all(isinstance(fault, CollectiveAborted) for fault in faults), faults
-        assert any("can no longer map" in str(fault) for fault in faults)
-        for rank in range(2):
-            np.testing.assert_array_equal(arrays[rank], draw(rank, 2 * LARGE))
-        outs = together(comms, lambda c: c.all_reduce(arrays[c.rank]))
-        wanted = reference([draw(r, 2 * LARGE) for r in range(2)]).tobytes()
-        assert [out.tobytes() == wanted for out in outs] == [True] * 2
-
-
 def test_a_member_that_dies_after_it_opened_is_lost_not_unreached(monkeypatch) -> None:
     """Its memory is out of reach before the news of its death have come."""
-    with warmed(3) as comms:
+    with IN_PLACE.warmed(3) as comms:
         plain = shared_scratch(comms[0]).meet
 
         def meet(peer, said, nbytes):
@@ -265,7 +158,7 @@ WORD = {"maps": True, "live": []}
     ],
 )
 def test_nonsense_in_an_open_frame_ends_no_more_than_its_sender(said, error) -> None:
-    with warmed(2) as comms:
+    with IN_PLACE.warmed(2) as comms:
         facts = {"kind": "all_reduce", "dtype": "float32", "shape": [LARGE]}
         descriptor = json.dumps(facts | {"op": "sum"}).encode()
         word = b"p" + json.dumps(said).encode()
@@ -281,7 +174,7 @@ def test_nonsense_in_an_open_frame_ends_no_more_than_its_sender(said, error) -> 
 @pytest.mark.parametrize("count", [LARGE, LARGE // 8])
 @pytest.mark.parametrize("offset", [0, LARGE, 1 << 60])
 def test_a_word_about_more_than_there_is_loses_its_sender(offset, count) -> None:
-    with warmed(2) as comms:
+    with IN_PLACE.warmed(2) as comms:
         group, seq = comms[1]._group, comms[0]._group._posted[0]
         late = comms[1].all_reduce_async(draw(1, count), timeout=5)
         word = Frame(Kind.DATA, seq=seq, step=1 << 31, offset=offset, payload=b"\1")
@@ -293,47 +186,6 @@ def test_a_word_about_more_than_there_is_loses_its_sender(offset, count) -> None
             assert all(isinstance(result, RuntimeFault) for result in results)
 
 
-@pytest.mark.parametrize(
-    ("do", "kill", "survives"),
-    [
-        slow("thrice", {"kind": "OPEN", "skip": 2}, False),
-        slow("thrice", {"kind": "OPEN", "skip": 5}, False),
-        slow("thrice", {"kind": "DONE", "skip": 3}, False),
-        slow("thrice_larger", {"kind": "OPEN", "skip": 3}, False),
-        slow("thrice_larger", {"kind": "DATA", "step": 1 << 31, "skip": 1}, False),
-        slow("thrice_larger", {"kind": "DATA", "step": (1 << 31) + 1}, False),
-        ("thrice_larger", {"kind": "DATA", "step": (1 << 31) + 1, "skip": 1}, False),
-        slow("thrice_larger", {"kind": "DONE", "skip": 2}, True),
-        ("thrice_larger", {"kind": "DONE", "skip": 3}, True),
-    ],
-)
-def test_killed_while_its_memory_is_read(do, kill, survives, ways) -> None:
-    """A dead member's sum is still there for those who know that it is whole."""
-    size = SIZE if do == "thrice" else 4 * SIZE
-    with member(do=do, kill=kill) as child, endpoints(2) as made:
-        addresses = [made[0].address, made[1].address, child.line()]
-        child.tell(json.dumps(addresses))
-        comms = together([0, 1], lambda rank: made[rank].form(1, addresses, rank, 20))
-
-        def run(c):
-            arrays = [contribution(c.rank, size) for _ in range(3)]
-            faults = [outcome(lambda a=a: c.all_reduce(a, timeout=20)) for a in arrays]
-            return arrays, [isinstance(fault, PeerLost) for fault in faults]
-
-        results = together(comms, run)
-        assert child.wait() == -signal.SIGKILL
-    whole = reference([contribution(r, size) for r in range(3)]).tobytes()
-    assert results[0][1] == results[1][1], "survivors agree about each"
-    assert results[0][1][2]
-    if survives:
-        assert results[0][1] == [False, False, True]
-        assert "memory" in ways
-    for rank, (arrays, lost) in enumerate(results):
-        for array, fault in zip(arrays, lost, strict=True):
-            wanted = contribution(rank, size).tobytes() if fault else whole
-            assert array.tobytes() == wanted
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "longest"), [(LARGE, 0.004), (LARGE // 4, 0.001)])
 def test_crashes_at_random_moments_leave_survivors_agreeing(count, longest) -> None:
@@ -341,7 +193,7 @@ def test_crashes_at_random_moments_leave_survivors_agreeing(count, longest) -> N
     whole = reference([draw(r, count) for r in range(3)]).tobytes()
     outcomes = []
     for _ in range(8):
-        with warmed(3) as comms:
+        with IN_PLACE.warmed(3) as comms:
             arrays = [draw(r, count) for r in range(3)]
             delay = float(rng.uniform(0, longest))
 

@@ -1,34 +1,32 @@
 """Reductions into new arrays: straight out of and into the members' own memory."""
 
 import json
-import signal
 import struct
 import threading
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from helpers.present import present
 from helpers.worlds.communicators import (
-    endpoints,
     eventually,
-    member,
     outcome,
     together,
     world,
 )
-from helpers.worlds.member_process import SIZE, contribution
 from helpers.worlds.shared_memory_reductions import (
-    CASES,
     LARGE,
     SMALL,
+    ZERO_COPY,
     draw,
+    in_private_memory,
+    place,
+    shared,
     shared_scratch,
     ways_of,
 )
 
 from pcp.errors import CollectiveAborted, PeerLost, RuntimeFault
-from pcp.runtime.collectives import reduce_calls, zero_copy_reduce
+from pcp.runtime.collectives import zero_copy_reduce
 from pcp.runtime.collectives.schedule import reference
 from pcp.runtime.memory.shared_arrays import Place, SharedArrays
 from pcp.runtime.transport.frame import Frame, Kind
@@ -37,35 +35,7 @@ from pcp.runtime.transport.frame import Frame, Kind
 @pytest.fixture(autouse=True)
 def pool(monkeypatch) -> SharedArrays:
     """Memory for this test alone; others may have left theirs to the collector."""
-    fresh = SharedArrays()
-    for module in (reduce_calls, zero_copy_reduce):
-        monkeypatch.setattr(module, "ARRAYS", fresh)
-    return fresh
-
-
-def shared(array: np.ndarray) -> np.ndarray:
-    """The same in memory that others can map."""
-    copy = zero_copy_reduce.ARRAYS.empty(array.shape, array.dtype)
-    copy[...] = array
-    return copy
-
-
-def place(array: np.ndarray) -> Place | None:
-    return zero_copy_reduce.ARRAYS.place(array)
-
-
-@contextmanager
-def warmed(size: int, count: int = LARGE):
-    """Members that have mapped arrays of all others."""
-    with world("memory", size) as comms:
-        for _ in range(2):
-            together(comms, lambda c: c.all_reduced(draw(c.rank, count)))
-        peers = [[r for r in range(size) if r != c.rank] for c in comms]
-        assert all(
-            shared_scratch(comm).arrays.reached(others)
-            for comm, others in zip(comms, peers, strict=True)
-        )
-        yield comms
+    return in_private_memory(monkeypatch)
 
 
 @pytest.fixture
@@ -74,25 +44,8 @@ def ways(monkeypatch) -> list[str | None]:
     return ways_of(monkeypatch, zero_copy_reduce.ZeroCopyReduce)
 
 
-@pytest.mark.parametrize("kept", [np.array, shared])
-@pytest.mark.parametrize("size", [2, 3, pytest.param(5, marks=pytest.mark.slow)])
-def test_the_bits_are_those_of_the_ring(size: int, kept, ways) -> None:
-    with warmed(size) as comms:
-        for op, dtype, count in CASES:
-            arrays = [draw(r, count, dtype) for r in range(size)]
-            given = [kept(array) for array in arrays]
-            ways.clear()
-            outs = together(comms, lambda c, g=given, o=op: c.all_reduced(g[c.rank], o))
-            wanted = reference(arrays, op).tobytes()
-            assert [out.tobytes() == wanted for out in outs] == [True] * size
-            assert ways == ["memory"] * size, (op, dtype)
-            for array, left in zip(arrays, given, strict=True):
-                assert left.tobytes() == array.tobytes(), "inputs stay as they were"
-            assert all(place(out) is not None for out in outs)
-
-
 def test_without_zero_copy_the_result_is_a_new_array(ways) -> None:
-    with warmed(2) as comms:
+    with ZERO_COPY.warmed(2) as comms:
         ways.clear()
         for count, options in [
             (5, {}),
@@ -123,7 +76,7 @@ def test_worlds_that_share_no_memory_give_the_same() -> None:
 
 def test_results_are_reduced_again_and_their_memory_comes_back(pool, ways) -> None:
     """Operation after operation in the memory of the first few."""
-    with warmed(2) as comms:
+    with ZERO_COPY.warmed(2) as comms:
         before = set(pool.live)
 
         def run(c):
@@ -144,7 +97,7 @@ def test_results_are_reduced_again_and_their_memory_comes_back(pool, ways) -> No
 
 
 def test_memory_that_its_owner_gave_back_is_kept_by_nobody(monkeypatch, pool) -> None:
-    with warmed(2, 4 * LARGE) as comms:
+    with ZERO_COPY.warmed(2, 4 * LARGE) as comms:
         monkeypatch.setattr(pool._arena, "_limit", 0)
         for _ in range(2):
             together(comms, lambda c: c.all_reduced(draw(c.rank, SMALL)))
@@ -154,27 +107,9 @@ def test_memory_that_its_owner_gave_back_is_kept_by_nobody(monkeypatch, pool) ->
             assert max(s.nbytes for s in known.values()) < 4 * LARGE
 
 
-def test_many_at_once(ways) -> None:
-    """More than there is memory for; then what is missing goes along the ring."""
-    with warmed(2) as comms:
-
-        def burst(c):
-            arrays = [draw(c.rank + i, 30_000) for i in range(40)]
-            starts = [
-                c.all_reduced_async(a, tag=f"t{i % 5}") for i, a in enumerate(arrays)
-            ]
-            return [pending.result(20) for pending in starts]
-
-        for ours, theirs in (together(comms, burst) for _ in range(2)):
-            for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
-                wanted = reference([draw(i, 30_000), draw(i + 1, 30_000)])
-                assert a.tobytes() == b.tobytes() == wanted.tobytes()
-        assert {"memory", "ring"} == set(ways)
-
-
 def test_members_may_want_it_new_or_in_place(ways) -> None:
     """They meet on the ring; nothing that was leased is forgotten over it."""
-    with warmed(3) as comms:
+    with ZERO_COPY.warmed(3) as comms:
         together(comms, lambda c: c.all_reduce(draw(c.rank, LARGE)))
         ways.clear()
         for count in (5, LARGE, SMALL):
@@ -201,7 +136,7 @@ def test_members_may_want_it_new_or_in_place(ways) -> None:
 
 def test_what_was_given_up_is_never_used_again(pool) -> None:
     """Somebody may still be writing there."""
-    with warmed(2) as comms:
+    with ZERO_COPY.warmed(2) as comms:
         plain, spoilt = pool.spoil, []
 
         def spoil(room: Place) -> None:
@@ -227,35 +162,6 @@ def test_what_was_given_up_is_never_used_again(pool) -> None:
         assert not set(pool.live) & set(spoilt)
 
 
-def test_a_member_that_cannot_map_sends_all_along_the_ring(monkeypatch, ways) -> None:
-    with world("memory", 3) as comms:
-        reach = shared_scratch(comms[1]).arrays
-        monkeypatch.setattr(reach, "map", lambda *_, **__: None)
-        arrays = [draw(r, LARGE) for r in range(3)]
-        for _ in range(3):
-            outs = together(comms, lambda c: c.all_reduced(arrays[c.rank]))
-            wanted = reference(arrays).tobytes()
-            assert [out.tobytes() == wanted for out in outs] == [True] * 3
-        assert set(ways) == {"ring"}
-        assert not any(shared_scratch(c).possible for c in comms), "nobody offers more"
-
-
-def test_memory_that_is_suddenly_out_of_reach_aborts_on_all(monkeypatch) -> None:
-    with warmed(2) as comms:
-        reach = shared_scratch(comms[0]).arrays
-        arrays = [draw(r, 2 * LARGE) for r in range(2)]
-        with monkeypatch.context() as patched:
-            patched.setattr(reach, "map", lambda *_, **__: None)
-            faults = together(
-                comms, lambda c: outcome(lambda: c.all_reduced(arrays[c.rank]))
-            )
-        assert [type(fault) for fault in faults] == [CollectiveAborted] * 2
-        assert any("can no longer map" in str(fault) for fault in faults)
-        outs = together(comms, lambda c: c.all_reduced(arrays[c.rank]))
-        wanted = reference(arrays).tobytes()
-        assert [out.tobytes() == wanted for out in outs] == [True] * 2
-
-
 _LIVE = struct.pack(">?H1Q", True, 1, 0)
 _OFFER = struct.pack(">QQII16s", 0, 0, 1, 1, bytes(16))
 _FAR = struct.pack(">QQII16s", 0, 1 << 63, (1 << 32) - 1, 1, bytes(16))
@@ -278,7 +184,7 @@ _FAR = struct.pack(">QQII16s", 0, 1 << 63, (1 << 32) - 1, 1, bytes(16))
     ],
 )
 def test_nonsense_in_an_open_frame_ends_no_more_than_its_sender(said, error) -> None:
-    with warmed(2) as comms:
+    with ZERO_COPY.warmed(2) as comms:
         facts = {"kind": "all_reduce", "dtype": "float32", "shape": [LARGE]}
         descriptor = json.dumps(facts | {"op": "sum"}).encode()
         payload = len(descriptor).to_bytes(4, "big") + descriptor + said
@@ -292,7 +198,7 @@ def test_nonsense_in_an_open_frame_ends_no_more_than_its_sender(said, error) -> 
 
 @pytest.mark.parametrize("count", [LARGE, SMALL])
 def test_a_word_out_of_turn_loses_its_sender(count) -> None:
-    with warmed(2) as comms:
+    with ZERO_COPY.warmed(2) as comms:
         group, seq = comms[1]._group, comms[0]._group._posted[0]
         late = comms[1].all_reduced_async(draw(1, count), timeout=5)
         word = Frame(Kind.DATA, seq=seq, step=1 << 31, payload=b"\1")
@@ -308,67 +214,11 @@ def test_a_word_out_of_turn_loses_its_sender(count) -> None:
         eventually(lambda: isinstance(comms[0].fault, PeerLost))
 
 
-def slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize(
-    ("do", "kill", "survives"),
-    [
-        slow("thrice_straight", {"kind": "OPEN", "skip": 3}, False),
-        slow("thrice_straight", {"kind": "DONE", "skip": 2}, False),
-        ("thrice_straight", {"kind": "DONE", "skip": 3}, False),
-        slow("thrice_straight_larger", {"kind": "OPEN", "skip": 2}, False),
-        slow("thrice_straight_larger", {"kind": "DATA", "step": (1 << 31) + 1}, False),
-        (
-            "thrice_straight_larger",
-            {"kind": "DATA", "step": (1 << 31) + 1, "skip": 1},
-            False,
-        ),
-        slow("thrice_straight_larger", {"kind": "DONE", "skip": 2}, True),
-        ("thrice_straight_larger", {"kind": "DONE", "skip": 3}, True),
-    ],
-)
-def test_killed_while_it_reads_and_writes_others_memory(
-    do, kill, survives, ways
-) -> None:
-    """A dead member's part is there if it said so; survivors agree about that."""
-    size = SIZE if do == "thrice_straight" else 4 * SIZE
-    with member(do=do, kill=kill) as child, endpoints(2) as made:
-        addresses = [made[0].address, made[1].address, child.line()]
-        child.tell(json.dumps(addresses))
-        comms = together([0, 1], lambda rank: made[rank].form(1, addresses, rank, 20))
-
-        def run(c):
-            array = shared(contribution(c.rank, size))
-            found = [outcome(lambda: c.all_reduced(array, timeout=20)) for _ in "123"]
-            return array, found
-
-        results = together(comms, run)
-        assert child.wait() == -signal.SIGKILL
-    whole = reference([contribution(r, size) for r in range(3)]).tobytes()
-    # Who is still reading sees that another one has given up before it hears why.
-    gone = PeerLost, CollectiveAborted
-    lost = [[isinstance(f, gone) for f in found] for _, found in results]
-    assert lost[0] == lost[1], "survivors agree about each"
-    assert all(isinstance(found[2], PeerLost) for _, found in results)
-    if survives:
-        assert lost[0] == [False, False, True]
-        assert "memory" in ways
-    for rank, (array, found) in enumerate(results):
-        assert array.tobytes() == contribution(rank, size).tobytes()
-        for result in found:
-            if isinstance(result, np.ndarray):
-                assert result.tobytes() == whole
-            else:
-                assert isinstance(result, gone)
-
-
 @pytest.mark.parametrize("turns", [0, 1, 3])
 def test_who_dies_while_it_writes_leaves_no_result(monkeypatch, turns: int) -> None:
     monkeypatch.setattr(zero_copy_reduce, "TURN_BYTES", 256 << 10)
     plain, left = zero_copy_reduce.ZeroCopyReduce._reduce_on, [turns]
-    with warmed(3) as comms:
+    with ZERO_COPY.warmed(3) as comms:
 
         def reduce_on(self) -> None:
             if self._rank == 2 and not left[0]:
@@ -405,7 +255,7 @@ def test_what_was_read_too_late_is_given_up(monkeypatch, count: int) -> None:
 
         monkeypatch.setattr(form, "_proceed", proceed)
     begun.set()
-    with warmed(2, count) as comms:
+    with ZERO_COPY.warmed(2, count) as comms:
         begun.clear()
         arrays = [shared(draw(r, count)) for r in range(2)]
         late = comms[1].all_reduced_async(arrays[1], timeout=10)
