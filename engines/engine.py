@@ -28,7 +28,7 @@ from pcp.runtime.collectives.move_calls import (
     Recv,
     Send,
 )
-from pcp.runtime.collectives.operation import Pending
+from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.collectives.reduce_calls import AllReduce, AllReduced, ReduceScatter
 from pcp.runtime.collectives.reduction import Reduction
 from pcp.runtime.collectives.validation import check_peer, check_root, routes_of

@@ -10,7 +10,7 @@ from threading import Lock, get_ident
 from typing import Any, Self
 
 from pcp.errors import CollectiveAborted, RuntimeFault, Timeout, UsageError, counted
-from pcp.runtime.collectives.operation import Pending
+from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.communicator.communicator import Seconds, seconds
 from pcp.runtime.group.leaving import DRAIN_SECONDS
 

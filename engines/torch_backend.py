@@ -31,7 +31,7 @@ from pcp.engines.torch_ops import bitwise_of, word_of
 from pcp.engines.torch_split import for_groups_of, fresh_name
 from pcp.engines.torch_work import PcpWork
 from pcp.errors import UsageError
-from pcp.runtime.collectives.operation import Pending
+from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.communicator.communicator import Communicator
 
 Tensors = Sequence[torch.Tensor]

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from pcp.errors import Timeout
-from pcp.runtime.collectives.operation import Pending
+from pcp.runtime.collectives.pending import Pending
 
 Finish = Callable[[list[Any]], None]
 

@@ -28,9 +28,7 @@ An operation's life, driven by frames in the loop's thread:
 """
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from pcp.errors import (
@@ -40,7 +38,6 @@ from pcp.errors import (
     ProtocolError,
     RuntimeFault,
     Timeout,
-    UsageError,
 )
 from pcp.runtime.collectives.descriptor import (
     difference,
@@ -49,12 +46,14 @@ from pcp.runtime.collectives.descriptor import (
     split_open_payload,
     written,
 )
+from pcp.runtime.collectives.held_frames import Ahead, HeldFrames
+from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.collectives.timing import Timing
 from pcp.runtime.transport.event_loop import Timer
 from pcp.runtime.transport.frame import Frame, Header, Kind, text_payload
 
 
-class Members(Protocol):
+class Members(Ahead, Protocol):
     """The part of a group that an operation uses."""
 
     rank: int
@@ -66,14 +65,6 @@ class Members(Protocol):
 
     def recall(self, peer: int, tag: int, seq: int) -> None:
         """Drop an operation's queued data."""
-        ...
-
-    def run_ahead(self, peer: int, nbytes: int) -> int:
-        """Reserve room for data at a peer before it opens: the cost, 0 to wait."""
-        ...
-
-    def caught_up(self, peer: int, cost: int) -> None:
-        """Return room of this cost: the peer keeps its data no longer."""
         ...
 
     def later(self, delay: float, what: Callable[[], None]) -> Timer:
@@ -96,87 +87,6 @@ class Members(Protocol):
 
 _SLOW_BYTES = 64 << 10
 """A pass over so many bytes takes longer than waking a peer."""
-
-
-class Completer(Protocol):
-    """The thread that completes operations: of a loop, or of an engine."""
-
-    @property
-    def inside(self) -> bool:
-        """Whether the caller runs in that thread."""
-        ...
-
-
-class Hearing(Protocol):
-    """A group or engine that notes whether the caller knows of a failure."""
-
-    heard: bool
-
-
-class Pending(Future):
-    """An operation under way; `result` waits for it.
-
-    A callback runs in the thread that completes the operation, or at once when it is
-    done: it can start operations, and not wait for one of the same communicator.
-    """
-
-    by: Completer | None = None
-    """The thread that completes the operation."""
-    of: Hearing | None = None
-    """The group or engine that notes whether the caller knows of a failure."""
-    spans: Sequence[tuple[int, int]] = ()
-    """The memory of the operation's arrays: ranges of addresses."""
-
-    def result(self, timeout: float | None = None) -> Any:
-        """The operation's value; raises its fault, or Timeout after `timeout` s.
-
-        The operation goes on when only this wait timed out. UsageError in the thread
-        that has to complete the operation: the wait would never end.
-        """
-        self._check_waiting(timeout)
-        try:
-            return super().result(timeout)
-        except TimeoutError:
-            if self.done():  # just now; or the operation's own fault is a TimeoutError
-                return super().result(0)
-            message = f"no result after {timeout} s; the operation is still under way"
-            raise Timeout(message) from None
-        finally:
-            self._note()
-            # The fault's trace refers to this frame: it must not refer to the fault,
-            # or the arrays of all callers stay until the garbage collector comes.
-            del self
-
-    def cancel(self) -> bool:
-        """Stop waiting for the operation.
-
-        The operation goes on with the others and uses its arrays as before: these must
-        be left alone until it has ended on all members.
-        """
-        return super().cancel()
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The operation's fault, or None; waits as `result` does."""
-        self._check_waiting(timeout)
-        try:
-            return super().exception(timeout)
-        finally:
-            self._note()
-
-    def _note(self) -> None:
-        """Note that the caller knows of a failure; not in the completing thread."""
-        inside = self.by is not None and self.by.inside
-        if self.of is None or inside or not self.done() or self.cancelled():
-            return
-        if super().exception(0) is not None:
-            self.of.heard = True
-
-    def _check_waiting(self, timeout: float | None) -> None:
-        if timeout != 0 and self.by and self.by.inside and not self.done():
-            raise UsageError(
-                "a callback of an operation waits for another one, which cannot go on "
-                "meanwhile: give that one a callback too, or wait in another thread"
-            )
 
 
 class Operation:
@@ -221,9 +131,7 @@ class Operation:
         self._timer: Timer | None = None
         self._said = b""
         """This member's descriptor, as JSON bytes."""
-        self._held: dict[int, list[Frame]] = {}
-        self._ahead: Counter[int] = Counter()
-        """Room taken at peers that had not opened, by `Members.run_ahead`."""
+        self._held = HeldFrames()
         self._unsent = 0
         self._voted = False
         self._done: set[int] = set()
@@ -316,10 +224,11 @@ class Operation:
             )
             return
         self.opened[peer] = theirs
-        self.group.caught_up(peer, self._ahead.pop(peer, 0))
-        self._joined(peer, len(eager) if self.eager_data else 0)
+        self._held.caught_up(self.group, peer)
+        eager_bytes = len(eager) if self.eager_data else 0
+        self.timing.join(peer, eager_bytes, last=len(self.opened) == len(self.peers))
         self.accept(peer, eager)
-        for frame in self._held.pop(peer, ()):
+        for frame in self._held.take(peer):
             self.group.send(peer, frame)
         self._progress()
 
@@ -328,9 +237,7 @@ class Operation:
         if self.over:
             return
         self._unsent += 1
-        self.timing.received += header.length
-        if not self.timing.first:
-            self.timing.first = time.monotonic()
+        self.timing.receive(header.length)
         self.arrived(peer, header, payload)
         self._was_sent()
 
@@ -386,14 +293,12 @@ class Operation:
             return
         self.over = True
         self.error = error
-        self._held.clear()
+        self._held.drop(self._group)
         if self._timer is not None:
             self._timer.cancel()
         if self._group is not None:
             for peer in self.peers if error is not None else ():
                 self._group.recall(peer, self.tag, self.seq)
-            for peer, cost in self._ahead.items():
-                self._group.caught_up(peer, cost)
             self._group.retire(self)
             for what in self.at_end:
                 self._group.later(0.0, what)
@@ -457,32 +362,14 @@ class Operation:
         """Send a segment: at once to a peer that has opened or is far, else later."""
         self._unsent += 1
         self.timing.sent += len(payload)
-        self._dispatch(
-            peer, self._frame(Kind.DATA, payload, step, offset, self._was_sent)
-        )
-
-    def _joined(self, peer: int, eager_bytes: int) -> None:
-        timing, now = self.timing, time.monotonic()
-        timing.joined[peer] = now
-        timing.received += eager_bytes
-        if eager_bytes and not timing.first:
-            timing.first = now
-        if len(self.opened) == len(self.peers):
-            timing.opened = now
-
-    def _dispatch(self, peer: int, frame: Frame) -> None:
-        if peer in self.opened or self._goes_ahead(peer, len(frame.payload)):
+        frame = self._frame(Kind.DATA, payload, step, offset, self._was_sent)
+        # Without a vote the peer would keep data that its sender may still give up.
+        if peer in self.opened or (
+            self.votes and self._held.goes_ahead(self.group, peer, len(payload))
+        ):
             self.group.send(peer, frame)
         else:
-            self._held.setdefault(peer, []).append(frame)
-
-    def _goes_ahead(self, peer: int, nbytes: int) -> bool:
-        # Without a vote the peer would keep data that its sender may still give up.
-        if not self.votes or peer in self._held:
-            return False
-        booked = self.group.run_ahead(peer, nbytes)
-        self._ahead[peer] += booked
-        return booked > 0
+            self._held.hold(peer, frame)
 
     def _was_sent(self) -> None:
         self._unsent -= 1

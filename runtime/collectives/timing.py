@@ -26,6 +26,20 @@ class Timing:
     joined: dict[int, float] = field(default_factory=dict)
     """When each peer had opened, as this member saw it."""
 
+    def join(self, peer: int, nbytes: int, *, last: bool) -> None:
+        """Note that a peer opened, and so many bytes of data in its frame."""
+        now = self.joined[peer] = time.monotonic()
+        if nbytes:
+            self.receive(nbytes, now)
+        if last:
+            self.opened = now
+
+    def receive(self, nbytes: int, now: float | None = None) -> None:
+        """Note data of a peer."""
+        self.received += nbytes
+        if not self.first:
+            self.first = now or time.monotonic()
+
 
 class Timed(Protocol):
     """The facts of an operation that is over, for metrics and traces."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pcp.errors import UsageError
 from pcp.runtime.collectives.call import Call
-from pcp.runtime.collectives.operation import Pending
+from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.memory.buffer_pool import spans
 
 C = TypeVar("C", bound=Call[Any])

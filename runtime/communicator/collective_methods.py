@@ -25,7 +25,7 @@ from pcp.runtime.collectives.move_calls import (
     Recv,
     Send,
 )
-from pcp.runtime.collectives.operation import Pending
+from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.collectives.reduce_calls import (
     AllReduce,
     AllReduced,

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from pcp.errors import CollectiveAborted, RuntimeFault
 from pcp.runtime.collectives.call import Call
 from pcp.runtime.collectives.member_context import MemberContext
-from pcp.runtime.collectives.operation import Operation, Pending
+from pcp.runtime.collectives.operation import Operation
+from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.collectives.shared_scratch import SharedScratch
 from pcp.runtime.collectives.submit import Seconds, seconds
 from pcp.runtime.collectives.tracing import Recorder

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import StateMismatch
-from pcp.runtime.collectives.operation import Pending
+from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.communicator.param_sync import digest
 from pcp.runtime.memory.buffer_pool import octets

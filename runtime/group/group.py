@@ -25,7 +25,8 @@ from pcp.errors import (
 )
 from pcp.runtime.collectives.descriptor import LIMITS, abort_reason
 from pcp.runtime.collectives.metrics import Metric, Telemetry
-from pcp.runtime.collectives.operation import Operation, Pending
+from pcp.runtime.collectives.operation import Operation
+from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.group.failure_detector import FailureDetector, HeartbeatOptions
 from pcp.runtime.group.peer_health import Health, group_metrics
 from pcp.runtime.group.unexpected_frames import (

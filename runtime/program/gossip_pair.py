@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pcp.errors import UsageError
-from pcp.runtime.collectives.operation import Pending
+from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.communicator.replica_check import chained
 
 

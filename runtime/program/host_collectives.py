@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pcp.bundle import Collective, Manifest
 from pcp.errors import BundleError, ConfigError
-from pcp.runtime.collectives.operation import Pending
+from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.communicator.replica_check import chained, digest_words, parity
 from pcp.runtime.memory.dtypes import numpy_dtype

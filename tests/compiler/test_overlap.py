@@ -16,7 +16,7 @@ from pcp.compiler.catalog import pipeline
 from pcp.compiler.options import CompileOptions
 from pcp.dialect.context import parse
 from pcp.errors import ConfigError
-from pcp.runtime.collectives.operation import Pending
+from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.program.executor import Program
 

@@ -18,7 +18,7 @@ import pytest
 
 import pcp
 import pcp.runtime
-from pcp.runtime.collectives.operation import Pending
+from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.collectives.schedule import simulate
 from pcp.runtime.communicator.communicator import ElasticCommunicator
 from pcp.runtime.communicator.link_probe import Effort

@@ -9,7 +9,8 @@ import pytest
 from pcp.engines.engine import Engine
 from pcp.errors import UsageError
 from pcp.runtime.collectives.call import Call
-from pcp.runtime.collectives.operation import Operation, Pending
+from pcp.runtime.collectives.operation import Operation
+from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.collectives.reduce_calls import AllReduce
 from pcp.runtime.communicator.collective_methods import Collectives, at_once, waiting
 from pcp.runtime.communicator.communicator import Communicator

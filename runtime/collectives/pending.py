@@ -1,0 +1,88 @@
+"""Futures of operations under way."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from pcp.errors import Timeout, UsageError
+
+
+class Completer(Protocol):
+    """The thread that completes operations: of a loop, or of an engine."""
+
+    @property
+    def inside(self) -> bool:
+        """Whether the caller runs in that thread."""
+        ...
+
+
+class Hearing(Protocol):
+    """A group or engine that notes whether the caller knows of a failure."""
+
+    heard: bool
+
+
+class Pending(Future):
+    """An operation under way; `result` waits for it.
+
+    A callback runs in the thread that completes the operation, or at once when it is
+    done: it can start operations, and not wait for one of the same communicator.
+    """
+
+    by: Completer | None = None
+    """The thread that completes the operation."""
+    of: Hearing | None = None
+    """The group or engine that notes whether the caller knows of a failure."""
+    spans: Sequence[tuple[int, int]] = ()
+    """The memory of the operation's arrays: ranges of addresses."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The operation's value; raises its fault, or Timeout after `timeout` s.
+
+        The operation goes on when only this wait timed out. UsageError in the thread
+        that has to complete the operation: the wait would never end.
+        """
+        self._check_waiting(timeout)
+        try:
+            return super().result(timeout)
+        except TimeoutError:
+            if self.done():  # just now; or the operation's own fault is a TimeoutError
+                return super().result(0)
+            message = f"no result after {timeout} s; the operation is still under way"
+            raise Timeout(message) from None
+        finally:
+            self._note()
+            # The fault's trace refers to this frame: it must not refer to the fault,
+            # or the arrays of all callers stay until the garbage collector comes.
+            del self
+
+    def cancel(self) -> bool:
+        """Stop waiting for the operation.
+
+        The operation goes on with the others and uses its arrays as before: these must
+        be left alone until it has ended on all members.
+        """
+        return super().cancel()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The operation's fault, or None; waits as `result` does."""
+        self._check_waiting(timeout)
+        try:
+            return super().exception(timeout)
+        finally:
+            self._note()
+
+    def _note(self) -> None:
+        """Note that the caller knows of a failure; not in the completing thread."""
+        inside = self.by is not None and self.by.inside
+        if self.of is None or inside or not self.done() or self.cancelled():
+            return
+        if super().exception(0) is not None:
+            self.of.heard = True
+
+    def _check_waiting(self, timeout: float | None) -> None:
+        if timeout != 0 and self.by and self.by.inside and not self.done():
+            raise UsageError(
+                "a callback of an operation waits for another one, which cannot go on "
+                "meanwhile: give that one a callback too, or wait in another thread"
+            )
