@@ -43,7 +43,8 @@ class ReplayWorker:
             newest=lambda: None,
             called_off=self._stopped.is_set,
         )
-        self._runner.corpus, self._runner.timeout = corpus, _TIMEOUT_SECONDS
+        self._runner.inner_steps.corpus = corpus
+        self._runner.group.timeout = _TIMEOUT_SECONDS
 
     @property
     def address(self) -> str:
@@ -63,7 +64,7 @@ class ReplayWorker:
     def replace(self, trainer: Trainer, corpus: Corpus) -> None:
         """Go on with another program, from the state that is held."""
         self.state.exchange(trainer)
-        self.trainer, self._runner.corpus = trainer, corpus
+        self.trainer, self._runner.inner_steps.corpus = trainer, corpus
 
     def make(self, order: RoundStart) -> Prepared:
         """Carry out an order."""
@@ -84,10 +85,10 @@ class ReplayWorker:
     def stop(self) -> None:
         """Make no more steps, and wait for no peer; from any thread."""
         self._stopped.set()
-        self._runner.abandon(_NEVER)
+        self._runner.group.abandon(_NEVER)
 
     def close(self) -> None:
         """Release the device and the endpoint."""
-        self._runner.close()
+        self._runner.group.close()
         self._endpoint.close()
         self.trainer.close()

@@ -19,14 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from pcp.errors import CollectiveAborted, RuntimeFault, StateMismatch
-from pcp.runtime import fetch_snapshot
-from pcp.training.data.corpus import Corpus
-from pcp.training.data.lease_pool import size
-from pcp.training.storage import nonfinite, safetensors_io
-from pcp.training.storage.safetensors_io import Arrays
-from pcp.training.storage.state_names import OUTER, PARAMETER, shared_part
-from pcp.training.trainer.bundle_trainer import loss_value
+from pcp.errors import CollectiveAborted, RuntimeFault
+from pcp.training.storage import safetensors_io
+from pcp.training.storage.state_names import shared_part
 from pcp.training.wire.messages import (
     Commit,
     Computed,
@@ -39,14 +34,13 @@ from pcp.training.wire.messages import (
     RoundStart,
     Validated,
 )
+from pcp.training.worker.inner_steps import InnerSteps
 from pcp.training.worker.resource_usage import ProcessorTime, resident_bytes
-from pcp.training.worker.worker_state import InnerResult, PartialRound, WorkerState
+from pcp.training.worker.round_group import RoundGroup
+from pcp.training.worker.worker_state import InnerResult, WorkerState
 
 _NOT_BEGUN = -2
 """In place of an exchange's epoch, in a round that a member has not begun."""
-
-SILENCE_SECONDS = 10.0
-"""A holder of a state that sends none of it for so long is taken for dead."""
 
 
 def let_go(error: BaseException) -> None:
@@ -63,7 +57,7 @@ def let_go(error: BaseException) -> None:
 class RoundRunner:
     """Carries out orders. `called_off()` says whether to stop in mid-round.
 
-    `corpus` and `timeout` (seconds in one exchange) come with the welcome.
+    `inner_steps` and `group` get the corpus and the timeout of the welcome.
     """
 
     def __init__(
@@ -78,39 +72,16 @@ class RoundRunner:
         wanted: Callable[[], LeaseGrant | None] = lambda: None,
     ) -> None:
         """`newest()` is an order that waits, `wanted()` a lease that does."""
-        self._state, self._endpoint = state, endpoint
-        self._send, self._log = send, log
+        self._state, self._send, self._log = state, send, log
         self._newest, self._wanted = newest, wanted
         self._called_off = called_off
-        self._corpus: Corpus | None = None
-        self.timeout = 60.0
-        self._comm: Any = None
-        self._counted = (0, 0)
-        self._fetched = 0
-        """Bytes of states that were fetched, and others sent, since the last report."""
+        self.inner_steps = InnerSteps(state, log)
+        self.group = RoundGroup(state, endpoint, send=send, log=log)
         self._order: RoundStart | None = None
         """The order that is carried out."""
         self._forming: float | None = None
         """Since when its group is being formed."""
         self._processor = ProcessorTime()
-
-    @property
-    def corpus(self) -> Corpus:
-        """The data; `StateMismatch` before a shepherd named it."""
-        if self._corpus is None:
-            raise StateMismatch("the shepherd named no data")
-        return self._corpus
-
-    @corpus.setter
-    def corpus(self, corpus: Corpus) -> None:
-        self._corpus = corpus
-
-    def abandon(self, epoch: int) -> None:
-        """Stop exchanges of groups before `epoch`; from any thread."""
-        comm, reason = self._comm, f"the group of epoch {epoch} takes over"
-        self._endpoint.cancel(reason)
-        if comm is not None and comm.epoch < epoch:
-            comm.abort(reason)
 
     def attempt(self, order: RoundStart) -> None:
         """Do what an order asks; report, rather than raise, a failed exchange."""
@@ -128,7 +99,7 @@ class RoundRunner:
         try:
             self._order, self._forming = order, time.monotonic()
             self._check_carried(order)
-            comm = self._group(order)
+            comm = self.group.form(order)
             self._forming = None
             state.trainer.join(comm)
             work = self._inner(order, comm)
@@ -175,18 +146,12 @@ class RoundRunner:
         if commit.validate_share is None:
             return
         first, step = commit.validate_share
-        trainer, corpus = self._state.trainer, self.corpus
+        trainer, corpus = self._state.trainer, self.inner_steps.corpus
         batches = range(first, corpus.validation_batches, step)
         total = sum(trainer.evaluate(corpus.validation(number)) for number in batches)
         self._send(
             Validated(round=commit.round, loss_sum=float(total), batches=len(batches))
         )
-
-    def close(self) -> None:
-        """Leave the group; exchanges under way are of a round that is given up."""
-        if self._comm is not None:
-            self._comm.close(timeout=0)
-            self._comm = None
 
     def _superseded(self, order: RoundStart) -> bool:
         newer = self._newest()
@@ -203,63 +168,6 @@ class RoundRunner:
             )
         )
 
-    def _group(self, order: RoundStart) -> Any:
-        """The communicator of the order's epoch, with one shared state in it."""
-        if self._comm is not None and self._comm.epoch == order.epoch:
-            return self._comm
-        self.close()
-        comm = self._endpoint.form(order.epoch, order.members, order.rank, self.timeout)
-        comm.timeout = self.timeout
-        self._comm, self._counted = comm, (0, 0)
-        state, before = self._state, order.round - 1
-        held = state.committed
-        arrays = self._newest_state(order)
-        report = comm.param_sync(arrays, revision=before, source=0)
-        if report.updated and not order.carried:
-            self._log(f"caught up with round {before} inside the group")
-        if report.updated or state.committed != before:
-            self._take(order, arrays)
-        if state.committed != held:
-            self._send(state.ready())
-        return comm
-
-    def _take(self, order: RoundStart, arrays: Arrays) -> None:
-        """Hold the group's state from now on."""
-        state, before = self._state, order.round - 1
-        if order.carried:
-            state.catch_up(before, arrays)
-            return
-        if state.dirty:  # steps of a round that went on without this worker
-            state.undo_inner_steps()
-        state.trainer.adopt(arrays)
-        state.hold(before)
-
-    def _newest_state(self, order: RoundStart) -> Arrays:
-        """The shared state; of rank 0 that of the round before, wherever it is."""
-        state, before = self._state, order.round - 1
-        mine = {k: np.array(v) for k, v in state.trainer.shared.items()}
-        if order.rank or order.source is None:
-            return mine
-        wanted = order.digest
-        if state.committed == before and wanted in (
-            None,
-            safetensors_io.digest(mine),
-        ):
-            return mine
-        revision, arrays = fetch_snapshot(
-            order.source,
-            self.timeout,
-            only=(PARAMETER, OUTER),
-            silence=SILENCE_SECONDS,
-            key=self._endpoint.key,
-            tls=self._endpoint.tls,
-        )
-        if revision != before or (wanted and safetensors_io.digest(arrays) != wanted):
-            raise RuntimeFault(f"{order.source} holds another state of round {before}")
-        self._fetched += sum(array.nbytes for array in arrays.values())
-        state.catch_up(before, arrays)
-        return {k: np.array(v) for k, v in arrays.items()}
-
     def _inner(self, order: RoundStart, comm: Any) -> InnerResult:
         """The inner steps of the order, unless they are done already."""
         state = self._state
@@ -275,7 +183,7 @@ class RoundRunner:
             return done
         padding = order.longest - order.steps if trainer.every_step else 0
         check = partial(self._check_order, order)
-        return self._make(order, order.round, check, padding, epoch)
+        return self.inner_steps.make(order, order.round, check, padding, epoch)
 
     def _check_carried(self, order: RoundStart) -> None:
         """The steps on a lease that is carried must be there."""
@@ -291,36 +199,7 @@ class RoundRunner:
             if self._called_off() or (newer and newer.lease != order.lease):
                 raise CollectiveAborted("the lease was taken back")
 
-        return self._make(order, round_, check)
-
-    def _make(
-        self,
-        order: RoundStart | LeaseGrant,
-        round_: int,
-        check: Callable[[], None],
-        padding: int = 0,
-        epoch: int | None = None,
-    ) -> InnerResult:
-        """Make inner steps that are not done, and note what they came to."""
-        state, trainer = self._state, self._state.trainer
-        partial_round = self._partial_round(order, round_)
-        self._steps(order, partial_round, check, padding)
-        losses = [loss_value([loss]) for loss in partial_round.losses]
-        bad = nonfinite.first(losses, order.steps)
-        if bad is not None:
-            self._log(f"loss is {bad[1]} at step {bad[0]} of round {round_}")
-        state.work = InnerResult(
-            round=round_,
-            lease=order.lease,
-            loss=loss_value(losses),
-            loss_first=losses[0],
-            steps=order.steps,
-            tokens=size(order.lease) * trainer.block,
-            seconds=partial_round.seconds - trainer.waited,
-            nonfinite=bad,
-            epoch=epoch,
-        )
-        return state.work
+        return self.inner_steps.make(order, round_, check)
 
     def _all_as_far(self, order: RoundStart, comm: Any) -> bool:
         """Whether the members completed the same exchanges of this round together.
@@ -344,50 +223,6 @@ class RoundRunner:
         self._log(f"round {order.round} begins again: exchanges {reached.tolist()}")
         return same
 
-    def _partial_round(
-        self, order: RoundStart | LeaseGrant, round_: int
-    ) -> PartialRound:
-        """The inner steps that can be gone on with, or none."""
-        state = self._state
-        trainer, partial_round = state.trainer, state.partial_round
-        wanted = (round_, order.lease)
-        if partial_round and (partial_round.round, partial_round.lease) == wanted:
-            trainer.resume()
-            return partial_round
-        state.undo_inner_steps()
-        trainer.begin(order.steps, size(order.lease) * trainer.block)
-        partial_round = PartialRound(round_, order.lease)
-        state.partial_round = partial_round if trainer.resumes else None
-        return partial_round
-
-    def _steps(
-        self,
-        order: RoundStart | LeaseGrant,
-        partial_round: PartialRound,
-        check: Callable[[], None],
-        padding: int,
-    ) -> None:
-        """All steps of the order that are not made yet, and exchanges in between.
-
-        `padding` are steps on the others' batches.
-        """
-        trainer, began = self._state.trainer, time.monotonic()
-        positions = np.concatenate([np.arange(a, b) for a, b in order.lease])
-        try:
-            for mine in np.split(positions, order.steps)[partial_round.steps :]:
-                check()
-                trainer.turn()
-                batches = mine.reshape(-1, trainer.batch)
-                losses = trainer.step([self.corpus.read(b) for b in batches])
-                partial_round.losses += losses
-                partial_round.steps += 1
-            trainer.turn()
-            for _ in range(padding):
-                check()
-                trainer.step([])
-        finally:
-            partial_round.seconds += time.monotonic() - began
-
     def _check_order(self, order: RoundStart) -> None:
         newer = self._newest() or order
         if self._called_off() or newer.round > order.round:
@@ -402,7 +237,7 @@ class RoundRunner:
         shared = shared_part(candidate)
         comm.param_sync(shared, revision=order.round, source=0)
         candidate |= shared
-        sent, received = comm.bytes_sent, comm.bytes_received
+        sent, received = self.group.moved_bytes()
         prepared = Prepared(
             round=order.round,
             epoch=order.epoch,
@@ -411,9 +246,8 @@ class RoundRunner:
             loss_first=work.loss_first,
             steps=work.steps,
             tokens=work.tokens,
-            # Fetched bytes were sent too, in this round, if by another worker.
-            bytes_sent=sent - self._counted[0] + self._fetched,
-            bytes_received=received - self._counted[1] + self._fetched,
+            bytes_sent=sent,
+            bytes_received=received,
             compute_seconds=work.seconds,
             exchange_seconds=time.monotonic() - began,
             processor_seconds=self._processor.lap(),
@@ -421,6 +255,5 @@ class RoundRunner:
             nonfinite_step=None if work.nonfinite is None else work.nonfinite[0],
             nonfinite_loss=None if work.nonfinite is None else work.nonfinite[1],
         )
-        self._counted, self._fetched = (sent, received), 0
         self._state.propose(candidate, prepared)
         self._send(prepared)

@@ -48,7 +48,8 @@ from pcp.training.wire.messages import (
     Shutdown,
     Welcome,
 )
-from pcp.training.worker.round_runner import SILENCE_SECONDS, RoundRunner
+from pcp.training.worker.round_group import SILENCE_SECONDS
+from pcp.training.worker.round_runner import RoundRunner
 from pcp.training.worker.worker_state import WorkerState
 
 _FETCH_SECONDS = 120.0
@@ -153,7 +154,7 @@ class Worker:
             self._link.send(Failed(reason=str(error)[:4000]))
             raise
         finally:
-            for part in (self._runner, self._link, self._endpoint):
+            for part in (self._runner.group, self._link, self._endpoint):
                 part.close()
             if self._state.loaded:
                 self._state.trainer.close()
@@ -184,7 +185,7 @@ class Worker:
         with mail.changed:
             if isinstance(message, RoundStart):
                 mail.order = message
-                self._runner.abandon(message.epoch)
+                self._runner.group.abandon(message.epoch)
             elif isinstance(message, LeaseGrant):
                 mail.learn = message
             elif isinstance(message, Commit):
@@ -240,8 +241,8 @@ class Worker:
             self._experiment = None
         experiment = parse(welcome.experiment, source="the shepherd's experiment")
         if experiment != self._experiment:
-            runner.corpus = self._open(experiment, welcome.data)
-        runner.timeout = experiment.round_timeout_seconds
+            runner.inner_steps.corpus = self._open(experiment, welcome.data)
+        runner.group.timeout = experiment.round_timeout_seconds
         self._experiment, state.run = experiment, welcome.run
         self._bundle, self._index = welcome.bundle, welcome.index
         self._seed = experiment.seed

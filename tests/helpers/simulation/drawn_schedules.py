@@ -82,7 +82,10 @@ def keeps_to_itself_what_it_holds(self: RoundRunner, order: RoundStart) -> None:
         if not isinstance(message, Ready):
             send(message)
 
-    with mock.patch.object(self, "_send", all_but_ready):
+    with (
+        mock.patch.object(self, "_send", all_but_ready),
+        mock.patch.object(self.group, "_send", all_but_ready),
+    ):
         attempt(self, order)
 
 

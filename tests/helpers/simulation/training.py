@@ -294,6 +294,7 @@ class Simulation:
     def _patched(self) -> Iterator[None]:
         world, network, samples = self.world, self.network, hashed.Samples(SAMPLES)
         client, runner = f"{ROOM}.wire.client", f"{ROOM}.worker.round_runner"
+        steps, group = f"{ROOM}.worker.inner_steps", f"{ROOM}.worker.round_group"
         saving, artifacts = (
             f"{ROOM}.shepherd.checkpointer",
             f"{ROOM}.shepherd.artifacts",
@@ -311,9 +312,9 @@ class Simulation:
             f"{ROOM}.storage.ledger.append": self._append,
             "os.fsync": lambda _: None,
         }
-        for module in (client, worker, runner, saving):
+        for module in (client, worker, runner, steps, saving):
             stand_ins[f"{module}.time"] = world
-        for module in (worker, runner, saving):
+        for module in (worker, group, saving):
             stand_ins[f"{module}.fetch_snapshot"] = network.fetch
         with ExitStack() as stack:
             for name, stand_in in stand_ins.items():

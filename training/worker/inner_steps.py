@@ -1,0 +1,106 @@
+"""The inner steps of one worker on a lease, and what they came to."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from pcp.errors import StateMismatch
+from pcp.training.data.corpus import Corpus
+from pcp.training.data.lease_pool import size
+from pcp.training.storage import nonfinite
+from pcp.training.trainer.bundle_trainer import loss_value
+from pcp.training.wire.messages import LeaseGrant, RoundStart
+from pcp.training.worker.worker_state import InnerResult, PartialRound, WorkerState
+
+
+class InnerSteps:
+    """Makes inner steps; `corpus` comes with the welcome."""
+
+    def __init__(self, state: WorkerState, log: Callable[[str], None]) -> None:
+        self._state, self._log = state, log
+        self._corpus: Corpus | None = None
+
+    @property
+    def corpus(self) -> Corpus:
+        """The data; `StateMismatch` before a shepherd named it."""
+        if self._corpus is None:
+            raise StateMismatch("the shepherd named no data")
+        return self._corpus
+
+    @corpus.setter
+    def corpus(self, corpus: Corpus) -> None:
+        self._corpus = corpus
+
+    def make(
+        self,
+        order: RoundStart | LeaseGrant,
+        round_: int,
+        check: Callable[[], None],
+        padding: int = 0,
+        epoch: int | None = None,
+    ) -> InnerResult:
+        """Make inner steps that are not done, and note what they came to.
+
+        `check()` raises to call them off; `padding` are steps on the others' batches.
+        """
+        state, trainer = self._state, self._state.trainer
+        partial_round = self._partial_round(order, round_)
+        self._steps(order, partial_round, check, padding)
+        losses = [loss_value([loss]) for loss in partial_round.losses]
+        bad = nonfinite.first(losses, order.steps)
+        if bad is not None:
+            self._log(f"loss is {bad[1]} at step {bad[0]} of round {round_}")
+        state.work = InnerResult(
+            round=round_,
+            lease=order.lease,
+            loss=loss_value(losses),
+            loss_first=losses[0],
+            steps=order.steps,
+            tokens=size(order.lease) * trainer.block,
+            seconds=partial_round.seconds - trainer.waited,
+            nonfinite=bad,
+            epoch=epoch,
+        )
+        return state.work
+
+    def _partial_round(
+        self, order: RoundStart | LeaseGrant, round_: int
+    ) -> PartialRound:
+        """The inner steps that can be gone on with, or none."""
+        state = self._state
+        trainer, partial_round = state.trainer, state.partial_round
+        wanted = (round_, order.lease)
+        if partial_round and (partial_round.round, partial_round.lease) == wanted:
+            trainer.resume()
+            return partial_round
+        state.undo_inner_steps()
+        trainer.begin(order.steps, size(order.lease) * trainer.block)
+        partial_round = PartialRound(round_, order.lease)
+        state.partial_round = partial_round if trainer.resumes else None
+        return partial_round
+
+    def _steps(
+        self,
+        order: RoundStart | LeaseGrant,
+        partial_round: PartialRound,
+        check: Callable[[], None],
+        padding: int,
+    ) -> None:
+        """All steps of the order that are not made yet, and inner exchanges."""
+        trainer, began = self._state.trainer, time.monotonic()
+        positions = np.concatenate([np.arange(a, b) for a, b in order.lease])
+        try:
+            for mine in np.split(positions, order.steps)[partial_round.steps :]:
+                check()
+                trainer.turn()
+                batches = mine.reshape(-1, trainer.batch)
+                losses = trainer.step([self.corpus.read(b) for b in batches])
+                partial_round.losses += losses
+                partial_round.steps += 1
+            trainer.turn()
+            for _ in range(padding):
+                check()
+                trainer.step([])
+        finally:
+            partial_round.seconds += time.monotonic() - began

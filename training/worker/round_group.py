@@ -1,0 +1,114 @@
+"""The group of a round: its communicator, with one shared state in it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pcp.errors import RuntimeFault
+from pcp.runtime import fetch_snapshot
+from pcp.training.storage import safetensors_io
+from pcp.training.storage.safetensors_io import Arrays
+from pcp.training.storage.state_names import OUTER, PARAMETER
+from pcp.training.wire.messages import Message, RoundStart
+from pcp.training.worker.worker_state import WorkerState
+
+SILENCE_SECONDS = 10.0
+"""A holder of a state that sends none of it for so long is taken for dead."""
+
+
+class RoundGroup:
+    """Forms groups; `timeout` (seconds in one exchange) comes with the welcome."""
+
+    def __init__(
+        self,
+        state: WorkerState,
+        endpoint: Any,
+        *,
+        send: Callable[[Message], None],
+        log: Callable[[str], None],
+    ) -> None:
+        self._state, self._endpoint = state, endpoint
+        self._send, self._log = send, log
+        self.timeout = 60.0
+        self._comm: Any = None
+        self._counted = (0, 0)
+        self._fetched = 0
+        """Bytes of states that were fetched, and others sent, since the last report."""
+
+    def abandon(self, epoch: int) -> None:
+        """Stop exchanges of groups before `epoch`; from any thread."""
+        comm, reason = self._comm, f"the group of epoch {epoch} takes over"
+        self._endpoint.cancel(reason)
+        if comm is not None and comm.epoch < epoch:
+            comm.abort(reason)
+
+    def form(self, order: RoundStart) -> Any:
+        """The communicator of the order's epoch, with one shared state in it."""
+        if self._comm is not None and self._comm.epoch == order.epoch:
+            return self._comm
+        self.close()
+        comm = self._endpoint.form(order.epoch, order.members, order.rank, self.timeout)
+        comm.timeout = self.timeout
+        self._comm, self._counted = comm, (0, 0)
+        state, before = self._state, order.round - 1
+        held = state.committed
+        arrays = self._newest_state(order)
+        report = comm.param_sync(arrays, revision=before, source=0)
+        if report.updated and not order.carried:
+            self._log(f"caught up with round {before} inside the group")
+        if report.updated or state.committed != before:
+            self._take(order, arrays)
+        if state.committed != held:
+            self._send(state.ready())
+        return comm
+
+    def moved_bytes(self) -> tuple[int, int]:
+        """Bytes that were sent and received since this was called last."""
+        now, before = (self._comm.bytes_sent, self._comm.bytes_received), self._counted
+        # Fetched bytes were sent too, in this round, if by another worker.
+        fetched, self._fetched, self._counted = self._fetched, 0, now
+        return now[0] - before[0] + fetched, now[1] - before[1] + fetched
+
+    def close(self) -> None:
+        """Leave the group; exchanges under way are of a round that is given up."""
+        if self._comm is not None:
+            self._comm.close(timeout=0)
+            self._comm = None
+
+    def _take(self, order: RoundStart, arrays: Arrays) -> None:
+        """Hold the group's state from now on."""
+        state, before = self._state, order.round - 1
+        if order.carried:
+            state.catch_up(before, arrays)
+            return
+        if state.dirty:  # steps of a round that went on without this worker
+            state.undo_inner_steps()
+        state.trainer.adopt(arrays)
+        state.hold(before)
+
+    def _newest_state(self, order: RoundStart) -> Arrays:
+        """The shared state; of rank 0 that of the round before, wherever it is."""
+        state, before = self._state, order.round - 1
+        mine = {k: np.array(v) for k, v in state.trainer.shared.items()}
+        if order.rank or order.source is None:
+            return mine
+        wanted = order.digest
+        if state.committed == before and wanted in (
+            None,
+            safetensors_io.digest(mine),
+        ):
+            return mine
+        revision, arrays = fetch_snapshot(
+            order.source,
+            self.timeout,
+            only=(PARAMETER, OUTER),
+            silence=SILENCE_SECONDS,
+            key=self._endpoint.key,
+            tls=self._endpoint.tls,
+        )
+        if revision != before or (wanted and safetensors_io.digest(arrays) != wanted):
+            raise RuntimeFault(f"{order.source} holds another state of round {before}")
+        self._fetched += sum(array.nbytes for array in arrays.values())
+        state.catch_up(before, arrays)
+        return {k: np.array(v) for k, v in arrays.items()}
