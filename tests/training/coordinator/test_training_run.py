@@ -36,6 +36,20 @@ from pcp.training.storage.ledger_state import LedgerReplay
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.messages import VERSION, Hello, Order, Prepared
 
+PREPARED = Prepared(
+    round=1,
+    epoch=1,
+    digest="0" * 64,
+    loss=1.0,
+    loss_first=1.0,
+    steps=4,
+    tokens=4,
+    bytes_sent=0,
+    bytes_received=0,
+    compute_seconds=1.0,
+    exchange_seconds=0.0,
+)
+
 
 class Peer:
     """A connection."""
@@ -188,3 +202,22 @@ def test_the_member_that_most_others_cannot_reach_is_dropped() -> None:
     attempt.suspects = ["b", "c", "c", "d"]
     rounds.check(1000.0)
     assert {member.name for member in run.state.roster} == set("abd")
+
+
+def test_speed_is_that_of_a_first_attempt() -> None:
+    """A round that is tried again has its inner steps already: it takes no time."""
+    run = a_run()
+    run.step(Opened(), 0.0)
+    joined(run, "a")
+    joined(run, "b")
+    rounds, member = run.rounds, run.state.roster["a"]
+    assert rounds is not None
+    rounds.start(list(run.state.roster))
+    attempt, speeds = rounds.attempt, []
+    assert attempt is not None
+    for attempt.first, seconds in ((True, 2.0), (False, 0.0)):
+        done = {"compute_seconds": seconds, "epoch": attempt.epoch}
+        rounds.heard(member, PREPARED.model_copy(update=done))
+        assert [*attempt.prepared] == ["a"]
+        speeds.append(member.speed)
+    assert speeds == [2.0, 2.0]
