@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -58,6 +59,10 @@ def parse_json(block: Block, folder: Path) -> None:
     json.loads(block.text)
 
 
+def parse_toml(block: Block, folder: Path) -> None:
+    tomllib.loads(block.text)
+
+
 def is_drawn(block: Block, folder: Path) -> None:
     """Without a language it is a picture, and nothing that could run."""
     assert DRAWN & set(block.text), "say the language behind the fence"
@@ -76,6 +81,7 @@ BY_LANGUAGE: dict[str, Callable[[Block, Path], object]] = {
     **RUN,
     "mlir": parse_mlir,
     "json": parse_json,
+    "toml": parse_toml,
     "": is_drawn,
 }
 
@@ -113,6 +119,11 @@ def elsewhere(block: Block, folder: Path) -> None:
     (test,) = [one.test for one in INSTEAD if one.fits(block)]
     tests = (ROOT / "tests/test_readme.py").read_text()
     assert re.search(rf"^def {test}\(", tests, re.MULTILINE)
+
+
+def of_the_example(block: Block, folder: Path) -> None:
+    """It stands in the example, which other tests load."""
+    assert block.text in (ROOT / "examples/extension.py").read_text()
 
 
 def with_its_model(block: Block, folder: Path) -> None:
@@ -239,6 +250,7 @@ INSTEAD = (
     ),
     Instead(README, "Communicator.join", "it needs a coordinator", among_members),
     Instead("docs/exporting.md", "my_model.py", "a file is the user's", with_its_model),
+    Instead("docs/extending.md", "EXTENSION =", "the end of a file", of_the_example),
     Instead(RULES, "Elementwise(", "a table's entry", entries_of(CHAPTER)),
     Instead(RULES, "Case(", "entries", entries_of("helpers.cases.elementwise")),
     Instead(RULES, 'register("mine.square', "rules are the user's", rule_from_outside),
