@@ -11,9 +11,10 @@ two devices hold the same part. A training bundle is trained for some steps by
 
 from the values of `@init`, saying the loss of each: what a step leaves of parameters
 and state the next one takes. A data tensor may hold several batches, along one more
-dimension in front. The result holds `losses`, the parameters and the optimizer's state.
-With `--tau H` the bundle's outer step follows each H steps; without it there is none,
-and the command says so where the bundle has one.
+dimension in front; workers take them in turn. The result holds `losses`, the
+parameters and the optimizer's state. With `--tau H` the bundle's outer step follows
+each H steps; without it there is none, and the command says so where the bundle has
+one.
 
 To start the processes on machines of their own, say on each
 
@@ -188,6 +189,7 @@ def _train(
     losses = []
     if not flags.rank:
         _tell_outer_step(manifest, flags)
+        _tell_shared_batches(data, given, flags)
     try:
         training.start(flags.seed, given)
         for number, batch in enumerate(batches, 1):
@@ -219,6 +221,20 @@ def _tell_outer_step(manifest: Manifest, flags: Namespace) -> None:
         f"{kind} is left out; --tau H makes it behind each H steps",
         flush=True,
     )
+
+
+def _tell_shared_batches(
+    data: Sequence[TensorSpec], given: step_loop.Arrays, flags: Namespace
+) -> None:
+    """Say that workers train on one batch, where there are fewer than workers."""
+    held = [len(given[t.name]) for t in data if given[t.name].ndim > len(t.shape)]
+    count = max(held, default=1)
+    if data and count < flags.workers:
+        print(
+            f"{flags.inputs} holds {counted(count, 'batch')} for "
+            f"{flags.workers} workers: some of them train on the same one",
+            flush=True,
+        )
 
 
 def _say_loss(number: int, count: int, loss: np.ndarray) -> None:

@@ -216,6 +216,16 @@ def test_an_outer_step_that_is_left_out_is_said(tmp_path: Path, capfd, given) ->
         assert said not in capfd.readouterr().out
 
 
+def test_workers_that_share_a_batch_are_said(tmp_path: Path, capfd, given) -> None:
+    one = {**given, "x": given["x"][:1]}
+    bundle = compiled(tmp_path, DILOCO)
+    for held, times in ((one, 1), (given, 0)):
+        capfd.readouterr()
+        ran(bundle, held, "--steps", "1", "--tau", "1", "--workers", "2")
+        said = "holds 1 batch for 2 workers: some of them train on the same one"
+        assert capfd.readouterr().out.count(said) == times
+
+
 @pytest.mark.slow
 def test_snoo_is_a_worker_alone(tmp_path: Path, given: dict[str, np.ndarray]) -> None:
     spread = compiled(tmp_path, "snoo", "--mesh", "tp=2")
