@@ -4,7 +4,9 @@
 
 Prints what was judged, the fastest first: predicted time of a step, how much of it
 is waiting for others, the bytes that a member sends and holds at most. Plans have the
-axes pp, dp and tp; where stages are impossible it says at which op and why.
+axes pp, dp and tp; where stages are impossible it says at which op and why. `cut=0,2`
+are the numbers of the groups of parameters that tp cuts: --json has their names, and
+the plan taken says them below the table.
 `pcp-compile model.mlir --cluster cluster.json` takes the plan marked `taken`. --json
 says of every plan with which flags pcp-compile makes it.
 """
