@@ -105,7 +105,10 @@ def register(cls: type[Pass]) -> None:
     """
     name = cls.name
     if not name or name.startswith("pcp-") or name in MLIR_PASSES:
-        raise ConfigError(f"{cls.__name__}: name={name!r} must be a name of its own")
+        raise ConfigError(
+            f"{cls.__name__}: name={name!r} must be a name of its own, and none of "
+            "pcp's, pcp-..., nor of MLIR's passes"
+        )
     if _registered.setdefault(name, cls) is not cls:
         raise ConfigError(f"pass {name} is already there, {_registered[name]}")
 

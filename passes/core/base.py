@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Self
 
 from pcp.dialect.bindings import PassManager, ir
 from pcp.dialect.diagnostics import diagnostics
-from pcp.errors import PassError, nearest
+from pcp.errors import PassError, PcpError, nearest
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,14 @@ class Pipeline:
             except Exception as error:
                 for observe in observers:
                     observe(step, module, "failed")
-                raise error
+                where = type(step).__module__
+                known = isinstance(error, PcpError | ir.MLIRError)
+                if known or where.startswith("pcp."):
+                    raise
+                raise PassError(  # not a bug of pcp's
+                    f"{step.name}, a pass of the extension {where}: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
             for observe in observers:
                 observe(step, module, "after")
         return module

@@ -11,6 +11,7 @@ from pcp.errors import PassError
 from pcp.passes.core.base import (
     CppPasses,
     Pass,
+    Pipeline,
     parse_options,
     parse_pipeline,
     split_top_level,
@@ -151,6 +152,19 @@ def test_a_pass_that_breaks_the_ir_is_named():
             parse(MODEL), [lambda step, module, when: seen.append(when)]
         )
     assert seen == ["before", "failed"]
+
+
+class _Raises(Pass):
+    name = "example-raises"
+
+    def run(self, module: ir.Module) -> None:
+        raise KeyError("w")
+
+
+def test_what_an_extensions_pass_raises_is_its_own():
+    says = r"example-raises, a pass of the extension .*test_base: KeyError: 'w'"
+    with pytest.raises(PassError, match=says):
+        Pipeline((_Raises(),)).run(parse(MODEL))
 
 
 def test_verification_can_be_left_out():
