@@ -6,6 +6,7 @@ bundle = pcp.compile(module, targets=["cpu"], optimizer=pcp.AdamW(lr=6e-4))
 """
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import fields
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from pcp.compiler.emission import copy
 from pcp.compiler.options import CompileOptions
 from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
-from pcp.errors import ConfigError, UsageError
+from pcp.errors import ConfigError, UsageError, nearest
 from pcp.frontends import jax as jax_frontend
 from pcp.frontends import stablehlo
 from pcp.frontends import torch as torch_frontend
@@ -121,9 +122,15 @@ def compile(
     """Compile for every target into one bundle; `bundle.write(path)` keeps it.
 
     `mode` is "train", "grad" or "forward"; left out, it is "train" where that is
-    possible. Further options are those of `CompileOptions`: `optimizer`,
-    `algorithm`, `jobs`, `cache`, ...; paths may be given as text.
+    possible. Further options are the fields of `pcp.compiler.options.CompileOptions`:
+    `optimizer`, `algorithm="diloco{lr=0.7}"`, `mesh={"dp": 2}`, `memory="16GiB"`,
+    `sharding`, `zero`, `cluster`, ...; paths may be given as text.
     """
+    known = [field.name for field in fields(CompileOptions)]
+    if unknown := [name for name in options if name not in known]:
+        raise UsageError(
+            f"pcp.compile has no option {unknown[0]!r}.{nearest(unknown[0], known)}"
+        )
     names = (targets,) if isinstance(targets, str) else tuple(targets)
     options |= {name: _path(name, options[name]) for name in PATHS & options.keys()}
     chosen = CompileOptions(targets=names, mode=mode, **options)

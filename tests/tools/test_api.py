@@ -100,3 +100,8 @@ def test_from_a_file_to_numbers(model: Path, tmp_path: Path) -> None:
     assert loss == (w * x * w).sum()
     np.testing.assert_array_equal(gradient, 2 * w * x)
     np.testing.assert_array_equal(program["main_grad"](w, x)[1], gradient)
+
+
+def test_an_unknown_option_of_compile_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"no option 'memry'\. Did you mean 'memory'"):
+        pcp.compile("module {}", memry=1)
