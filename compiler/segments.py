@@ -7,6 +7,7 @@ import numpy as np
 
 from pcp.compiler.exchanges import Array
 from pcp.dialect.bindings import ir, stablehlo
+from pcp.dialect.inlining import remap
 from pcp.passes.core.base import CppPasses
 
 #: Arrays, and futures and tuples of them, by the value of the program.
@@ -95,16 +96,9 @@ def _segment_module(
         with ir.InsertionPoint(block):
             for op in segment:
                 copy = op.clone()
-                copy.walk(lambda inner: _remap(inner, moved))
+                copy.walk(lambda inner: remap(inner, moved))
                 moved.update(zip(op.results, copy.results, strict=True))
             ir.Operation.create("func.return", operands=[moved[v] for v in wanted])
     if any(op.name.startswith("chlo.") for op in segment):
         CppPasses("func.func(chlo-legalize-to-stablehlo)").run(module)
     return module
-
-
-def _remap(op: ir.Operation, moved: dict[ir.Value, ir.Value]) -> ir.WalkResult:
-    for i, operand in enumerate(op.operands):
-        if operand in moved:
-            op.operation.operands[i] = moved[operand]
-    return ir.WalkResult.ADVANCE

@@ -22,7 +22,7 @@ from pcp.dialect.diagnostics import location_string
 from pcp.errors import ConfigError, nearest
 from pcp.layout import Layout
 from pcp.mesh import Mesh
-from pcp.passes.core.functions import NAME, ROLE, symbol_name
+from pcp.passes.core.functions import NAME, ROLE, function_type, symbol_name
 from pcp.passes.core.rewriting import attributes, functions, operations
 from pcp.passes.sharding.layout import SHARDING, from_attribute, to_attribute
 from pcp.passes.sharding.ports import port_shardings, set_port_shardings
@@ -133,7 +133,7 @@ def idle(module: ir.Module, mesh: Mesh, besides: str) -> list[str]:
     """
     said: set[ir.Attribute] = set()
     for function in functions(module):
-        type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        type_ = function_type(function)
         for which, types in (("arg_attrs", type_.inputs), ("res_attrs", type_.results)):
             said.update(filter(None, port_shardings(function, which, len(types))))
         for op in operations(function):
@@ -171,7 +171,7 @@ def _check_names(rules: Rules, module: ir.Module) -> None:
     """A name without wildcards is one of the program's; a pattern may fit nothing."""
     names: set[str] = set()
     for function in functions(module):
-        type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        type_ = function_type(function)
         for which, types in (("arg_attrs", type_.inputs), ("res_attrs", type_.results)):
             names.update(name for name, _ in _facts(function, which, len(types)))
     names.discard("")
@@ -194,7 +194,7 @@ def _ports(
     rules: Rules | None,
     automatic: bool,
 ) -> int:
-    type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    type_ = function_type(function)
     types = list(type_.inputs if which == "arg_attrs" else type_.results)
     if not types:
         return 0

@@ -28,7 +28,12 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.errors import CompileError, nearest
 from pcp.passes.core.donation import is_donated
-from pcp.passes.core.functions import COMPUTE, argument_attributes, is_public
+from pcp.passes.core.functions import (
+    COMPUTE,
+    argument_attributes,
+    function_type,
+    is_public,
+)
 from pcp.passes.sharding.layout import SHARDING, from_attribute
 from pcp.passes.sharding.mesh import weights
 
@@ -188,7 +193,7 @@ def _donated(op: ir.Operation) -> tuple[int, ...]:
 
 
 def _types(op: ir.Operation) -> tuple[list[ir.Type], list[ir.Type]]:
-    type_ = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
+    type_ = function_type(op)
     return list(type_.inputs), list(type_.results)
 
 

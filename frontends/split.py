@@ -15,6 +15,7 @@ written.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
@@ -32,11 +33,9 @@ def split(module: ir.Module, joint: ir.Operation, results: int, name: str) -> No
     count = len(_block(joint).arguments) - cotangents
     saved = _residuals(joint, results, count)
     with module.context:
-        primal = _primal(module, joint, results, count, name)
-        parts = {
-            "forward": _forward(module, joint, results, count, saved, name),
-            "backward": _backward(module, joint, results, count, saved, name),
-        }
+        whole = _Joint(module, joint, results, count, name, saved)
+        primal = whole.primal()
+        parts = {"forward": whole.forward(), "backward": whole.backward()}
         for role in MARKS["pcp.custom_vjp"]:
             attribute = f"pcp.custom_vjp.{role}"
             primal.attributes[attribute] = ir.FlatSymbolRefAttr.get(parts[role])
@@ -69,68 +68,59 @@ def _is_constant(value: Value) -> bool:
 # --- the three functions ---
 
 
-def _primal(
-    module: ir.Module, joint: ir.Operation, results: int, count: int, name: str
-) -> ir.Operation:
-    clone, _ = _clone(module, joint, name)
-    _finish(clone, list(_end(clone).operands)[:results], keep=range(count))
-    return clone
+@dataclass(frozen=True)
+class _Joint:
+    """The function to split, and where its parts meet."""
 
+    module: ir.Module
+    function: ir.Operation
+    results: int
+    count: int
+    """Arguments that are no cotangents."""
+    name: str
+    saved: Sequence[Value]
 
-def _forward(
-    module: ir.Module,
-    joint: ir.Operation,
-    results: int,
-    count: int,
-    saved: Sequence[Value],
-    name: str,
-) -> str:
-    clone, twins = _clone(module, joint, f"{name}_forward")
-    block, end = _block(clone), _end(clone)
-    values = list(end.operands)[:results]
-    with ir.InsertionPoint(end), end.location:
-        called = ir.Operation.create(
-            "stablehlo.composite",
-            operands=list(block.arguments)[:count],
-            results=[v.type for v in values],
-            attributes={
-                "name": ir.StringAttr.get(f"torch.{name}"),
-                "decomposition": ir.FlatSymbolRefAttr.get(name),
-            },
-        )
-        known = dict(zip(values, called.results, strict=True))
-        residuals = [known.get(twins[v], twins[v]) for v in saved]
-    _finish(clone, [*called.results, *residuals], keep=range(count))
-    return f"{name}_forward"
+    def primal(self) -> ir.Operation:
+        clone, _ = self._clone("")
+        _finish(clone, list(_end(clone).operands)[: self.results], range(self.count))
+        return clone
 
+    def forward(self) -> str:
+        clone, twins = self._clone("_forward")
+        block, end = _block(clone), _end(clone)
+        values = list(end.operands)[: self.results]
+        with ir.InsertionPoint(end), end.location:
+            called = ir.Operation.create(
+                "stablehlo.composite",
+                operands=list(block.arguments)[: self.count],
+                results=[v.type for v in values],
+                attributes={
+                    "name": ir.StringAttr.get(f"torch.{self.name}"),
+                    "decomposition": ir.FlatSymbolRefAttr.get(self.name),
+                },
+            )
+            known = dict(zip(values, called.results, strict=True))
+            residuals = [known.get(twins[v], twins[v]) for v in self.saved]
+        _finish(clone, [*called.results, *residuals], range(self.count))
+        return f"{self.name}_forward"
 
-def _backward(
-    module: ir.Module,
-    joint: ir.Operation,
-    results: int,
-    count: int,
-    saved: Sequence[Value],
-    name: str,
-) -> str:
-    clone, twins = _clone(module, joint, f"{name}_backward")
-    block = _block(clone)
-    given = len(block.arguments)
-    for value in saved:
-        argument = block.add_argument(value.type, clone.location)
-        twins[value].replace_all_uses_with(argument)
-    order = [*range(given, len(block.arguments)), *range(count, given)]
-    _finish(clone, list(_end(clone).operands)[results:], keep=order)
-    return f"{name}_backward"
+    def backward(self) -> str:
+        clone, twins = self._clone("_backward")
+        block = _block(clone)
+        given = len(block.arguments)
+        for value in self.saved:
+            argument = block.add_argument(value.type, clone.location)
+            twins[value].replace_all_uses_with(argument)
+        order = [*range(given, len(block.arguments)), *range(self.count, given)]
+        _finish(clone, list(_end(clone).operands)[self.results :], order)
+        return f"{self.name}_backward"
 
-
-def _clone(
-    module: ir.Module, function: ir.Operation, name: str
-) -> tuple[ir.Operation, dict[Value, Value]]:
-    """A private copy, and the values of the copy by those of the original."""
-    clone = function.clone(ir.InsertionPoint(module.body))
-    clone.attributes["sym_name"] = ir.StringAttr.get(name)
-    clone.attributes["sym_visibility"] = ir.StringAttr.get("private")
-    return clone, dict(zip(_values(function), _values(clone), strict=True))
+    def _clone(self, suffix: str) -> tuple[ir.Operation, dict[Value, Value]]:
+        """A private copy, and the values of the copy by those of the original."""
+        clone = self.function.clone(ir.InsertionPoint(self.module.body))
+        clone.attributes["sym_name"] = ir.StringAttr.get(self.name + suffix)
+        clone.attributes["sym_visibility"] = ir.StringAttr.get("private")
+        return clone, dict(zip(_values(self.function), _values(clone), strict=True))
 
 
 def _values(function: ir.Operation) -> Iterator[Value]:

@@ -29,6 +29,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.errors import PassError, nearest
+from pcp.passes.core.functions import function_type
 from pcp.passes.core.rewriting import splice
 
 Value = ir.Value
@@ -128,7 +129,7 @@ def _wrong(op: ir.Operation, what: str) -> PassError:
 
 
 def _type(function: ir.Operation) -> tuple[list[ir.Type], list[ir.Type]]:
-    type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    type_ = function_type(function)
     return list(type_.inputs), list(type_.results)
 
 

@@ -187,23 +187,22 @@ def _padded(x: Value, high: Sequence[int]) -> Value:
 
 def _diagonal_blocks(a: Value) -> Value:
     """`[batch, count, block, block]` of `[batch, n, n]`."""
-    batch, n, _ = hlo.shape_of(a)
-    count = n // BLOCK
-    grid = hlo.reshape(a, [batch, count, BLOCK, count, BLOCK])
-    place = hlo.like(grid, element=ir.IntegerType.get_signless(32))
-    same = hlo.compare("EQ", hlo.iota(place, 1), hlo.iota(place, 3))
-    return hlo.reduce_sum(hlo.select(same, grid, hlo.zeros(grid.type)), [3])
+    return hlo.reduce_sum(_blocks_where(a, "EQ"), [3])
 
 
 def _below_blocks(a: Value) -> Value:
     """`a` with zeros in and above the blocks on the diagonal."""
+    return hlo.reshape(_blocks_where(a, "GT"), hlo.shape_of(a))
+
+
+def _blocks_where(a: Value, direction: str) -> Value:
+    """The blocks whose row is EQ, GT, ... their column; zeros in the others."""
     batch, n, _ = hlo.shape_of(a)
     count = n // BLOCK
     grid = hlo.reshape(a, [batch, count, BLOCK, count, BLOCK])
     place = hlo.like(grid, element=ir.IntegerType.get_signless(32))
-    below = hlo.compare("GT", hlo.iota(place, 1), hlo.iota(place, 3))
-    kept = hlo.select(below, grid, hlo.zeros(grid.type))
-    return hlo.reshape(kept, [batch, n, n])
+    kept = hlo.compare(direction, hlo.iota(place, 1), hlo.iota(place, 3))
+    return hlo.select(kept, grid, hlo.zeros(grid.type))
 
 
 def _triangle(x: Value, direction: str) -> Value:

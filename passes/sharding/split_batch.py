@@ -9,7 +9,13 @@ from pcp.dialect.bindings import ir
 from pcp.errors import PassError
 from pcp.mesh import Mesh
 from pcp.passes.core.base import Pass
-from pcp.passes.core.functions import ROLE, argument_attributes, string, symbol_name
+from pcp.passes.core.functions import (
+    ROLE,
+    argument_attributes,
+    function_type,
+    string,
+    symbol_name,
+)
 from pcp.passes.core.rewriting import functions, refuse
 from pcp.passes.sharding.layout import from_attribute
 from pcp.passes.sharding.mesh import only_mesh
@@ -149,7 +155,7 @@ def cut_sizes(module: ir.Module, axis: str) -> dict[int, str]:
     """
     found: dict[int, str] = {}
     for function in functions(module):
-        type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        type_ = function_type(function)
         given = port_shardings(function, "arg_attrs", len(type_.inputs))
         roles = [string(said, ROLE) for said in argument_attributes(function)]
         ports = zip(type_.inputs, given, roles, strict=True)

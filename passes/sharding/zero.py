@@ -9,7 +9,7 @@ from pcp.errors import PassError
 from pcp.layout import Layout
 from pcp.mesh import Mesh
 from pcp.passes.core.base import Pass
-from pcp.passes.core.functions import ROLE
+from pcp.passes.core.functions import ROLE, function_type
 from pcp.passes.core.narrow_floats import is_narrow
 from pcp.passes.core.rewriting import before, functions
 from pcp.passes.core.walk import block_of, returned
@@ -97,7 +97,7 @@ class Zero(Pass):
 
     def _annotate(self, function: ir.Operation, which: str, mesh: Mesh) -> int:
         """Write the layouts of one side of the border; how many roles were met."""
-        type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        type_ = function_type(function)
         types = list(type_.inputs if which == "arg_attrs" else type_.results)
         roles = _roles(function, which, len(types))
         given = port_shardings(function, which, len(types))
@@ -195,7 +195,7 @@ Port = tuple[str, tuple[int, ...], Layout]
 
 
 def _ports(function: ir.Operation, which: str) -> list[Port]:
-    type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    type_ = function_type(function)
     types = list(type_.inputs if which == "arg_attrs" else type_.results)
     shapes = [tuple(ir.RankedTensorType(port).shape) for port in types]
     given = port_shardings(function, which, len(types))

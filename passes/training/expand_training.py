@@ -179,24 +179,12 @@ def _drawers(module: ir.Module, training: Trainable) -> Callable[..., Value]:
         stream = hlo.constant(i, hlo.tensor((), ir.IntegerType.get_signless(32)))
         if (init, str(type_)) not in made:
             made[init, str(type_)] = f"init.{len(made)}"
-            _define_drawer(module, made[init, str(type_)], init, type_)
+            drawn = partial(initialize.build, init)
+            initialize.define(module, made[init, str(type_)], type_, drawn)
         arguments = [key.low, key.high, stream]
         return functions.call(made[init, str(type_)], arguments, [type_])[0]
 
     return draw
-
-
-def _define_drawer(
-    module: ir.Module, name: str, init: initialize.Init, type_: ir.Type
-) -> None:
-    word = hlo.tensor((), ir.IntegerType.get_signless(32))
-    inputs = [Port(n, "seed", word) for n in ("low", "high", "stream")]
-
-    def build(low: Value, high: Value, stream: Value) -> list[tuple[Port, Value]]:
-        drawn = initialize.build(init, type_, initialize.Key(low, high), stream)
-        return [(Port("drawn", "result", type_), drawn)]
-
-    functions.define(module, name, inputs, build, private=True)
 
 
 # --- @apply and @eval ---

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.errors import ConfigError, nearest
+from pcp.passes.core import functions
+from pcp.passes.core.functions import Port
 
 Value = ir.Value
 
@@ -81,6 +83,10 @@ class Key:
     high: Value
 
 
+Draw = Callable[[ir.Type, Key, Value], Value]
+"""A tensor of a type, by a key and a stream (rank-0 i32)."""
+
+
 def key_of(seed: Value) -> Key:
     """Split a rank-0 i64 seed."""
     i32 = ir.IntegerType.get_signless(32)
@@ -99,6 +105,17 @@ _FILLS: dict[str, Callable[..., float]] = {
     "zeros": lambda: 0.0,
     "constant": lambda value: value,
 }
+
+
+def define(module: ir.Module, name: str, type_: ir.Type, draw: Draw) -> None:
+    """A private function that draws a tensor: of a key's words and a stream."""
+    word = hlo.tensor((), ir.IntegerType.get_signless(32))
+    inputs = [Port(n, "seed", word) for n in ("low", "high", "stream")]
+
+    def drawn(low: Value, high: Value, stream: Value) -> list[tuple[Port, Value]]:
+        return [(Port("drawn", "result", type_), draw(type_, Key(low, high), stream))]
+
+    functions.define(module, name, inputs, drawn, private=True)
 
 
 def _normal(words: tuple[Value, Value], init: Init) -> Value:

@@ -21,6 +21,7 @@ from pcp.passes.analysis.collective_order import check_member_order
 from pcp.passes.analysis.group_sizes import GROUPS, SIZED
 from pcp.passes.analysis.memory_fit import check_memory
 from pcp.passes.core.base import Pass
+from pcp.passes.core.functions import function_type
 
 
 @dataclass(frozen=True)
@@ -246,7 +247,7 @@ def _shardings(op: ir.Operation) -> Iterator[tuple[ir.Attribute, ir.Type]]:
 
 
 def _function_shardings(op: ir.Operation) -> Iterator[tuple[ir.Attribute, ir.Type]]:
-    function = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
+    function = function_type(op)
     for name, types in (
         ("arg_attrs", function.inputs),
         ("res_attrs", function.results),
@@ -298,7 +299,7 @@ def _check_transfer(plan: CheckedProgram, op: ir.Operation) -> None:
 def _check_gradient(plan: CheckedProgram, op: ir.Operation) -> None:
     name = ir.FlatSymbolRefAttr(op.attributes["fn"]).value
     function = plan.need(op, name, "func.func")
-    type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    type_ = function_type(function)
     first: Any = type_.results[0] if type_.results else None
     scalar = isinstance(first, ir.RankedTensorType) and first.rank == 0
     if not (scalar and isinstance(first.element_type, ir.FloatType)):

@@ -2,7 +2,8 @@
 
 The shell (`pcp.training.shepherd.shepherd`) carries them out one after the other:
 a line that must be on the disk before a peer hears of it stands before the message
-that says it.
+that says it. Effects are records as events are (`pcp.training.coordinator.events`), and
+none is both: an event says what has been, an effect what is to be.
 """
 
 from collections.abc import Mapping, Sequence

@@ -32,15 +32,17 @@ class Local:
 
     def shape(self, tensor: int) -> tuple[int, ...]:
         """The member's shape of an operand, or behind those of a result."""
-        values = (*self.op.operands, *self.op.results)
-        whole = tuple(ir.RankedTensorType(values[tensor].type).shape)
-        return self.layouts[tensor].local_shape(whole, self.mesh, self.place)
+        return self.layouts[tensor].local_shape(
+            self._whole(tensor), self.mesh, self.place
+        )
 
     def slices(self, tensor: int) -> tuple[slice, ...]:
         """Where in the whole tensor the member's part lies."""
+        return self.layouts[tensor].slices(self._whole(tensor), self.mesh, self.place)
+
+    def _whole(self, tensor: int) -> tuple[int, ...]:
         values = (*self.op.operands, *self.op.results)
-        whole = tuple(ir.RankedTensorType(values[tensor].type).shape)
-        return self.layouts[tensor].slices(whole, self.mesh, self.place)
+        return tuple(ir.RankedTensorType(values[tensor].type).shape)
 
     @property
     def is_whole(self) -> bool:

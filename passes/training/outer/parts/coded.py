@@ -11,6 +11,7 @@ from itertools import accumulate, pairwise
 
 from pcp.dialect import collectives, hlo
 from pcp.dialect.bindings import ir
+from pcp.passes.core.loops import counted
 from pcp.passes.training.optimizers.numbers import scale
 from pcp.passes.training.outer.parts.codes import Code, Plain, as_numbers, as_words
 from pcp.passes.training.outer.parts.group import AXIS, MESH, sum_over_workers
@@ -130,7 +131,7 @@ def for_everyone(
     def step(i: Value, *rest: Value) -> list[Value]:
         return add(_row(everyones, i, size), *rest)
 
-    return _for_each(members, sums, step)
+    return counted(members, sums, step)
 
 
 def gather(payload: Value) -> Value:
@@ -152,20 +153,3 @@ def _row(everyones: Value, i: Value, size: int) -> Value:
         slice_sizes=hlo.i64s([1, size]),
     ).result
     return hlo.reshape(row, (size,))
-
-
-def _for_each(members: Value, sums: Sequence[Value], step) -> list[Value]:
-    """What `sums = step(i, *sums)` leaves after all members."""
-    operands = [hlo.zeros(members.type), *sums]
-    types = [x.type for x in operands]
-    loop = hlo.op("while", operands, types, regions=2)
-
-    def goes_on(i: Value, *_: Value) -> Value:
-        return hlo.compare("LT", i, members, "SIGNED")
-
-    def body(i: Value, *rest: Value) -> list[Value]:
-        return [hlo.add(i, hlo.constant_like(i, 1)), *step(i, *rest)]
-
-    hlo.body(loop, types, goes_on, region=0)
-    hlo.body(loop, types, body, region=1)
-    return list(loop.results)[1:]

@@ -165,20 +165,11 @@ class Directions:
         type_ = _wide(self._params[i].type)
         if str(type_) not in self._made:
             self._made[str(type_)] = f"direction.{len(self._made)}"
-            self._define(self._made[str(type_)], type_)
+            name, noise = self._made[str(type_)], NOISES[self._noise]
+            initialize.define(self._module, name, type_, noise)
         stream = hlo.constant(i, hlo.tensor((), ir.IntegerType.get_signless(32)))
         arguments = [key.low, key.high, stream]
         return functions.call(self._made[str(type_)], arguments, [type_])[0]
-
-    def _define(self, name: str, type_: ir.Type) -> None:
-        word = hlo.tensor((), ir.IntegerType.get_signless(32))
-        inputs = [Port(n, "seed", word) for n in ("low", "high", "stream")]
-
-        def build(low: Value, high: Value, stream: Value) -> list[tuple[Port, Value]]:
-            drawn = NOISES[self._noise](type_, Key(low, high), stream)
-            return [(Port("drawn", "result", type_), drawn)]
-
-        functions.define(self._module, name, inputs, build, private=True)
 
 
 def _signs(type_: ir.Type, key: Key, stream: Value) -> Value:
