@@ -51,6 +51,7 @@ PASSES: dict[str, str] = {
     ),
     "pcp-isolate-gathers": "pcp.passes.legalize.isolate_gathers:IsolateGathers",
     "pcp-isolate-sorts": "pcp.passes.legalize.isolate_sorts:IsolateSorts",
+    "pcp-unfold-transforms": ("pcp.passes.legalize.unfold_transforms:UnfoldTransforms"),
     "pcp-ungroup-convolutions": (
         "pcp.passes.legalize.ungroup_convolutions:UngroupConvolutions"
     ),

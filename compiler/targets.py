@@ -68,6 +68,7 @@ def _rocm(name: str) -> Target:
 
 _SPIRV = (
     "pcp-ungroup-convolutions",
+    "pcp-unfold-transforms",
     "pcp-isolate-gathers",
     "pcp-isolate-sorts",
     "pcp-widen-masks",

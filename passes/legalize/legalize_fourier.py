@@ -61,8 +61,22 @@ def _along(x: Value, dim: int, n: int, kind: str) -> Value:
 
 def _last(x: Value, n: int, kind: str) -> Value:
     """The transform of the last dim, of length `n` (of its real side)."""
-    if _has_kernel(x, n):
-        return _kernel(x, n, kind)
+    return _kernel(x, n, kind) if _has_kernel(x, n) else _product(x, n, kind)
+
+
+def as_product(op: ir.Operation) -> Value:
+    """A transform of one dimension as a product, also where IREE has a kernel."""
+    (n,) = ints(op, "fft_length")
+    if n > LONGEST:
+        refuse(
+            op, f"a length of {n} is more than {LONGEST}, and this target has no fft"
+        )
+    kind = stablehlo.FftTypeAttr(op.attributes["fft_type"]).value
+    return _product(op.operands[0], n, kind)
+
+
+def _product(x: Value, n: int, kind: str) -> Value:
+    """`_last` by the matrix of the transform."""
     if kind == "RFFT":
         cosine, sine = _circle(x, n, n, n // 2 + 1)
         return hlo.complex_(_times(x, cosine), hlo.negate(_times(x, sine)))
