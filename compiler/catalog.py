@@ -50,12 +50,14 @@ PASSES: dict[str, str] = {
         "pcp.passes.legalize.isolate_conversions:IsolateConversions"
     ),
     "pcp-isolate-gathers": "pcp.passes.legalize.isolate_gathers:IsolateGathers",
-    "pcp-isolate-sorts": "pcp.passes.legalize.isolate_sorts:IsolateSorts",
-    "pcp-unfold-transforms": ("pcp.passes.legalize.unfold_transforms:UnfoldTransforms"),
-    "pcp-ungroup-convolutions": (
-        "pcp.passes.legalize.ungroup_convolutions:UngroupConvolutions"
+    "pcp-isolate-sorts": "pcp.passes.legalize.devices.isolate_sorts:IsolateSorts",
+    "pcp-unfold-transforms": (
+        "pcp.passes.legalize.devices.unfold_transforms:UnfoldTransforms"
     ),
-    "pcp-widen-masks": "pcp.passes.legalize.widen_masks:WidenMasks",
+    "pcp-ungroup-convolutions": (
+        "pcp.passes.legalize.devices.ungroup_convolutions:UngroupConvolutions"
+    ),
+    "pcp-widen-masks": "pcp.passes.legalize.devices.widen_masks:WidenMasks",
     "pcp-legalize": "pcp.passes.legalize.legalize:Legalize",
     "pcp-master-weights": "pcp.passes.training.master_weights:MasterWeights",
     "pcp-simplify": "pcp.passes.simplify.simplify:Simplify",

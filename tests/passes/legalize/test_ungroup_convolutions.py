@@ -10,7 +10,7 @@ from helpers.servers.interpreter import Interpreter
 from jax import lax
 
 from pcp.dialect.context import parse
-from pcp.passes.legalize.ungroup_convolutions import UngroupConvolutions
+from pcp.passes.legalize.devices.ungroup_convolutions import UngroupConvolutions
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 

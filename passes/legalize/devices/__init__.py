@@ -1,0 +1,1 @@
+"""What IREE wants of programs for one kind of device, besides pcp-legalize."""
