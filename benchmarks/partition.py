@@ -45,14 +45,15 @@ def ours(text: str) -> tuple[float, Counter[str]]:
     with module.context:
         (mesh,) = read_meshes(module).values()
         members = [
-            _count(op.operation, mesh)
+            count_member(op.operation, mesh)
             for op in module.body.operations
             if op.operation.name == "builtin.module"
         ]
     return max(members, key=lambda member: member[0])
 
 
-def _count(home: ir.Operation, mesh: Mesh) -> tuple[float, Counter[str]]:
+def count_member(home: ir.Operation, mesh: Mesh) -> tuple[float, Counter[str]]:
+    """Bytes that one member's module sends, and its collectives by kind."""
     total, kinds = [0.0], Counter[str]()
 
     def visit(op: ir.Operation) -> ir.WalkResult:

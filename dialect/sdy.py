@@ -228,6 +228,8 @@ class _Conversion:
             return
         found = self.read_all(op, op.attributes[SHARDING], read_shardings)
         del op.attributes[SHARDING]
+        if not len(op.results):  # an op with effects alone: there is nothing to lie
+            return
         for result, parsed in zip(op.results, found, strict=True):
             if self.matters(parsed):
                 constrain(result, parsed, ir.InsertionPoint.after(op))

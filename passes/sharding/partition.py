@@ -373,10 +373,18 @@ def _slice(
     return hlo.slice_(value, start, limit)
 
 
+def _keep(member: Member, step: ReshardStep, old: Layout, shape, value: Value) -> Value:
+    """The value on the first member along the axes, zeros on the others."""
+    if not any(member.place[axis] for axis in step.axes):
+        return value
+    return hlo.constant(0, value.type)
+
+
 MOVES: dict[str, Move] = {
     "all_gather": _gather,
     "all_reduce": _sum,
     "all_to_all": _exchange,
+    "keep": _keep,
     "permute": _permute,
     "reduce_scatter": _scatter,
     "slice": _slice,

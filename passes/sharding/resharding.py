@@ -4,7 +4,8 @@ In this order, each where it applies: partial sums that the new layout cuts are
 reduce-scattered; a mere exchange of parts is one permute; new axes that the old
 layout does not use are sliced off, which is free; other partial sums are
 all-reduced; then dimension by dimension the axes that have to go are moved to where
-they are wanted (all-to-all) or gathered.
+they are wanted (all-to-all) or gathered. A value that is to be partial sums and
+is none is kept by one member of each group.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,8 @@ from pcp.mesh import Mesh
 class ReshardStep:
     """One collective, or a slice, and the layout after it.
 
-    `kind`: reduce_scatter, all_reduce, all_gather, all_to_all, permute or slice.
+    `kind`: reduce_scatter, all_reduce, all_gather, all_to_all, permute, slice or
+    keep: the first member along the axes keeps the value, the others have zeros.
     """
 
     kind: str
@@ -49,7 +51,7 @@ def bytes_moved(step: ReshardStep, before: Layout, size: int, mesh: Mesh) -> flo
 
     Of a ring: 2(k-1)/k of what is reduced, (k-1)/k of what is scattered or gathered.
     """
-    if step.kind == "slice":
+    if step.kind in ("slice", "keep"):
         return 0.0
     local = size / mesh.count(before.axes)
     k = mesh.count(step.axes)
@@ -111,6 +113,15 @@ def _all_reduces(
     if gone:
         rest = tuple(a for a in layout.unreduced if a in new.unreduced)
         yield ReshardStep("all_reduce", gone, Layout(layout.dims, rest))
+
+
+def _keeps(
+    layout: Layout, new: Layout, shape: Shape, mesh: Mesh
+) -> Iterator[ReshardStep]:
+    """A value as partial sums: one member's, and zeros."""
+    if layout.unreduced != new.unreduced:
+        more = tuple(a for a in new.unreduced if a not in layout.unreduced)
+        yield ReshardStep("keep", more, Layout(layout.dims, new.unreduced))
 
 
 def _slices(
@@ -262,4 +273,5 @@ MOVES = (
     _permute,
     _reorders,
     _moves,
+    _keeps,
 )

@@ -104,6 +104,17 @@ def test_an_unknown_direction_is_refused() -> None:
         parse(text)
 
 
+def test_a_sharding_of_no_result_says_nothing() -> None:
+    said = (
+        '"stablehlo.custom_call"(%a) <{call_target_name = "f", has_side_effect = true}>'
+    )
+    held = "{sdy.sharding = #sdy.sharding_per_value<[<@m, []>]>}"
+    text = _main("@m, [{?}, {?}]").replace(
+        "return %a", f"{said} {held} : (tensor<8x4xf32>) -> ()\n      return %a"
+    )
+    assert "sdy" not in str(parse(text))
+
+
 def test_meshes_that_no_sharding_names_are_left_out() -> None:
     other = '"sdy.mesh"() <{mesh = #sdy.mesh<["z"=3]>, sym_name = "n"}> : () -> ()'
     text = str(parse(other + _main('@m, [{"x"}, {}]')))

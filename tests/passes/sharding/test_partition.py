@@ -251,3 +251,30 @@ def test_mutants_are_caught(which: str, elsewhere) -> None:
     caught, total = map(sum, zip(*counts, strict=True))
     assert total >= 10
     assert caught / total >= 0.95
+
+
+UNREDUCED = """"pcp.mesh"() {axes = [#pcp.axis<"a", 2>, #pcp.axis<"b", 2>],
+    devices = [], sym_name = "m"} : () -> ()
+func.func @main(%x: tensor<4x6xf32> {pcp.sharding = #pcp.sharding<@m, [["a"], []], [],
+    []>}) -> tensor<4x6xf32> {
+  %0 = "pcp.constraint"(%x) {sharding = #pcp.sharding<@m, [SAID], [], ["b"]>}
+      : (tensor<4x6xf32>) -> tensor<4x6xf32>
+  %1 = stablehlo.tanh %0 : tensor<4x6xf32>
+  %2 = stablehlo.add %1, %0 : tensor<4x6xf32>
+  return %2 : tensor<4x6xf32>
+}"""
+
+
+@pytest.mark.parametrize("dims", ['["a"], []', "[], []", '[], ["a"]'])
+def test_a_value_is_made_partial_sums(dims: str) -> None:
+    """What is no sum yet is kept by one member of each group."""
+    text = UNREDUCED.replace("SAID", dims)
+    data = [np.arange(24, dtype=np.float32).reshape(4, 6) / 8]
+    (found,), (expected,) = partitioned(text, data), whole(_plain(text), data)
+    np.testing.assert_array_equal(found, expected)
+
+
+def _plain(text: str) -> str:
+    """The program without its constraint."""
+    start, end = text.index('%0 = "pcp.constraint"'), text.index("%1 =")
+    return (text[:start] + text[end:]).replace("%0", "%x")
