@@ -174,3 +174,11 @@ func.func @group(%x: tensor<6xf32>, %y: tensor<6x1xf32>) {
   "pcp.sharding_group"(%y) {group = 0 : i64} : (tensor<6x1xf32>) -> ()
   return
 }
+
+// -----
+
+// expected-error@+1 {{has no part "x:(1)0" of an axis (axes: x of 4)}}
+"pcp.mesh"() {axes = [#pcp.axis<"x", 4>], devices = [], sym_name = "m"} : () -> ()
+func.func @nothing(%x: tensor<6xf32> {pcp.sharding = #pcp.sharding<@m, [["x:(1)0"]], [], []>}) -> tensor<6xf32> {
+  return %x : tensor<6xf32>
+}

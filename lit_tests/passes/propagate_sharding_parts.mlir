@@ -65,3 +65,14 @@ func.func @read(%a: tensor<32x1024xf32>, %b: tensor<1024x16xf32> {pcp.sharding =
   %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : (tensor<32x1024xf32>, tensor<1024x16xf32>) -> tensor<32x16xf32>
   return %0 : tensor<32x16xf32>
 }
+
+// -----
+
+// A part that is all of an axis is the axis.
+// CHECK: axes = [#pcp.axis<"x", 4 : i64>]
+// CHECK-LABEL: func.func @all
+// CHECK-SAME: %arg0: tensor<8xf32> {pcp.sharding = #pcp.sharding<@m, {{\[\[}}"x"]], [], []>}
+"pcp.mesh"() {axes = [#pcp.axis<"x", 4>], devices = [], sym_name = "m"} : () -> ()
+func.func @all(%a: tensor<8xf32> {pcp.sharding = #pcp.sharding<@m, [["x:(1)4"]], [], []>}) -> tensor<8xf32> {
+  return %a : tensor<8xf32>
+}

@@ -50,8 +50,7 @@ def cut_axes(module: ir.Module, mesh: ir.Operation, cuts: Cuts) -> None:
     for axis, size in sizes.items():
         found = _parts(mesh, axis, size, cuts.get(axis, ()))
         axes |= found
-        if list(found) != [axis]:
-            parts |= _places(axis, size, found)
+        parts |= _places(axis, found)
     written = ", ".join(f'#pcp.axis<"{axis}", {size}>' for axis, size in axes.items())
     mesh.attributes["axes"] = ir.Attribute.parse(f"[{written}]")
     _rename(module, parts)
@@ -68,7 +67,7 @@ def _cuts_of(
     cuts: dict[str, set[int]] = {}
     for name in named:
         axis, before, size = _read(name)
-        if axis not in sizes or sizes[axis] % (before * size):
+        if not before * size or sizes.get(axis, 1) % (before * size):
             have = ", ".join(f"{axis} of {n}" for axis, n in sizes.items())
             refuse(mesh, f'has no part "{name}" of an axis (axes: {have})')
         cuts.setdefault(axis, set()).update((before, before * size))
@@ -104,7 +103,7 @@ def _parts(
     }
 
 
-def _places(axis: str, size: int, found: Mapping[str, int]) -> Parts:
+def _places(axis: str, found: Mapping[str, int]) -> Parts:
     """What stands for the axis, and for every run of its parts."""
     names = list(found)
     base = _read(axis)[0]
