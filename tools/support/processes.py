@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pcp.errors import PcpError, RuntimeFault
 from pcp.tools.support.signals import at_once, on_signals
 from pcp.training.process import parent_death
-from pcp.training.process.supervisor import ending
+from pcp.training.process.supervisor import ended
 
 Process = subprocess.Popen[str]
 
@@ -105,7 +105,7 @@ def wait(running: Sequence[Process]) -> None:
                 continue
             if code:
                 raise RuntimeFault(
-                    f"rank {rank} {ending(code)}, and what it said stands above; "
+                    f"rank {rank} {ended(code)}, and what it said stands above; "
                     "the others are ended"
                 )
             del waiting[rank]
