@@ -128,6 +128,13 @@ def test_a_finished_run_ends_at_once_when_resumed(tmp_path):
     assert watcher.rounds == []
 
 
+def assert_same_state(one, other) -> None:
+    """Both runs saved the same, but for rounding."""
+    first, second = (checkpoint_of(o) for o in (one, other))
+    for name, array in shared_of(first).items():
+        np.testing.assert_allclose(array, shared_of(second)[name], atol=1e-5)
+
+
 def test_more_rounds_continue_where_the_run_ended(tmp_path):
     exp = experiment(tmp_path)
     _, folder, _ = run(exp)
@@ -136,9 +143,7 @@ def test_more_rounds_continue_where_the_run_ended(tmp_path):
     assert [r.round for r in watcher.rounds] == [6, 7, 8]
     assert outcome.rounds == 8
     whole, _, _ = run(exp.model_copy(update={"outer_loop_steps": 8}))
-    first, second = (checkpoint_of(o) for o in (outcome, whole))
-    for name, array in shared_of(first).items():
-        np.testing.assert_allclose(array, shared_of(second)[name], atol=1e-5)
+    assert_same_state(outcome, whole)
 
 
 def test_a_lost_tail_of_rounds_is_rewound_and_done_again(tmp_path, monkeypatch):
@@ -164,9 +169,7 @@ def test_a_lost_tail_of_rounds_is_rewound_and_done_again(tmp_path, monkeypatch):
     assert [r.round for r in watcher.rounds] == list(range(reached + 1, 8))
     assert check(folder.ledger).consumed == 7 * 2 * 16
     whole, _, _ = run(longer.model_copy(update={"checkpoint_every": 10}))
-    first, second = (checkpoint_of(o) for o in (outcome, whole))
-    for name, array in shared_of(first).items():
-        np.testing.assert_allclose(array, shared_of(second)[name], atol=1e-5)
+    assert_same_state(outcome, whole)
 
 
 def test_a_newcomer_gets_the_current_state_and_joins_the_next_round(tmp_path):

@@ -8,8 +8,7 @@ listed here by hand, apart from the list in `pcp.passes.sharding.rounding`.
 from typing import Any
 
 import numpy as np
-from helpers.models import sharded
-from helpers.oracles import pipelines, staged_training
+from helpers.oracles import staged_training
 from helpers.oracles.staged_training import Tensors
 from helpers.present import present
 
@@ -71,21 +70,5 @@ def trained(
     program = staged_training.compiled(model, **options)
     devices = [present(program.mesh).devices[k] for k in unlike]
     count = perturb(program.module, devices, amount)
-    found = sharded.models()[model]
-    data: Tensors = {
-        ("data", name): value
-        for name, value in zip(found.names, found.arguments, strict=True)
-        if name.startswith("data.")
-    }
-    seed: Tensors = {("seed", "seed"): np.array(7, np.int64)}
-
-    def on_devices(name: str, tensors: Tensors) -> Tensors:
-        return pipelines.run_mixed(program.module, name, tensors)
-
-    def as_whole(name: str, tensors: Tensors) -> Tensors:
-        return staged_training.whole_program(program, name, tensors)
-
-    one, other = (
-        staged_training.train(run, seed, data, steps) for run in (on_devices, as_whole)
-    )
+    one, other = staged_training.both(program, model, steps)
     return one, other, count

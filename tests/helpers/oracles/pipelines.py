@@ -1,6 +1,7 @@
 """Gradient programs of real models in stages, run by the lockstep executor."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from helpers.models import sharded
@@ -208,6 +209,15 @@ def mixed_error(
     results = run_mixed(module, "main", inputs)
     names = [("loss", "loss"), *(("grad", n) for n in found.names[:count])]
     assert sorted(results) == sorted(names)
+    return largest_error(results, names, expected)
+
+
+def largest_error(
+    results: Mapping[Any, np.ndarray],
+    names: Sequence[Any],
+    expected: Sequence[np.ndarray],
+) -> float:
+    """The largest relative error of results, of those that have these names."""
     return max(
         float(np.abs(results[name] - b).max() / (1e-3 + np.abs(b).max()))
         for name, b in zip(names, expected, strict=True)
@@ -247,7 +257,4 @@ def error(model: str, options: str, kind: str) -> float:
     results = run_by_name(staged(model, options, kind), inputs)
     names = ["loss", *found.names][: len(expected)]
     assert sorted(results) == sorted(names)
-    return max(
-        float(np.abs(results[name] - b).max() / (1e-3 + np.abs(b).max()))
-        for name, b in zip(names, expected, strict=True)
-    )
+    return largest_error(results, names, expected)

@@ -1,6 +1,7 @@
 """Training bundles in pipeline stages, step by step in the lockstep executor."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,25 +30,26 @@ def compiled(model: str, **options: Any):
     return program
 
 
-def differences(model: str, steps: int, **options: Any) -> dict[str, float]:
-    """By function, the largest relative error of what `steps` steps leave."""
-    program = compiled(model, **options)
+def both(program: Any, model: str, steps: int) -> list[dict[str, Tensors]]:
+    """What steps leave by each function: on the devices, and of the whole program."""
     found = sharded.models()[model]
-    data = {
+    data: Tensors = {
         ("data", name): value
         for name, value in zip(found.names, found.arguments, strict=True)
         if name.startswith("data.")
     }
     seed: Tensors = {("seed", "seed"): np.array(7, np.int64)}
+    runners = (
+        partial(pipelines.run_mixed, program.module),
+        partial(whole_program, program),
+    )
+    return [train(run, seed, data, steps) for run in runners]
 
-    def on_devices(name: str, tensors: Tensors) -> Tensors:
-        return pipelines.run_mixed(program.module, name, tensors)
 
-    def as_whole(name: str, tensors: Tensors) -> Tensors:
-        return whole_program(program, name, tensors)
-
-    worst = {}
-    ran = [train(run, seed, data, steps) for run in (on_devices, as_whole)]
+def differences(model: str, steps: int, **options: Any) -> dict[str, float]:
+    """By function, the largest relative error of what `steps` steps leave."""
+    program = compiled(model, **options)
+    worst, ran = {}, both(program, model, steps)
     for name in ran[0]:
         one, other = ran[0][name], ran[1][name]
         assert set(one) == set(other), set(one) ^ set(other)
