@@ -123,7 +123,7 @@ def elsewhere(block: Block, folder: Path) -> None:
 
 def of_the_example(block: Block, folder: Path) -> None:
     """It stands in the example, which other tests load."""
-    assert block.text in (ROOT / "examples/extension.py").read_text()
+    assert block.text in (ROOT / "examples/extensions/softcap.py").read_text()
 
 
 def with_its_model(block: Block, folder: Path) -> None:

@@ -1,6 +1,6 @@
-// RUN: pcp-opt %s --load %S/../../examples/extension.py --pcp-grad=func=main \
+// RUN: pcp-opt %s --load %S/../../examples/extensions/softcap.py --pcp-grad=func=main \
 // RUN:   | filecheck %s --check-prefix=GRAD
-// RUN: pcp-opt %s --load %S/../../examples/extension.py --lower-example \
+// RUN: pcp-opt %s --load %S/../../examples/extensions/softcap.py --lower-example \
 // RUN:   | filecheck %s --check-prefix=LOWER
 
 // The derivative is the rule's; the op stays until its own pass lowers it.

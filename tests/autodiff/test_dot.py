@@ -48,7 +48,7 @@ BUDGET = settings(
     deadline=None,
     derandomize=True,
     database=None,
-    suppress_health_check=HealthCheck.__members__.values(),
+    suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType]
 )
 #: What the reference interpreter has no kernel for, or ends its process on.
 LEGAL_FIRST = {"stablehlo.cholesky", "stablehlo.fft", "stablehlo.triangular_solve"}

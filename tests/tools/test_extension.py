@@ -18,7 +18,7 @@ from pcp.errors import ConfigError
 from pcp.runtime.program.executor import Program
 from pcp.tools import extension
 
-EXAMPLE = ROOT / "examples" / "extension.py"
+EXAMPLE = ROOT / "examples" / "extensions" / "softcap.py"
 CAP = 30.0
 
 MODEL = """func.func @main(

@@ -27,7 +27,7 @@ def _compile(folder: Path, *flags: str, model: str = MODEL) -> int:
     (folder / "c.json").write_text(_cluster())
     (folder / "r.json").write_text('{"tensors": {"x": [["dp"]]}}')
     files = [str(folder / "m.mlir"), "--cluster", str(folder / "c.json")]
-    out = ["-q", "-o", str(folder / "m.pcp"), "--cache", "off", "--target", "cpu"]
+    out = ["-q", "-o", str(folder / "m.pcp"), "--cache", "off"]
     return compile.main([*files, *out, *flags])
 
 

@@ -1,7 +1,7 @@
 """An extension: an op with its derivative and lowering, an optimizer, an algorithm.
 
-    pcp-opt --load examples/extension.py --show-dialects
-    pcp-compile model.mlir --target cpu --load examples/extension.py \
+    pcp-opt --load examples/extensions/softcap.py --show-dialects
+    pcp-compile model.mlir --target cpu --load examples/extensions/softcap.py \
         --optimizer 'signum{lr=1e-3}' --algorithm 'damped{pull=0.5}'
 
 `example.softcap` keeps logits between -cap and +cap, as Gemma: cap · tanh(x / cap).
