@@ -30,7 +30,7 @@ Activity = dict[Value, str]
 
 
 #: Types that hold tensors.
-_HOLDERS = ("tuple<", "!pcp.future<", "!stablehlo.future<")
+_HOLDERS = ("tuple<", "!pcp.future<", "!pcp.on<", "!stablehlo.future<")
 
 _transposed: ContextVar[str | None] = ContextVar(
     "the jvp rule's function", default=None
@@ -106,7 +106,8 @@ def carries(type_: ir.Type) -> bool:
     """Whether real numbers can hide in a value of this type.
 
     Floats and complex numbers do, and so do what has no cotangent of its own but
-    may be read back as numbers: quantized tensors, tuples, futures.
+    may be read back as numbers: quantized tensors, tuples, futures, what is placed on
+    a device.
     """
     if hlo.is_differentiable(type_):
         return True

@@ -143,6 +143,14 @@ RULES = {
     "pcp.transfer": Refusal(
         "a value moves to another device; differentiate before the program is split"
     ),
+    "pcp.schedule": Refusal(
+        "its tasks are placed on devices already; differentiate a function of whole "
+        "tensors, and place what that gives"
+    ),
+    "builtin.unrealized_conversion_cast": Refusal(
+        "a value is placed on a device here, taken from one, or put into a tuple; "
+        "differentiate before that"
+    ),
     "pcp.microbatch": Refusal(
         "it is differentiated as a loop; run pcp-accumulate before"
     ),

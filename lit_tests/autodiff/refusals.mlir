@@ -358,3 +358,31 @@ func.func private @f_jvp(%x: tensor<f32>, %t: tensor<f32>) -> (tensor<f32>, tens
   return %x, %s : tensor<f32>, tensor<f32>
 }
 "pcp.custom_jvp"() {primal = @f, jvp = @f_jvp} : () -> ()
+
+// -----
+
+// Tasks are not looked into: without this a gradient through them would be zero.
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %a = builtin.unrealized_conversion_cast %x : tensor<4xf32> to !pcp.on<tensor<4xf32>, @d>
+  %s = "pcp.schedule"(%a) ({
+  ^bb0(%b: !pcp.on<tensor<4xf32>, @d>):
+    "pcp.yield"(%b) : (!pcp.on<tensor<4xf32>, @d>) -> ()
+  }) {kind = "custom", microbatches = 1} : (!pcp.on<tensor<4xf32>, @d>) -> !pcp.on<tensor<4xf32>, @d>
+  // expected-error@below {{builtin.unrealized_conversion_cast: a value is placed on a device here, taken from one, or put into a tuple; differentiate before that}}
+  %y = builtin.unrealized_conversion_cast %s : !pcp.on<tensor<4xf32>, @d> to tensor<4xf32>
+  return %y : tensor<4xf32>
+}
+
+// -----
+
+#id = affine_map<(i) -> (i)>
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %e = tensor.empty() : tensor<4xf32>
+  // expected-error@below {{linalg.generic: no derivative rule, and a derivative flows through it}}
+  %y = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel"]} ins(%x : tensor<4xf32>) outs(%e : tensor<4xf32>) {
+  ^bb0(%i: f32, %o: f32):
+    %0 = arith.mulf %i, %i : f32
+    linalg.yield %0 : f32
+  } -> tensor<4xf32>
+  return %y : tensor<4xf32>
+}
