@@ -34,8 +34,10 @@ class Task(Op, name="task", traits=[ir.IsIsolatedFromAboveTrait]):
     """A unit of work on a device; its region sees its operands and nothing else.
 
     Operands and results are placed on the task's device; inside the region they
-    are plain tensors. Optional: `stage`, `microbatch`, `dir` (fwd, bwd, wgrad,
-    opt).
+    are plain tensors. Its body is StableHLO, or ops of `arith`, `linalg`, `math` and
+    `tensor` on tensors. It may call functions, also one that the host has: a private
+    `func.func` without a body and with the attribute `pcp.host`. Optional: `stage`,
+    `microbatch`, `dir` (fwd, bwd, wgrad, opt).
 
         %b = "pcp.task"(%a) ({
         ^bb0(%x: tensor<4xf32>):
@@ -91,7 +93,7 @@ class Schedule(Op, name="schedule"):
     """Tasks and transfers; the order on a device is their order in the block.
 
     `kind` says which rule ordered them, `microbatches` how many pieces a batch
-    is cut into.
+    is cut into. Placed values may be operands, or are read from around it as they are.
 
         %y = "pcp.schedule"(%x) ({
         ^bb0(%a: !pcp.on<tensor<4xf32>, @d0>):

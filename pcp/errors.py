@@ -15,6 +15,7 @@ PcpError
     ├── PeerLost          a member of the group is gone
     ├── CollectiveAborted an operation was given up on all members
     ├── ProtocolError     bytes that no member of this version would send
+    ├── HostFunctionFailed  a function that the host bound raised, or gave other types
     └── StateMismatch     shared state differs where it must not
 
 A message says what is wrong, where (location, file, peer), and what to do
@@ -99,6 +100,10 @@ class CollectiveAborted(RuntimeFault):
 
 class ProtocolError(RuntimeFault):
     """A peer sent bytes that no member of this version would send."""
+
+
+class HostFunctionFailed(RuntimeFault):
+    """A function that the host bound raised, or gave what it does not declare."""
 
 
 class StateMismatch(RuntimeFault):

@@ -1,5 +1,7 @@
 """pcp-lower-to-runtime: collectives become functions that the runtime provides.
 
+So do calls of functions that the host has (`dialect/host.py`).
+
 Each collective becomes a call of an import of its own, `@pcp_rt.<kind>_<n>_<dtype>_
 <elements>`. With IREE's coarse fences the import gets the operands, a fence to wait
 for and a fence to signal: it returns at once, bytes move on other threads, and the
@@ -23,15 +25,15 @@ After:
       %y = "util.call"(%x) {callee = @pcp_rt.all_reduce_0_f32_4}
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from math import prod
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from pcp.dialect import hlo
+from pcp.dialect import hlo, host
 from pcp.dialect.base import integers, strings, symbol, symbols, text
 from pcp.dialect.bindings import ir
 from pcp.dialect.bundles import CAST, pack, unpack
 from pcp.passes.collectives.import_order import keep_import_order
+from pcp.passes.collectives.imports import Facts, Imports
 from pcp.passes.collectives.synchronize import drop_tuples, synchronize
 from pcp.passes.core.base import Pass
 from pcp.passes.core.marks import SETTLED
@@ -46,7 +48,6 @@ from pcp.passes.core.rewriting import (
 )
 from pcp.passes.sharding.late import LATE
 
-PREFIX = "pcp_rt."
 CONTRACTIONS = ("stablehlo.dot_general", "stablehlo.dot", "stablehlo.convolution")
 
 
@@ -58,7 +59,8 @@ class LowerToRuntime(Pass):
     communicates; `pcp.mesh` and the like stay, for the manifest. The calls are
     `util.call` in generic form: from here on the module is IREE's to read, and
     MLIR's parser needs --allow-unregistered-dialect.
-    What comes behind a `pcp.parity` that traps or repairs uses what that gives.
+    What comes behind a `pcp.parity` that traps or repairs uses what that gives. A call
+    of a function with `pcp.host` becomes such an import, too.
 
     Before:
 
@@ -82,80 +84,15 @@ class LowerToRuntime(Pass):
 def lower_to_runtime(module: ir.Module) -> None:
     """See `LowerToRuntime`."""
     synchronize(module, fenced=True)
-    imports = Imports(module, {})
+    imports = Imports(module, hosts=host.host_functions(module))
     for op in operations(module):
         if op.name in LOWERINGS:
             LOWERINGS[op.name](op, imports)
+    for declared in imports.hosts.values():
+        declared.erase()
     drop_tuples(module)
     keep_import_order(module)
-    if imports.table:
-        table = {name: _attribute(facts) for name, facts in imports.table.items()}
-        module.operation.attributes["pcp.collectives"] = ir.DictAttr.get(table)
-
-
-Facts = dict[str, object]
-
-
-@dataclass
-class Imports:
-    """The imports made so far, by name without the prefix."""
-
-    module: ir.Module
-    table: dict[str, Facts]
-    #: What the last send in each block gave back.
-    sent: dict[ir.Block, ir.Value] = field(default_factory=dict)
-    #: What the last contraction in each block computes.
-    computed: dict[ir.Block, ir.Value] = field(default_factory=dict)
-    #: What is to be done before the next receive in each block.
-    settled: dict[ir.Block, list[ir.Value]] = field(default_factory=dict)
-
-    def call(
-        self,
-        op: ir.Operation,
-        operand: ir.Value,
-        result: ir.Type,
-        facts: Facts,
-        *,
-        pure: bool,
-        more: Sequence[ir.Value] = (),
-        after: ir.Value | None = None,
-    ) -> ir.Value:
-        """Declare an import for `op` and call it at the insertion point.
-
-        `more` are further operands, `after` is one that it does not read, only waits
-        for.
-        """
-        operands = [operand, *more, *([] if after is None else [after])]
-        if len(operands) > 1:
-            facts = facts | {"operands": len(operands)}
-        self.module.context.allow_unregistered_dialects = True
-        type_ = hlo.tensor_type(operand)
-        dtype, shape = str(type_.element_type), list(type_.shape)
-        name = f"{facts['kind']}_{len(self.table)}_{dtype}_{prod(shape)}"
-        self.table[name] = {"dtype": dtype, "shape": shape, "wire": dtype} | facts
-        takes = [v.type for v in operands]
-        self._declare(op, name, ir.FunctionType.get(takes, [result]), pure)
-        made = ir.Operation.create(
-            "util.call",
-            operands=operands,
-            results=[result],
-            attributes={"callee": ir.FlatSymbolRefAttr.get(PREFIX + name)},
-        )
-        return made.result
-
-    def _declare(
-        self, op: ir.Operation, name: str, signature: ir.FunctionType, pure: bool
-    ) -> None:
-        attributes = {
-            "sym_name": ir.StringAttr.get(PREFIX + name),
-            "sym_visibility": ir.StringAttr.get("private"),
-            "function_type": ir.TypeAttr.get(signature),
-            "iree.abi.model": ir.StringAttr.get("coarse-fences"),
-        }
-        if pure:
-            attributes["nosideeffects"] = ir.UnitAttr.get()
-        with ir.InsertionPoint.at_block_begin(self.module.body), op.location:
-            ir.Operation.create("util.func", regions=1, attributes=attributes)
+    imports.write()
 
 
 # --- one function a family of ops ---
@@ -274,6 +211,33 @@ def _digest(op: ir.Operation, imports: Imports) -> None:
         replace(op, [words])
 
 
+def _host_call(op: ir.Operation, imports: Imports) -> None:
+    """A call of a function that the host binds; any other call stays.
+
+    It waits for what is sent in front of it, as a receive does. One that takes nothing
+    is given a number, since an import has an operand.
+    """
+    if not host.is_host_call(op, imports.hosts):
+        return
+    declared, given = imports.hosts[host.callee(op)], list(op.operands)
+    if (problem := host.problem(declared)) is not None:
+        refuse(declared, problem)
+    types = [result.type for result in op.results]
+    facts: Facts = {
+        "kind": "host",
+        "function": host.callee(op),
+        "dtypes": [str(hlo.element_type(v)) for v in given],
+        "shapes": [list(hlo.shape_of(v)) for v in given],
+        "result_dtypes": [str(hlo.element_type(r)) for r in op.results],
+        "result_shapes": [list(hlo.shape_of(r)) for r in op.results],
+    }
+    after = imports.sent.get(op.block)
+    with before(op):
+        operands = given or [hlo.scalar(0.0, ir.F32Type.get())]
+        operands = [*operands, *([] if after is None else [after])]
+        replace(op, imports.calls(op, operands, types, facts, pure=False))
+
+
 def _parity(op: ir.Operation, imports: Imports) -> None:
     """An import for each tensor; unless it only reports, later uses take its result."""
     facts = _group(op) | {"action": text(op, "action")}
@@ -378,6 +342,7 @@ LOWERINGS: dict[str, Callable[[ir.Operation, Imports], None]] = {
     },
     **dict.fromkeys(CONTRACTIONS, _contraction),
     HOLD: _barrier,
+    "func.call": _host_call,
     "pcp.param_sync": _param_sync,
     "pcp.send": _send,
     "pcp.recv": _recv,
@@ -385,12 +350,3 @@ LOWERINGS: dict[str, Callable[[ir.Operation, Imports], None]] = {
     "pcp.digest": _digest,
     "pcp.parity": _parity,
 }
-
-
-def _attribute(value: object) -> ir.Attribute:
-    """Facts as an attribute: strings, integers, lists and dictionaries."""
-    if isinstance(value, dict):
-        return ir.DictAttr.get({key: _attribute(item) for key, item in value.items()})
-    if isinstance(value, list):
-        return ir.ArrayAttr.get([_attribute(item) for item in value])
-    return hlo.i64(value) if isinstance(value, int) else ir.StringAttr.get(str(value))

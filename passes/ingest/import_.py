@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pcp.dialect import hlo, loading
+from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.passes.core.base import CppPasses, Pass
+from pcp.passes.core.dialects import check_readable
 from pcp.passes.core.fold import evaluate
 from pcp.passes.core.rewriting import (
     attributes,
@@ -22,8 +23,8 @@ from pcp.passes.core.rewriting import (
 from pcp.passes.core.stops import needless
 
 Values = Sequence[ir.Value]
-READ = ("builtin", "func", "stablehlo", "chlo", "pcp")
 STATIC = "export the model with static shapes"
+TENSORS = "a program's values are tensors, which IREE gives memory to; write one"
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,10 @@ class Import(Pass):
     """Make StableHLO of other tools regular: spec ops, static shapes.
 
     Assumes a module of functions as torch-mlir, JAX or a person writes them.
-    Leaves only `func`, `stablehlo`, `chlo` and `pcp` ops with static shapes:
+    Leaves `func`, `stablehlo`, `chlo` and `pcp` ops with static shapes, and ops of
+    `arith`, `linalg`, `math` and `tensor` on tensors as they stand:
 
-    - `arith.constant` becomes `stablehlo.constant`;
+    - an `arith.constant` tensor becomes `stablehlo.constant`;
     - `dynamic_*` ops whose shape operands are constant become static ones; if
       types are still dynamic, StableHLO's own shape refinement is asked once;
     - ops that the specification dropped (`dot`, `broadcast`, `einsum`,
@@ -76,10 +78,8 @@ def _rewrite(module: ir.Module) -> None:
 
 
 def _check(module: ir.Module) -> None:
-    known = {*READ, *loading.registered()}
     for op in operations(module):
-        if op.name.partition(".")[0] not in known:
-            refuse(op, "not a StableHLO op; lower the model to StableHLO first")
+        check_readable(op)
         if has_dynamic_type(op):
             refuse(op, f"a shape is known only at run time; {STATIC}")
         if op.name == "func.func":
@@ -90,6 +90,8 @@ def _check_arguments(function: ir.Operation) -> None:
     type_ = ir.TypeAttr(function.attributes["function_type"]).value
     for i, argument in enumerate(ir.FunctionType(type_).inputs):
         ranked = isinstance(argument, ir.RankedTensorType)
+        if isinstance(argument, ir.MemRefType | ir.UnrankedMemRefType):
+            refuse(function, f"argument {i} is {argument}; {TENSORS}")
         if isinstance(argument, ir.ShapedType) and not (
             ranked and argument.has_static_shape
         ):
@@ -107,8 +109,11 @@ def _is_static(op: ir.Operation) -> bool:
 
 
 def _arith_constant(op: ir.Operation) -> Values | None:
-    if not isinstance(op.result.type, ir.RankedTensorType):
+    type_ = op.result.type
+    if not isinstance(type_, ir.RankedTensorType):
         return None if list(op.result.uses) else []
+    if isinstance(type_.element_type, ir.IndexType):  # StableHLO has no such tensors
+        return None
     value = op.attributes["value"]
     return hlo.op("constant", [], [op.result.type], value=value).results
 

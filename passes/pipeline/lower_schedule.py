@@ -7,6 +7,7 @@ from pcp.dialect import hlo
 from pcp.dialect.attributes import On, unwrap
 from pcp.dialect.bindings import ir
 from pcp.dialect.bundles import CAST
+from pcp.dialect.host import host_functions
 from pcp.dialect.inlining import remap
 from pcp.passes.core.base import Pass
 from pcp.passes.core.functions import (
@@ -19,13 +20,14 @@ from pcp.passes.core.functions import (
 from pcp.passes.core.marks import SETTLED
 from pcp.passes.core.rewriting import HOLD, attributes, functions, refuse
 from pcp.passes.core.walk import returned
+from pcp.passes.pipeline.bodies import declare, prepare_bodies
 from pcp.passes.pipeline.wiring import (
     ARGUMENT,
     Source,
     Wiring,
-    device_of,
     devices_of,
     plain,
+    result_devices,
     schedules,
 )
 from pcp.passes.sharding.mesh import only_mesh
@@ -48,7 +50,9 @@ class LowerSchedule(Pass):
     that makes it and received right before the first that reads it, on a channel of
     its own. A barrier in front of a message holds what backward tasks made since the
     last one: a compiler goes by values, and would put all of them off to the end.
-    Leaves no task, transfer or schedule.
+    Leaves no task, transfer or schedule. A task's body is StableHLO, or ops of `arith`,
+    `linalg`, `math` and `tensor` on tensors, which go through unread. Functions that it
+    calls are inlined; the host's (`pcp.host`) are declared for each device.
 
     Before:
 
@@ -68,7 +72,9 @@ class LowerSchedule(Pass):
         """Replace the functions by one module a device."""
         with module.context:
             mesh = only_mesh(module)
+            prepare_bodies(module, functions(module))
             whole = list(functions(module))
+            known = host_functions(module)
             channels = Channels()
             plans = [_plans(function, channels) for function in whole]
             for plan in (plan for found in plans for plan in found):
@@ -81,7 +87,8 @@ class LowerSchedule(Pass):
                     plan = (own or found)[0]  # without one, it has nothing to do
                     with ir.InsertionPoint(block), plan.function.location:
                         _Device(plan, device).build()
-            for function in whole:
+                declare(block, known)
+            for function in (*whole, *known.values()):
                 function.erase()
             _name_devices(module, mesh.devices)
 
@@ -132,6 +139,8 @@ class _Plan:
     wiring: Wiring
     #: The function's argument behind each of the schedule's.
     arguments: list[int] = field(default_factory=list)
+    #: The device of each of the schedule's results.
+    homes: list[str] = field(default_factory=list)
     #: For each result of the function, which of the schedule's it is made of.
     results: list[list[int]] = field(default_factory=list)
     channels: dict[tuple[Source, str], int] = field(default_factory=dict)
@@ -141,14 +150,14 @@ class _Plan:
         cls, function: ir.Operation, schedule: ir.Operation, channels: Channels
     ) -> "_Plan":
         plan = cls(function, Wiring.read(schedule))
-        given = plain(list(schedule.operands))
-        plan.arguments = [plan._argument(v) for v in given]
+        plan.homes = result_devices(schedule)
+        plan.arguments = [plan._argument(v) for v in plan.wiring.given]
         plan.results = [plan._result(v) for v in returned(entry(function)).operands]
         for task in plan.wiring.tasks:
             for source in task.reads:
                 plan._channel(source, task.device, channels)
-        for k, source in enumerate(plan.wiring.results):
-            plan._channel(source, plan.result_devices[k], channels)
+        for source, device in zip(plan.wiring.results, plan.homes, strict=True):
+            plan._channel(source, device, channels)
         return plan
 
     @property
@@ -164,12 +173,6 @@ class _Plan:
                 self.wiring.schedule,
                 f"it has tasks or values on @{min(lost)}, and the mesh is over {there}",
             )
-
-    @property
-    def result_devices(self) -> list[str]:
-        """Where each of the schedule's results lies."""
-        block = self.wiring.schedule.regions[0].blocks[0]
-        return [device_of(v.type) for v in plain(list(returned(block).operands))]
 
     def _argument(self, value: Value) -> int:
         """Which argument of the function is placed here."""
@@ -348,14 +351,13 @@ class _Device:
     def _type(self, source: Source) -> ir.Type:
         task, k = source
         if task == ARGUMENT:
-            block = self.wiring.schedule.regions[0].blocks[0]
-            return unwrap(On(block.arguments[k].type).payload)
+            return unwrap(On(self.wiring.given[k].type).payload)
         body = self.wiring.tasks[task].op.regions[0].blocks[0]
         return plain(list(returned(body).operands))[k].type
 
     def _results(self) -> list[tuple[int, Value]]:
         """(position in the whole function, value) of the device's results."""
-        devices = self.plan.result_devices
+        devices = self.plan.homes
         return [
             (position, self._read(self.wiring.results[k]))
             for position, own in enumerate(self.plan.results)

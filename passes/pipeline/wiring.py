@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pcp.dialect.attributes import On
 from pcp.dialect.base import integer, symbol, text
 from pcp.dialect.bindings import ir
-from pcp.dialect.bundles import CAST
+from pcp.dialect.bundles import CAST, types_of
 from pcp.passes.core.rewriting import refuse
 
 Value = ir.Value
@@ -36,18 +36,17 @@ class Wiring:
     schedule: ir.Operation
     tasks: list[Task] = field(default_factory=list)
     results: list[Source] = field(default_factory=list)
-    #: The device each argument of the schedule lies on.
-    arguments: list[str] = field(default_factory=list)
+    #: What the schedule is given: its operands, then what it reads from around it.
+    given: list[Value] = field(default_factory=list)
     _sources: dict[Value, Source] = field(default_factory=dict)
     _tuples: dict[Value, list[Source]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, schedule: ir.Operation) -> "Wiring":
         """Follow every value through casts and transfers."""
-        wiring = cls(schedule)
+        wiring = cls(schedule, given=plain(list(schedule.operands)))
         block = schedule.regions[0].blocks[0]
         for k, argument in enumerate(block.arguments):
-            wiring.arguments.append(device_of(argument.type))
             wiring._sources[argument] = ARGUMENT, k
         for view in block.operations:
             wiring._add(view.operation)
@@ -68,15 +67,19 @@ class Wiring:
     def _task(self, op: ir.Operation, given: list[Source]) -> None:
         number = len(self.tasks)
         missing = [name for name in ("stage", "microbatch", "dir") if not has(op, name)]
-        if missing:
-            refuse(op, f"a scheduled task says its {', '.join(missing)}")
+        if missing and text(self.schedule, "kind") != "custom":
+            refuse(
+                op,
+                f"a scheduled task says its {', '.join(missing)}; one whose place is "
+                'its order alone stands in a schedule of kind = "custom"',
+            )
         self.tasks.append(
             Task(
                 op,
                 symbol(op, "device"),
                 integer(op, "stage"),
                 integer(op, "microbatch"),
-                text(op, "dir"),
+                text(op, "dir") if has(op, "dir") else "fwd",
                 tuple(given),
             )
         )
@@ -98,8 +101,20 @@ class Wiring:
             if value in self._tuples:
                 found.extend(self._tuples[value])
             else:
-                found.append(self._sources[value])
+                found.append(self._source(value))
         return found
+
+    def _source(self, value: Value) -> Source:
+        """Where a value comes from; one from around the schedule is given to it."""
+        if value not in self._sources:
+            self._sources[value] = ARGUMENT, len(self.given)
+            self.given.append(value)
+        return self._sources[value]
+
+    @property
+    def arguments(self) -> list[str]:
+        """The device that each value lies on that the schedule is given."""
+        return [device_of(value.type) for value in self.given]
 
     def device(self, source: Source) -> str:
         """Where a source is made."""
@@ -130,10 +145,14 @@ def plain(values: Sequence[Value]) -> list[Value]:
 def devices_of(schedule: ir.Operation) -> set[str]:
     """Those that a schedule is for."""
     wiring = Wiring.read(schedule)
-    *_, end = schedule.regions[0].blocks[0].operations
-    ends = plain(list(end.operation.operands))
     tasks = (task.device for task in wiring.tasks)
-    return {*wiring.arguments, *tasks, *(device_of(v.type) for v in ends)}
+    return {*wiring.arguments, *tasks, *result_devices(schedule)}
+
+
+def result_devices(schedule: ir.Operation) -> list[str]:
+    """Where each of a schedule's results lies."""
+    *_, end = schedule.regions[0].blocks[0].operations
+    return [device_of(type_) for type_ in types_of(end.operation.operands)]
 
 
 def schedules(function: ir.Operation) -> list[ir.Operation]:

@@ -4,13 +4,16 @@ MLIR's own inliner leaves functions alone that hold ops of pcp, and drops what s
 on a call or on a callee's arguments.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
+from pcp.dialect.host import callee, is_host
+from pcp.dialect.inlining import functions_of
 from pcp.errors import nearest
 from pcp.passes.core.base import CppPasses
-from pcp.passes.core.functions import entry, symbol_name
+from pcp.passes.core.dialects import check_cuttable
+from pcp.passes.core.functions import entry
 from pcp.passes.core.marks import MARK, mark_of
 from pcp.passes.core.rewriting import functions, refuse, splice
 from pcp.passes.core.walk import walk
@@ -27,29 +30,38 @@ def inline_calls(module: ir.Module) -> None:
 
     A callee's `pcp.sharding` on arguments and results becomes `pcp.constraint`s, a
     call's `pcp.stage` the mark of all that it stands for. A function that calls
-    itself, or has no body, is refused.
+    itself, or has no body, is refused, as is an op that cannot be cut.
     """
+    check_cuttable(module)
+    _inline_in(module, map(entry, functions(module)))
+
+
+def inline_task_calls(module: ir.Module, tasks: Iterable[ir.Operation]) -> None:
+    """Put each callee's ops in the place of its call in a task; host calls stay."""
+    _inline_in(module, (task.regions[0].blocks[0] for task in tasks), host=True)
+
+
+def _inline_in(
+    module: ir.Module, blocks: Iterable[ir.Block], *, host: bool = False
+) -> None:
+    """Inline the calls in these blocks; with `host` those of host functions stay."""
+    known = functions_of(module)
+    stay = {n for n, function in known.items() if host and is_host(function)}
     pending: list[Call] = [
-        (call, ()) for function in functions(module) for call in _calls(function)
+        (op, ())
+        for block in blocks
+        for op in walk(block)
+        if op.name == CALL and callee(op) not in stay
     ]
     if not pending:
         return
-    known = {
-        symbol_name(view.operation): view.operation
-        for view in module.body.operations
-        if view.operation.name == "func.func"
-    }
     while pending:
         call, chain = pending.pop()
-        name = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+        name = callee(call)
         _check(call, name, chain, known)
-        brought = _inline(call, known[name])
+        brought = [c for c in _inline(call, known[name]) if callee(c) not in stay]
         pending += [(inner, (*chain, name)) for inner in brought]
     CppPasses("symbol-dce").run(module)
-
-
-def _calls(function: ir.Operation) -> list[ir.Operation]:
-    return [op for op in walk(entry(function)) if op.name == CALL]
 
 
 def _check(
@@ -66,11 +78,18 @@ def _check(
             f"@{name} calls itself, so there is no end to what a device would run; "
             "use stablehlo.while",
         )
+    if is_host(known[name]):
+        refuse(
+            call,
+            f"@{name} is a host function, which runs in a pcp.task or in a program for "
+            "one device, and this one is cut op by op over devices",
+        )
     if (blocks := len(known[name].regions[0].blocks)) != 1:
         refuse(
             call,
             f"@{name} has {blocks or 'no'} blocks, and a program that is spread over "
-            "devices is cut op by op; give it a body of one block",
+            "devices is cut op by op; give it a body of one block, or the attribute "
+            "pcp.host in a task",
         )
 
 

@@ -9,15 +9,17 @@ overlap with the exchange.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import iree.runtime as rt
 import numpy as np
+from numpy.typing import NDArray
 
 from pcp.bundle import Collective, Manifest
-from pcp.errors import CollectiveAborted, Timeout
+from pcp.errors import CollectiveAborted, HostFunctionFailed, Timeout
+from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.collectives.tracing import Recorder
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.memory.dtypes import numpy_dtype
@@ -30,8 +32,9 @@ from pcp.runtime.program.host_collectives import (
     group_for,
     launch,
     read_by_others,
-    result_shape,
+    results_of,
 )
+from pcp.runtime.program.host_functions import HOST, Bindings, Declaration, run
 from pcp.runtime.program.stall_detector import Progress
 
 _EXCHANGE_THREADS = 4
@@ -65,16 +68,19 @@ class PendingImport:
         self._name = name
         self._what: Collective = imports.manifest.collectives[name]
         self._before = before
-        """The earlier call of the same import: members match calls in order."""
+        """The earlier call of the same import: members match calls in order. Of a host
+        function the earlier call of any."""
         self._posted = threading.Event()
         self._answered = False
         self._views: list[Any] = []
-        self._result = self._ready = self._done = None
+        self._results: list[tuple[Any, str]] = []
+        """The unfilled results, with their element types."""
+        self._ready = self._done = None
         self._marks = [time.monotonic()]
         """Times of the call, of its operands, of the exchange, and of the end."""
 
     def begin(self, refs: Sequence[Any]) -> Any:
-        """Start the threads; the unfilled result for the program."""
+        """Start the threads; the unfilled results for the program."""
         what, device = self._what, self._imports.device
         *operands, wait, signal = refs
         self._dtypes = what.attributes.get("dtypes", [what.dtype])
@@ -86,11 +92,14 @@ class PendingImport:
         done = signal.isinstance(rt.HalFence)
         self._done = signal.deref(rt.HalFence) if done else None
         self._comm = self._imports.group(self._name, what)
-        shape = result_shape(what, self._comm.world_size if self._comm else 1)
-        self._given = what.attributes.get("result_dtype", what.dtype)
-        empty = np.empty(shape, numpy_dtype(self._given))
-        self._result = device.upload(empty, self._given)
-        return self._result.ref
+        self._results = [
+            (device.upload(np.empty(shape, numpy_dtype(dtype)), dtype), dtype)
+            for dtype, shape in results_of(
+                what, self._comm.world_size if self._comm else 1
+            )
+        ]
+        made = [view.ref for view, _ in self._results]
+        return made[0] if len(made) == 1 else tuple(made)
 
     def exchange(self) -> None:
         """Wait for the operands, and start the exchange. In a thread of its own."""
@@ -131,7 +140,7 @@ class PendingImport:
             self._imports.note(error)
         self._answer(error)
         # The next call of this import refers to it, and must not keep its buffers.
-        self._views, self._result, self._ready, self._done = [], None, None, None
+        self._views, self._results, self._ready, self._done = [], [], None, None
         self.finished.set()
 
     def _launch(self) -> Any:
@@ -142,6 +151,8 @@ class PendingImport:
             device.download(view, dtype, room)
             for view, dtype in zip(self._views, self._dtypes, strict=True)
         ]
+        if what.kind == HOST:
+            return self._imports.run_on_host(what, arrays)
         if self._comm is None:
             return alone(what, arrays)
         return launch(self._comm, what, arrays[0], tag_of(self._name))
@@ -157,8 +168,11 @@ class PendingImport:
         fault = None
         self._marks.append(time.monotonic())
         try:
-            value = pending.result().astype(numpy_dtype(self._given), copy=False)
-            self._imports.device.overwrite(self._result, value, self._given)
+            found = pending.result()
+            values = found if self._what.kind == HOST else [found]
+            for (view, dtype), value in zip(self._results, values, strict=True):
+                array = value.astype(numpy_dtype(dtype), copy=False)
+                self._imports.device.overwrite(view, array, dtype)
         except BaseException as error:
             fault = error
         self._imports.progress.moved(-1)
@@ -186,8 +200,11 @@ class Imports:
     members; different imports do not wait for each other.
     """
 
-    def __init__(self, device: Device, manifest: Manifest) -> None:
+    def __init__(
+        self, device: Device, manifest: Manifest, host: Bindings | None = None
+    ) -> None:
         self.groups: Groups = None
+        self._host = dict(host or {})
         self.recorder: Recorder | None = None
         self.device = device
         self.manifest = manifest
@@ -209,7 +226,8 @@ class Imports:
         interface = rt.PyModuleInterface("pcp_rt", lambda _: self)
         for name, what in self.manifest.collectives.items():
             takes = int(what.attributes.get("operands", 1))
-            convention = f"0{'r' * takes}rr_r"
+            gives = len(results_of(what, 1))
+            convention = f"0{'r' * takes}rr_{'r' * gives or 'v'}"
             interface.export(name, convention, self._entry(name))
         return interface.create()
 
@@ -232,6 +250,23 @@ class Imports:
             asked.finished.wait()
         self._asked.clear()
         return self._fault
+
+    def run_on_host(self, what: Collective, arrays: Sequence[NDArray]) -> Pending:
+        """Run a host function now; a failure of it ends the program on all members."""
+        called, pending = Declaration.of(what), Pending()
+        self.progress.moved(1)
+        try:
+            pending.set_result(run(self._host[called.name], called, arrays))
+        except HostFunctionFailed as error:
+            self.note(error)
+            groups = self.groups
+            world = groups.get("") if isinstance(groups, Mapping) else groups
+            if world is not None:
+                world.abort(str(error))
+            raise
+        finally:
+            self.progress.moved(-1)
+        return pending
 
     def await_operands(self, name: str, ready: Any, patience: float) -> None:
         """Wait for operands as long as the program may still compute them.
@@ -275,14 +310,16 @@ class Imports:
 
     def _call(self, name: str, refs: Sequence[Any]) -> Any:
         """Handle a call of an import: answer at once, exchange in the background."""
-        asked = PendingImport(self, name, self._last.get(name))
+        what = self.manifest.collectives[name]
+        line = HOST if what.kind == HOST else name  # host functions are one line
+        asked = PendingImport(self, name, self._last.get(line))
         try:
             answer = asked.begin(refs)
         except Exception as error:
             self.note(error)
             raise
         self.progress.moved()
-        self._last[name] = asked
+        self._last[line] = asked
         self._asked.append(asked)
         try:
             self._pool.submit(asked.exchange)

@@ -23,7 +23,7 @@ from pcp.bundle import Bundle, Function, Manifest, TensorSpec
 from pcp.errors import BundleError, ConfigError, RuntimeFault, UsageError, counted
 from pcp.runtime.collectives.tracing import Recorder
 from pcp.runtime.memory.dtypes import bits_dtype, numpy_dtype
-from pcp.runtime.program import host_processor
+from pcp.runtime.program import host_functions, host_processor
 from pcp.runtime.program.aliasing import extent, overlapping
 from pcp.runtime.program.collective_imports import Imports
 from pcp.runtime.program.devices import (
@@ -36,6 +36,7 @@ from pcp.runtime.program.devices import (
     open_device,
 )
 from pcp.runtime.program.host_collectives import Groups
+from pcp.runtime.program.host_functions import Bindings
 
 __all__ = [
     "BoundFunction",
@@ -85,12 +86,13 @@ class Program:
         device: Device,
         module: str,
         manifest: Manifest | None = None,
+        host: Bindings | None = None,
     ) -> None:
         self.manifest: Manifest = manifest or bundle.manifest
         self.device = device
         self.module = module
         self._lock = threading.RLock()
-        self._imports = Imports(device, self.manifest)
+        self._imports = Imports(device, self.manifest, host)
         try:
             code = rt.VmModule.copy_buffer(device.instance, bundle.module(module))
             hal = rt.create_hal_module(device.instance, device.hal)
@@ -119,6 +121,7 @@ class Program:
         module: str | None = None,
         communicator: Groups = None,
         member: str | None = None,
+        host: Bindings | None = None,
     ) -> "Program":
         """Load a bundle, or the file of one, onto a device.
 
@@ -128,19 +131,25 @@ class Program:
 
         `module` names one of the bundle's modules; by default the first that
         the device's driver can run. `communicator` serves the collectives, or
-        a dictionary from axes ("dp", "dp,tp") to communicators.
+        a dictionary from axes ("dp", "dp,tp") to communicators. `host` binds the
+        functions that the program declares with `pcp.host`, by name; see
+        `host_functions`. One that it calls and `host` lacks is a `ConfigError`.
         """
         bundle = source if isinstance(source, Bundle) else Bundle.read(source)
         if isinstance(device, str):
             device = open_device(device)
         manifest = bundle.manifest
+        called = host_functions.declared(manifest.all_collectives())
+        host_functions.check_called(called, host or {})
         if manifest.programs:
             member = member or _member_of(manifest, communicator)
             module = manifest.of_device(member).programs[member].module
             manifest = manifest.of_device(member)
         name = module or _module_for(bundle, device)
         _check_runs(bundle, name)
-        program = cls(bundle, device, name, manifest)
+        own = host_functions.declared(manifest.collectives.values())
+        host_functions.check_bound(own, host or {})
+        program = cls(bundle, device, name, manifest, host)
         program.communicator = communicator
         return program
 
@@ -251,7 +260,7 @@ class Program:
         except Exception as error:
             fault = self._imports.finish(failed=True)
             if fault is not None:
-                raise fault from None
+                raise fault from fault.__cause__
             raise RuntimeFault(
                 f"{function.name} failed on {self.device.uri}: {first_line(error)}"
             ) from error

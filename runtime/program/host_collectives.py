@@ -18,8 +18,9 @@ from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.runtime.communicator.replica_check import chained, digest_words, parity
 from pcp.runtime.memory.dtypes import numpy_dtype
+from pcp.runtime.program.host_functions import HOST, Declaration, Type
 
-ALONE = frozenset({"digest"})
+ALONE = frozenset({"digest", HOST})
 """Imports that no other member takes part in."""
 Groups = Communicator | Mapping[str, Communicator] | None
 Starter = Callable[[Communicator, Collective, NDArray, str], Pending]
@@ -62,6 +63,14 @@ def _require_whole_mesh(name: str, what: Collective, manifest: Manifest) -> None
             f"{', '.join(rest)}: give a communicator for each, as "
             f"{{'{','.join(what.axes)}': ...}}"
         )
+
+
+def results_of(what: Collective, members: int) -> tuple[Type, ...]:
+    """The element type and shape of each result."""
+    if what.kind == HOST:
+        return Declaration.of(what).gives
+    dtype = str(what.attributes.get("result_dtype", what.dtype))
+    return ((dtype, result_shape(what, members)),)
 
 
 def result_shape(what: Collective, members: int) -> tuple[int, ...]:

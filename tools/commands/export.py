@@ -18,8 +18,7 @@ import importlib.util
 import inspect
 import sys
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -30,12 +29,11 @@ from pcp.errors import (
     ConfigError,
     IRError,
     MissingPackage,
-    PcpError,
     UsageError,
     install,
-    nearest,
 )
 from pcp.tools.support.command import Parser, run
+from pcp.tools.support.user_files import load_file, named, users_code
 from pcp.training.storage import safetensors_io
 
 if TYPE_CHECKING:
@@ -105,7 +103,7 @@ def _main(argv: Sequence[str]) -> None:
     _check_installed(framework)  # before the model's file, which fails without it
     from pcp.frontends.signature import require_scalar_loss
 
-    module, weights = _EXPORTERS[framework](_load(path), path, name, options)
+    module, weights = _EXPORTERS[framework](load_file(path), path, name, options)
     if not options.forward:
         require_scalar_loss(module)
     _write(out, f"{module}".strip().encode() + b"\n")
@@ -138,47 +136,6 @@ def _check_installed(framework: str) -> None:
         raise MissingPackage(f"--{framework} needs {framework}: {install(framework)}")
 
 
-def _load(path: str) -> ModuleType:
-    """The user's Python file as a module; its own folder is importable."""
-    file = Path(path)
-    if not file.is_file():
-        raise ConfigError(f"{path}: no such file")
-    # Not the file's own name: a model in json.py must not replace Python's json.
-    name = f"pcp_model_{file.stem}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{path}: not a Python file (FILE.py:NAME)")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickles look there
-    sys.path.insert(0, str(file.parent.resolve()))
-    try:
-        with _users_code(path, "loading"):
-            spec.loader.exec_module(module)
-    finally:
-        sys.path.pop(0)
-    return module
-
-
-@contextmanager
-def _users_code(what: str, doing: str) -> Iterator[None]:
-    """What a user's file raises is the user's error, not a bug of ours."""
-    try:
-        yield
-    except PcpError:
-        raise
-    except Exception as error:
-        first = str(error).strip().partition("\n")[0]
-        kind = type(error).__name__
-        raise ConfigError(f"{what}: {kind} while {doing}: {first}") from error
-
-
-def _named(module: ModuleType, path: str, name: str) -> Any:
-    if not hasattr(module, name):
-        public = [key for key in vars(module) if not key.startswith("_")]
-        raise ConfigError(f"{path} has no {name!r}.{nearest(name, public)}")
-    return getattr(module, name)
-
-
 # --- PyTorch ---
 
 
@@ -190,7 +147,7 @@ def _export_torch(
     from pcp.frontends.torch import from_torch, weights_of
 
     torch.manual_seed(options.seed)
-    model = _construct(_named(source, path, name), f"{path}:{name}", options)
+    model = _construct(named(source, path, name), f"{path}:{name}", options)
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(f"{path}:{name} is not a torch.nn.Module class")
     inputs = _inputs(torch, model, options)
@@ -219,7 +176,7 @@ def _construct(cls: Any, what: str, options: Namespace) -> Any:
         inspect.signature(cls).bind(**keywords)
     except TypeError as error:
         raise ConfigError(f"{what}: {error} (see --set KEY=VALUE)") from error
-    with _users_code(what, "being made"):
+    with users_code(what, "being made"):
         return cls(**keywords)
 
 
@@ -255,12 +212,12 @@ def _export_jax(
 ) -> "tuple[ir.Module, dict[str, np.ndarray]]":
     from pcp.frontends.jax import from_jax, weights_of
 
-    function = _named(source, path, name)
+    function = named(source, path, name)
     if options.result is not None:
         raise UsageError("--result goes with a PyTorch model")
-    with _users_code(f"{path}:{options.arguments}", "running"):
-        arguments = tuple(_named(source, path, options.arguments)())
-    with _users_code(f"{path}:{name}", "being traced"):
+    with users_code(f"{path}:{options.arguments}", "running"):
+        arguments = tuple(named(source, path, options.arguments)())
+    with users_code(f"{path}:{name}", "being traced"):
         module = from_jax(function, *arguments)
     return module, weights_of(function, *arguments)
 

@@ -42,7 +42,7 @@ import numpy as np
 from pcp.bundle import Bundle, Function, Manifest, TensorSpec
 from pcp.errors import RuntimeFault, UsageError, counted
 from pcp.mesh import Mesh
-from pcp.tools.support import processes, tensor_files
+from pcp.tools.support import host_flags, processes, tensor_files
 from pcp.tools.support.command import Parser, run
 from pcp.training.storage import nonfinite
 from pcp.training.trainer import outer_loop, replica_agreement, step_loop
@@ -81,6 +81,7 @@ def _parser() -> Parser:
     add("--connect", metavar="HOST:PORT", help="where rank 0 listens")
     add("--timeout", type=float, default=120.0, help="seconds for each wait")
     add("--trace", metavar="FILE.json", help="what happened when, for Perfetto")
+    host_flags.add_host_functions(parser)
     return parser
 
 
@@ -90,6 +91,7 @@ def _main(argv: Sequence[str]) -> int:
     name = flags.function or bundle.manifest.entry
     bundle.manifest.function(name)  # raises, naming the nearest
     _check_steps(bundle.manifest, flags)
+    flags.host = host_flags.read(flags, bundle.manifest)
     if (flags.rank is None) != (flags.connect is None):
         raise UsageError("--rank and --connect go together")
     if flags.rank is not None:
@@ -134,7 +136,7 @@ def _alone(bundle: Bundle, name: str, flags: Namespace) -> int:
     from pcp.runtime.program.executor import Program
 
     manifest = bundle.manifest
-    with Program.load(bundle, device=flags.device) as program:
+    with Program.load(bundle, device=flags.device, host=flags.host) as program:
         with recorded(flags.trace, program) if flags.trace else nullcontext():
             if flags.steps is not None:
                 results = _train(_training(program, manifest, flags), manifest, flags)
@@ -286,7 +288,11 @@ def _member(bundle: Bundle, name: str, flags: Namespace) -> int:
         groups = MeshGroups.of(world, manifest, flags.workers)
         try:
             with Program.load(
-                bundle, device=flags.device, communicator=groups, member=device
+                bundle,
+                flags.device,
+                communicator=groups,
+                member=device,
+                host=flags.host,
             ) as program:
                 traced = (flags.trace, program, groups)
                 with world.trace(*traced) if flags.trace else nullcontext():
@@ -386,6 +392,7 @@ def _command(flags: Namespace, name: str, out: Path) -> list[str]:
     command += ["--inputs", flags.inputs, "--out", str(out), "--device", flags.device]
     command += ["--timeout", str(flags.timeout)]
     command += ["--trace", flags.trace] if flags.trace else []
+    command += [w for f in flags.host_function for w in (host_flags.FLAG, f)]
     return command
 
 

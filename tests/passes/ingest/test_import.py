@@ -291,9 +291,18 @@ REFUSED: dict[str, tuple[str, str]] = {
         main(
             "%x: tensor<2xf32>",
             "tensor<2xf32>",
-            "%0 = arith.addf %x, %x : tensor<2xf32>",
+            "%s = shape.shape_of %x : tensor<2xf32> -> tensor<1xindex>\n"
+            "%0 = stablehlo.abs %x : tensor<2xf32>",
         ),
-        r"3:8: arith.addf: not a StableHLO op",
+        r"3:8: shape.shape_of: not a StableHLO op; .* or to ops of arith, linalg, math",
+    ),
+    "memory": (
+        main(
+            "%x: tensor<2xf32>, %m: memref<2xf32>",
+            "tensor<2xf32>",
+            "%0 = stablehlo.abs %x : tensor<2xf32>",
+        ),
+        r"2:1: func.func: argument 1 is memref<2xf32>; a program's values are tensors",
     ),
     "einsum": (
         main(

@@ -1,11 +1,11 @@
 """A `pcp.schedule` written by hand: compiled for a cluster, run by its devices."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.worlds.bundle_runs import ran
+from helpers.worlds.schedules import cluster
 
 from pcp.bundle import Bundle
 from pcp.tools import compile
@@ -41,15 +41,6 @@ func.func @main(
 """.replace("FIRST", "!pcp.on<TENSOR, @first>").replace(
     "SECOND", "!pcp.on<TENSOR, @second>"
 )
-DEVICE = {"target": "cpu", "memory": 1 << 30, "throughput": {"f32": 1e10}, "membw": 1e9}
-
-
-def cluster(folder: Path, *names: str) -> Path:
-    devices = {name: {**DEVICE, "ordinal": i} for i, name in enumerate(names)}
-    links = [{"ends": list(names), "bandwidth": 1e9, "latency_ns": 2e4}]
-    path = folder / "c.json"
-    path.write_text(json.dumps({"devices": devices, "links": links}))
-    return path
 
 
 def compiled(folder: Path, *flags: str) -> int:
@@ -112,3 +103,79 @@ def test_what_no_schedule_can_be_compiled_for_is_said(
     code = compiled(tmp_path, "-q", "--emit", "mlir", *flags)
     assert code == (1 if says else 0)
     assert says in capsys.readouterr().err
+
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "heterogeneous"
+
+
+def test_the_example_runs_over_three_processes(tmp_path: Path, capsys) -> None:
+    """Sums of vectors on two devices, and on a third what is made of both."""
+    bundle = tmp_path / "sums.pcp"
+    flags = ["--cluster", str(EXAMPLE / "cluster.json"), "-o", str(bundle)]
+    assert compile.main([str(EXAMPLE / "vector_add.mlir"), *flags]) == 0
+    random = np.random.default_rng(0)
+    a, b = random.integers(-9, 9, (2, 20)).astype(np.int32)
+    found = ran(bundle, {"a": a, "b": b})
+    assert "(3 processes)" in capsys.readouterr().out
+    np.testing.assert_array_equal(found["c"], a + b)
+    assert found["total"] == (a + b) @ (a + 2 * b)
+    assert found["total"].dtype == np.int32
+
+
+#: Softmax of a matrix product, in named and generic ops; rows around it are ones.
+LINALG = """
+#id = affine_map<(i, j) -> (i, j)>
+#row = affine_map<(i, j) -> (i)>
+func.func @main(
+    %x: tensor<4x8xf32> {pcp.name = "x"}, %w: tensor<8x5xf32> {pcp.name = "w"})
+    -> (tensor<4x5xf32> {pcp.name = "y"}, tensor<6x5xf32> {pcp.name = "padded"}) {
+  %zero = arith.constant 0.0 : f32
+  %one = arith.constant 1.0 : f32
+  %0 = tensor.empty() : tensor<4x5xf32>
+  %1 = linalg.fill ins(%zero : f32) outs(%0 : tensor<4x5xf32>) -> tensor<4x5xf32>
+  %2 = linalg.matmul ins(%x, %w : tensor<4x8xf32>, tensor<8x5xf32>)
+    outs(%1 : tensor<4x5xf32>) -> tensor<4x5xf32>
+  %3 = math.exp %2 : tensor<4x5xf32>
+  %4 = tensor.empty() : tensor<4xf32>
+  %5 = linalg.fill ins(%zero : f32) outs(%4 : tensor<4xf32>) -> tensor<4xf32>
+  %6 = linalg.reduce {arith.addf} ins(%3 : tensor<4x5xf32>) outs(%5 : tensor<4xf32>)
+    dimensions = [1]
+  %7 = linalg.generic
+      {indexing_maps = [#id, #row, #id], iterator_types = ["parallel", "parallel"]}
+      ins(%3, %6 : tensor<4x5xf32>, tensor<4xf32>) outs(%0 : tensor<4x5xf32>) {
+  ^bb0(%a: f32, %b: f32, %c: f32):
+    %d = arith.divf %a, %b : f32
+    linalg.yield %d : f32
+  } -> tensor<4x5xf32>
+  %8 = tensor.pad %7 low[1, 0] high[1, 0] {
+  ^bb0(%i: index, %j: index):
+    tensor.yield %one : f32
+  } : tensor<4x5xf32> to tensor<6x5xf32>
+  %9 = stablehlo.multiply %7, %7 : tensor<4x5xf32>
+  return %9, %8 : tensor<4x5xf32>, tensor<6x5xf32>
+}
+"""
+
+
+def test_linalg_and_stablehlo_stand_in_one_program(tmp_path: Path) -> None:
+    model = tmp_path / "linalg.mlir"
+    model.write_text(LINALG)
+    bundle = tmp_path / "linalg.pcp"
+    assert compile.main([str(model), "--target", "cpu", "-o", str(bundle)]) == 0
+    random = np.random.default_rng(0)
+    x, w = random.normal(size=(4, 8)), random.normal(size=(8, 5))
+    found = ran(bundle, {"x": x.astype(np.float32), "w": w.astype(np.float32)})
+    exponentials = np.exp(x @ w)
+    softmax = exponentials / exponentials.sum(1, keepdims=True)
+    np.testing.assert_allclose(found["y"], softmax**2, rtol=1e-5)
+    padded = np.pad(softmax, ((1, 1), (0, 0)), constant_values=1)
+    np.testing.assert_allclose(found["padded"], padded, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mesh", ["dp=2", "pp=2"])
+def test_linalg_is_not_cut_over_a_mesh(mesh: str, tmp_path: Path, capsys) -> None:
+    model = tmp_path / "linalg.mlir"
+    model.write_text(LINALG)
+    assert compile.main([str(model), "--target", "cpu", "--mesh", mesh]) == 1
+    said = capsys.readouterr().err
+    assert "linalg.mlir:9:8: tensor.empty: it goes to IREE as it stands" in said
