@@ -1,6 +1,6 @@
 """Derivatives that a program gives itself: rules of its own for its functions."""
 
-from pcp.dialect.base import Op, require, symbol
+from pcp.dialect.base import Op, integer, kinds, require, symbol
 from pcp.dialect.bindings import ir
 
 
@@ -52,3 +52,24 @@ class CustomJvp(CustomRule, name="custom_jvp"):
     primal: ir.FlatSymbolRefAttr
     jvp: ir.FlatSymbolRefAttr
     roles = ("jvp",)
+
+
+class WithoutDerivative(Op, name="without_derivative"):
+    """The first `count` operands of `primal` have no derivative, and `why`.
+
+    A derivative by one of them, at a call or a composite, is an error that says `why`;
+    the others have that of the function's rule. `linear` is for a function that a jvp
+    function may apply to tangents: there it counts as what it computes, as one with a
+    jvp rule does. Gone after `pcp-inline-composites`.
+
+        "pcp.without_derivative"() {primal = @f, count = 2, why = "..."} : () -> ()
+    """
+
+    primal: ir.FlatSymbolRefAttr
+    count: ir.IntegerAttr
+    why: ir.StringAttr
+    optional = kinds(linear=ir.UnitAttr)
+
+    def check(self) -> None:
+        """It speaks of one operand at least."""
+        require(integer(self, "count") > 0, "needs a 'count' of one or more")

@@ -97,14 +97,6 @@ class JaxCall:
                 return {}
             raise
 
-    def unknown(self) -> Rule:
-        """The parts of a rule that gives the values, and NaN for all derivatives."""
-        return {
-            f"{mode}.{role}": part
-            for mode in self.modes
-            for role, part in _UNKNOWN[mode](self).items()
-        }
-
     def emit(self, ctx: Any) -> Any:
         """A private function of what the call runs.
 
@@ -191,7 +183,7 @@ def emit(module: Any, name: str, jaxpr: Any) -> Any:
 
 
 def _trace_jvp(call: JaxCall) -> Rule:
-    """Tangents that the rule says nothing of make all NaN, unless they are zero."""
+    """Tangents that the rule says nothing of are zero: others are refused."""
     import jax
 
     avals, count = call.avals, call.closed
@@ -204,27 +196,15 @@ def _trace_jvp(call: JaxCall) -> Rule:
         values, derived = jax.jvp(
             lambda *xs: call.alone(*closed, *xs), xs, tuple(all_[count:])
         )
-        marred = _floats(avals[:count], all_[:count])
-        return [*values, *_marred(_floats(values, derived), marred)]
+        return [*values, *_floats(values, derived)]
 
     return {"jvp": jax.make_jaxpr(jvp)(*avals, *given)}
-
-
-def _marred(values: list[Any], tangents: list[Any]) -> list[Any]:
-    """The values, NaN if one of the tangents is not zero."""
-    from jax import numpy as jnp
-
-    for t in tangents:
-        bad = jnp.any(t != 0)
-        values = [jnp.where(bad, jnp.full_like(v, jnp.nan), v) for v in values]
-    return values
 
 
 def _trace_vjp(call: JaxCall) -> Rule:
     """The rule says nothing of what the function is closed over, which comes first.
 
-    JAX refuses to differentiate by that. Here it is not known yet who will: its
-    cotangents are NaN, which nobody sees who does not ask for them.
+    Its cotangents are zeros that nobody sees: a derivative by it is refused.
     """
     import jax
     from jax import numpy as jnp
@@ -244,50 +224,14 @@ def _trace_vjp(call: JaxCall) -> Rule:
         saved, given = operands[: len(residuals)], iter(operands[len(residuals) :])
         all_ = [next(given) if is_float(v) else _no_tangent(v) for v in values]
         cotangents = jax.tree.unflatten(trees[-1], saved)(all_)
-        closed = [jnp.full(a.shape, _nan(a), a.dtype) for a in avals[:count]]
+        closed = [jnp.zeros(a.shape, a.dtype) for a in avals[:count]]
         return _floats(avals, [*closed, *cotangents])
 
     given = [v for v in values if is_float(v)]
     return {"forward": jaxpr, "backward": jax.make_jaxpr(backward)(*residuals, *given)}
 
 
-def _unknown_jvp(call: JaxCall) -> Rule:
-    """Tangents that are not zero make all of them NaN."""
-    import jax
-    from jax import numpy as jnp
-
-    avals = call.avals
-
-    def jvp(*operands: Any) -> list[Any]:
-        values = _values(call, operands[: len(avals)])
-        zeros = [jnp.zeros_like(v) for v in values if is_float(v)]
-        return [*values, *_marred(zeros, list(operands[len(avals) :]))]
-
-    return {"jvp": jax.make_jaxpr(jvp)(*avals, *filter(is_float, avals))}
-
-
-def _unknown_vjp(call: JaxCall) -> Rule:
-    import jax
-    from jax import numpy as jnp
-
-    forward = jax.make_jaxpr(lambda *xs: _values(call, xs))(*call.avals)
-    wanted = [a for a in call.avals if is_float(a)]
-
-    def backward(*_: Any) -> list[Any]:
-        return [jnp.full(a.shape, jnp.nan, a.dtype) for a in wanted]
-
-    given = filter(is_float, forward.out_avals)
-    return {"forward": forward, "backward": jax.make_jaxpr(backward)(*given)}
-
-
-def _values(call: JaxCall, operands: Sequence[Any]) -> list[Any]:
-    from jax.extend import core
-
-    return core.jaxpr_as_fun(call.body)(*operands)
-
-
 _TRACES = {"jvp": _trace_jvp, "vjp": _trace_vjp}
-_UNKNOWN = {"jvp": _unknown_jvp, "vjp": _unknown_vjp}
 
 
 def is_float(value: Any) -> bool:
@@ -300,10 +244,6 @@ def _floats(values: Sequence[Any], derived: Sequence[Any]) -> list[Any]:
     """The derived of those values that have any."""
     pairs = zip(values, derived, strict=True)
     return [d for v, d in pairs if is_float(v)]
-
-
-def _nan(value: Any) -> float:
-    return float("nan") if is_float(value) else 0.0
 
 
 def _no_tangent(value: Any) -> np.ndarray:

@@ -10,7 +10,6 @@ found wherever they stand: in a scan, a branch, under vmap, in another rule.
 `pcp-remat`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,12 +26,39 @@ MARKS = {
 }
 
 #: Rules within rules. A rule that calls its own function is found again, so that only
-#: families of functions, f' = g, g' = h, ..., come here: beyond this order of
-#: derivative a function of the family is differentiated as it is written.
+#: families of functions, f' = g, g' = h, ..., come here: beyond this order a function
+#: of the family has no derivative.
 DEPTH = 8
+
+#: On such a function: which operands have no derivative, and why.
+WITHOUT = "pcp.without_derivative"
 
 #: What a stop is while MLIR's inliner runs, which leaves functions with ops of pcp.
 STOP = "pcp.stop_gradient"
+
+
+@dataclass(frozen=True)
+class Without:
+    """The first `count` operands of a function have no derivative, and why.
+
+    `linear` as in `pcp.without_derivative`.
+    """
+
+    count: int
+    why: str
+    linear: bool = False
+
+    def attribute(self) -> Any:
+        """For a function that JAX lowers."""
+        from jax.interpreters.mlir import ir
+
+        i64 = ir.IntegerType.get_signless(64)
+        said = {
+            "count": ir.IntegerAttr.get(i64, self.count),
+            "why": ir.StringAttr.get(self.why),
+        }
+        linear = {"linear": ir.UnitAttr.get()} if self.linear else {}
+        return ir.DictAttr.get({**said, **linear})
 
 
 @dataclass
@@ -83,12 +109,15 @@ class JaxRules:
 
     def _function(self, ctx: Any, call: JaxCall) -> Any:
         """The call's function, which has its rule when it is lowered."""
-        rule = self._rule(call) if self.kept and self.depth < DEPTH else {}
-        key = (call.name, _text(call.body), *(_text(part) for part in rule.values()))
+        rule, without = self._rule(call) if self.kept else ({}, None)
+        parts = (_text(part) for part in rule.values())
+        key = (call.name, without, _text(call.body), *parts)
         if key in self.known:
             return self.known[key]
         function = call.emit(ctx)
         self.known[key] = function
+        if without is not None:
+            function.attributes[WITHOUT] = without.attribute()
         self.alive += [call, rule]  # keys hold addresses, which must not come again
         self.depth += 1
         try:
@@ -100,20 +129,25 @@ class JaxRules:
             self.depth -= 1
         return function
 
-    def _rule(self, call: JaxCall) -> Rule:
-        """The call's own rule; inside another rule, one of NaN where there is none.
+    def _rule(self, call: JaxCall) -> "tuple[Rule, Without | None]":
+        """The call's own rule, and what has no derivative by it.
 
-        A derivative of a derivative may never be asked for: `odeint` and `expn` have
-        one of first order alone. Whoever does ask gets NaN, where JAX raises.
+        Inside another rule a call may have none: `odeint` and `expn` have one of first
+        order alone, and whether a second is asked for is not known yet.
         """
+        none = f"rules within rules are kept to a depth of {DEPTH}"
         try:
-            rule = self._trace(call)
-            self._refuse_closures(call.name, rule)
-        except IRError:
+            if self.depth < DEPTH:
+                rule = self._trace(call)
+                self._refuse_closures(call.name, rule)
+                return rule, _closed_over(call) if rule and call.closed else None
+        except IRError as error:
             if not self.depth:
                 raise
-            return call.unknown()
-        return rule
+            none = str(error).partition("\n")[0]
+        if not call.avals:
+            return {}, None
+        return {}, Without(len(call.avals), none, linear=call.modes == ("jvp",))
 
     def _trace(self, call: JaxCall) -> Rule:
         if call.untransposed:
@@ -141,6 +175,16 @@ class JaxRules:
                     f"{self.source}: the derivative rule of {name} uses a traced "
                     "value from around it; make it an argument of the function"
                 )
+
+
+def _closed_over(call: JaxCall) -> "Without":
+    """What is said, as by JAX, of the operands that the rule is not for."""
+    return Without(
+        call.closed,
+        "a linear_call has none by what it is not linear in, and a custom_vjp by what "
+        "it is closed over; make that an argument of the function, or put "
+        "jax.lax.stop_gradient on it",
+    )
 
 
 def _log_sums(x: Any, *, axis: int, reverse: bool) -> Any:
@@ -186,23 +230,33 @@ def attach_stops(module: ir.Module) -> None:
 
 
 def attach(module: ir.Module) -> None:
-    """Turn the marks on functions into `pcp.custom_jvp` and `pcp.custom_vjp` ops."""
+    """Turn the marks on functions into the ops of `pcp` that say the same."""
     for view in list(module.body.operations):
         function = view.operation
         for op, roles in MARKS.items():
             if f"{op}.{roles[0]}" in function.attributes:
-                _attach(function, op, roles)
+                names = {r: _taken(function, f"{op}.{r}") for r in roles}
+                _attach(function, op, names)
+        if WITHOUT in function.attributes:
+            said = ir.DictAttr(_taken(function, WITHOUT))
+            _attach(function, WITHOUT, {entry.name: entry.attr for entry in said})
 
 
-def _attach(function: ir.Operation, op: str, roles: Sequence[str]) -> None:
-    names = {role: function.attributes[f"{op}.{role}"] for role in roles}
-    for role in roles:
-        del function.attributes[f"{op}.{role}"]
+def _taken(function: ir.Operation, name: str) -> ir.Attribute:
+    """An attribute, which is gone then."""
+    value = function.attributes[name]
+    del function.attributes[name]
+    return value
+
+
+def _attach(
+    function: ir.Operation, op: str, attributes: dict[str, ir.Attribute]
+) -> None:
     primal = ir.StringAttr(function.attributes["sym_name"]).value
     with function.context, ir.InsertionPoint.after(function):
         ir.Operation.create(
             op,
-            attributes={"primal": ir.FlatSymbolRefAttr.get(primal), **names},
+            attributes={"primal": ir.FlatSymbolRefAttr.get(primal), **attributes},
             loc=function.location,
         )
 

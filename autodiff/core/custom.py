@@ -1,5 +1,7 @@
 """Functions with derivative rules of their own: `pcp.custom_vjp`, `pcp.custom_jvp`.
 
+`pcp.without_derivative` says of a function's operands that they have none.
+
 A call or a composite of such a function is not inlined before the walk. Where the
 walk meets it, the rule's functions are inlined: the forward or the jvp function in
 the place of the call, so that nothing is computed twice, and the backward function
@@ -14,7 +16,7 @@ of a linear function is the function again (JAX does the same).
 A function may have a rule of each kind: then each mode has its own.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -26,9 +28,10 @@ from pcp.autodiff.core.forward import Tangents
 from pcp.autodiff.core.kinds import Rule, Site
 from pcp.autodiff.core.reverse import pull_back
 from pcp.dialect import hlo
+from pcp.dialect.base import integer, text
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
-from pcp.errors import PassError, nearest
+from pcp.errors import MissingRule, PassError, nearest
 from pcp.passes.core.functions import function_type
 from pcp.passes.core.rewriting import splice
 
@@ -165,7 +168,20 @@ def _check_jvp(
     _must(op, parts["jvp"], "return results, then their tangents", wanted, gives)
 
 
-CHECKS = {"pcp.custom_vjp": _check_vjp, "pcp.custom_jvp": _check_jvp}
+def _check_without(
+    op: ir.Operation, primal: ir.Operation, parts: dict[str, ir.Operation]
+) -> None:
+    count, takes = integer(op, "count"), len(_type(primal)[0])
+    if count > takes:
+        name = functions.symbol(primal)
+        raise _wrong(op, f"count={count}, but @{name} has {takes} operands")
+
+
+CHECKS = {
+    "pcp.custom_vjp": _check_vjp,
+    "pcp.custom_jvp": _check_jvp,
+    functions.WITHOUT: _check_without,
+}
 
 
 def _must(
@@ -190,6 +206,11 @@ def _must(
 def reverse(at: Site) -> Sequence[Value | None]:
     """The cotangents of a call's or a composite's inputs."""
     rules = _rules_of(at.op)
+    if (without := rules.get(functions.WITHOUT)) is not None:
+        if is_transposing() and "linear" in without.op.attributes:
+            return _by_body(at)
+        wanted = {v for v, w in zip(at.inputs, at.wanted, strict=True) if w}
+        _refuse(at.op, without, wanted)
     if (custom := rules.get("pcp.custom_vjp")) is not None:
         return _by_vjp(at, custom)
     if (custom := rules.get("pcp.custom_jvp")) is not None:
@@ -209,6 +230,8 @@ def forward(op: ir.Operation, tangents: Tangents) -> bool:
                 op, functions.callee(op), "an input with a tangent"
             )
         return False
+    if (without := rules.get(functions.WITHOUT)) is not None:
+        _refuse(op, without, tangents)
     if (custom := rules.get("pcp.custom_jvp")) is None:
         raise PassError(
             f"{_at(op)}: {op.name}: @{functions.callee(op)} has a pcp.custom_vjp, "
@@ -222,6 +245,16 @@ def forward(op: ir.Operation, tangents: Tangents) -> bool:
     tangents.update(zip(_floats(op.results), values[count:], strict=True))
     tangents.update(zip(_floats(values[:count]), values[count:], strict=True))
     return True
+
+
+def _refuse(op: ir.Operation, without: Custom, active: Container[Value]) -> None:
+    """The error, if an operand is active that has no derivative."""
+    for i in range(integer(without.op, "count")):
+        if op.operands[i] in active:
+            raise MissingRule(
+                f"{_at(op)}: {op.name}: @{functions.callee(op)} has no derivative by "
+                f"its operand {i}, and one flows there: {text(without.op, 'why')}"
+            )
 
 
 def _by_vjp(at: Site, custom: Custom) -> list[Value | None]:

@@ -12,9 +12,16 @@ from pcp.passes.core.rewriting import splice
 Value = ir.Value
 
 
+#: That some operands of a function have no derivative.
+WITHOUT = "pcp.without_derivative"
+
 #: The functions of each kind of derivative rule, as its attributes name them. The first
-#: one runs in the place of a call.
-RULES = {"pcp.custom_vjp": ("forward", "backward"), "pcp.custom_jvp": ("jvp",)}
+#: one, where there is any, runs in the place of a call.
+RULES = {
+    "pcp.custom_vjp": ("forward", "backward"),
+    "pcp.custom_jvp": ("jvp",),
+    WITHOUT: (),
+}
 
 
 def named(rule: ir.Operation, role: str) -> str:

@@ -96,8 +96,8 @@ class _Search:
         found: dict[str, list[str]] = {}
         for view in _module_of(self.root).regions[0].blocks[0].operations:
             if (op := view.operation).name in functions.RULES:
-                first = functions.named(op, functions.RULES[op.name][0])
-                found.setdefault(functions.named(op, "primal"), []).append(first)
+                first = [functions.named(op, r) for r in functions.RULES[op.name][:1]]
+                found.setdefault(functions.named(op, "primal"), []).extend(first)
         return found
 
 

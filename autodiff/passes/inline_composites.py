@@ -14,10 +14,10 @@ class InlineComposites(Pass):
 
     Assumes that every derivative that is wanted has been made: what is derived from
     the result later knows nothing of the program's own rules, nor of its stops. Leaves
-    no composite, no `pcp.custom_jvp` and no `pcp.custom_vjp`, nor private functions
-    that only these named, and no `pcp.stop_gradient`, so that later passes see
-    through. Calls stay. A composite whose decomposition has no body stays too; one
-    that holds itself is an error.
+    no composite, no `pcp.stop_gradient` and none of `pcp.custom_jvp`, `pcp.custom_vjp`
+    and `pcp.without_derivative`, nor private functions that only these named, so that
+    later passes see through. Calls stay. A composite whose decomposition has no body
+    stays too; one that holds itself is an error.
 
         func.func private @relu(%a: tensor<4xf32>) -> tensor<4xf32> {
           %zero = stablehlo.constant dense<0.0> : tensor<4xf32>

@@ -386,3 +386,33 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   } -> tensor<4xf32>
   return %y : tensor<4xf32>
 }
+
+// -----
+
+// Not every operand of a function need have a derivative; the others have the rule's.
+func.func @main(%x: tensor<f32>) -> tensor<f32> {
+  %one = stablehlo.constant dense<1.0> : tensor<f32>
+  %fine = func.call @f(%one, %x) : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  // expected-error@below {{func.call: @f has no derivative by its operand 0, and one flows there: it is a constant of the rule}}
+  %y = func.call @f(%x, %fine) : (tensor<f32>, tensor<f32>) -> tensor<f32>
+  return %y : tensor<f32>
+}
+func.func private @f(%c: tensor<f32>, %x: tensor<f32>) -> tensor<f32> {
+  %y = stablehlo.multiply %c, %x : tensor<f32>
+  return %y : tensor<f32>
+}
+func.func private @f_jvp(%c: tensor<f32>, %x: tensor<f32>, %d: tensor<f32>, %t: tensor<f32>) -> (tensor<f32>, tensor<f32>) {
+  %y = stablehlo.multiply %c, %x : tensor<f32>
+  %u = stablehlo.multiply %c, %t : tensor<f32>
+  return %y, %u : tensor<f32>, tensor<f32>
+}
+"pcp.custom_jvp"() {primal = @f, jvp = @f_jvp} : () -> ()
+"pcp.without_derivative"() {primal = @f, count = 1, why = "it is a constant of the rule"} : () -> ()
+
+// -----
+
+func.func @main(%x: tensor<f32>) -> tensor<f32> {
+  return %x : tensor<f32>
+}
+// expected-error@below {{pcp.without_derivative: count=2, but @main has 1 operands}}
+"pcp.without_derivative"() {primal = @main, count = 2, why = "none"} : () -> ()

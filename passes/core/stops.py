@@ -9,7 +9,7 @@ from pcp.dialect.bindings import ir
 from pcp.passes.core.rewriting import STOP, defining, operations, replace
 
 #: Rules of derivatives: those that were asked for are made.
-RULES = ("pcp.custom_jvp", "pcp.custom_vjp")
+RULES = ("pcp.custom_jvp", "pcp.custom_vjp", "pcp.without_derivative")
 
 
 def needless(op: ir.Operation) -> list[ir.Value] | None:

@@ -68,7 +68,7 @@ class Legalize(Pass):
       a loop, a branch or an exchange reads it;
     - floats narrower than f32 are contracted and added up in f32, and rounded once;
     - `pcp.stop_gradient`, which has done its work, gives way to its operand, and
-      `pcp.custom_vjp` and `pcp.custom_jvp` go;
+      `pcp.custom_vjp`, `pcp.custom_jvp` and `pcp.without_derivative` go;
     - no CHLO is left.
 
     What has no such form (`custom_call`, `collective_broadcast`) is an error at its
