@@ -157,6 +157,25 @@ def drawn(draw: random.Random, depth: int) -> Fn:
     return kind(draw, drawn(draw, depth - 1))
 
 
+def _is_torch(fn: Fn) -> bool:
+    """Whether torch itself differentiates it: what is recorded in inference mode, as
+    by a rule in enable_grad there, cannot be saved for backward."""
+    try:
+        x = torch.ones(SIZE, requires_grad=True)
+        (fn(x) + x).sum().backward()
+    except RuntimeError as error:
+        if "Inference tensors cannot be saved" not in str(error):
+            raise
+        return False
+    return True
+
+
+def _valid(draw: random.Random, depth: int) -> Fn:
+    while not _is_torch(function := drawn(draw, depth)):
+        pass
+    return function
+
+
 class Drawn(nn.Module):
     """The sum of drawn functions, each of a parameter of its own."""
 
@@ -166,7 +185,7 @@ class Drawn(nn.Module):
         torch.manual_seed(seed)
         self.values = nn.ParameterList(torch.randn(SIZE) for _ in range(count))
         # A term of its own: else a function without any gradient would fail in torch.
-        self.functions = [drawn(draw, draw.randint(2, 5)) for _ in range(count)]
+        self.functions = [_valid(draw, draw.randint(2, 5)) for _ in range(count)]
 
     def forward(self, weights: Tensor) -> Tensor:
         terms = [
