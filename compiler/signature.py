@@ -74,12 +74,17 @@ def has_parameters(function: ir.Operation) -> bool:
 
 
 def scalar_loss(function: ir.Operation) -> bool:
-    """Whether the function returns exactly one floating-point scalar."""
+    """Whether the function returns one floating-point scalar, a loss.
+
+    Behind it there may be results that are marked as metrics and as new state.
+    """
     _, results = _types(function)
-    if len(results) != 1 or not isinstance(results[0], ir.RankedTensorType):
+    if not results or not isinstance(results[0], ir.RankedTensorType):
         return False
     type_ = results[0]
-    return type_.rank == 0 and isinstance(type_.element_type, ir.FloatType)
+    marked = [entry.get("pcp.role") for entry in _entries(function, "res_attrs")]
+    alone = all(role in ("metric", "state") for role in marked[1:])
+    return alone and type_.rank == 0 and isinstance(type_.element_type, ir.FloatType)
 
 
 # --- signatures --------------------------------------------------------------

@@ -70,7 +70,9 @@ class Microbatch(Op, name="microbatch"):
 
     Operands are split along their first dimension; each result is the sum or the
     mean over the pieces, as `reduce` says for it. The region may use values from
-    outside, whole. `pcp-accumulate` makes a loop of it.
+    outside, whole. The last `carried` operands are not split: the first piece has them,
+    each next one what the region yields last of the one before, and the last results
+    are what is left. `pcp-accumulate` makes a loop of it.
 
         %l = "pcp.microbatch"(%x) ({
         ^bb0(%a: tensor<2x4xf32>):
@@ -84,17 +86,24 @@ class Microbatch(Op, name="microbatch"):
     reduce: ir.ArrayAttr
     body: ext.Region
     outputs: Results
+    optional = kinds(carried=ir.IntegerAttr)
 
     def check(self) -> None:
         """The count divides each batch, and each result has a reduction."""
         count, reduce = integer(self, "count"), strings(self, "reduce")
+        carried = integer(self, "carried")
         require(count >= 1, f"cuts a batch into {count} pieces; at least 1")
-        takes = [_piece(type_, count) for type_ in types_of(self.operands)]
-        gives = types_of(self.results)
+        given, gives = types_of(self.operands), types_of(self.results)
+        cut, whole = given[: len(given) - carried], given[len(given) - carried :]
+        require(
+            0 <= carried <= len(given) and whole == gives[len(gives) - carried :],
+            f"carries {carried} values, which are its last operands and results",
+        )
+        takes = [*(_piece(type_, count) for type_ in cut), *whole]
         check_region(self, takes, gives)
         require(
-            len(reduce) == len(gives),
-            f"has {len(reduce)} reductions for {len(gives)} results",
+            len(reduce) + carried == len(gives),
+            f"has {len(reduce)} reductions for {len(gives) - carried} results",
         )
         for kind in reduce:
             require(kind in ("mean", "sum"), f'reduces by mean or sum, not "{kind}"')

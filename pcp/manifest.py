@@ -40,10 +40,14 @@ DTYPE_BITS: dict[str, int] = {
 
 Role = Literal[
     "param",
-    "state",
+    "frozen",  # read, and never written: no gradient
+    "state",  # in a training bundle: of the optimizer
+    "model_state",  # in a training bundle: of the program
+    "key",  # randomness
     "data",
     "grad",
     "loss",
+    "metric",
     "outer",  # outer state, alike on all workers
     "private",  # outer state of one worker's own
     "sent",  # what an exchange beside the inner steps takes

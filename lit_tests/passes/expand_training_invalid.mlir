@@ -16,9 +16,28 @@ func.func @main(%w: tensor<f32> {pcp.name = "w", pcp.role = "data"}) -> tensor<f
 
 func.func @main(
     %w: tensor<f32> {pcp.name = "w", pcp.role = "param", pcp.init = "ones"},
-    // expected-error@below {{argument 'm' has the role 'state'; a model to train takes "param" and "data" only}}
-    %m: tensor<f32> {pcp.name = "m", pcp.role = "state"}) -> tensor<f32> {
+    // expected-error@below {{argument 'm' has the role 'outer'; a model to train takes param, data, state, frozen, key}}
+    %m: tensor<f32> {pcp.name = "m", pcp.role = "outer"}) -> tensor<f32> {
   return %w : tensor<f32>
+}
+
+// -----
+
+// expected-error@below {{state 'm' of @main has no result of its name and type; run pcp-infer-roles first}}
+func.func @main(
+    %w: tensor<f32> {pcp.name = "w", pcp.role = "param", pcp.init = "ones"},
+    %m: tensor<f32> {pcp.init = "zeros", pcp.name = "m", pcp.role = "state"}) -> tensor<f32> {
+  return %w : tensor<f32>
+}
+
+// -----
+
+// expected-error@below {{state 'm' is tensor<i32>, which has no pcp.average mean; integers have max, sum and first}}
+func.func @main(
+    %w: tensor<f32> {pcp.name = "w", pcp.role = "param", pcp.init = "ones"},
+    %m: tensor<i32> {pcp.average = "mean", pcp.init = "zeros", pcp.name = "m", pcp.role = "state"})
+    -> (tensor<f32>, tensor<i32> {pcp.name = "m", pcp.role = "state"}) {
+  return %w, %m : tensor<f32>, tensor<i32>
 }
 
 // -----
@@ -30,7 +49,7 @@ func.func @main(%w: tensor<f32> {pcp.name = "w", pcp.role = "param", pcp.init = 
 
 // -----
 
-// expected-error@below {{parameter 0 has no pcp.init; run pcp-infer-roles first}}
+// expected-error@below {{argument 0 has no pcp.init; run pcp-infer-roles first}}
 func.func @main(%w: tensor<f32> {pcp.name = "w", pcp.role = "param"}) -> tensor<f32> {
   return %w : tensor<f32>
 }
@@ -40,7 +59,7 @@ func.func @main(%w: tensor<f32> {pcp.name = "w", pcp.role = "param"}) -> tensor<
 func.func @main(%w: tensor<f32> {pcp.name = "w", pcp.role = "param", pcp.init = "ones"}) -> tensor<f32> {
   return %w : tensor<f32>
 }
-// expected-error@below {{training needs (tensor<f32>) -> (tensor<f32>, tensor<f32>): the loss, and one gradient a parameter}}
+// expected-error@below {{training needs (tensor<f32>) -> (tensor<f32>, tensor<f32>): what the model returns, and one gradient a parameter}}
 func.func @grad(%w: tensor<f32>) -> tensor<f32> {
   return %w : tensor<f32>
 }

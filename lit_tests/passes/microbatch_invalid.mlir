@@ -19,3 +19,14 @@ func.func @sum(%x: tensor<4xi1>) -> tensor<2xi1> {
   }) {count = 2, reduce = ["sum"]} : (tensor<4xi1>) -> tensor<2xi1>
   return %0 : tensor<2xi1>
 }
+
+// -----
+
+func.func @carried(%x: tensor<4xf32>, %s: tensor<f32>) -> tensor<2xf32> {
+  // expected-error@below {{carries 1 values, which are its last operands and results}}
+  %0 = "pcp.microbatch"(%x) ({
+  ^bb0(%a: tensor<2xf32>):
+    "pcp.yield"(%a) : (tensor<2xf32>) -> ()
+  }) {carried = 1, count = 2, reduce = []} : (tensor<4xf32>) -> tensor<2xf32>
+  return %0 : tensor<2xf32>
+}

@@ -268,3 +268,12 @@ func.func @product(%x: tensor<4x4xf32> {pcp.name = "x", pcp.role = "data"}, %w: 
   %2 = stablehlo.reduce(%1 init: %z) applies stablehlo.add across dimensions = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
   return %2 : tensor<f32>
 }
+
+// -----
+
+// expected-error@+1 {{has state 'm', which pipeline stages do not carry from one microbatch to the next; leave pp out of the mesh}}
+func.func @state(%x: tensor<4xf32> {pcp.name = "x", pcp.role = "data"}, %m: tensor<f32> {pcp.name = "m", pcp.role = "state"}) -> (tensor<f32>, tensor<f32> {pcp.name = "m", pcp.role = "state"}) {
+  %z = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.reduce(%x init: %z) applies stablehlo.add across dimensions = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+  return %0, %m : tensor<f32>, tensor<f32>
+}

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
+from pcp.dialect.roles import INIT, MODEL_STATE, NAME, ROLE
 from pcp.errors import PassError
 
-ROLE, NAME, INIT = "pcp.role", "pcp.name", "pcp.init"
+__all__ = ["INIT", "NAME", "ROLE"]
 
 #: The roles of what a training step keeps for the next one.
-KEPT = ("param", "state")
+KEPT = ("param", "state", MODEL_STATE)
 
 COMPUTE = "pcp.compute"
 """On a parameter or loss: the type the model has it in, where that is narrower."""

@@ -12,7 +12,9 @@ Roles come from `pcp.role` where it stands. Otherwise:
 Names come from `pcp.name`, then from a name location (`loc("wte.weight")`), else
 `arg<i>`. First values come from `pcp.init`; without it a parameter of rank two or
 more, or one that is contracted, starts as `normal(0.02)`, one that is multiplied by
-(a gain) as `ones`, and any other (a bias) as `zeros`.
+(a gain) as `ones`, and any other (a bias) as `zeros`; state starts as `zeros`.
+
+`pcp.dialect.roles` says what the roles are; `program_results` reads those of results.
 """
 
 import re
@@ -23,13 +25,12 @@ from dataclasses import dataclass
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
+from pcp.dialect.roles import AVERAGE, AVERAGES, GIVEN, INIT, NAME, ROLE, ROLES, is_key
 from pcp.errors import ConfigError, PassError, nearest
 from pcp.passes.core import functions
 from pcp.passes.core.base import Pass
-from pcp.passes.core.functions import INIT, NAME, ROLE
+from pcp.passes.ingest import program_results
 from pcp.passes.training import initialize
-
-ROLES = ("param", "data", "state")
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class InferRoles(Pass):
     """Mark each argument of @main with `pcp.role`, `pcp.name` and `pcp.init`.
 
     Assumes static shapes. With `training` (the default), also checks that there
-    are parameters and that the first result is a floating-point scalar.
+    are parameters and that the first result is a floating-point scalar. Where there is
+    more than one result, each is named too: see `program_results`.
 
     Before:
 
@@ -75,9 +77,10 @@ def infer_roles(module: ir.Module, main: ir.Operation, *, training: bool) -> Non
     for i, attributes in enumerate(found):
         attributes[ROLE] = ir.StringAttr.get(roles[i])
         attributes[NAME] = ir.StringAttr.get(names[i])
-        if roles[i] == "param":
+        if roles[i] in ("param", "state"):
             attributes[INIT] = ir.StringAttr.get(_init(module, main, i, attributes))
     functions.set_argument_attributes(main, found)
+    program_results.annotate(main)
 
 
 def _argument(main: ir.Operation, i: int) -> str:
@@ -109,6 +112,8 @@ def _roles(
         for role, is_float in zip(marked, floats, strict=True)
     ]
     _check_params(main, roles, types, training)
+    _check_keys(main, roles, types)
+    _check_averages(main, found, roles)
     return roles
 
 
@@ -150,6 +155,40 @@ def _check_params(
             'parameters to train; write {pcp.role = "param"} on them, or compile it '
             "in forward mode"
         )
+
+
+def _check_keys(main: ir.Operation, roles: list[str], types: list[ir.Type]) -> None:
+    keys = [i for i, role in enumerate(roles) if role == "key"]
+    for i in keys:
+        if not is_key(types[i]):
+            raise PassError(
+                f"{_argument(main, i)}: {types[i]} cannot be a key; a key is one "
+                "tensor<2xui32>"
+            )
+    if len(keys) > 1:
+        raise PassError(
+            f"{_argument(main, keys[1])} is a second key, after argument {keys[0]}; a "
+            "program has one, and splits it"
+        )
+
+
+def _check_averages(
+    main: ir.Operation, found: list[dict[str, ir.Attribute]], roles: list[str]
+) -> None:
+    for i, (attributes, role) in enumerate(zip(found, roles, strict=True)):
+        kind = functions.string(attributes, AVERAGE)
+        if kind is None:
+            continue
+        if role != "state":
+            raise PassError(
+                f"{_argument(main, i)}: {AVERAGE} says what becomes of state when "
+                f"workers meet, and this is a {role}; leave it out"
+            )
+        if kind not in AVERAGES:
+            raise PassError(
+                f"{_argument(main, i)}: no {AVERAGE} {kind!r} (there is: "
+                f"{', '.join(AVERAGES)}).{nearest(kind, AVERAGES)}"
+            )
 
 
 def _is_float(type_: ir.Type) -> bool:
@@ -208,14 +247,21 @@ def _unused(name: str, taken: set[str]) -> str:
 def _init(
     module: ir.Module, main: ir.Operation, i: int, attributes: dict[str, ir.Attribute]
 ) -> str:
-    text = functions.string(attributes, INIT)
+    text, state = functions.string(attributes, INIT), _is_state(attributes)
     if text is None:
-        return guess_init(module, functions.entry(main).arguments[i])
+        argument = functions.entry(main).arguments[i]
+        return "zeros" if state else guess_init(module, argument)
+    if state and text == GIVEN:
+        return text
     try:
         initialize.parse(text)
     except ConfigError as error:
         raise PassError(f"{_argument(main, i)}: {error}") from error
     return text
+
+
+def _is_state(attributes: dict[str, ir.Attribute]) -> bool:
+    return functions.string(attributes, ROLE) == "state"
 
 
 def guess_init(module: ir.Module, argument: ir.Value) -> str:

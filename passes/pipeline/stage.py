@@ -5,6 +5,7 @@ from math import inf
 
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
+from pcp.dialect.roles import MODEL_STATE
 from pcp.errors import PassError, nearest
 from pcp.mesh import Mesh
 from pcp.passes.analysis.cluster import rate_of
@@ -26,6 +27,9 @@ from pcp.passes.sharding.ports import port_shardings
 
 AXIS, MESH = "pp", "mesh"
 BALANCES = ("time", "memory")
+
+UNSTAGED = ("state", MODEL_STATE, "key", "metric")
+"""Roles of what a model that is cut into stages does not have."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +194,7 @@ def _stage(function: ir.Operation, wanted: Wanted, mesh: Mesh, homes: Homes) -> 
     others = {axis: size for axis, size in mesh.axes.items() if axis != AXIS}
     within = replace(mesh, axes=others, devices=())
     if is_fed(function):
+        _check_carried(function)
         name_results(function)
         separated = separate(function, wanted.microbatches, within)
         stages = assign(separated, wanted, homes)
@@ -202,6 +207,19 @@ def _stage(function: ir.Operation, wanted: Wanted, mesh: Mesh, homes: Homes) -> 
         stages = assign_once(separated.flow, wanted.stages, homes, unlike=unlike)
     made = build_schedule(function, separated, stages, mesh, AXIS)
     made.walk(_unmark)
+
+
+def _check_carried(function: ir.Operation) -> None:
+    """Stages hand on activations and gradients, and nothing from piece to piece."""
+    borders = (funcs.argument_attributes(function), funcs.result_attributes(function))
+    for said in (entry for border in borders for entry in border):
+        role, name = (funcs.string(said, key) for key in (funcs.ROLE, funcs.NAME))
+        if role in UNSTAGED:
+            refuse(
+                function,
+                f"has {role.replace('_', ' ')} {name!r}, which pipeline stages do not "
+                "carry from one microbatch to the next; leave pp out of the mesh",
+            )
 
 
 def _unmark(op: ir.Operation) -> ir.WalkResult:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
+from pcp.dialect.roles import MODEL_STATE
 from pcp.errors import PassError
 from pcp.passes.core import functions
 from pcp.passes.core.base import Pass
@@ -21,6 +22,9 @@ from pcp.passes.training import microbatch
 Value = ir.Value
 PIECE = "{}.piece"
 
+CUT = ("data", "key")
+"""The roles of what each piece has a part of."""
+
 
 @dataclass(frozen=True)
 class Accumulate(Pass):
@@ -28,7 +32,9 @@ class Accumulate(Pass):
 
     Assumes the functions of `pcp-expand-training`, whose data have the batch as their
     first dimension, all the same one; `batch` is a multiple of it. A loss that is the
-    mean over its batch stays that. 0 leaves these functions as they are. Each
+    mean over its batch stays that, as does a metric; one of integers is the sum. State
+    goes from piece to piece, and the key becomes one for each piece, a row each. 0
+    leaves these functions as they are. Each
     `pcp.microbatch` becomes a loop, those of the program too, unless `expand` is false.
 
     Before, run as pcp-accumulate{batch=8}:
@@ -85,20 +91,28 @@ def accumulate(module: ir.Module, name: str, batch: int) -> None:
     piece.attributes["sym_name"] = ir.StringAttr.get(inner)
     piece.attributes["sym_visibility"] = ir.StringAttr.get("private")
 
+    carried = [port for port in results if port.role == MODEL_STATE]
+    averaged = [port for port in results if port.role != MODEL_STATE]
+    cut = [port for port in inputs if port.role in CUT]
+
     def build(*arguments: Value) -> list[tuple[Port, Value]]:
-        cut = [port.role == "data" for port in inputs]
+        given = dict(zip(inputs, arguments, strict=True))
 
         def step(*parts: Value) -> list[Value]:
-            rest = iter(parts)
-            given = zip(arguments, cut, strict=True)
-            mixed = [next(rest) if is_cut else x for x, is_cut in given]
-            return list(functions.call(inner, mixed, [port.type for port in results]))
+            mixed = given | dict(zip([*cut, *carried], parts, strict=True))
+            mixed |= {p: hlo.reshape(mixed[p], (2,)) for p in cut if p.role == "key"}
+            made = functions.call(inner, [*mixed.values()], [p.type for p in results])
+            found = dict(zip(results, made, strict=True))
+            return [found[port] for port in (*averaged, *carried)]
 
-        data = [x for x, is_cut in zip(arguments, cut, strict=True) if is_cut]
-        means = microbatch.write(data, pieces, [p.type for p in results], step)
-        return [*zip(results, means, strict=True)]
+        data, first = ([given[port] for port in ports] for ports in (cut, carried))
+        types = [port.type for port in averaged]
+        made = microbatch.write(data, pieces, types, step, first)
+        values = dict(zip([*averaged, *carried], made, strict=True))
+        return [(port, values[port]) for port in results]
 
-    functions.define(module, name, [_wide(port, batch) for port in inputs], build)
+    wide = [_wide(port, batch, pieces) for port in inputs]
+    functions.define(module, name, wide, build)
 
 
 def _results(function: ir.Operation) -> list[Port]:
@@ -132,7 +146,10 @@ def _pieces(function: ir.Operation, name: str, inputs: list[Port], batch: int) -
     return batch // own
 
 
-def _wide(port: Port, batch: int) -> Port:
+def _wide(port: Port, batch: int, pieces: int) -> Port:
+    if port.role == "key":
+        element = hlo.element_type(port.type)
+        return Port(port.name, port.role, hlo.tensor((pieces, 2), element))
     if port.role != "data":
         return port
     _, *rest = hlo.shape_of(port.type)

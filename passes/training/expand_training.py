@@ -12,13 +12,14 @@ from itertools import islice
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
+from pcp.dialect.roles import MODEL_STATE
 from pcp.errors import ConfigError, PassError
 from pcp.passes.core import fresh, functions
 from pcp.passes.core import spec as specs
 from pcp.passes.core.base import Pass
 from pcp.passes.core.functions import Port
 from pcp.passes.core.spec import Spec
-from pcp.passes.training import initialize, trainable, written
+from pcp.passes.training import initialize, model_state, trainable, written
 from pcp.passes.training.optimizers import apply, groups
 from pcp.passes.training.optimizers.apply import Trained
 from pcp.passes.training.optimizers.groups import Groups
@@ -38,14 +39,15 @@ JVP = "jvp"
 class ExpandTraining(Pass):
     """Add @init, @apply, @eval and the outer algorithm's functions to a model.
 
-    Assumes a @main whose arguments have names and roles (`pcp-infer-roles`), whose
-    parameters are f32 or f64 (`pcp-master-weights`) and whose result is the loss, and
-    a @grad that gives the loss and one gradient a parameter
-    (`pcp-grad{func=main name=grad}`). Leaves both, and adds
+    Assumes a @main whose arguments and results have names and roles
+    (`pcp-infer-roles`), whose parameters are f32 or f64 (`pcp-master-weights`) and
+    whose first result is the loss, and a @grad that gives what @main does and one
+    gradient a parameter (`pcp-grad{func=main name=grad}`). Leaves both, and adds
 
-    - `@init(seed) -> params, state`
+    - `@init(seed) -> params, model state, state`
     - `@apply(params, grads, state) -> params, state`
-    - `@eval(params, data) -> loss`
+    - `@eval(inputs of @main) -> loss, metrics`
+    - `@state_sync(model state before, model state, tokens) -> model state`
     - `@outer_init(params) -> state`
     - `@outer_step(anchors, params, state, received, tokens) -> params, state`
     - `@outer_early(state) -> received`
@@ -54,12 +56,14 @@ class ExpandTraining(Pass):
     - `@outer_apply_p(anchors, params, state, received) -> anchors, params, state`
     - `@grad_sync(grads, state, tokens) -> grads, state`
 
-    of which an algorithm has what it needs: `diloco` the first two, `ddp` the last,
-    `streaming_diloco` three for each fragment p, `none`, for one worker alone,
-    nothing. With `mezo` and `forward_gradient` there is no @grad before; this adds
-    one that gives a slope, and @grad_sync takes that. `optimizer` is one of those in
-    `pcp.passes.training.optimizers.spec`, as `adamw{lr=6e-4}`; `algorithm` one of
-    those in `pcp.passes.training.outer.spec`, as `diloco{lr=0.7,momentum=0.9}`.
+    of which an algorithm has what it needs: `diloco` outer_init and outer_step, `ddp`
+    the last, `streaming_diloco` three for each fragment p, `none`, for one worker
+    alone, nothing; those that join workers have @state_sync where there is state
+    (`pcp.passes.training.model_state`). With `mezo` and `forward_gradient` there is no
+    @grad before; this adds one that gives a slope, and @grad_sync takes that.
+    `optimizer` is one of those in `pcp.passes.training.optimizers.spec`, as
+    `adamw{lr=6e-4}`; `algorithm` one of those in `pcp.passes.training.outer.spec`, as
+    `diloco{lr=0.7,momentum=0.9}`.
     Every argument and result carries `pcp.name` and `pcp.role`; the module carries
     both specs as
     `pcp.optimizer` and `pcp.algorithm`.
@@ -131,6 +135,7 @@ def expand_training(
         add_apply(module, training, optimizer, trained)
         add_eval(module, training, func)
         add_outer(module, training, algorithm, rule)
+        model_state.add_sync(module, training, rule.plan(algorithm), algorithm.kind)
         if rule.probe is not None:
             Slopes(module, training, algorithm).add(rule.probe, func, JVP)
         for key, spec in (("pcp.optimizer", optimizer), ("pcp.algorithm", algorithm)):
@@ -152,35 +157,43 @@ def _step_port() -> Port:
 def add_init(
     module: ir.Module, training: Trainable, trained: Sequence[Trained]
 ) -> None:
-    """`@init(seed) -> params, state`: first values, a zero state, step 0."""
+    """`@init(seed) -> params, model state, state`.
+
+    First values, a zero state, step 0; of the model's state all but what is given.
+    """
     seed = Port("seed", "seed", hlo.tensor((), ir.IntegerType.get_signless(64)))
     state = [*apply.ports(trained), _step_port()]
-    draw = _drawers(module, training)
+    drawn = [*zip(training.params, training.inits, strict=True)]
+    drawn += [(s.port, s.init) for s in training.state if s.init is not None]
+    draw = _drawers(module, drawn)
 
     def build(seed: Value) -> list[tuple[Port, Value]]:
         key = initialize.key_of(seed)
-        values = [draw(i, key, seed) for i in range(len(training.params))]
+        values = [draw(i, key, seed) for i in range(len(drawn))]
         for port in state:
             source = fresh.numbered(seed, len(values))
             values.append(fresh.filled(port.type, 0, source))
-        return [*zip([*training.params, *state], values, strict=True)]
+        ports = [port for port, _ in drawn]
+        return [*zip([*ports, *state], values, strict=True)]
 
     functions.define(module, "init", [seed], build)
 
 
-def _drawers(module: ir.Module, training: Trainable) -> Callable[..., Value]:
-    """How parameter i is drawn: one private function a shape and distribution."""
+def _drawers(
+    module: ir.Module, drawn: Sequence[tuple[Port, initialize.Init]]
+) -> Callable[..., Value]:
+    """How tensor i is drawn: one private function a shape and distribution."""
     made: dict[tuple[initialize.Init, str], str] = {}
 
     def draw(i: int, key: initialize.Key, seed: Value) -> Value:
-        init, type_ = training.inits[i], training.params[i].type
+        type_, init = drawn[i][0].type, drawn[i][1]
         if not init.random:
             return fresh.filled(type_, init.fill, fresh.numbered(seed, i))
         stream = hlo.constant(i, hlo.tensor((), ir.IntegerType.get_signless(32)))
         if (init, str(type_)) not in made:
             made[init, str(type_)] = f"init.{len(made)}"
-            drawn = partial(initialize.build, init)
-            initialize.define(module, made[init, str(type_)], type_, drawn)
+            build = partial(initialize.build, init)
+            initialize.define(module, made[init, str(type_)], type_, build)
         arguments = [key.low, key.high, stream]
         return functions.call(made[init, str(type_)], arguments, [type_])[0]
 
@@ -216,11 +229,13 @@ def add_apply(
 
 
 def add_eval(module: ir.Module, training: Trainable, func: str) -> None:
-    """`@eval(params, data) -> loss`: the forward alone."""
+    """`@eval(inputs) -> loss, metrics`: the forward alone, which leaves the state."""
 
     def build(*arguments: Value) -> list[tuple[Port, Value]]:
-        loss = functions.call(func, arguments, [training.loss])[0]
-        return [(Port("loss", "loss", training.loss), loss)]
+        types = [port.type for port in training.results]
+        found = functions.call(func, arguments, types)
+        pairs = zip(training.results, found, strict=True)
+        return [(port, x) for port, x in pairs if port.role != MODEL_STATE]
 
     functions.define(module, "eval", training.inputs, build)
 

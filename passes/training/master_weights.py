@@ -105,9 +105,9 @@ def _ancestor(op: ir.Operation, block: ir.Block) -> ir.Operation:
 
 
 def _narrow_loss(end: ir.Operation) -> ir.Type | None:
-    """The element type of what a model returns, if it is one narrow scalar."""
+    """The element type of what a model returns first, if it is a narrow scalar."""
     losses = list(end.operands)
-    if len(losses) != 1 or hlo.shape_of(losses[0]):
+    if not losses or hlo.shape_of(losses[0]):
         return None
     return _narrow_element(losses[0])
 
@@ -115,18 +115,20 @@ def _narrow_loss(end: ir.Operation) -> ir.Type | None:
 # --- gradients ---------------------------------------------------------------
 
 
-def unrounded_gradients(gradient: ir.Operation, masters: Sequence[bool]) -> None:
+def unrounded_gradients(
+    gradient: ir.Operation, masters: Sequence[bool], first: int = 1
+) -> None:
     """Give the f32 sums that gradients of masters are made of, not those rounded.
 
     A derivative adds up in f32 (`autodiff.core.values`) and rounds to the type of the
     parameter, which the master's takes back to f32: both conversions go. So digits
     stay, and partial sums of a mesh's members may be scattered where they arise.
-    `gradient` returns the loss and one gradient a parameter; `masters` says which of
-    these are to be looked at.
+    `gradient` returns one gradient a parameter from result `first` on; `masters` says
+    which of these are to be looked at.
     """
     entry = functions.entry(gradient)
     end = entry.operations[len(entry.operations) - 1].operation
-    for i, master in enumerate(masters, 1):
+    for i, master in enumerate(masters, first):
         if master and (wide := _before_rounding(end.operands[i])) is not None:
             end.operands[i] = wide
 

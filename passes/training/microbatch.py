@@ -30,21 +30,31 @@ def write(
     count: int,
     gives: Sequence[ir.Type],
     build: Callable[..., Sequence[Value]],
+    carried: Sequence[Value] = (),
 ) -> list[Value]:
-    """The mean of what `build(*parts)` gives for `count` pieces of `data`.
+    """The mean of what `build(*parts, *carried)` gives for `count` pieces of `data`.
 
-    `gives` are the types of that. One `pcp.microbatch`, its results unpacked.
+    `gives` are the types of that, and of integers it is the sum. What `build` gives
+    behind it is `carried` to the next piece, and comes back last. One
+    `pcp.microbatch`, its results unpacked.
     """
     i64 = ir.IntegerType.get_signless(64)
-    mean = ir.ArrayAttr.get([ir.StringAttr.get("mean")] * len(gives))
+    reduce = [ir.StringAttr.get(_kind(type_)) for type_ in gives]
+    types = [x.type for x in carried]
+    attributes: dict[str, ir.Attribute] = {
+        "count": ir.IntegerAttr.get(i64, count),
+        "reduce": ir.ArrayAttr.get(reduce),
+    }
+    if carried:
+        attributes["carried"] = ir.IntegerAttr.get(i64, len(carried))
     op = ir.Operation.create(
         NAME,
-        operands=pack(data),
-        results=bundled(gives),
+        operands=pack([*data, *carried]),
+        results=bundled([*gives, *types]),
         regions=1,
-        attributes={"count": ir.IntegerAttr.get(i64, count), "reduce": mean},
+        attributes=attributes,
     )
-    parts = [_piece(x.type, count) for x in data]
+    parts = [*(_piece(x.type, count) for x in data), *types]
     places = [op.location] * len(parts)
     block = op.regions[0].blocks.append(*parts, arg_locs=places)
     with ir.InsertionPoint(block), op.location:
@@ -63,28 +73,37 @@ def expand_all(module: ir.Module) -> None:
 def expand(op: ir.Operation) -> None:
     """A loop over the pieces that sums what the region gives, in the op's place."""
     count, reduce = integer(op, "count"), strings(op, "reduce")
-    types = types_of(list(op.results))
+    types = types_of(list(op.results))[: len(reduce)]
     for type_, kind in zip(types, reduce, strict=True):
         _check(op, type_, kind)
     operands = list(op.operands)
     with before(op):
-        data = singles(operands)
+        given = singles(operands)
+        carried = integer(op, "carried")
+        data, first = given[: len(given) - carried], given[len(given) - carried :]
 
-        def step(i: Value, *sums: Value) -> list[Value]:
-            found = _inlined(op, [_part(x, i, count) for x in data])
-            return [hlo.add(s, _wide(x)) for s, x in zip(sums, found, strict=True)]
+        def step(i: Value, *values: Value) -> list[Value]:
+            sums, state = values[: len(types)], values[len(types) :]
+            found = _inlined(op, [*(_part(x, i, count) for x in data), *state])
+            added = zip(sums, found, strict=False)
+            return [*(hlo.add(s, _wide(x)) for s, x in added), *found[len(types) :]]
 
-        sums = loops.counted(count, [_wide(hlo.zeros(type_)) for type_ in types], step)
-        results = [
+        zeros = [_wide(hlo.zeros(type_)) for type_ in types]
+        sums = loops.counted(count, [*zeros, *first], step)
+        means = [
             hlo.convert(
                 scale(total, 1 / count) if kind == "mean" else total,
                 hlo.element_type(type_),
             )
-            for total, type_, kind in zip(sums, types, reduce, strict=True)
+            for total, type_, kind in zip(sums, types, reduce, strict=False)
         ]
-        stand_in(list(op.results), results)
+        stand_in(list(op.results), [*means, *sums[len(types) :]])
     op.erase()
     drop_casts(operands)
+
+
+def _kind(type_: ir.Type) -> str:
+    return "sum" if isinstance(hlo.element_type(type_), ir.IntegerType) else "mean"
 
 
 def _check(op: ir.Operation, type_: ir.Type, kind: str) -> None:

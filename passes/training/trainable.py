@@ -1,47 +1,62 @@
 """What a model says about its training: checked, and described.
 
-`read` looks at @main and @grad, and gives @grad the names and roles of @main's.
+`read` looks at @main and @grad, and gives @grad the names and roles of @main's. From
+here on the state of the program has the role `model_state` (`pcp.dialect.roles`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
+from pcp.dialect.roles import AVERAGE, GIVEN, MODEL_STATE, ROLE, ROLES
 from pcp.errors import ConfigError, PassError
 from pcp.passes.core import functions
 from pcp.passes.core.functions import Port
 from pcp.passes.core.narrow_floats import is_narrow
 from pcp.passes.training import initialize, master_weights
-from pcp.passes.training.optimizers import numbers
+
+
+@dataclass(frozen=True)
+class State:
+    """A tensor of the program's state.
+
+    init: its first value; None where it comes with weights. average: what becomes of it
+    when workers meet.
+    """
+
+    port: Port
+    init: initialize.Init | None
+    average: str
 
 
 @dataclass(frozen=True)
 class Trainable:
-    """What a model says about its training: parameters, data, first values."""
+    """What a model says about its training: parameters, data, state, first values.
+
+    `inputs` and `results` are @main's, in its order.
+    """
 
     params: list[Port]
     inits: list[initialize.Init]
     inputs: list[Port]
-    loss: ir.Type
+    results: list[Port]
+    state: list[State] = field(default_factory=list)
+
+    @property
+    def loss(self) -> ir.Type:
+        """The type of the loss."""
+        return self.results[0].type
 
     @property
     def grads(self) -> list[Port]:
         """One gradient a parameter, of its name and type."""
         return [Port(p.name, "grad", p.type) for p in self.params]
 
-    def state(self, names: Sequence[str], role: str = "state") -> list[Port]:
-        """Tensors of state, of the parameters' shapes: all of one name together."""
-        return [
-            Port(f"{name}.{p.name}", role, _math(p.type))
-            for name in names
-            for p in self.params
-        ]
-
-
-def _math(type_: ir.Type) -> ir.Type:
-    return hlo.like(type_, element=numbers.math_type(hlo.element_type(type_)))
+    def takes(self, role: str) -> list[Port]:
+        """The arguments of a role."""
+        return [port for port in self.inputs if port.role == role]
 
 
 def read(module: ir.Module, func: str, grad: str | None) -> Trainable:
@@ -52,7 +67,7 @@ def read(module: ir.Module, func: str, grad: str | None) -> Trainable:
     main = functions.find(module, func)
     if main is None:
         raise PassError(f"the module has no function @{func} to train")
-    inputs = functions.argument_ports(main)
+    inputs = [_in_training(port) for port in functions.argument_ports(main)]
     params = [port for port in inputs if port.role == "param"]
     if not params:
         raise PassError(
@@ -60,25 +75,33 @@ def read(module: ir.Module, func: str, grad: str | None) -> Trainable:
             'with {pcp.role = "param"}'
         )
     for i, port in enumerate(inputs):
-        where = location_string(functions.entry(main).arguments[i].location)
-        if port.role not in ("param", "data"):
+        _check_role(main, i, port)
+    training = Trainable(params, _inits(main), inputs, _results(main), _state(main))
+    for state in training.state:
+        if state.port not in training.results:
             raise PassError(
-                f"{where}: argument {port.name!r} has the role {port.role!r}; a model "
-                'to train takes "param" and "data" only; what no gradient reaches is '
-                "a constant if it is frozen before the export (requires_grad_(False))"
+                f"{location_string(main.location)}: state {state.port.name!r} of "
+                f"@{func} has no result of its name and type; run pcp-infer-roles first"
             )
-        if port.role == "param" and is_narrow(hlo.element_type(port.type)):
-            raise PassError(
-                f"{where}: parameter {port.name!r} is {hlo.element_type(port.type)}, "
-                "which loses updates smaller than its last place; run "
-                "pcp-master-weights in front of the derivative"
-            )
-    loss = _loss(main, func)
-    training = Trainable(params, _inits(main), inputs, loss)
-    functions.set_result_attributes(main, [_attributes(Port("loss", "loss", loss))])
+    _annotate_main(main, training)
     if grad is not None:
         _annotate_grad(module, main, training, grad)
     return training
+
+
+def _check_role(main: ir.Operation, i: int, port: Port) -> None:
+    where = location_string(functions.entry(main).arguments[i].location)
+    if port.role not in (*ROLES, MODEL_STATE):
+        raise PassError(
+            f"{where}: argument {port.name!r} has the role {port.role!r}; a model "
+            f"to train takes {', '.join(ROLES)}"
+        )
+    if port.role == "param" and is_narrow(hlo.element_type(port.type)):
+        raise PassError(
+            f"{where}: parameter {port.name!r} is {hlo.element_type(port.type)}, "
+            "which loses updates smaller than its last place; run "
+            "pcp-master-weights in front of the derivative"
+        )
 
 
 def refuse_differences(module: ir.Module, func: str, algorithm: str) -> None:
@@ -101,15 +124,65 @@ def _attributes(port: Port) -> dict[str, ir.Attribute]:
     return {entry.name: entry.attr for entry in port.attributes()}
 
 
-def _loss(main: ir.Operation, func: str) -> ir.Type:
-    results = functions.function_type(main).results
-    if len(results) != 1 or not is_scalar_float(results[0]):
-        found = ", ".join(map(str, results)) or "nothing"
+def _in_training(port: Port) -> Port:
+    role = MODEL_STATE if port.role == "state" else port.role
+    return Port(port.name, role, port.type)
+
+
+def _results(main: ir.Operation) -> list[Port]:
+    """The loss, metrics and new state, in their order."""
+    types = list(functions.function_type(main).results)
+    if not types or not is_scalar_float(types[0]):
+        raise _unfit(main, types)
+    said = functions.result_attributes(main)
+    found = [Port("loss", "loss", types[0])]
+    for attributes, type_ in zip(said[1:], types[1:], strict=True):
+        role = functions.string(attributes, ROLE)
+        name = functions.string(attributes, functions.NAME)
+        if name is None or role not in ("metric", "state", MODEL_STATE):
+            raise _unfit(main, types)
+        found.append(_in_training(Port(name, role, type_)))
+    return found
+
+
+def _unfit(main: ir.Operation, types: Sequence[ir.Type]) -> PassError:
+    found = ", ".join(map(str, types)) or "nothing"
+    return PassError(
+        f"{location_string(main.location)}: @{functions.symbol_name(main)} returns "
+        f"{found}; training needs one floating-point scalar, the loss, and beside it "
+        "nothing but metrics, which are scalars, and new state"
+    )
+
+
+def _state(main: ir.Operation) -> list[State]:
+    ports = map(_in_training, functions.argument_ports(main))
+    said = functions.argument_attributes(main)
+    return [
+        State(port, _first_value(main, i, said[i]), _average(main, port, said[i]))
+        for i, port in enumerate(ports)
+        if port.role == MODEL_STATE
+    ]
+
+
+def _average(main: ir.Operation, port: Port, said: dict[str, ir.Attribute]) -> str:
+    element = hlo.element_type(port.type)
+    floats = hlo.is_float(element)
+    kind = functions.string(said, AVERAGE) or ("mean" if floats else "max")
+    if (kind == "mean" and not floats) or isinstance(element, ir.ComplexType):
         raise PassError(
-            f"{location_string(main.location)}: @{func} returns {found}; training "
-            "needs one floating-point scalar, the loss"
+            f"{location_string(main.location)}: state {port.name!r} is {port.type}, "
+            f"which has no {AVERAGE} {kind}; integers have max, sum and first, and "
+            "complex numbers are kept as two parts"
         )
-    return results[0]
+    return kind
+
+
+def _first_value(
+    main: ir.Operation, i: int, said: dict[str, ir.Attribute]
+) -> initialize.Init | None:
+    if functions.string(said, functions.INIT) == GIVEN:
+        return None
+    return _init(main, i, said)
 
 
 def is_scalar_float(type_: ir.Type) -> bool:
@@ -122,23 +195,34 @@ def is_scalar_float(type_: ir.Type) -> bool:
 
 
 def _inits(main: ir.Operation) -> list[initialize.Init]:
-    found = []
-    for i, attributes in enumerate(functions.argument_attributes(main)):
-        if functions.string(attributes, functions.ROLE) != "param":
-            continue
-        argument = functions.entry(main).arguments[i]
-        text = functions.string(attributes, functions.INIT)
-        if text is None:
-            where = location_string(argument.location)
-            raise PassError(
-                f"{where}: parameter {i} has no pcp.init; run pcp-infer-roles first"
-            )
-        try:
-            found.append(initialize.parse(text))
-        except ConfigError as error:
-            where = location_string(argument.location)
-            raise PassError(f"{where}: argument {i}: {error}") from error
-    return found
+    return [
+        _init(main, i, said)
+        for i, said in enumerate(functions.argument_attributes(main))
+        if functions.string(said, ROLE) == "param"
+    ]
+
+
+def _init(main: ir.Operation, i: int, said: dict[str, ir.Attribute]) -> initialize.Init:
+    """How an argument starts."""
+    where = location_string(functions.entry(main).arguments[i].location)
+    text = functions.string(said, functions.INIT)
+    if text is None:
+        raise PassError(
+            f"{where}: argument {i} has no pcp.init; run pcp-infer-roles first"
+        )
+    try:
+        return initialize.parse(text)
+    except ConfigError as error:
+        raise PassError(f"{where}: argument {i}: {error}") from error
+
+
+def _annotate_main(main: ir.Operation, training: Trainable) -> None:
+    """Its state is the program's from here on, and its results have names."""
+    said = functions.argument_attributes(main)
+    for attributes, port in zip(said, training.inputs, strict=True):
+        attributes |= _attributes(port)
+    functions.set_argument_attributes(main, said)
+    functions.set_result_attributes(main, [*map(_attributes, training.results)])
 
 
 def _annotate_grad(
@@ -151,20 +235,20 @@ def _annotate_grad(
         )
     wanted = ir.FunctionType.get(
         [port.type for port in training.inputs],
-        [training.loss, *(port.type for port in training.grads)],
+        [port.type for port in (*training.results, *training.grads)],
     )
     if functions.function_type(function) != wanted:
         raise PassError(
             f"{location_string(function.location)}: @{name} is "
-            f"{functions.function_type(function)}; training needs {wanted}: the loss, "
-            "and one gradient a parameter"
+            f"{functions.function_type(function)}; training needs {wanted}: what the "
+            "model returns, and one gradient a parameter"
         )
     masters = [
         functions.COMPUTE in said
         for said in functions.argument_attributes(main)
-        if functions.string(said, functions.ROLE) == "param"
+        if functions.string(said, ROLE) == "param"
     ]
-    master_weights.unrounded_gradients(function, masters)
-    outputs = [Port("loss", "loss", training.loss), *training.grads]
+    master_weights.unrounded_gradients(function, masters, len(training.results))
+    outputs = [*training.results, *training.grads]
     functions.set_argument_attributes(function, [*map(_attributes, training.inputs)])
     functions.set_result_attributes(function, [*map(_attributes, outputs)])

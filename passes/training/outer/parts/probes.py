@@ -49,7 +49,13 @@ class Slopes:
     spec: Any
 
     def add(self, probe: Probe, func: str, jvp: str) -> None:
-        """@grad and @grad_sync."""
+        """@grad and @grad_sync; `PassError` for a model with more than a loss."""
+        if more := self.training.results[1:]:
+            raise PassError(
+                f"@{func} returns {more[0].role.replace('_', ' ')} {more[0].name!r}, "
+                "and an algorithm that knows slopes runs the model for its loss alone; "
+                "take one with gradients, as diloco"
+            )
         draw = Directions(self.module, self.training.params, self.spec.noise)
         self._add_grad(probe, draw, func, jvp)
         self._add_sync(draw)
