@@ -15,7 +15,7 @@ becomes
 The reference interpreter does the arithmetic, so the values are exact.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -78,9 +78,9 @@ def _is_noop(op: ir.Operation) -> bool:
 
 
 def freeze_arguments(
-    module: ir.Module, first: int, arrays: Sequence[np.ndarray], function: str = "main"
+    module: ir.Module, arrays: Mapping[int, np.ndarray], function: str = "main"
 ) -> None:
-    """Make constants of the arguments from position `first` on, one per array.
+    """Make constants of the arguments at these positions.
 
     An array holds the bytes of its argument: bfloat16, which numpy lacks, comes
     as int16.
@@ -88,15 +88,14 @@ def freeze_arguments(
     op = entry(module, function)
     block = op.regions[0].blocks[0]
     old = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
-    kept = [*old.inputs[:first], *old.inputs[first + len(arrays) :]]
+    kept = [type_ for i, type_ in enumerate(old.inputs) if i not in arrays]
     with module.context, op.location:
         with ir.InsertionPoint.at_block_begin(block):
-            for argument, array in zip(
-                list(block.arguments)[first:], arrays, strict=False
-            ):
+            for i, array in arrays.items():
+                argument = block.arguments[i]
                 argument.replace_all_uses_with(dense(array, argument.type))
-        for _ in arrays:
-            block.erase_argument(first)
+        for i in sorted(arrays, reverse=True):
+            block.erase_argument(i)
         new = ir.FunctionType.get(kept, old.results)
         op.attributes["function_type"] = ir.TypeAttr.get(new)
 

@@ -1,11 +1,14 @@
-"""What the arguments of `@main` are: names, roles and how they start.
+"""What the arguments and results of `@main` are: names, roles and how they start.
 
-A frontend writes three string attributes on each argument:
+A frontend writes string attributes on each argument:
 
-    pcp.role   "param" (trained), "state" (kept, not trained) or "data"
+    pcp.role   one of those in `pcp.dialect.roles`
     pcp.name   "blocks.0.attention.qkv.weight": the model's own name
     pcp.init   "zeros", "ones", "normal(std)", "normal(mean,std)",
-               "uniform(low,high)": parameters only
+               "uniform(low,high)": of parameters; of state "given" too, which says
+               that its value is the model's own and follows from no seed
+
+and, where there is more than the loss, name and role on each result.
 """
 
 from collections.abc import Sequence
@@ -14,9 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pcp.dialect.bindings import ir
+from pcp.dialect.roles import INIT, NAME, ROLE, ROLES
 from pcp.errors import IRError
-
-ROLES = ("param", "state", "data")
 
 # The likelihoods of the best uniform and the best normal distribution are equal
 # where range / standard deviation is the square root of 2 pi e.
@@ -30,6 +32,14 @@ class Argument:
     name: str
     role: str
     init: str | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """One result of `@main`."""
+
+    name: str
+    role: str
 
 
 def entry(module: ir.Module, name: str = "main") -> ir.Operation:
@@ -63,10 +73,34 @@ def annotate(
 def _attributes(argument: Argument) -> dict[str, ir.Attribute]:
     if argument.role not in ROLES:
         raise IRError(f"{argument.name}: role {argument.role!r} is none of {ROLES}")
-    texts = {"pcp.role": argument.role, "pcp.name": argument.name}
+    texts = {ROLE: argument.role, NAME: argument.name}
     if argument.init is not None:
-        texts["pcp.init"] = argument.init
+        texts[INIT] = argument.init
     return {key: ir.StringAttr.get(text) for key, text in texts.items()}
+
+
+def annotate_results(
+    module: ir.Module, results: Sequence[Result], function: str = "main"
+) -> None:
+    """Write role and name on the results of `function`, replacing all attributes."""
+    op = entry(module, function)
+    with module.context:
+        said = [{ROLE: result.role, NAME: result.name} for result in results]
+        texts = [{k: ir.StringAttr.get(v) for k, v in each.items()} for each in said]
+        op.attributes["res_attrs"] = ir.ArrayAttr.get([*map(ir.DictAttr.get, texts)])
+
+
+def results_of(module: ir.Module, function: str = "main") -> list[Result]:
+    """Read back what `annotate_results` wrote; [] where nothing was."""
+    op = entry(module, function)
+    if "res_attrs" not in op.attributes:
+        return []
+    dictionaries = map(ir.DictAttr, ir.ArrayAttr(op.attributes["res_attrs"]))
+    texts = [
+        {a.name: ir.StringAttr(a.attr).value for a in d if _is_ours(a)}
+        for d in dictionaries
+    ]
+    return [Result(t.get(NAME, ""), t.get(ROLE, "")) for t in texts]
 
 
 def arguments_of(module: ir.Module, function: str = "main") -> list[Argument]:
@@ -81,9 +115,7 @@ def arguments_of(module: ir.Module, function: str = "main") -> list[Argument]:
         for d in ir.ArrayAttr(op.attributes["arg_attrs"])
     ]
     return [
-        Argument(
-            t.get("pcp.name", f"arg{i}"), t.get("pcp.role", "data"), t.get("pcp.init")
-        )
+        Argument(t.get(NAME, f"arg{i}"), t.get(ROLE, "data"), t.get(INIT))
         for i, t in enumerate(texts)
     ]
 
@@ -97,10 +129,10 @@ def require_scalar_loss(module: ir.Module, function: str = "main") -> None:
     results = ir.FunctionType(
         ir.TypeAttr(entry(module, function).attributes["function_type"]).value
     ).results
-    if results and _is_float_scalar(results[0]):
+    if results and is_float_scalar(results[0]):
         return
     found = str(results[0]) if results else "nothing"
-    scalars = [i for i, type_ in enumerate(results) if _is_float_scalar(type_)]
+    scalars = [i for i, type_ in enumerate(results) if is_float_scalar(type_)]
     if scalars:
         raise IRError(
             f"@{function} returns {found} first; its loss seems to be result "
@@ -113,7 +145,8 @@ def require_scalar_loss(module: ir.Module, function: str = "main") -> None:
     )
 
 
-def _is_float_scalar(type_: ir.Type) -> bool:
+def is_float_scalar(type_: ir.Type) -> bool:
+    """Whether a loss can have this type."""
     if not isinstance(type_, ir.RankedTensorType):
         return False
     return type_.rank == 0 and isinstance(type_.element_type, ir.FloatType)

@@ -1,8 +1,9 @@
 """PyTorch modules as programs: `from_torch(model, *inputs)`.
 
 The arguments of `@main` are the trained parameters in the order of
-`named_parameters()`, then the tensors of `forward`. A tied weight is one
-argument. Buffers and parameters with `requires_grad=False` are constants.
+`named_parameters()`, then frozen parameters and buffers as `torch_state` sorts them,
+then the tensors of `forward`. A tied weight is one argument. Results are those of
+`forward`, then the new values of what it writes.
 
 Derivatives are PyTorch's: stops (`torch_stops`), rules of `autograd.Function`
 (`torch_rules`) and the sides of ties (`torch_formulas`) come along.
@@ -10,7 +11,7 @@ Derivatives are PyTorch's: stops (`torch_stops`), rules of `autograd.Function`
 
 import inspect
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,23 +21,30 @@ import numpy as np
 
 from pcp.dialect.bindings import ir, torch_importer
 from pcp.dialect.context import make_context, parse
+from pcp.dialect.roles import OF_THE_MODEL
 from pcp.errors import IRError, MissingPackage, PcpError, UsageError, install
 from pcp.frontends.constants import freeze_arguments, tidy
 from pcp.frontends.jax_rules import attach
-from pcp.frontends.signature import Argument, annotate, describe_init
-from pcp.frontends.torch_constants import copied, literal_hooks, raw
+from pcp.frontends.signature import (
+    Argument,
+    Result,
+    annotate,
+    annotate_results,
+    arguments_of,
+    entry,
+    is_float_scalar,
+)
+from pcp.frontends.torch_constants import literal_hooks, to_numpy
 from pcp.frontends.torch_formulas import formulas
 from pcp.frontends.torch_marks import Mark, cut, join
 from pcp.frontends.torch_places import line_of, place
 from pcp.frontends.torch_rules import TorchRules
+from pcp.frontends.torch_state import Tensors, results_last
 from pcp.frontends.torch_stops import check_ops, stop
 from pcp.frontends.torch_trace import Trace, check_hooks
 
 if TYPE_CHECKING:
     import torch
-
-# Constants travel inside the program's text; weights do not belong there.
-MAX_CONSTANT_BYTES = 64 << 20
 
 
 def from_torch(
@@ -46,37 +54,33 @@ def from_torch(
 
     `inputs` fix shapes and dtypes; their values do not matter. `result` chooses
     one of several that `forward` returns, as the loss of a model that returns
-    (logits, loss). The model keeps its mode: one that draws random numbers (dropout
-    in training mode) or writes buffers (batch norm in training mode) is an `IRError`
-    that names the place, and so is one whose gradients a program cannot say (hooks,
-    writes that autograd does not see). A parameter that is used and that no gradient
-    comes back to has the role "state".
+    (logits, loss); further scalars are metrics. The model keeps its mode: in training
+    mode batch norm writes its statistics, which are state. One that draws random
+    numbers (dropout in training mode) is an `IRError` that names the place, and so is
+    one whose gradients a program cannot say (hooks, writes that autograd does not see).
+    A parameter that is used and that no gradient comes back to is frozen.
     """
     torch = _torch()
-    trained, frozen = trained_parameters(model), frozen_tensors(model)
-    _check_frozen_size(frozen, type(model).__name__)
+    tensors = Tensors.of(model)
     check_hooks(torch, model)
-    functional = _functional(torch, model, [*trained, *frozen], result)
+    functional = _functional(torch, model, tensors.names, result)
+    trained, others = tensors.trained, tensors.others
     reader = _Reader(torch, Trace(torch), trained)
-    tensors = [*trained.values(), *frozen.values()]
-    wanted = [True] * len(trained) + [False] * len(frozen) + [True] * len(inputs)
-    module, reached = reader.program(functional, (*tensors, *inputs), wanted)
-    freeze_arguments(module, len(trained), [raw(t) for t in frozen.values()])
-    attach(module)
-    tidy(module)
-    annotate(module, _arguments(model, trained, inputs, reached))
-    return module
+    wanted = [True] * len(trained) + [False] * len(others) + [True] * len(inputs)
+    given = (*trained.values(), *others.values(), *inputs)
+    read = reader.program(functional, given, wanted)
+    freeze_arguments(read.module, tensors.constants(read.written))
+    attach(read.module)
+    tidy(read.module)
+    own = tensors.arguments(read.written, read.reached)
+    annotate(read.module, [*own, *_data(model, inputs)])
+    _annotate_results(read.module, read.written)
+    return read.module
 
 
 def trained_parameters(model: "torch.nn.Module") -> "dict[str, torch.Tensor]":
     """Name -> parameter that wants a gradient, in order, ties once."""
-    return {name: p for name, p in model.named_parameters() if p.requires_grad}
-
-
-def frozen_tensors(model: "torch.nn.Module") -> "dict[str, torch.Tensor]":
-    """Name -> buffer, or parameter that wants no gradient."""
-    frozen = {n: p for n, p in model.named_parameters() if not p.requires_grad}
-    return {**frozen, **dict(model.named_buffers())}
+    return dict(Tensors.of(model).trained)
 
 
 def weights_of(model: "torch.nn.Module") -> dict[str, np.ndarray]:
@@ -84,13 +88,15 @@ def weights_of(model: "torch.nn.Module") -> dict[str, np.ndarray]:
     return {name: to_numpy(p) for name, p in trained_parameters(model).items()}
 
 
-def to_numpy(tensor: "torch.Tensor") -> np.ndarray:
-    """A C-contiguous copy on the host; bfloat16, which numpy lacks, as float32."""
-    torch = _torch()
-    tensor = tensor.detach().cpu()
-    if tensor.dtype == torch.bfloat16:
-        tensor = tensor.float()
-    return copied(tensor)
+def values_of(model: "torch.nn.Module", module: ir.Module) -> dict[str, np.ndarray]:
+    """Name -> value of all that `module`, made of the model, takes of it.
+
+    Parameters, frozen tensors and state, in the order of `@main`.
+    """
+    tensors = Tensors.of(model)
+    known = {**tensors.trained, **tensors.others}
+    names = [a.name for a in arguments_of(module) if a.role in OF_THE_MODEL]
+    return {name: to_numpy(known[name]) for name in names}
 
 
 def _torch() -> Any:
@@ -101,18 +107,6 @@ def _torch() -> Any:
             f"exporting a PyTorch model needs torch: {install('torch')}"
         ) from error
     return torch
-
-
-def _check_frozen_size(frozen: "Mapping[str, torch.Tensor]", model: str) -> None:
-    total = sum(t.numel() * t.element_size() for t in frozen.values())
-    if total > MAX_CONSTANT_BYTES:
-        largest = max(frozen, key=lambda name: frozen[name].numel())
-        raise IRError(
-            f"{model}: {total >> 20} MiB of buffers and frozen "
-            f"parameters (the largest is {largest}) would become constants in the "
-            f"program; the limit is {MAX_CONSTANT_BYTES >> 20} MiB. Pass them to "
-            "forward, or set requires_grad"
-        )
 
 
 def _functional(
@@ -163,6 +157,15 @@ def _chosen(returned: Any, result: int) -> Any:
 
 
 @dataclass(frozen=True)
+class _Read:
+    """A program, positions of inputs with a gradient, names of those it writes."""
+
+    module: ir.Module
+    reached: set[int]
+    written: list[str]
+
+
+@dataclass(frozen=True)
 class _Reader:
     """Makes modules of PyTorch modules, their stops and rules included."""
 
@@ -173,18 +176,18 @@ class _Reader:
 
     def program(
         self, module: Any, inputs: tuple[Any, ...], wanted: Sequence[bool]
-    ) -> tuple[ir.Module, set[int]]:
-        """The program, and the inputs that a gradient comes back to."""
-        text, marks, reached = self._text(module, inputs, wanted)
+    ) -> "_Read":
+        """The program, and what is known of its inputs."""
+        text, marks, reached, written = self._text(module, inputs, wanted)
         program = parse(text, self.context, source=type(module).__name__)
         join(program, marks, TorchRules(self.trace, program, self.rule).build)
-        return program, reached
+        return _Read(program, reached, written)
 
     def rule(
         self, module: Any, inputs: tuple[Any, ...], rules: TorchRules
     ) -> ir.Module:
         """The program of a derivative rule, for the program that `rules` is of."""
-        text, marks, _ = self._text(module, inputs, [True] * len(inputs))
+        text, marks, _, _ = self._text(module, inputs, [True] * len(inputs))
         program = parse(text, self.context, source=type(module).__name__)
         tidy(program)  # before it speaks of functions that stand elsewhere
         join(program, marks, rules.build)
@@ -192,8 +195,11 @@ class _Reader:
 
     def _text(
         self, module: Any, inputs: tuple[Any, ...], wanted: Sequence[bool]
-    ) -> tuple[str, list[Mark], set[int]]:
-        """StableHLO text with locations, and what was cut out of it."""
+    ) -> tuple[str, list[Mark], set[int], list[str]]:
+        """StableHLO text with locations, and what was cut out of it.
+
+        Then the inputs with a gradient, and the names of those that are written.
+        """
         torch, fx = self.torch, torch_importer()
         # torch.export warns about its own internals.
         with catch_warnings():
@@ -206,7 +212,8 @@ class _Reader:
             table = {**fx.get_decomposition_table(), **formulas(torch)}
             with _blame("torch's decompositions"):
                 program = program.run_decompositions(table)
-            _check_pure(torch, program, getattr(module, "names", ()))
+            _check_pure(torch, program)
+            written = results_last(program, getattr(module, "names", ()))
             marks = cut(program)
             reached |= set(_unused(program, len(inputs)))
             with _blame("torch-mlir"):
@@ -216,7 +223,8 @@ class _Reader:
                     decomposition_table={},
                     hooks=literal_hooks(torch, fx),
                 )
-        return read.operation.get_asm(enable_debug_info=True), marks, reached
+        text = read.operation.get_asm(enable_debug_info=True)
+        return text, marks, reached, written
 
 
 def _unused(program: Any, count: int) -> Iterator[int]:
@@ -270,8 +278,8 @@ def _check_captured(program: Any, trained: "Mapping[str, torch.Tensor]") -> None
             )
 
 
-def _check_pure(torch: Any, program: Any, names: Sequence[str]) -> None:
-    """No random numbers, no writes to buffers: `@main` is a function."""
+def _check_pure(torch: Any, program: Any) -> None:
+    """No random numbers: `@main` is a function."""
     for node in program.graph.nodes:
         tags = getattr(node.target, "tags", ())
         if torch.Tag.nondeterministic_seeded in tags:
@@ -279,35 +287,35 @@ def _check_pure(torch: Any, program: Any, names: Sequence[str]) -> None:
                 f"{place(node)}: {node.target} draws random numbers, which a "
                 "compiled step cannot; call model.eval() or set dropout to 0"
             )
-    signature = program.graph_signature
-    if written := set(signature.user_inputs_to_mutate.values()):
-        order = [name for name in signature.user_inputs if isinstance(name, str)]
-        changed = [
-            name for name, arg in zip(names, order, strict=False) if arg in written
-        ]
-        raise IRError(
-            f"the model writes {', '.join(changed) or 'its inputs'} while it runs; "
-            "@main has no side effects: call model.eval(), or use a norm without "
-            "running statistics"
-        )
 
 
-def _arguments(
-    model: "torch.nn.Module",
-    trained: "Mapping[str, torch.Tensor]",
-    inputs: "tuple[torch.Tensor, ...]",
-    reached: Collection[int],
+def _data(
+    model: "torch.nn.Module", inputs: "tuple[torch.Tensor, ...]"
 ) -> list[Argument]:
-    """Parameters that no gradient comes back to are state: torch updates none."""
-    parameters = [
-        Argument(name, "param", describe_init(to_numpy(p)))
-        if i in reached
-        else Argument(name, "state")
-        for i, (name, p) in enumerate(trained.items())
-    ]
     names = list(inspect.signature(model.forward).parameters)
-    data = [
+    return [
         Argument(names[i] if i < len(names) else f"input{i}", "data")
         for i in range(len(inputs))
     ]
-    return parameters + data
+
+
+def _annotate_results(module: ir.Module, written: Sequence[str]) -> None:
+    """The loss, further scalars as metrics, and what is written; one alone has none."""
+    border = ir.TypeAttr(entry(module).attributes["function_type"]).value
+    types = list(ir.FunctionType(border).results)
+    if len(types) == 1 and not written:
+        return
+    own = types[: len(types) - len(written)]
+    loss = bool(own) and is_float_scalar(own[0])
+    roles = [_role(type_, loss) for type_ in own]
+    if loss:
+        roles[0] = "loss"
+    results = [
+        Result("loss" if role == "loss" else f"{role}{i}", role)
+        for i, role in enumerate(roles)
+    ]
+    annotate_results(module, [*results, *(Result(n, "state") for n in written)])
+
+
+def _role(type_: ir.Type, has_loss: bool) -> str:
+    return "metric" if has_loss and not ir.RankedTensorType(type_).rank else "result"

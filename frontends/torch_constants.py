@@ -23,6 +23,16 @@ def raw(tensor: Any) -> np.ndarray:
     return copied(tensor)
 
 
+def to_numpy(tensor: Any) -> np.ndarray:
+    """A C-contiguous copy on the host; bfloat16, which numpy lacks, as float32."""
+    import torch
+
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    return copied(tensor)
+
+
 def copied(tensor: Any) -> np.ndarray:
     """The numbers of a tensor on the CPU, in memory of their own."""
     # After `tensor.numpy()` torch would never let its storage be resized again.

@@ -12,7 +12,7 @@ from helpers.servers.interpreter import Interpreter
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pcp.errors import IRError, PassError
+from pcp.errors import IRError
 from pcp.frontends.signature import arguments_of
 from pcp.frontends.torch import from_torch
 
@@ -314,14 +314,9 @@ class Distilled(nn.Module):
         return ((self.student(x) - wanted) ** 2).sum()
 
 
-def test_what_torch_would_not_update_is_not_a_parameter() -> None:
-    from pcp.passes.training import trainable
-
-    module = from_torch(Distilled(), X)
-    roles = [a.role for a in arguments_of(module)]
-    assert roles == ["state", "state", "param", "param", "data"]
-    with pytest.raises(PassError, match=r"teacher\.weight.*requires_grad_\(False\)"):
-        trainable.read(module, "main", None)
+def test_what_torch_would_not_update_is_frozen() -> None:
+    roles = [a.role for a in arguments_of(from_torch(Distilled(), X))]
+    assert roles == ["frozen", "frozen", "param", "param", "data"]
 
 
 class Unused(nn.Module):
@@ -337,14 +332,3 @@ class Unused(nn.Module):
 def test_what_no_result_needs_is_a_parameter() -> None:
     roles = [a.role for a in arguments_of(from_torch(Unused(), X, result=1))]
     assert roles == ["param"] * 4 + ["data"]
-
-
-def test_frozen_parameters_are_constants() -> None:
-    model = Distilled()
-    model.teacher.requires_grad_(False)
-    module = from_torch(model, X)
-    assert [a.name for a in arguments_of(module)] == [
-        "student.weight",
-        "student.bias",
-        "x",
-    ]
