@@ -27,7 +27,7 @@ from pcp.passes.training.outer.parts.group import (
     sum_over_workers,
     weighted_mean,
 )
-from pcp.passes.training.trainable import State, Trainable
+from pcp.passes.training.trainable import ModelState, Trainable
 from pcp.training_plan import TrainingPlan
 
 Value = ir.Value
@@ -62,7 +62,7 @@ def add_sync(
 
 
 def _joined(
-    kinds: Sequence[State],
+    kinds: Sequence[ModelState],
     started: dict[str, Value],
     states: Sequence[Value],
     tokens: Value,

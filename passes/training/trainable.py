@@ -19,7 +19,7 @@ from pcp.passes.training import initialize, master_weights
 
 
 @dataclass(frozen=True)
-class State:
+class ModelState:
     """A tensor of the program's state.
 
     init: its first value; None where it comes with weights. average: what becomes of it
@@ -42,7 +42,7 @@ class Trainable:
     inits: list[initialize.Init]
     inputs: list[Port]
     results: list[Port]
-    state: list[State] = field(default_factory=list)
+    state: list[ModelState] = field(default_factory=list)
 
     @property
     def loss(self) -> ir.Type:
@@ -154,11 +154,11 @@ def _unfit(main: ir.Operation, types: Sequence[ir.Type]) -> PassError:
     )
 
 
-def _state(main: ir.Operation) -> list[State]:
+def _state(main: ir.Operation) -> list[ModelState]:
     ports = map(_in_training, functions.argument_ports(main))
     said = functions.argument_attributes(main)
     return [
-        State(port, _first_value(main, i, said[i]), _average(main, port, said[i]))
+        ModelState(port, _first_value(main, i, said[i]), _average(main, port, said[i]))
         for i, port in enumerate(ports)
         if port.role == MODEL_STATE
     ]
