@@ -41,6 +41,7 @@ from pcp.runtime.communicator.communicator import Communicator
 from pcp.tools.support.cache_folder import cache_folder
 from pcp.training.config.experiment import Experiment, parse
 from pcp.training.data.corpus import Corpus
+from pcp.training.data.dataset import token_inputs
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.trainer.bundle_checks import plan_of
 from pcp.training.trainer.load import load
@@ -150,7 +151,7 @@ def corpus(size: Size, seed: int) -> Corpus:
         "seed": seed,
     }
     experiment: Experiment = parse(keys)
-    return Corpus(experiment, size.batch, size.block)
+    return Corpus(experiment, token_inputs(size.batch, size.block))
 
 
 class Run:

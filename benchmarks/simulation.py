@@ -96,7 +96,7 @@ def make_steps(config: str, go: str, rank: str) -> None:
     """One measuring process: prints the seconds of rounds of inner steps."""
     settings = parse(json.loads(Path(config).read_text()))
     trainer = load(Bundle.read(settings.model_path), "local-sync", None)
-    corpus = Corpus(settings, trainer.batch, trainer.block)
+    corpus = Corpus(settings, trainer.inputs)
     trainer.fresh(0)
     _round(trainer, corpus, int(rank))
     print("ready", flush=True)

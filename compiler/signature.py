@@ -104,6 +104,12 @@ def functions(module: ir.Module, entry: str, mode: str) -> dict[str, Function]:
     }
 
 
+def data_inputs(module: ir.Module, entry: str) -> tuple[TensorSpec, ...]:
+    """What the entry of a model takes of each batch: its arguments of the role data."""
+    found = _inputs(entry_function(module, entry))
+    return tuple(t for t in found if t.role == "data")
+
+
 def parameters(module: ir.Module, entry: str) -> tuple[Parameter, ...]:
     """The entry's parameters in order; `init` is zeros where nothing is said."""
     op = public_functions(module)[entry]

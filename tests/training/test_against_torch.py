@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from helpers.models.token_batches import pair
 from helpers.worlds.training_runs import Background, Watcher, checkpoint_of, experiment
 
 import pcp
 from pcp.bundle import Bundle
 from pcp.runtime import Endpoint
 from pcp.training.data.corpus import Corpus
+from pcp.training.data.dataset import token_inputs
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.run_folder import RunFolder
@@ -18,6 +20,7 @@ from pcp.training.worker.worker import Identity, Worker
 torch = pytest.importorskip("torch")
 
 VOCABULARY, WIDTH, BATCH, BLOCK = 64, 16, 4, 8
+INPUTS = token_inputs(BATCH, BLOCK)
 RATE = 0.5
 
 
@@ -104,10 +107,10 @@ def _torch_sgd(model, exp, samples: int, steps: int):
     copy = Tiny()
     copy.load_state_dict(model.state_dict())
     optimizer = torch.optim.SGD(copy.parameters(), lr=RATE)
-    corpus, losses = Corpus(exp, BATCH, BLOCK), []
+    corpus, losses = Corpus(exp, INPUTS), []
     for step in range(steps):
         batch = corpus.read(np.arange(step * samples, (step + 1) * samples))
-        loss = copy(torch.from_numpy(batch.inputs), torch.from_numpy(batch.targets))
+        loss = copy(*map(torch.from_numpy, pair(batch)))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -152,13 +155,10 @@ def test_the_checkpoint_validates_the_same_in_torch(tmp_path, model, adamw_bundl
     )
     copy = Tiny()
     copy.load_state_dict({n: torch.from_numpy(a) for n, a in saved.parameters.items()})
-    corpus = Corpus(exp, BATCH, BLOCK)
+    corpus = Corpus(exp, INPUTS)
     batches = [corpus.validation(i) for i in range(corpus.validation_batches)]
     with torch.no_grad():
-        losses = [
-            copy(torch.from_numpy(b.inputs), torch.from_numpy(b.targets)).item()
-            for b in batches
-        ]
+        losses = [copy(*map(torch.from_numpy, pair(b))).item() for b in batches]
     assert outcome.validation_loss == pytest.approx(np.mean(losses), abs=1e-5)
     assert watcher.rounds[-1].loss < watcher.rounds[0].loss
     assert set(saved.workers[0]) >= {"step", "m.embedding.weight", "v.head.bias"}
@@ -174,16 +174,14 @@ def test_diloco_with_adamw_is_what_torch_computes(tmp_path, model, adamw_bundle)
     shared.load_state_dict(model.state_dict())
     inner = torch.optim.AdamW(local.parameters(), lr=0.01, weight_decay=0.1)
     outer = torch.optim.SGD(shared.parameters(), lr=0.7, momentum=0.9, nesterov=True)
-    corpus = Corpus(exp, BATCH, BLOCK)
+    corpus = Corpus(exp, INPUTS)
     for round_ in range(4):
         local.load_state_dict(shared.state_dict())
         for step in range(3):
             first = (round_ * 3 + step) * BATCH
             batch = corpus.read(np.arange(first, first + BATCH))
             inner.zero_grad()
-            local(
-                torch.from_numpy(batch.inputs), torch.from_numpy(batch.targets)
-            ).backward()
+            local(*map(torch.from_numpy, pair(batch))).backward()
             inner.step()
         pairs = zip(shared.parameters(), local.parameters(), strict=True)
         for ours, theirs in pairs:
@@ -213,7 +211,7 @@ def test_inner_state_comes_from_whom_there_is_some(adamw_bundle, index, place):
 
 
 def test_a_restored_trainer_goes_on_as_if_nothing_had_happened(adamw_bundle, tmp_path):
-    corpus = Corpus(experiment(tmp_path), BATCH, BLOCK)
+    corpus = Corpus(experiment(tmp_path), INPUTS)
     batches = [corpus.read(np.arange(i * BATCH, (i + 1) * BATCH)) for i in range(6)]
     whole, first = _load(adamw_bundle), _load(adamw_bundle)
     for trainer in (whole, first):

@@ -14,6 +14,7 @@ from helpers.models.closed_form import (
     play,
     same_bits,
 )
+from helpers.models.token_batches import pair
 
 from pcp.errors import RuntimeFault
 from pcp.runtime.communicator.communicator import Communicator
@@ -86,10 +87,7 @@ def test_who_has_fewer_batches_takes_the_others_steps() -> None:
     start = by_name(trainers[0].shared)
     for name, value in start.items():
         for step in ([first[0], second[0]], [first[1]]):
-            means = [
-                value - (b.inputs if "w" in name else b.targets).mean(0) / 128
-                for b in step
-            ]
+            means = [value - pair(b)["v" in name].mean(0) / 128 for b in step]
             value = value - RATE * np.mean(means, axis=0)
         np.testing.assert_allclose(by_name(found[0])[name], value, atol=1e-6)
     for one in (*trainers, *group):

@@ -19,6 +19,7 @@ from helpers.models.closed_form import (
     replica,
     same_bits,
 )
+from helpers.models.token_batches import pair, token_batch
 from helpers.oracles.ledger import parts, saved_parameters, weighted_nesterov
 from helpers.servers.processes import Processes
 from helpers.worlds.communicators import eventually
@@ -31,7 +32,7 @@ from helpers.worlds.training_runs import (
 )
 
 from pcp.runtime.communicator.communicator import Communicator
-from pcp.training.data.corpus import Batch
+from pcp.training.data.dataset import Batch
 from pcp.training.storage.ledger import check
 
 STEPS, ROUNDS = 3, 4
@@ -73,13 +74,13 @@ def test_equal_curvature_ends_in_the_middle(algorithm: str) -> None:
     draw = np.random.default_rng(5)
     shape, rounds = (BATCH, BLOCK), 60
     constant = [
-        Batch(draw.integers(0, 128, shape), draw.integers(0, 128, shape))
+        token_batch(draw.integers(0, 128, shape), draw.integers(0, 128, shape))
         for _ in range(3)
     ]
     data = [[batch] * (STEPS * rounds) for batch in constant]
     found = play(bundle("quadratic", algorithm), data, rounds, watch=replica)
     centres = [
-        np.concatenate([b.inputs.mean(0), b.targets.mean(0)]) / 128 for b in constant
+        np.concatenate([each.mean(0) for each in pair(b)]) / 128 for b in constant
     ]
     last = np.mean([member[-1] for member in found], axis=0)
     np.testing.assert_allclose(last, np.mean(centres, axis=0), atol=2e-3)
@@ -89,7 +90,7 @@ def test_equal_curvature_ends_in_the_middle(algorithm: str) -> None:
 
 def idle_after(moving: int, rounds: int, members: int) -> list[list[Batch]]:
     """Batches of which all from round `moving` on have no gradient."""
-    still = Batch(*np.zeros((2, BATCH, BLOCK), np.int64))
+    still = token_batch(*np.zeros((2, BATCH, BLOCK), np.int64))
     return [
         batches(moving * STEPS, worker) + [still] * ((rounds - moving) * STEPS)
         for worker in range(members)

@@ -5,6 +5,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 from helpers.models.bigram_stablehlo import write_experiment
+from helpers.models.token_batches import token_batch
 from helpers.servers.processes import Processes
 from helpers.servers.processor_features import fused
 from helpers.worlds.training_runs import checkpoint_of, start_shepherd
@@ -13,7 +14,6 @@ from pcp.bundle import Bundle
 from pcp.runtime import Communicator
 from pcp.tools.commands.ledger import loader
 from pcp.tools.support import training_job as jobs
-from pcp.training.data.corpus import Batch
 from pcp.training.simulate.replay import Replay
 from pcp.training.storage.ledger import check, read
 from pcp.training.trainer.load import load
@@ -31,7 +31,7 @@ def _gradient(content: bytes) -> np.ndarray:
     trainer.join(alone)
     trainer.begin()
     for _ in range(20):
-        trainer.step([Batch(*ids)])
+        trainer.step([token_batch(*ids, trainer.inputs)])
     state = np.array(next(iter(trainer.steps.held("param").values())))
     alone.close()
     trainer.close()

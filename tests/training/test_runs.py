@@ -37,7 +37,7 @@ from pcp.training.wire.channel import connect
 
 def _by_hand(exp, workers, rounds):
     """The same run in a loop: DiLoCo over `workers` trainers, in order."""
-    corpus = Corpus(exp, BigramTrainer.batch, BigramTrainer.block)
+    corpus = Corpus(exp, BigramTrainer.inputs)
     trainers = [BigramTrainer() for _ in range(workers)]
     comms = Communicator.in_process(workers)
     for trainer in trainers:
@@ -55,7 +55,7 @@ def _by_hand(exp, workers, rounds):
             at += share
         losses.append(loss_value(mine))
         threads = [
-            Background(partial(t.outer, share * corpus.block, c))
+            Background(partial(t.outer, share * BigramTrainer.block, c))
             for t, c in zip(trainers, comms, strict=True)
         ]
         for trainer, thread in zip(trainers, threads, strict=True):
@@ -94,7 +94,7 @@ def test_a_quorum_that_is_never_reached_is_said(tmp_path):
 def test_the_validation_loss_covers_every_held_out_batch_once(tmp_path):
     exp = experiment(tmp_path, outer_loop_steps=2, validate_every=1)
     outcome, _, watcher = run(exp, 3)
-    corpus = Corpus(exp, BigramTrainer.batch, BigramTrainer.block)
+    corpus = Corpus(exp, BigramTrainer.inputs)
     trainer = BigramTrainer()
     trainer.adopt(shared_of(checkpoint_of(outcome)))
     losses = [

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from pcp import strict_json
 from pcp.errors import ConfigError, UsageError, nearest
@@ -19,7 +19,8 @@ from pcp.passes.training.outer import spec as outer
 from pcp.runtime.program import host_processor
 from pcp.training.config import experiment as experiments
 from pcp.training.config.experiment import Experiment
-from pcp.training.data.corpus import check_readable
+from pcp.training.data.corpus import Corpus
+from pcp.training.data.formats.table import check_readable
 from pcp.training.observe.metrics import Observer
 from pcp.training.storage.run_folder import RunFolder
 
@@ -244,12 +245,24 @@ def compiler_for(
             cache=cache_folder(),
             source=path,
         )
-        content = driver.compile(read(path), options).to_bytes()
+        model = read(path)
+        _check_data(experiment, model)
+        content = driver.compile(model, options).to_bytes()
         seconds = time.monotonic() - began
         report(f"compiled {Path(path).name} for {target} in {seconds:.1f} s")
         return content
 
     return compile_for
+
+
+def _check_data(experiment: Experiment, model: Any) -> None:
+    """Refuse data that the model cannot take, before it is compiled."""
+    from pcp.compiler import signature
+    from pcp.compiler.options import CompileOptions
+
+    entry = CompileOptions.entry
+    corpus = Corpus(experiment, signature.data_inputs(model, entry))
+    corpus.check_vocabulary([p.shape for p in signature.parameters(model, entry)])
 
 
 def _from_bundle(path: str, target: str) -> bytes:

@@ -22,8 +22,10 @@ from pydantic import (
 
 from pcp import strict_json
 from pcp.errors import ConfigError, nearest
+from pcp.training.config.data_options import FREE, DataOptions
 
 BUILTIN = "builtin:"
+HUGGING_FACE = "huggingface:"
 SECRETS = {"wandb_api_key"}
 """Keys that are not kept on the disk, and not sent to workers."""
 
@@ -72,12 +74,16 @@ class Experiment(BaseModel):
         "or a training bundle (.pcp)"
     )
     data_path: str = Field(
-        description="a text, byte or token file; or builtin:python-docs"
+        description="a text, byte or token file, builtin:python-docs, or another "
+        "dataset: docs/data.md"
     )
-    tokenizer: Literal["char", "byte", "u16"] = Field(
+    data: DataOptions | None = Field(
+        None, description="how data_path is read, and bound to the program's inputs"
+    )
+    tokenizer: Literal["char", "byte", "u16", "u32"] = Field(
         "char",
         description="char: sorted characters of the text; byte: 0 to 255; "
-        "u16: the file holds little-endian 16-bit ids",
+        "u16, u32: the file holds little-endian ids of so many bits",
     )
     sampling: Literal["random", "fifo"] = Field(
         "random", description="order of the samples of an epoch"
@@ -165,7 +171,7 @@ class Experiment(BaseModel):
     chunk_size_mode: Literal["whole", "fixed_bytes", "diloco_slices"] = Field(
         "whole",
         description="what the data is cut into; diloco_slices: one worker's round "
-        "(u16 and fifo only)",
+        "(u16, u32 and fifo only)",
     )
     chunk_size_bytes: int = Field(102400, gt=0, description="for fixed_bytes")
     chunk_manifest_path: str | None = Field(
@@ -249,10 +255,10 @@ class Experiment(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.chunk_size_mode == "diloco_slices" and (
-            self.tokenizer != "u16" or self.sampling != "fifo"
+            self.tokenizer not in ("u16", "u32") or self.sampling != "fifo"
         ):
             raise ValueError(
-                "chunk_size_mode 'diloco_slices' needs tokenizer 'u16' and "
+                "chunk_size_mode 'diloco_slices' needs tokenizer 'u16' or 'u32', and "
                 "sampling 'fifo'"
             )
         if self.heartbeat_limit_seconds < 2 * self.heartbeat_seconds:
@@ -260,6 +266,11 @@ class Experiment(BaseModel):
                 "heartbeat_limit_seconds must be at least twice heartbeat_seconds"
             )
         return self
+
+    @property
+    def data_options(self) -> DataOptions:
+        """How the data are read, by default or as was said."""
+        return self.data or DataOptions.model_validate({})
 
     @property
     def inner_steps(self) -> int:
@@ -275,6 +286,7 @@ class Experiment(BaseModel):
         return {key: getattr(self, key) for key in FROZEN_KEYS} | {
             "optimizer": self.optimizer.partition("{")[0],
             "parameter_groups": [[g["match"], g["optimizer"]] for g in kinds],
+            "data": self.data_options.model_dump(exclude=FREE),
         }
 
 
@@ -328,7 +340,7 @@ def json_schema() -> str:
 
 def resolve(path: str, folder: Path) -> str:
     """`path` beside the experiment if it is there, else in the working directory."""
-    if path.startswith(BUILTIN) or Path(path).is_absolute():
+    if path.startswith((BUILTIN, HUGGING_FACE)) or Path(path).is_absolute():
         return path
     local = folder / path
     return str(local if local.exists() else Path(path).absolute())
@@ -342,15 +354,33 @@ def _with_paths(experiment: Experiment, folder: Path) -> Experiment:
     }
     files = (_existing("extensions", each, folder) for each in experiment.extensions)
     found["extensions"] = tuple(files)
+    if experiment.data is not None:
+        found["data"] = _data_with_paths(experiment.data, folder)
     # A run's results belong where the command was started, not beside the file.
     found["checkpoint_dir"] = str(Path(experiment.checkpoint_dir).absolute())
     return experiment.model_copy(update=found)
 
 
+def _data_with_paths(data: DataOptions, folder: Path) -> DataOptions:
+    keys = ("mask_path", "tokenizer_path")
+    given = {key: value for key in keys if (value := getattr(data, key))}
+    found = {k: _existing(f"data.{k}", path, folder) for k, path in given.items()}
+    return data.model_copy(update=found)
+
+
+def python_dataset(path: str) -> tuple[str, str] | None:
+    """File and name of a `file.py:Dataset`; None for any other path."""
+    file, colon, name = path.rpartition(":")
+    return (file, name) if colon and file.endswith(".py") else None
+
+
 def _existing(key: str, path: str, folder: Path) -> str:
     """`path`, resolved; `ConfigError` where there is no such file."""
+    if python := python_dataset(path):
+        file, name = python
+        return f"{_existing(key, file, folder)}:{name}"
     found = resolve(path, folder)
-    if not found.startswith(BUILTIN) and not Path(found).exists():
+    if not found.startswith((BUILTIN, HUGGING_FACE)) and not Path(found).exists():
         raise ConfigError(
             f"{key}: no file {path!r}, neither in {folder} nor in the working directory"
         )

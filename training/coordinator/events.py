@@ -5,7 +5,7 @@ connection of which the state machine knows one thing: that it is still the same
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pcp.manifest import Manifest
@@ -37,6 +37,8 @@ class Program:
     """A digest of the data."""
     samples: int
     """Of an epoch."""
+    data_parts: Sequence[tuple[str, str]] = field(default=(), kw_only=True)
+    """Digests of parts of the data."""
     batch: int
     """Samples of one call of the model."""
 

@@ -272,6 +272,7 @@ class TrainingRun:
             bundle=program.digest,
             bundle_bytes=program.size if lacks else 0,
             data=program.data,
+            data_parts=list(program.data_parts),
             committed=progress.committed,
             digest=progress.digest,
         )

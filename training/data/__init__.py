@@ -1,1 +1,1 @@
-"""The corpus, its samples in order, and leases on them."""
+"""Datasets, the order of their samples, their digest, and leases on them."""

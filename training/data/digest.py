@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from pcp import strict_json
 from pcp.errors import ConfigError, counted
 
 LEAF = 1 << 20
@@ -269,7 +270,7 @@ def _keep(path: Path, tree: TreeDigest) -> None:
     """Write a tree beside its data; a folder that takes no file goes without."""
     facts = [[f.name, *f.stamp, f.range] for f in tree.files]
     head = {"format": "pcp-digest", "version": 1, "leaf": LEAF, "root": tree.root}
-    line = json.dumps(head | {"files": facts}).encode() + b"\n"
+    line = strict_json.dumps(head | {"files": facts}).encode() + b"\n"
     target = kept_at(path)
     hidden = target.with_name(f".{target.name}.{os.getpid()}")
     with suppress(OSError):

@@ -18,10 +18,10 @@ from pcp.manifest import Manifest, Parameter
 from pcp.runtime.memory.dtypes import numpy_dtype
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.events import Program
-from pcp.training.data.corpus import Corpus, check_vocabulary
+from pcp.training.data.corpus import Corpus
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.state_names import as_masters, unlike
-from pcp.training.trainer.bundle_checks import batch_shape, check_bundle
+from pcp.training.trainer.bundle_checks import check_bundle, data_inputs
 
 CompileFor = Callable[[str], bytes]
 
@@ -38,8 +38,15 @@ class Artifact:
 class Artifacts:
     """The bundles of a run. Thread-safe; `get` blocks while it compiles."""
 
-    def __init__(self, compile_for: CompileFor, experiment: Experiment) -> None:
+    def __init__(
+        self,
+        compile_for: CompileFor,
+        experiment: Experiment,
+        recorded: str | None = None,
+    ) -> None:
+        """`recorded` is the digest that the run's ledger has of the data."""
         self._compile_for, self._experiment = compile_for, experiment
+        self._recorded = recorded
         self._made: dict[str, Artifact] = {}
         self._locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
@@ -82,13 +89,15 @@ class Artifacts:
 
     def program(self, target: str) -> Program:
         """The facts of the bundle for `target`, and of the data, that a run needs."""
-        artifact, corpus = self.get(target), self.corpus
+        artifact, corpus, recorded = self.get(target), self.corpus, self._recorded
+        same = recorded is not None and corpus.is_of(recorded)
         return Program(
             digest=artifact.digest,
             size=len(artifact.content),
             manifest=self.manifest,
             parameters=self.parameters,
-            data=corpus.digest,
+            data=recorded if recorded and same else corpus.digest,
+            data_parts=corpus.parts,
             samples=corpus.samples,
             batch=corpus.batch,
         )
@@ -107,9 +116,8 @@ class Artifacts:
         return Artifact(content, sha256(content), manifest)
 
     def _open(self, manifest: Manifest) -> Corpus:
-        corpus = Corpus(self._experiment, *batch_shape(manifest))
-        shapes = [p.shape for p in manifest.parameters]
-        check_vocabulary(corpus.tokens, shapes, self._experiment.vocabulary_size)
+        corpus = Corpus(self._experiment, data_inputs(manifest))
+        corpus.check_vocabulary([p.shape for p in manifest.parameters])
         return corpus
 
     def _check_dtype(self, manifest: Manifest) -> None:

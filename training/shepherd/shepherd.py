@@ -86,7 +86,8 @@ class Shepherd:
         everywhere = own if host in WILDCARDS else None
         self.endpoint = Endpoint.listen(own, advertise=everywhere, **protection.options)
         self.ledger = Ledger(folder.ledger)
-        self._artifacts = Artifacts(compile_for, experiment)
+        begin = self.ledger.progress.begin
+        self._artifacts = Artifacts(compile_for, experiment, begin.get("data"))
         self._serving = Serving(self.endpoint, folder, self.ledger)
         self._gathered: Checkpoint | None = None
         self._kept: Round | None = None
@@ -287,7 +288,7 @@ class Shepherd:
 
     def _gather(self, effect: do.Gather) -> None:
         safe, offset = self.protection, self.ledger.offset
-        tokenizer = self._artifacts.corpus.tokens.tokenizer
+        tokenizer = self._artifacts.corpus.tokenizer
         more = {"tokenizer": tokenizer, "ledger_offset": offset}
         # No round begins meanwhile: a silent worker is as good as dead here too.
         silence = self.experiment.heartbeat_limit_seconds

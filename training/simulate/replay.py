@@ -177,9 +177,9 @@ class Replay:
                 self._bundles[name] = (target, digest)
 
     def _open(self, trainer: Trainer) -> Corpus:
-        corpus = Corpus(self.experiment, trainer.batch, trainer.block, self._data_path)
+        corpus = Corpus(self.experiment, trainer.inputs, self._data_path)
         expected = self._state.progress.begin["data"]
-        if corpus.digest != expected:
+        if not corpus.is_of(expected):
             where = self._data_path or self.experiment.data_path
             raise StateMismatch(
                 f"{where} is not the data that the run was made with; name it with "

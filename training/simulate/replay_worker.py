@@ -89,6 +89,7 @@ class ReplayWorker:
 
     def close(self) -> None:
         """Release the device and the endpoint."""
+        self._runner.inner_steps.close()
         self._runner.group.close()
         self._endpoint.close()
         self.trainer.close()

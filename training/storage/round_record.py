@@ -25,6 +25,8 @@ class MemberRound:
     processor_seconds: float
     """Of all its threads, since its last report."""
     resident_bytes: int
+    data_wait_seconds: float = 0.0
+    """Of its inner steps' time, how long they waited for their batches."""
     nonfinite_step: int | None = None
     """The first inner step, from 1, with a loss that is NaN or infinite."""
     nonfinite_loss: float | None = None

@@ -1,22 +1,14 @@
 """Checks of a training bundle's manifest, and the training plan in it."""
 
 from pcp.errors import BundleError
-from pcp.manifest import Manifest
+from pcp.manifest import Manifest, TensorSpec
 from pcp.training.trainer import step_loop
 from pcp.training_plan import TrainingPlan
 
 
-def batch_shape(manifest: Manifest) -> tuple[int, int]:
-    """B and T of a model that takes token ids and targets, both `[B, T]`."""
-    data = [t for t in manifest.function("grad").inputs if t.role == "data"]
-    shapes = {tuple(t.shape) for t in data}
-    if len(data) != 2 or len(shapes) != 1 or len(data[0].shape) != 2:
-        found = ", ".join(f"{t.name}: {list(t.shape)}" for t in data) or "none"
-        raise BundleError(
-            "training needs a model with two data inputs, ids and targets, of one "
-            f"shape [batch, block]; this one has {found}"
-        )
-    return data[0].shape[0], data[0].shape[1]
+def data_inputs(manifest: Manifest) -> tuple[TensorSpec, ...]:
+    """What the program takes of each batch, by name: its arguments of the role data."""
+    return tuple(t for t in manifest.function("grad").inputs if t.role == "data")
 
 
 def check_bundle(manifest: Manifest) -> None:

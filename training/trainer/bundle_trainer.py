@@ -21,7 +21,7 @@ import numpy as np
 
 from pcp.errors import BundleError, StateMismatch
 from pcp.manifest import Manifest
-from pcp.training.data.corpus import Batch
+from pcp.training.data.dataset import Batch, batch_of, tokens_of_sample
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import (
     INNER,
@@ -33,7 +33,7 @@ from pcp.training.storage.state_names import (
     under,
 )
 from pcp.training.trainer.background_exchange import BackgroundExchange
-from pcp.training.trainer.bundle_checks import batch_shape, check_bundle, plan_of
+from pcp.training.trainer.bundle_checks import check_bundle, data_inputs, plan_of
 from pcp.training.trainer.exchange import Exchange, RoundExchange
 from pcp.training.trainer.fragment_exchange import FragmentExchange
 from pcp.training.trainer.functions import Functions
@@ -58,7 +58,8 @@ class BundleTrainer:
                 "a bundle with exchanges beside the inner steps runs as two programs; "
                 "load it with BundleTrainer.load"
             )
-        self.batch, self.block = batch_shape(manifest)
+        self.inputs = data_inputs(manifest)
+        self.batch, self.block = batch_of(self.inputs), tokens_of_sample(self.inputs)
         self.parameter_shapes: Sequence[Sequence[int]] = [
             p.shape for p in manifest.parameters
         ]
@@ -71,8 +72,6 @@ class BundleTrainer:
         self.exchange = _exchange(plan, self.functions, self.steps, second)
         self.resumes = self.exchange.resumes
         self._parameters = manifest.parameters
-        grad = manifest.function("grad")
-        self._data = [t.name for t in grad.inputs if t.role == "data"]
         self._state: Arrays = {}
 
     @classmethod
@@ -165,8 +164,8 @@ class BundleTrainer:
 
         Without a batch, where members meet in every step, a step on the others'.
         """
-        tokens = sum(batch.inputs.size for batch in batches)
-        return self.exchange.step([self._named(batch) for batch in batches], tokens)
+        tokens = self.batch * self.block * len(batches)
+        return self.exchange.step([batch.tensors for batch in batches], tokens)
 
     def outer(self, tokens: float, communicator: Any) -> Arrays:
         """The state that the round makes, with the members of `communicator`."""
@@ -204,7 +203,7 @@ class BundleTrainer:
         """The loss of the state's parameters on one batch."""
         parameters = under(self.exchange.home, self._state)
         values = {("param", name): array for name, array in parameters.items()}
-        data = self.steps.data(self._named(batch))
+        data = self.steps.data(batch.tensors)
         (loss,) = self.functions("eval", values | data).values()
         return float(np.asarray(loss))
 
@@ -215,10 +214,6 @@ class BundleTrainer:
         # Errors of failed exchanges hold arrays: see `BackgroundExchange.close`.
         gc.collect()
         self.functions.close()
-
-    def _named(self, batch: Batch) -> Arrays:
-        """A batch by the names of the model's data."""
-        return dict(zip(self._data, (batch.inputs, batch.targets), strict=True))
 
     @property
     def _outer(self) -> Arrays:

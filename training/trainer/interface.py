@@ -8,15 +8,20 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pcp.training.data.corpus import Batch
+from pcp.manifest import TensorSpec
+from pcp.training.data.dataset import Batch
 from pcp.training.storage.safetensors_io import Arrays
 
 
 class Trainer(Protocol):
     """One model with its optimizer state, as the rounds see it."""
 
+    inputs: tuple[TensorSpec, ...]
+    """What the program takes of each batch."""
     batch: int
+    """Samples of a batch."""
     block: int
+    """Tokens of a sample; 1 where a sample is no sequence."""
     every_step: bool
     """Members meet in every inner step: a round is theirs together."""
     resumes: bool

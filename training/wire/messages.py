@@ -42,7 +42,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pcp import strict_json
 from pcp.errors import ProtocolError
 
-VERSION = 5
+VERSION = 6
 """Of this protocol; a `Hello` with another one is refused."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -81,6 +81,7 @@ class Prepared(Message, frozen=True):
     bytes_received: Count
     compute_seconds: Finite
     exchange_seconds: Finite
+    data_wait_seconds: Seconds = 0.0
     processor_seconds: Seconds = 0.0
     resident_bytes: Count = 0
     nonfinite_step: Annotated[Count, Field(ge=1)] | None = None
@@ -120,6 +121,8 @@ class Welcome(Message, frozen=True):
 
     A worker that holds the state of `committed`, or has prepared it with this
     digest, takes part in the next round; another one waits for a `Restore`.
+    `data_parts` are digests of parts of the data, by which one can say where its own
+    differ.
     """
 
     kind: Literal["welcome"] = "welcome"
@@ -131,6 +134,7 @@ class Welcome(Message, frozen=True):
     bundle: Digest
     bundle_bytes: Count
     data: Digest
+    data_parts: Annotated[list[tuple[Text, Name]], Field(max_length=1000)] = []
     committed: Count
     digest: Digest | None
 

@@ -7,10 +7,11 @@ import numpy as np
 
 from pcp.errors import StateMismatch
 from pcp.training.data.corpus import Corpus
-from pcp.training.data.lease_pool import size
+from pcp.training.data.lease_pool import Range, size
 from pcp.training.storage import nonfinite
 from pcp.training.trainer.bundle_trainer import loss_value
 from pcp.training.wire.messages import LeaseGrant, RoundStart
+from pcp.training.worker.read_ahead import ReadAhead
 from pcp.training.worker.worker_state import InnerResult, PartialRound, WorkerState
 
 
@@ -20,6 +21,9 @@ class InnerSteps:
     def __init__(self, state: WorkerState, log: Callable[[str], None]) -> None:
         self._state, self._log = state, log
         self._corpus: Corpus | None = None
+        self._batches: ReadAhead | None = None
+        self._expected: tuple[list[Range], int] | None = None
+        """The lease that is read ahead, and how many of its steps are done already."""
 
     @property
     def corpus(self) -> Corpus:
@@ -30,7 +34,36 @@ class InnerSteps:
 
     @corpus.setter
     def corpus(self, corpus: Corpus) -> None:
+        self.close()
         self._corpus = corpus
+        self._batches = ReadAhead(
+            corpus.read, ahead=corpus.ahead, readers=corpus.readers
+        )
+
+    def close(self) -> None:
+        """Read no more."""
+        if self._batches is not None:
+            self._batches.close()
+        self._batches = self._expected = None
+
+    def expect(self, order: RoundStart | LeaseGrant) -> None:
+        """Begin to read what the steps of an order take, if they are not made."""
+        work, partial_round = self._state.work, self._state.partial_round
+        if work is not None and work.lease == order.lease:
+            return
+        same = partial_round is not None and partial_round.lease == order.lease
+        self._read_from(order, partial_round.steps if partial_round and same else 0)
+
+    def _read_from(self, order: RoundStart | LeaseGrant, done: int) -> ReadAhead:
+        """The batches of the steps behind the first `done`, which are being read."""
+        if self._batches is None:
+            raise StateMismatch("the shepherd named no data")
+        if self._expected != (order.lease, done):
+            positions = np.concatenate([np.arange(a, b) for a, b in order.lease])
+            rows = positions.reshape(order.steps, -1, self._state.trainer.batch)
+            self._batches.begin([batch for step in rows[done:] for batch in step])
+            self._expected = (order.lease, done)
+        return self._batches
 
     def make(
         self,
@@ -59,6 +92,7 @@ class InnerSteps:
             steps=order.steps,
             tokens=size(order.lease) * trainer.block,
             seconds=partial_round.seconds - trainer.waited,
+            data_wait=partial_round.data_wait,
             nonfinite=bad,
             epoch=epoch,
         )
@@ -89,13 +123,14 @@ class InnerSteps:
     ) -> None:
         """All steps of the order that are not made yet, and inner exchanges."""
         trainer, began = self._state.trainer, time.monotonic()
-        positions = np.concatenate([np.arange(a, b) for a, b in order.lease])
+        batches = self._read_from(order, partial_round.steps)
+        self._expected = None  # from here on they are used up
+        together = size(order.lease) // order.steps // trainer.batch
         try:
-            for mine in np.split(positions, order.steps)[partial_round.steps :]:
+            while partial_round.steps < order.steps:
                 check()
                 trainer.turn()
-                batches = mine.reshape(-1, trainer.batch)
-                losses = trainer.step([self.corpus.read(b) for b in batches])
+                losses = trainer.step([batches.take() for _ in range(together)])
                 partial_round.losses += losses
                 partial_round.steps += 1
             trainer.turn()
@@ -103,4 +138,5 @@ class InnerSteps:
                 check()
                 trainer.step([])
         finally:
+            partial_round.data_wait += batches.waited
             partial_round.seconds += time.monotonic() - began

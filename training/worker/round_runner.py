@@ -99,6 +99,7 @@ class RoundRunner:
         try:
             self._order, self._forming = order, time.monotonic()
             self._check_carried(order)
+            self.inner_steps.expect(order)  # the group is formed meanwhile
             comm = self.group.form(order)
             self._forming = None
             state.trainer.join(comm)
@@ -250,6 +251,7 @@ class RoundRunner:
             bytes_received=received,
             compute_seconds=work.seconds,
             exchange_seconds=time.monotonic() - began,
+            data_wait_seconds=work.data_wait,
             processor_seconds=self._processor.lap(),
             resident_bytes=resident_bytes(),
             nonfinite_step=None if work.nonfinite is None else work.nonfinite[0],

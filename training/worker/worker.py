@@ -28,7 +28,7 @@ from pcp.errors import PcpError, ProtocolError, RuntimeFault, StateMismatch, Tim
 from pcp.runtime import fetch_snapshot
 from pcp.runtime.transport.credentials import Protection
 from pcp.training.config.experiment import Experiment, parse
-from pcp.training.data.corpus import Corpus, check_vocabulary
+from pcp.training.data.corpus import Corpus
 from pcp.training.storage.checkpoint_resharding import rejoining
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.trainer.interface import Trainer
@@ -154,7 +154,8 @@ class Worker:
             self._link.send(Failed(reason=str(error)[:4000]))
             raise
         finally:
-            for part in (self._runner.group, self._link, self._endpoint):
+            runner = self._runner
+            for part in (runner.inner_steps, runner.group, self._link, self._endpoint):
                 part.close()
             if self._state.loaded:
                 self._state.trainer.close()
@@ -241,7 +242,7 @@ class Worker:
             self._experiment = None
         experiment = parse(welcome.experiment, source="the shepherd's experiment")
         if experiment != self._experiment:
-            runner.inner_steps.corpus = self._open(experiment, welcome.data)
+            runner.inner_steps.corpus = self._open(experiment, welcome)
         runner.group.timeout = experiment.round_timeout_seconds
         self._experiment, state.run = experiment, welcome.run
         self._bundle, self._index = welcome.bundle, welcome.index
@@ -261,18 +262,17 @@ class Worker:
         if self._state.adopt(commit):
             self._runner.validate(commit)
 
-    def _open(self, experiment: Experiment, digest: str) -> Corpus:
+    def _open(self, experiment: Experiment, welcome: Welcome) -> Corpus:
         trainer = self._state.trainer
         path = self._identity.data_path
-        corpus = Corpus(experiment, trainer.batch, trainer.block, path)
-        check_vocabulary(
-            corpus.tokens, trainer.parameter_shapes, experiment.vocabulary_size
-        )
-        if corpus.digest != digest:
+        corpus = Corpus(experiment, trainer.inputs, path)
+        corpus.check_vocabulary(trainer.parameter_shapes)
+        if not corpus.is_of(welcome.data):
             where = path or experiment.data_path
             raise StateMismatch(
-                f"{where} on this machine is not the data the shepherd trains on; "
-                "copy it here, or name it with --data"
+                f"{where} on this machine is not the data the shepherd trains on: "
+                f"{corpus.difference(welcome.data_parts)}; copy it here, or name it "
+                "with --data"
             )
         return corpus
 

@@ -30,6 +30,8 @@ class InnerResult:
     steps: int
     tokens: int
     seconds: float
+    data_wait: float = 0.0
+    """Of these seconds, how many the steps waited for their batches."""
     nonfinite: tuple[int, float] | None = None
     """The first inner step, from 1, with a loss that is not finite, and that loss."""
     epoch: int | None = None
@@ -46,6 +48,7 @@ class PartialRound:
     steps: int = 0
     """How many were made."""
     seconds: float = 0.0
+    data_wait: float = 0.0
 
 
 class WorkerState:

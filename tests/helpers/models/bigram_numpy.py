@@ -13,6 +13,7 @@ import numpy as np
 
 from pcp.bundle import Bundle
 from pcp.manifest import Function, Manifest, Parameter, TensorSpec
+from pcp.training.data.dataset import token_inputs
 
 VOCABULARY, BATCH, BLOCK = 128, 4, 8
 OUTER_RATE, OUTER_MOMENTUM, RATE = 0.7, 0.9, 2.0
@@ -61,6 +62,7 @@ class BigramTrainer:
     `pause` slows each inner step.
     """
 
+    inputs = token_inputs(BATCH, BLOCK)
     batch, block = BATCH, BLOCK
     parameter_shapes = ((VOCABULARY, VOCABULARY),)
     every_step, waited, private = False, 0.0, {}
@@ -95,7 +97,7 @@ class BigramTrainer:
         self.local = self.shared["parameter/table"].copy()
 
     def loss_and_gradient(self, table, batch):
-        ids, targets = batch.inputs.ravel(), batch.targets.ravel()
+        ids, targets = (each.ravel() for each in batch.tensors.values())
         logits = table[ids].astype(np.float64)
         logits -= logits.max(axis=1, keepdims=True)
         p = np.exp(logits)

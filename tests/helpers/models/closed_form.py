@@ -13,13 +13,14 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from helpers.models.token_batches import pair, token_batch
 
 from pcp.bundle import Bundle
 from pcp.compiler import driver
 from pcp.compiler.options import CompileOptions
 from pcp.dialect.context import parse
 from pcp.runtime.communicator.communicator import Communicator
-from pcp.training.data.corpus import Batch
+from pcp.training.data.dataset import Batch
 from pcp.training.storage.safetensors_io import digest
 from pcp.training.storage.state_names import PARAMETER
 from pcp.training.trainer.load import load
@@ -92,17 +93,17 @@ def batches(steps: int, worker: int, seed: int = 0) -> list[Batch]:
     draw = np.random.default_rng([seed, worker])
     shape = (BATCH, BLOCK)
     return [
-        Batch(draw.integers(0, 128, shape), draw.integers(0, 128, shape))
+        token_batch(draw.integers(0, 128, shape), draw.integers(0, 128, shape))
         for _ in range(steps)
     ]
 
 
 def gradients(batch: Batch) -> dict[str, np.ndarray]:
     """Of the linear model, by parameter; float32 and exact."""
-    scale = np.float32(1 / 128)
+    scale, (ids, targets) = np.float32(1 / 128), pair(batch)
     return {
-        "h.0.w": (batch.inputs.mean(0) * scale).astype(np.float32),
-        "h.1.v": (batch.targets.mean(0) * scale).astype(np.float32),
+        "h.0.w": (ids.mean(0) * scale).astype(np.float32),
+        "h.1.v": (targets.mean(0) * scale).astype(np.float32),
     }
 
 

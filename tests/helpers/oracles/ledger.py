@@ -11,6 +11,7 @@ import numpy as np
 from helpers.models.closed_form import BATCH, BLOCK, NAMES, RATE, gradients
 
 from pcp.training.data.corpus import Corpus
+from pcp.training.data.dataset import token_inputs
 from pcp.training.data.lease_pool import size
 from pcp.training.storage.ledger import read
 
@@ -27,7 +28,7 @@ class Part:
 
 def parts(path, exp) -> list[list[Part]]:
     """By committed round, in its order: what its members brought."""
-    corpus = Corpus(exp, BATCH, BLOCK, None)
+    corpus = Corpus(exp, token_inputs(BATCH, BLOCK))
     late: dict[str, int] = {}
     ages: dict[tuple[int, str], int] = {}
     consumed: dict[int, dict[str, list[tuple[int, int]]]] = {}

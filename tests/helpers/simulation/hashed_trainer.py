@@ -8,14 +8,14 @@ optimizer's state is the list of samples that it has seen.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from helpers.models.bigram_numpy import BATCH, BLOCK, VOCABULARY, bundle
 
 from pcp.bundle import Bundle
 from pcp.manifest import Collective
+from pcp.training.data.dataset import token_inputs
 from pcp.training.data.lease_pool import Range, merged
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.safetensors_io import Arrays
@@ -62,9 +62,18 @@ class Samples:
     digest = "0" * 64
     validation_batches = 2
 
+    ahead, readers, parts = 2, 1, ()
+    tokenizer: ClassVar = {"kind": "none"}
+
     def __init__(self, samples: int) -> None:
-        self.samples, self.batch, self.block = samples, BATCH, BLOCK
-        self.tokens = SimpleNamespace(tokenizer={"kind": "none"})
+        self.samples, self.batch = samples, BATCH
+
+    def is_of(self, recorded: str) -> bool:
+        """There are no other ones."""
+        return recorded == self.digest
+
+    def check_vocabulary(self, shapes: object) -> None:
+        """There are no ids."""
 
     def read(self, positions: np.ndarray) -> np.ndarray:
         """These samples."""
@@ -83,6 +92,7 @@ class HashTrainer:
     own may make the same of one lease, and their inner states differ all the same.
     """
 
+    inputs = token_inputs(BATCH, BLOCK)
     batch, block = BATCH, BLOCK
     parameter_shapes = ((VOCABULARY, VOCABULARY),)
     every_step, resumes, progress = False, False, ()

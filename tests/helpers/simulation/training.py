@@ -12,6 +12,7 @@ import json
 import random
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import cache
@@ -299,7 +300,7 @@ class Simulation:
             f"{ROOM}.shepherd.checkpointer",
             f"{ROOM}.shepherd.artifacts",
         )
-        worker = f"{ROOM}.worker.worker"
+        worker, ahead = f"{ROOM}.worker.worker", f"{ROOM}.worker.read_ahead"
         stand_ins = {
             f"{client}.connect": network.dial,
             f"{client}.threading": world,
@@ -307,12 +308,11 @@ class Simulation:
             f"{saving}.ThreadPoolExecutor": OneByOne,
             f"{artifacts}.Corpus": lambda *_: samples,
             f"{worker}.Corpus": lambda *_: samples,
-            f"{artifacts}.check_vocabulary": lambda *_: None,
-            f"{worker}.check_vocabulary": lambda *_: None,
+            f"{ahead}.ThreadPoolExecutor": OneByOne,
             f"{ROOM}.storage.ledger.append": self._append,
             "os.fsync": lambda _: None,
         }
-        for module in (client, worker, runner, steps, saving):
+        for module in (client, worker, runner, steps, ahead, saving):
             stand_ins[f"{module}.time"] = world
         for module in (worker, group, saving):
             stand_ins[f"{module}.fetch_snapshot"] = network.fetch
@@ -366,8 +366,17 @@ class Watcher(Quiet):
 class OneByOne:
     """For an executor: one thing after another."""
 
-    def __init__(self, _: int) -> None:
+    def __init__(self, _: int, **__: object) -> None:
         self.map = map
+
+    def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
+        """Do it now."""
+        done: Future[Any] = Future()
+        done.set_result(work(*given))
+        return done
+
+    def shutdown(self, **_: object) -> None:
+        """Nothing runs any more."""
 
     def __enter__(self) -> "OneByOne":
         return self

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from helpers.models.closed_form import BATCH, BLOCK, batches, text
 from helpers.models.expanded_training import CLEAN, expanded, program
+from helpers.models.token_batches import pair
 
 from pcp.compiler import catalog, driver
 from pcp.compiler.options import CompileOptions
@@ -31,12 +32,10 @@ def test_loss_and_gradients_are_the_means_of_the_pieces(both) -> None:
     draw = np.random.default_rng(0)
     params = [draw.standard_normal(BLOCK).astype(np.float32) for _ in range(2)]
     parts = batches(PIECES, 0)
-    whole = [
-        np.concatenate([getattr(b, k) for b in parts]) for k in ("inputs", "targets")
-    ]
+    whole = [np.concatenate(each) for each in zip(*map(pair, parts), strict=True)]
     for name in ("grad", "eval"):
         found = large[name](*params, *whole)
-        each = [small[name](*params, b.inputs, b.targets) for b in parts]
+        each = [small[name](*params, *pair(b)) for b in parts]
         if name == "eval":
             found, each = [found], [[value] for value in each]
         for i, value in enumerate(found):

@@ -44,7 +44,7 @@ def test_every_key_of_old_files_is_known():
         ({"leraning_rate": 1}, "unknown key 'leraning_rate'. Did you mean 'learning_"),
         ({"tau": 0}, "tau: Input should be greater than 0"),
         ({"extensions": "x.py"}, r"extensions: Input should be a list: \[...\]"),
-        ({"tokenizer": "qwen"}, "tokenizer: Input should be 'char', 'byte' or 'u16'"),
+        ({"tokenizer": "qwen"}, "tokenizer: Input should be 'char', 'byte', 'u16'"),
         ({"learning_rate": "fast"}, "learning_rate: Input should be a valid number"),
         ({"chunk_size_mode": "diloco_slices"}, "needs tokenizer 'u16'"),
         ({"heartbeat_limit_seconds": 0.6}, "at least twice heartbeat_seconds"),

@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 from pcp.errors import ConfigError
 from pcp.training.config.experiment import parse
-from pcp.training.data import corpus as corpora
-from pcp.training.data.corpus import Corpus, permute
+from pcp.training.data import tokens
+from pcp.training.data.corpus import Corpus
+from pcp.training.data.dataset import token_inputs
+from pcp.training.data.order import permute
+from pcp.training.data.window_order import read_manifest
 
 BASE = {
     "model_path": "m.mlir",
@@ -25,7 +28,7 @@ def _corpus(tmp_path, content: bytes, batch=2, block=4, **keys) -> Corpus:
     path = tmp_path / "data"
     path.write_bytes(content)
     experiment = parse({**BASE, "data_path": str(path), **keys})
-    return Corpus(experiment, batch, block)
+    return Corpus(experiment, token_inputs(batch, block))
 
 
 @given(st.integers(1, 3000), st.integers(0, 1 << 62))
@@ -54,13 +57,13 @@ def test_an_epoch_has_each_sample_once(tmp_path, sampling):
     corpus = _corpus(tmp_path, content, tokenizer="byte", sampling=sampling)
     for epoch in range(3):
         positions = np.arange(epoch * corpus.samples, (epoch + 1) * corpus.samples)
-        starts = corpus.windows(positions)
+        starts = corpus.order.indices(positions)
         assert len(set(starts.tolist())) == corpus.samples
         assert len(set((starts % 4).tolist())) == 1  # T apart: no token is shared
-        batch = corpus.read(positions)
-        assert np.array_equal(batch.inputs[:, 1:], batch.targets[:, :-1])
-        assert batch.targets.max() < 180  # the rest is held out
-        assert batch.inputs.dtype == np.int64
+        batch = corpus.read(positions).tensors
+        assert np.array_equal(batch["ids"][:, 1:], batch["targets"][:, :-1])
+        assert batch["targets"].max() < 180  # the rest is held out
+        assert batch["ids"].dtype == np.int64
 
 
 def test_epochs_differ_when_random_and_not_when_fifo(tmp_path):
@@ -68,14 +71,16 @@ def test_epochs_differ_when_random_and_not_when_fifo(tmp_path):
     random = _corpus(tmp_path, content, tokenizer="byte")
     fifo = _corpus(tmp_path, content, tokenizer="byte", sampling="fifo")
     n, m = np.arange(random.samples), np.arange(fifo.samples)
-    assert not np.array_equal(random.windows(n), random.windows(n + random.samples))
-    assert np.array_equal(fifo.windows(m), fifo.windows(m + fifo.samples))
-    assert np.array_equal(fifo.windows(m), 4 * m)
+    assert not np.array_equal(
+        random.order.indices(n), random.order.indices(n + random.samples)
+    )
+    assert np.array_equal(fifo.order.indices(m), fifo.order.indices(m + fifo.samples))
+    assert np.array_equal(fifo.order.indices(m), 4 * m)
 
 
 def test_the_seed_decides_the_order(tmp_path):
     one, same, other = (
-        _corpus(tmp_path, bytes(range(200)), tokenizer="byte", seed=seed).windows(
+        _corpus(tmp_path, bytes(range(200)), tokenizer="byte", seed=seed).order.indices(
             np.arange(20)
         )
         for seed in (1, 1, 2)
@@ -86,29 +91,29 @@ def test_the_seed_decides_the_order(tmp_path):
 
 def test_characters_are_sorted_and_decodable(tmp_path):
     corpus = _corpus(tmp_path, "größe über alles ".encode() * 10)
-    characters = corpus.tokens.tokenizer["characters"]
+    characters = corpus.dataset.tokens.tokenizer["characters"]
     assert list(characters) == sorted(set("größe über alles "))
-    decoded = "".join(characters[i] for i in corpus.tokens.ids)
+    decoded = "".join(characters[i] for i in corpus.dataset.tokens.ids)
     assert decoded == "größe über alles " * 10
 
 
 def test_u16_is_little_endian(tmp_path):
     ids = np.arange(500, dtype="<u2") * 100
     corpus = _corpus(tmp_path, ids.tobytes(), tokenizer="u16", sampling="fifo")
-    assert corpus.read(np.array([1])).inputs.tolist() == [[400, 500, 600, 700]]
-    assert corpus.tokens.vocabulary == 49901
+    assert corpus.read(np.array([1])).tensors["ids"].tolist() == [[400, 500, 600, 700]]
+    assert corpus.dataset.tokens.vocabulary == 49901
 
 
 def test_validation_is_the_held_out_end(tmp_path):
     corpus = _corpus(tmp_path, bytes(range(200)), tokenizer="byte")
     assert corpus.validation_batches == 2
     first, second = corpus.validation(0), corpus.validation(1)
-    assert first.inputs.tolist() == [[180, 181, 182, 183], [184, 185, 186, 187]]
-    assert second.targets[0].tolist() == [189, 190, 191, 192]
+    assert first.tensors["ids"].tolist() == [[180, 181, 182, 183], [184, 185, 186, 187]]
+    assert second.tensors["targets"][0].tolist() == [189, 190, 191, 192]
 
 
 def test_python_docs_are_english_text():
-    text = corpora.python_docs().decode()
+    text = tokens.python_docs().decode()
     assert len(text) > 200_000
     assert "assert" in text
 
@@ -122,7 +127,7 @@ def test_fixed_chunks_stay_apart_and_are_shuffled(tmp_path):
         chunk_size_mode="fixed_bytes",
         chunk_size_bytes=20,
     )
-    starts = corpus.windows(np.arange(corpus.samples))
+    starts = corpus.order.indices(np.arange(corpus.samples))
     assert len(set(starts.tolist())) == corpus.samples == 36
     assert all(s // 20 == (s + 4) // 20 for s in starts.tolist())
     chunks = starts[::4] // 20
@@ -142,7 +147,7 @@ def test_a_slice_is_one_round_of_one_worker(tmp_path):
         effective_batch_size=4,
     )
     # tau 2 x 2 accumulated batches x 2 samples x 4 tokens, and one to predict
-    assert corpus.windows(np.arange(9)).tolist() == [*range(0, 32, 4), 33]
+    assert corpus.order.indices(np.arange(9)).tolist() == [*range(0, 32, 4), 33]
 
 
 def test_a_manifest_names_the_shards(tmp_path):
@@ -158,7 +163,7 @@ def test_a_manifest_names_the_shards(tmp_path):
         chunk_shuffle=False,
         chunk_manifest_path=str(manifest),
     )
-    starts = corpus.windows(np.arange(corpus.samples)).tolist()
+    starts = corpus.order.indices(np.arange(corpus.samples)).tolist()
     assert starts == [100, 104, 108, 112, 116, 0, 4, 8]
 
 
@@ -182,18 +187,18 @@ def test_a_bad_manifest_is_a_config_error(tmp_path, text):
     path = tmp_path / "manifest.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match="not a chunk manifest"):
-        corpora.read_manifest(str(path))
+        read_manifest(str(path))
 
 
 def test_an_unknown_built_in_names_the_nearest():
     with pytest.raises(ConfigError, match="Did you mean 'python-docs'"):
-        corpora.read_source("builtin:python-doc")
+        tokens.read_source("builtin:python-doc")
 
 
 def test_a_vocabulary_that_fits_no_parameter_is_refused(tmp_path):
-    tokens = _corpus(tmp_path, bytes(range(200)), tokenizer="byte").tokens
-    corpora.check_vocabulary(tokens, [(256, 8), (8, 8)], None)
+    corpus = _corpus(tmp_path, bytes(range(200)), tokenizer="byte")
+    corpus.check_vocabulary([(256, 8), (8, 8)])
     with pytest.raises(ConfigError, match="256 different tokens"):
-        corpora.check_vocabulary(tokens, [(255, 8), (8, 8)], None)
+        corpus.check_vocabulary([(255, 8), (8, 8)])
     with pytest.raises(ConfigError, match="takes at most 65"):
-        corpora.check_vocabulary(tokens, [(256, 8)], 65)
+        tokens.check_vocabulary(256, "byte", [(256, 8)], 65)

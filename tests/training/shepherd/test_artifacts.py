@@ -62,7 +62,7 @@ def test_a_checkpoints_parameters_are_initial_weights(tmp_path):
     saved = checkpoint_of(first)
     trainer = BigramTrainer()
     trainer.adopt(shared_of(saved))
-    corpus = Corpus(exp, trainer.batch, trainer.block)
+    corpus = Corpus(exp, trainer.inputs)
     loss = trainer.evaluate(corpus.read(np.arange(trainer.batch)))
     assert watcher.rounds[0].loss_first == pytest.approx(loss, rel=1e-6)
 

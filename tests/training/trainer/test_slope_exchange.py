@@ -13,6 +13,7 @@ from helpers.models.closed_form import (
     parameters,
     play,
 )
+from helpers.models.token_batches import pair
 
 from pcp.runtime.communicator.communicator import Communicator
 from pcp.training.trainer.load import load
@@ -36,9 +37,7 @@ def trainer(request: Any) -> Any:
 def slope_and_direction(trainer: Any, number: int, batch: Any) -> tuple[float, Any]:
     """What @grad finds at zero parameters, and z as @grad_sync draws it."""
     word, zeros = np.array(number, np.int64), [np.zeros(BLOCK, np.float32)] * 2
-    _, slope = trainer.functions.program["grad"](
-        *zeros, batch.inputs, batch.targets, word
-    )
+    _, slope = trainer.functions.program["grad"](*zeros, *pair(batch), word)
     *z, _ = trainer.functions.program["grad_sync"](
         np.float32(1), word, np.zeros((), np.int32), np.float32(7)
     )

@@ -16,10 +16,10 @@ from helpers.models.expanded_training import (
     tensors,
     worst,
 )
+from helpers.models.token_batches import token_batch
 
 import pcp
 from pcp.runtime import Communicator
-from pcp.training.data.corpus import Batch
 from pcp.training.storage.state_names import PARAMETER
 from pcp.training.trainer.load import load
 
@@ -141,7 +141,7 @@ def test_a_model_of_many_tensors_loads_and_merges() -> None:
         trainer.fresh(0)
         trainer.join(alone)
         trainer.begin(1, 1)
-        trainer.step([Batch(ids, ids)])
+        trainer.step([token_batch(ids, ids, trainer.inputs)])
         made = [np.asarray(x) for x in trainer.steps.held("param").values()]
         new = [v for k, v in trainer.outer(1, alone).items() if k.startswith(PARAMETER)]
     assert len(new) == count

@@ -1,0 +1,1 @@
+"""Datasets by format: one file a format, and the table of them."""

@@ -1,0 +1,151 @@
+"""Arrays of numpy's files: sample i is row i of each.
+
+Stored members of a `.npz`, and `.npy` files, are mapped; compressed members are read.
+"""
+
+import io
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pcp.errors import ConfigError
+from pcp.training.data import digest
+from pcp.training.data.dataset import Sample, Source
+from pcp.training.data.digest import TreeDigest
+from pcp.training.data.verified_file import VerifiedFile
+
+_LOCAL_HEADER = 30  # bytes of a zip member's header, in front of two names
+
+
+class Rows:
+    """An array, and a check of the bytes of a row."""
+
+    def __init__(
+        self, array: np.ndarray, check: Callable[[int, int], None] = lambda a, b: None
+    ) -> None:
+        self.array, self._check = array, check
+        self._stride = array[:1].nbytes
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        self._check(self._stride * index, self._stride * (index + 1))
+        return self.array[index]
+
+
+class Arrays:
+    """Samples of equally long arrays, those that the program takes."""
+
+    def __init__(
+        self, source: Source, tree: TreeDigest, arrays: dict[str, Rows]
+    ) -> None:
+        self.tree = tree
+        wanted = {name: a for name, a in arrays.items() if source.wanted(name)}
+        every = len(wanted) == len(source.inputs)
+        # Where one is missing, the binding says so and names what there is.
+        self._arrays = wanted if every else arrays
+        lengths = {name: len(a.array) for name, a in self._arrays.items()}
+        if every and len(set(lengths.values())) > 1:
+            found = ", ".join(f"{name}: {count}" for name, count in lengths.items())
+            raise source.refuse(f"has arrays of unequal lengths ({found})")
+        self._length = min(lengths.values(), default=0)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def digest(self) -> str:
+        """Of all files, with the arrays that the program does not take."""
+        return self.tree.root
+
+    def sample(self, index: int) -> Sample:
+        """Row `index` of each array."""
+        return {name: array[index] for name, array in self._arrays.items()}
+
+
+def npy(source: Source) -> Arrays:
+    """A `.npy` file, or all of a folder, by their names without the suffix."""
+    tree, arrays = digest.of_path(source.path), {}
+    for file in tree.files:
+        path = Path(source.path, file.name)
+        if path.suffix == ".npy":
+            verified = VerifiedFile(path, file)
+            name = Path(file.name or source.path).with_suffix("")
+            key = name.as_posix() if file.name else name.name
+            arrays[key] = _mapped(verified, 0, verified.open(), path)
+    return Arrays(source, tree, arrays)
+
+
+def npz(source: Source) -> Arrays:
+    """The members of a `.npz` file, by their names."""
+    tree = digest.of_path(source.path)
+    verified = VerifiedFile(source.path, tree.files[0])
+    arrays = {}
+    try:
+        with zipfile.ZipFile(verified.open()) as archive:
+            for member in archive.infolist():
+                if member.filename.endswith(".npy"):
+                    name = member.filename.removesuffix(".npy")
+                    arrays[name] = _member(verified, archive, member)
+    except zipfile.BadZipFile as error:
+        raise source.refuse(f"is no .npz file: {error}") from error
+    return Arrays(source, tree, arrays)
+
+
+def _member(
+    verified: VerifiedFile, archive: zipfile.ZipFile, member: zipfile.ZipInfo
+) -> Rows:
+    where = f"{verified.path}, {member.filename}"
+    if member.compress_type != zipfile.ZIP_STORED:
+        with archive.open(member) as file:
+            return Rows(_loaded(file.read(), where))
+    header = verified.view(member.header_offset, member.header_offset + _LOCAL_HEADER)
+    name, more = np.frombuffer(header[26:30], "<u2").tolist()
+    begin = member.header_offset + _LOCAL_HEADER + name + more
+    file = verified.open()
+    file.seek(begin)
+    return _mapped(verified, begin, file, where)
+
+
+def _loaded(content: bytes, where: object) -> np.ndarray:
+    try:
+        return np.load(io.BytesIO(content), allow_pickle=False)
+    except ValueError as error:
+        raise ConfigError(f"data_path: {where}: {error}") from error
+
+
+def _mapped(verified: VerifiedFile, begin: int, file: Any, where: object) -> Rows:
+    """The array whose `.npy` begins at a byte of a file, which stands there."""
+    shape, dtype = _header(file, where)
+    start = file.tell()
+    size = int(np.prod(shape)) * dtype.itemsize
+    part = verified.content[start : start + size]
+    if len(part) < size:
+        raise ConfigError(f"data_path: {where}: ends before its array does")
+    array = part.view(dtype).reshape(shape)
+
+    def check(first: int, last: int) -> None:
+        verified.check(start + first, start + last)
+
+    return Rows(array, check)
+
+
+def _header(file: Any, where: object) -> tuple[tuple[int, ...], np.dtype]:
+    try:
+        version = np.lib.format.read_magic(file)
+        old = version == (1, 0)
+        read = (
+            np.lib.format.read_array_header_1_0
+            if old
+            else (np.lib.format.read_array_header_2_0)
+        )
+        shape, fortran, dtype = read(file)
+    except ValueError as error:
+        raise ConfigError(f"data_path: {where}: no array of numpy: {error}") from error
+    if dtype.hasobject or (fortran and len(shape) > 1) or not shape:
+        raise ConfigError(
+            f"data_path: {where}: {dtype} {list(shape)}: samples are rows of an array "
+            "of numbers in C order; save it as np.ascontiguousarray gives it"
+        )
+    return shape, dtype

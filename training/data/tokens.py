@@ -1,0 +1,188 @@
+"""Text to tokens: what stands behind a `data_path`, as ids."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from pcp.errors import ConfigError, MissingPackage, install, nearest
+from pcp.training.config.experiment import BUILTIN
+from pcp.training.data import digest
+from pcp.training.data.digest import TreeDigest
+from pcp.training.data.verified_file import VerifiedFile
+
+WIDTHS = {"u16": "<u2", "u32": "<u4"}
+"""Tokenizers of files that hold ids, and the type of these."""
+_LINES = 512  # of a text that is tokenized at once: a token does not span two pieces
+
+
+def python_docs() -> bytes:
+    """The reference manual in `pydoc_data.topics`, topics in sorted order."""
+    topics: dict[str, str] = import_module("pydoc_data.topics").topics
+    return "\n\n".join(topics[name] for name in sorted(topics)).encode()
+
+
+_SOURCES = {"python-docs": python_docs}
+
+
+@dataclass(frozen=True)
+class Content:
+    """The bytes behind a `data_path`, mapped from the file where there is one.
+
+    `check(start, stop)` makes sure that these bytes are what `tree` is the digest of.
+    """
+
+    data: np.ndarray
+    tree: TreeDigest
+    check: Callable[[int, int], None]
+
+
+def read_source(path: str, tokenizer: str = "byte") -> Content:
+    """The bytes behind a `data_path`; `ConfigError` where there are none."""
+    if path.startswith(BUILTIN):
+        return _built_in(path.removeprefix(BUILTIN))
+    tree = digest.of_path(path, WIDTHS.get(tokenizer))
+    (file, *more) = tree.files or (None,)
+    if file is None or more or file.name:
+        raise ConfigError(f"data_path: {path} is a folder, and no file of tokens")
+    if not file.size:
+        raise ConfigError(f"data_path: {path} is empty")
+    verified = VerifiedFile(path, file)
+    return Content(verified.content, tree, verified.check)
+
+
+def _built_in(name: str) -> Content:
+    if name not in _SOURCES:
+        raise ConfigError(
+            f"data_path: no built-in data {name!r} (there is: "
+            f"{', '.join(_SOURCES)}).{nearest(name, _SOURCES)}"
+        )
+    content = _SOURCES[name]()
+    tree = digest.of_bytes(content)
+    return Content(np.frombuffer(content, np.uint8), tree, _unchecked)
+
+
+def _unchecked(start: int, stop: int) -> None:
+    """Of what no file holds."""
+
+
+def sampled_digest(content: np.ndarray) -> str:
+    """The digest of older runs: of 64 blocks of 1 MiB, which is all up to 64 MiB.
+
+    A ledger that was begun with it goes on with it.
+    """
+    blocks, block = 64, 1 << 20
+    made = hashlib.sha256(str(len(content)).encode())
+    last = max(0, len(content) - block)
+    if len(content) <= blocks * block:
+        made.update(content.data)
+        return made.hexdigest()
+    for start in sorted({last * i // (blocks - 1) for i in range(blocks)}):
+        made.update(content[start : start + block].data)
+    return made.hexdigest()
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Token ids of the whole data, and how to read them."""
+
+    ids: np.ndarray
+    """Unsigned integers, one a token."""
+    vocabulary: int
+    """Every id is below it."""
+    tokenizer: dict[str, Any]
+    """A checkpoint's keys to decode with: kind, and the characters of `char`."""
+    token_bytes: int
+    """Bytes of the file per token, for `char` 0: a character has no fixed width."""
+    check: Callable[[int, int], None] = _unchecked
+    """Makes sure of the bytes of the tokens from one up to another."""
+    sources: dict[str, TreeDigest] = field(default_factory=dict)
+    """Of other files that the ids follow from, by what they are."""
+
+
+def tokenize(content: Content, kind: str, subwords: str | None = None) -> Tokens:
+    """Tokens of `content` under the tokenizer `kind`, or the one in a file."""
+    if subwords is not None:
+        content.check(0, len(content.data))
+        return _subwords(content.data, subwords)
+    if kind == "char":
+        content.check(0, len(content.data))
+        return _characters(content.data)
+    if kind == "byte":
+        return Tokens(content.data, 256, {"kind": "byte"}, 1, content.check)
+    width = np.dtype(WIDTHS[kind]).itemsize
+    if len(content.data) % width:
+        raise ConfigError(
+            f"data_path: {len(content.data)} bytes are no whole number of {kind} tokens"
+        )
+    ids = content.data.view(WIDTHS[kind])
+
+    def check(start: int, stop: int) -> None:
+        content.check(width * start, width * stop)
+
+    return Tokens(ids, _largest(content, ids) + 1, {"kind": kind}, width, check)
+
+
+def _largest(content: Content, ids: np.ndarray) -> int:
+    """The largest id, which the digest's pass over a file has found."""
+    found = content.tree.files[0].range
+    return int(ids.max(initial=0)) if found is None else found[2]
+
+
+def _subwords(content: np.ndarray, path: str) -> Tokens:
+    """Ids by a `tokenizer.json` of Hugging Face's, some lines at a time."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise MissingPackage(
+            f"data.tokenizer_path needs tokenizers: {install('huggingface')}"
+        ) from error
+    file = digest.of_path(path)
+    tokenizer = Tokenizer.from_file(path)
+    lines = _text(content).splitlines(keepends=True)
+    pieces = ["".join(lines[at : at + _LINES]) for at in range(0, len(lines), _LINES)]
+    found = tokenizer.encode_batch(pieces, add_special_tokens=False)
+    ids = np.concatenate([np.array(each.ids, np.uint32) for each in found])
+    kind = {"kind": "huggingface", "file": path.rpartition("/")[2]}
+    size = tokenizer.get_vocab_size()
+    return Tokens(ids, size, kind, 0, sources={"tokenizer": file})
+
+
+def _text(content: np.ndarray) -> str:
+    try:
+        return bytes(content).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"data_path: not UTF-8 text at byte {error.start}; "
+            "use the tokenizer 'byte' for other files"
+        ) from error
+
+
+def _characters(content: np.ndarray) -> Tokens:
+    text = _text(content)
+    points = np.frombuffer(text.encode("utf-32-le"), "<u4")
+    alphabet, ids = np.unique(points, return_inverse=True)
+    characters = "".join(map(chr, alphabet.tolist()))
+    narrow = np.uint8 if len(alphabet) <= 256 else np.uint32
+    tokenizer = {"kind": "char", "characters": characters}
+    width = 1 if len(text) == len(content) else 0
+    return Tokens(ids.astype(narrow), len(alphabet), tokenizer, width)
+
+
+def check_vocabulary(
+    vocabulary: int, kind: str, sizes: Sequence[Sequence[int]], declared: int | None
+) -> None:
+    """Refuse tokens that no embedding of the model can hold.
+
+    `sizes` are the shapes of the parameters. A table that embeds V ids has a
+    dimension of V, so a model without a dimension that large cannot take them.
+    """
+    largest = declared or max((max(shape, default=0) for shape in sizes), default=0)
+    if vocabulary > largest:
+        raise ConfigError(
+            f"the data has {vocabulary} different tokens ({kind}), the model "
+            f"takes at most {largest}; use another tokenizer or a larger vocabulary"
+        )

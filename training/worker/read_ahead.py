@@ -1,0 +1,59 @@
+"""Batches read in the background, some ahead of the steps that use them."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from pcp.training.data.dataset import Batch
+
+Read = Callable[[np.ndarray], Batch]
+
+
+class ReadAhead:
+    """Gives the batches of a list of positions, in its order.
+
+    At most `ahead` batches are read and not used yet, by `readers` threads. What
+    reading raises is raised where the batch is taken.
+    """
+
+    def __init__(self, read: Read, *, ahead: int, readers: int) -> None:
+        self._read, self._ahead = read, ahead
+        self._pool = ThreadPoolExecutor(readers, thread_name_prefix="pcp-data")
+        self._due: Iterator[np.ndarray] = iter(())
+        self._begun: deque[Future[Batch]] = deque()
+        self.waited = 0.0
+        """Seconds that were waited for batches since `begin`."""
+
+    def begin(self, positions: Sequence[np.ndarray]) -> None:
+        """Read these, the positions of a batch each, in place of what was asked for."""
+        self._drop()
+        self._due, self.waited = iter(positions), 0.0
+        for _ in range(self._ahead):
+            self._go_on()
+
+    def take(self) -> Batch:
+        """The next batch; `IndexError` behind the last."""
+        began = time.monotonic()
+        batch = self._begun.popleft().result()
+        self.waited += time.monotonic() - began
+        self._go_on()
+        return batch
+
+    def close(self) -> None:
+        """Read no more; a batch that is being read is read to its end."""
+        self._drop()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _go_on(self) -> None:
+        positions = next(self._due, None)
+        if positions is not None:
+            self._begun.append(self._pool.submit(self._read, positions))
+
+    def _drop(self) -> None:
+        for future in self._begun:
+            future.cancel()
+        self._begun.clear()
+        self._due = iter(())
