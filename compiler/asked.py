@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pcp.compiler.options import CompileOptions
 from pcp.errors import ConfigError
+from pcp.passes.training.policy import DEFAULT
 
 _ASKED: dict[str, Callable[[CompileOptions], bool]] = {
     "--sharding": lambda o: o.sharding not in (None, "auto", "none"),
@@ -22,6 +23,8 @@ _ASKED: dict[str, Callable[[CompileOptions], bool]] = {
     "--algorithm": lambda o: o.synchronizes_in_rounds,
     "batch": lambda o: bool(o.batch),
     "--memory": lambda o: o.memory is not None,
+    "--precision": lambda o: o.policy != DEFAULT,
+    "--precision with a loss scale": lambda o: o.policy.scales,
 }
 
 
@@ -78,6 +81,12 @@ STAGED = Refusal(
     ("--algorithm",),
     "joins workers whose program has no stages; leave it out, or pp out of --mesh",
 )
+#: Its factor is state that the gradient takes, and stages have gradients of their own.
+STAGED_SCALE = Refusal(
+    ("--precision with a loss scale",),
+    "scales the loss, and a program in stages does not; take compute=bf16, which needs "
+    "no scale, or scale=none",
+)
 #: A `pcp.schedule` in the model says who does what, and when.
 SCHEDULED = Refusal(
     (
@@ -88,6 +97,7 @@ SCHEDULED = Refusal(
         "--schedule",
         "--tied",
         "--algorithm",
+        "--precision",
     ),
     "is what the model's pcp.schedule decides; leave it out",
 )

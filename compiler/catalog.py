@@ -60,6 +60,7 @@ PASSES: dict[str, str] = {
     "pcp-widen-masks": "pcp.passes.legalize.devices.widen_masks:WidenMasks",
     "pcp-legalize": "pcp.passes.legalize.legalize:Legalize",
     "pcp-master-weights": "pcp.passes.training.master_weights:MasterWeights",
+    "pcp-precision": "pcp.passes.training.precision:Precision",
     "pcp-simplify": "pcp.passes.simplify.simplify:Simplify",
     "pcp-schedule": "pcp.passes.pipeline.schedule:SchedulePass",
     "pcp-lower-schedule": "pcp.passes.pipeline.lower_schedule:LowerSchedule",

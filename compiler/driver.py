@@ -260,6 +260,7 @@ def _front(mode: str, options: CompileOptions, *, spread: bool) -> Pipeline:
             spread=spread,
             entry=options.entry,
             checkpoints=options.checkpoints,
+            policy=options.policy,
         )
     optimizer, algorithm = training_methods(options, spread=spread)
     return pipelines.front(
@@ -270,6 +271,7 @@ def _front(mode: str, options: CompileOptions, *, spread: bool) -> Pipeline:
         algorithm=algorithm,
         batch=options.batch,
         checkpoints=options.checkpoints,
+        policy=options.policy,
     )
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pcp.errors import ConfigError, nearest
+from pcp.passes.training.policy import Policy
+from pcp.passes.training.policy import parse as parse_policy
 
 MODES = ("train", "grad", "forward")
 SCHEDULES = ("1f1b", "gpipe", "zb-h1")
@@ -89,7 +91,8 @@ class CompileOptions:
     for each; None: 4, and 2 under ZeRO 3), and large floats travel as `wire`, bf16 or
     f16, where that is given.
     `memory`, as 16GiB or a number of bytes, is what a device has: what a step holds
-    there is brought below it by computing values again, or refused. With `checkpoints`
+    there is brought below it by computing values again, or refused. `precision` is a
+    policy of types, `params=f32,compute=bf16,reduce=f32`. With `checkpoints`
     loops of known length keep few of their states for the derivative.
     `cache` is a folder, or None for none. `keep_ir` is a folder that gets the IR
     after each pass. `jobs` compilers run at once (None: one per processor).
@@ -122,6 +125,7 @@ class CompileOptions:
     inflight: int | None = None
     wire: str | None = None
     memory: str | None = None
+    precision: object | str | None = None
     checkpoints: bool = False
     report: Callable[[str], None] = _silent
 
@@ -130,6 +134,7 @@ class CompileOptions:
         for name, (given, example) in asked.items():
             object.__setattr__(self, name, _axes_text(name, given, example))
         object.__setattr__(self, "memory", _memory_text(self.memory))
+        self._take_policy()
         if not self.targets:
             raise ConfigError("no target to compile for; say one, e.g. --target cpu")
         if self.cluster and self.targets != ("cpu",):
@@ -167,6 +172,27 @@ class CompileOptions:
                 f"mode {self.mode} has no optimizer and no algorithm; "
                 "leave them out or use mode train"
             )
+
+    def _take_policy(self) -> None:
+        """Check the policy, and that the wire is what it says."""
+        policy = self.policy
+        if policy.reduce != "f32" and self.wire not in (None, policy.reduce):
+            raise ConfigError(
+                f"precision {policy}: what is reduced travels as {policy.reduce}, and "
+                f"wire={self.wire} says otherwise; leave one out"
+            )
+
+    @property
+    def policy(self) -> Policy:
+        """The types that are computed in."""
+        return parse_policy(str(self.precision or ""))
+
+    @property
+    def reduced_as(self) -> str | None:
+        """What large floats travel as between devices; None: as they are."""
+        return self.wire or (
+            self.policy.reduce if self.policy.reduce != "f32" else None
+        )
 
     @property
     def synchronizes_in_rounds(self) -> bool:

@@ -297,7 +297,7 @@ def _communication(options: CompileOptions) -> list[str]:
     return pipelines.communication(
         bucket_bytes=options.bucket_bytes,
         inflight=under_way(options),
-        wire=options.wire,
+        wire=options.reduced_as,
     )
 
 
@@ -307,5 +307,6 @@ def check_stages(mesh: Mesh, options: CompileOptions) -> None:
         asked.UNSTAGED.check(options)
     else:
         asked.STAGED.check(options)
+        asked.STAGED_SCALE.check(options)
     if set(mesh.axes) == {PIPELINE}:
         asked.STAGES_ALONE.check(options)

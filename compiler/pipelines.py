@@ -15,6 +15,7 @@ from string import Template
 
 from pcp.compiler import catalog
 from pcp.passes.core.base import Pipeline
+from pcp.passes.training.policy import DEFAULT, Policy
 
 PREPARE = ("pcp-import",)
 
@@ -53,12 +54,17 @@ class Stage:
         return mode in self.modes and self.spread in (None, spread)
 
 
-#: Before the derivative: training updates nothing narrower than f32.
-MASTERS = Stage("masters", ("pcp-master-weights{func=$entry}",), _TRAIN)
+SCALED = "pcp-grad{func=$entry name=grad seed=true}"
+"""In its place, where the loss is scaled: the factor comes as an argument."""
+
+#: Before the derivative: training updates nothing narrower than f32, unless it is asked
+#: to round at random.
+MASTERS = Stage("masters", ("$masters",), _TRAIN)
 
 #: On the whole program. What a model says as training ops is expanded in every mode.
 FRONT: tuple[Stage, ...] = (
     MASTERS,
+    Stage("precision", ("$precision",)),
     Stage("lookups", ("pcp-batch-lookups",), spread=True),
     Stage("pieces", ("pcp-accumulate",)),
     Stage("checkpoints", ("$checkpoints",), ("grad", "train")),
@@ -81,6 +87,7 @@ FRONT: tuple[Stage, ...] = (
         _TRAIN,
         spread=False,
     ),
+    Stage("wire", ("$wire",), _TRAIN, spread=False),
     Stage("inline", ("inline",), _TRAIN, spread=True),
     Stage("clean", _CLEAN, spread=True),
 )
@@ -148,21 +155,42 @@ def front(
     algorithm: str = "none",
     batch: int = 0,
     checkpoints: bool = False,
+    policy: Policy = DEFAULT,
 ) -> Pipeline:
     """The passes on the whole program.
 
     With `checkpoints` loops of known length keep few states for their derivative.
+    `policy` says in which types it computes.
     """
     kind = algorithm.partition("{")[0]
-    derivative = Template(DERIVATIVES.get(kind, REVERSE)).substitute(entry=entry)
+    reverse = SCALED if policy.scales and mode == "train" else REVERSE
+    derivative = Template(DERIVATIVES.get(kind, reverse)).substitute(entry=entry)
     return _pipeline(
         _passes(FRONT, mode, spread),
         entry=entry,
         optimizer=optimizer,
         algorithm=algorithm,
         derivative=derivative,
+        masters=masters(policy, entry),
+        precision=precision(policy, entry),
+        wire=",".join(compressed(None if policy.reduce == "f32" else policy.reduce)),
         checkpoints="inline,pcp-checkpoint-loops" if checkpoints else "",
         batch=batch,
+    )
+
+
+def masters(policy: Policy, entry: str) -> str:
+    """Parameters in f32, where the policy has them so."""
+    return f"pcp-master-weights{{func={entry}}}" if policy.params == "f32" else ""
+
+
+def precision(policy: Policy, entry: str) -> str:
+    """The pass that rounds as the policy says; nothing for the default one."""
+    if policy == DEFAULT:
+        return ""
+    options = str(policy).replace(",", " ")
+    return f"pcp-precision{{{options} func={entry}}}".replace(
+        "growth_interval", "growth-interval"
     )
 
 
@@ -185,10 +213,15 @@ def share_updates() -> Pipeline:
 def communication(*, bucket_bytes: int, inflight: int, wire: str | None) -> list[str]:
     """The passes on what devices say to each other; 0 and None leave one out."""
     return [
-        *([f"pcp-compress-collectives{{wire={wire}}}"] if wire else []),
+        *compressed(wire),
         *([f"pcp-bucket-collectives{{bytes={bucket_bytes}}}"] if bucket_bytes else []),
         *([f"pcp-overlap-collectives{{inflight={inflight}}}"] if inflight else []),
     ]
+
+
+def compressed(wire: str | None) -> list[str]:
+    """Reductions of large floats in a narrower type, if one is named."""
+    return [f"pcp-compress-collectives{{wire={wire}}}"] if wire else []
 
 
 def split(communication: Sequence[str] = ()) -> Pipeline:

@@ -84,6 +84,8 @@ def _parser() -> Parser:
     help_ = "collectives under way behind the work, 0 none; default 4, 2 with --zero 3"
     add("--inflight", type=int, metavar="N", help=help_)
     add("--wire", choices=WIRES, help="large floats travel between devices as this")
+    help_ = "types: params=f32,compute=bf16,reduce=f32; default all f32"
+    add("--precision", metavar="POLICY", help=help_)
     help_ = "of the one device, as 16GiB: values are computed again until a step fits"
     add("--memory", metavar="BYTES", help=help_)
     add("--emit", choices=EMITTED, default="bundle")
@@ -129,6 +131,7 @@ def _options(flags: argparse.Namespace) -> Options:
         inflight=flags.inflight,
         wire=flags.wire,
         memory=flags.memory,
+        precision=flags.precision,
         report=_quiet if flags.quiet else _say,
     )
 

@@ -91,12 +91,16 @@ class Grad(Pass):
     `pcp.grad` stays as it is.
 
         "pcp.grad"() {fn = @main, sym_name = "main_grad", wrt = [0]} : () -> ()
+
+    With `seed` the function takes one more argument, of the type of the first result:
+    the cotangent to begin with, in place of one.
     """
 
     name = "pcp-grad"
     func: str | None = None
     wrt: tuple[int, ...] | None = None
     name_: str = ""
+    seed: bool = False
 
     def run(self, module: ir.Module) -> None:
         """Expand what is declared, or add `@<func>_grad`, or what `name` says."""
@@ -106,13 +110,14 @@ class Grad(Pass):
                 expand(module, op)
             return
         func = self.func or "main"
-        grad(module, func, self.wrt, self.name_ or f"{func}_grad")
+        name = self.name_ or f"{func}_grad"
+        grad(module, func, self.wrt, name, seed=self.seed)
 
     def _check_alone(self) -> None:
-        if self.wrt is not None or self.name_:
+        if self.wrt is not None or self.name_ or self.seed:
             raise PassError(
-                f"{self.name}: wrt= and name= are for the function that func= names; "
-                "pcp.grad says its own"
+                f"{self.name}: wrt=, name= and seed= are for the function that func= "
+                "names; pcp.grad says its own"
             )
 
 
@@ -239,6 +244,7 @@ def grad(
     new_name: str,
     *,
     value: bool = True,
+    seed: bool = False,
 ) -> ir.Operation:
     """Add the gradient of `@name`'s first result as `@new_name`; see `Grad`.
 
@@ -251,9 +257,12 @@ def grad(
         function = functions.copy(module, source, new_name, custom.keeps)
         block = functions.body(function)
         *_, end = block.operations
-        with ir.InsertionPoint(end), end.location:
-            one = hlo.constant(1.0, loss.type)
-        _append_reverse(function, wrt, [one], value=value)
+        if seed:
+            first = block.add_argument(loss.type, function.location)
+        else:
+            with ir.InsertionPoint(end), end.location:
+                first = hlo.constant(1.0, loss.type)
+        _append_reverse(function, wrt, [first], value=value)
         return function
 
 

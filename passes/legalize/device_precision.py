@@ -10,12 +10,12 @@ from pcp.mesh import Mesh
 from pcp.passes.analysis.variation import UNKNOWN, Axes, variations
 from pcp.passes.core.base import Pass
 from pcp.passes.core.functions import symbol_name
+from pcp.passes.core.narrow_floats import is_free_contraction
 from pcp.passes.core.rewriting import before, device_modules, functions, refuse
 from pcp.passes.core.walk import block_of, walk
 from pcp.passes.sharding.mesh import DEVICE, read_meshes
 
 PRECISION = "precision"
-CONTRACTIONS = ("stablehlo.dot_general", "stablehlo.convolution")
 
 
 @dataclass(frozen=True)
@@ -135,23 +135,13 @@ def _lower(
                 continue
             replicas = Replicas(mesh, device, types)
             for op in list(walk(block_of(alike[device], 0))):
-                if _is_free(op) and replicas.agree(found.axes(op.operands)):
+                if is_free_contraction(op) and replicas.agree(found.axes(op.operands)):
                     _narrow(op, narrow)
 
 
 def _functions(home: ir.Operation) -> dict[str, ir.Operation]:
     """A device's functions with a body, by name."""
     return {symbol_name(function): function for function in functions(home)}
-
-
-def _is_free(op: ir.Operation) -> bool:
-    """Whether an op is an f32 contraction that leaves its precision to us."""
-    if op.name not in CONTRACTIONS or hlo.attribute(op, "algorithm") is not None:
-        return False
-    if "HIGH" in str(hlo.attribute(op, "precision_config")):
-        return False
-    values = (*op.operands, *op.results)
-    return all(isinstance(hlo.element_type(v), ir.F32Type) for v in values)
 
 
 def _narrow(op: ir.Operation, narrow: ir.Type) -> None:

@@ -20,6 +20,7 @@ from pcp.passes.core.base import Pass
 from pcp.passes.core.functions import Port
 from pcp.passes.core.spec import Spec
 from pcp.passes.training import initialize, model_state, trainable, written
+from pcp.passes.training.apply_function import add_apply, step_port
 from pcp.passes.training.optimizers import apply, groups
 from pcp.passes.training.optimizers.apply import Trained
 from pcp.passes.training.optimizers.groups import Groups
@@ -130,6 +131,7 @@ def expand_training(
         if rule.differences:
             trainable.refuse_differences(module, func, algorithm.kind)
         training = trainable.read(module, func, None if rule.probe else grad)
+        _check_policy(training, algorithm, rule)
         trained = apply.assign(optimizer, training.params)
         add_init(module, training, trained)
         add_apply(module, training, optimizer, trained)
@@ -147,11 +149,17 @@ def outer_rule(spec: Spec) -> OuterRule:
     return specs.rule_of(spec, "pcp.passes.training.outer")
 
 
+def _check_policy(training: Trainable, algorithm: Spec, rule: OuterRule) -> None:
+    """`PassError` for an algorithm whose own updates narrow parameters would lose."""
+    if training.policy.params != "f32" and (rule.step or rule.pieces or rule.probe):
+        raise PassError(
+            f"algorithm {algorithm.kind} updates parameters by itself, and "
+            f"params={training.policy.params} would lose small updates; keep "
+            "params=f32, or take one that exchanges gradients: ddp, none"
+        )
+
+
 # --- @init ---
-
-
-def _step_port() -> Port:
-    return Port("step", "state", hlo.tensor((), ir.IntegerType.get_signless(32)))
 
 
 def add_init(
@@ -162,7 +170,9 @@ def add_init(
     First values, a zero state, step 0; of the model's state all but what is given.
     """
     seed = Port("seed", "seed", hlo.tensor((), ir.IntegerType.get_signless(64)))
-    state = [*apply.ports(trained), _step_port()]
+    scale = training.loss_scale
+    state = [*apply.ports(trained), *(scale.ports if scale else []), step_port()]
+    first = scale.first if scale else {}
     drawn = [*zip(training.params, training.inits, strict=True)]
     drawn += [(s.port, s.init) for s in training.state if s.init is not None]
     draw = _drawers(module, drawn)
@@ -172,7 +182,7 @@ def add_init(
         values = [draw(i, key, seed) for i in range(len(drawn))]
         for port in state:
             source = fresh.numbered(seed, len(values))
-            values.append(fresh.filled(port.type, 0, source))
+            values.append(fresh.filled(port.type, first.get(port.name, 0), source))
         ports = [port for port, _ in drawn]
         return [*zip([*ports, *state], values, strict=True)]
 
@@ -200,32 +210,7 @@ def _drawers(
     return draw
 
 
-# --- @apply and @eval ---
-
-
-def add_apply(
-    module: ir.Module,
-    training: Trainable,
-    optimizer: Groups,
-    trained: Sequence[Trained],
-) -> None:
-    """`@apply(params, grads, state) -> params, state`: one optimizer step."""
-    state, count = apply.ports(trained), len(training.params)
-    inputs = [*training.params, *training.grads, *state, _step_port()]
-    ports = [*training.params, *state, _step_port()]
-
-    def build(*arguments: Value) -> list[tuple[Port, Value]]:
-        if written.can_write(optimizer):
-            new = written.write_optimizer(optimizer, arguments, count)
-            return [*zip(ports, new, strict=True)]
-        *tensors, step = arguments
-        step = hlo.add(step, hlo.constant_like(step, 1))
-        params, grads = tensors[:count], tensors[count : 2 * count]
-        kept = tensors[2 * count :]
-        new = apply.updates(optimizer, trained, step, params, grads, kept)
-        return [*zip(ports, [*new, step], strict=True)]
-
-    functions.define(module, "apply", inputs, build)
+# --- @eval ---
 
 
 def add_eval(module: ir.Module, training: Trainable, func: str) -> None:

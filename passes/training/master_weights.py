@@ -86,13 +86,13 @@ def _widen(argument: ir.Value, element: ir.Type) -> None:
     argument.set_type(hlo.like(argument, element=ir.F32Type.get()))
     if not uses:
         return
-    with before(_first([op for op, _ in uses], argument.owner)):
+    with before(first_use([op for op, _ in uses], argument.owner)):
         rounded = hlo.convert(argument, element)
     for op, i in uses:
         op.operands[i] = rounded
 
 
-def _first(ops: list[ir.Operation], block: ir.Block) -> ir.Operation:
+def first_use(ops: list[ir.Operation], block: ir.Block) -> ir.Operation:
     """The first op of the block that is one of these, or has one in its regions."""
     users = {_ancestor(op, block) for op in ops}
     return next(op.operation for op in block.operations if op.operation in users)

@@ -15,7 +15,11 @@ from pcp.errors import ConfigError, PassError
 from pcp.passes.core import functions
 from pcp.passes.core.functions import Port
 from pcp.passes.core.narrow_floats import is_narrow
-from pcp.passes.training import initialize, master_weights
+from pcp.passes.core.rewriting import before
+from pcp.passes.training import initialize, loss_scale, master_weights, precision
+from pcp.passes.training.loss_scale import LossScale
+from pcp.passes.training.optimizers import numbers
+from pcp.passes.training.policy import DEFAULT, Policy
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Trainable:
     inputs: list[Port]
     results: list[Port]
     state: list[ModelState] = field(default_factory=list)
+    policy: Policy = DEFAULT
 
     @property
     def loss(self) -> ir.Type:
@@ -51,12 +56,21 @@ class Trainable:
 
     @property
     def grads(self) -> list[Port]:
-        """One gradient a parameter, of its name and type."""
-        return [Port(p.name, "grad", p.type) for p in self.params]
+        """One gradient a parameter, of its name, in the type that updates it."""
+        return [Port(p.name, "grad", _math(p.type)) for p in self.params]
+
+    @property
+    def loss_scale(self) -> LossScale | None:
+        """What @grad multiplies the loss by, if it does."""
+        return LossScale.of(self.policy)
 
     def takes(self, role: str) -> list[Port]:
         """The arguments of a role."""
         return [port for port in self.inputs if port.role == role]
+
+
+def _math(type_: ir.Type) -> ir.Type:
+    return hlo.like(type_, element=numbers.math_type(hlo.element_type(type_)))
 
 
 def read(module: ir.Module, func: str, grad: str | None) -> Trainable:
@@ -69,14 +83,16 @@ def read(module: ir.Module, func: str, grad: str | None) -> Trainable:
         raise PassError(f"the module has no function @{func} to train")
     inputs = [_in_training(port) for port in functions.argument_ports(main)]
     params = [port for port in inputs if port.role == "param"]
+    policy = precision.noted(module)
     if not params:
         raise PassError(
             f"{location_string(main.location)}: @{func} has no parameters; mark them "
             'with {pcp.role = "param"}'
         )
     for i, port in enumerate(inputs):
-        _check_role(main, i, port)
-    training = Trainable(params, _inits(main), inputs, _results(main), _state(main))
+        _check_role(main, i, port, policy)
+    results, state = _results(main), _state(main)
+    training = Trainable(params, _inits(main), inputs, results, state, policy)
     for state in training.state:
         if state.port not in training.results:
             raise PassError(
@@ -89,18 +105,26 @@ def read(module: ir.Module, func: str, grad: str | None) -> Trainable:
     return training
 
 
-def _check_role(main: ir.Operation, i: int, port: Port) -> None:
+def _check_role(main: ir.Operation, i: int, port: Port, policy: Policy) -> None:
     where = location_string(functions.entry(main).arguments[i].location)
     if port.role not in (*ROLES, MODEL_STATE):
         raise PassError(
             f"{where}: argument {port.name!r} has the role {port.role!r}; a model "
             f"to train takes {', '.join(ROLES)}"
         )
-    if port.role == "param" and is_narrow(hlo.element_type(port.type)):
+    if port.role == "param":
+        _check_element(port, policy, where)
+
+
+def _check_element(port: Port, policy: Policy, where: str) -> None:
+    """`PassError` for a parameter whose updates would be lost."""
+    element = hlo.element_type(port.type)
+    at_random = policy.rounding == "stochastic" and isinstance(element, ir.BF16Type)
+    if is_narrow(element) and not at_random:
         raise PassError(
-            f"{where}: parameter {port.name!r} is {hlo.element_type(port.type)}, "
-            "which loses updates smaller than its last place; run "
-            "pcp-master-weights in front of the derivative"
+            f"{where}: parameter {port.name!r} is {element}, which loses updates "
+            "smaller than its last place; run pcp-master-weights in front of the "
+            "derivative, or for bf16 pcp-precision{params=bf16 rounding=stochastic}"
         )
 
 
@@ -233,9 +257,11 @@ def _annotate_grad(
         raise PassError(
             f"the module has no function @{name}; run pcp-grad{{name={name}}} first"
         )
+    scale = training.loss_scale
+    inputs = [*training.inputs, *([scale.port] if scale else [])]
     wanted = ir.FunctionType.get(
-        [port.type for port in training.inputs],
-        [port.type for port in (*training.results, *training.grads)],
+        [port.type for port in inputs],
+        [port.type for port in (*training.results, *training.params)],
     )
     if functions.function_type(function) != wanted:
         raise PassError(
@@ -243,12 +269,47 @@ def _annotate_grad(
             f"{functions.function_type(function)}; training needs {wanted}: what the "
             "model returns, and one gradient a parameter"
         )
+    _widen_gradients(function, training)
     masters = [
-        functions.COMPUTE in said
-        for said in functions.argument_attributes(main)
+        functions.COMPUTE in said or is_narrow(hlo.element_type(argument))
+        for said, argument in zip(
+            functions.argument_attributes(main),
+            functions.entry(main).arguments,
+            strict=True,
+        )
         if functions.string(said, ROLE) == "param"
     ]
     master_weights.unrounded_gradients(function, masters, len(training.results))
+    if scale is not None:
+        _unscale(function, len(training.results))
     outputs = [*training.results, *training.grads]
-    functions.set_argument_attributes(function, [*map(_attributes, training.inputs)])
+    functions.set_argument_attributes(function, [*map(_attributes, inputs)])
     functions.set_result_attributes(function, [*map(_attributes, outputs)])
+
+
+def _end(function: ir.Operation) -> ir.Operation:
+    return list(functions.entry(function).operations)[-1].operation
+
+
+def _widen_gradients(function: ir.Operation, training: Trainable) -> None:
+    """Give gradients of narrow parameters in the type that updates them."""
+    end = _end(function)
+    with before(end):
+        for i, port in enumerate(training.grads, len(training.results)):
+            wide = hlo.convert(end.operands[i], hlo.element_type(port.type))
+            end.operands[i] = wide
+    inputs = functions.function_type(function).inputs
+    border = ir.FunctionType.get(inputs, [x.type for x in end.operands])
+    function.attributes["function_type"] = ir.TypeAttr.get(border)
+
+
+def _unscale(function: ir.Operation, first: int) -> None:
+    """Divide the gradients by the last argument, which the loss was multiplied by.
+
+    They are the results from number `first` on.
+    """
+    end, scale = _end(function), list(functions.entry(function).arguments)[-1]
+    with before(end):
+        gradients = loss_scale.unscaled(list(end.operands)[first:], scale)
+        for i, gradient in enumerate(gradients, first):
+            end.operands[i] = gradient

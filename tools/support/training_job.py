@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from pcp import strict_json
 from pcp.errors import ConfigError, UsageError, nearest
 from pcp.passes.core import spec as specs
+from pcp.passes.training import policy
 from pcp.passes.training.optimizers import groups
 from pcp.passes.training.optimizers import spec as optimizers
 from pcp.passes.training.outer import spec as outer
@@ -130,6 +131,8 @@ def read_experiment(
     _load_extensions(experiment)
     if algorithm is not None:
         experiment = experiment.model_copy(update={"algorithm": algorithm})
+    with _blamed(path):
+        policy.parse(experiment.precision or "")
     with _blamed(f"{path}: optimizer"):
         groups.parse(optimizer_text(experiment))
     with _blamed(f"{path}: algorithm" if algorithm is None else "--algorithm"):
@@ -220,11 +223,12 @@ def compiler_for(
     """
     path = experiment.model_path
     if path.endswith(".pcp"):
-        if experiment.memory is not None:
-            raise ConfigError(
-                f"memory {experiment.memory}: {path} is compiled already; give it to "
-                "pcp-compile --memory, or name the model"
-            )
+        for key in ("memory", "precision"):
+            if (asked := getattr(experiment, key)) is not None:
+                raise ConfigError(
+                    f"{key} {asked}: {path} is compiled already; give it to "
+                    f"pcp-compile --{key}, or name the model"
+                )
         return lambda target: _from_bundle(path, target)
 
     def compile_for(target: str) -> bytes:
@@ -242,6 +246,7 @@ def compiler_for(
             algorithm=algorithm_text(experiment),
             batch=in_graph_batch(experiment),
             memory=experiment.memory,
+            precision=experiment.precision,
             cache=cache_folder(),
             source=path,
         )

@@ -186,6 +186,11 @@ class Experiment(BaseModel):
         description="of each worker's device, as 16GiB: the compiled step computes "
         "values again until it fits",
     )
+    precision: str | None = Field(
+        None,
+        description="types of the training program, as "
+        "params=f32,compute=bf16,reduce=f32: see docs/training.md; null: all f32",
+    )
     use_in_graph_accumulation: bool = Field(
         False,
         description="accumulate the gradients of effective_batch_size inside the "

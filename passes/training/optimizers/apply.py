@@ -9,7 +9,7 @@ from pcp.dialect.bindings import ir
 from pcp.errors import PassError
 from pcp.passes.core import spec as specs
 from pcp.passes.core.functions import Port
-from pcp.passes.training.optimizers import clip, numbers
+from pcp.passes.training.optimizers import clip, numbers, rounding
 from pcp.passes.training.optimizers.groups import Groups
 from pcp.passes.training.optimizers.rule import OptimizerRule, clock
 from pcp.passes.training.optimizers.spec import Optimizer
@@ -76,6 +76,7 @@ def updates(
     params: Sequence[Value],
     grads: Sequence[Value],
     kept: Sequence[Value],
+    rounded: rounding.Rounding = rounding.nearest,
 ) -> list[Value]:
     """New parameters, then the new state in the order of `ports`."""
     bound = groups.default.clip_norm
@@ -86,7 +87,7 @@ def updates(
     )
     shared: dict[tuple[Optimizer, str], Any] = {}
     new: list[Value] = []
-    for t, p, g in zip(trained, params, grads, strict=True):
+    for i, (t, p, g) in enumerate(zip(trained, params, grads, strict=True)):
         wide = numbers.widen(p)
         element = hlo.element_type(wide)
         key = (t.spec, str(element))
@@ -96,6 +97,6 @@ def updates(
         value, *rest = t.rule.update(
             t.spec, shared[key], wide, g, *(old[k] for k in own)
         )
-        new.append(hlo.convert(value, hlo.element_type(p)))
+        new.append(rounded(i, value, hlo.element_type(p)))
         old |= zip(own, rest, strict=True)
     return [*new, *old.values()]
