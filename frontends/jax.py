@@ -73,6 +73,18 @@ def weights_of(
     }
 
 
+def traced(jitted: Any, args: tuple[Any, ...], name: str) -> ir.Module:
+    """A jitted function that is not differentiated, as a `@main` without calls."""
+    module = parse(_lower(jitted, args, name, False), source=name)
+    _inline(module)
+    return module
+
+
+def path_of(path: Any) -> str:
+    """A leaf's path in a tree, as names have it: `layers.0.w`."""
+    return ".".join(map(_key, path))
+
+
 def _check_positions(params: Collection[int], count: int) -> None:
     if beyond := sorted(set(params) - {0, *range(count)}):  # 0 is the default
         raise UsageError(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pcp.tools.api import (
         compile,
         from_jax,
+        from_optax,
         from_torch,
         grad,
         load,
@@ -46,6 +47,7 @@ __all__ = [
     "Program",
     "compile",
     "from_jax",
+    "from_optax",
     "from_torch",
     "grad",
     "load",
@@ -66,6 +68,7 @@ _HOMES = {
     "Program": "pcp.runtime.program.executor",
     "compile": "pcp.tools.api",
     "from_jax": "pcp.tools.api",
+    "from_optax": "pcp.tools.api",
     "from_torch": "pcp.tools.api",
     "grad": "pcp.tools.api",
     "load": "pcp.tools.api",

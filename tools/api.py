@@ -7,6 +7,7 @@ bundle = pcp.compile(module, targets=["cpu"], optimizer=pcp.AdamW(lr=6e-4))
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields
+from itertools import count
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +21,14 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
 from pcp.errors import ConfigError, UsageError, nearest
 from pcp.frontends import jax as jax_frontend
+from pcp.frontends import optax as optax_frontend
 from pcp.frontends import stablehlo
 from pcp.frontends import torch as torch_frontend
 from pcp.passes.core.base import Observer
+from pcp.passes.training.optimizers import spec as optimizers
+from pcp.passes.training.optimizers.spec import Imported
 from pcp.tools import extension
+from pcp.tools.support import optax_optimizer
 
 if TYPE_CHECKING:
     import torch
@@ -78,6 +83,23 @@ def from_jax(
         in_shardings=in_shardings,
         out_shardings=out_shardings,
     )
+
+
+def from_optax(tx: Any, params: Any = None, *, name: str | None = None) -> Imported:
+    """An optimizer for `compile(optimizer=...)`: an optax.GradientTransformation.
+
+    It is traced for the parameters of the program that it is given to, and becomes a
+    part of `@apply`; what it keeps is state, in checkpoints under the paths of its
+    leaves. It sees parameters as a dict by their names in the program; with `params`,
+    the tree that the model was traced with, as such a tree. `name` is what a text calls
+    it, as an experiment's `optimizer`; another process that compiles the run again
+    makes it by the same name.
+    """
+    optax_frontend.check(tx)
+    if name is None:
+        taken = (f"optax{i or ''}" for i in count())
+        name = next(kind for kind in taken if kind not in optimizers.KINDS)
+    return optax_optimizer.register(tx, params, name)
 
 
 def run_passes(

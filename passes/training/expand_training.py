@@ -20,9 +20,7 @@ from pcp.passes.core.base import Pass
 from pcp.passes.core.functions import Port
 from pcp.passes.core.spec import Spec
 from pcp.passes.training import initialize, model_state, trainable, written
-from pcp.passes.training.apply_function import add_apply, step_port
-from pcp.passes.training.optimizers import apply, groups
-from pcp.passes.training.optimizers.apply import Trained
+from pcp.passes.training.optimizers import groups
 from pcp.passes.training.optimizers.groups import Groups
 from pcp.passes.training.outer import spec as outer_specs
 from pcp.passes.training.outer.parts import group, pieces
@@ -30,6 +28,7 @@ from pcp.passes.training.outer.parts.pieces import Fragment
 from pcp.passes.training.outer.parts.probes import Slopes
 from pcp.passes.training.outer.rule import OuterRound, OuterRule, Slot, Tensors
 from pcp.passes.training.trainable import Trainable
+from pcp.passes.training.update import Update, add_apply, step_port, update_of
 
 Value = ir.Value
 JVP = "jvp"
@@ -132,9 +131,9 @@ def expand_training(
             trainable.refuse_differences(module, func, algorithm.kind)
         training = trainable.read(module, func, None if rule.probe else grad)
         _check_policy(training, algorithm, rule)
-        trained = apply.assign(optimizer, training.params)
-        add_init(module, training, trained)
-        add_apply(module, training, optimizer, trained)
+        update = update_of(module, training, optimizer)
+        add_init(module, training, update)
+        add_apply(module, training, update)
         add_eval(module, training, func)
         add_outer(module, training, algorithm, rule)
         model_state.add_sync(module, training, rule.plan(algorithm), algorithm.kind)
@@ -162,29 +161,26 @@ def _check_policy(training: Trainable, algorithm: Spec, rule: OuterRule) -> None
 # --- @init ---
 
 
-def add_init(
-    module: ir.Module, training: Trainable, trained: Sequence[Trained]
-) -> None:
+def add_init(module: ir.Module, training: Trainable, update: Update) -> None:
     """`@init(seed) -> params, model state, state`.
 
-    First values, a zero state, step 0; of the model's state all but what is given.
+    First values, a first state, step 0; of the model's state all but what is given.
     """
     seed = Port("seed", "seed", hlo.tensor((), ir.IntegerType.get_signless(64)))
-    scale = training.loss_scale
-    state = [*apply.ports(trained), *(scale.ports if scale else []), step_port()]
-    first = scale.first if scale else {}
     drawn = [*zip(training.params, training.inits, strict=True)]
     drawn += [(s.port, s.init) for s in training.state if s.init is not None]
+    ports, count = [*update.ports, step_port()], len(drawn)
     draw = _drawers(module, drawn)
 
     def build(seed: Value) -> list[tuple[Port, Value]]:
         key = initialize.key_of(seed)
-        values = [draw(i, key, seed) for i in range(len(drawn))]
-        for port in state:
-            source = fresh.numbered(seed, len(values))
-            values.append(fresh.filled(port.type, first.get(port.name, 0), source))
-        ports = [port for port, _ in drawn]
-        return [*zip([*ports, *state], values, strict=True)]
+        values = [draw(i, key, seed) for i in range(count)]
+        params = values[: len(training.params)]
+        state = update.first(params, lambda i: fresh.numbered(seed, count + i))
+        step = fresh.numbered(seed, count + len(state))
+        values += [*state, fresh.filled(ports[-1].type, 0, step)]
+        named = [port for port, _ in drawn]
+        return [*zip([*named, *ports], values, strict=True)]
 
     functions.define(module, "init", [seed], build)
 

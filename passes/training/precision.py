@@ -11,7 +11,13 @@ from pcp.errors import ConfigError, PassError
 from pcp.passes.core import functions
 from pcp.passes.core.base import Pass
 from pcp.passes.core.narrow_floats import is_f32, is_free_contraction
-from pcp.passes.core.rewriting import attributes, before, operations, sweep
+from pcp.passes.core.rewriting import (
+    attributes,
+    before,
+    defining,
+    operations,
+    sweep,
+)
 from pcp.passes.training import policy as policies
 from pcp.passes.training.master_weights import first_use
 from pcp.passes.training.policy import Policy
@@ -280,8 +286,8 @@ class Narrowing:
         moved = op.name in MOVES and x in self._adapting
         operands = [self._rounded(y) if is_f32(y) else y for y in op.operands if moved]
         with ir.InsertionPoint.after(op), op.location:
-            if op.name == "stablehlo.constant" and x in self._adapting:
-                return hlo.constant_like(self._like(x), _splat(x))
+            if x in self._adapting and (number := _splat(x)) is not None:
+                return hlo.constant_like(self._like(x), number)
             if not moved:
                 return hlo.convert(x, self._element)
             return hlo.op(op.name, operands, [self._like(x)], **attributes(op)).result
@@ -315,7 +321,9 @@ def _as_bf16(number: float) -> float:
 
 def _splat(x: Value) -> float | None:
     """The number that a constant has at every position, if it is one."""
-    value = x.owner.attributes["value"]
+    if (op := defining(x, "constant")) is None:
+        return None
+    value = op.attributes["value"]
     if not isinstance(value, ir.DenseElementsAttr) or not value.is_splat:
         return None
     return ir.FloatAttr(value.get_splat_value()).value

@@ -19,7 +19,7 @@ from typing import Any
 
 from pcp.errors import ConfigError
 from pcp.passes.core import spec as specs
-from pcp.passes.training.optimizers.spec import AdamW, Muon, Optimizer
+from pcp.passes.training.optimizers.spec import AdamW, Imported, Muon, Optimizer
 from pcp.passes.training.optimizers.spec import parse as one
 
 
@@ -80,6 +80,11 @@ def parse(text: str) -> Groups:
     """Read an optimizer with its groups; `ConfigError` says what is wrong in it."""
     first, *rest = (part.strip() for part in text.split(";"))
     default = one(first)
+    if isinstance(default, Imported) and any(rest):
+        raise ConfigError(
+            f"optimizer {default.kind} is a function of all parameters together; give "
+            "it groups of its own, as by optax.multi_transform"
+        )
     pairs = [_group(item, default) for item in rest if item]
     return Groups(default, tuple(pairs), tuple(item for item in rest if item))
 

@@ -178,6 +178,11 @@ class Muon(Optimizer):
         self.require(self.adam_lr >= 0, "adam_lr", "must not be negative")
 
 
+@dataclass(frozen=True)
+class Imported(spec.Spec):
+    """A user's own optimizer, as `pcp.from_optax` gives it: its options are inside."""
+
+
 KINDS: dict[str, type[spec.Spec]] = {
     cls.kind: cls for cls in (AdamW, SGD, Nesterov, Muon, Lion, Adafactor)
 }

@@ -1,0 +1,224 @@
+"""What one step does to parameters and state: an optimizer, and what is around it.
+
+An `Update` says what it keeps, what that is before the first step, and what a step
+makes of it. Those that stand around another one add to what it keeps.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pcp.dialect import hlo
+from pcp.dialect.bindings import ir
+from pcp.errors import PassError
+from pcp.passes.core import fresh, functions
+from pcp.passes.core.functions import Port
+from pcp.passes.training import loss_scale, written
+from pcp.passes.training.loss_scale import LossScale
+from pcp.passes.training.optimizers import apply, rounding
+from pcp.passes.training.optimizers.apply import Trained
+from pcp.passes.training.optimizers.groups import Groups
+from pcp.passes.training.optimizers.imported import ImportedRule
+from pcp.passes.training.trainable import Trainable
+
+Value = ir.Value
+
+Source = Callable[[int], Value]
+"""Something known at run time only, another for each number (`fresh.numbered`)."""
+
+
+def step_port() -> Port:
+    """The number of the last step: rank-0 i32."""
+    return Port("step", "state", hlo.tensor((), ir.IntegerType.get_signless(32)))
+
+
+class Update(Protocol):
+    """A step's update of all parameters."""
+
+    @property
+    def ports(self) -> list[Port]:
+        """What it keeps, besides the number of the step."""
+        ...
+
+    def first(self, params: Sequence[Value], source: Source) -> list[Value]:
+        """What that is before the first step, each tensor in a buffer of its own."""
+        ...
+
+    def __call__(
+        self,
+        step: Value,
+        params: Sequence[Value],
+        grads: Sequence[Value],
+        kept: Sequence[Value],
+    ) -> list[Value]:
+        """New parameters, then what is kept, at the step after `step`."""
+        ...
+
+
+def update_of(module: ir.Module, training: Trainable, optimizer: Groups) -> Update:
+    """The update that a program is trained with."""
+    rule = apply.rule_of(optimizer.default)
+    if isinstance(rule, ImportedRule):
+        _check_types(optimizer, training)
+        inner: Update = ImportedUpdate.of(module, training, rule)
+    else:
+        trained = apply.assign(optimizer, training.params)
+        inner = RuleUpdate(optimizer, trained, training)
+    if training.loss_scale is None:
+        return inner
+    return ScaledUpdate(inner, training.loss_scale)
+
+
+def _check_types(optimizer: Groups, training: Trainable) -> None:
+    """`PassError` for parameters that an imported optimizer has no rounding for."""
+    if training.policy.rounding != "nearest":
+        raise PassError(
+            f"optimizer {optimizer.kind} updates f32; params="
+            f"{training.policy.params} is for the optimizers of pcp"
+        )
+
+
+@dataclass(frozen=True)
+class RuleUpdate:
+    """Each parameter by its own rule of `pcp.passes.training.optimizers`."""
+
+    optimizer: Groups
+    trained: Sequence[Trained]
+    training: Trainable
+
+    @property
+    def ports(self) -> list[Port]:
+        """The rules' slots."""
+        return apply.ports(self.trained)
+
+    def first(self, params: Sequence[Value], source: Source) -> list[Value]:
+        """Zeros."""
+        return [fresh.filled(p.type, 0, source(i)) for i, p in enumerate(self.ports)]
+
+    def __call__(
+        self,
+        step: Value,
+        params: Sequence[Value],
+        grads: Sequence[Value],
+        kept: Sequence[Value],
+    ) -> list[Value]:
+        """By one `pcp.optimizer`, where that can say it."""
+        at_random = self.training.policy.rounding == "stochastic"
+        if written.can_write(self.optimizer) and not at_random:
+            tensors = [*params, *grads, *kept, step]
+            return written.write_optimizer(self.optimizer, tensors, len(params))[:-1]
+        now = after(step)
+        rounded = rounding.stochastic(now) if at_random else rounding.nearest
+        return apply.updates(
+            self.optimizer, self.trained, now, params, grads, kept, rounded
+        )
+
+
+@dataclass(frozen=True)
+class ImportedUpdate:
+    """Functions from outside, which the module has as private ones."""
+
+    names: tuple[str, str]
+    training: Trainable
+    kept: Sequence[Port]
+    constants: Sequence[float | None]
+
+    @classmethod
+    def of(
+        cls, module: ir.Module, training: Trainable, rule: ImportedRule
+    ) -> "ImportedUpdate":
+        """Trace it for these parameters, and add what comes of that to the module."""
+        functions_ = rule.functions(training.params)
+        names = functions_.add_to(module)
+        return cls(names, training, functions_.ports, functions_.constants)
+
+    @property
+    def ports(self) -> list[Port]:
+        """The leaves of its state."""
+        return [*self.kept]
+
+    def first(self, params: Sequence[Value], source: Source) -> list[Value]:
+        """As its own `init` makes them of the parameters."""
+        types = [port.type for port in self.kept]
+        made = functions.call(self.names[0], params, types)
+        return [
+            fresh.filled(x.type, c, source(i)) if c is not None else own(x, source(i))
+            for i, (x, c) in enumerate(zip(made, self.constants, strict=True))
+        ]
+
+    def __call__(
+        self,
+        step: Value,
+        params: Sequence[Value],
+        grads: Sequence[Value],
+        kept: Sequence[Value],
+    ) -> list[Value]:
+        """As its own `update` makes them."""
+        types = [port.type for port in (*self.training.params, *self.kept)]
+        return [*functions.call(self.names[1], [*params, *grads, *kept], types)]
+
+
+@dataclass(frozen=True)
+class ScaledUpdate:
+    """Another update, left out where a gradient of the scaled loss is infinite."""
+
+    inner: Update
+    scale: LossScale
+
+    @property
+    def ports(self) -> list[Port]:
+        """The inner one's, and the scale's."""
+        return [*self.inner.ports, *self.scale.ports]
+
+    def first(self, params: Sequence[Value], source: Source) -> list[Value]:
+        """The inner one's, and the first scale."""
+        inner, start = self.inner.first(params, source), self.scale.first
+        return [
+            *inner,
+            *(
+                fresh.filled(port.type, start.get(port.name, 0), source(i))
+                for i, port in enumerate(self.scale.ports, len(inner))
+            ),
+        ]
+
+    def __call__(
+        self,
+        step: Value,
+        params: Sequence[Value],
+        grads: Sequence[Value],
+        kept: Sequence[Value],
+    ) -> list[Value]:
+        """The inner update if all gradients are finite, and the next scale."""
+        count = len(kept) - len(self.scale.ports)
+        old, scaling = kept[:count], kept[count:]
+        finite = loss_scale.all_finite(grads)
+        new = self.inner(step, params, grads, old)
+        held = loss_scale.kept_unless(finite, new, [*params, *old])
+        return [*held, *self.scale.next(finite, *scaling)]
+
+
+def after(step: Value) -> Value:
+    """The number of the step that is made."""
+    return hlo.add(step, hlo.constant_like(step, 1))
+
+
+def own(x: Value, source: Value) -> Value:
+    """The same numbers in a buffer of their own."""
+    return hlo.add(x, fresh.filled(x.type, 0, source))
+
+
+# --- @init and @apply ---
+
+
+def add_apply(module: ir.Module, training: Trainable, update: Update) -> None:
+    """`@apply(params, grads, state) -> params, state`: one optimizer step."""
+    count, state = len(training.params), [*update.ports, step_port()]
+
+    def build(*arguments: Value) -> list[tuple[Port, Value]]:
+        *tensors, step = arguments
+        params, grads = tensors[:count], tensors[count : 2 * count]
+        new = update(step, params, grads, tensors[2 * count :])
+        return [*zip([*training.params, *state], [*new, after(step)], strict=True)]
+
+    inputs = [*training.params, *training.grads, *state]
+    functions.define(module, "apply", inputs, build)
