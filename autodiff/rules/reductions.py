@@ -1,13 +1,14 @@
 """reduce: sums, extrema, argmax pairs, and any associative body (products).
 
 An initial value must be an identity of the body (the specification lets it be
-used any number of times). So it has a derivative only where that number does not
-matter or is always one: in sums, maxima and minima. Elsewhere an active one is
-refused.
+used any number of times), and counts once, as in all implementations: where it is
+active, or no identity, its derivative is that of `body(init, fold of the elements)`.
 """
 
+from dataclasses import dataclass
 from math import prod
 
+from pcp.autodiff.core.activity import propagate
 from pcp.autodiff.core.bodies import combiner, lift
 from pcp.autodiff.core.cotangents import Cotangents, materialize
 from pcp.autodiff.core.kinds import Site, Vjp
@@ -21,18 +22,18 @@ Value = ir.Value
 def _reduce(at: Site) -> list[Value | None]:
     count = len(at.op.results)
     name = combiner(at.op) if count == 1 else None
-    more: list[Value | None] = [None] * (len(at.inputs) - count)
-    if any(at.wanted[count:]) and (name not in _SINGLE or any(at.wanted[2:])):
+    captured: list[Value | None] = [None] * (len(at.inputs) - 2 * count)
+    if any(at.wanted[2 * count :]):
         raise at.refuse(
-            "its initial value (or a value its body captures) depends on what is "
-            "differentiated; use the body's identity as initial value and combine "
-            "with the other afterwards"
+            "a value that its body captures depends on what is differentiated; "
+            "combine with it before or afterwards"
         )
     if name in _SINGLE:
-        return [*_SINGLE[name](at), *more[1:]]
-    if count == 2 and (picked := _index_of_pick(at)) is not None:
-        return [_pick(at, *picked), None, *more]
-    return [*_tree(at, count), *more]
+        return [*_SINGLE[name](at), *captured]
+    if count == 2 and not any(at.wanted[2:4]):
+        if (picked := _index_of_pick(at)) is not None:
+            return [_pick(at, *picked), None, None, None, *captured]
+    return [*_tree(at, count), *captured]
 
 
 # --- one operand, one op ---
@@ -141,75 +142,120 @@ def _pick(at: Site, index: Value, dimension: int) -> Value:
 # --- any associative body ---
 
 
+@dataclass(frozen=True)
+class _Step:
+    """The body at a level: its operands, left then right, what it gave, its ops."""
+
+    operands: list[Value]
+    results: list[Value]
+    ops: list[ir.Operation]
+
+    @classmethod
+    def of(cls, at: Site, left: list[Value], right: list[Value]) -> "_Step":
+        block, shape = at.op.regions[0].blocks[0], hlo.shape_of(left[0])
+        lifted = lift(block, [*left, *right], shape)
+        if lifted is None:
+            raise at.refuse("its body holds an op that is not elementwise")
+        return cls([*left, *right], *lifted)
+
+    def pull(self, gs: list[Value | None]) -> list[tuple[Value | None, Value | None]]:
+        """Cotangents of each left and right operand, from those of the results."""
+        from pcp.autodiff.core.reverse import pull_back  # rules are below the walk
+
+        active = {x: "" for x in self.operands if hlo.is_differentiable(x)}
+        cotangents = Cotangents()
+        for result, g in zip(self.results, gs, strict=True):
+            cotangents.add(result, g)
+        pull_back(self.ops, cotangents, propagate(self.ops, active))
+        found = [cotangents.take(x) for x in self.operands]
+        return list(zip(found[: len(gs)], found[len(gs) :], strict=True))
+
+
 def _tree(at: Site, count: int) -> list[Value | None]:
     """Redo the fold as a balanced tree of whole-tensor steps, then transpose it.
 
-    O(n) work and memory for n elements; the padding up to a power of two are the
-    initial values. Nothing is divided by an element, so that a product has its exact
-    derivatives, of every order, with any number of zeros.
+    O(n) work and memory for n elements. Neighbours are combined, as the specification
+    has it: the body need not commute. Nothing is divided by an element, so that a
+    product has its exact derivatives, of every order, with any number of zeros.
     """
-    from pcp.autodiff.core.reverse import pull_back  # rules are below the walk
-
     shape = hlo.shape_of(at[0])
     dims = sorted(at.ints("dimensions"))
     kept = [d for d in range(len(shape)) if d not in set(dims)]
-    length = prod(shape[d] for d in dims)
-    order, rest = [*dims, *kept], [shape[d] for d in kept]
-    if length == 0:
-        return [None] * count
-    size = 1 << (length - 1).bit_length()
-    xs = []
-    for x, init in zip(at.inputs[:count], at.inputs[count:], strict=False):
-        flat = hlo.reshape(hlo.transpose(x, order), [length, *rest])
-        more = [size - length, *[0] * len(rest)]
-        xs.append(hlo.pad(flat, init, [0] * len(more), more) if more[0] else flat)
-    levels = []
-    block = at.op.regions[0].blocks[0]
-    while size > 1:
-        size //= 2
-        sides = [[_part(x, i * size, size) for x in xs] for i in (0, 1)]
-        lifted = lift(block, [*sides[0], *sides[1]], [size, *rest])
-        if lifted is None:
-            raise at.refuse("its body holds an op that is not elementwise")
-        levels.append((sides, lifted))
-        xs = lifted[0]
-    gs = [None if g is None else hlo.reshape(g, [1, *rest]) for g in at.cotangents]
-    for sides, (results, made) in reversed(levels):
-        cotangents = Cotangents()
-        flat = [*sides[0], *sides[1]]
-        active = {x: "" for x in flat if hlo.is_differentiable(x)}
-        for result, g in zip(results, gs, strict=True):
-            cotangents.add(result, g)
-        pull_back(made, cotangents, _propagated(made, active))
-        halves = [cotangents.take(x) for x in flat]
-        gs = [
-            _joined(a, b, x)
-            for a, b, x in zip(halves[:count], halves[count:], flat, strict=False)
-        ]
-    return [None if g is None else _restored(g, length, order, shape) for g in gs]
+    size, rest = prod(shape[d] for d in dims), [shape[d] for d in kept]
+    if 0 in shape:  # the result is the initial value
+        return [None] * count + [_total(g) for g in at.cotangents]
+    order = [*dims, *kept]
+    xs = [
+        hlo.reshape(hlo.transpose(x, order), [size, *rest]) for x in at.inputs[:count]
+    ]
+    levels: list[_Step] = []
+    while hlo.shape_of(xs[0])[0] > 1:
+        levels.append(_Step.of(at, *([_side(x, i) for x in xs] for i in (0, 1))))
+        odd = [_behind(x, size - size % 2) for x in xs]
+        xs = [_lengthened(*each) for each in zip(levels[-1].results, odd, strict=True)]
+        size = hlo.shape_of(xs[0])[0]
+    inits = [hlo.splat(x, [1, *rest]) for x in at.inputs[count : 2 * count]]
+    given = [None if g is None else hlo.reshape(g, [1, *rest]) for g in at.cotangents]
+    found = _Step.of(at, inits, xs).pull(given)
+    gs = [
+        materialize(right, x) if hlo.is_differentiable(x) else None
+        for (_, right), x in zip(found, xs, strict=True)
+    ]
+    for step in reversed(levels):
+        gs = _through(step, gs)
+    return [
+        *(None if g is None else _restored(g, order, shape) for g in gs),
+        *(_total(left) for left, _ in found),
+    ]
 
 
-def _propagated(made: list[ir.Operation], active: dict[Value, str]):
-    from pcp.autodiff.core.activity import propagate
-
-    return propagate(made, active)
+def _total(g: Value | None) -> Value | None:
+    return None if g is None else sum_all(g)
 
 
-def _part(x: Value, start: int, size: int) -> Value:
+def _through(step: _Step, gs: list[Value | None]) -> list[Value | None]:
+    """Cotangents one level down; one behind those of the pairs stays where it is."""
+    pairs, *rest = hlo.shape_of(step.operands[0])
+    found = step.pull([None if g is None else _part(g, 0, pairs) for g in gs])
+    answer: list[Value | None] = []
+    for left, (a, b), g in zip(step.operands, found, gs, strict=False):
+        if g is None:
+            answer.append(None)
+            continue
+        sides = [hlo.reshape(materialize(s, left), [pairs, 1, *rest]) for s in (a, b)]
+        both = hlo.reshape(hlo.concatenate(sides, 1), [2 * pairs, *rest])
+        answer.append(_lengthened(both, _behind(g, pairs)))
+    return answer
+
+
+def _behind(x: Value, start: int) -> Value | None:
+    """What comes from `start` on, if anything."""
+    size = hlo.shape_of(x)[0]
+    return None if start == size else _part(x, start, size)
+
+
+def _lengthened(x: Value, more: Value | None) -> Value:
+    return x if more is None else hlo.concatenate([x, more], 0)
+
+
+def _side(x: Value, which: int) -> Value:
+    """The first or the second of each pair of neighbours."""
+    pairs, rest = hlo.shape_of(x)[0] // 2, hlo.shape_of(x)[1:]
+    paired = hlo.reshape(_part(x, 0, 2 * pairs), [pairs, 2, *rest])
+    start, limit = [0] * (2 + len(rest)), [pairs, 2, *rest]
+    start[1], limit[1] = which, which + 1
+    return hlo.reshape(hlo.slice_(paired, start, limit), [pairs, *rest])
+
+
+def _part(x: Value, start: int, end: int) -> Value:
     shape = hlo.shape_of(x)
-    zeros = [0] * (len(shape) - 1)
-    return hlo.slice_(x, [start, *zeros], [start + size, *shape[1:]])
+    if (start, end) == (0, shape[0]):
+        return x
+    return hlo.slice_(x, [start, *[0] * (len(shape) - 1)], [end, *shape[1:]])
 
 
-def _joined(a: Value | None, b: Value | None, primal: Value) -> Value | None:
-    if a is None and b is None:
-        return None
-    return hlo.concatenate([materialize(a, primal), materialize(b, primal)], 0)
-
-
-def _restored(g: Value, length: int, order: list[int], shape: tuple[int, ...]) -> Value:
-    unpadded = _part(g, 0, length) if hlo.shape_of(g)[0] != length else g
-    moved = hlo.reshape(unpadded, [shape[d] for d in order])
+def _restored(g: Value, order: list[int], shape: tuple[int, ...]) -> Value:
+    moved = hlo.reshape(g, [shape[d] for d in order])
     return hlo.transpose(moved, [order.index(d) for d in range(len(order))])
 
 

@@ -2,9 +2,15 @@
 
 // What is refused by decision: each error names the op and the way out.
 
-func.func @main(%x: tensor<4xf32>, %init: tensor<f32>) -> tensor<f32> {
-  // expected-error@below {{stablehlo.reduce: its initial value (or a value its body captures) depends on what is differentiated; use the body's identity as initial value}}
-  %y = stablehlo.reduce(%x init: %init) applies stablehlo.multiply across dimensions = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+func.func @main(%x: tensor<4xf32>, %c: tensor<f32>) -> tensor<f32> {
+  %one = stablehlo.constant dense<1.0> : tensor<f32>
+  // expected-error@below {{stablehlo.reduce: a value that its body captures depends on what is differentiated; combine with it before or afterwards}}
+  %y = "stablehlo.reduce"(%x, %one) ({
+  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+    %m = stablehlo.multiply %a, %b : tensor<f32>
+    %s = stablehlo.multiply %m, %c : tensor<f32>
+    stablehlo.return %s : tensor<f32>
+  }) {dimensions = array<i64: 0>} : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
   return %y : tensor<f32>
 }
 

@@ -7,70 +7,11 @@ size-1 dimensions, one value as both operands, unusual comparators and windows.
 import jax.numpy as jnp
 import numpy as np
 from helpers.cases.composed import main
+from helpers.cases.initial_values import INITIAL, R, S, V
 from helpers.oracles.jax_gradients import Case, array, integers
 from jax import lax
 
-X, V = array(4, 5), array(6)
-TIES = np.array([[1, 3, 3], [2, 2, 2], [0, -1, 0]], np.float32)
-S, M, R = "tensor<f32>", "tensor<3x3xf32>", "tensor<3xf32>"
-
-# --- initial values ---
-
-
-def _reduce_text(op: str) -> str:
-    return main(
-        f"%x: {M}, %i: {S}",
-        f"%y = stablehlo.reduce(%x init: %i) applies stablehlo.{op} across "
-        f"dimensions = [1] : ({M}, {S}) -> {R}",
-        ("%y", R),
-    )
-
-
-def _shared(x, i):
-    """The largest of a row and i; equal ones share the derivative."""
-    wide = jnp.concatenate([x, jnp.broadcast_to(i, (3, 1))], 1)
-    return wide.max(1)
-
-
-def _lowest(x, i):
-    return -_shared(-x, -i)
-
-
-def _window_text(result: str, attributes: str) -> str:
-    return main(
-        f"%x: tensor<6xf32>, %i: {S}",
-        f"""%y = "stablehlo.reduce_window"(%x, %i) ({{
-  ^bb0(%a: {S}, %b: {S}):
-    %s = stablehlo.add %a, %b : {S}
-    stablehlo.return %s : {S}
-  }}) {{{attributes}}} : (tensor<6xf32>, {S}) -> {result}""",
-        ("%y", result),
-    )
-
-
-ONE, TWO = np.float32(1.5), np.float32(2)
-INITIAL = [
-    Case("sum_init", lambda x, i: x.sum(1) + i, (TIES, ONE), text=_reduce_text("add")),
-    Case(
-        "sum_init_only",
-        lambda x, i: x.sum(1) + i,
-        (TIES, ONE),
-        text=_reduce_text("add"),
-        wrt=(1,),
-    ),
-    Case("max_init", _shared, (TIES, ONE), text=_reduce_text("maximum")),
-    Case("max_init_tie", _shared, (TIES, TWO), text=_reduce_text("maximum")),
-    Case("min_init", _lowest, (TIES, ONE), text=_reduce_text("minimum")),
-    Case(
-        "window_init",
-        lambda x, i: x[::2] + x[1::2] + i,
-        (V, ONE),
-        text=_window_text(
-            R,
-            "window_dimensions = array<i64: 2>, window_strides = array<i64: 2>",
-        ),
-    ),
-]
+X = array(4, 5)
 
 # --- products: exact where elements are zero, in every order ---
 
