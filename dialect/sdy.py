@@ -21,11 +21,12 @@ from pcp.dialect import sdy_manual
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.dialect.inlining import inline_annotated
-from pcp.dialect.sdy_text import Parsed, read_sharding, read_shardings
+from pcp.dialect.sdy_text import Parsed, read_sharding, read_shardings, rule_text
 from pcp.errors import IRError
 
 SHARDING = "sdy.sharding"
 OURS = "pcp.sharding"
+RULE, OUR_RULE = "sdy.sharding_rule", "pcp.sharding_rule"
 GENERIC = (
     "print the module in generic form: "
     "lowered.compiler_ir('stablehlo').operation.get_asm(print_generic_op_form=True)"
@@ -224,6 +225,10 @@ class _Conversion:
 
     def _attribute(self, op: ir.Operation) -> None:
         """`sdy.sharding` on an op: a constraint for each of its results."""
+        if RULE in op.attributes:
+            text = rule_text(str(op.attributes[RULE]))
+            del op.attributes[RULE]
+            op.attributes[OUR_RULE] = ir.StringAttr.get(text)
         if SHARDING not in op.attributes or op.name == "func.func":
             return
         found = self.read_all(op, op.attributes[SHARDING], read_shardings)

@@ -139,3 +139,8 @@ def read_shardings(text: str) -> list[Parsed]:
         if reader.peek() == ",":
             reader.take()
     return found
+
+
+def rule_text(text: str) -> str:
+    """`#sdy.op_sharding_rule<...>` without its frame: a factor rule as pcp has it."""
+    return text.strip().removeprefix("#sdy.op_sharding_rule<").removesuffix(">")

@@ -31,6 +31,8 @@ from pcp.dialect.bindings import ext
 from pcp.errors import ConfigError, PcpError
 from pcp.passes.core import spec as specs
 from pcp.passes.core.base import Pass
+from pcp.passes.sharding import rules as sharding_rules
+from pcp.passes.sharding.rules.written import Written
 from pcp.passes.training.optimizers import spec as optimizers
 from pcp.passes.training.optimizers.rule import OptimizerRule
 from pcp.passes.training.optimizers.spec import Optimizer
@@ -48,6 +50,9 @@ class Extension:
     dialects: with their ops, made by `pcp.dialect.bindings.ext`.
     passes: run by name, in `pcp-opt` and below.
     rules: derivative rules by op (`mine.square`) or `composite:<name>`.
+    sharding: factor rules by op or `custom_call:<target>`, by which a mesh cuts it:
+        a text such as `([i, j], [j])->([i]) reduction={j}`, or what gives it for an op
+        (`passes/sharding/rules/written.py`).
     optimizers, algorithms: a class of options, and what builds its programs.
     prepare: pipeline text of passes that run on the whole program when pcp-compile has
         read it, in front of its derivative.
@@ -58,6 +63,7 @@ class Extension:
     dialects: tuple[type[ext.Dialect], ...] = ()
     passes: tuple[type[Pass], ...] = ()
     rules: Mapping[str, Rule] = field(default_factory=dict)
+    sharding: Mapping[str, Written] = field(default_factory=dict)
     optimizers: Mapping[type[Optimizer], OptimizerRule] = field(default_factory=dict)
     algorithms: Mapping[type[specs.Spec], OuterRule] = field(default_factory=dict)
     prepare: tuple[str, ...] = ()
@@ -73,6 +79,8 @@ class Extension:
             catalog.register(cls)
         for name, rule in self.rules.items():
             registry.register(name, rule)
+        for name, written in self.sharding.items():
+            sharding_rules.register(name, written)
         for kind, update in self.optimizers.items():
             specs.register(optimizers.KINDS, kind, update)
         for kind, step in self.algorithms.items():

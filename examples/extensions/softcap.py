@@ -122,6 +122,7 @@ EXTENSION = pcp.Extension(
     dialects=(Example,),
     passes=(LowerExample,),
     rules={"example.softcap": Elementwise(softcap_derivative)},
+    sharding={"example.softcap": "([...])->([...])"},
     optimizers={Signum: OptimizerRule(slots=lambda spec: ("m",), update=signum)},
     algorithms={Damped: OuterRule(step=damped, shards=True)},
     lowering=("lower-example",),

@@ -35,3 +35,16 @@ func.func private @inner(%a: tensor<8xf32> {sdy.sharding = #sdy.sharding<@m, [{"
   %1 = "sdy.propagation_barrier"(%0) <{allowed_direction = #sdy<propagation_direction FORWARD>}> : (tensor<8xf32>) -> tensor<8xf32>
   return %1 : tensor<8xf32>
 }
+
+// -----
+
+// A rule on a custom call is read, and cuts it.
+// CHECK-LABEL: func.func public @ruled
+// CHECK: stablehlo.custom_call @dot({{.*}}) {pcp.sharding_rule = "([i, j], [j, k])->([i, k]) {i=8, j=4, k=8}, custom"}
+// PLAN: func.func public @ruled
+// PLAN: stablehlo.custom_call @dot(%{{.*}}) : (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+"sdy.mesh"() <{mesh = #sdy.mesh<["x"=2]>, sym_name = "m"}> : () -> ()
+func.func public @ruled(%a: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@m, [{"x"}, {}]>}, %b: tensor<4x8xf32>) -> tensor<8x8xf32> {
+  %0 = "stablehlo.custom_call"(%a, %b) <{call_target_name = "dot"}> {sdy.sharding_rule = #sdy.op_sharding_rule<([i, j], [j, k])->([i, k]) {i=8, j=4, k=8}, custom>} : (tensor<8x4xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
+  return %0 : tensor<8x8xf32>
+}

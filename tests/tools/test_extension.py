@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from helpers.models.expanded_training import in_parallel
 from helpers.repository.sources import ROOT
+from helpers.worlds.bundle_runs import ran
 
 from pcp.bundle import Bundle
 from pcp.errors import ConfigError
@@ -120,6 +121,68 @@ def test_a_package_is_loaded_without_a_flag(tmp_path: Path) -> None:
     done = run(tmp_path, "-c", script)
     assert done.returncode == 0, done.stderr
     assert "stablehlo.tanh" in done.stdout
+
+
+MATRICES = """
+from dataclasses import dataclass
+from pcp.dialect import hlo
+from pcp.passes.core.rewriting import before, operations, replace
+
+@dataclass(frozen=True)
+class LowerMatrices(Pass):
+    "Custom calls of @product as dot products."
+
+    name = "lower-matrices"
+
+    def run(self, module):
+        for op in operations(module):
+            if op.name == "stablehlo.custom_call":
+                with before(op):
+                    replace(op, [hlo.dot_general(*op.operands, contract=([1], [0]))])
+
+EXTENSION = pcp.Extension(
+    passes=(LowerMatrices,),
+    lowering=("lower-matrices",),
+    sharding={"custom_call:product": "([i, j], [j, k])->([i, k]) reduction={j}"},
+)
+"""
+PRODUCTS = """
+"pcp.mesh"() {axes = [#pcp.axis<"x", 2>], devices = [], sym_name = "m"} : () -> ()
+func.func @main(
+    %a: tensor<8x64xf32>
+      {pcp.name = "a", pcp.sharding = #pcp.sharding<@m, [[], ["x"]], [], []>},
+    %b: tensor<64x7xf32>
+      {pcp.name = "b", pcp.sharding = #pcp.sharding<@m, [["x"], []], [], []>},
+    %c: tensor<7x3xf32> {pcp.name = "c"}) -> (tensor<8x3xf32> {pcp.name = "y"}) {
+  %0 = stablehlo.custom_call @product(%a, %b)
+    : (tensor<8x64xf32>, tensor<64x7xf32>) -> tensor<8x7xf32>
+  %1 = stablehlo.custom_call @product(%0, %c)
+    : (tensor<8x7xf32>, tensor<7x3xf32>) -> tensor<8x3xf32>
+  return %1 : tensor<8x3xf32>
+}
+"""
+
+
+def test_a_sharding_rule_cuts_an_op_of_an_extension(tmp_path: Path) -> None:
+    """Two members each multiply their half, and add what they have."""
+    (tmp_path / "mine.py").write_text(HEAD + MATRICES)
+    (tmp_path / "model.mlir").write_text(PRODUCTS)
+    flags = ["--load", "mine.py", "--target", "cpu", "-o", "model.pcp"]
+    done = run(tmp_path, "-m", "pcp.tools.compile", "model.mlir", *flags)
+    assert done.returncode == 0, done.stderr
+    manifest = Bundle.read(tmp_path / "model.pcp").manifest
+    assert {c.kind for c in manifest.all_collectives()} == {"all_reduce"}
+    random = np.random.default_rng(0)
+    shapes = {"a": (8, 64), "b": (64, 7), "c": (7, 3)}
+    given = {n: random.normal(size=s).astype(np.float32) for n, s in shapes.items()}
+    found = ran(tmp_path / "model.pcp", given)
+    wanted = given["a"].astype(np.float64) @ given["b"] @ given["c"]
+    np.testing.assert_allclose(found["y"], wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_sharding_rule_is_for_ops_without_one(tmp_path: Path) -> None:
+    text = HEAD + 'EXTENSION = pcp.Extension(sharding={"stablehlo.add": "([])->([])"})'
+    assert "stablehlo.add has a sharding rule already" in refused(tmp_path, text)
 
 
 def test_an_op_that_nobody_lowers_names_the_way(tmp_path: Path) -> None:

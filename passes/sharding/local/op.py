@@ -8,6 +8,7 @@ from pcp.dialect.bindings import ir
 from pcp.mesh import Mesh
 from pcp.passes.sharding.factors import Assignment, FactorRule
 from pcp.passes.sharding.layout import SHARDING, Layout
+from pcp.passes.sharding.rules.written import RULE
 
 Value = ir.Value
 
@@ -52,8 +53,9 @@ class Local:
     def clone(self, operands: Sequence[Value]) -> ir.Operation:
         """The op on these operands, with the member's result types."""
         copy = self.op.clone().operation
-        if SHARDING in copy.attributes:
-            del copy.attributes[SHARDING]
+        for name in (SHARDING, RULE):  # of the whole tensors
+            if name in copy.attributes:
+                del copy.attributes[name]
         for i, operand in enumerate(operands):
             copy.operands[i] = operand
         if not self.is_whole:

@@ -1,7 +1,8 @@
 """The factor rule of every op, by name; a file a chapter of the specification.
 
-`rule_of(op)` is None for an op that can only run whole: a custom call, random bits,
-anything unknown. Such an op is always correct on replicated operands.
+`rule_of(op)` is None for an op that can only run whole: random bits, a custom call for
+which a user wrote no rule, anything unknown. Such an op is always correct on replicated
+operands.
 
 Control flow has no rule: its values hang together by `flow`.
 """
@@ -9,6 +10,7 @@ Control flow has no rule: its values hang together by `flow`.
 from collections.abc import Callable
 
 from pcp.dialect.bindings import ir
+from pcp.errors import ConfigError
 from pcp.passes.core.elementwise import ELEMENTWISE
 from pcp.passes.sharding.factors import FactorRule
 from pcp.passes.sharding.manual import is_manual
@@ -22,6 +24,7 @@ from pcp.passes.sharding.rules import (
     reductions,
     reshapes,
     windows,
+    written,
 )
 from pcp.passes.sharding.rules.shapes import is_static
 
@@ -30,8 +33,15 @@ def rule_of(op: ir.Operation) -> FactorRule | None:
     """How the op's tensors hang together, or None: it runs whole."""
     if is_manual(op) or not all(map(is_static, (*op.operands, *op.results))):
         return None
-    build = RULES.get(op.name)
-    return None if build is None else build(op)
+    build = RULES.get(op.name, written.written_rule)
+    return build(op)
+
+
+def register(name: str, rule: written.Written) -> None:
+    """Use a user's rule for ops of this name; `ConfigError` where there is one."""
+    if name in RULES:
+        raise ConfigError(f"{name} has a sharding rule already")
+    written.register(name, rule)
 
 
 _CHLO_ELEMENTWISE = (
