@@ -9,7 +9,6 @@ Derivatives are PyTorch's: stops (`torch_stops`), rules of `autograd.Function`
 (`torch_rules`) and the sides of ties (`torch_formulas`) come along.
 """
 
-import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ import numpy as np
 from pcp.dialect.bindings import ir, torch_importer
 from pcp.dialect.context import make_context, parse
 from pcp.dialect.roles import OF_THE_MODEL
-from pcp.errors import IRError, MissingPackage, PcpError, UsageError, install
+from pcp.errors import IRError, MissingPackage, PcpError, install
 from pcp.frontends.constants import freeze_arguments, tidy
 from pcp.frontends.jax_rules import attach
 from pcp.frontends.signature import (
@@ -34,9 +33,12 @@ from pcp.frontends.signature import (
     entry,
     is_float_scalar,
 )
-from pcp.frontends.torch_constants import literal_hooks, to_numpy
+from pcp.frontends.torch_constants import to_numpy
 from pcp.frontends.torch_formulas import formulas
+from pcp.frontends.torch_inputs import Call, call_of, chosen
+from pcp.frontends.torch_lowering import lower
 from pcp.frontends.torch_marks import Mark, cut, join
+from pcp.frontends.torch_missing import keep_strides
 from pcp.frontends.torch_places import line_of, place
 from pcp.frontends.torch_rules import TorchRules
 from pcp.frontends.torch_state import Tensors, results_last
@@ -48,32 +50,41 @@ if TYPE_CHECKING:
 
 
 def from_torch(
-    model: "torch.nn.Module", *inputs: "torch.Tensor", result: int | None = None
+    model: "torch.nn.Module",
+    *inputs: Any,
+    result: int | str | None = None,
+    **keywords: Any,
 ) -> ir.Module:
-    """Export `model(*inputs)` as a module whose `@main` takes the parameters too.
+    """Export `model(*inputs, **keywords)`; `@main` takes the parameters too.
 
-    `inputs` fix shapes and dtypes; their values do not matter. `result` chooses
-    one of several that `forward` returns, as the loss of a model that returns
-    (logits, loss); further scalars are metrics. The model keeps its mode: in training
-    mode batch norm writes its statistics, which are state. One that draws random
-    numbers (dropout in training mode) is an `IRError` that names the place, and so is
-    one whose gradients a program cannot say (hooks, writes that autograd does not see).
-    A parameter that is used and that no gradient comes back to is frozen.
+    Tensors, alone or in dicts, lists and tuples, fix shapes and dtypes; their values
+    do not matter. They are arguments of `@main` by the names that `torch_inputs` has;
+    numbers, texts and None are fixed. `result` chooses one of several that `forward`
+    returns, by position or name; left out, that is the `loss` of a mapping or an
+    object that has one, or the first, of which further scalars are metrics.
+
+    The model keeps its mode: in training mode batch norm writes its statistics, which
+    are state. One that draws random numbers (dropout in training mode) is an `IRError`
+    that names the place, and so is one whose gradients a program cannot say (hooks,
+    writes that autograd does not see). A parameter that is used and that no gradient
+    comes back to is frozen.
     """
     torch = _torch()
     tensors = Tensors.of(model)
     check_hooks(torch, model)
-    functional = _functional(torch, model, tensors.names, result)
+    call = call_of(model, inputs, keywords)
+    functional = _functional(torch, model, tensors.names, call, result)
     trained, others = tensors.trained, tensors.others
     reader = _Reader(torch, Trace(torch), trained)
-    wanted = [True] * len(trained) + [False] * len(others) + [True] * len(inputs)
-    given = (*trained.values(), *others.values(), *inputs)
+    wanted = [True] * len(trained) + [False] * len(others) + [True] * len(call.names)
+    given = (*trained.values(), *others.values(), *call.tensors)
     read = reader.program(functional, given, wanted)
     freeze_arguments(read.module, tensors.constants(read.written))
     attach(read.module)
     tidy(read.module)
     own = tensors.arguments(read.written, read.reached)
-    annotate(read.module, [*own, *_data(model, inputs)])
+    data = [Argument(name, "data") for name in call.names]
+    annotate(read.module, [*own, *data])
     _annotate_results(read.module, read.written)
     return read.module
 
@@ -110,7 +121,11 @@ def _torch() -> Any:
 
 
 def _functional(
-    torch: Any, model: "torch.nn.Module", names: Sequence[str], result: int | None
+    torch: Any,
+    model: "torch.nn.Module",
+    names: Sequence[str],
+    call: Call,
+    result: int | str | None,
 ) -> "torch.nn.Module":
     """A module without tensors of its own: `forward(*tensors, *inputs)`.
 
@@ -121,13 +136,13 @@ def _functional(
     class Functional(torch.nn.Module):
         def forward(self, *arguments: "torch.Tensor") -> Any:
             tensors = dict(zip(names, arguments, strict=False))
-            inputs = arguments[len(names) :]
+            inputs, keywords = call.filled(arguments[len(names) :])
             check = model.register_forward_hook(_check_assigned(tensors))
             try:
-                returned = torch.func.functional_call(model, tensors, inputs)
+                returned = torch.func.functional_call(model, tensors, inputs, keywords)
             finally:
                 check.remove()
-            return returned if result is None else _chosen(returned, result)
+            return chosen(returned, result)
 
     functional = Functional()
     functional.names = names
@@ -147,13 +162,6 @@ def _check_assigned(tensors: "Mapping[str, torch.Tensor]") -> Any:
                 )
 
     return check
-
-
-def _chosen(returned: Any, result: int) -> Any:
-    if not isinstance(returned, tuple | list) or not 0 <= result < len(returned):
-        count = len(returned) if isinstance(returned, tuple | list) else "one"
-        raise UsageError(f"result {result}: forward returns {count}, counted from 0")
-    return returned[result]
 
 
 @dataclass(frozen=True)
@@ -200,16 +208,18 @@ class _Reader:
 
         Then the inputs with a gradient, and the names of those that are written.
         """
-        torch, fx = self.torch, torch_importer()
+        torch = self.torch
+        given = tuple(_copies(torch, inputs))
         # torch.export warns about its own internals.
         with catch_warnings():
             simplefilter("ignore")
             with _blame("torch.export"), self.trace.watching():
-                program = torch.export.export(module, _copies(inputs), strict=False)
+                program = torch.export.export(module, given, strict=False)
             check_ops(torch, program.graph_module)
             _check_captured(program, self.trained)
             reached = stop(torch, program, wanted)
-            table = {**fx.get_decomposition_table(), **formulas(torch)}
+            keep_strides(torch, program)
+            table = {**torch_importer().get_decomposition_table(), **formulas(torch)}
             with _blame("torch's decompositions"):
                 program = program.run_decompositions(table)
             _check_pure(torch, program)
@@ -217,13 +227,7 @@ class _Reader:
             marks = cut(program)
             reached |= set(_unused(program, len(inputs)))
             with _blame("torch-mlir"):
-                read = fx.export_and_import(
-                    program,
-                    output_type="stablehlo",
-                    decomposition_table={},
-                    hooks=literal_hooks(torch, fx),
-                )
-        text = read.operation.get_asm(enable_debug_info=True)
+                text = lower(torch, program)
         return text, marks, reached, written
 
 
@@ -233,12 +237,17 @@ def _unused(program: Any, count: int) -> Iterator[int]:
     return (i for i, node in enumerate(nodes[:count]) if not node.users)
 
 
-def _copies(tensors: "Sequence[torch.Tensor]") -> "tuple[torch.Tensor, ...]":
-    """torch.export makes one argument of a tensor that is passed twice.
+def _copies(torch: Any, tensors: "Sequence[torch.Tensor]") -> Iterator["torch.Tensor"]:
+    """Tensors without data, one for each: torch.export makes one argument of two alike.
 
-    They want a gradient where the originals do: models ask.
+    They want a gradient where the originals do: models ask. They are on the CPU,
+    whatever the originals are on: a model may be without data itself (`meta`).
     """
-    return tuple(t.detach().clone().requires_grad_(t.requires_grad) for t in tensors)
+    fake = torch._subclasses.fake_tensor.FakeTensorMode()
+    for t in tensors:
+        with fake:
+            alike = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
+        yield alike.requires_grad_(t.requires_grad)
 
 
 #: Prints three tracebacks for an op whose shapes do not fit, and then raises the error.
@@ -287,16 +296,6 @@ def _check_pure(torch: Any, program: Any) -> None:
                 f"{place(node)}: {node.target} draws random numbers, which a "
                 "compiled step cannot; call model.eval() or set dropout to 0"
             )
-
-
-def _data(
-    model: "torch.nn.Module", inputs: "tuple[torch.Tensor, ...]"
-) -> list[Argument]:
-    names = list(inspect.signature(model.forward).parameters)
-    return [
-        Argument(names[i] if i < len(names) else f"input{i}", "data")
-        for i in range(len(inputs))
-    ]
 
 
 def _annotate_results(module: ir.Module, written: Sequence[str]) -> None:

@@ -15,16 +15,18 @@ from typing import Any
 from pcp.frontends.torch_along import Along
 from pcp.frontends.torch_formula import Formula
 from pcp.frontends.torch_losses import Losses
+from pcp.frontends.torch_missing import Missing
 from pcp.frontends.torch_pointwise import Pointwise
 
 
 def formulas(torch: Any) -> dict[Any, Formula]:
     """A decomposition for each op, for `ExportedProgram.run_decompositions`."""
-    tables = [kind(torch).table() for kind in (Pointwise, Along, Losses)]
+    tables = [kind(torch).table() for kind in (Pointwise, Along, Losses, Missing)]
     found = {op: for_reals(f) for table in tables for op, f in table.items()}
     aten = torch.ops.aten
     for op in (aten.remainder.Scalar, aten.remainder.Tensor):
         found[op] = Pointwise(torch).remainder
+    found |= Missing(torch).made()
     found[aten.slice_scatter.default] = Along(torch).slice_scatter
     return found
 

@@ -2,6 +2,7 @@
 
 import re
 import traceback
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -61,3 +62,12 @@ def is_called_by_torch() -> bool:
 def refuse(where: str, what: str) -> IRError:
     """The error to raise at a place of the model."""
     return IRError(f"{where}: {what}")
+
+
+def innermost(frames: Sequence[tuple[str, str]]) -> str | None:
+    """`file:line` of the first of `frames` that is neither torch's nor ours.
+
+    They begin with the innermost, which is the one where all are theirs.
+    """
+    own = [frame for frame in frames if not frame[0].startswith(_foreign())]
+    return ":".join((own or frames)[0]) if frames else None

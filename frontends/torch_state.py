@@ -68,7 +68,7 @@ class Tensors:
     ) -> list[Argument]:
         """Those that are arguments. `reached` are positions that have a gradient."""
         trained = [
-            Argument(name, "param", describe_init(to_numpy(p)))
+            Argument(name, "param", None if p.is_meta else describe_init(to_numpy(p)))
             if i in reached
             else Argument(name, "frozen")
             for i, (name, p) in enumerate(self.trained.items())

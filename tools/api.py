@@ -51,13 +51,18 @@ def load(path: str | Path) -> ir.Module:
 
 
 def from_torch(
-    model: "torch.nn.Module", *args: "torch.Tensor", result: int | None = None
+    model: "torch.nn.Module",
+    *args: Any,
+    result: int | str | None = None,
+    **keywords: Any,
 ) -> ir.Module:
-    """Export `model(*args)`; its parameters become arguments of `@main`.
+    """Export `model(*args, **keywords)`; its parameters become arguments of `@main`.
 
-    `result` chooses one of several that the model returns.
+    Tensors may stand in dicts, lists and tuples. `result` chooses one of several that
+    the model returns, by position or name; left out, that is the `loss` where there is
+    one.
     """
-    return torch_frontend.from_torch(model, *args, result=result)
+    return torch_frontend.from_torch(model, *args, result=result, **keywords)
 
 
 def from_jax(
