@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from pcp.dialect import sdy, sdy_manual
 from pcp.dialect.bindings import PassManager, ir, stablehlo
 from pcp.dialect.diagnostics import diagnostics
+from pcp.dialect.shardy import manual, sdy
 from pcp.errors import IRError
 
 _registered = False
@@ -47,7 +47,7 @@ def parse(
 ) -> ir.Module:
     """Parse MLIR text; `source` names it in the error (`file:line:col: ...`).
 
-    Shardings of JAX's, in generic form, are read as pcp's: see `dialect.sdy`.
+    Shardings of JAX's, in generic form, are read as pcp's: see `dialect.shardy.sdy`.
     """
     if sdy.is_in(text):
         return _parse_sharded(text, context or make_context(), source)
@@ -71,7 +71,7 @@ def _parse_sharded(text: str, context: ir.Context, source: str) -> ir.Module:
     context.allow_unregistered_dialects = True
     try:
         with context:
-            module = ir.Module.parse(sdy_manual.hide_calls(text))
+            module = ir.Module.parse(manual.hide_calls(text))
         sdy.convert(module, source)
     except ir.MLIRError as error:
         found = diagnostics(error, source)

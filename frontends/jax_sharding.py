@@ -2,7 +2,7 @@
 
 `NamedSharding`s in `in_shardings` and `out_shardings`, on arguments that are arrays
 on several devices, and in `jax.lax.with_sharding_constraint` reach the module as
-`pcp.mesh`, `pcp.sharding` and `pcp.constraint` (`dialect.sdy` reads them).
+`pcp.mesh`, `pcp.sharding` and `pcp.constraint` (`dialect.shardy.sdy` reads them).
 """
 
 import re
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pcp.dialect import sdy
 from pcp.dialect.bindings import ir
+from pcp.dialect.shardy import sdy
 from pcp.errors import IRError, UsageError
 from pcp.frontends.signature import entry
 

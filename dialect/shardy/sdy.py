@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from pcp.dialect import sdy_manual
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.dialect.inlining import inline_annotated
-from pcp.dialect.sdy_text import Parsed, read_sharding, read_shardings, rule_text
+from pcp.dialect.shardy import manual
+from pcp.dialect.shardy.text import Parsed, read_sharding, read_shardings, rule_text
 from pcp.errors import IRError
 
 SHARDING = "sdy.sharding"
@@ -58,7 +58,7 @@ def convert(module: ir.Module, source: str = "-") -> None:
     Raises `IRError` at what pcp cannot say.
     """
     with module.context:
-        sdy_manual.restore_calls(module)
+        manual.restore_calls(module)
         _Conversion(module, source).run()
         inline_annotated(module)
 
@@ -106,7 +106,7 @@ class _Conversion:
         where = location_string(op.location, self.source)
         raise IRError(f"{where}: {op.name}: {what}")
 
-    def manual_axes(self, op: ir.Operation) -> sdy_manual.Axes:
+    def manual_axes(self, op: ir.Operation) -> manual.Axes:
         """The mesh of a body of parts, which has to be one member's alone."""
         (name, listed), *_ = self.axes.items()
         sizes = {axis: int(n) for axis, n in listed}
@@ -118,7 +118,7 @@ class _Conversion:
                 f"shard_map leaves {', '.join(rest)} of the mesh to the compiler; name "
                 "all axes in axis_names, so that its body is one member's program",
             )
-        return sdy_manual.Axes(name, sizes)
+        return manual.Axes(name, sizes)
 
     def read(self, op: ir.Operation, attribute: ir.Attribute) -> Parsed:
         """One sharding, an error at `op` where it cannot be read."""
@@ -314,12 +314,12 @@ def _manual(conversion: _Conversion, op: ir.Operation) -> None:
         for key in ("in_shardings", "out_shardings")
     ]
     border = _constrained
-    if inside != outside or sdy_manual.knows_members(op):
+    if inside != outside or manual.knows_members(op):
         border = _crossed
         axes = conversion.manual_axes(op)
-        for inner in sdy_manual.collectives_in(op):
+        for inner in manual.collectives_in(op):
             try:
-                sdy_manual.convert(inner, axes)
+                manual.convert(inner, axes)
             except ValueError as error:
                 conversion.refuse(inner, str(error))
     at = ir.InsertionPoint(op)

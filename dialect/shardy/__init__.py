@@ -1,0 +1,1 @@
+"""Shardings as Shardy writes them, the dialect `sdy`, read as ours."""
