@@ -108,8 +108,9 @@ class _Conversion:
 
     def manual_axes(self, op: ir.Operation) -> manual.Axes:
         """The mesh of a body of parts, which has to be one member's alone."""
-        (name, listed), *_ = self.axes.items()
-        sizes = {axis: int(n) for axis, n in listed}
+        on = [n for key in _HOLDERS if key in op.attributes for n in self._on(op, key)]
+        name = on[0] if on else next(iter(self.axes))
+        sizes = {axis: int(n) for axis, n in self.axes[name]}
         said = str(op.attributes["manual_axes"])
         rest = [a for a, n in sizes.items() if n > 1 and f'"{a}"' not in said]
         if rest:
@@ -119,6 +120,11 @@ class _Conversion:
                 "all axes in axis_names, so that its body is one member's program",
             )
         return manual.Axes(name, sizes)
+
+    def _on(self, op: ir.Operation, key: str) -> list[str]:
+        """The meshes that an attribute of shardings names, as they are kept."""
+        found: list[str] = _NAMED.findall(str(op.attributes[key]))
+        return [self.kept.get(name, name) for name in found if name not in self.empty]
 
     def read(self, op: ir.Operation, attribute: ir.Attribute) -> Parsed:
         """One sharding, an error at `op` where it cannot be read."""
@@ -167,16 +173,12 @@ class _Conversion:
     def _merged(
         self, op: ir.Operation, name: str, axes: list[tuple[str, str]]
     ) -> dict[str, str]:
-        """What stands for a mesh like one before; other axes are an error."""
+        """What stands for a mesh like one before; one with other axes stays."""
         for first, known in self.axes.items():
-            if known != axes:
-                self.refuse(
-                    op,
-                    f"@{name} has other axes than @{first}; a program lies on one: "
-                    "build all shardings on the same mesh",
-                )
-            self.kept[name] = first
-        self.axes.setdefault(self.kept.get(name, name), axes)
+            if known == axes:
+                self.kept[name] = first
+                return self.kept
+        self.axes[name] = axes
         return self.kept
 
     def _function(self, op: ir.Operation) -> None:

@@ -21,6 +21,7 @@ from pcp.passes.core.rewriting import (
     sweep,
 )
 from pcp.passes.core.stops import needless
+from pcp.passes.sharding.merge_meshes import merge_meshes
 
 Values = Sequence[ir.Value]
 STATIC = "export the model with static shapes"
@@ -42,7 +43,8 @@ class Import(Pass):
       `unary_einsum`, `torch_index_select`, `create_token`) become spec ops;
     - a `pcp.stop_gradient` that no derivative can reach (of integers, of a constant,
       of what is stopped already) gives way to its operand;
-    - what is dead after that goes.
+    - what is dead after that goes;
+    - meshes over the same devices become parts of the axes of the first one.
 
     What is still dynamic or of another dialect is an error at its location.
 
@@ -65,6 +67,7 @@ class Import(Pass):
         for function in functions(module):
             sweep(function)
         _check(module)
+        merge_meshes(module)
 
 
 def _rewrite(module: ir.Module) -> None:

@@ -25,6 +25,7 @@ from pcp.passes.sharding.layout import (
     from_attribute,
     to_attribute,
 )
+from pcp.passes.sharding.merge_meshes import merge_meshes
 from pcp.passes.sharding.mesh import only_mesh
 from pcp.passes.sharding.ports import set_port_shardings
 from pcp.passes.sharding.propagation import Propagation
@@ -66,6 +67,7 @@ class PropagateSharding(Pass):
         """Annotate every function of the module."""
         with module.context:
             inline_calls(module)
+            merge_meshes(module)
             sub_axes.refine(module)
             mesh = only_mesh(module)
             for function in functions(module):

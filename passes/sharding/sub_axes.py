@@ -8,10 +8,13 @@ behind this file knows of parts: where one is named the axis gives way to its pa
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
 from pcp.dialect.attributes import Dim, Sharding, axis_sizes
+from pcp.dialect.base import symbol
 from pcp.dialect.bindings import ir
+from pcp.passes.core.functions import symbol_name
 from pcp.passes.core.rewriting import operations, refuse
 from pcp.passes.sharding.layout import SHARDING
 from pcp.passes.sharding.mesh import is_elastic, weights
@@ -35,7 +38,7 @@ def refine(module: ir.Module) -> None:
     whose members share in other proportions than equal ones.
     """
     with module.context:
-        for mesh in _meshes(module):
+        for mesh in meshes_of(module):
             sizes = axis_sizes(mesh.attributes["axes"])
             named = [n for n in _named(module) if n not in sizes and _PART.fullmatch(n)]
             if named:
@@ -53,10 +56,12 @@ def cut_axes(module: ir.Module, mesh: ir.Operation, cuts: Cuts) -> None:
         parts |= _places(axis, found)
     written = ", ".join(f'#pcp.axis<"{axis}", {size}>' for axis, size in axes.items())
     mesh.attributes["axes"] = ir.Attribute.parse(f"[{written}]")
-    _rename(module, parts)
+    name = symbol_name(mesh)
+    move(module, name, name, parts)
 
 
-def _meshes(module: ir.Module) -> list[ir.Operation]:
+def meshes_of(module: ir.Module) -> list[ir.Operation]:
+    """The `pcp.mesh` ops of a known size."""
     ops = (view.operation for view in module.body.operations)
     return [op for op in ops if op.name == "pcp.mesh" and not is_elastic(op)]
 
@@ -147,31 +152,49 @@ def _axes_of(sharding: Sharding) -> Iterator[str]:
         yield from re.findall(r'"([^"]*)"', str(part))
 
 
-def _rename(module: ir.Module, parts: Parts) -> None:
-    """Parts in place of axes: in shardings, and in collectives that are written."""
+def move(module: ir.Module, old: str, new: str, parts: Parts) -> None:
+    """Let what lies on mesh `@old` lie on `@new`, along parts in place of axes.
+
+    That is shardings, and collectives that are written.
+    """
+    change = _Move(old, ir.FlatSymbolRefAttr.get(new, module.context), parts)
     for op in operations(module):
         for holder in _HOLDERS:
             if holder in op.attributes:
-                op.attributes[holder] = _renamed(op.attributes[holder], parts)
+                op.attributes[holder] = change.of(op.attributes[holder])
         is_collective = op.name.startswith("pcp.") and op.name != "pcp.mesh"
-        if is_collective and "axes" in op.attributes:
+        if is_collective and "axes" in op.attributes and symbol(op, "mesh") == old:
             op.attributes["axes"] = _strings(ir.ArrayAttr(op.attributes["axes"]), parts)
+            op.attributes["mesh"] = change.new
 
 
-def _renamed(attribute: ir.Attribute, parts: Parts) -> ir.Attribute:
-    """The attribute with parts in place of axes, in all shardings inside of it."""
-    if isinstance(attribute, Sharding):
-        dims = [_dim(dim, parts) for dim in ir.ArrayAttr(attribute.dims)]
+@dataclass(frozen=True)
+class _Move:
+    """Parts of a new mesh's axes in place of an old one's."""
+
+    old: str
+    new: ir.Attribute
+    parts: Parts
+
+    def of(self, attribute: ir.Attribute) -> ir.Attribute:
+        """The attribute with all shardings inside of it moved."""
+        if isinstance(attribute, Sharding):
+            return self._sharding(attribute)
+        if isinstance(attribute, ir.ArrayAttr) and next(_shardings(attribute), None):
+            return ir.ArrayAttr.get([self.of(inner) for inner in attribute])
+        if isinstance(attribute, ir.DictAttr) and next(_shardings(attribute), None):
+            return ir.DictAttr.get({n.name: self.of(n.attr) for n in attribute})
+        return attribute
+
+    def _sharding(self, sharding: Sharding) -> ir.Attribute:
+        if ir.FlatSymbolRefAttr(sharding.mesh).value != self.old:
+            return sharding
+        dims = [_dim(dim, self.parts) for dim in ir.ArrayAttr(sharding.dims)]
         rest = [
-            _strings(ir.ArrayAttr(axes), parts)
-            for axes in (attribute.replicated, attribute.unreduced)
+            _strings(ir.ArrayAttr(axes), self.parts)
+            for axes in (sharding.replicated, sharding.unreduced)
         ]
-        return Sharding.get(attribute.mesh, ir.ArrayAttr.get(dims), *rest)
-    if isinstance(attribute, ir.ArrayAttr) and next(_shardings(attribute), None):
-        return ir.ArrayAttr.get([_renamed(inner, parts) for inner in attribute])
-    if isinstance(attribute, ir.DictAttr) and next(_shardings(attribute), None):
-        return ir.DictAttr.get({n.name: _renamed(n.attr, parts) for n in attribute})
-    return attribute
+        return Sharding.get(self.new, ir.ArrayAttr.get(dims), *rest)
 
 
 def _dim(dim: ir.Attribute, parts: Parts) -> ir.Attribute:

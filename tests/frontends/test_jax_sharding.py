@@ -180,10 +180,15 @@ def test_a_part_that_is_none_is_refused() -> None:
         pipeline(PLAN).run(module)
 
 
-def test_two_meshes_are_refused() -> None:
-    other = MESH.replace('"y"=2', '"z"=2').replace('"m"', '"n"')
-    with pytest.raises(IRError, match="@n has other axes than @m"):
-        parse(f"{MESH}\n{other}\nfunc.func private @f()")
+def test_another_mesh_of_as_many_devices_is_made_one_with_the_first() -> None:
+    other = MESH.replace('"x"=2, "y"=2', '"z"=4').replace('"m"', '"n"')
+    text = _main('@m, [{"y"}, {}]').replace(") -> t", ", %b: tensor<8x4xf32> BY) -> t")
+    text = text.replace("BY", '{sdy.sharding = #sdy.sharding<@n, [{"z"}, {}]>}')
+    module = parse(f"{other}\n{text}")
+    found = str(pipeline("builtin.module(pcp-import)").run(module))
+    assert found.count('"pcp.mesh"') == 1
+    assert '#pcp.sharding<@n, [["z:(2)2"], []]' in found
+    assert '#pcp.sharding<@n, [["z:(1)2", "z:(2)2"], []]' in found
 
 
 def test_the_same_mesh_again_is_the_first() -> None:
