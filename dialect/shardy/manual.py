@@ -4,9 +4,11 @@
 
 becomes the body in place, between `pcp.to_part` and `pcp.from_part`, and StableHLO's
 collectives become pcp's. StableHLO names a group by its members' numbers, row by row
-over the mesh; pcp by the axes along which they differ.
+over the mesh; pcp by the axes along which they differ. Members that differ along axes
+which the body leaves to the compiler alone compute the same.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
@@ -107,6 +109,30 @@ def collectives_in(op: ir.Operation) -> list[ir.Operation]:
 def knows_members(op: ir.Operation) -> bool:
     """Whether something in `op` knows of other members, or which one it is on."""
     return any(inner.name in (*CONVERSIONS, PLACE) for inner in inside(op))
+
+
+def names(text: str) -> set[str]:
+    """The axes that `#sdy<manual_axes{"x", "y"}>` names."""
+    return set(re.findall(r'"([^"]*)"', text))
+
+
+def is_nested(op: ir.Operation) -> bool:
+    """Whether a member's own program stands in `op` already."""
+    return any(inner.name == "pcp.to_part" for inner in inside(op))
+
+
+#: What says how tensors lie along axes that a body leaves to the compiler.
+_HINTS = ("pcp.constraint", "pcp.reshard", "pcp.barrier_prop")
+
+
+def drop_hints(op: ir.Operation) -> None:
+    """Erase what lays tensors out in a body: each member computes them whole."""
+    for inner in list(inside(op)):
+        if inner.name in _HINTS:
+            inner.results[0].replace_all_uses_with(inner.operands[0])
+            inner.erase()
+        elif inner.name == "pcp.sharding_group":
+            inner.erase()
 
 
 def convert(op: ir.Operation, axes: Axes) -> None:

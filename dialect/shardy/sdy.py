@@ -107,19 +107,10 @@ class _Conversion:
         raise IRError(f"{where}: {op.name}: {what}")
 
     def manual_axes(self, op: ir.Operation) -> manual.Axes:
-        """The mesh of a body of parts, which has to be one member's alone."""
+        """The mesh of a body of parts."""
         on = [n for key in _HOLDERS if key in op.attributes for n in self._on(op, key)]
         name = on[0] if on else next(iter(self.axes))
-        sizes = {axis: int(n) for axis, n in self.axes[name]}
-        said = str(op.attributes["manual_axes"])
-        rest = [a for a, n in sizes.items() if n > 1 and f'"{a}"' not in said]
-        if rest:
-            self.refuse(
-                op,
-                f"shard_map leaves {', '.join(rest)} of the mesh to the compiler; name "
-                "all axes in axis_names, so that its body is one member's program",
-            )
-        return manual.Axes(name, sizes)
+        return manual.Axes(name, {axis: int(n) for axis, n in self.axes[name]})
 
     def _on(self, op: ir.Operation, key: str) -> list[str]:
         """The meshes that an attribute of shardings names, as they are kept."""
@@ -318,12 +309,17 @@ def _manual(conversion: _Conversion, op: ir.Operation) -> None:
     border = _constrained
     if inside != outside or manual.knows_members(op):
         border = _crossed
+        if manual.is_nested(op):
+            conversion.refuse(op, "a shard_map in a shard_map; write one over all axes")
         axes = conversion.manual_axes(op)
         for inner in manual.collectives_in(op):
             try:
                 manual.convert(inner, axes)
             except ValueError as error:
                 conversion.refuse(inner, str(error))
+        manual.drop_hints(op)
+        own = manual.names(str(op.attributes["manual_axes"]))
+        shardings = [[parsed.along(own) for parsed in each] for each in shardings]
     at = ir.InsertionPoint(op)
     taken = border(conversion, at, op.operands, block.arguments, shardings[0])
     for argument, value in zip(block.arguments, taken, strict=True):

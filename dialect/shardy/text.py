@@ -1,7 +1,7 @@
 """Shardy's attributes as text: what a sharding says of each dimension."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 _TOKEN = re.compile(r'\s*("[^"]*"|[\[\]{}<>?=,@():#]|[\w.]+)')
@@ -112,6 +112,17 @@ class Parsed:
         """False where every dimension is open and nothing else is said."""
         cut = any(d.axes or d.closed for d in self.dims)
         return cut or bool(self.replicated or self.unreduced)
+
+    def along(self, axes: Collection[str]) -> "Parsed":
+        """What it says of these axes alone; a dimension takes no others."""
+        dims = [
+            ParsedDim([a for a in dim.axes if a in axes], True, dim.priority)
+            for dim in self.dims
+        ]
+        rest = (
+            [a for a in of if a in axes] for of in (self.replicated, self.unreduced)
+        )
+        return Parsed(self.mesh, dims, *rest)
 
     def __str__(self) -> str:
         dims = ", ".join(map(str, self.dims))

@@ -5,3 +5,11 @@ func.func @step(%x: tensor<4xf32>) {
   "pcp.send"(%x) {channel = 3, to = @d1} : (tensor<4xf32>) -> ()
   return
 }
+
+// -----
+
+// A function that is the host's and has a body would be dropped, called or not.
+// expected-error@below {{func.func: it has a body, and pcp.host: the host has the body; leave one out}}
+func.func @both(%x: tensor<4xf32>) -> tensor<4xf32> attributes {pcp.host} {
+  return %x : tensor<4xf32>
+}

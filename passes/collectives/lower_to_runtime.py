@@ -85,6 +85,9 @@ def lower_to_runtime(module: ir.Module) -> None:
     """See `LowerToRuntime`."""
     synchronize(module, fenced=True)
     imports = Imports(module, hosts=host.host_functions(module))
+    for declared in imports.hosts.values():
+        if (problem := host.problem(declared)) is not None:
+            refuse(declared, problem)
     for op in operations(module):
         if op.name in LOWERINGS:
             LOWERINGS[op.name](op, imports)
@@ -219,9 +222,7 @@ def _host_call(op: ir.Operation, imports: Imports) -> None:
     """
     if not host.is_host_call(op, imports.hosts):
         return
-    declared, given = imports.hosts[host.callee(op)], list(op.operands)
-    if (problem := host.problem(declared)) is not None:
-        refuse(declared, problem)
+    given = list(op.operands)
     types = [result.type for result in op.results]
     facts: Facts = {
         "kind": "host",

@@ -38,6 +38,8 @@ class Wiring:
     results: list[Source] = field(default_factory=list)
     #: What the schedule is given: its operands, then what it reads from around it.
     given: list[Value] = field(default_factory=list)
+    #: The device that each of these lies on.
+    arguments: list[str] = field(default_factory=list)
     _sources: dict[Value, Source] = field(default_factory=dict)
     _tuples: dict[Value, list[Source]] = field(default_factory=dict)
 
@@ -47,6 +49,7 @@ class Wiring:
         wiring = cls(schedule, given=plain(list(schedule.operands)))
         block = schedule.regions[0].blocks[0]
         for k, argument in enumerate(block.arguments):
+            wiring.arguments.append(device_of(argument.type))
             wiring._sources[argument] = ARGUMENT, k
         for view in block.operations:
             wiring._add(view.operation)
@@ -109,12 +112,8 @@ class Wiring:
         if value not in self._sources:
             self._sources[value] = ARGUMENT, len(self.given)
             self.given.append(value)
+            self.arguments.append(device_of(value.type))
         return self._sources[value]
-
-    @property
-    def arguments(self) -> list[str]:
-        """The device that each value lies on that the schedule is given."""
-        return [device_of(value.type) for value in self.given]
 
     def device(self, source: Source) -> str:
         """Where a source is made."""

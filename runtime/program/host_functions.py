@@ -15,7 +15,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pcp.errors import ConfigError, HostFunctionFailed, counted, nearest
+from pcp.errors import (
+    BundleError,
+    ConfigError,
+    HostFunctionFailed,
+    counted,
+    nearest,
+)
 from pcp.manifest import Collective
 from pcp.runtime.memory.dtypes import numpy_dtype
 
@@ -43,11 +49,16 @@ class Declaration:
     def of(cls, what: Collective) -> Self:
         """What an import of kind `HOST` says."""
         said = what.attributes
-        return cls(
-            str(said["function"]),
-            _types(said["dtypes"], said["shapes"]),
-            _types(said["result_dtypes"], said["result_shapes"]),
-        )
+        try:
+            return cls(
+                str(said["function"]),
+                _types(said["dtypes"], said["shapes"]),
+                _types(said["result_dtypes"], said["result_shapes"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise BundleError(
+                f"an import of kind {HOST} says no function with its types: {said}"
+            ) from error
 
     def __str__(self) -> str:
         takes, gives = (", ".join(map(_shown, t)) for t in (self.takes, self.gives))

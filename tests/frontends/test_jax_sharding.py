@@ -14,7 +14,7 @@ from pcp.errors import IRError, PassError
 
 CASES = (
     *("by_arguments", "by_constraint", "two_axes", "nested", "gradient"),
-    *("whole_body", "members", "ring", "mean_of_groups"),
+    *("whole_body", "members", "ring", "mean_of_groups", "left_axes"),
 )
 
 
@@ -163,7 +163,6 @@ def test_a_member_program_stands_between_its_borders() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (_mapped(NEGATE, '"x"'), "3:8: .*shard_map leaves y of the mesh"),
         (_mapped(_sum("[[0, 3], [1, 2]]")), "6:10: .*no axes of @m"),
         (_mapped(_sum("[[0, 2], [1, 3]]", "divide")), "6:10: .*can only add"),
     ],
@@ -171,6 +170,29 @@ def test_a_member_program_stands_between_its_borders() -> None:
 def test_what_members_cannot_do_is_refused_at_its_place(text: str, says: str) -> None:
     with pytest.raises(IRError, match=r"f\.mlir:" + says):
         parse(text, source="f.mlir")
+
+
+def test_axes_left_to_the_compiler_cut_nothing_in_a_body() -> None:
+    hint = """    %h = "sdy.sharding_constraint"(%b) <{sharding =
+      #sdy.sharding<@m, [{}, {"y"}]>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+    %r = stablehlo.negate %h : tensor<4x4xf32>"""
+    text = _mapped(hint, '"x"').replace('{"x"}, {}', '{"x"}, {"y", ?}')
+    found = str(parse(text))
+    assert found.count('"pcp.constraint"') == 2  # in front of the borders and behind
+    assert found.count('[["x"], []], [], []') == 4
+    assert '"y"' not in found.partition("func.func")[2]
+
+
+def test_a_shard_map_in_another_is_refused() -> None:
+    inner = """    %r = "sdy.manual_computation"(%b) <{in_shardings = CUT, manual_axes =
+      #sdy<manual_axes{"y"}>, out_shardings = CUT}> ({
+    ^bb0(%p: tensor<2x4xf32>):
+      %q = stablehlo.negate %p : tensor<2x4xf32>
+      "sdy.return"(%q) : (tensor<2x4xf32>) -> ()
+    }) : (tensor<4x4xf32>) -> tensor<4x4xf32>"""
+    cut = '#sdy.sharding_per_value<[<@m, [{"y"}, {}]>]>'
+    with pytest.raises(IRError, match=r"3:8: .*a shard_map in a shard_map; write one"):
+        parse(_mapped(inner.replace("CUT", cut), '"x"'))
 
 
 def test_a_part_that_is_none_is_refused() -> None:

@@ -181,6 +181,8 @@ def _collectives(manifest: Manifest) -> Iterator[str]:
     for name, c in manifest.collectives.items():
         what = " ".join(filter(None, [c.kind, c.reduction]))
         over = f" over {','.join(c.axes)}" if c.axes else ""
+        if "function" in c.attributes:  # of the host
+            over = f" @{c.attributes['function']}"
         yield f"  {name}  {what}{over}  {_type(c.shape, c.dtype)}  {_bytes(c.bytes)}"
 
 

@@ -190,11 +190,36 @@ def mean_of_groups():
     return function, None, None
 
 
+def left_axes():
+    """One axis is the body's own, and another left to the compiler: a hint says how."""
+    m = mesh(dp=2, tp=2)
+
+    def body(x, a):
+        h = x @ a
+        h = jax.lax.with_sharding_constraint(h, P(None, "tp"))
+        place = jax.lax.axis_index("dp").astype(np.float32)
+        return jnp.tanh(h) + jax.lax.psum(h, "dp") * place
+
+    mapped = jax.shard_map(
+        body,
+        mesh=m,
+        in_specs=(P("dp", None), P()),
+        out_specs=P("dp", None),
+        axis_names={"dp"},
+        check_vma=False,
+    )
+    given = (
+        {"a": NamedSharding(m, P(None, "tp")), "b": NamedSharding(m, P("tp", None))},
+        NamedSharding(m, P(("dp", "tp"), None)),
+    )
+    return lambda w, x: mapped(x, w["a"]) @ w["b"], given, None
+
+
 CASES: dict[str, Callable] = {
     case.__name__: case
     for case in (
         *(by_arguments, by_constraint, two_axes, nested, gradient, whole_body),
-        *(members, ring, mean_of_groups),
+        *(members, ring, mean_of_groups, left_axes),
     )
 }
 
