@@ -11,6 +11,7 @@ from helpers.models.bigram_numpy import BigramTrainer, bundle
 from helpers.present import present
 from helpers.worlds.communicators import eventually
 from helpers.worlds.training_runs import (
+    TEXT,
     Background,
     checkpoint_of,
     experiment,
@@ -22,11 +23,13 @@ from helpers.worlds.training_runs import (
 from pcp.errors import ConfigError, ProtocolError, RuntimeFault, StateMismatch
 from pcp.runtime import Communicator
 from pcp.training.data.corpus import Corpus
+from pcp.training.data.formats.token_files import TokenFile
+from pcp.training.data.tokens import sampled_digest
 from pcp.training.observe import metrics
 from pcp.training.observe.metrics import MetricsFile
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage import safetensors_io
-from pcp.training.storage.ledger import Ledger, check
+from pcp.training.storage.ledger import Ledger, check, read
 from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.storage.snapshots import shared_of
@@ -325,11 +328,37 @@ def test_other_data_on_a_worker_is_refused(tmp_path):
     other = tmp_path / "other"
     other.write_bytes(b"something else entirely " * 300)
     worker = start_worker(shepherd.port, "w", data_path=str(other))
-    with pytest.raises(StateMismatch, match="is not the data the shepherd trains on"):
+    said = "is not the data the shepherd trains on: they differ in the size; copy it"
+    with pytest.raises(StateMismatch, match=said):
+        worker.finish()
+    one_byte = bytearray(TEXT)
+    one_byte[7] ^= 1
+    other.write_bytes(one_byte)
+    worker = start_worker(shepherd.port, "v", data_path=str(other))
+    with pytest.raises(StateMismatch, match=f"differ in bytes 0 to {len(TEXT) - 1};"):
         worker.finish()
     good = start_worker(shepherd.port, "good")
     thread.finish()
     assert good.finish(10)
+
+
+def test_a_run_with_an_older_digest_goes_on(tmp_path, monkeypatch):
+    """A ledger from when the digest sampled: the same file is known by that."""
+    exp = experiment(tmp_path, outer_loop_steps=2)
+    with monkeypatch.context() as patch:
+        older = property(lambda self: sampled_digest(np.frombuffer(TEXT, np.uint8)))
+        patch.setattr(TokenFile, "digest", older)
+        _, folder, _ = run(exp)
+    begin = read(folder.ledger)[0][0]
+    assert begin["data"] == sampled_digest(np.frombuffer(TEXT, np.uint8))
+    longer = exp.model_copy(update={"outer_loop_steps": 4})
+    outcome, _, _ = run(longer, folder=folder)
+    assert outcome.rounds == 4
+    one_byte = bytearray(TEXT)
+    one_byte[-1] ^= 1
+    (tmp_path / "text").write_bytes(one_byte)
+    with pytest.raises(StateMismatch, match="data_path: what it names is another one"):
+        run(longer.model_copy(update={"outer_loop_steps": 5}), folder=folder)
 
 
 def test_the_status_is_there_for_the_asking(tmp_path):

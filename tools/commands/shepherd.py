@@ -23,7 +23,7 @@ from pcp.training.observe.prometheus import Prometheus
 from pcp.training.observe.web import WebPage
 from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage import nonfinite
-from pcp.training.storage.round_record import Round
+from pcp.training.storage.round_record import Round, data_wait_share
 from pcp.training.storage.run_folder import RunFolder
 
 PROG = "pcp shepherd"
@@ -187,6 +187,7 @@ def conclude(folder: RunFolder, outcome: Outcome) -> None:
         sent = sum(r.bytes_sent_per_worker for r in rounds) // len(rounds)
         lines["tokens"] = f"{tokens:,} in {seconds:.1f} s"
         lines["tokens/s"] = f"{tokens / max(seconds, 1e-9):,.0f}"
+        lines["waited for data"] = f"{data_wait_share(rounds):.1%} of the inner steps"
         lines["bytes sent"] = f"{sent:,} per worker and round"
     if rounds:
         lines["loss plot"] = _plotted(folder, rounds, validations)

@@ -30,6 +30,7 @@ _COUNTERS = {
 _BY_WORKER = {
     "pcp_worker_loss": ("mean loss over its inner steps", "loss"),
     "pcp_worker_compute_seconds": ("of the newest round", "compute_seconds"),
+    "pcp_worker_data_wait_seconds": ("of the newest round", "data_wait_seconds"),
     "pcp_worker_exchange_seconds": ("of the newest round", "exchange_seconds"),
     "pcp_worker_processor_seconds": ("of all threads", "processor_seconds"),
     "pcp_worker_resident_bytes": ("memory it holds", "resident_bytes"),

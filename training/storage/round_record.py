@@ -70,6 +70,13 @@ class Round:
         return sum(not math.isfinite(member.loss) for member in self.members)
 
 
+def data_wait_share(rounds: Sequence[Round]) -> float:
+    """Which part of the inner steps' time went by waiting for their batches."""
+    members = [member for record in rounds for member in record.members]
+    total = sum(member.compute_seconds for member in members)
+    return sum(member.data_wait_seconds for member in members) / max(total, 1e-9)
+
+
 MEMBER_KEYS = {field.name for field in fields(MemberRound)} - {"worker"}
 
 

@@ -12,6 +12,7 @@ from pcp.training.config.experiment import parse
 from pcp.training.data import tokens
 from pcp.training.data.corpus import Corpus
 from pcp.training.data.dataset import token_inputs
+from pcp.training.data.formats.token_files import TokenFile
 from pcp.training.data.order import permute
 from pcp.training.data.window_order import read_manifest
 
@@ -29,6 +30,11 @@ def _corpus(tmp_path, content: bytes, batch=2, block=4, **keys) -> Corpus:
     path.write_bytes(content)
     experiment = parse({**BASE, "data_path": str(path), **keys})
     return Corpus(experiment, token_inputs(batch, block))
+
+
+def _tokens(corpus: Corpus) -> tokens.Tokens:
+    assert isinstance(corpus.dataset, TokenFile)
+    return corpus.dataset.tokens
 
 
 @given(st.integers(1, 3000), st.integers(0, 1 << 62))
@@ -91,9 +97,9 @@ def test_the_seed_decides_the_order(tmp_path):
 
 def test_characters_are_sorted_and_decodable(tmp_path):
     corpus = _corpus(tmp_path, "größe über alles ".encode() * 10)
-    characters = corpus.dataset.tokens.tokenizer["characters"]
+    characters = _tokens(corpus).tokenizer["characters"]
     assert list(characters) == sorted(set("größe über alles "))
-    decoded = "".join(characters[i] for i in corpus.dataset.tokens.ids)
+    decoded = "".join(characters[i] for i in _tokens(corpus).ids)
     assert decoded == "größe über alles " * 10
 
 
@@ -101,7 +107,7 @@ def test_u16_is_little_endian(tmp_path):
     ids = np.arange(500, dtype="<u2") * 100
     corpus = _corpus(tmp_path, ids.tobytes(), tokenizer="u16", sampling="fifo")
     assert corpus.read(np.array([1])).tensors["ids"].tolist() == [[400, 500, 600, 700]]
-    assert corpus.dataset.tokens.vocabulary == 49901
+    assert _tokens(corpus).vocabulary == 49901
 
 
 def test_validation_is_the_held_out_end(tmp_path):

@@ -149,9 +149,11 @@ def check_format(experiment: Experiment, path: str) -> Format:
 
     `MissingPackage` where this installation cannot read it.
     """
-    found = format_of(experiment, path)
-    for option in sorted(experiment.data_options.model_fields_set - _COMMON):
-        if option not in found.options:
+    found, options = format_of(experiment, path), experiment.data_options
+    for option, field in type(options).model_fields.items():
+        # A worker is sent all keys, those that were not given by their defaults.
+        foreign = option not in _COMMON and option not in found.options
+        if foreign and getattr(options, option) != field.get_default():
             owners = ", ".join(f.name for f in FORMATS if option in f.options)
             raise ConfigError(
                 f"data.{option}: is for the format {owners}, and {path} is read as "
