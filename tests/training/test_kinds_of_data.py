@@ -46,7 +46,7 @@ def kind(request, tmp_path, monkeypatch) -> Kind:
     return KINDS[request.param]
 
 
-def _prepare(kind: Kind, folder, **keys) -> torch.nn.Module:
+def _prepare(kind: Kind, folder, **keys):
     """Write all that a run needs; the model with its first weights."""
     torch.manual_seed(0)
     model = kind.model()

@@ -30,6 +30,10 @@ from pcp.training.data.tokens import (
 from pcp.training.data.window_order import WindowOrder
 
 _IGNORED = -100  # the label that torch's cross entropy leaves out
+_NAMES = (
+    *("ids", "targets", "documents", "positions", "loss_mask"),
+    *("input_ids", "labels", "attention_mask"),
+)
 _SCANNED = 1 << 24  # tokens looked through at once
 
 
@@ -47,6 +51,7 @@ class TokenFile:
             self._content, experiment.tokenizer, self._options.tokenizer_path
         )
         self.block = _block(source)
+        self._bare = _takes_ids_alone(source)
         self._mask = _read_mask(source, len(self.tokens.ids))
         trees = {"": self._content.tree} | self.tokens.sources
         if self._mask is not None:
@@ -80,6 +85,8 @@ class TokenFile:
     def sample(self, index: int) -> Sample:
         """The window that begins at token `index`."""
         window = self._ids(index, self.block + 1)
+        if self._bare:
+            return {"ids": window[:-1], "targets": window[1:]}
         documents = self._documents(window)
         counts = (documents[1:] == documents[:-1]) & self._counted(index, self.block)
         return _named(window[:-1], window[1:], documents[:-1], counts)
@@ -192,16 +199,18 @@ def _named(
     labels[1:][~counts[:-1]] = _IGNORED
     places = np.arange(len(ids))
     begins = np.concatenate([[True], documents[1:] != documents[:-1]])
-    return {
-        "ids": ids,
-        "targets": targets,
-        "documents": documents,
-        "positions": places - np.maximum.accumulate(np.where(begins, places, 0)),
-        "loss_mask": counts,
-        "input_ids": ids,
-        "labels": labels,
-        "attention_mask": documents >= 0,
-    }
+    positions = places - np.maximum.accumulate(np.where(begins, places, 0))
+    arrays = (ids, targets, documents, positions, counts, ids, labels, documents >= 0)
+    return dict(zip(_NAMES, arrays, strict=True))
+
+
+def _takes_ids_alone(source: Source) -> bool:
+    """Whether a program takes nothing but ids and targets, by name or by position."""
+    columns = source.experiment.data_options.columns
+    wanted = {columns.get(t.name, t.name) for t in source.inputs}
+    shapes = {t.shape for t in source.inputs}
+    unnamed = not columns and wanted.isdisjoint(_NAMES) and len(shapes) == 1
+    return wanted <= {*TokenFile.by_position} or (unnamed and len(wanted) == 2)
 
 
 def _block(source: Source) -> int:
