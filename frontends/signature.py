@@ -82,12 +82,21 @@ def _attributes(argument: Argument) -> dict[str, ir.Attribute]:
 def annotate_results(
     module: ir.Module, results: Sequence[Result], function: str = "main"
 ) -> None:
-    """Write role and name on the results of `function`, replacing all attributes."""
+    """Write role and name on the results of `function`, beside what they have."""
     op = entry(module, function)
     with module.context:
-        said = [{ROLE: result.role, NAME: result.name} for result in results]
-        texts = [{k: ir.StringAttr.get(v) for k, v in each.items()} for each in said]
-        op.attributes["res_attrs"] = ir.ArrayAttr.get([*map(ir.DictAttr.get, texts)])
+        before = op.attributes.get("res_attrs")
+        old = [ir.DictAttr(x) for x in ir.ArrayAttr(before)] if before else []
+        given = [{n.name: n.attr for n in each} for each in old] or [{}] * len(results)
+        said = [
+            have
+            | {
+                ROLE: ir.StringAttr.get(result.role),
+                NAME: ir.StringAttr.get(result.name),
+            }
+            for have, result in zip(given, results, strict=True)
+        ]
+        op.attributes["res_attrs"] = ir.ArrayAttr.get([*map(ir.DictAttr.get, said)])
 
 
 def results_of(module: ir.Module, function: str = "main") -> list[Result]:

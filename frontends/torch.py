@@ -22,6 +22,7 @@ from pcp.dialect.bindings import ir, torch_importer
 from pcp.dialect.context import make_context, parse
 from pcp.dialect.roles import OF_THE_MODEL
 from pcp.errors import IRError, MissingPackage, PcpError, install
+from pcp.frontends import torch_random
 from pcp.frontends.constants import freeze_arguments, tidy
 from pcp.frontends.jax_rules import attach
 from pcp.frontends.signature import (
@@ -37,9 +38,9 @@ from pcp.frontends.torch_constants import to_numpy
 from pcp.frontends.torch_formulas import formulas
 from pcp.frontends.torch_inputs import Call, call_of, chosen
 from pcp.frontends.torch_lowering import lower
-from pcp.frontends.torch_marks import Mark, cut, join
+from pcp.frontends.torch_marks import Mark, cut, draws, join
 from pcp.frontends.torch_missing import keep_strides
-from pcp.frontends.torch_places import line_of, place
+from pcp.frontends.torch_places import line_of, place, refuse
 from pcp.frontends.torch_rules import TorchRules
 from pcp.frontends.torch_state import Tensors, results_last
 from pcp.frontends.torch_stops import check_ops, stop
@@ -64,10 +65,10 @@ def from_torch(
     object that has one, or the first, of which further scalars are metrics.
 
     The model keeps its mode: in training mode batch norm writes its statistics, which
-    are state. One that draws random numbers (dropout in training mode) is an `IRError`
-    that names the place, and so is one whose gradients a program cannot say (hooks,
-    writes that autograd does not see). A parameter that is used and that no gradient
-    comes back to is frozen.
+    are state, and dropout draws random numbers from the program's key, its last
+    argument (`torch_random`). A model whose gradients a program cannot say (hooks,
+    writes that autograd does not see) is an `IRError` that names the place. A parameter
+    that is used and that no gradient comes back to is frozen.
     """
     torch = _torch()
     tensors = Tensors.of(model)
@@ -84,7 +85,8 @@ def from_torch(
     tidy(read.module)
     own = tensors.arguments(read.written, read.reached)
     data = [Argument(name, "data") for name in call.names]
-    annotate(read.module, [*own, *data])
+    keys = [_key([*own, *data])] if read.draws else []
+    annotate(read.module, [*own, *data, *keys])
     _annotate_results(read.module, read.written)
     return read.module
 
@@ -166,11 +168,15 @@ def _check_assigned(tensors: "Mapping[str, torch.Tensor]") -> Any:
 
 @dataclass(frozen=True)
 class _Read:
-    """A program, positions of inputs with a gradient, names of those it writes."""
+    """A program: positions of inputs with a gradient, names of those it writes.
+
+    draws: its last argument is the key of its random numbers.
+    """
 
     module: ir.Module
     reached: set[int]
     written: list[str]
+    draws: bool
 
 
 @dataclass(frozen=True)
@@ -189,13 +195,19 @@ class _Reader:
         text, marks, reached, written = self._text(module, inputs, wanted)
         program = parse(text, self.context, source=type(module).__name__)
         join(program, marks, TorchRules(self.trace, program, self.rule).build)
-        return _Read(program, reached, written)
+        return _Read(program, reached, written, bool(draws(marks)))
 
     def rule(
         self, module: Any, inputs: tuple[Any, ...], rules: TorchRules
     ) -> ir.Module:
         """The program of a derivative rule, for the program that `rules` is of."""
         text, marks, _, _ = self._text(module, inputs, [True] * len(inputs))
+        if drawn := draws(marks):
+            raise refuse(
+                drawn[0].place,
+                "an autograd.Function draws random numbers, and its rule cannot: draw "
+                "them outside and pass them to it",
+            )
         program = parse(text, self.context, source=type(module).__name__)
         tidy(program)  # before it speaks of functions that stand elsewhere
         join(program, marks, rules.build)
@@ -219,7 +231,11 @@ class _Reader:
             _check_captured(program, self.trained)
             reached = stop(torch, program, wanted)
             keep_strides(torch, program)
-            table = {**torch_importer().get_decomposition_table(), **formulas(torch)}
+            table = {
+                **torch_importer().get_decomposition_table(),
+                **formulas(torch),
+                **torch_random.table(torch),
+            }
             with _blame("torch's decompositions"):
                 program = program.run_decompositions(table)
             _check_pure(torch, program)
@@ -288,14 +304,21 @@ def _check_captured(program: Any, trained: "Mapping[str, torch.Tensor]") -> None
 
 
 def _check_pure(torch: Any, program: Any) -> None:
-    """No random numbers: `@main` is a function."""
+    """No op that draws random numbers is left: `@main` is a function."""
     for node in program.graph.nodes:
         tags = getattr(node.target, "tags", ())
         if torch.Tag.nondeterministic_seeded in tags:
             raise IRError(
-                f"{place(node)}: {node.target} draws random numbers, which a "
-                "compiled step cannot; call model.eval() or set dropout to 0"
+                f"{place(node)}: {node.target} draws random numbers in a way that is "
+                "not read; draw them with rand, randn, bernoulli, randint or dropout"
             )
+
+
+def _key(others: Sequence[Argument]) -> Argument:
+    """The argument that random numbers follow from, of a name that is free."""
+    names = {argument.name for argument in others}
+    free = (f"rng{i or ''}" for i in range(len(names) + 1))
+    return Argument(next(name for name in free if name not in names), "key")
 
 
 def _annotate_results(module: ir.Module, written: Sequence[str]) -> None:

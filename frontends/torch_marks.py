@@ -3,6 +3,8 @@
     pcp::stop_gradient(Tensor x) -> Tensor       x; no gradient flows
     pcp::call(Tensor[] operands, Tensor[] like, int call) -> Tensor[]
                                                  a call that has a derivative rule
+    pcp::uniform(int[] shape, int number) -> Tensor
+                                                 random numbers (`torch_random`)
 
 torch-mlir would refuse them. So `cut` takes them out before it sees the program: what
 a mark gives becomes an argument of `@main`, what it takes a result. Nothing between
@@ -19,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from pcp.dialect import hlo
+from pcp.dialect import hlo, threefry
 from pcp.dialect.bindings import ir
 from pcp.errors import IRError
 from pcp.frontends.constants import dense
@@ -32,8 +34,8 @@ from pcp.frontends.torch_places import here, place, refuse
 class Mark:
     """One op that was cut out: its arity, its line, and what it is.
 
-    A call has its number, a constant its value (an array, or a number for all of it);
-    what has neither is a stop.
+    A call has its number, a constant its value (an array, or a number for all of it),
+    random numbers the ordinal of their op; what has none of these is a stop.
     """
 
     operands: int
@@ -41,6 +43,7 @@ class Mark:
     place: str
     call: int | None = None
     constant: Any = None
+    draw: int | None = None
 
 
 #: The ops of a call that take its place: from operands to results.
@@ -63,9 +66,11 @@ def ops() -> Any:
     library = torch.library.Library("pcp", "DEF")
     library.define("stop_gradient(Tensor x) -> Tensor")
     library.define("call(Tensor[] operands, Tensor[] like, int call) -> Tensor[]")
+    library.define("uniform(int[] shape, int number) -> Tensor")
     fake = torch.library.register_fake
     fake("pcp::stop_gradient", torch.empty_like, lib=library)
     fake("pcp::call", lambda _, like, call: [*map(torch.empty_like, like)], lib=library)
+    fake("pcp::uniform", lambda shape, _: torch.empty(shape), lib=library)
     torch.library.register_vmap("pcp::stop_gradient", _map_stop, lib=library)
     torch.library.register_autograd("pcp::call", _refuse_inside, lib=library)
     _alive.append(library)
@@ -89,6 +94,7 @@ def cut(program: Any) -> list[Mark]:
     graph = program.graph
     graph.eliminate_dead_code()
     marks = [_cut_constant(program, *found) for found in constants(program)]
+    marks += [_cut_draw(program, node, i) for i, node in enumerate(list(_draws(graph)))]
     marks += [_cut_one(program, node) for node in list(_marks(graph))]
     graph.eliminate_dead_code()  # what only `like` needed
     program.graph_module.recompile()
@@ -98,6 +104,16 @@ def cut(program: Any) -> list[Mark]:
 def _cut_constant(program: Any, node: Any, value: Any) -> Mark:
     _become_argument(program, node)
     return Mark(0, 1, place(node), constant=value)
+
+
+def _cut_draw(program: Any, node: Any, ordinal: int) -> Mark:
+    where = place(node)
+    _become_argument(program, node)
+    return Mark(0, 1, where, draw=ordinal)
+
+
+def _draws(graph: Any) -> Iterator[Any]:
+    return (n for n in graph.nodes if n.target is ops().uniform.default)
 
 
 def _marks(graph: Any) -> Iterator[Any]:
@@ -165,14 +181,38 @@ def join(module: ir.Module, marks: Sequence[Mark], build: Build) -> None:
     if results < 0 or first < 0:
         raise IRError(f"torch-mlir lost some of {len(marks)} gradient marks")
     with module.context:
-        _join_all(block, marks, build, first, list(end.operands)[results:])
-        _shorten(function, first, results)
+        key = _add_key(function) if draws(marks) else None
+        makes = _Makes(build, key)
+        _join_all(block, marks, makes, first, list(end.operands)[results:])
+        _shorten(function, range(first, first + given), results)
+
+
+def draws(marks: Sequence[Mark]) -> list[Mark]:
+    """Those that draw random numbers; the last argument is their key."""
+    return [mark for mark in marks if mark.draw is not None]
+
+
+def _add_key(function: ir.Operation) -> threefry.Words:
+    """The key's words, of an argument behind all others."""
+    block = function.regions[0].blocks[0]
+    unsigned = ir.IntegerType.get_unsigned(32)
+    with function.location, ir.InsertionPoint.at_block_begin(block):
+        key = block.add_argument(hlo.tensor((2,), unsigned), function.location)
+        return threefry.key_words(key)
+
+
+@dataclass(frozen=True)
+class _Makes:
+    """What takes the place of marks: calls by their rules, draws by the key."""
+
+    call: Build
+    key: threefry.Words | None
 
 
 def _join_all(
     block: ir.Block,
     marks: Sequence[Mark],
-    build: Build,
+    makes: _Makes,
     first: int,
     operands: list[ir.Value],
 ) -> None:
@@ -181,8 +221,9 @@ def _join_all(
         takes, operands = operands[: mark.operands], operands[mark.operands :]
         gives, arguments = arguments[: mark.results], arguments[mark.results :]
         # The operand may be what an earlier mark gave: read it now, not before.
-        with _behind(block, takes), _location(mark.place):
-            values = _build(mark, build, takes, [value.type for value in gives])
+        needs = makes.key if mark.draw is not None and makes.key else takes
+        with _behind(block, needs), _location(mark.place):
+            values = _build(mark, makes, takes, [value.type for value in gives])
         for old, new in zip(gives, values, strict=True):
             if old.type != new.type:
                 raise IRError(f"{mark.place}: gives {new.type} for {old.type}")
@@ -191,10 +232,13 @@ def _join_all(
 
 
 def _build(
-    mark: Mark, build: Build, takes: list[ir.Value], types: list[ir.Type]
+    mark: Mark, makes: _Makes, takes: list[ir.Value], types: list[ir.Type]
 ) -> Sequence[ir.Value]:
     if mark.call is not None:
-        return build(mark.call, takes)
+        return makes.call(mark.call, takes)
+    if mark.draw is not None and makes.key is not None:
+        own = threefry.fold_in(makes.key, mark.draw)
+        return [threefry.uniform(own, hlo.shape_of(types[0]))]
     if isinstance(mark.constant, np.ndarray):
         return [dense(mark.constant, *types)]
     if mark.constant is not None:
@@ -226,11 +270,11 @@ def _location(spot: str) -> ir.Location:
     return ir.Location.file(path, int(line), 1)
 
 
-def _shorten(function: ir.Operation, arguments: int, results: int) -> None:
-    """Drop the arguments and results behind those that the model has."""
+def _shorten(function: ir.Operation, marks: range, results: int) -> None:
+    """Drop the arguments of marks, and results behind those that the model has."""
     block = function.regions[0].blocks[0]
-    while len(block.arguments) > arguments:
-        block.erase_argument(arguments)
+    for _ in marks:
+        block.erase_argument(marks.start)
     end = [view.operation for view in block.operations][-1]
     kept = list(end.operands)[:results]
     with ir.InsertionPoint(end), end.location:

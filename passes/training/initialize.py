@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
+from pcp.dialect.threefry import positions, threefry
 from pcp.errors import ConfigError, nearest
 from pcp.passes.core import functions
 from pcp.passes.core.functions import Port
@@ -152,52 +153,6 @@ def random_words(
         (hlo.splat(key.low, shape), hlo.splat(key.high, shape)),
         (positions(shape), hlo.splat(stream, shape)),
     )
-
-
-def positions(shape: tuple[int, ...]) -> Value:
-    """Each element's place in row-major order, modulo 2^32, as i32."""
-    type_ = hlo.tensor(shape, ir.IntegerType.get_signless(32))
-    place = hlo.zeros(type_)
-    stride = 1
-    for dim in reversed(range(len(shape))):
-        along = hlo.iota(type_, dim)
-        place = hlo.add(place, hlo.multiply(along, hlo.constant_like(place, stride)))
-        stride = wrap(stride * shape[dim])
-    return place
-
-
-ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
-PARITY = 0x1BD11BDA
-ROUNDS = 20
-
-
-def threefry(
-    key: tuple[Value, Value], counter: tuple[Value, Value]
-) -> tuple[Value, Value]:
-    """Threefry-2x32-20 on i32 tensors of one shape."""
-    parity = hlo.constant_like(key[0], wrap(PARITY))
-    schedule = (*key, hlo.xor(hlo.xor(key[0], key[1]), parity))
-    a, b = hlo.add(counter[0], key[0]), hlo.add(counter[1], key[1])
-    for i in range(ROUNDS):
-        a = hlo.add(a, b)
-        b = hlo.xor(_rotate(b, ROTATIONS[i % 8]), a)
-        if i % 4 == 3:
-            number = i // 4 + 1
-            a = hlo.add(a, schedule[number % 3])
-            b = hlo.add(b, schedule[(number + 1) % 3])
-            b = hlo.add(b, hlo.constant_like(b, number))
-    return a, b
-
-
-def _rotate(x: Value, count: int) -> Value:
-    left = hlo.shift_left(x, hlo.constant_like(x, count))
-    right = hlo.shift_right_logical(x, hlo.constant_like(x, 32 - count))
-    return hlo.or_(left, right)
-
-
-def wrap(value: int) -> int:
-    """`value` modulo 2^32, as a signed number."""
-    return (value + 2**31) % 2**32 - 2**31
 
 
 def _times(x: Value, factor: float) -> Value:

@@ -113,17 +113,6 @@ def test_small_buffers_are_constants(iree: Iree) -> None:
     assert result == pytest.approx(model(x).item(), rel=1e-6)
 
 
-class Dropout(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.dropout(x, 0.5, self.training).sum()
-
-
-def test_random_numbers_are_refused_where_they_are_drawn() -> None:
-    with pytest.raises(IRError, match=r"test_torch\.py:\d+: .*random.*eval\(\)"):
-        from_torch(Dropout(), torch.ones(4))
-    from_torch(Dropout().eval(), torch.ones(4))
-
-
 class DependsOnData(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.sum() if x.sum() > 0 else x.prod()
