@@ -3,7 +3,8 @@
 The arguments of `@main` are the leaves of `args` in JAX's order. The first
 argument of `fn` holds the parameters, the others the data; a leaf is named by
 its path, `params.layers.0.w` for `fn(params, ...)` and
-`params["layers"][0]["w"]`. Derivatives are JAX's: functions keep the rules that they
+`params["layers"][0]["w"]`. State, frozen tensors, a key and metrics are what the caller
+says (`jax_signature`). Derivatives are JAX's: functions keep the rules that they
 were given, and what is stopped stays so (see `jax_rules`).
 """
 
@@ -15,15 +16,20 @@ import numpy as np
 
 from pcp.dialect.bindings import PassManager, ir
 from pcp.dialect.context import parse
-from pcp.errors import IRError, MissingPackage, UsageError, install
+from pcp.errors import IRError, MissingPackage, install
 from pcp.frontends import jax_rules, jax_sharding
-from pcp.frontends.signature import Argument, annotate, describe_init, entry
+from pcp.frontends.jax_signature import Roles, is_concrete, is_float, key_text, name_of
+from pcp.frontends.signature import annotate, annotate_results, entry
 
 
 def from_jax(
     fn: Callable[..., Any],
     *args: Any,
     params: Collection[int] = (0,),
+    state: Collection[int] = (),
+    frozen: Collection[int] = (),
+    key: int | None = None,
+    has_aux: bool = False,
     rules: bool = True,
     in_shardings: Any = None,
     out_shardings: Any = None,
@@ -32,7 +38,11 @@ def from_jax(
 
     Leaves are arrays, numbers, or `jax.ShapeDtypeStruct`s, whose values are not
     known and which get no `pcp.init`. `params` are the positions of arguments
-    that hold parameters.
+    that hold parameters, `frozen` of those that are read only, `key` that of a key of
+    `jax.random`. With `has_aux` the function returns the loss and a tree of scalars,
+    the metrics. `state` are the positions of what it writes: it then returns the loss
+    and the new state (a tuple of several), with `has_aux` the loss and a pair of the
+    new state and the metrics.
 
     Shardings are `jax.jit`'s, here or in a function that is jitted already; they and
     those inside become annotations of the module (see `jax_sharding`).
@@ -44,20 +54,23 @@ def from_jax(
     `pcp.stop_gradient` either way.
     """
     jax = _jax()
-    _check_positions(params, len(args))
+    roles = Roles(params, state, frozen, key, has_aux)
+    roles.check(len(args))
     asked = {"in_shardings": in_shardings, "out_shardings": out_shardings}
     jitted = jax_sharding.jitted(jax, fn, asked)
-    text = _lower(jitted, args, _name(fn), rules)
-    module = parse(text, source=_name(fn))
+    text = _lower(jitted, args, name_of(fn), rules)
+    module = parse(text, source=name_of(fn))
     shardings = jax_sharding.Ports.of(module)
     jax_rules.attach(module)
     _inline(module)
     with module.context:
         jax_rules.attach_stops(module)
     leaves = list(_leaves(jax, fn, args))
-    _check_unused(module, len(leaves), _name(fn))
-    annotate(module, [_argument(*leaf, frozenset(params)) for leaf in leaves])
+    _check_unused(module, len(leaves), name_of(fn))
+    annotate(module, [roles.argument(*leaf) for leaf in leaves])
     shardings.put_back(module)
+    if results := roles.results(jax, fn, args, leaves):
+        annotate_results(module, results)
     return module
 
 
@@ -65,11 +78,11 @@ def weights_of(
     fn: Callable[..., Any], *args: Any, params: Collection[int] = (0,)
 ) -> dict[str, np.ndarray]:
     """Name -> value of each parameter leaf among `args`, as `from_jax` names it."""
-    _check_positions(params, len(args))
+    Roles(params).check(len(args))
     return {
         name: np.asarray(value)
         for position, name, value in _leaves(_jax(), fn, args)
-        if position in params and _is_concrete(value) and _is_float(value)
+        if position in params and is_concrete(value) and is_float(value)
     }
 
 
@@ -82,15 +95,19 @@ def traced(jitted: Any, args: tuple[Any, ...], name: str) -> ir.Module:
 
 def path_of(path: Any) -> str:
     """A leaf's path in a tree, as names have it: `layers.0.w`."""
-    return ".".join(map(_key, path))
+    return ".".join(map(key_text, path))
 
 
-def _check_positions(params: Collection[int], count: int) -> None:
-    if beyond := sorted(set(params) - {0, *range(count)}):  # 0 is the default
-        raise UsageError(
-            f"params={sorted(params)}: there is no argument {beyond[0]}; "
-            f"{count} are given, 0 to {count - 1}"
-        )
+def values_of(
+    fn: Callable[..., Any], *args: Any, params: Collection[int] = (0,)
+) -> dict[str, np.ndarray]:
+    """As `weights_of`, with leaves that are not floats; `params` may be of any role."""
+    Roles(params).check(len(args))
+    return {
+        name: np.asarray(value)
+        for position, name, value in _leaves(_jax(), fn, args)
+        if position in params and is_concrete(value)
+    }
 
 
 def _jax() -> Any:
@@ -101,10 +118,6 @@ def _jax() -> Any:
             f"exporting a JAX function needs jax: {install('jax')}"
         ) from error
     return jax
-
-
-def _name(fn: Callable[..., Any]) -> str:
-    return getattr(fn, "__name__", type(fn).__name__)
 
 
 def _lower(jitted: Any, args: tuple[Any, ...], name: str, rules: bool) -> str:
@@ -138,7 +151,7 @@ def _leaves(
         zip(_roots(fn, len(args)), args, strict=True)
     ):
         for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
-            yield position, ".".join([root, *map(_key, path)]), leaf
+            yield position, ".".join([root, *map(key_text, path)]), leaf
 
 
 def _roots(fn: Callable[..., Any], count: int) -> list[str]:
@@ -151,14 +164,6 @@ def _roots(fn: Callable[..., Any], count: int) -> list[str]:
     return named + [f"arg{i}" for i in range(len(named), count)]
 
 
-def _key(entry_: Any) -> str:
-    """One step of a path: a dict key, an index, or a field's name."""
-    for field in ("key", "idx", "name"):
-        if hasattr(entry_, field):
-            return str(getattr(entry_, field))
-    return str(entry_)
-
-
 def _check_unused(module: ir.Module, leaves: int, name: str) -> None:
     count = len(entry(module).regions[0].blocks[0].arguments)
     if count != leaves:
@@ -166,23 +171,3 @@ def _check_unused(module: ir.Module, leaves: int, name: str) -> None:
             f"{name}: jax.jit dropped {leaves - count} unused of {leaves} arguments; "
             "pass the plain function, or jit it with keep_unused=True"
         )
-
-
-def _argument(position: int, name: str, value: Any, params: frozenset[int]) -> Argument:
-    if position not in params:
-        return Argument(name, "data")
-    if not _is_float(value):
-        return Argument(name, "state")
-    init = describe_init(np.asarray(value)) if _is_concrete(value) else None
-    return Argument(name, "param", init)
-
-
-def _is_concrete(value: Any) -> bool:
-    return type(value).__name__ != "ShapeDtypeStruct"
-
-
-def _is_float(value: Any) -> bool:
-    if _is_concrete(value):
-        value = np.asarray(value)
-    # bfloat16 and the small floats are of kind "V" in numpy.
-    return np.dtype(value.dtype).kind not in "biu"

@@ -69,11 +69,19 @@ def from_jax(
     fn: Callable[..., Any],
     *args: Any,
     params: Collection[int] = (0,),
+    state: Collection[int] = (),
+    frozen: Collection[int] = (),
+    key: int | None = None,
+    has_aux: bool = False,
     rules: bool = True,
     in_shardings: Any = None,
     out_shardings: Any = None,
 ) -> ir.Module:
     """Trace `fn(*args)`; the arguments at `params` hold the parameters.
+
+    Those at `state` are written: the function returns the loss and the new state. Those
+    at `frozen` are read only, and `key` is the place of a key of `jax.random`. With
+    `has_aux` there are metrics beside the loss, or beside the new state, a pair.
 
     Derivatives are those of `jax.grad`: `stop_gradient` and functions' own derivative
     rules are kept. With `rules=False`, meant for inference, the latter are not: such
@@ -84,6 +92,10 @@ def from_jax(
         fn,
         *args,
         params=params,
+        state=state,
+        frozen=frozen,
+        key=key,
+        has_aux=has_aux,
         rules=rules,
         in_shardings=in_shardings,
         out_shardings=out_shardings,

@@ -63,7 +63,7 @@ def test_integers_among_the_parameters_are_state() -> None:
         return jnp.sum(params["w"] * x) * params["step"]
 
     module = from_jax(counted, {"w": X, "step": np.int32(3)}, X)
-    assert [a.role for a in arguments_of(module)] == ["state", "param", "data"]
+    assert [a.role for a in arguments_of(module)] == ["frozen", "param", "data"]
 
 
 def test_other_arguments_can_hold_the_parameters() -> None:
