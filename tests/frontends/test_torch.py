@@ -124,9 +124,14 @@ def test_what_torch_cannot_export_is_one_error() -> None:
     assert "\n" not in str(e.value)
 
 
+class Summed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * 1.0).sum()
+
+
 def test_locations_are_the_users_lines() -> None:
     from pcp.dialect.diagnostics import location_string
 
-    module = from_torch(Dropout().eval(), torch.ones(4))
+    module = from_torch(Summed(), torch.ones(4))
     op = module.body.operations[0].regions[0].blocks[0].operations[-2]
     assert re.search(r"test_torch\.py:\d+:\d+$", location_string(op.location))
