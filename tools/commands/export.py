@@ -34,6 +34,7 @@ from pcp.errors import (
 )
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.user_files import load_file, named, users_code
+from pcp.training.config.experiment import BROUGHT
 from pcp.training.storage import safetensors_io
 
 if TYPE_CHECKING:
@@ -107,9 +108,18 @@ def _main(argv: Sequence[str]) -> None:
     if not options.forward:
         require_scalar_loss(module)
     _write(out, f"{module}".strip().encode() + b"\n")
+    brought = _brought(module, weights)
     if options.weights:
-        _write(Path(options.weights), safetensors_io.to_bytes(weights))
+        own = {name: a for name, a in weights.items() if name not in brought}
+        _write(Path(options.weights), safetensors_io.to_bytes(own))
+    beside = out.with_suffix(BROUGHT)
+    if brought:
+        _write(beside, safetensors_io.to_bytes(brought))
     _summary(module, out, options.weights)
+    if brought:
+        print(
+            f"{beside}: what the model reads and does not train, {len(brought)} tensors"
+        )
 
 
 def _source(options: Namespace) -> tuple[str, str, str]:
@@ -144,7 +154,7 @@ def _export_torch(
 ) -> "tuple[ir.Module, dict[str, np.ndarray]]":
     import torch
 
-    from pcp.frontends.torch import from_torch, weights_of
+    from pcp.frontends.torch import from_torch, values_of
 
     torch.manual_seed(options.seed)
     model = _construct(named(source, path, name), f"{path}:{name}", options)
@@ -163,7 +173,7 @@ def _export_torch(
                 "that returns its tensors"
             )
         raise
-    return module, weights_of(model)
+    return module, values_of(model, module)
 
 
 def _construct(cls: Any, what: str, options: Namespace) -> Any:
@@ -210,7 +220,7 @@ def _inputs(torch: Any, model: Any, options: Namespace) -> tuple[Any, ...]:
 def _export_jax(
     source: ModuleType, path: str, name: str, options: Namespace
 ) -> "tuple[ir.Module, dict[str, np.ndarray]]":
-    from pcp.frontends.jax import from_jax, weights_of
+    from pcp.frontends.jax import from_jax, values_of
 
     function = named(source, path, name)
     if options.result is not None:
@@ -219,7 +229,7 @@ def _export_jax(
         arguments = tuple(named(source, path, options.arguments)())
     with users_code(f"{path}:{name}", "being traced"):
         module = from_jax(function, *arguments)
-    return module, weights_of(function, *arguments)
+    return module, values_of(function, *arguments)
 
 
 _EXPORTERS = {"torch": _export_torch, "jax": _export_jax}
@@ -232,6 +242,24 @@ def _write(path: Path, content: bytes) -> None:
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent}: no such folder")
     path.write_bytes(content)
+
+
+def _brought(
+    module: "ir.Module", values: "dict[str, np.ndarray]"
+) -> "dict[str, np.ndarray]":
+    """What a run cannot make from its seed, and no weights file is asked for."""
+    from pcp.dialect.roles import GIVEN
+    from pcp.frontends.signature import arguments_of
+
+    names = [
+        a.name for a in arguments_of(module) if a.role == "frozen" or a.init == GIVEN
+    ]
+    if lacking := [name for name in names if name not in values]:
+        raise IRError(
+            f"the model reads {lacking[0]!r} and has no value of it: give an array in "
+            "place of a jax.ShapeDtypeStruct"
+        )
+    return {name: values[name] for name in names}
 
 
 def _summary(module: "ir.Module", out: Path, weights: str | None) -> None:

@@ -210,7 +210,7 @@ def _batches(
 ) -> list[dict[str, np.ndarray]]:
     """A worker's batches: workers take turns."""
     numbers = range(worker, flags.steps * flags.workers, flags.workers)
-    return [step_loop.batch_of(manifest, given, number) for number in numbers]
+    return [step_loop.batch_of(manifest, given, n, flags.seed) for n in numbers]
 
 
 def _tell_outer_step(manifest: Manifest, flags: Namespace) -> None:

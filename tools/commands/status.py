@@ -109,7 +109,9 @@ def _ended(flags: Namespace) -> dict[str, Any] | None:
             f"and goes on with: pcp shepherd --config {folder.experiment} --resume "
             f"--run {folder.path}"
         )
-    losses = [record["loss"] for record in records if record["kind"] == "commit"]
+    commits = [record for record in records if record["kind"] == "commit"]
+    losses = [record["loss"] for record in commits]
+    metrics = [record.get("metrics", {}) for record in commits]
     saved = [record["path"] for record in records if record["kind"] == "checkpoint"]
     return {
         "run": str(folder.path),
@@ -118,6 +120,7 @@ def _ended(flags: Namespace) -> dict[str, Any] | None:
         "rounds": rounds or progress.committed,
         "epoch": progress.epoch,
         "loss": losses[-1] if losses else None,
+        "metrics": metrics[-1] if metrics else {},
         "tokens": progress.tokens,
         "checkpoint": saved[-1] if saved else None,
         "workers": [],
@@ -133,6 +136,8 @@ def lines(values: Mapping[str, Any]) -> list[str]:
         f"loss     {'-' if loss is None else f'{float(loss):.4f}'}",
         f"tokens   {values['tokens']:,}",
     ]
+    known = values.get("metrics", {}).items()
+    head += [f"metric   {name} {float(value):.6g}" for name, value in known]
     workers = [
         f"worker   {w['index']} {w['target']} on {w['device']}: {w['state']}, "
         f"round {held}, heard {w['silent_seconds']} s ago"

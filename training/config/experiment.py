@@ -29,6 +29,9 @@ HUGGING_FACE = "huggingface:"
 SECRETS = {"wandb_api_key"}
 """Keys that are not kept on the disk, and not sent to workers."""
 
+BROUGHT = ".frozen.safetensors"
+"""How the file ends that `pcp export` puts beside a model."""
+
 # The keys that decide which samples are drawn in which order, and what one
 # optimizer step means: a run can only be resumed with the same ones.
 FROZEN_KEYS = (
@@ -103,6 +106,11 @@ class Experiment(BaseModel):
     )
     initial_weights: str | None = Field(
         None, description="safetensors file to start from; null: the model's @init"
+    )
+    frozen_weights: str | None = Field(
+        None,
+        description="safetensors file with the tensors that the model reads and does "
+        "not train; null: MODEL.frozen.safetensors beside MODEL.mlir, if it is there",
     )
 
     learning_rate: F32 = Field(gt=0, description="of the inner optimizer")
@@ -282,6 +290,17 @@ class Experiment(BaseModel):
         """All inner steps of one worker: what a learning rate schedule spans."""
         return self.tau * self.outer_loop_steps
 
+    @property
+    def brought_path(self) -> str | None:
+        """The file of what the model brings and no seed makes, if there is one."""
+        beside = Path(self.model_path).with_suffix(BROUGHT)
+        return self.frozen_weights or (str(beside) if beside.exists() else None)
+
+    @property
+    def first_values(self) -> bool:
+        """Whether the state before the first round is not made from the seed alone."""
+        return bool(self.initial_weights or self.brought_path)
+
     def frozen(self) -> dict[str, Any]:
         """The values that must stay as they are when a run is resumed.
 
@@ -352,7 +371,8 @@ def resolve(path: str, folder: Path) -> str:
 
 
 def _with_paths(experiment: Experiment, folder: Path) -> Experiment:
-    keys = ("model_path", "data_path", "initial_weights", "chunk_manifest_path")
+    keys = ("model_path", "data_path", "initial_weights", "frozen_weights")
+    keys += ("chunk_manifest_path",)
     given = {key: value for key in keys if (value := getattr(experiment, key))}
     found: dict[str, object] = {
         key: _existing(key, value, folder) for key, value in given.items()

@@ -204,6 +204,7 @@ class Rounds(ABC):
             consumed=dict(attempt.leases),
             tokens=record.tokens,
             loss=record.loss,
+            **({"metrics": record.metrics} if record.metrics else {}),
         )
         self.attempt = None
         self._settle(attempt)

@@ -29,6 +29,7 @@ def status_of(
         ],
         "prepared": len(attempt.prepared) if attempt else 0,
         "loss": newest.loss if newest else None,
+        "metrics": newest.metrics if newest else {},
         "nonfinite": (rounds.nonfinite if rounds else []) + validation.nonfinite,
         "tokens_per_second": newest.tokens_per_second if newest else None,
         "tokens": progress.tokens,

@@ -360,13 +360,13 @@ class TrainingRun:
     # States on this machine's disk ---------------------------------------------------
 
     def _on_opened(self) -> None:
-        if not self.state.committed and self.state.experiment.initial_weights:
+        if not self.state.committed and self.state.experiment.first_values:
             self.state.do(LoadWeights())
 
     def _on_loaded(self, event: Loaded) -> None:
         self.state.serve(event.saved)
-        weights = str(self.state.experiment.initial_weights)
-        self.state.tell_nonfinite(event.saved, weights)
+        where = str(self.state.experiment.initial_weights)
+        self.state.tell_nonfinite(event.saved, where)
 
     def _on_found(self, event: Found) -> None:
         self._begun().recovery.found(event)

@@ -82,7 +82,10 @@ class MetricsFile(Quiet):
 
     def keep(self, record: Round) -> None:
         """Append a round."""
-        self._append({"kind": "round", **asdict(record)})
+        values = asdict(record)
+        if not record.metrics:
+            del values["metrics"]
+        self._append({"kind": "round", **values})
 
     def validation(self, number: int, loss: float, batches: int) -> None:
         """Append a validation."""
@@ -158,7 +161,8 @@ def read(path: str | Path) -> tuple[list[Round], dict[int, float]]:
 def round_of(values: Mapping[str, Any]) -> Round:
     """A round from its line, without the line's `kind`."""
     members = tuple(MemberRound(**_numbers(m)) for m in values.get("members", ()))
-    return Round(**{**_numbers(values), "members": members})
+    metrics = _numbers(values.get("metrics", {}))
+    return Round(**{**_numbers(values), "members": members, "metrics": metrics})
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,20 +8,19 @@ are the model's. All bundles must have the same parameters and functions.
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import numpy as np
+from typing import Any
 
 from pcp import strict_json
 from pcp.bundle import Bundle, sha256
 from pcp.errors import BundleError, ConfigError, StateMismatch, nearest
-from pcp.manifest import Manifest, Parameter
-from pcp.runtime.memory.dtypes import numpy_dtype
+from pcp.manifest import Manifest
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.events import Program
 from pcp.training.data.corpus import Corpus
-from pcp.training.storage import safetensors_io
-from pcp.training.storage.state_names import as_masters, unlike
+from pcp.training.storage import first_values, safetensors_io
+from pcp.training.storage.state_names import as_masters, like, unlike
 from pcp.training.trainer.bundle_checks import check_bundle, data_inputs
+from pcp.training.trainer.step_loop import brought
 
 CompileFor = Callable[[str], bytes]
 
@@ -51,6 +50,8 @@ class Artifacts:
         self._locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
         self._corpus: Corpus | None = None
+        self.brought: str | None = None
+        """A digest of what the model brings and no seed makes; None: nothing."""
 
     @property
     def made(self) -> bool:
@@ -73,9 +74,11 @@ class Artifacts:
 
     @property
     def parameters(self) -> str:
-        """A digest of what is trained: names, shapes, dtypes."""
+        """A digest of what is trained (names, shapes, dtypes) and of what is frozen."""
         trained = self.manifest.parameters
-        found = [[p.name, list(p.shape), p.dtype] for p in trained]
+        found: list[Any] = [[p.name, list(p.shape), p.dtype] for p in trained]
+        if self.brought is not None:
+            found.append(self.brought)
         return sha256(strict_json.dumps(found).encode())
 
     def get(self, target: str) -> Artifact:
@@ -112,6 +115,8 @@ class Artifacts:
             else:
                 self._check_dtype(manifest)
                 _check_weights(self._experiment.initial_weights, manifest)
+                wanted = brought(manifest.functions)
+                self.brought = first_values.check(self._experiment, wanted)
                 self._corpus = self._open(manifest)
         return Artifact(content, sha256(content), manifest)
 
@@ -134,7 +139,7 @@ def _check_weights(path: str | None, manifest: Manifest) -> None:
     if not path:
         return
     arrays = as_masters(safetensors_io.read(path), manifest.parameters)
-    ours = {p.name: _like(p) for p in manifest.parameters}
+    ours = {p.name: like(p) for p in manifest.parameters}
     for name, found in unlike(ours, arrays):
         if found is None:
             raise ConfigError(
@@ -145,11 +150,6 @@ def _check_weights(path: str | None, manifest: Manifest) -> None:
             f"initial_weights: {name} is {found.dtype} {list(found.shape)} in {path}, "
             f"the model's is {ours[name].dtype} {list(ours[name].shape)}"
         )
-
-
-def _like(parameter: Parameter) -> np.ndarray:
-    """An array of its kind, in the room of one element."""
-    return np.broadcast_to(np.zeros((), numpy_dtype(parameter.dtype)), parameter.shape)
 
 
 def _check_same(first: Manifest, second: Manifest, target: str) -> None:

@@ -16,11 +16,13 @@ from pcp.training.storage import safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.state_names import (
     INNER,
+    OF_A_ROUND,
     OUTER,
     OWN,
     PARAMETER,
     PRIVATE,
     REPLICA,
+    STATE,
     shared_part,
     under,
 )
@@ -68,6 +70,7 @@ def assembled(
     for _, arrays in held:
         shared = shared_part(arrays)
         found.parameters, found.outer = under(PARAMETER, shared), under(OUTER, shared)
+        found.state = under(STATE, shared)
         found.workers.append(under(f"{INNER}0/", arrays))
         found.private.append(under(f"{PRIVATE}{OWN}/", arrays))
     if replicas := [under(REPLICA, own) for own in found.private]:
@@ -82,7 +85,11 @@ def _fetch(
     deadline = time.monotonic() + _ADOPT_SECONDS
     while True:
         revision, arrays = fetch_snapshot(
-            address, _FETCH_SECONDS, silence=silence, **protection.options
+            address,
+            _FETCH_SECONDS,
+            silence=silence,
+            only=OF_A_ROUND,
+            **protection.options,
         )
         if revision >= round_ or time.monotonic() > deadline:
             return revision, arrays

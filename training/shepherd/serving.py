@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from pcp.errors import StateMismatch
+from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.events import Found, Loaded, OnDisk, Saved
 from pcp.training.storage import checkpoint as checkpoints
-from pcp.training.storage import safetensors_io
+from pcp.training.storage import first_values, safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.checkpoint_resharding import reshard
 from pcp.training.storage.ledger import Ledger
@@ -18,8 +19,17 @@ from pcp.training.storage.snapshots import shared_of, snapshot_of
 class Serving:
     """Hands out one state at a time, through the shepherd's endpoint."""
 
-    def __init__(self, endpoint: Any, folder: RunFolder, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        endpoint: Any,
+        folder: RunFolder,
+        ledger: Ledger,
+        experiment: Experiment,
+    ) -> None:
         self._endpoint, self._folder, self._ledger = endpoint, folder, ledger
+        self._experiment = experiment
+        self._brought: Arrays | None = None
+        """What the model brings, once it was read."""
         self._found: Checkpoint | None = None
         """The state that was found or loaded just now."""
         self._served: Checkpoint | None = None
@@ -32,9 +42,11 @@ class Serving:
         saved, refused = checkpoints.newest(folder, at_most, self._check)
         return Found(self._noted(saved) if saved is not None else None, refused)
 
-    def load(self, weights: str | None) -> Loaded:
-        """Initial weights as the state before the first round."""
-        return Loaded(self._noted(Checkpoint(0, safetensors_io.read(str(weights)), {})))
+    def load(self) -> Loaded:
+        """Initial weights, if there are any, as the state before the first round."""
+        path = self._experiment.initial_weights
+        weights = {} if path is None else safetensors_io.read(path)
+        return Loaded(self._noted(Checkpoint(0, weights, {})))
 
     def serve(self, parts: Sequence[int]) -> None:
         """Hand out a state, shared out among these indices of workers.
@@ -45,7 +57,9 @@ class Serving:
         if saved is None:
             raise StateMismatch("no state was found that could be handed out")
         self._served = saved
-        arrays = snapshot_of(reshard(saved, len(parts)), parts)
+        if self._brought is None:
+            self._brought = first_values.served(self._experiment)
+        arrays = snapshot_of(reshard(saved, len(parts)), parts) | self._brought
         self._endpoint.serve_snapshot(lambda: (saved.round, arrays))
 
     def decline(self) -> None:

@@ -46,6 +46,7 @@ from pcp.training.shepherd.artifacts import Artifacts, CompileFor
 from pcp.training.shepherd.server import Done, Server
 from pcp.training.shepherd.serving import Serving
 from pcp.training.storage import checkpoint as checkpoints
+from pcp.training.storage import first_values
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.control_file import CONTROL_FILE, WILDCARDS, write_control
 from pcp.training.storage.ledger import Ledger
@@ -88,7 +89,7 @@ class Shepherd:
         self.ledger = Ledger(folder.ledger)
         begin = self.ledger.progress.begin
         self._artifacts = Artifacts(compile_for, experiment, begin.get("data"))
-        self._serving = Serving(self.endpoint, folder, self.ledger)
+        self._serving = Serving(self.endpoint, folder, self.ledger, experiment)
         self._gathered: Checkpoint | None = None
         self._kept: Round | None = None
         self._check: Callable[[], None] = lambda: None
@@ -228,7 +229,6 @@ class Shepherd:
     def _performing(self) -> dict[type[Effect], Callable[[Any], Event | None]]:
         """The function that carries out each kind of effect; it returns the answer."""
         observer, folder, serving = self.observer, self.folder, self._serving
-        weights = self.experiment.initial_weights
         return {
             do.Append: lambda e: self.ledger.write(e.kind, e.fields, sync=e.sync),
             do.Send: self._send,
@@ -248,7 +248,7 @@ class Shepherd:
             do.Write: self._write,
             do.LookOnDisk: lambda e: serving.look(e.round),
             do.FindCheckpoint: lambda e: serving.find(e.at_most),
-            do.LoadWeights: lambda e: serving.load(weights),
+            do.LoadWeights: lambda e: serving.load(),
             do.Serve: lambda e: serving.serve(e.parts),
             do.StopServing: lambda e: serving.stop(),
             do.Recall: lambda e: Recalled(e.event, self.ledger.whole_history()),
@@ -282,6 +282,8 @@ class Shepherd:
                 alone = not self._artifacts.made
                 self._happened(NotCompiled(connection, result, alone))
             else:
+                if (digest := self._artifacts.brought) is not None:
+                    first_values.keep(self.experiment, self.folder.path, digest)
                 self._happened(Compiled(connection, result))
 
         self.hub.work(lambda: self._artifacts.program(target), then)

@@ -39,7 +39,7 @@ from pcp.training.data.corpus import Corpus
 from pcp.training.data.lease_pool import quantum
 from pcp.training.shepherd.checkpointer import assembled
 from pcp.training.simulate.replay_worker import ReplayWorker
-from pcp.training.storage import ledger, nonfinite, safetensors_io
+from pcp.training.storage import first_values, ledger, nonfinite, safetensors_io
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.checkpoint_resharding import rejoining, reshard
 from pcp.training.storage.ledger_state import CHECKPOINT, SEED, WEIGHTS
@@ -173,6 +173,7 @@ class Replay:
             if digest == before:
                 trainer.close()
             else:
+                trainer.seed = self.experiment.seed
                 worker.replace(trainer, self._open(trainer))
                 self._bundles[name] = (target, digest)
 
@@ -217,6 +218,7 @@ class Replay:
                 f"({digest[:12]}, not {bundle[:12]})"
             )
         self._bundles[name] = (target, digest)
+        trainer.seed = self.experiment.seed
         return ReplayWorker(trainer, self._open(trainer))
 
     def _note(self, text: str) -> None:
@@ -229,8 +231,10 @@ class Replay:
         if source == SEED:
             return None
         if source == WEIGHTS:
-            weights = safetensors_io.read(str(self.experiment.initial_weights))
-            return snapshot_of(Checkpoint(0, weights, {}))
+            path = self.experiment.initial_weights
+            weights = {} if path is None else safetensors_io.read(path)
+            served = first_values.served(self.experiment)
+            return snapshot_of(Checkpoint(0, weights, {})) | served
         if source == CHECKPOINT:
             if round_ not in self._saved:
                 raise StateMismatch(
@@ -238,7 +242,8 @@ class Replay:
                     f"round {round_} from a checkpoint that no line speaks of"
                 )
             parts = record["parts"]
-            return snapshot_of(reshard(self._saved[round_], len(parts)), parts)
+            saved = snapshot_of(reshard(self._saved[round_], len(parts)), parts)
+            return saved | first_values.served(self.experiment)
         held = self._workers[source].state if source in self._workers else None
         if held is None or held.committed != round_:
             raise StateMismatch(

@@ -3,6 +3,7 @@
     round_00000010/
       parameters.safetensors   the shared parameters, by their names in the model
       outer.safetensors        the outer algorithm's shared state, e.g. momentum.<name>
+      state.safetensors        the program's state, by its names, if it has any
       worker_0.safetensors     inner optimizer state of each member, by rank
       private_0.safetensors    outer state of its own, by rank, if it has any
       state.json               round, digest, tokens, data cursor, seed, tokenizer,
@@ -51,6 +52,8 @@ class Checkpoint:
     """Inner optimizer state, by rank of the round's group."""
     private: list[Arrays] = field(default_factory=list)
     """Outer state of each member's own, by rank."""
+    state: Arrays = field(default_factory=dict)
+    """Of the program; all members agree on it."""
     info: dict[str, Any] = field(default_factory=dict)
     """The part that JSON can hold: digest, tokens, data cursor, seed, tokenizer."""
 
@@ -68,6 +71,8 @@ def _groups(checkpoint: Checkpoint) -> Iterator[tuple[str, Arrays]]:
     """The arrays of each file, by the file's name without its ending."""
     yield "parameters", checkpoint.parameters
     yield "outer", checkpoint.outer
+    if checkpoint.state:
+        yield "state", checkpoint.state
     for rank, arrays in enumerate(checkpoint.workers):
         yield f"worker_{rank}", arrays
     for rank, arrays in enumerate(checkpoint.private):
@@ -176,7 +181,7 @@ def load(folder: str | Path) -> Checkpoint:
             raise StateMismatch(f"{folder}: the checkpoint has no {name}")
         return safetensors_io.from_bytes(content[name], source=str(folder / name))
 
-    def private(name: str) -> Arrays:
+    def perhaps(name: str) -> Arrays:
         return arrays(name) if name in content else {}
 
     return Checkpoint(
@@ -184,7 +189,8 @@ def load(folder: str | Path) -> Checkpoint:
         parameters=arrays("parameters.safetensors"),
         outer=arrays("outer.safetensors"),
         workers=[arrays(f"worker_{rank}.safetensors") for rank in range(count)],
-        private=[private(f"private_{rank}.safetensors") for rank in range(count)],
+        private=[perhaps(f"private_{rank}.safetensors") for rank in range(count)],
+        state=perhaps("state.safetensors"),
         info=state,
     )
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -63,6 +63,8 @@ class Round:
     time: float
     """Unix time of the commit."""
     members: tuple[MemberRound, ...] = ()
+    metrics: dict[str, int | float] = field(default_factory=dict)
+    """Of the program: means by tokens, and sums of integers."""
 
     @property
     def broken(self) -> int:
@@ -77,7 +79,7 @@ def data_wait_share(rounds: Sequence[Round]) -> float:
     return sum(member.data_wait_seconds for member in members) / max(total, 1e-9)
 
 
-MEMBER_KEYS = {field.name for field in fields(MemberRound)} - {"worker"}
+MEMBER_KEYS = {each.name for each in fields(MemberRound)} - {"worker"}
 
 
 def summarise(
@@ -114,7 +116,24 @@ def summarise(
         learning_rate=learning_rate,
         time=now,
         members=tuple(map(_member, workers, prepared)),
+        metrics=_metrics(prepared),
     )
+
+
+def _metrics(prepared: Sequence[Prepared]) -> dict[str, int | float]:
+    """Those that all members report."""
+    given = [p.metrics or {} for p in prepared]
+    shared = [name for name in given[0] if all(name in each for each in given)]
+    tokens = [p.tokens for p in prepared]
+    return {name: _joined([each[name] for each in given], tokens) for name in shared}
+
+
+def _joined(values: Sequence[int | float], tokens: Sequence[int]) -> int | float:
+    """The sum of integers, else the mean by tokens."""
+    if all(isinstance(value, int) for value in values):
+        return sum(values)
+    pairs = zip(values, tokens, strict=True)
+    return sum(value * count for value, count in pairs) / max(sum(tokens), 1)
 
 
 def _member(worker: int, prepared: Prepared) -> MemberRound:

@@ -10,6 +10,7 @@ from pcp.training.storage.state_names import (
     PARAMETER,
     PRIVATE,
     REPLICA,
+    STATE,
     prefixed,
 )
 
@@ -31,9 +32,8 @@ def snapshot_of(checkpoint: Checkpoint, indices: Sequence[int] | None = None) ->
 
 def shared_of(checkpoint: Checkpoint) -> Arrays:
     """The part of a state that a commit records the digest of."""
-    parameters, outer = checkpoint.parameters, checkpoint.outer
+    parameters, outer, state = checkpoint.parameters, checkpoint.outer, checkpoint.state
     if any(name.startswith(REPLICA) for own in checkpoint.private for name in own):
         parameters = {}  # their mean, which no worker holds
-    return prefixed(PARAMETER, [*parameters], parameters.values()) | prefixed(
-        OUTER, [*outer], outer.values()
-    )
+    groups = ((PARAMETER, parameters), (OUTER, outer), (STATE, state))
+    return {prefix + n: a for prefix, group in groups for n, a in group.items()}

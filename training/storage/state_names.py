@@ -1,11 +1,14 @@
 """The names under which a worker's state travels and is saved.
 
-    parameter/<name>      the parameters                  \\ shared: all members agree
+    parameter/<name>      the parameters                  \\
+    state/<name>          the program's state              | shared: all members agree
     outer/<name>          the outer algorithm's state     /  on them, by digest
     private/<rank>/<name> outer state of a worker's own
     inner/<rank>/<name>   state of its inner optimizer
 
 Where workers have parameters of their own, these are `private/<rank>/replica.<name>`.
+`frozen/<name>` are tensors that no step changes: in no digest and in no checkpoint, a
+worker that joins takes them once.
 
 `<rank>` is a rank in a checkpoint. In what a worker hands out itself, its inner state
 is that of rank 0, for newcomers to start with, and its private state is `own`, which
@@ -15,12 +18,19 @@ no other worker may take.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from pcp.errors import StateMismatch
-from pcp.manifest import Parameter
+from pcp.manifest import Parameter, TensorSpec
 from pcp.runtime.memory.dtypes import numpy_dtype
 from pcp.training.storage.safetensors_io import Arrays
 
 PARAMETER, OUTER, PRIVATE, INNER = "parameter/", "outer/", "private/", "inner/"
+STATE, FROZEN = "state/", "frozen/"
+SHARED = (PARAMETER, STATE, OUTER)
+"""What all members of a group agree on."""
+OF_A_ROUND = (*SHARED, PRIVATE, INNER)
+"""What a committed round is made of."""
 OWN = "own"
 REPLICA = "replica."
 """Parameters that are a worker's own, among its private state."""
@@ -48,7 +58,7 @@ def moved(arrays: Mapping[str, Any], old: str, new: str) -> Arrays:
 
 def shared_part(arrays: Mapping[str, Any]) -> Arrays:
     """The part of a state that all members of a group agree on."""
-    return {k: a for k, a in arrays.items() if k.startswith((PARAMETER, OUTER))}
+    return {k: a for k, a in arrays.items() if k.startswith(SHARED)}
 
 
 def as_masters(
@@ -69,6 +79,11 @@ def unlike(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str
         other = new.get(name)
         if other is None or other.shape != array.shape or other.dtype != array.dtype:
             yield name, other
+
+
+def like(spec: TensorSpec | Parameter) -> np.ndarray:
+    """An array of a tensor's kind, in the room of one element."""
+    return np.broadcast_to(np.zeros((), numpy_dtype(spec.dtype)), spec.shape)
 
 
 def check_like(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:

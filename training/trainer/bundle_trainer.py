@@ -7,6 +7,9 @@
     outer(tokens)               @outer_step, a collective among the members
     adopt(new)                  what was committed becomes the state
 
+The program's state is each worker's own while it makes steps; `outer` makes one of
+them all by `@state_sync`. `freeze` gives it the tensors that no step changes.
+
 What is exchanged when is the part of an `Exchange`, by the bundle's plan. The state
 lies in host arrays, since it is compared, sent and saved; local parameters and the
 inner optimizer's state stay on the device. A round that is not adopted leaves the state
@@ -24,23 +27,29 @@ from pcp.manifest import Manifest
 from pcp.training.data.dataset import Batch, batch_of, tokens_of_sample
 from pcp.training.storage.safetensors_io import Arrays
 from pcp.training.storage.state_names import (
+    FROZEN,
     INNER,
+    OF_A_ROUND,
+    OUTER,
     PARAMETER,
     PRIVATE,
+    STATE,
     as_masters,
     check_like,
+    like,
     shared_part,
     under,
 )
+from pcp.training.trainer import draw_key, program_state, step_loop
 from pcp.training.trainer.background_exchange import BackgroundExchange
 from pcp.training.trainer.bundle_checks import check_bundle, data_inputs, plan_of
-from pcp.training.trainer.exchange import Exchange, RoundExchange
+from pcp.training.trainer.exchange import Exchange, RoundExchange, weight
 from pcp.training.trainer.fragment_exchange import FragmentExchange
-from pcp.training.trainer.functions import Functions
+from pcp.training.trainer.functions import Functions, Key
 from pcp.training.trainer.replica import with_replica
 from pcp.training.trainer.slope_exchange import SlopeExchange
 from pcp.training.trainer.step_exchange import StepExchange
-from pcp.training.trainer.step_loop import Steps
+from pcp.training.trainer.step_loop import MODEL_STATE, Steps
 from pcp.training_plan import EveryStep, Fragments, Never, TrainingPlan
 
 
@@ -72,7 +81,16 @@ class BundleTrainer:
         self.exchange = _exchange(plan, self.functions, self.steps, second)
         self.resumes = self.exchange.resumes
         self._parameters = manifest.parameters
+        self._key = step_loop.key_of_program(manifest)
+        self._brought = step_loop.brought(manifest.functions)
+        self._counted = program_state.counted(manifest)
         self._state: Arrays = {}
+        self._first: Arrays = {}
+        """First values of the program's state, under its names."""
+        self._given: Arrays = {}
+        """What the model brought."""
+        self.seed: int | None = None
+        """The run's; a program that draws random numbers needs it."""
 
     @classmethod
     def load(cls, bundle: Any, device: str, target: str | None) -> Self:
@@ -113,17 +131,52 @@ class BundleTrainer:
         """State of this worker's own, by name."""
         return under(PRIVATE, self._state)
 
+    @property
+    def frozen(self) -> Arrays:
+        """The tensors that no step changes, and first values that the model brought."""
+        return self._given
+
+    def freeze(self, given: Mapping[str, np.ndarray]) -> None:
+        """Take what the model brings, by name; `StateMismatch` if one is missing."""
+        wanted = {t.name: like(t) for t in self._brought}
+        found = {n: np.array(given[n]) for n in wanted if n in given}
+        check_like(wanted, found)
+        frozen = {t.name for t in self._brought if t.role == "frozen"}
+        self.steps.hold({("frozen", n): a for n, a in found.items() if n in frozen})
+        self._first |= {STATE + n: a for n, a in found.items() if n not in frozen}
+        self._given = found
+
     def fresh(self, seed: int) -> None:
         """Parameters and inner state from `@init`, outer state from `@outer_init`."""
+        self._check_brought()
         drawn = self.steps.initial(seed)
-        parameters = {name: a for (role, name), a in drawn.items() if role == "param"}
-        inner = {key: a for key, a in drawn.items() if key[0] == "state"}
-        by_name = {name: a for (_, name), a in inner.items()}
-        self._state = self.exchange.new_state(parameters, by_name)
-        self.steps.hold(inner)
+        by_role = {
+            role: {name: a for (r, name), a in drawn.items() if r == role}
+            for role in ("param", "state", MODEL_STATE)
+        }
+        inner, state = by_role["state"], by_role[MODEL_STATE]
+        self._first |= {STATE + name: array for name, array in state.items()}
+        self._state = self.exchange.new_state(by_role["param"], inner) | self._first
+        self.steps.hold({("state", name): array for name, array in inner.items()})
+
+    def _check_brought(self) -> None:
+        """`BundleError` unless there is all that no seed makes."""
+        if lacking := [t.name for t in self._brought if t.name not in self._given]:
+            raise BundleError(
+                f"the model brings {lacking[0]!r}, and nobody gave it; name the file "
+                "that `pcp export` wrote beside the model as frozen_weights"
+            )
 
     def restore(self, snapshot: Mapping[str, np.ndarray], index: int) -> None:
-        """Take a snapshot's shared state, and those of its others that are for us."""
+        """Take a snapshot's shared state, and those of its others that are for us.
+
+        One that has but what the model brings begins from the seed.
+        """
+        brought = under(FROZEN, snapshot)
+        if brought and not self._given:
+            self.freeze(brought)
+        if brought and not any(name.startswith(OF_A_ROUND) for name in snapshot):
+            return self.fresh(self._seed())
         home = self.exchange.home
         if home != PARAMETER:
             snapshot = with_replica(snapshot, index)
@@ -139,6 +192,7 @@ class BundleTrainer:
         parameters = {n: np.array(snapshot[PARAMETER + n]) for n in names}
         new = {home + n: array for n, array in parameters.items()}
         new |= {k: np.array(snapshot.get(k, old)) for k, old in self._outer.items()}
+        new |= program_state.of_snapshot(snapshot, self._first)
         check_like({k: self._state[k] for k in new}, new)
         self._state = new | self._restored(snapshot, index, parameters, new)
         self._restore_inner(snapshot, index)
@@ -150,6 +204,9 @@ class BundleTrainer:
     def begin(self, steps: int = 1, tokens: int = 1) -> None:
         """Local parameters := those of the state; so many steps and tokens."""
         self.exchange.begin(self._state, steps, tokens)
+        state = under(STATE, self._state)
+        self.steps.hold({(MODEL_STATE, n): np.array(a) for n, a in state.items()})
+        self.steps.metrics.clear()
 
     def turn(self) -> None:
         """Exchanges that are due between two inner steps."""
@@ -165,11 +222,25 @@ class BundleTrainer:
         Without a batch, where members meet in every step, a step on the others'.
         """
         tokens = self.batch * self.block * len(batches)
-        return self.exchange.step([batch.tensors for batch in batches], tokens)
+        return self.exchange.step([self._named(batch) for batch in batches], tokens)
 
     def outer(self, tokens: float, communicator: Any) -> Arrays:
         """The state that the round makes, with the members of `communicator`."""
-        return self.exchange.outer(tokens, communicator, self._state)
+        new = self.exchange.outer(tokens, communicator, self._state)
+        return new | self._joined_state(tokens)
+
+    def _joined_state(self, tokens: float) -> Arrays:
+        """The program's state, made one of all members'; this one's own if alone."""
+        held = self.steps.held(MODEL_STATE)
+        if self.functions.gives(program_state.SYNC):
+            before = {("anchor", n): self._state[STATE + n] for n in self._counted}
+            held = self.functions(program_state.SYNC, held | before | weight(tokens))
+        return {STATE + name: np.asarray(v) for (_, name), v in held.items()}
+
+    @property
+    def metrics(self) -> dict[str, int | float]:
+        """Of the steps since the round began: the mean, of integers the sum."""
+        return program_state.summary(self.steps.metrics)
 
     def adopt(self, new: Arrays) -> None:
         """Make this the state; private state stays where `new` has none."""
@@ -192,6 +263,11 @@ class BundleTrainer:
             moved = own.astype(np.float64) - old.astype(np.float64)
             at = (new.astype(np.float64) + moved).astype(new.dtype)
             self.steps.hold({(role, name): at})
+        held = self.steps.held(MODEL_STATE)
+        for name in self._counted if held else ():
+            old, new = (s[STATE + name] for s in (self._state, shared))
+            moved = np.asarray(held[MODEL_STATE, name]) - old
+            self.steps.hold({(MODEL_STATE, name): np.asarray(new + moved)})
         self.adopt(shared)
 
     def inner(self) -> Arrays:
@@ -201,10 +277,13 @@ class BundleTrainer:
 
     def evaluate(self, batch: Batch) -> float:
         """The loss of the state's parameters on one batch."""
-        parameters = under(self.exchange.home, self._state)
-        values = {("param", name): array for name, array in parameters.items()}
-        data = self.steps.data(batch.tensors)
-        (loss,) = self.functions("eval", values | data).values()
+        values: dict[Key, Any] = dict(self.steps.held("frozen"))
+        for role, prefix in (("param", self.exchange.home), (MODEL_STATE, STATE)):
+            held = under(prefix, self._state)
+            values |= {(role, name): array for name, array in held.items()}
+        data = self.steps.data(self._named(batch))
+        found = self.functions("eval", values | data)
+        (loss,) = [value for (role, _), value in found.items() if role == "loss"]
         return float(np.asarray(loss))
 
     def close(self) -> None:
@@ -215,11 +294,23 @@ class BundleTrainer:
         gc.collect()
         self.functions.close()
 
+    def _named(self, batch: Batch) -> Arrays:
+        """A batch by the names of the model's data, with the key to draw from."""
+        named = dict(batch.tensors)
+        if self._key is not None:
+            drawn = draw_key.keys(self._key, self._seed(), batch.positions)
+            named[self._key.name] = drawn
+        return named
+
+    def _seed(self) -> int:
+        if self.seed is None:
+            raise BundleError("the program draws random numbers, and has no seed")
+        return self.seed
+
     @property
     def _outer(self) -> Arrays:
-        """The shared state but for the parameters."""
-        held = shared_part(self._state)
-        return {k: a for k, a in held.items() if not k.startswith(PARAMETER)}
+        """The outer algorithm's shared state."""
+        return {k: a for k, a in self._state.items() if k.startswith(OUTER)}
 
     def _restored(
         self,

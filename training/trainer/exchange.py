@@ -25,11 +25,12 @@ from pcp.training.storage.state_names import (
     PARAMETER,
     PRIVATE,
     REPLICA,
+    STATE,
     prefixed,
 )
 from pcp.training.trainer.background_exchange import BackgroundExchange, Results
 from pcp.training.trainer.functions import Functions, Key, Values, key_of
-from pcp.training.trainer.step_loop import Steps
+from pcp.training.trainer.step_loop import MODEL_STATE, Steps
 from pcp.training.trainer.sync_wait_timer import SyncWaitTimer
 from pcp.training_plan import Asynchronous, EveryRound, Never
 
@@ -37,6 +38,7 @@ _REPLICA = PRIVATE + REPLICA
 _PREFIX = {
     "replica": _REPLICA,
     "anchor": PARAMETER,
+    MODEL_STATE: STATE,
     "outer": OUTER,
     "private": PRIVATE,
 }

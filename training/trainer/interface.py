@@ -22,6 +22,8 @@ class Trainer(Protocol):
     """Samples of a batch."""
     block: int
     """Tokens of a sample; 1 where a sample is no sequence."""
+    seed: int | None
+    """The run's, once it is known."""
     every_step: bool
     """Members meet in every inner step: a round is theirs together."""
     resumes: bool
@@ -45,6 +47,20 @@ class Trainer(Protocol):
     @property
     def private(self) -> Arrays:
         """Outer state of this worker's own, by name."""
+        ...
+
+    @property
+    def frozen(self) -> Arrays:
+        """What the model brings and no step changes, by name."""
+        ...
+
+    def freeze(self, given: Mapping[str, np.ndarray]) -> None:
+        """Take what the model brings, by name."""
+        ...
+
+    @property
+    def metrics(self) -> dict[str, int | float]:
+        """What the program gave beside its losses since the round began."""
         ...
 
     def fresh(self, seed: int) -> None:

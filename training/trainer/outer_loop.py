@@ -21,9 +21,10 @@ from pcp.training.trainer import step_loop
 from pcp.training.trainer.bundle_checks import plan_of
 from pcp.training.trainer.functions import key_of
 from pcp.training.trainer.replica_agreement import joined_results
-from pcp.training.trainer.step_loop import Arrays, Steps
+from pcp.training.trainer.step_loop import MODEL_STATE, Arrays, Steps
 
 STEP, EARLY, INIT = "outer_step", "outer_early", "outer_init"
+STATE_SYNC = "state_sync"
 
 LOSSES = "losses"
 
@@ -85,7 +86,7 @@ class OuterLoop(Steps):
         tau: int,
     ) -> None:
         super().__init__(program, whole, mesh, place)
-        self._dtypes = {
+        self._dtypes |= {
             key_of(t): t.dtype
             for function in self._own.values()
             for t in function.results
@@ -109,15 +110,19 @@ class OuterLoop(Steps):
         return loss
 
     def _begin_round(self) -> None:
-        """Keep where the round begins: `@apply` writes over the parameters."""
-        for key in [key for key in self._values if key[0] == "param"]:
+        """Keep where the round begins: the steps write over it."""
+        anchored = [key for key in self._values if key[0] in ("param", MODEL_STATE)]
+        for key in anchored:
             value = self._copy(self._values[key], key)
             self._values["anchor", key[1]] = value
 
     def _end_round(self) -> None:
         tokens = {("tokens", "tokens"): np.float32(self._tau)}
         got = self._functions(EARLY, self._values) if EARLY in self._own else {}
-        self._values |= self._functions(STEP, self._values | tokens | got)
+        new = self._functions(STEP, self._values | tokens | got)
+        if STATE_SYNC in self._own:
+            new |= self._functions(STATE_SYNC, self._values | tokens)
+        self._values |= new
         self._begin_round()
 
     def _copy(self, value: Any, key: tuple[str, str]) -> Any:
@@ -146,7 +151,8 @@ def joined(
     first = joined_results(mesh, specs, parts[: mesh.size])
     if workers == 1:
         return first
-    alike = {key: spec for key, spec in specs.items() if spec.role == "param"}
+    shared = ("param", MODEL_STATE)
+    alike = {key: spec for key, spec in specs.items() if spec.role in shared}
     joined_results(mesh.times(workers), alike, parts)
     losses = {key: spec for key, spec in specs.items() if spec.role == "loss"}
     each = [

@@ -19,13 +19,18 @@ import numpy as np
 
 from pcp.errors import BundleError, UsageError
 from pcp.layout import Layout
-from pcp.manifest import Manifest, TensorSpec
+from pcp.manifest import Function, Manifest, TensorSpec
 from pcp.mesh import Mesh
 from pcp.runtime.memory.dtypes import numpy_dtype
+from pcp.training.trainer import draw_key
 from pcp.training.trainer.functions import Functions, Key, Values, key_of
 
-#: The roles of what a step keeps for the next one.
-KEPT = ("param", "state")
+#: The roles of what `@apply` keeps for the next step, and of what `@grad` does.
+KEPT, MODEL_STATE = ("param", "state"), "model_state"
+_BESIDES = ("loss", "metric", MODEL_STATE)
+"""The roles of what `@grad` gives besides gradients, or slopes."""
+_BROUGHT = (MODEL_STATE, "frozen")
+"""The roles of what a model may bring values for that no seed makes."""
 _FUNCTIONS = ("init", "grad", "apply")
 
 Arrays = Mapping[str, np.ndarray]
@@ -43,12 +48,31 @@ def check(manifest: Manifest) -> None:
 
 
 def kept(manifest: Manifest) -> list[TensorSpec]:
-    """The parameters and the optimizer's state, as `@apply` leaves them."""
-    return [t for t in manifest.function("apply").results if t.role in KEPT]
+    """The parameters and the optimizer's state, and that of the program."""
+    state = [t for t in manifest.function("grad").results if t.role == MODEL_STATE]
+    return [t for t in manifest.function("apply").results if t.role in KEPT] + state
 
 
-def batch_of(manifest: Manifest, given: Arrays, step: int) -> dict[str, np.ndarray]:
+def brought(signatures: Mapping[str, Function]) -> list[TensorSpec]:
+    """What the model brings values for: `@init` does not make it."""
+    made = {key_of(t) for t in signatures["init"].results}
+    takes = signatures["grad"].inputs
+    return [t for t in takes if t.role in _BROUGHT and key_of(t) not in made]
+
+
+def key_of_program(manifest: Manifest) -> TensorSpec | None:
+    """What `@grad` draws random numbers from; None where it draws none."""
+    keys = [t for t in manifest.function("grad").inputs if t.role == "key"]
+    return keys[0] if keys else None
+
+
+def batch_of(
+    manifest: Manifest, given: Arrays, step: int, seed: int = 0
+) -> dict[str, np.ndarray]:
     """The data of one step, whole: each tensor as it is, or batch `step` of several.
+
+    A program that draws random numbers has a key among them, drawn from the seed and
+    the step.
 
     A tensor with one dimension more than the program's holds batches, which are taken
     in turn. `UsageError` for a tensor that is missing, has another shape, holds another
@@ -70,6 +94,10 @@ def batch_of(manifest: Manifest, given: Arrays, step: int) -> dict[str, np.ndarr
             )
         batch[spec.name] = cast(array, spec)
     _check_counts(specs, given)
+    if (key := key_of_program(manifest)) is not None:
+        pieces = key.shape[0] if len(key.shape) > 1 else 1
+        positions = np.arange(step * pieces, (step + 1) * pieces)
+        batch[key.name] = draw_key.keys(key, seed, positions)
     return batch
 
 
@@ -115,6 +143,10 @@ def cast(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
     return made
 
 
+def _of_role(role: str, values: Values) -> dict[Key, Any]:
+    return {key: value for key, value in values.items() if key[0] == role}
+
+
 class Steps:
     """Parameters and state on a device, and the step that updates them.
 
@@ -138,17 +170,27 @@ class Steps:
             for name in ("grad", "apply")
             for t in whole.function(name).inputs
         }
-        self._dtypes = {key_of(t): t.dtype for t in self._own["init"].results}
+        sides = (*self._own["init"].results, *self._own["grad"].inputs)
+        self._dtypes = {key_of(t): t.dtype for t in sides}
         self._mesh, self._place = mesh, place or {}
         self._values: dict[Key, Any] = {}
+        self.metrics: list[dict[str, Any]] = []
+        """What the program gave beside each loss, by name, if it gives any."""
 
     def start(self, seed: int, given: Arrays | None = None) -> None:
         """First values from `@init`; whole tensors in `given` take their place.
 
-        Where all of them are given, `@init` does not run.
+        Where all of them are given, `@init` does not run. `UsageError` where one is
+        not that the model brings.
         """
-        given, specs = given or {}, self._own["init"].results
-        asked = [spec for spec in specs if spec.name not in given]
+        given, specs = given or {}, [*self._own["init"].results, *brought(self._own)]
+        asked = [t for t in self._own["init"].results if t.name not in given]
+        for spec in brought(self._own):
+            if spec.name not in given:
+                raise UsageError(
+                    f"no {spec.role.replace('_', ' ')} {spec.name!r} is given, which "
+                    "comes with the model; give it with the data"
+                )
         hosts = self.initial(seed, asked) if asked else {}
         for spec in specs:
             if spec.name in given:
@@ -183,18 +225,23 @@ class Steps:
     def gradients(
         self, batch: Arrays, besides: Values | None = None
     ) -> tuple[Any, dict[Key, Any]]:
-        """`@grad` on a batch of whole tensors: the loss, and what else it gives.
+        """`@grad` on a batch of whole tensors: the loss, and the gradients.
 
-        `besides` are arguments that are neither kept nor data.
+        `besides` are arguments that are neither kept nor data. The program's state is
+        what this made of it from here on, and `metrics` has one more entry.
         """
         given = self.data(batch) | dict(besides or {})
         found = self._functions("grad", self._values | given)
-        (loss,) = [found.pop(key) for key in list(found) if key[0] == "loss"]
-        return loss, found
+        loss, metrics, state = (_of_role(r, found) for r in _BESIDES)
+        self.take(state)
+        if metrics:
+            self.metrics.append({name: value for (_, name), value in metrics.items()})
+        (value,) = loss.values()
+        return value, {k: v for k, v in found.items() if k[0] not in _BESIDES}
 
     def data(self, batch: Arrays) -> dict[Key, np.ndarray]:
-        """This member's parts of a batch of whole tensors."""
-        specs = [t for t in self._own["grad"].inputs if t.role == "data"]
+        """This member's parts of a batch of whole tensors, the key among them."""
+        specs = [t for t in self._own["grad"].inputs if t.role in ("data", "key")]
         return {key_of(t): self._part(batch[t.name], t) for t in specs}
 
     def apply(self, gradients: Values) -> None:
@@ -212,7 +259,7 @@ class Steps:
 
     def held(self, role: str) -> dict[Key, Any]:
         """The tensors of a role, on the device."""
-        return {key: value for key, value in self._values.items() if key[0] == role}
+        return _of_role(role, self._values)
 
     def values(self) -> list[np.ndarray]:
         """Copies of this member's parts of what is kept, in the order of `kept`."""

@@ -37,7 +37,15 @@ grow, so a late message is known by its number and ignored.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+)
 
 from pcp import strict_json
 from pcp.errors import ProtocolError
@@ -66,7 +74,8 @@ class Prepared(Message, frozen=True):
     """A member's round is computed; it waits for the commit.
 
     Losses may be NaN or infinite; then `nonfinite_step`, from 1, is the first inner
-    step with such a loss, and `nonfinite_loss` that loss.
+    step with such a loss, and `nonfinite_loss` that loss. `metrics` are those of a
+    program that gives any, over its inner steps: means, and sums of integers.
     """
 
     kind: Literal["prepared"] = "prepared"
@@ -86,6 +95,15 @@ class Prepared(Message, frozen=True):
     resident_bytes: Count = 0
     nonfinite_step: Annotated[Count, Field(ge=1)] | None = None
     nonfinite_loss: float | None = None
+    metrics: Annotated[dict[Name, int | float], Field(max_length=1000)] | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Programs without metrics are spoken of as before there were any."""
+        values = dump(self)
+        if values.get("metrics") is None:
+            values.pop("metrics", None)
+        return values
 
 
 class Hello(Message, frozen=True):

@@ -94,6 +94,7 @@ class InnerSteps:
             seconds=partial_round.seconds - trainer.waited,
             data_wait=partial_round.data_wait,
             nonfinite=bad,
+            metrics=dict(trainer.metrics),
             epoch=epoch,
         )
         return state.work

@@ -9,7 +9,7 @@ from pcp.errors import RuntimeFault
 from pcp.runtime import fetch_snapshot
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.safetensors_io import Arrays
-from pcp.training.storage.state_names import OUTER, PARAMETER
+from pcp.training.storage.state_names import SHARED
 from pcp.training.wire.messages import Message, RoundStart
 from pcp.training.worker.worker_state import WorkerState
 
@@ -102,7 +102,7 @@ class RoundGroup:
         revision, arrays = fetch_snapshot(
             order.source,
             self.timeout,
-            only=(PARAMETER, OUTER),
+            only=SHARED,
             silence=SILENCE_SECONDS,
             key=self._endpoint.key,
             tls=self._endpoint.tls,

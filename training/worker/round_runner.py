@@ -256,6 +256,7 @@ class RoundRunner:
             resident_bytes=resident_bytes(),
             nonfinite_step=None if work.nonfinite is None else work.nonfinite[0],
             nonfinite_loss=None if work.nonfinite is None else work.nonfinite[1],
+            metrics=work.metrics or None,
         )
         self._state.propose(candidate, prepared)
         self._send(prepared)

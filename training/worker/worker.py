@@ -31,6 +31,7 @@ from pcp.training.config.experiment import Experiment, parse
 from pcp.training.data.corpus import Corpus
 from pcp.training.storage.checkpoint_resharding import rejoining
 from pcp.training.storage.safetensors_io import Arrays
+from pcp.training.storage.state_names import OF_A_ROUND
 from pcp.training.trainer.interface import Trainer
 from pcp.training.wire.channel import OPEN
 from pcp.training.wire.client import ShepherdLink, Timing
@@ -246,7 +247,7 @@ class Worker:
         runner.group.timeout = experiment.round_timeout_seconds
         self._experiment, state.run = experiment, welcome.run
         self._bundle, self._index = welcome.bundle, welcome.index
-        self._seed = experiment.seed
+        self._seed = state.trainer.seed = experiment.seed
         prepared = state.prepared
         missed = (welcome.committed, welcome.digest)
         if prepared is not None and missed == (prepared.round, prepared.digest):
@@ -303,8 +304,13 @@ class Worker:
         for attempt in range(_RESTORE_ATTEMPTS):
             try:
                 protected = self._protection.options
+                has_frozen = bool(self._state.trainer.frozen)
                 return fetch_snapshot(
-                    source, _FETCH_SECONDS, silence=SILENCE_SECONDS, **protected
+                    source,
+                    _FETCH_SECONDS,
+                    silence=SILENCE_SECONDS,
+                    only=OF_A_ROUND if has_frozen else (),
+                    **protected,
                 )
             except RuntimeFault as error:
                 self._log(f"cannot fetch the state from {source}: {error}")

@@ -12,7 +12,14 @@ from pcp.errors import StateMismatch
 from pcp.training.data.lease_pool import Range
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.safetensors_io import Arrays
-from pcp.training.storage.state_names import INNER, OWN, PRIVATE, moved, prefixed
+from pcp.training.storage.state_names import (
+    FROZEN,
+    INNER,
+    OWN,
+    PRIVATE,
+    moved,
+    prefixed,
+)
 from pcp.training.trainer.interface import Trainer
 from pcp.training.wire.messages import Commit, Prepared, Ready
 
@@ -34,6 +41,8 @@ class InnerResult:
     """Of these seconds, how many the steps waited for their batches."""
     nonfinite: tuple[int, float] | None = None
     """The first inner step, from 1, with a loss that is not finite, and that loss."""
+    metrics: dict[str, int | float] = field(default_factory=dict)
+    """Of the program, over the inner steps."""
     epoch: int | None = None
     """Of the group that made the steps, if they were made together."""
 
@@ -137,6 +146,8 @@ class WorkerState:
         inner, private = self.trainer.inner(), self.trainer.private
         mine = prefixed(f"{INNER}0/", [*inner], inner.values())
         mine |= prefixed(f"{PRIVATE}{OWN}/", [*private], private.values())
+        frozen = self.trainer.frozen
+        mine |= prefixed(FROZEN, [*frozen], frozen.values())
         with self.lock:
             self.committed = reached
             self.prepared = self.work = self.partial_round = None
@@ -151,7 +162,8 @@ class WorkerState:
         self.trainer.catch_up(shared)
         with self.lock:
             own = {} if self._snapshot is None else self._snapshot[1]
-            mine = {k: a for k, a in own.items() if k.startswith((INNER, PRIVATE))}
+            kept = (INNER, PRIVATE, FROZEN)
+            mine = {k: a for k, a in own.items() if k.startswith(kept)}
             self.committed, self.prepared, self.candidate = reached, None, {}
             self._snapshot = (reached, self.trainer.shared | mine)
 

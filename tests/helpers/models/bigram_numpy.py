@@ -67,6 +67,7 @@ class BigramTrainer:
     parameter_shapes = ((VOCABULARY, VOCABULARY),)
     every_step, waited, private = False, 0.0, {}
     resumes, progress, inner_exchange = False, (), (0, None)
+    seed, frozen, metrics = None, {}, {}
     local: np.ndarray
     velocity: np.ndarray
 
@@ -89,6 +90,9 @@ class BigramTrainer:
         inner = sorted(name for name in snapshot if name.startswith("inner/"))
         if inner:
             self.velocity = np.array(snapshot[inner[index % len(inner)]])
+
+    def freeze(self, given):
+        raise AssertionError
 
     def join(self, communicator):
         pass

@@ -97,6 +97,7 @@ class HashTrainer:
     parameter_shapes = ((VOCABULARY, VOCABULARY),)
     every_step, resumes, progress = False, False, ()
     waited, inner_exchange = 0.0, (0, None)
+    seed: int | None = None
 
     def __init__(
         self,
@@ -107,6 +108,8 @@ class HashTrainer:
         self._wait, self._speed, self._once = wait, speed, once
         self.shared: Arrays = {}
         self.private: Arrays = {}
+        self.frozen: Arrays = {}
+        self.metrics: dict[str, int | float] = {}
         self._seen = np.zeros(0, np.int64)
         self._from: np.ndarray | None = None
         """The state that the inner steps were begun from, or moved along to."""
@@ -125,6 +128,9 @@ class HashTrainer:
         own = f"inner/{index}/seen"
         found = own if own in inner else inner[index % len(inner)]
         self._seen, self._from = np.array(snapshot[found]), None
+
+    def freeze(self, given: Mapping[str, np.ndarray]) -> None:
+        """Nothing is frozen."""
 
     def join(self, communicator: Any) -> None:
         """Nothing is exchanged before the end of a round."""

@@ -151,16 +151,17 @@ def test_a_checkpoint_of_a_round_that_was_undone_is_not_taken_for_the_last(tmp_p
     """The run went back and made round 1 anew: the folder of that name is the old."""
     table = np.ones(4, np.float32)
     state, other = (Checkpoint(1, {"t": table * x}, {}) for x in (1, 2))
-    folder = RunFolder.at(tmp_path / "run", experiment(tmp_path))
+    exp = experiment(tmp_path)
+    folder = RunFolder.at(tmp_path / "run", exp)
     with closing(Ledger(folder.ledger)) as ledger:
         digest = safetensors_io.digest(shared_of(state))
         ledger.append("begin", samples_per_epoch=10)
         ledger.append("round", round=1, epoch=1, leases={})
         ledger.append("commit", round=1, epoch=1, digest=digest, consumed={})
-        serving = Serving(None, folder, ledger)
+        serving = Serving(None, folder, ledger, exp)
         path = checkpoints.save(folder.path, other)
         found = serving.look(1)
         assert found.path is None
         assert "is not the state the ledger committed" in found.damaged[0]
         assert checkpoints.save(folder.path, state) == path
-        assert Serving(None, folder, ledger).look(1).path == str(path)
+        assert Serving(None, folder, ledger, exp).look(1).path == str(path)
