@@ -95,7 +95,7 @@ def _first_value(tensor: "torch.Tensor") -> str:
     number = flat[0].item()
     if isinstance(number, complex) or not abs(number) <= _EXACT:
         return GIVEN
-    return {0: "zeros", 1: "ones"}.get(number) or f"constant({number!r})"
+    return {0.0: "zeros", 1.0: "ones"}.get(float(number)) or f"constant({number!r})"
 
 
 def results_last(program: Any, inputs: Sequence[str]) -> list[str]:

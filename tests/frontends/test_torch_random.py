@@ -20,7 +20,7 @@ KEY = np.array([123, 456], np.uint32)
 
 def uniform(ordinal: int, shape: tuple[int, ...], key: np.ndarray = KEY) -> Tensor:
     """What the program draws for its random op of that ordinal, by JAX."""
-    own = jax.random.fold_in(jax.random.wrap_key_data(key), ordinal)
+    own = jax.random.fold_in(jax.random.wrap_key_data(jax.numpy.asarray(key)), ordinal)
     bits = np.asarray(jax.random.bits(own, shape, "uint32"))
     return torch.tensor((bits >> 8).astype(np.float32) * np.float32(2.0**-24))
 

@@ -5,17 +5,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.oracles import spmd
 from helpers.worlds.training_cluster import Crew, load_bundle, stepping
 from helpers.worlds.training_runs import experiment
 
 import pcp
 from pcp.bundle import Bundle, sha256
+from pcp.compiler import driver
+from pcp.compiler.options import CompileOptions
+from pcp.dialect.bindings import ir
+from pcp.dialect.context import parse
 from pcp.errors import ConfigError
 from pcp.manifest import Manifest
 from pcp.training.simulate.replay import Replay
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.ledger import read
-from pcp.training.trainer.step_loop import Steps
+from pcp.training.trainer.draw_key import key_of, keys
+from pcp.training.trainer.step_loop import Steps, key_of_program
 
 torch = pytest.importorskip("torch")
 nn, functional = torch.nn, torch.nn.functional
@@ -116,6 +122,75 @@ def test_without_the_frozen_tensors_nothing_begins(
     content = bundle.to_bytes()
     with pytest.raises(ConfigError, match="brings 'scale', and no file has no such"):
         Crew(exp, tmp_path / "run", content, 1).finish()
+
+
+def _step(bundle: Bundle, batches: Any) -> tuple[list[float], Any, Any, Any]:
+    """Losses, metrics, state and the last gradients of @grad on one batch each."""
+    with pcp.Program.load(bundle, device="local-sync") as program:
+        steps = Steps(program, bundle.manifest)
+        steps.start(0, {"scale": np.linspace(0.5, 1.5, BLOCK, dtype=np.float32)})
+        made = [steps.gradients(batch) for batch in batches]
+        losses = [float(np.asarray(loss)) for loss, _ in made]
+        state = {n: np.array(v) for (_, n), v in steps.held("model_state").items()}
+        gradients = [np.array(found["grad", "w"]) for _, found in made]
+        metrics = [
+            {n: float(np.asarray(v)) for n, v in m.items()} for m in steps.metrics
+        ]
+        steps.close()
+    return losses, metrics, state, gradients
+
+
+def test_a_batch_in_pieces_is_its_pieces_one_after_another(bundle: Bundle) -> None:
+    """State goes from piece to piece, and each piece has the key that it would have."""
+    draw = np.random.default_rng(3)
+    ids, targets = (draw.integers(0, 128, (2 * BATCH, BLOCK)) for _ in range(2))
+    kinds = {"optimizer": "sgd{lr=0.1}", "algorithm": "none"}
+    module = pcp.from_torch(Model(), *[torch.zeros((BATCH, BLOCK)).long()] * 2)
+    options = CompileOptions(("cpu:host",), "train", **kinds, batch=2 * BATCH)
+    together = driver.compile(module, options)
+    key = key_of_program(together.manifest)
+    assert key is not None
+    assert key.shape == (2, 2)
+    positions = np.arange(6, 6 + 2 * BATCH)
+    both = keys(key, 11, positions)
+    whole = {"ids": ids, "targets": targets, key.name: both}
+    cut = [slice(0, BATCH), slice(BATCH, 2 * BATCH)]
+    pieces = [
+        {"ids": ids[c], "targets": targets[c], key.name: key_of(11, positions[c][0])}
+        for c in cut
+    ]
+    (loss,), (metrics,), state, (gradient,) = _step(together, [whole])
+    losses, each, after, gradients = _step(bundle, pieces)
+    assert loss == pytest.approx(np.mean(losses), rel=1e-6)
+    assert metrics["metric2"] == sum(m["metric2"] for m in each)
+    assert metrics["metric1"] == pytest.approx(np.mean([m["metric1"] for m in each]))
+    assert state["steps"] == after["steps"] == 2
+    np.testing.assert_allclose(state["average"], after["average"], rtol=1e-6)
+    np.testing.assert_allclose(gradient, np.mean(gradients, 0), rtol=1e-5, atol=1e-7)
+
+
+def test_over_a_mesh_it_is_the_program_that_it_is_whole() -> None:
+    """Batch statistics are of the whole batch, and members draw parts of one mask."""
+    draw = np.random.default_rng(4)
+    data = [draw.integers(0, 128, (4, BLOCK)) for _ in range(2)]
+    ids = torch.zeros((4, BLOCK), dtype=torch.int64)
+    text = str(pcp.from_torch(Model(), ids, ids))
+    scale = np.linspace(0.5, 1.5, BLOCK, dtype=np.float32)
+    zeros = np.zeros(BLOCK, np.float32)
+    key = np.array([3, 4], np.uint32)
+    inputs = [zeros, scale, zeros, np.zeros((), np.int64), *data, key]
+    names = [
+        i.split('"')[1] for i in text.partition(") -> ")[0].split("pcp.name = ")[1:]
+    ]
+    assert names == ["w", "scale", "average", "steps", "ids", "targets", "rng"]
+    sharding = 'pcp.sharding = #pcp.sharding<@m, [["dp"], []], [], []>'
+    cut = text.replace('pcp.role = "data"', f'pcp.role = "data", {sharding}')
+    module = parse(cut)
+    with module.context, ir.Location.unknown():
+        spmd.add_mesh(module, {"dp": 2})
+    found = spmd.partitioned(str(module), inputs)
+    for one, other in zip(found, spmd.whole(text, inputs), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
 
 
 class Block(nn.Module):

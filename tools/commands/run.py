@@ -45,7 +45,7 @@ from pcp.mesh import Mesh
 from pcp.tools.support import host_flags, processes, tensor_files
 from pcp.tools.support.command import Parser, run
 from pcp.training.storage import nonfinite
-from pcp.training.trainer import outer_loop, replica_agreement, step_loop
+from pcp.training.trainer import outer_loop, program_state, replica_agreement, step_loop
 
 EXAMPLE = "pcp run model.pcp --function grad --inputs batch.npz --out grads.npz"
 ADDRESS = "pcp run: meeting at "
@@ -197,7 +197,8 @@ def _train(
         for number, batch in enumerate(batches, 1):
             losses.append(training.step(batch))
             if not flags.rank:  # all members have the same loss
-                _say_loss(number, flags.steps, losses[-1])
+                metrics = program_state.taken(training.metrics)
+                _say_loss(number, flags.steps, losses[-1], metrics)
             if agree:
                 agree.check(training, number, last=number == flags.steps)
         return [np.stack(losses), *training.values()]
@@ -239,8 +240,8 @@ def _tell_shared_batches(
         )
 
 
-def _say_loss(number: int, count: int, loss: np.ndarray) -> None:
-    print(f"step {number}/{count}: loss {float(loss):.6g}", flush=True)
+def _say_loss(number: int, count: int, loss: np.ndarray, metrics: str) -> None:
+    print(f"step {number}/{count}: loss {float(loss):.6g}{metrics}", flush=True)
 
 
 def _report(flags: Namespace, results: Sequence[np.ndarray], how: str = "") -> None:

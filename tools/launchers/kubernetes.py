@@ -91,6 +91,7 @@ def _files(plan: LaunchPlan) -> list[str]:
     """The experiment's files, where they lie on this machine."""
     keys = ("model_path", "data_path", "initial_weights", "chunk_manifest_path")
     paths = [getattr(plan.experiment, key) for key in keys]
+    paths.append(plan.experiment.brought_path)
     return [path for path in paths if path and not path.startswith(BUILTIN)]
 
 

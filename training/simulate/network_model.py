@@ -116,12 +116,12 @@ def parameter_bytes(manifest: Manifest) -> int:
 
 
 def state_bytes(manifest: Manifest) -> int:
-    """Bytes that a newcomer fetches: parameters, outer and inner state."""
+    """Bytes that a newcomer fetches: parameters, all kinds of state, frozen tensors."""
     held = {
         (spec.name, spec.role): spec.nbytes
         for function in manifest.functions.values()
         for spec in function.inputs
-        if spec.role in ("state", "outer", "private")
+        if spec.role in ("state", "model_state", "outer", "private", "frozen")
     }
     return parameter_bytes(manifest) + sum(held.values())
 

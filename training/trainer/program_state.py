@@ -44,3 +44,10 @@ def summary(entries: Sequence[Mapping[str, Any]]) -> dict[str, int | float]:
             else:
                 found[name] = float(values.astype(np.float64).mean())
     return found
+
+
+def taken(entries: list[dict[str, Any]]) -> str:
+    """Metrics for a reader, behind a loss; they are not kept."""
+    known = summary(entries).items()
+    entries.clear()
+    return "".join(f", {name} {value:.6g}" for name, value in known)

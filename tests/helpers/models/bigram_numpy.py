@@ -67,7 +67,8 @@ class BigramTrainer:
     parameter_shapes = ((VOCABULARY, VOCABULARY),)
     every_step, waited, private = False, 0.0, {}
     resumes, progress, inner_exchange = False, (), (0, None)
-    seed, frozen, metrics = None, {}, {}
+    seed: int | None = None
+    frozen, metrics = {}, {}
     local: np.ndarray
     velocity: np.ndarray
 
