@@ -51,7 +51,7 @@ class Update(Protocol):
         grads: Sequence[Value],
         kept: Sequence[Value],
     ) -> list[Value]:
-        """New parameters, then what is kept, at the step after `step`."""
+        """New parameters, then what is kept, then the number of the last step."""
         ...
 
 
@@ -106,12 +106,13 @@ class RuleUpdate:
         at_random = self.training.policy.rounding == "stochastic"
         if written.can_write(self.optimizer) and not at_random:
             tensors = [*params, *grads, *kept, step]
-            return written.write_optimizer(self.optimizer, tensors, len(params))[:-1]
+            return written.write_optimizer(self.optimizer, tensors, len(params))
         now = after(step)
         rounded = rounding.stochastic(now) if at_random else rounding.nearest
-        return apply.updates(
+        new = apply.updates(
             self.optimizer, self.trained, now, params, grads, kept, rounded
         )
+        return [*new, now]
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,8 @@ class ImportedUpdate:
     ) -> list[Value]:
         """As its own `update` makes them."""
         types = [port.type for port in (*self.training.params, *self.kept)]
-        return [*functions.call(self.names[1], [*params, *grads, *kept], types)]
+        new = functions.call(self.names[1], [*params, *grads, *kept], types)
+        return [*new, after(step)]
 
 
 @dataclass(frozen=True)
@@ -193,8 +195,8 @@ class ScaledUpdate:
         old, scaling = kept[:count], kept[count:]
         finite = loss_scale.all_finite(grads)
         new = self.inner(step, params, grads, old)
-        held = loss_scale.kept_unless(finite, new, [*params, *old])
-        return [*held, *self.scale.next(finite, *scaling)]
+        held = loss_scale.kept_unless(finite, new, [*params, *old, step])
+        return [*held[:-1], *self.scale.next(finite, *scaling), held[-1]]
 
 
 def after(step: Value) -> Value:
@@ -218,7 +220,7 @@ def add_apply(module: ir.Module, training: Trainable, update: Update) -> None:
         *tensors, step = arguments
         params, grads = tensors[:count], tensors[count : 2 * count]
         new = update(step, params, grads, tensors[2 * count :])
-        return [*zip([*training.params, *state], [*new, after(step)], strict=True)]
+        return [*zip([*training.params, *state], new, strict=True)]
 
     inputs = [*training.params, *training.grads, *state]
     functions.define(module, "apply", inputs, build)
