@@ -24,6 +24,9 @@ _ASKED: dict[str, Callable[[CompileOptions], bool]] = {
     "batch": lambda o: bool(o.batch),
     "--memory": lambda o: o.memory is not None,
     "--precision": lambda o: o.policy != DEFAULT,
+    "--freeze": lambda o: bool(o.freeze),
+    "--lora": lambda o: bool(o.lora),
+    "--layers": lambda o: o.layers == "rolled",
     "--precision with a loss scale": lambda o: o.policy.scales,
 }
 
@@ -98,11 +101,14 @@ SCHEDULED = Refusal(
         "--tied",
         "--algorithm",
         "--precision",
+        "--lora",
+        "--freeze",
     ),
     "is what the model's pcp.schedule decides; leave it out",
 )
 SPREAD = Refusal(
-    ("batch", "--memory"),
+    ("batch", "--memory", "--layers"),
     "is for one device: over a mesh gradients are neither accumulated in the graph nor "
-    "computed with less memory; leave it out, or leave the mesh out",
+    "computed with less memory, and layers are no loop; leave it out, or leave the "
+    "mesh out",
 )

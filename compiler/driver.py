@@ -254,15 +254,16 @@ def choose_mode(module: ir.Module, options: CompileOptions) -> str:
 
 def _front(mode: str, options: CompileOptions, *, spread: bool) -> Pipeline:
     """The passes on the whole program."""
-    if mode != "train":
-        return pipelines.front(
-            mode,
-            spread=spread,
-            entry=options.entry,
-            checkpoints=options.checkpoints,
-            policy=options.policy,
-        )
-    optimizer, algorithm = training_methods(options, spread=spread)
+    optimizer, algorithm = "", "none"
+    if mode == "train":
+        optimizer, algorithm = training_methods(options, spread=spread)
+    rewrites = pipelines.Rewrites(
+        options.policy,
+        options.layers,
+        options.lora or "",
+        options.freeze or "",
+        options.ema,
+    )
     return pipelines.front(
         mode,
         spread=spread,
@@ -271,7 +272,7 @@ def _front(mode: str, options: CompileOptions, *, spread: bool) -> Pipeline:
         algorithm=algorithm,
         batch=options.batch,
         checkpoints=options.checkpoints,
-        policy=options.policy,
+        rewrites=rewrites,
     )
 
 

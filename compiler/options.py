@@ -10,6 +10,7 @@ from pcp.passes.training.policy import Policy
 from pcp.passes.training.policy import parse as parse_policy
 
 MODES = ("train", "grad", "forward")
+LAYERS = ("unrolled", "rolled", "auto")
 SCHEDULES = ("1f1b", "gpipe", "zb-h1")
 DEFAULT_SCHEDULE = "1f1b"
 WIRES = ("bf16", "f16")
@@ -92,8 +93,12 @@ class CompileOptions:
     f16, where that is given.
     `memory`, as 16GiB or a number of bytes, is what a device has: what a step holds
     there is brought below it by computing values again, or refused. `precision` is a
-    policy of types, `params=f32,compute=bf16,reduce=f32`. With `checkpoints`
-    loops of known length keep few of their states for the derivative.
+    policy of types, `params=f32,compute=bf16,reduce=f32`. With `layers` `rolled` equal
+    layers of a program for one device are a loop; `auto`: where that costs little.
+    `lora` is trained beside a frozen model, `r=8,alpha=16,targets=*.q_proj.weight`.
+    `freeze` are patterns of parameters that stay, `*.embed*|*.norm*`.
+    `ema` is the decay of an average of the parameters (0: none).
+    With `checkpoints` loops of known length keep few states for the derivative.
     `cache` is a folder, or None for none. `keep_ir` is a folder that gets the IR
     after each pass. `jobs` compilers run at once (None: one per processor).
     `timeout` is for one of IREE's runs, in seconds. `source` names the model in
@@ -126,6 +131,10 @@ class CompileOptions:
     wire: str | None = None
     memory: str | None = None
     precision: object | str | None = None
+    layers: str = "unrolled"
+    lora: str | None = None
+    freeze: str | None = None
+    ema: float = 0.0
     checkpoints: bool = False
     report: Callable[[str], None] = _silent
 
@@ -144,6 +153,13 @@ class CompileOptions:
                 f"mode {self.mode!r} is not one of {', '.join(MODES)}."
                 + nearest(self.mode, MODES)
             )
+        if self.layers not in LAYERS:
+            raise ConfigError(
+                f"layers {self.layers!r} is not one of {', '.join(LAYERS)}."
+                + nearest(str(self.layers), LAYERS)
+            )
+        if not 0 <= self.ema < 1:
+            raise ConfigError(f"ema={self.ema}: the decay of an average, in [0, 1)")
         if self.opt_level not in OPT_LEVELS:
             known = ", ".join(OPT_LEVELS)
             raise ConfigError(f"optimization level {self.opt_level!r} (known: {known})")

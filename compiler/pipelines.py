@@ -57,14 +57,23 @@ class Stage:
 SCALED = "pcp-grad{func=$entry name=grad seed=true}"
 """In its place, where the loss is scaled: the factor comes as an argument."""
 
+#: Equal layers as one loop: what an option says, and the pass that does it.
+LAYERS = {
+    "unrolled": "",
+    "rolled": "pcp-roll-layers{func=$entry}",
+    "auto": "pcp-roll-layers{func=$entry layers=8 overhead=0.05}",
+}
+
 #: Before the derivative: training updates nothing narrower than f32, unless it is asked
 #: to round at random.
 MASTERS = Stage("masters", ("$masters",), _TRAIN)
 
 #: On the whole program. What a model says as training ops is expanded in every mode.
 FRONT: tuple[Stage, ...] = (
+    Stage("adapters", ("$freeze", "$lora"), ("grad", "train")),
     MASTERS,
     Stage("precision", ("$precision",)),
+    Stage("layers", ("$layers",), spread=False),
     Stage("lookups", ("pcp-batch-lookups",), spread=True),
     Stage("pieces", ("pcp-accumulate",)),
     Stage("checkpoints", ("$checkpoints",), ("grad", "train")),
@@ -76,7 +85,7 @@ FRONT: tuple[Stage, ...] = (
         "training",
         (
             "pcp-expand-training{optimizer=$optimizer algorithm=$algorithm "
-            "expand=false}",
+            "expand=false$ema}",
             "pcp-expand-training{func=}",
         ),
         _TRAIN,
@@ -126,6 +135,45 @@ STAGES = (
 SCHEDULED = STAGES[2:]
 
 
+@dataclass(frozen=True)
+class Rewrites:
+    """What a model is made before its derivative, by passes that were asked for.
+
+    policy: in which types it computes. layers: whether equal ones are a loop. lora:
+    what is trained in the place of its parameters, freeze: which of these stay. ema:
+    the decay of an average of what is trained.
+    """
+
+    policy: Policy = DEFAULT
+    layers: str = "unrolled"
+    lora: str = ""
+    freeze: str = ""
+    ema: float = 0.0
+
+    def passes(self, entry: str) -> dict[str, str]:
+        """By the names that the stages have for them; "" for what is not done."""
+        lora, reduced = self.lora.replace(",", " "), self.policy.reduce
+        policy = str(self.policy).replace(",", " ").replace("_", "-")
+        masters = self.policy.params == "f32"
+        return {
+            "freeze": _asked("pcp-freeze", f"names={self.freeze}", self.freeze, entry),
+            "lora": _asked("pcp-lora", lora, lora, entry),
+            "masters": _asked("pcp-master-weights", "", masters, entry),
+            "precision": _asked("pcp-precision", policy, self.policy != DEFAULT, entry),
+            "ema": f" ema={self.ema}" if self.ema else "",
+            "layers": LAYERS[self.layers].replace("$entry", entry),
+            "wire": ",".join(compressed(None if reduced == "f32" else reduced)),
+        }
+
+
+def _asked(name: str, options: str, wanted: object, entry: str) -> str:
+    """A pass on the entry, if it is wanted."""
+    return f"{name}{{{f'{options} func={entry}'.strip()}}}" if wanted else ""
+
+
+AS_WRITTEN = Rewrites()
+
+
 _prepare: list[str] = []
 _lowering: list[str] = []
 
@@ -155,15 +203,14 @@ def front(
     algorithm: str = "none",
     batch: int = 0,
     checkpoints: bool = False,
-    policy: Policy = DEFAULT,
+    rewrites: Rewrites = AS_WRITTEN,
 ) -> Pipeline:
     """The passes on the whole program.
 
     With `checkpoints` loops of known length keep few states for their derivative.
-    `policy` says in which types it computes.
     """
     kind = algorithm.partition("{")[0]
-    reverse = SCALED if policy.scales and mode == "train" else REVERSE
+    reverse = SCALED if rewrites.policy.scales and mode == "train" else REVERSE
     derivative = Template(DERIVATIVES.get(kind, reverse)).substitute(entry=entry)
     return _pipeline(
         _passes(FRONT, mode, spread),
@@ -171,26 +218,9 @@ def front(
         optimizer=optimizer,
         algorithm=algorithm,
         derivative=derivative,
-        masters=masters(policy, entry),
-        precision=precision(policy, entry),
-        wire=",".join(compressed(None if policy.reduce == "f32" else policy.reduce)),
+        **rewrites.passes(entry),
         checkpoints="inline,pcp-checkpoint-loops" if checkpoints else "",
         batch=batch,
-    )
-
-
-def masters(policy: Policy, entry: str) -> str:
-    """Parameters in f32, where the policy has them so."""
-    return f"pcp-master-weights{{func={entry}}}" if policy.params == "f32" else ""
-
-
-def precision(policy: Policy, entry: str) -> str:
-    """The pass that rounds as the policy says; nothing for the default one."""
-    if policy == DEFAULT:
-        return ""
-    options = str(policy).replace(",", " ")
-    return f"pcp-precision{{{options} func={entry}}}".replace(
-        "growth_interval", "growth-interval"
     )
 
 

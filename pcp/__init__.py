@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         run_passes,
     )
     from pcp.tools.extension import Extension
+    from pcp.training.storage.adapter_files import save_adapter
 
 __version__ = VERSION
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "load",
     "load_extension",
     "run_passes",
+    "save_adapter",
 ]
 
 _HOMES = {
@@ -74,6 +76,7 @@ _HOMES = {
     "load": "pcp.tools.api",
     "load_extension": "pcp.tools.api",
     "run_passes": "pcp.tools.api",
+    "save_adapter": "pcp.training.storage.adapter_files",
 }
 
 __getattr__ = opened(__name__, _HOMES)

@@ -16,6 +16,7 @@ from pcp.compiler.options import (
     DEFAULT_OPT_LEVEL,
     DEFAULT_OPTIMIZER,
     DEFAULT_SCHEDULE,
+    LAYERS,
     MODES,
     OPT_LEVELS,
     SCHEDULES,
@@ -88,6 +89,14 @@ def _parser() -> Parser:
     add("--precision", metavar="POLICY", help=help_)
     help_ = "of the one device, as 16GiB: values are computed again until a step fits"
     add("--memory", metavar="BYTES", help=help_)
+    help_ = "equal layers as a loop, which compiles faster; default unrolled"
+    add("--layers", choices=LAYERS, default="unrolled", help=help_)
+    help_ = "train small products beside a frozen model: r=8,targets=*.q_proj.weight"
+    add("--lora", metavar="OPTIONS", help=help_)
+    help_ = "parameters that stay, by patterns of names: *.embed*|*.norm*"
+    add("--freeze", metavar="NAMES", help=help_)
+    help_ = "keep an average of the parameters that decays so, as 0.999"
+    add("--ema", type=float, default=0.0, metavar="DECAY", help=help_)
     add("--emit", choices=EMITTED, default="bundle")
     add("--entry", default="main", help="the function to compile; default main")
     help_ = "an extension: optimizers, algorithms, rules, passes, ops; again for more"
@@ -132,6 +141,10 @@ def _options(flags: argparse.Namespace) -> Options:
         wire=flags.wire,
         memory=flags.memory,
         precision=flags.precision,
+        layers=flags.layers,
+        lora=flags.lora,
+        freeze=flags.freeze,
+        ema=flags.ema,
         report=_quiet if flags.quiet else _say,
     )
 

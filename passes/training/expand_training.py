@@ -63,10 +63,12 @@ class ExpandTraining(Pass):
     @grad before; this adds one that gives a slope, and @grad_sync takes that.
     `optimizer` is one of those in `pcp.passes.training.optimizers.spec`, as
     `adamw{lr=6e-4}`; `algorithm` one of those in `pcp.passes.training.outer.spec`, as
-    `diloco{lr=0.7,momentum=0.9}`.
-    Every argument and result carries `pcp.name` and `pcp.role`; the module carries
-    both specs as
-    `pcp.optimizer` and `pcp.algorithm`.
+    `diloco{lr=0.7,momentum=0.9}`. With `ema=0.999` @apply keeps an average of each
+    parameter, which decays so. Where the module notes a policy that scales the loss
+    (`pcp-precision`), @grad takes the scale as state, and is
+    `pcp-grad{func=main name=grad seed=true}`. Every argument and result carries
+    `pcp.name` and `pcp.role`; the module carries both specs as `pcp.optimizer` and
+    `pcp.algorithm`.
 
     Each `pcp.optimizer`, `pcp.outer` and `pcp.step` is expanded, unless `expand` is
     false: the program's own, and the one that @apply is, if the optimizer is one of
@@ -97,6 +99,7 @@ class ExpandTraining(Pass):
     func: str = "main"
     grad: str = "grad"
     expand: bool = True
+    ema: float = 0.0
 
     def run(self, module: ir.Module) -> None:
         """Add the functions, and expand the ops."""
@@ -114,7 +117,9 @@ class ExpandTraining(Pass):
             algorithm = outer_specs.parse(self.algorithm)
         except ConfigError as error:
             raise PassError(f"{self.name}: {error}") from error
-        expand_training(module, optimizer, algorithm, self.func, self.grad)
+        if not 0 <= self.ema < 1:
+            raise PassError(f"{self.name}: ema={self.ema}: a decay lies in [0, 1)")
+        expand_training(module, optimizer, algorithm, self.func, self.grad, self.ema)
 
 
 def expand_training(
@@ -123,6 +128,7 @@ def expand_training(
     algorithm: Spec,
     func: str = "main",
     grad: str = "grad",
+    ema: float = 0.0,
 ) -> None:
     """See `ExpandTraining`."""
     with module.context, module.operation.location:
@@ -131,7 +137,7 @@ def expand_training(
             trainable.refuse_differences(module, func, algorithm.kind)
         training = trainable.read(module, func, None if rule.probe else grad)
         _check_policy(training, algorithm, rule)
-        update = update_of(module, training, optimizer)
+        update = update_of(module, training, optimizer, ema)
         add_init(module, training, update)
         add_apply(module, training, update)
         add_eval(module, training, func)

@@ -161,12 +161,12 @@ def _callees(op: ir.Operation) -> Iterator[str]:
             yield ir.FlatSymbolRefAttr(op.attributes[key]).value
 
 
-def _parameters(function: ir.Operation) -> list[tuple[int, Value]]:
+def _parameters(function: ir.Operation, *also: str) -> list[tuple[int, Value]]:
     said = functions.argument_attributes(function)
     return [
         (i, argument)
         for i, argument in enumerate(functions.entry(function).arguments)
-        if functions.string(said[i], functions.ROLE) == "param"
+        if functions.string(said[i], functions.ROLE) in ("param", *also)
     ]
 
 
@@ -232,7 +232,8 @@ class Narrowing:
 
     def rewrite(self, function: ir.Operation) -> None:
         """Go through the ops in order, those of regions where they stand."""
-        self._adapting |= {a for _, a in _parameters(function) if is_f32(a)}
+        weights = _parameters(function, "frozen")
+        self._adapting |= {a for _, a in weights if is_f32(a)}
         for op in operations(function):
             if is_free_contraction(op):
                 self._narrow(op)

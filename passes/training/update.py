@@ -15,7 +15,7 @@ from pcp.passes.core import fresh, functions
 from pcp.passes.core.functions import Port
 from pcp.passes.training import loss_scale, written
 from pcp.passes.training.loss_scale import LossScale
-from pcp.passes.training.optimizers import apply, rounding
+from pcp.passes.training.optimizers import apply, numbers, rounding
 from pcp.passes.training.optimizers.apply import Trained
 from pcp.passes.training.optimizers.groups import Groups
 from pcp.passes.training.optimizers.imported import ImportedRule
@@ -55,8 +55,10 @@ class Update(Protocol):
         ...
 
 
-def update_of(module: ir.Module, training: Trainable, optimizer: Groups) -> Update:
-    """The update that a program is trained with."""
+def update_of(
+    module: ir.Module, training: Trainable, optimizer: Groups, ema: float = 0.0
+) -> Update:
+    """The update that a program is trained with; `ema` is the decay of an average."""
     rule = apply.rule_of(optimizer.default)
     if isinstance(rule, ImportedRule):
         _check_types(optimizer, training)
@@ -64,6 +66,8 @@ def update_of(module: ir.Module, training: Trainable, optimizer: Groups) -> Upda
     else:
         trained = apply.assign(optimizer, training.params)
         inner = RuleUpdate(optimizer, trained, training)
+    if ema:
+        inner = AveragedUpdate(inner, ema, training.params)
     if training.loss_scale is None:
         return inner
     return ScaledUpdate(inner, training.loss_scale)
@@ -158,6 +162,63 @@ class ImportedUpdate:
         types = [port.type for port in (*self.training.params, *self.kept)]
         new = functions.call(self.names[1], [*params, *grads, *kept], types)
         return [*new, after(step)]
+
+
+@dataclass(frozen=True)
+class AveragedUpdate:
+    """Another update, and e <- d e + (1 - d) p behind it, for each parameter p.
+
+    The average begins as the first parameters (Polyak and Juditsky 1992, with weights
+    that decay), and is state under the name `ema.<parameter>`.
+    """
+
+    inner: Update
+    decay: float
+    params: Sequence[Port]
+
+    @property
+    def averages(self) -> list[Port]:
+        """One average a parameter."""
+        return [
+            Port(f"ema.{p.name}", "state", hlo.like(p.type, element=_math(p)))
+            for p in self.params
+        ]
+
+    @property
+    def ports(self) -> list[Port]:
+        """The inner one's, and the averages."""
+        return [*self.inner.ports, *self.averages]
+
+    def first(self, params: Sequence[Value], source: Source) -> list[Value]:
+        """The inner one's, and copies of the parameters."""
+        inner = self.inner.first(params, source)
+        copies = (
+            own(numbers.widen(p), source(i)) for i, p in enumerate(params, len(inner))
+        )
+        return [*inner, *copies]
+
+    def __call__(
+        self,
+        step: Value,
+        params: Sequence[Value],
+        grads: Sequence[Value],
+        kept: Sequence[Value],
+    ) -> list[Value]:
+        """The inner update, and the averages of what it gives."""
+        count = len(kept) - len(self.params)
+        *new, last = self.inner(step, params, grads, kept[:count])
+        averages = [
+            hlo.add(
+                numbers.scale(old, self.decay),
+                numbers.scale(numbers.widen(p), 1 - self.decay),
+            )
+            for old, p in zip(kept[count:], new, strict=False)
+        ]
+        return [*new, *averages, last]
+
+
+def _math(port: Port) -> ir.Type:
+    return numbers.math_type(hlo.element_type(port.type))
 
 
 @dataclass(frozen=True)

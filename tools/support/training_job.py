@@ -247,6 +247,10 @@ def compiler_for(
             batch=in_graph_batch(experiment),
             memory=experiment.memory,
             precision=experiment.precision,
+            layers=experiment.layers,
+            lora=experiment.lora,
+            freeze=experiment.freeze,
+            ema=experiment.ema,
             cache=cache_folder(),
             source=path,
         )

@@ -199,6 +199,27 @@ class Experiment(BaseModel):
         description="types of the training program, as "
         "params=f32,compute=bf16,reduce=f32: see docs/training.md; null: all f32",
     )
+    layers: Literal["unrolled", "rolled", "auto"] = Field(
+        "unrolled",
+        description="equal layers of the model as a loop over stacked parameters, "
+        "which compiles faster; auto: where copying them costs little",
+    )
+    lora: str | None = Field(
+        None,
+        description="train small products beside a frozen model, as "
+        "r=8,alpha=16,targets=*.q_proj.weight|*.v_proj.weight; null: the model itself",
+    )
+    freeze: str | None = Field(
+        None,
+        description="parameters that stay, by patterns of names: *.embed*|*.norm*",
+    )
+    ema: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="decay of an average of the parameters, which a worker keeps over "
+        "its inner steps as state ema.<parameter>; 0: none",
+    )
     use_in_graph_accumulation: bool = Field(
         False,
         description="accumulate the gradients of effective_batch_size inside the "

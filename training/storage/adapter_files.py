@@ -1,0 +1,68 @@
+"""Adapters in files that peft reads: `adapter_model.safetensors` and its config.
+
+pcp-lora names its parameters `q.lora_A.weight` and `q.lora_B.weight`; peft has them
+under `base_model.model.`, and the modules, `q`, in the config.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from pcp import strict_json
+from pcp.errors import ConfigError
+from pcp.training.storage.safetensors_io import to_bytes
+from pcp.training.storage.state_names import PARAMETER
+
+PREFIX = "base_model.model."
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+_A, _B = ".lora_A.weight", ".lora_B.weight"
+
+
+def save_adapter(
+    folder: str | Path,
+    tensors: Mapping[str, np.ndarray],
+    *,
+    alpha: float = 8.0,
+    base: str | None = None,
+    task: str | None = None,
+) -> None:
+    """Write the adapters among `tensors` where `peft.PeftModel.from_pretrained` reads.
+
+    `tensors` are parameters by name, or a checkpoint's; `alpha` as `pcp-lora` had it.
+    `base` is the model that they belong to, a folder or a name, and `task` peft's word
+    for it, as CAUSAL_LM. `ConfigError` where there are no adapters, or of unlike ranks.
+    """
+    named = {name.removeprefix(PARAMETER): array for name, array in tensors.items()}
+    modules = [name.removesuffix(_A) for name in named if name.endswith(_A)]
+    if not modules:
+        raise ConfigError(
+            f"{folder}: no {_A} among {', '.join([*named][:8]) or 'none'}"
+        )
+    pairs = {m: (named[m + _A], named[m + _B]) for m in modules if m + _B in named}
+    ranks = {a.shape[0] for a, _ in pairs.values()}
+    if len(pairs) < len(modules) or len(ranks) != 1:
+        raise ConfigError(
+            f"{folder}: adapters of {len(modules)} modules, {len(pairs)} of them with "
+            f"{_B}, of the ranks {sorted(ranks)}; peft's config has one"
+        )
+    config = {
+        "peft_type": "LORA",
+        "task_type": task,
+        "base_model_name_or_path": base,
+        "r": ranks.pop(),
+        "lora_alpha": alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": modules,
+        "inference_mode": True,
+    }
+    arrays = {
+        f"{PREFIX}{module}{end}": array
+        for module, pair in pairs.items()
+        for end, array in zip((_A, _B), pair, strict=True)
+    }
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    (path / WEIGHTS).write_bytes(to_bytes(arrays))
+    (path / CONFIG).write_text(strict_json.dumps(config, indent=2) + "\n")
