@@ -10,6 +10,10 @@
                                and in which tensors a number is not finite
       SHA256SUMS.json          size and SHA-256 of each file above
 
+Tensors of more than 4 GiB lie in files <kind>-00001-of-00003.safetensors, and
+<kind>.safetensors.index.json says which is where. Files are written and read a tensor
+at a time: besides the state itself no copy of it is in memory.
+
 A checkpoint is written to a hidden folder, fsynced and renamed; a crash leaves
 the old ones and no half of a new one. The same round again, after a rewind, is
 renamed away first and comes back where a crash left nothing in its place. Reading
@@ -23,7 +27,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pcp import strict_json
 from pcp.errors import StateMismatch
@@ -36,6 +40,9 @@ FORMAT = "pcp-checkpoint"
 VERSION = 2
 SUMS = "SHA256SUMS.json"
 FOLDER = "checkpoints"
+SHARD_BYTES = 4 << 30
+"""Of the tensors of one file; what is more lies in several, with an index."""
+_INDEX = f".safetensors{safetensors_io.INDEX}"
 _HIDDEN = ".writing-"
 _REPLACED = ".replaced-"
 
@@ -80,9 +87,22 @@ def _groups(checkpoint: Checkpoint) -> Iterator[tuple[str, Arrays]]:
             yield f"private_{rank}", arrays
 
 
-def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:
+def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes | Arrays]]:
+    """The contents of each file; several for what is more than `SHARD_BYTES`."""
     for kind, arrays in _groups(checkpoint):
-        yield f"{kind}.safetensors", safetensors_io.to_bytes(arrays)
+        shards = _shards(arrays)
+        if len(shards) == 1:
+            yield f"{kind}.safetensors", arrays
+            continue
+        index: dict[str, str] = {}
+        for i, shard in enumerate(shards, 1):
+            name = f"{kind}-{i:05}-of-{len(shards):05}.safetensors"
+            index |= dict.fromkeys(shard, name)
+            yield name, shard
+        yield (
+            f"{kind}{_INDEX}",
+            strict_json.dumps({"weight_map": index}, indent=1).encode(),
+        )
     state = {
         "format": FORMAT,
         "version": VERSION,
@@ -91,6 +111,19 @@ def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:
         **checkpoint.info,
     }
     yield "state.json", strict_json.dumps(state, indent=1).encode()
+
+
+def _shards(arrays: Arrays) -> list[Arrays]:
+    """The arrays in groups of at most `SHARD_BYTES`, or of one larger array."""
+    shards: list[Arrays] = [{}]
+    held = 0
+    for name, array in arrays.items():
+        if shards[-1] and held + array.nbytes > SHARD_BYTES:
+            shards.append({})
+            held = 0
+        shards[-1][name] = array
+        held += array.nbytes
+    return shards
 
 
 def save(run: str | Path, checkpoint: Checkpoint, keep: int = 3) -> Path:
@@ -124,11 +157,7 @@ def _write_all(folder: Path, checkpoint: Checkpoint) -> None:
     folder.mkdir()
     sums = {}
     for name, content in _files(checkpoint):
-        _write(folder / name, content)
-        sums[name] = {
-            "bytes": len(content),
-            "sha256": hashlib.sha256(content).hexdigest(),
-        }
+        sums[name] = _write(folder / name, content)
     _write(folder / SUMS, strict_json.dumps(sums, indent=1).encode())
     sync_folder(folder)
 
@@ -165,32 +194,39 @@ def load(folder: str | Path) -> Checkpoint:
     """Read and verify one checkpoint; `StateMismatch` says which file is bad."""
     folder = Path(folder)
     sums = _json(folder / SUMS, _read(folder / SUMS))
-    content = {name: _verified(folder / name, entry) for name, entry in sums.items()}
-    for name in ("state.json", "parameters.safetensors", "outer.safetensors"):
-        if name not in content:
-            raise StateMismatch(f"{folder}: the checkpoint has no {name}")
-    state = _json(folder / "state.json", content["state.json"])
+    for name, entry in sums.items():
+        _verify(folder / name, entry)
+    if "state.json" not in sums:
+        raise StateMismatch(f"{folder}: the checkpoint has no state.json")
+    state = _json(folder / "state.json", _read(folder / "state.json"))
     if state.pop("format", None) != FORMAT or state.pop("version", None) != VERSION:
         raise StateMismatch(f"{folder}: no checkpoint of this version of pcp")
     number, count = (state.pop(key, None) for key in ("round", "workers"))
     if not (isinstance(number, int) and isinstance(count, int)):
         raise StateMismatch(f"{folder / 'state.json'}: names no round, or no workers")
 
-    def arrays(name: str) -> Arrays:
-        if name not in content:
+    def arrays(kind: str) -> Arrays:
+        name = f"{kind}.safetensors"
+        if f"{kind}{_INDEX}" in sums:
+            name = f"{kind}{_INDEX}"
+            for shard in safetensors_io.indexed(folder / name):
+                if shard.name not in sums:
+                    raise StateMismatch(f"{folder}: the checkpoint has no {shard.name}")
+        elif name not in sums:
             raise StateMismatch(f"{folder}: the checkpoint has no {name}")
-        return safetensors_io.from_bytes(content[name], source=str(folder / name))
+        return safetensors_io.read(folder / name)
 
-    def perhaps(name: str) -> Arrays:
-        return arrays(name) if name in content else {}
+    def perhaps(kind: str) -> Arrays:
+        there = f"{kind}.safetensors" in sums or f"{kind}{_INDEX}" in sums
+        return arrays(kind) if there else {}
 
     return Checkpoint(
         round=number,
-        parameters=arrays("parameters.safetensors"),
-        outer=arrays("outer.safetensors"),
-        workers=[arrays(f"worker_{rank}.safetensors") for rank in range(count)],
-        private=[perhaps(f"private_{rank}.safetensors") for rank in range(count)],
-        state=perhaps("state.safetensors"),
+        parameters=arrays("parameters"),
+        outer=arrays("outer"),
+        workers=[arrays(f"worker_{rank}") for rank in range(count)],
+        private=[perhaps(f"private_{rank}") for rank in range(count)],
+        state=perhaps("state"),
         info=state,
     )
 
@@ -218,14 +254,33 @@ def newest(
     return None, refused
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes | Arrays) -> dict[str, Any]:
+    """Write a file to the disk; its size and sum."""
     try:
         with open(path, "wb") as file:
-            file.write(content)
+            summed = _Summed(file)
+            if isinstance(content, bytes):
+                summed.write(content)
+            else:
+                safetensors_io.write(summed, content)
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:  # a full disk does not say where
         raise OSError(error.errno, error.strerror, str(path)) from error
+    return {"bytes": summed.bytes, "sha256": summed.sum.hexdigest()}
+
+
+class _Summed:
+    """A file that is summed while it is written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.sum, self.bytes = file, hashlib.sha256(), 0
+
+    def write(self, piece: bytes | memoryview, /) -> int:
+        self.sum.update(piece)
+        written = self._file.write(piece)
+        self.bytes += written
+        return written
 
 
 def _read(path: Path) -> bytes:
@@ -245,10 +300,13 @@ def _json(path: Path, content: bytes) -> dict[str, Any]:
     return value
 
 
-def _verified(path: Path, entry: dict[str, Any]) -> bytes:
-    content = _read(path)
+def _verify(path: Path, entry: object) -> None:
     if not isinstance(entry, dict):
         raise StateMismatch(f"{path}: its entry in {SUMS} is no object")
-    if hashlib.sha256(content).hexdigest() != entry.get("sha256"):
+    try:
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise StateMismatch(f"{path}: cannot read it: {error.strerror}") from error
+    if found != entry.get("sha256"):
         raise StateMismatch(f"{path}: its SHA-256 is not the recorded one")
-    return content

@@ -10,10 +10,13 @@ nothing is believed before it was compared with the file's size.
 import hashlib
 import json
 import math
+import os
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import BytesIO
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,7 +25,13 @@ from pcp.errors import StateMismatch
 
 Arrays = dict[str, np.ndarray]
 
+#: What reading raises of bytes that are no such file.
+_INVALID = (ValueError, KeyError, TypeError, AttributeError, struct.error)
+
+INDEX = ".index.json"
 ALIGNMENT = 64
+PIECE = 16 << 20
+"""What is written at once."""
 MAX_HEADER = 64 << 20
 _LENGTH = struct.Struct("<Q")
 
@@ -73,39 +82,170 @@ def mean(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 def to_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
     """The bytes of a safetensors file."""
-    header, chunks, at = {}, [], 0
-    for name, array in arrays.items():
-        # ascontiguousarray would turn a scalar into a vector.
-        raw = np.asarray(array).tobytes()
+    file = BytesIO()
+    write(file, arrays)
+    return file.getvalue()
+
+
+class Sink(Protocol):
+    """What bytes are written to."""
+
+    def write(self, piece: bytes | memoryview, /) -> int:
+        """Take all of them."""
+        ...
+
+
+def write(
+    file: Sink,
+    arrays: Mapping[str, np.ndarray],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write a safetensors file, one tensor after the other, without a second copy.
+
+    `metadata` are texts in the header, as `{"format": "pt"}`, which transformers wants.
+    """
+    kinds = {name: Kind.of(name, array) for name, array in arrays.items()}
+    file.write(_header(kinds, metadata)[0])
+    for array in arrays.values():
+        _write_data(file, array)
+
+
+def _write_data(file: Sink, array: np.ndarray) -> None:
+    # ascontiguousarray would turn a scalar into a vector; its bytes are the same.
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    for at in range(0, len(raw), PIECE):
+        file.write(raw[at : at + PIECE])
+
+
+class Kind(NamedTuple):
+    """What a header says of a tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, name: str, array: np.ndarray) -> "Kind":
+        """That of an array; `StateMismatch` if the format has no such type."""
+        return cls(_dtype_name(name, array), np.shape(array))
+
+    @property
+    def bytes(self) -> int:
+        """Of its data."""
+        return math.prod(self.shape) * _bytes_of(self.dtype)
+
+
+class Streamed:
+    """A file of tensors that come in any order, each written to its place.
+
+    `kinds` say all that there will be. Leaving the context without an error checks that
+    all came, and that the disk has them.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        kinds: Mapping[str, Kind],
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        self._kinds, self._left = kinds, set(kinds)
+        head, self._places = _header(kinds, metadata)
+        self._file = open(path, "wb")
+        self._start = self._file.write(head)
+
+    def put(self, name: str, array: np.ndarray) -> None:
+        """Write one tensor; `StateMismatch` where it is not of its kind."""
+        if (found := Kind.of(name, array)) != (wanted := self._kinds.get(name)):
+            raise StateMismatch(f"{name}: is {found}, and {wanted} was announced")
+        self._file.seek(self._start + self._places[name])
+        _write_data(self._file, array)
+        self._left.discard(name)
+
+    def __enter__(self) -> "Streamed":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        with self._file:
+            if kind is None and self._left:
+                raise StateMismatch(f"no value of {min(self._left)} was written")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+
+def _header(
+    kinds: Mapping[str, Kind], metadata: Mapping[str, str] | None
+) -> tuple[bytes, dict[str, int]]:
+    """What stands in front of the data, and where in the data each tensor begins."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    places, at = {}, 0
+    for name, kind in kinds.items():
+        places[name], end = at, at + kind.bytes
         header[name] = {
-            "dtype": _dtype_name(name, array),
-            "shape": list(np.shape(array)),
-            "data_offsets": [at, at + len(raw)],
+            "dtype": kind.dtype,
+            "shape": list(kind.shape),
+            "data_offsets": [at, end],
         }
-        chunks.append(raw)
-        at += len(raw)
+        at = end
     text = strict_json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + _LENGTH.size) % ALIGNMENT)
-    return b"".join([_LENGTH.pack(len(text)), text, *chunks])
+    return _LENGTH.pack(len(text)) + text, places
 
 
 def from_bytes(content: bytes, *, source: str = "safetensors") -> Arrays:
     """The arrays in a file's bytes, as copies; `source` names it in errors."""
     try:
-        return _parse(content)
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        return {name: view.copy() for name, view in _views(memoryview(content))}
+    except _INVALID as error:
         raise StateMismatch(
             f"{source}: not a valid safetensors file: {error}"
         ) from error
 
 
 def read(path: str | Path) -> Arrays:
-    """The arrays in a file."""
+    """The arrays in a file, or in the files of an index `*.index.json`."""
+    return {name: np.array(array) for name, array in mapped(path).items()}
+
+
+def mapped(path: str | Path) -> Arrays:
+    """As `read`, without reading: arrays in the memory of the file, not to be changed.
+
+    What they hold is what the file holds when it is looked at.
+    """
+    path = Path(path)
+    if path.name.endswith(INDEX):
+        found: Arrays = {}
+        for shard in indexed(path):
+            found |= mapped(shard)
+        return found
     try:
-        content = Path(path).read_bytes()
+        with open(path, "rb") as file:
+            content = _mapping(file)
     except OSError as error:
         raise StateMismatch(f"{path}: cannot read it: {error.strerror}") from error
-    return from_bytes(content, source=str(path))
+    try:
+        return dict(_views(content))
+    except _INVALID as error:
+        raise StateMismatch(f"{path}: not a valid safetensors file: {error}") from error
+
+
+def _mapping(file: BinaryIO) -> memoryview:
+    size = os.fstat(file.fileno()).st_size  # of none there is no mapping
+    if not size:
+        return memoryview(b"")
+    return memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))
+
+
+def indexed(path: Path) -> list[Path]:
+    """The files of an index, which lie beside it; `StateMismatch` if it is damaged."""
+    try:
+        names = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()
+        files = [path.parent / name for name in dict.fromkeys(names)]
+    except OSError as error:
+        raise StateMismatch(f"{path}: cannot read it: {error.strerror}") from error
+    except _INVALID as error:
+        raise StateMismatch(f"{path}: not a valid index: {error}") from error
+    if any(file.parent != path.parent for file in files):
+        raise StateMismatch(f"{path}: names a file in another folder")
+    return files
 
 
 def _dtype_name(name: str, array: np.ndarray) -> str:
@@ -115,6 +255,12 @@ def _dtype_name(name: str, array: np.ndarray) -> str:
             f"{name}: {np.asarray(array).dtype} does not fit in a safetensors file"
         )
     return known
+
+
+def _bytes_of(name: str) -> int:
+    return (
+        1 if name.startswith("F8") else 2 if name == "BF16" else _dtype(name).itemsize
+    )
 
 
 def _dtype(name: str) -> np.dtype[Any]:
@@ -129,15 +275,16 @@ def _dtype(name: str) -> np.dtype[Any]:
     return np.dtype(_DTYPES[name])
 
 
-def _parse(content: bytes) -> Arrays:
+def _views(content: memoryview) -> Iterator[tuple[str, np.ndarray]]:
+    """The arrays as views of the bytes of a file."""
     (length,) = _LENGTH.unpack_from(content)
     start = _LENGTH.size + length
     if length > MAX_HEADER or start > len(content):
         raise ValueError(f"a header of {length} bytes in {len(content)}")
-    header = json.loads(content[_LENGTH.size : start])
+    header = json.loads(bytes(content[_LENGTH.size : start]))
     header.pop("__metadata__", None)
-    data = memoryview(content)[start:]
-    return {name: _array(name, entry, data) for name, entry in header.items()}
+    for name, entry in header.items():
+        yield name, _array(name, entry, content[start:])
 
 
 def _array(name: str, entry: Mapping[str, Any], data: memoryview) -> np.ndarray:
@@ -147,4 +294,4 @@ def _array(name: str, entry: Mapping[str, Any], data: memoryview) -> np.ndarray:
         raise ValueError(f"{name}: negative or fractional sizes")
     if last > len(data) or last - first != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"{name}: {last - first} bytes for {dtype} {list(shape)}")
-    return np.frombuffer(data[first:last], dtype).reshape(shape).copy()
+    return np.frombuffer(data[first:last], dtype).reshape(shape)

@@ -12,11 +12,13 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from pcp.training.storage import checkpoint as checkpoints
 from pcp.training.storage.checkpoint import Checkpoint
+from pcp.training.storage.safetensors_io import Arrays, to_bytes
 
 MEMORY = Path("/dev/shm")
 """A disk without waiting, where there is one: what is asked is the order of steps."""
@@ -46,10 +48,11 @@ def count_down(steps: int) -> None:
 
     write = checkpoints._write
 
-    def write_half_first(path: Path, content: bytes) -> None:
-        path.write_bytes(content[: len(content) // 2])
+    def write_half_first(path: Path, content: bytes | Arrays) -> dict[str, Any]:
+        whole = content if isinstance(content, bytes) else to_bytes(content)
+        path.write_bytes(whole[: len(whole) // 2])
         step()
-        write(path, content)
+        return write(path, content)
 
     for name in STEPS:
         setattr(os, name, dying(getattr(os, name)))
