@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pcp.runtime.program.executor import Program
     from pcp.tools.api import (
         compile,
+        from_hf,
         from_jax,
         from_optax,
         from_torch,
@@ -47,6 +48,7 @@ __all__ = [
     "Nesterov",
     "Program",
     "compile",
+    "from_hf",
     "from_jax",
     "from_optax",
     "from_torch",
@@ -69,6 +71,7 @@ _HOMES = {
     "Nesterov": "pcp.passes.training.optimizers.spec",
     "Program": "pcp.runtime.program.executor",
     "compile": "pcp.tools.api",
+    "from_hf": "pcp.tools.api",
     "from_jax": "pcp.tools.api",
     "from_optax": "pcp.tools.api",
     "from_torch": "pcp.tools.api",

@@ -65,6 +65,30 @@ def from_torch(
     return torch_frontend.from_torch(model, *args, result=result, **keywords)
 
 
+def from_hf(
+    folder: str | Path,
+    task: str | None = None,
+    *,
+    batch_size: int = 1,
+    block_size: int = 32,
+    result: int | str | None = None,
+    **inputs: Any,
+) -> ir.Module:
+    """Export the model of a folder that transformers' `save_pretrained` wrote.
+
+    `task` is a pipeline's name ("text-generation", ...); left out, the architecture
+    says it. Inputs are the task's, of `batch_size` samples of `block_size` tokens;
+    tensors given by name come beside them or in their place, and None leaves one out.
+    No weights are read: name the folder's as `pcp export --hf DIR --weights FILE`
+    writes them, or else a run starts anew.
+    """
+    from pcp.frontends.huggingface.exported import export
+    from pcp.frontends.huggingface.tasks import Size
+
+    size = Size(batch_size, block_size)
+    return export(folder, task, size, result, inputs).module
+
+
 def from_jax(
     fn: Callable[..., Any],
     *args: Any,

@@ -9,6 +9,11 @@ PyTorch: `FILE.py:Class` is made with the `--set` keywords, and with
 required argument of `forward`, and one named `targets`, is an int64 tensor
 [batch, block].
 
+Hugging Face: `--hf DIR` is a folder with config.json and *.safetensors, as
+transformers' `save_pretrained` writes it; `--task` is a pipeline's name.
+`--checkpoint ROUND` writes the folder OUT with the weights of a run's checkpoint,
+which `from_pretrained` reads.
+
 JAX: `FILE.py:function` is traced with the arguments that `FILE.py`'s
 `example_arguments()` returns (or the function named by `--arguments`).
 """
@@ -55,6 +60,13 @@ def _parser() -> Parser:
     parser = Parser(prog="pcp export", example=EXAMPLE, description=__doc__)
     parser.add_argument("--torch", metavar="FILE.py:CLASS", help="a PyTorch module")
     parser.add_argument("--jax", metavar="FILE.py:FUNCTION", help="a JAX function")
+    parser.add_argument("--hf", metavar="DIR", help="a folder of transformers")
+    parser.add_argument("--task", help="of --hf; default: what the architecture says")
+    parser.add_argument(
+        "--checkpoint",
+        metavar="ROUND",
+        help="with --hf: a checkpoint's folder, whose weights OUT is to have",
+    )
     parser.add_argument("--model-file", metavar="FILE.py", help="as in --torch")
     parser.add_argument("--class-name", metavar="CLASS", help="as in --torch")
     parser.add_argument("-o", "--out", metavar="M.mlir", help="default: FILE.mlir")
@@ -99,6 +111,11 @@ def _positive(text: str) -> int:
 
 def _main(argv: Sequence[str]) -> None:
     options = _parser().parse_args(argv)
+    if options.hf:
+        _main_hf(options)
+        return
+    if options.task or options.checkpoint:
+        raise UsageError("--task and --checkpoint go with --hf")
     framework, path, name = _source(options)
     out = Path(options.out or Path(path).with_suffix(".mlir").name)
     _check_installed(framework)  # before the model's file, which fails without it
@@ -120,6 +137,39 @@ def _main(argv: Sequence[str]) -> None:
         print(
             f"{beside}: what the model reads and does not train, {len(brought)} tensors"
         )
+
+
+def _main_hf(options: Namespace) -> None:
+    """From a folder of transformers, or with a checkpoint's weights into one."""
+    if options.torch or options.jax or options.model_file:
+        raise UsageError("give one model: --hf, --torch, --jax or --model-file")
+    if options.checkpoint:
+        _save_hf(options)
+        return
+    from pcp.frontends.huggingface.exported import export
+    from pcp.frontends.huggingface.tasks import Size
+    from pcp.frontends.signature import require_scalar_loss
+    from pcp.tools.support.hf_folder import write_weights
+
+    out = Path(options.out or f"{Path(options.hf).resolve().name}.mlir")
+    size = Size(options.batch_size, options.block_size)
+    exported = export(options.hf, options.task, size, options.result)
+    if not options.forward:
+        require_scalar_loss(exported.module)
+    _write(out, f"{exported.module}".strip().encode() + b"\n")
+    if options.weights:
+        write_weights(exported, Path(options.weights))
+    _summary(exported.module, out, options.weights)
+
+
+def _save_hf(options: Namespace) -> None:
+    from pcp.tools.support.hf_folder import save
+    from pcp.training.storage.checkpoint import load
+
+    if not options.out:
+        raise UsageError("--checkpoint needs -o, the folder to write")
+    save(options.hf, load(options.checkpoint).parameters, options.out)
+    print(f"{options.out}: the weights of {options.checkpoint}, for from_pretrained")
 
 
 def _source(options: Namespace) -> tuple[str, str, str]:

@@ -90,7 +90,7 @@ def _groups(checkpoint: Checkpoint) -> Iterator[tuple[str, Arrays]]:
 def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes | Arrays]]:
     """The contents of each file; several for what is more than `SHARD_BYTES`."""
     for kind, arrays in _groups(checkpoint):
-        shards = _shards(arrays)
+        shards = safetensors_io.shards(arrays, SHARD_BYTES)
         if len(shards) == 1:
             yield f"{kind}.safetensors", arrays
             continue
@@ -111,19 +111,6 @@ def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes | Arrays]]:
         **checkpoint.info,
     }
     yield "state.json", strict_json.dumps(state, indent=1).encode()
-
-
-def _shards(arrays: Arrays) -> list[Arrays]:
-    """The arrays in groups of at most `SHARD_BYTES`, or of one larger array."""
-    shards: list[Arrays] = [{}]
-    held = 0
-    for name, array in arrays.items():
-        if shards[-1] and held + array.nbytes > SHARD_BYTES:
-            shards.append({})
-            held = 0
-        shards[-1][name] = array
-        held += array.nbytes
-    return shards
 
 
 def save(run: str | Path, checkpoint: Checkpoint, keep: int = 3) -> Path:

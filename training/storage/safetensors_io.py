@@ -95,6 +95,19 @@ class Sink(Protocol):
         ...
 
 
+def shards(arrays: Mapping[str, np.ndarray], limit: int) -> list[Arrays]:
+    """The arrays in groups of at most `limit` bytes, or of one that is larger alone."""
+    found: list[Arrays] = [{}]
+    held = 0
+    for name, array in arrays.items():
+        if found[-1] and held + array.nbytes > limit:
+            found.append({})
+            held = 0
+        found[-1][name] = array
+        held += array.nbytes
+    return found
+
+
 def write(
     file: Sink,
     arrays: Mapping[str, np.ndarray],
