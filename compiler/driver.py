@@ -207,7 +207,8 @@ def _prepare(
     entry = signature.entry_function(module, options.entry)
     marks = spread or mode == "grad"
     infer = mode == "train" or (marks and signature.has_parameters(entry))
-    pipelines.prepare(infer_roles=infer).run(module, observers)
+    training = mode != "forward"
+    pipelines.prepare(infer_roles=infer, training=training).run(module, observers)
     return mode
 
 

@@ -188,9 +188,10 @@ def register(prepare: Sequence[str], lowering: Sequence[str]) -> None:
     _lowering.extend(lowering)
 
 
-def prepare(*, infer_roles: bool) -> Pipeline:
+def prepare(*, infer_roles: bool, training: bool = True) -> Pipeline:
     """The passes before the mode's own."""
-    roles = ["pcp-infer-roles"] if infer_roles else []
+    named = "pcp-infer-roles" if training else "pcp-infer-roles{training=false}"
+    roles = [named] if infer_roles else []
     return _pipeline([*PREPARE, *_prepare, *roles])
 
 

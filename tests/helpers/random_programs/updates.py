@@ -4,7 +4,8 @@ Values are small integers, so that each result has one right value, to the bit.
 """
 
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from helpers.random_programs import ops
@@ -110,7 +111,17 @@ OPS = (
 )
 
 
-def program(seed: int, name: str = "main", *, named: bool = False) -> str:
+Results = Sequence[Value]
+Finish = Callable[[Results], Results]
+
+
+def program(
+    seed: int,
+    name: str = "main",
+    *,
+    named: bool = False,
+    finish: Finish = lambda results: results,
+) -> str:
     """A function's text; `named` makes its first argument and a result one tensor."""
     rng = random.Random(seed)
     with make_context(), ir.Location.unknown():
@@ -130,13 +141,46 @@ def program(seed: int, name: str = "main", *, named: bool = False) -> str:
         places = [ir.Location.unknown()] * len(types)
         block = function.regions[0].blocks.append(*types, arg_locs=places)
         with ir.InsertionPoint(block):
-            results = _grown(Updates(rng, block.arguments[:-1], block.arguments[-1]))
+            grown = _grown(Updates(rng, block.arguments[:-1], block.arguments[-1]))
+            results = finish(grown)
             hlo.op("func.return", results, [])
         whole = ir.FunctionType.get(types, [v.type for v in results])
         function.attributes["function_type"] = ir.TypeAttr.get(whole)
         if named:
             _name(function, [r.type for r in results])
         return str(function)
+
+
+def loss(seed: int) -> str:
+    """`@main`, the sum of such a program's results; the arguments are `a0`, `a1`, ...
+
+    The first two are parameters, the others data.
+    """
+
+    def summed(results: Results) -> Results:
+        total, *more = (hlo.sum_all(x) for x in results)
+        for x in more:
+            total = hlo.add(total, x)
+        return [total]
+
+    text = program(seed, finish=summed)
+    for i in range(len(SHAPES) + 1):
+        role = "param" if i < 2 else "data"
+        said = f'{{pcp.name = "a{i}", pcp.role = "{role}"}}'
+        text = re.sub(rf"(%arg{i}: tensor<[^>]*>)", rf"\1 {said}", text, count=1)
+    return text
+
+
+def spread(seed: int, name: str = "main") -> str:
+    """A program whose tensors are cut along the axis `a` of a mesh `@m`, or not."""
+    rng, text = random.Random(f"spread {seed}"), program(seed, name)
+    for i, shape in enumerate(SHAPES):
+        dims = ["[]"] * len(shape)
+        if (d := rng.randrange(-1, len(shape))) >= 0:
+            dims[d] = '["a"]'
+        said = f"{{pcp.sharding = #pcp.sharding<@m, [{', '.join(dims)}], [], []>}}"
+        text = re.sub(rf"(%arg{i}: tensor<[^>]*>)", rf"\1 {said}", text, count=1)
+    return text
 
 
 def _grown(p: Updates) -> list[Value]:

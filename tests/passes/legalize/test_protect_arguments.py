@@ -26,19 +26,24 @@ from pcp.training.trainer.step_loop import Steps
 RANDOM = 200
 """Programs; every second one gives its first argument away where it is updated."""
 
+FIRST = [
+    pytest.param(n, marks=pytest.mark.slow if n else ()) for n in range(0, 1000, RANDOM)
+]
 
-@pytest.fixture(scope="module")
-def updates() -> Iterator[Program]:
-    """All random programs as the functions of one, `main`, `f1`, `f2`, ..."""
-    texts = (program(i, _name(i), named=_named(i)) for i in range(RANDOM))
+
+@pytest.fixture(scope="module", params=FIRST)
+def updates(request: pytest.FixtureRequest) -> Iterator[tuple[range, Program]]:
+    """Random programs as the functions of one, `main`, `f1`, `f2`, ..., and seeds."""
+    seeds = range(request.param, request.param + RANDOM)
+    texts = (program(i, _name(i), named=_named(i)) for i in seeds)
     module = parse("\n".join(texts))
     bundle = pcp.compile(module, targets=["cpu"], mode="forward")
     with Program.load(bundle, "local-task") as loaded:
-        yield loaded
+        yield seeds, loaded
 
 
 def _name(seed: int) -> str:
-    return f"f{seed}" if seed else "main"
+    return f"f{seed}" if seed % RANDOM else "main"
 
 
 def _named(seed: int) -> bool:
@@ -46,13 +51,16 @@ def _named(seed: int) -> bool:
 
 
 @pytest.mark.parametrize("first", range(0, RANDOM, 20))
-def test_random_updates(first: int, updates: Program, interpreter: Interpreter) -> None:
-    for seed in range(first, first + 20):
+def test_random_updates(
+    first: int, updates: tuple[range, Program], interpreter: Interpreter
+) -> None:
+    seeds, loaded = updates
+    for seed in seeds[first : first + 20]:
         given = arguments(seed)
         wanted = interpreter.run(program(seed), given)
-        function = updates[_name(seed)]
+        function = loaded[_name(seed)]
         _check_equal(_called(function, given), wanted, seed)
-        on_device = [updates.to_device(a) for a in given]
+        on_device = [loaded.to_device(a) for a in given]
         results = _called(function, on_device, device_arrays=True)
         _check_equal(results, wanted, seed)
         kept = [i for i in range(len(given)) if i not in function.signature.donates]
@@ -90,9 +98,10 @@ def _bits(arrays: Any) -> list[bytes]:
     return [np.asarray(a).tobytes() for a in arrays]
 
 
-def test_some_programs_give_their_cache_away(updates: Program) -> None:
+def test_some_programs_give_their_cache_away(updates: tuple[range, Program]) -> None:
     """Else the test above would prove little of them."""
-    donating = [n for n in updates.functions if updates[n].signature.donates]
+    _, loaded = updates
+    donating = [n for n in loaded.functions if loaded[n].signature.donates]
     assert len(donating) > RANDOM / 20
 
 
