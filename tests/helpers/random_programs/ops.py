@@ -7,7 +7,7 @@ import numpy as np
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
-from pcp.dialect.hlo_indexing import Windows, gather, scatter
+from pcp.dialect.hlo_indexing import Windows, gather, scatter, sort
 from pcp.dialect.hlo_windows import Window, reduce_window
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12)
@@ -215,6 +215,28 @@ def lookup(p: Program) -> Value | None:
     return p.small(scatter(zeros, indices, rows, windows, hlo.add))
 
 
+def sorted_(p: Program) -> Value | None:
+    """By a comparator with a constant, from outside of it or inside; one operand,
+    or another one along with it."""
+    if (x := p.pick(lambda r: r >= 1)) is None:
+        return None
+    others = [v for v in p.values if v.type == x.type]
+    operands = [x, p.rng.choice(others)] if p.rng.random() < 0.5 else [x]
+    element, number = hlo.element_type(x), float(p.rng.randrange(-1, 3))
+    outside = hlo.scalar(number, element) if p.rng.random() < 0.6 else None
+    how, way = p.rng.choice((hlo.minimum, hlo.subtract)), p.rng.choice(("LT", "GT"))
+
+    def less(a: Value, b: Value, *_: Value) -> Value:
+        bound = hlo.scalar(number, element) if outside is None else outside
+        keys = (how(v, bound) for v in (a, b))
+        if how is hlo.subtract:
+            keys = (hlo.abs(k) for k in keys)
+        return hlo.compare(way, *keys)
+
+    made = sort(operands, p.rng.randrange(len(hlo.shape_of(x))), less)
+    return p.rng.choice(made)
+
+
 def iota(p: Program) -> Value | None:
     x = p.pick(lambda r: r >= 1)
     if x is None:
@@ -275,5 +297,5 @@ def branches(p: Program) -> Value | None:
 OPS: tuple[Callable[[Program], Value | None], ...] = (
     *(unary, binary, scaled, masked, transpose, reshape, broadcast, reduce),
     *(dot, dot, dot, concatenate, slice_, pad, reverse, dynamic_slice, lookup),
-    *(iota, window, loop, branches, binary, reduce, reshape),
+    *(iota, window, loop, branches, binary, reduce, reshape, sorted_),
 )
