@@ -14,6 +14,7 @@ from typing import Any
 
 from pcp.frontends.torch_along import Along
 from pcp.frontends.torch_formula import Formula
+from pcp.frontends.torch_images import Images
 from pcp.frontends.torch_losses import Losses
 from pcp.frontends.torch_missing import Missing
 from pcp.frontends.torch_pointwise import Pointwise
@@ -28,6 +29,7 @@ def formulas(torch: Any) -> dict[Any, Formula]:
         found[op] = Pointwise(torch).remainder
     found |= Missing(torch).made()
     found[aten.slice_scatter.default] = Along(torch).slice_scatter
+    found[aten.upsample_nearest2d.vec] = Images(torch).nearest
     return found
 
 
