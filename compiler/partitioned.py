@@ -282,6 +282,7 @@ def _annotate(
             "differently: each updates its share, as with --zero 2"
         )
     pipelines.split().steps[0].run(module)
+    mesh = read_meshes(module)[mesh.name]  # whose axes may have been taken apart
     for line in sharding_file.idle(module, mesh, besides=PIPELINE):
         options.report(line)
 

@@ -342,9 +342,16 @@ def _constrained(
 ) -> list[ir.Value]:
     """The values themselves, constrained as the specs say."""
     return [
-        _constraint(value, parsed, at) if conversion.matters(parsed) else value
+        _constraint(value, parsed, at)
+        if conversion.matters(parsed) and _lies(value)
+        else value
         for value, parsed in zip(values, shardings, strict=True)
     ]
+
+
+def _lies(value: ir.Value) -> bool:
+    """Whether it is a tensor; a token lies nowhere."""
+    return isinstance(value.type, ir.RankedTensorType)
 
 
 def _crossed(
@@ -358,6 +365,9 @@ def _crossed(
     crossed = []
     into = isinstance(next(iter(targets), None), ir.BlockArgument)
     for value, target, parsed in zip(values, targets, shardings, strict=True):
+        if not _lies(value):
+            crossed.append(value)
+            continue
         if into:
             value = _constraint(value, parsed, at)
         facts = {"sharding": ir.Attribute.parse(str(parsed))}

@@ -76,3 +76,28 @@ func.func @read(%a: tensor<32x1024xf32>, %b: tensor<1024x16xf32> {pcp.sharding =
 func.func @all(%a: tensor<8xf32> {pcp.sharding = #pcp.sharding<@m, [["x:(1)4"]], [], []>}) -> tensor<8xf32> {
   return %a : tensor<8xf32>
 }
+
+// -----
+
+// A reshape takes an axis apart: each part cuts its dimension, and nothing is gathered.
+// Backwards, too; not where the other side is closed.
+// CHECK: axes = [#pcp.axis<"x:(1)2", 2 : i64>, #pcp.axis<"x:(2)2", 2 : i64>, #pcp.axis<"y", 4 : i64>]
+// CHECK-LABEL: func.func @rows
+// CHECK-SAME: -> (tensor<2x4x4xf32> {pcp.sharding = #pcp.sharding<@m, {{\[\[}}"x:(1)2"], ["x:(2)2"], []], [], []>})
+// CHECK-LABEL: func.func @joined
+// CHECK-SAME: %arg0: tensor<2x6x4xf32> {pcp.sharding = #pcp.sharding<@m, {{\[\[}}"x:(1)2"], ["x:(2)2"], []], [], []>}
+// CHECK-LABEL: func.func @closed
+// CHECK-SAME: %arg0: tensor<8x4xf32> {pcp.sharding = #pcp.sharding<@m, {{\[\[}}"y"], []], [], []>}
+"pcp.mesh"() {axes = [#pcp.axis<"x", 4>, #pcp.axis<"y", 4>], devices = [], sym_name = "m"} : () -> ()
+func.func @rows(%a: tensor<8x4xf32> {pcp.sharding = #pcp.sharding<@m, [["x"], []], [], []>}) -> tensor<2x4x4xf32> {
+  %0 = stablehlo.reshape %a : (tensor<8x4xf32>) -> tensor<2x4x4xf32>
+  return %0 : tensor<2x4x4xf32>
+}
+func.func @joined(%a: tensor<2x6x4xf32>) -> (tensor<12x4xf32> {pcp.sharding = #pcp.sharding<@m, [["x"], []], [], []>}) {
+  %0 = stablehlo.reshape %a : (tensor<2x6x4xf32>) -> tensor<12x4xf32>
+  return %0 : tensor<12x4xf32>
+}
+func.func @closed(%a: tensor<8x4xf32> {pcp.sharding = #pcp.sharding<@m, [["y"], []], [], []>}) -> tensor<2x4x4xf32> {
+  %0 = stablehlo.reshape %a {pcp.sharding = [#pcp.sharding<@m, [[], [], []], [], []>]} : (tensor<8x4xf32>) -> tensor<2x4x4xf32>
+  return %0 : tensor<2x4x4xf32>
+}

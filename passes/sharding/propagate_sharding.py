@@ -26,9 +26,10 @@ from pcp.passes.sharding.layout import (
     to_attribute,
 )
 from pcp.passes.sharding.merge_meshes import merge_meshes
-from pcp.passes.sharding.mesh import only_mesh
+from pcp.passes.sharding.mesh import Mesh, only_mesh
 from pcp.passes.sharding.ports import set_port_shardings
 from pcp.passes.sharding.propagation import Propagation
+from pcp.passes.sharding.reshape_parts import cuts_at_reshapes
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,10 @@ class PropagateSharding(Pass):
     stays as it is; `#pcp.dim<[..], 0, p>` is open, and speaks only from priority p
     on. Calls are inlined, what a callee says of its arguments and results with them,
     and constants are made for each op that reads them. Leaves `pcp.sharding` on every
-    argument, result and op; annotated ones as they were. Idempotent. With
-    `explain=true` each op says in `pcp.why` from where every axis of its results came.
+    argument, result and op; annotated ones as they were. An axis that a reshape takes
+    apart gives way to its parts, and meshes over the same devices are one. Idempotent.
+    With `explain=true` each op says in `pcp.why` from where every axis of its results
+    came.
 
     Before:
 
@@ -72,9 +75,34 @@ class PropagateSharding(Pass):
             mesh = only_mesh(module)
             for function in functions(module):
                 expansions.split(function)
-                found = Propagation(mesh, function)
-                found.run()
+            for found in _propagated(module, mesh):
                 _write(found, self.explain)
+
+
+def _propagated(module: ir.Module, mesh: Mesh) -> list[Propagation]:
+    """The layouts of all functions; axes are cut where reshapes take them apart."""
+    while True:
+        found = [Propagation(mesh, function) for function in functions(module)]
+        for each in found:
+            each.run()
+        cuts: dict[str, set[int]] = {}
+        for axis, place in (cut for each in found for cut in cuts_at_reshapes(each)):
+            cuts.setdefault(axis, set()).add(place)
+        if not (cuts := _nested(cuts)):
+            return found
+        (op,) = sub_axes.meshes_of(module)
+        sub_axes.cut_axes(module, op, cuts)
+        mesh = only_mesh(module)
+
+
+def _nested(cuts: dict[str, set[int]]) -> dict[str, set[int]]:
+    """Of each axis the places that divide each other; a later reshape goes without."""
+    kept: dict[str, set[int]] = {}
+    for axis, places in cuts.items():
+        for place in sorted(places):
+            if all(place % other == 0 for other in kept.get(axis, ())):
+                kept.setdefault(axis, set()).add(place)
+    return kept
 
 
 def _write(found: Propagation, explain: bool) -> None:
