@@ -27,6 +27,7 @@ from pcp.dialect.attributes import axis_sizes
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
 from pcp.errors import CompileError, nearest
+from pcp.passes.analysis import lookups
 from pcp.passes.core.donation import is_donated
 from pcp.passes.core.functions import (
     COMPUTE,
@@ -108,6 +109,18 @@ def data_inputs(module: ir.Module, entry: str) -> tuple[TensorSpec, ...]:
     """What the entry of a model takes of each batch: its arguments of the role data."""
     found = _inputs(entry_function(module, entry))
     return tuple(t for t in found if t.role == "data")
+
+
+def table_rows(module: ir.Module, entry: str) -> dict[str, int]:
+    """By the entry's data: the rows of the smallest table that they index."""
+    function = entry_function(module, entry)
+    inputs = _inputs(function)
+    found: dict[str, int] = {}
+    for index, table, rows in lookups.table_rows(function):
+        if inputs[index].role == "data" and inputs[table].role != "data":
+            name = inputs[index].name
+            found[name] = min(rows, found.get(name, rows))
+    return found
 
 
 def parameters(module: ir.Module, entry: str) -> tuple[Parameter, ...]:

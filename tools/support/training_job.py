@@ -270,8 +270,12 @@ def _check_data(experiment: Experiment, model: Any) -> None:
     from pcp.compiler.options import CompileOptions
 
     entry = CompileOptions.entry
+    loss, *_ = (*signature.functions(model, entry, "train")[entry].results, None)
+    if loss is None or loss.shape:
+        return  # no model to train: the compiler says so
     corpus = Corpus(experiment, signature.data_inputs(model, entry))
     corpus.check_vocabulary([p.shape for p in signature.parameters(model, entry)])
+    corpus.check_rows(signature.table_rows(model, entry))
 
 
 def _from_bundle(path: str, target: str) -> bytes:

@@ -373,6 +373,9 @@ def parse(raw: object, *, source: str = "experiment") -> Experiment:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         what = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            given = str(first["loc"][-1])
+            what = f"unknown key.{nearest(given, DataOptions.model_fields)}"
         if first["type"] in _OF_PYTHON:
             what = _OF_PYTHON[first["type"]]
         raise ConfigError(f"{source}: {f'{where}: ' if where else ''}{what}") from error

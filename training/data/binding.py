@@ -28,7 +28,8 @@ class Binding:
         self._dataset, self._source = dataset, source
         self._options: DataOptions = source.experiment.data_options
         first = self._sample(0)
-        self._columns = _columns(source, first, getattr(dataset, "by_position", ()))
+        self.columns = _columns(source, first, getattr(dataset, "by_position", ()))
+        """A sample's name for each of the program's inputs."""
         self._fit(first, 0)
 
     def read(self, indices: np.ndarray) -> dict[str, np.ndarray]:
@@ -53,7 +54,7 @@ class Binding:
         """The sample by the program's names, in its shapes."""
         made = {}
         for spec in self._source.inputs:
-            name = self._columns[spec.name]
+            name = self.columns[spec.name]
             where = f"sample {index}: {name}"
             if name not in sample:
                 raise self._source.refuse(f"sample {index} has no {name!r}")

@@ -1,6 +1,6 @@
 """The data of a run: samples in the run's order, as the program takes them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,6 +86,21 @@ class Corpus:
         tokens, declared = self.dataset.tokens, self.source.experiment.vocabulary_size
         kind = tokens.tokenizer["kind"]
         check_vocabulary(tokens.vocabulary, kind, shapes, declared)
+
+    def check_rows(self, rows: Mapping[str, int]) -> None:
+        """Refuse ids beyond the tables that the program's inputs index.
+
+        `rows` are those of the smallest table, by input.
+        """
+        largest = getattr(self.dataset, "largest", lambda column: None)
+        for name, count in rows.items():
+            column = self._binding.columns[name]
+            found = largest(column)
+            if found is not None and found >= count:
+                raise self.source.refuse(
+                    f"has the id {found} in {column}, and the table that the program's "
+                    f"{name} looks up has {count} rows"
+                )
 
     @property
     def parts(self) -> Parts:

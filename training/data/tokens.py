@@ -14,7 +14,7 @@ from pcp.training.data import digest
 from pcp.training.data.digest import TreeDigest
 from pcp.training.data.verified_file import VerifiedFile
 
-WIDTHS = {"u16": "<u2", "u32": "<u4"}
+WIDTHS = {"byte": "u1", "u16": "<u2", "u32": "<u4"}
 """Tokenizers of files that hold ids, and the type of these."""
 _LINES = 512  # of a text that is tokenized at once: a token does not span two pieces
 
@@ -93,6 +93,8 @@ class Tokens:
     """Unsigned integers, one a token."""
     vocabulary: int
     """Every id is below it."""
+    largest: int
+    """The largest id, or the tokenizer's."""
     tokenizer: dict[str, Any]
     """A checkpoint's keys to decode with: kind, and the characters of `char`."""
     token_bytes: int
@@ -111,8 +113,9 @@ def tokenize(content: Content, kind: str, subwords: str | None = None) -> Tokens
     if kind == "char":
         content.check(0, len(content.data))
         return _characters(content.data)
-    if kind == "byte":
-        return Tokens(content.data, 256, {"kind": "byte"}, 1, content.check)
+    if kind == "byte":  # its vocabulary is 256, whichever of them a text has
+        largest = _largest(content, content.data)
+        return Tokens(content.data, 256, largest, {"kind": "byte"}, 1, content.check)
     width = np.dtype(WIDTHS[kind]).itemsize
     if len(content.data) % width:
         raise ConfigError(
@@ -123,7 +126,8 @@ def tokenize(content: Content, kind: str, subwords: str | None = None) -> Tokens
     def check(start: int, stop: int) -> None:
         content.check(width * start, width * stop)
 
-    return Tokens(ids, _largest(content, ids) + 1, {"kind": kind}, width, check)
+    largest = _largest(content, ids)
+    return Tokens(ids, largest + 1, largest, {"kind": kind}, width, check)
 
 
 def _largest(content: Content, ids: np.ndarray) -> int:
@@ -148,7 +152,7 @@ def _subwords(content: np.ndarray, path: str) -> Tokens:
     ids = np.concatenate([np.array(each.ids, np.uint32) for each in found])
     kind = {"kind": "huggingface", "file": path.rpartition("/")[2]}
     size = tokenizer.get_vocab_size()
-    return Tokens(ids, size, kind, 0, sources={"tokenizer": file})
+    return Tokens(ids, size, size - 1, kind, 0, sources={"tokenizer": file})
 
 
 def _text(content: np.ndarray) -> str:
@@ -169,7 +173,8 @@ def _characters(content: np.ndarray) -> Tokens:
     narrow = np.uint8 if len(alphabet) <= 256 else np.uint32
     tokenizer = {"kind": "char", "characters": characters}
     width = 1 if len(text) == len(content) else 0
-    return Tokens(ids.astype(narrow), len(alphabet), tokenizer, width)
+    count = len(alphabet)
+    return Tokens(ids.astype(narrow), count, count - 1, tokenizer, width)
 
 
 def check_vocabulary(

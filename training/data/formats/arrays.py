@@ -59,6 +59,11 @@ class Arrays:
         """Of all files, with the arrays that the program does not take."""
         return self.tree.root
 
+    def largest(self, column: str) -> int | None:
+        """The largest number of a column of integers."""
+        array = self._arrays[column].array
+        return int(array.max()) if array.size and array.dtype.kind in "iu" else None
+
     def sample(self, index: int) -> Sample:
         """Row `index` of each array."""
         return {name: array[index] for name, array in self._arrays.items()}

@@ -70,6 +70,12 @@ class TokenFile:
         """Whether an older run of pcp had this digest of the same file."""
         return len(self.tree.files) == 1 and older == sampled_digest(self._content.data)
 
+    def largest(self, column: str) -> int | None:
+        """The largest id of a column of ids."""
+        if column not in ("ids", "targets", "input_ids"):
+            return None
+        return max(self.tokens.largest, self._options.separator or 0)
+
     def order(self) -> DataOrder:
         """Windows a block apart."""
         tokens, batch = self.tokens, self._source.batch

@@ -1,0 +1,92 @@
+"""Data that a model cannot take: one line of `pcp train`, before it is compiled."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from helpers.models.bigram_stablehlo import BATCH, BLOCK, KEYS, MODEL, VOCABULARY
+
+from pcp.compiler import driver
+from pcp.tools.cli import main
+
+NAMED = MODEL
+for _name, _role in (("table", "param"), ("ids", "data"), ("targets", "data")):
+    _data = f"{BATCH}x{BLOCK}xi64"
+    _shape = _data if _role == "data" else f"{VOCABULARY}x{VOCABULARY}xf32"
+    NAMED = NAMED.replace(
+        f"%{_name}: tensor<{_shape}>",
+        f'%{_name}: tensor<{_shape}> {{pcp.name = "{_name}", pcp.role = "{_role}"}}',
+        1,
+    )
+ROWS = np.zeros((40, BLOCK), np.int64)
+TOO_LARGE = np.full((40, BLOCK), VOCABULARY)
+OWN = """
+class Rows:
+    digest = "x"
+    def __len__(self): return 40
+    def sample(self, i): return {"ids": [i / 0]}
+"""
+
+
+def arrays(**given):
+    """Writes these as a `.npz`."""
+
+    def write(folder):
+        np.savez(folder / "d.npz", **given)
+        return {"data_path": "d.npz"}
+
+    return write
+
+
+def content(name, made, **keys):
+    """Writes bytes as a file; the experiment's keys for it."""
+
+    def write(folder):
+        (folder / name).write_bytes(made)
+        return {"data_path": keys.pop("data_path", name)} | keys
+
+    return write
+
+
+CASES = {
+    "names": (arrays(id=ROWS, targets=ROWS), "no 'ids' .* Did you mean 'id'"),
+    "shape": (
+        arrays(ids=ROWS[:, 1:], targets=ROWS),
+        r"sample 0: ids has the shape \[7\], and the program's ids takes \[8\]",
+    ),
+    "type": (arrays(ids=ROWS * 0.5, targets=ROWS), "holds float64, .* takes i64"),
+    "ids": (
+        arrays(ids=TOO_LARGE, targets=ROWS),
+        "the id 64 in ids, and the table that the program's ids looks up has 64 rows",
+    ),
+    "u32": (
+        content("d.u32", TOO_LARGE.astype("<u4").tobytes(), tokenizer="u32"),
+        r"65 different tokens \(u32\), the model takes at most 64",
+    ),
+    "empty": (content("d.txt", b""), "d.txt is empty"),
+    "no rows": (arrays(ids=ROWS[:0], targets=ROWS[:0]), "d.npz is empty"),
+    "few rows": (arrays(ids=ROWS[:3], targets=ROWS[:3]), "less than one batch of 4"),
+    "raises": (
+        content("own.py", OWN.encode(), data_path="own.py:Rows"),
+        r"sample 0 raises ZeroDivisionError: division by zero \(.*own.py:5\)",
+    ),
+    "no file": (content("d", b"", data_path="d.py:Rows"), "data_path: no file 'd.py'"),
+    "key": (
+        content("d", b"text", data={"pakcing": "documents"}),
+        "data.pakcing: unknown key. Did you mean 'packing'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_wrong_with_the_data_is_one_line(case, tmp_path, monkeypatch, capsys):
+    write, said = CASES[case]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(driver, "compile", None)  # it is never come to
+    (tmp_path / "model.mlir").write_text(NAMED)
+    (tmp_path / "x.json").write_text(json.dumps(KEYS | write(tmp_path)))
+    assert main(["train", "x.json", "--workers", "1"]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1, error
+    assert re.search(said, error), error
