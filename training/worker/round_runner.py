@@ -100,6 +100,8 @@ class RoundRunner:
             self._order, self._forming = order, time.monotonic()
             self._check_carried(order)
             self.inner_steps.expect(order)  # the group is formed meanwhile
+            if self._superseded(order):
+                return  # nothing would end the wait for a group of others
             comm = self.group.form(order)
             self._forming = None
             state.trainer.join(comm)
