@@ -103,13 +103,11 @@ def _of_map(source: ir.Operation, dims: list[int]) -> Merged | None:
 
     A mean that keeps its dims and one that does not are then one value.
     """
-    moved = [defining(x, "reshape") for x in source.operands]
-    (inner, *more) = [m for m in moved if m is not None] or (None,)
-    if inner is None or more:
-        return None
-    found = _of_reshape(inner, dims)
     numbers = [constants.splat(x) for x in source.operands]
-    if found is None or sum(number is not None for number in numbers) + 1 < len(moved):
+    others = [x for x, n in zip(source.operands, numbers, strict=True) if n is None]
+    inner = defining(others[0], "reshape") if len(others) == 1 else None
+    found = None if inner is None else _of_reshape(inner, dims)
+    if found is None:
         return None
     x, places = found
     operands = [

@@ -42,6 +42,26 @@ def _has_sums(text: str) -> bool:
     return "dot_general" in text or "applies stablehlo.add" in text
 
 
+ONE_OVER = """
+func.func @main(%x: tensor<1xf32>, %y: tensor<2x1xf32>) -> tensor<2x1xf32> {
+  %c = stablehlo.constant dense<1.0> : tensor<f32>
+  %one = stablehlo.broadcast_in_dim %c, dims = [] : (tensor<f32>) -> tensor<1xf32>
+  %s = stablehlo.sqrt %x : tensor<1xf32>
+  %q = stablehlo.divide %one, %s : tensor<1xf32>
+  %0 = stablehlo.broadcast_in_dim %q, dims = [1] : (tensor<1xf32>) -> tensor<2x1xf32>
+  %1 = stablehlo.multiply %0, %y : tensor<2x1xf32>
+  return %1 : tensor<2x1xf32>
+}
+"""
+
+
+def test_a_reshaped_constant_is_not_what_is_mapped(interpreter: Interpreter) -> None:
+    """The quotient was taken for 1/1, since its constant came through a reshape."""
+    given = [np.full(1, 16, np.float32), np.full((2, 1), 3, np.float32)]
+    (ours,) = interpreter.run(simplified(ONE_OVER), given)
+    np.testing.assert_array_equal(ours, np.full((2, 1), 0.75, np.float32))
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_same_bits(interpreter: Interpreter, seed: int) -> None:
     """Of random programs. -0.0 may differ where a sum over dims of 1 is left out."""
