@@ -19,6 +19,7 @@ from pcp.passes.core.stops import forget_derivatives
 from pcp.passes.legalize import legalize_complex as complex_
 from pcp.passes.legalize import legalize_complex_functions as of_complex
 from pcp.passes.legalize import legalize_conversions as conversions
+from pcp.passes.legalize import legalize_convolutions as convolutions
 from pcp.passes.legalize import legalize_fourier as fourier
 from pcp.passes.legalize import legalize_functions as special
 from pcp.passes.legalize import legalize_indexing as indexing
@@ -26,6 +27,7 @@ from pcp.passes.legalize import legalize_linear_algebra as linear_algebra
 from pcp.passes.legalize import legalize_loops as loops
 from pcp.passes.legalize import legalize_narrow as narrow
 from pcp.passes.legalize import legalize_norms as norms
+from pcp.passes.legalize import legalize_pads as pads
 from pcp.passes.legalize import legalize_reductions as reductions
 from pcp.passes.legalize import legalize_scatters as scatters
 from pcp.passes.legalize import legalize_sorts as sorts
@@ -58,6 +60,8 @@ class Legalize(Pass):
     - `convert` of floats to integers saturates and makes 0 of NaN;
     - `fft` goes dim by dim, lengths other than powers of two by a matrix product;
     - complex numbers are padded by parts, and convolved so;
+    - 64-bit elements are padded with zeros, and other fills chosen behind it;
+    - a convolution with one place along a dim leaves out what no window covers;
     - unsigned integers are reversed and combined in windows as signed ones, and a
       reversal of a strided slice is a slice of a reversal;
     - whether a number is its own floor is asked of its nearest whole number;
@@ -149,6 +153,7 @@ def _first(one: Rule, other: Rule) -> Rule:
 # What is made of these, complex quotients among it, is legalised, too.
 FIRST: Rules = {
     "stablehlo.cholesky": linear_algebra.cholesky,
+    "stablehlo.convolution": convolutions.crop,
     "stablehlo.triangular_solve": linear_algebra.triangular_solve,
 }
 
@@ -172,10 +177,10 @@ RULES: Rules = {
     "stablehlo.gather": indexing.gather,
     "stablehlo.log": of_complex.log,
     "stablehlo.map": _map,
-    "stablehlo.pad": complex_.pad,
+    "stablehlo.pad": pads.pad,
     "stablehlo.power": _first(of_complex.power, special.power),
     "stablehlo.reduce": _first(reductions.negated_sum, reductions.step_by_step),
-    "stablehlo.reduce_window": _first(complex_.reduce_window, unsigned.reduce_window),
+    "stablehlo.reduce_window": _first(pads.reduce_window, unsigned.reduce_window),
     "stablehlo.reverse": unsigned.reverse,
     "stablehlo.scatter": scatters.scatter,
     "stablehlo.select_and_scatter": windows.select_and_scatter,
@@ -195,6 +200,8 @@ LAST: Rules = {
     "stablehlo.dot_general": narrow.contraction,
     "stablehlo.dynamic_update_slice": loops.own_updated,
     "stablehlo.if": loops.own_branches,
+    "stablehlo.imag": complex_.imag,
+    "stablehlo.real": complex_.real,
     "stablehlo.reduce": narrow.reduction,
     "stablehlo.reduce_window": narrow.reduction,
     "stablehlo.scatter": loops.own_updated,

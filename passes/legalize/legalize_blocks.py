@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.core.loops import counted
-from pcp.passes.legalize.legalize_complex import pad_any
+from pcp.passes.legalize.legalize_pads import pad_any
 
 Value = ir.Value
 BLOCK = 32  # of a solve; measured at n = 64 ... 512

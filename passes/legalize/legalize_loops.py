@@ -14,8 +14,10 @@ So what may come out as it went in goes in as a copy.
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.analysis.loops import counter
+from pcp.passes.core import constants
 from pcp.passes.core.rewriting import before, defining, operations
 from pcp.passes.core.walk import CONTROL_FLOW
+from pcp.passes.legalize.legalize_pads import is_shared_fill
 
 Value = ir.Value
 
@@ -64,8 +66,15 @@ def own_updated(op: ir.Operation) -> None:
     inputs = len(op.results)
     for i, value in enumerate(list(op.operands)[:inputs]):
         apart = _is_outside(value, op.block) or _has_submissions(op.block)
-        if apart and _is_read_elsewhere(value):
+        if (apart and _is_read_elsewhere(value)) or _is_one_buffer(value):
             op.operands[i] = _copy(value)
+
+
+def _is_one_buffer(value: Value) -> bool:
+    """Whether it is a constant that has no memory of its own (see legalize_pads)."""
+    if (made := defining(value, "complex")) is not None:
+        return all(constants.splat(part) is not None for part in made.operands)
+    return constants.splat(value) is not None and is_shared_fill(value)
 
 
 def _has_submissions(block: ir.Block) -> bool:

@@ -17,6 +17,7 @@ from pcp.dialect.bindings import ir
 from pcp.passes.core import constants
 from pcp.passes.core.elementwise import body_kind, identity, inline
 from pcp.passes.core.rewriting import ints, refuse
+from pcp.passes.legalize.legalize_pads import pad_any
 
 Values = Sequence[ir.Value]
 
@@ -142,4 +143,4 @@ def _place(
     ends = zip(windows.padded, windows.limits(offset), strict=True)
     high = [n - end for n, end in ends]
     interior = [s - 1 for s in windows.stride]
-    return hlo.pad(part, fill, offset, high, interior)
+    return pad_any(part, fill, offset, high, interior)
