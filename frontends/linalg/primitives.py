@@ -121,8 +121,11 @@ def inlined(ctx: Any, *operands: Any, **params: Any) -> Any:
     return mlir.lower_fun(function, multiple_results=True)(ctx, *operands, **params)
 
 
-def refuse(ctx: Any, *_: Any, **__: Any) -> Any:
-    """The error for what is neither an op nor written here."""
+def refuse(ctx: Any, *operands: Any, **_: Any) -> Any:
+    """The error for what is neither an op nor written here; of no element, nothing."""
+    if not any(aval.size for aval in ctx.avals_out):
+        empty = [jnp.zeros(aval.shape, aval.dtype) for aval in ctx.avals_out]
+        return mlir.lower_fun(lambda *_: empty, multiple_results=True)(ctx, *operands)
     raise IRError(refusal(ctx.primitive.name))
 
 

@@ -218,6 +218,11 @@ def test_what_is_refused_names_the_function_and_the_way_out(name: str) -> None:
         from_jax(fn, matrix(3))
 
 
+def test_of_an_empty_matrix_there_is_nothing_to_call() -> None:
+    text = str(from_jax(jax.lax.linalg.eig, np.zeros((0, 0), np.float32), params=()))
+    assert "tensor<0xcomplex<f32>>, tensor<0x0xcomplex<f32>>" in text
+
+
 def full(a):
     return jnp.linalg.svd(a[:, :2])[1]
 
