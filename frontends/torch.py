@@ -1,12 +1,12 @@
 """PyTorch modules as programs: `from_torch(model, *inputs)`.
 
 The arguments of `@main` are the trained parameters in the order of
-`named_parameters()`, then frozen parameters and buffers as `torch_state` sorts them,
+`named_parameters()`, then frozen parameters and buffers as `pytorch.state` sorts them,
 then the tensors of `forward`. A tied weight is one argument. Results are those of
 `forward`, then the new values of what it writes.
 
-Derivatives are PyTorch's: stops (`torch_stops`), rules of `autograd.Function`
-(`torch_rules`) and the sides of ties (`torch_formulas`) come along.
+Derivatives are PyTorch's: stops (`pytorch.stops`), rules of `autograd.Function`
+(`pytorch.rules`) and the sides of ties (`pytorch.formulas`) come along.
 """
 
 import logging
@@ -22,9 +22,20 @@ from pcp.dialect.bindings import ir, torch_importer
 from pcp.dialect.context import make_context, parse
 from pcp.dialect.roles import OF_THE_MODEL
 from pcp.errors import IRError, MissingPackage, PcpError, install
-from pcp.frontends import torch_random
 from pcp.frontends.constants import freeze_arguments, tidy
 from pcp.frontends.jax_rules import attach
+from pcp.frontends.pytorch import random as torch_random
+from pcp.frontends.pytorch.constants import to_numpy
+from pcp.frontends.pytorch.formulas import formulas
+from pcp.frontends.pytorch.inputs import Call, call_of, chosen
+from pcp.frontends.pytorch.lowering import lower
+from pcp.frontends.pytorch.marks import Mark, cut, draws, join
+from pcp.frontends.pytorch.missing import keep_strides
+from pcp.frontends.pytorch.places import line_of, place, refuse
+from pcp.frontends.pytorch.rules import TorchRules
+from pcp.frontends.pytorch.state import Tensors, results_last
+from pcp.frontends.pytorch.stops import check_ops, stop
+from pcp.frontends.pytorch.trace import Trace, check_hooks
 from pcp.frontends.signature import (
     Argument,
     Result,
@@ -34,17 +45,6 @@ from pcp.frontends.signature import (
     entry,
     is_float_scalar,
 )
-from pcp.frontends.torch_constants import to_numpy
-from pcp.frontends.torch_formulas import formulas
-from pcp.frontends.torch_inputs import Call, call_of, chosen
-from pcp.frontends.torch_lowering import lower
-from pcp.frontends.torch_marks import Mark, cut, draws, join
-from pcp.frontends.torch_missing import keep_strides
-from pcp.frontends.torch_places import line_of, place, refuse
-from pcp.frontends.torch_rules import TorchRules
-from pcp.frontends.torch_state import Tensors, results_last
-from pcp.frontends.torch_stops import check_ops, stop
-from pcp.frontends.torch_trace import Trace, check_hooks
 
 if TYPE_CHECKING:
     import torch
@@ -59,14 +59,14 @@ def from_torch(
     """Export `model(*inputs, **keywords)`; `@main` takes the parameters too.
 
     Tensors, alone or in dicts, lists and tuples, fix shapes and dtypes; their values
-    do not matter. They are arguments of `@main` by the names that `torch_inputs` has;
+    do not matter. They are arguments of `@main` by the names that `pytorch.inputs` has;
     numbers, texts and None are fixed. `result` chooses one of several that `forward`
     returns, by position or name; left out, that is the `loss` of a mapping or an
     object that has one, or the first, of which further scalars are metrics.
 
     The model keeps its mode: in training mode batch norm writes its statistics, which
     are state, and dropout draws random numbers from the program's key, its last
-    argument (`torch_random`). A model whose gradients a program cannot say (hooks,
+    argument (`pytorch.random`). A model whose gradients a program cannot say (hooks,
     writes that autograd does not see) is an `IRError` that names the place. A parameter
     that is used and that no gradient comes back to is frozen.
     """

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pcp.errors import ConfigError, StateMismatch, nearest
-from pcp.frontends.torch_constants import to_numpy
+from pcp.frontends.pytorch.constants import to_numpy
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 MOST_NAMED = 8

@@ -57,6 +57,8 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "frontends": {
         "linalg": "",
+        "pytorch": "",
+        "huggingface": "pytorch",
     },
     "tools": {
         "support": "",

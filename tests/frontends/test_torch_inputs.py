@@ -10,9 +10,9 @@ from helpers.servers.interpreter import Interpreter
 from torch import Tensor, nn
 
 from pcp.errors import IRError, UsageError
+from pcp.frontends.pytorch.inputs import call_of, chosen
 from pcp.frontends.signature import arguments_of, require_scalar_loss
 from pcp.frontends.torch import from_torch
-from pcp.frontends.torch_inputs import call_of, chosen
 
 
 class Takes(nn.Module):

@@ -8,8 +8,8 @@ from helpers.servers.interpreter import Interpreter
 from torch import Tensor, nn
 
 from pcp.errors import IRError
+from pcp.frontends.pytorch.missing import Missing
 from pcp.frontends.torch import from_torch
-from pcp.frontends.torch_missing import Missing
 
 NAN = float("nan")
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import pcp
 from pcp.errors import IRError
-from pcp.frontends import torch_state
+from pcp.frontends.pytorch import state as torch_state
 from pcp.frontends.signature import arguments_of, results_of
 from pcp.frontends.torch import from_torch, values_of
 

@@ -314,8 +314,8 @@ class Experiment(BaseModel):
     @property
     def brought_path(self) -> str | None:
         """The file of what the model brings and no seed makes, if there is one."""
-        beside = Path(self.model_path).with_suffix(BROUGHT)
-        return self.frozen_weights or (str(beside) if beside.exists() else None)
+        brought = Path(self.model_path).with_suffix(BROUGHT)
+        return self.frozen_weights or (str(brought) if brought.exists() else None)
 
     @property
     def first_values(self) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 
 from pcp.dialect.bindings import PassManager, ir, torch_importer
 from pcp.errors import IRError
-from pcp.frontends.torch_constants import literal_hooks
-from pcp.frontends.torch_places import innermost
+from pcp.frontends.pytorch.constants import literal_hooks
+from pcp.frontends.pytorch.places import innermost
 
 #: What `export_and_import` runs for StableHLO, in its order.
 PIPELINES = (

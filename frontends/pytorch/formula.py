@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from pcp.frontends import torch_marks
+from pcp.frontends.pytorch import marks
 
 Formula = Callable[..., Any]
 
@@ -16,4 +16,4 @@ class Formulas:
 
     def stop(self, x: Any) -> Any:
         """The value without a gradient."""
-        return torch_marks.ops().stop_gradient(x)
+        return marks.ops().stop_gradient(x)

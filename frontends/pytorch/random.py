@@ -1,7 +1,7 @@
 """Random ops of PyTorch as what they draw: uniform numbers of a counted generator.
 
 torch's generators have a place of their own in time; a program has a key. So each op
-that draws is written with `pcp::uniform(shape, number)`, which `torch_marks` cuts out
+that draws is written with `pcp::uniform(shape, number)`, which `pytorch.marks` cuts out
 and puts Threefry in the place of (`pcp.dialect.threefry`): numbers in [0, 1), of the
 program's key, folded with the ordinal of the op in the program. What torch makes of
 uniform numbers is made here too; the numbers themselves are others than torch's.
@@ -16,8 +16,8 @@ from math import tau
 from typing import Any
 
 from pcp.errors import IRError
-from pcp.frontends import torch_marks
-from pcp.frontends.torch_places import here
+from pcp.frontends.pytorch import marks as torch_marks
+from pcp.frontends.pytorch.places import here
 
 _EXACT = 1 << 24
 """So many uniform numbers there are: a range beyond is not drawn evenly."""

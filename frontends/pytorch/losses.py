@@ -1,8 +1,8 @@
-"""ATen's losses with a bound inside: see `torch_formulas`."""
+"""ATen's losses with a bound inside: see `pytorch.formulas`."""
 
 from typing import Any
 
-from pcp.frontends.torch_formula import Formula, Formulas
+from pcp.frontends.pytorch.formula import Formula, Formulas
 
 
 class Losses(Formulas):

@@ -12,12 +12,12 @@ all with torch's own autograd at their special points.
 
 from typing import Any
 
-from pcp.frontends.torch_along import Along
-from pcp.frontends.torch_formula import Formula
-from pcp.frontends.torch_images import Images
-from pcp.frontends.torch_losses import Losses
-from pcp.frontends.torch_missing import Missing
-from pcp.frontends.torch_pointwise import Pointwise
+from pcp.frontends.pytorch.along import Along
+from pcp.frontends.pytorch.formula import Formula
+from pcp.frontends.pytorch.images import Images
+from pcp.frontends.pytorch.losses import Losses
+from pcp.frontends.pytorch.missing import Missing
+from pcp.frontends.pytorch.pointwise import Pointwise
 
 
 def formulas(torch: Any) -> dict[Any, Formula]:

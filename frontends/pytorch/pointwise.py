@@ -1,9 +1,9 @@
-"""ATen ops of one element at a time: see `torch_formulas`."""
+"""ATen ops of one element at a time: see `pytorch.formulas`."""
 
 import math
 from typing import Any
 
-from pcp.frontends.torch_formula import Formula, Formulas
+from pcp.frontends.pytorch.formula import Formula, Formulas
 
 
 class Pointwise(Formulas):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from pcp.dialect.roles import GIVEN
 from pcp.errors import IRError
+from pcp.frontends.pytorch.constants import raw, to_numpy
 from pcp.frontends.signature import Argument, describe_init
-from pcp.frontends.torch_constants import raw, to_numpy
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,10 +1,10 @@
 """What torch.export does not record of a model's gradient, seen while it traces.
 
-`torch.no_grad`, `enable_grad` and `detach` are in its graph, and `torch_stops` reads
+`torch.no_grad`, `enable_grad` and `detach` are in its graph, and `pytorch.stops` reads
 them there. The rest goes by unseen, and is caught here:
 
 * `autograd.Function.apply` leaves its forward alone: a `pcp::call` notes the class,
-  whose rule `torch_rules` makes;
+  whose rule `pytorch.rules` makes;
 * `inference_mode` leaves nothing: it becomes `no_grad`;
 * `x.data` is not traced: it becomes `x.detach()`;
 * `torch.autograd.grad` without `create_graph` gives values that look differentiable;
@@ -19,9 +19,9 @@ from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
-from pcp.frontends import torch_marks
-from pcp.frontends.torch_losses import Losses
-from pcp.frontends.torch_places import here, is_called_by_torch, refuse
+from pcp.frontends.pytorch import marks
+from pcp.frontends.pytorch.losses import Losses
+from pcp.frontends.pytorch.places import here, is_called_by_torch, refuse
 
 #: Rules within rules: a backward that applies its own class again ends here, and is
 #: differentiated as it is written.
@@ -129,7 +129,7 @@ class Trace:
             return outputs
         number = len(self.calls)
         self.calls.append(TracedCall(function, args, like, here(), self.depth))
-        results = iter(torch_marks.ops().call(given, like, number))
+        results = iter(marks.ops().call(given, like, number))
         new = [next(results) if _is(torch, t) else t for t in leaves]
         return torch.utils._pytree.tree_unflatten(new, tree)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Images:
-    """See `torch_formulas`."""
+    """See `pytorch.formulas`."""
 
     torch: Any
 

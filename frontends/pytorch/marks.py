@@ -4,7 +4,7 @@
     pcp::call(Tensor[] operands, Tensor[] like, int call) -> Tensor[]
                                                  a call that has a derivative rule
     pcp::uniform(int[] shape, int number) -> Tensor
-                                                 random numbers (`torch_random`)
+                                                 random numbers (`pytorch.random`)
 
 torch-mlir would refuse them. So `cut` takes them out before it sees the program: what
 a mark gives becomes an argument of `@main`, what it takes a result. Nothing between
@@ -25,9 +25,9 @@ from pcp.dialect import hlo, threefry
 from pcp.dialect.bindings import ir
 from pcp.errors import IRError
 from pcp.frontends.constants import dense
+from pcp.frontends.pytorch.constants import constants
+from pcp.frontends.pytorch.places import here, place, refuse
 from pcp.frontends.signature import entry
-from pcp.frontends.torch_constants import constants
-from pcp.frontends.torch_places import here, place, refuse
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Derivative rules of PyTorch functions: `torch.autograd.Function`.
 
 torch.export records what `forward` does and forgets `backward`. A call that was seen
-while it traced (see `torch_trace`) becomes a composite of the forward with a
+while it traced (see `pytorch.trace`) becomes a composite of the forward with a
 `pcp.custom_vjp`, as calls of JAX functions with rules do (see `jax_rules`).
 
 Both halves are traced as one function of the operands and the cotangents, since the
@@ -16,10 +16,10 @@ from typing import Any
 
 from pcp.dialect.bindings import ir
 from pcp.errors import IRError, PcpError
+from pcp.frontends.pytorch.places import refuse
+from pcp.frontends.pytorch.trace import Trace, TracedCall
 from pcp.frontends.signature import entry
 from pcp.frontends.split import split
-from pcp.frontends.torch_places import refuse
-from pcp.frontends.torch_trace import Trace, TracedCall
 
 Value = ir.Value
 

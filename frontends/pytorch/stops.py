@@ -17,8 +17,8 @@ from functools import cache
 from operator import getitem
 from typing import Any
 
-from pcp.frontends import torch_marks
-from pcp.frontends.torch_places import place, refuse
+from pcp.frontends.pytorch import marks
+from pcp.frontends.pytorch.places import place, refuse
 
 BEHIND = (
     "writes in place to a value that has a gradient and of which torch also holds one "
@@ -227,9 +227,7 @@ def _mark(node: Any, live: Sequence[Any], value: Any) -> None:
 
 def _stop_before(node: Any, given: Any, source: Any) -> Any:
     with node.graph.inserting_before(node):
-        made = node.graph.call_function(
-            torch_marks.ops().stop_gradient.default, (given,)
-        )
+        made = node.graph.call_function(marks.ops().stop_gradient.default, (given,))
     spoken = node if "stack_trace" in node.meta else source
     made.meta = {k: v for k, v in spoken.meta.items() if k != "val"}
     made.meta["val"] = given.meta["val"]

@@ -1,10 +1,10 @@
-"""ATen ops along dimensions, over windows and of tables: see `torch_formulas`."""
+"""ATen ops along dimensions, over windows and of tables: see `pytorch.formulas`."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
-from pcp.frontends.torch_formula import Formula, Formulas
+from pcp.frontends.pytorch.formula import Formula, Formulas
 
 
 class Along(Formulas):

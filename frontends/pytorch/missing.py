@@ -1,13 +1,13 @@
 """ATen ops that torch-mlir lacks, written with those that it has.
 
-Other than `torch_formulas` these have the value alone in mind: none has a derivative of
-its own that its formula would miss.
+Other than `pytorch.formulas` these have the value alone in mind: none has a derivative
+of its own that its formula would miss.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
-from pcp.frontends.torch_formula import Formula, Formulas
+from pcp.frontends.pytorch.formula import Formula, Formulas
 
 
 class Missing(Formulas):
