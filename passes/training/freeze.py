@@ -21,9 +21,9 @@ class Freeze(Pass):
     roles (`pcp-infer-roles`); at least one parameter stays. Before, and after
     pcp-freeze{names=*.embed*}:
 
-        func.func @main(%e: tensor<9x4xf32> {pcp.name = "m.embed", pcp.role = "param"},
+        func.func @main(%e: ... {pcp.name = "m.embed", pcp.role = "param"}, ...)
 
-        func.func @main(%e: tensor<9x4xf32> {pcp.name = "m.embed", pcp.role = "frozen"},
+        func.func @main(%e: ... {pcp.name = "m.embed", pcp.role = "frozen"}, ...)
     """
 
     name = "pcp-freeze"
