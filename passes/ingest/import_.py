@@ -21,7 +21,7 @@ from pcp.passes.core.rewriting import (
     sweep,
 )
 from pcp.passes.core.stops import needless
-from pcp.passes.sharding.merge_meshes import merge_meshes
+from pcp.passes.sharding.sub_axes import merge_meshes
 
 Values = Sequence[ir.Value]
 STATIC = "export the model with static shapes"

@@ -7,15 +7,23 @@ growing only, until nothing changes. It is done first through ops that only move
 map elements, then through the others, then forwards through broadcasts too, so that
 the best-founded layouts come first; and for each of the user's priorities in turn.
 An axis that two factors of an op claim is settled last, as it costs least bytes.
+
+Rows of 8 that an axis of 4 cuts become 2 x 4: the axis ends inside of the second
+dimension, so that only its parts, 2 and 2, cut the result. Then the axis gives way to
+these, as Shardy splits axes, and all is done again.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pcp.dialect.bindings import ir
+from pcp.layout import Axes
+from pcp.mesh import WORKERS
 from pcp.passes.core.base import Pass
 from pcp.passes.core.rewriting import functions
 from pcp.passes.core.walk import block_of, walk
 from pcp.passes.sharding import expansions, sub_axes
+from pcp.passes.sharding.factors import Dim, FactorRule
 from pcp.passes.sharding.flow import GROUP
 from pcp.passes.sharding.inline_calls import inline_calls
 from pcp.passes.sharding.layout import (
@@ -25,11 +33,9 @@ from pcp.passes.sharding.layout import (
     from_attribute,
     to_attribute,
 )
-from pcp.passes.sharding.merge_meshes import merge_meshes
 from pcp.passes.sharding.mesh import Mesh, only_mesh
 from pcp.passes.sharding.ports import set_port_shardings
 from pcp.passes.sharding.propagation import Propagation
-from pcp.passes.sharding.reshape_parts import cuts_at_reshapes
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ class PropagateSharding(Pass):
         """Annotate every function of the module."""
         with module.context:
             inline_calls(module)
-            merge_meshes(module)
+            sub_axes.merge_meshes(module)
             sub_axes.refine(module)
             mesh = only_mesh(module)
             for function in functions(module):
@@ -142,3 +148,58 @@ def _write_grown(constraint: ir.Operation, found: ir.Attribute) -> None:
     asked = from_attribute(constraint.attributes["sharding"])
     if from_attribute(found).dims != asked.dims:
         constraint.attributes[SHARDING] = ir.ArrayAttr.get([found])
+
+
+# --- axes that a reshape takes apart ---
+
+#: Axes that what comes behind knows by name.
+WHOLE = ("pp", WORKERS)
+
+#: An axis, and the place in it at which a part begins.
+Cut = tuple[str, int]
+
+
+def cuts_at_reshapes(found: Propagation) -> Iterator[Cut]:
+    """Where axes have to be cut for layouts to pass the reshapes of a function."""
+    for node in found.graph.nodes:
+        if node.op.name != "stablehlo.reshape":
+            continue
+        sides = [found.tensors[value] for value in node.values]
+        for one, other in ((0, 1), (1, 0)):
+            open_ = _open_factors(node.rule.tensors[other], sides[other].closed)
+            for dim, axes in zip(node.rule.tensors[one], sides[one].dims, strict=True):
+                yield from _cut(node.rule, dim, axes, found.mesh, open_)
+
+
+def _open_factors(dims: Sequence[Dim], closed: Sequence[bool]) -> set[int]:
+    """The factors of dimensions that may be cut further."""
+    pairs = zip(dims, closed, strict=True)
+    return {factor for dim, shut in pairs if not shut for factor in dim}
+
+
+def _cut(
+    rule: FactorRule, dim: Dim, axes: Axes, mesh: Mesh, open_: set[int]
+) -> Iterator[Cut]:
+    """The place in the axis with which a dimension leaves one of its factors."""
+    room = iter(dim)
+    factor, left = next(room, None), 0
+    whole = 1
+    for each in dim:
+        whole *= rule.sizes[each]
+    for number, axis in enumerate(axes):
+        size = mesh.axes[axis]
+        while factor is not None and left == 0:
+            left = rule.sizes[factor]
+        if factor is None or whole % mesh.count(axes[: number + 1]):
+            return
+        if left >= size:
+            if left % size:
+                return
+            left //= size
+            if left == 1:
+                factor, left = next(room, None), 0
+            continue
+        usable = axis not in WHOLE and axis not in mesh.weights
+        if usable and left > 1 and size % left == 0 and factor in open_:
+            yield axis, left
+        return

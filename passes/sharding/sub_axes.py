@@ -7,12 +7,13 @@ behind this file knows of parts: where one is named the axis gives way to its pa
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 
 from pcp.dialect.attributes import Dim, Sharding, axis_sizes
-from pcp.dialect.base import symbol
+from pcp.dialect.base import symbol, symbols
 from pcp.dialect.bindings import ir
 from pcp.passes.core.functions import symbol_name
 from pcp.passes.core.rewriting import operations, refuse
@@ -208,3 +209,95 @@ def _strings(axes: ir.ArrayAttr, parts: Parts) -> ir.Attribute:
     names = [ir.StringAttr(axis).value for axis in axes]
     new = [part for name in names for part in parts.get(name, (name,))]
     return ir.ArrayAttr.get([ir.StringAttr.get(name) for name in new])
+
+
+# --- several meshes ---
+
+HINT = (
+    "what runs on devices of its own is written as tasks of a pcp.schedule "
+    "(docs/heterogeneous.md)"
+)
+
+
+def merge_meshes(module: ir.Module) -> None:
+    """Let all that lies on another mesh than the first lie on that one.
+
+    Refused where the devices differ, where axes do not nest, and where the members of
+    one of them share in other proportions than equal ones.
+    """
+    with module.context:
+        first, *others = meshes_of(module) or [None]
+        for other in others:
+            assert first is not None
+            _check(first, other)
+            _merge(module, first, other)
+            other.erase()
+
+
+def _check(first: ir.Operation, other: ir.Operation) -> None:
+    one, two = symbol_name(first), symbol_name(other)
+    counts = [prod(axis_sizes(op.attributes["axes"]).values()) for op in (first, other)]
+    if counts[0] != counts[1]:
+        refuse(
+            other,
+            f"@{two} has {counts[1]} members, and @{one} {counts[0]}: meshes of one "
+            f"program are over the same devices; {HINT}",
+        )
+    lists = [symbols(op, "devices") for op in (first, other)]
+    if lists[0] != lists[1]:
+        refuse(
+            other,
+            f"@{two} and @{one} do not list the same devices in the same order; {HINT}",
+        )
+    for op in (first, other):
+        if "split" in op.attributes:
+            refuse(op, f"has unequal shares; @{one} and @{two} need equal ones")
+
+
+def _begins(sizes: Sequence[int]) -> list[int]:
+    """Where each axis begins, and the last one ends: products of the sizes before."""
+    return [prod(sizes[:i]) for i in range(len(sizes) + 1)]
+
+
+def _merge(module: ir.Module, first: ir.Operation, other: ir.Operation) -> None:
+    ours, theirs = (axis_sizes(op.attributes["axes"]) for op in (first, other))
+    points = sorted({*_begins([*ours.values()]), *_begins([*theirs.values()])})
+    for low, high in pairwise(points):
+        if high % low:
+            refuse(
+                other,
+                f"its axes do not nest with those of @{symbol_name(first)}: one begins "
+                f"at {low} members, another at {high}; take sizes of which one divides "
+                "the other",
+            )
+    cut_axes(module, first, _cuts(ours, points))
+    parts = axis_sizes(first.attributes["axes"])
+    move(module, symbol_name(other), symbol_name(first), _runs(theirs, parts))
+
+
+def _cuts(ours: dict[str, int], points: Sequence[int]) -> dict[str, list[int]]:
+    """For each of our axes where its parts begin, counted from its own beginning."""
+    begins = _begins([*ours.values()])
+    return {
+        axis: [p // begin for p in points if begin < p < end and p % begin == 0]
+        for axis, (begin, end) in zip(ours, pairwise(begins), strict=True)
+    }
+
+
+def _runs(theirs: dict[str, int], parts: dict[str, int]) -> dict[str, tuple[str, ...]]:
+    """The parts that are each of their axes, major to minor."""
+    starts = dict(zip(parts, _begins([*parts.values()]), strict=False))
+    ends = pairwise(_begins([*theirs.values()]))
+    return {
+        axis: tuple(_between(starts, parts, begin, end))
+        for axis, (begin, end) in zip(theirs, ends, strict=True)
+    }
+
+
+def _between(
+    starts: dict[str, int], parts: dict[str, int], begin: int, end: int
+) -> Iterator[str]:
+    """The parts between two places; those of one member are left out."""
+    for part, start in starts.items():
+        if begin <= start < end and parts[part] > 1:
+            yield part
