@@ -331,7 +331,7 @@ class Experiment(BaseModel):
         return {key: getattr(self, key) for key in FROZEN_KEYS} | {
             "optimizer": self.optimizer.partition("{")[0],
             "parameter_groups": [[g["match"], g["optimizer"]] for g in kinds],
-            "data": self.data_options.model_dump(exclude=FREE),
+            "data": self.data_options.model_dump(exclude=FREE, exclude_defaults=True),
         }
 
 

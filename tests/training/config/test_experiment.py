@@ -96,3 +96,24 @@ def test_the_schema_describes_every_key():
     described = {k for k, v in schema["properties"].items() if v.get("description")}
     assert described == set(experiments.Experiment.model_fields)
     assert schema["additionalProperties"] is False
+
+
+def test_a_run_may_be_resumed_with_other_readers_and_another_place_of_a_mask():
+    """What decides which samples there are stays; defaults are not noted."""
+    assert experiments.parse(OLD).frozen()["data"] == {}
+    given = {"separator": 3, "readers": 4, "mask_path": "m", "packing": "windows"}
+    frozen = experiments.parse(OLD | {"data": given}).frozen()
+    assert frozen["data"] == {"separator": 3}
+
+
+def test_files_of_data_are_found_beside_the_experiment(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for name in ("model.mlir", "rows.py", "mask"):
+        (tmp_path / name).touch()
+    keys = {"model_path": "model.mlir", "data_path": "rows.py:Rows"}
+    data = {"data": {"mask_path": "mask"}}
+    (tmp_path / "x.json").write_text(json.dumps(OLD | keys | data))
+    experiment = experiments.load(tmp_path / "x.json")
+    assert experiment.data_path == f"{tmp_path / 'rows.py'}:Rows"
+    assert experiment.data_options.mask_path == str(tmp_path / "mask")
