@@ -51,7 +51,7 @@ format: $(VENV)/.dev ## format the sources
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(VENV)/.dev ## regenerate docs/passes.md, dialect.md and derivatives.md
+docs: $(VENV)/.dev ## regenerate docs/passes.md, dialect.md, derivatives.md, accuracy.md
 	$(BIN)/python -m pcp.tools.pages.docs
 
 bench: $(VENV)/.dev ## the training step against JAX and PyTorch

@@ -39,6 +39,9 @@ PASSES: dict[str, str] = {
     ),
     "pcp-device-precision": "pcp.passes.legalize.device_precision:DevicePrecision",
     "pcp-inline-composites": "pcp.autodiff.passes.inline_composites:InlineComposites",
+    "pcp-expand-doubles": (
+        "pcp.passes.legalize.functions.expand_doubles:ExpandDoubles"
+    ),
     "pcp-insert-reshards": "pcp.passes.sharding.insert_reshards:InsertReshards",
     "pcp-one-owner": "pcp.passes.sharding.one_owner:OneOwner",
     "pcp-partition": "pcp.passes.sharding.partition:Partition",

@@ -52,8 +52,10 @@ class Legalize(Pass):
     - a stable `sort` gets the position as a last key: IREE's is not stable;
     - `power`, `atan2` and `cbrt` give what IEEE 754 says for negative bases, zeros
       and infinities;
-    - `sine`, `cosine` and `tan` of up to 32 bits are computed by integers and
-      polynomials, to a few ulp at every finite number;
+    - `sine`, `cosine`, `tan`, `power`, `atan2` and `cbrt` of up to 32 bits are computed
+      by integers and polynomials, and CHLO's `sinh`, `cosh`, `erf` and `erf_inv` by
+      better formulas: docs/accuracy.md (what of f64 IREE lacks, pcp-expand-doubles
+      writes out);
     - `abs`, `divide`, `log`, `power`, `exponential`, `exponential_minus_one`, `sine`,
       `cosine`, `tan` and `tanh` of complex numbers are written out by parts, so that
       none overflows early;
@@ -90,6 +92,8 @@ class Legalize(Pass):
         """Rewrite in place, or raise `PassError` at an op that has no legal form."""
         _refuse_others(module)
         forget_derivatives(module)
+        for op in _inside_out(module):
+            _legalize(op, BEFORE)
         if any(op.name.startswith("chlo.") for op in operations(module)):
             CppPasses("func.func(chlo-legalize-to-stablehlo)").run(module)
         for rules in (FIRST, RULES, LAST, COPIES):
@@ -149,6 +153,14 @@ def _first(one: Rule, other: Rule) -> Rule:
 
     return rule
 
+
+# In place of what CHLO makes of them.
+BEFORE: Rules = {
+    "chlo.cosh": special.cosh,
+    "chlo.erf": special.erf,
+    "chlo.erf_inv": special.erf_inv,
+    "chlo.sinh": special.sinh,
+}
 
 # What is made of these, complex quotients among it, is legalised, too.
 FIRST: Rules = {

@@ -1,17 +1,21 @@
 """Functions at the points where IREE's kernels answer wrongly.
 
 It computes xʸ as exp(y log x), but for a few constant y, which has no answer for
-x < 0; atan2 and cbrt lose signed zeros and infinities; a number compared with its own
-floor needs a function that no module has.
+x < 0, and as many ulp of error as y log x is large; atan2 and cbrt lose signed zeros
+and infinities; a number compared with its own floor needs a function that no module
+has. How exact what stands in their place is: docs/accuracy.md.
 """
 
 from collections.abc import Callable, Sequence
-from math import pi
+from math import pi, sqrt
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir, stablehlo
 from pcp.passes.core.constants import splat
 from pcp.passes.core.rewriting import defining
+from pcp.passes.legalize.functions import arctangent, hyperbolic, roots
+from pcp.passes.legalize.functions import power as positive
+from pcp.passes.legalize.functions.words import Number, choose, in_f32, is_double
 
 Value = ir.Value
 Values = Sequence[Value]
@@ -27,9 +31,18 @@ def power(op: ir.Operation) -> Values | None:
     exponent = splat(y)
     if not real or exponent in MULTIPLIED or _is_guarded(op):
         return None
-    if exponent is None or not _is_short(exponent):
-        return [_power(x, y)]
-    return [_product(x, int(exponent))]
+    if exponent is not None and _is_short(exponent):
+        return [_product(x, int(exponent))]
+    if is_double(x):
+        return [_power(x, y, hlo.power)]
+    return [in_f32(_power_of_numbers, x, y)]
+
+
+def _power_of_numbers(x: Number, y: Number) -> Number:
+    def size_to(size: Value, exponent: Value) -> Value:
+        return positive.power(Number(size), Number(exponent)).value
+
+    return Number(_power(x.value, y.value, size_to))
 
 
 def _product(x: Value, exponent: int) -> Value:
@@ -42,14 +55,14 @@ def _product(x: Value, exponent: int) -> Value:
     return hlo.convert(product, element)
 
 
-def _power(x: Value, y: Value) -> Value:
+def _power(x: Value, y: Value, of_size: Callable[[Value, Value], Value]) -> Value:
     """An odd y keeps the sign of x; one that is not whole knows no x < 0."""
     one = hlo.constant_like(x, 1)
     size = hlo.abs(x)
     no_growth = hlo.or_(
         hlo.compare("EQ", size, one), hlo.compare("EQ", y, hlo.zeros(y.type))
     )
-    value = hlo.select(no_growth, one, hlo.power(size, y))
+    value = hlo.select(no_growth, one, of_size(size, y))
     half = hlo.multiply(y, hlo.constant_like(y, 0.5))
     whole, even = (hlo.compare("EQ", hlo.round_nearest_even(v), v) for v in (y, half))
     same = hlo.compare("EQ", hlo.add(size, size), size)  # of 0 and of infinity
@@ -92,42 +105,71 @@ def _gives_way(op: ir.Operation, to: Callable[[Value], bool]) -> bool:
 
 
 def cbrt(op: ir.Operation) -> Values | None:
-    """±∞ is its own root."""
+    """Up to 32 bits; of f64 pcp-expand-doubles makes it."""
     (x,) = op.operands
-    made = _gives_way(op, lambda value: value == x)
-    if made or not hlo.is_float(hlo.element_type(x)):
+    if not hlo.is_float(hlo.element_type(x)) or is_double(x):
         return None
-    infinite = hlo.compare("EQ", hlo.abs(x), hlo.constant_like(x, float("inf")))
-    return [hlo.select(infinite, x, hlo.cbrt(x))]
+    return [in_f32(roots.cbrt, x)]
 
 
 def atan2(op: ir.Operation) -> Values | None:
-    """From the angle in the first quadrant, reflected by the signs of y and x."""
+    """Up to 32 bits; of f64 pcp-expand-doubles makes it."""
     y, x = op.operands
-    if not hlo.is_float(hlo.element_type(y)) or _is_first_quadrant(op):
+    if not hlo.is_float(hlo.element_type(y)) or is_double(y):
         return None
     return [angle(y, x)]
 
 
 def angle(y: Value, x: Value) -> Value:
     """Of (x, y) from the first axis, in [-π, π]; −0 is below it."""
-    up, right = hlo.abs(y), hlo.abs(x)
-    turn = hlo.atan2(up, right)
-    same = hlo.compare("EQ", up, right)
-    zero = hlo.and_(same, hlo.compare("EQ", up, hlo.zeros(up.type)))
-    turn = hlo.select(zero, hlo.zeros(turn.type), turn)
-    infinite = hlo.compare("EQ", up, hlo.constant_like(up, float("inf")))
-    diagonal = hlo.constant_like(turn, pi / 4)
-    turn = hlo.select(hlo.and_(same, infinite), diagonal, turn)
-    turned = hlo.subtract(hlo.constant_like(turn, pi), turn)
-    turn = hlo.select(_is_negative(x), turned, turn)
-    return hlo.select(_is_negative(y), hlo.negate(turn), turn)
+    return hlo.atan2(y, x) if is_double(y) else in_f32(arctangent.angle, y, x)
 
 
-def _is_first_quadrant(op: ir.Operation) -> bool:
-    """Whether it is what `atan2` makes: of sizes, and 0 where both are."""
-    sizes = all(defining(x, "abs") is not None for x in op.operands)
-    return sizes and _gives_way(op, lambda value: splat(value) == 0)
+def sinh(op: ir.Operation) -> Values | None:
+    """Of real numbers; those of complex ones are CHLO's."""
+    return _of_real(op, hyperbolic.sinh)
+
+
+def cosh(op: ir.Operation) -> Values | None:
+    """Of real numbers; those of complex ones are CHLO's."""
+    return _of_real(op, hyperbolic.cosh)
+
+
+def erf(op: ir.Operation) -> Values | None:
+    """Odd; 2/√π x near 0, where the quotient of CHLO's polynomials is one of zeros."""
+    return _of_real(op, _erf)
+
+
+def _erf(x: Number) -> Number:
+    size = abs(x)
+    value = Number(hlo.op("chlo.erf", [size.value], [size.value.type]).result)
+    value = choose(x.is_("LT", 0.0), -value, value)
+    return choose(size.is_("LT", 2.0**-30), x * (2 / sqrt(pi)), value)
+
+
+def erf_inv(op: ir.Operation) -> Values | None:
+    """A step of Newton's on erfc y = 1 - |x| for |x| above a half.
+
+    CHLO's own takes log(1 - x²) of a rounded square, and errs by 10⁵ ulp of f64.
+    """
+    (x,) = op.operands
+    if ir.FloatType(hlo.element_type(x)).width < 32:
+        return None
+    value = Number(hlo.op("chlo.erf_inv", [x], [x.type]).result)
+    size, y = abs(Number(x)), abs(value)
+    missing = Number(hlo.op("chlo.erfc", [y.value], [x.type]).result) - (1.0 - size)
+    slope = Number(hlo.exponential((y * y).value)) * (sqrt(pi) / 2)
+    better = y + missing * slope
+    better = choose(Number(x).is_("LT", 0.0), -better, better)
+    far = hlo.and_(size.is_("GT", 0.5), size.is_("LT", 1.0))
+    return [choose(far, better, value).value]
+
+
+def _of_real(op: ir.Operation, function: Callable[[Number], Number]) -> Values | None:
+    (x,) = op.operands
+    if not hlo.is_float(hlo.element_type(x)):
+        return None
+    return [function(Number(x)).value if is_double(x) else in_f32(function, x)]
 
 
 def compare(op: ir.Operation) -> Values | None:
@@ -147,8 +189,13 @@ def compare(op: ir.Operation) -> Values | None:
 
 
 def _is_negative(x: Value) -> Value:
-    """By the sign bit: −0 is negative."""
-    width = ir.FloatType(hlo.element_type(x)).width
-    word = hlo.like(x, element=ir.IntegerType.get_signless(width))
-    bits = hlo.bitcast_convert(x, word)
-    return hlo.compare("LT", bits, hlo.zeros(word))
+    """By the sign: −0 is negative. Of f64 without its bits, which not all targets have.
+
+    1/x has the sign of x, but is −0 for −∞.
+    """
+    if not is_double(x):
+        number = Number(x)
+        return number.bits().is_("GE", 1 << (number.width - 1))
+    zero = hlo.zeros(x.type)
+    inverse = hlo.divide(hlo.constant_like(x, 1), x)
+    return hlo.or_(hlo.compare("LT", x, zero), hlo.compare("LT", inverse, zero))

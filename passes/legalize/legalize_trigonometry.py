@@ -14,12 +14,12 @@ Polynomials: Cephes, `sinf.c` (S. Moshier).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import pi
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
+from pcp.passes.legalize.functions.words import Word, choose
 
 Value = ir.Value
 Values = Sequence[Value]
@@ -43,54 +43,6 @@ OWN_SINE = 0x39800000
 QUARTER = 201 / 128  # π/2 to 8 bits
 SINE = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
 COSINE = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
-
-
-@dataclass(frozen=True)
-class _Word:
-    """A ui32 tensor with the operators of machine words."""
-
-    value: Value
-
-    def _with(self, build: Callable[..., Value], other: "_Word | int") -> "_Word":
-        right = other if isinstance(other, _Word) else self.like(other)
-        return _Word(build(self.value, right.value))
-
-    def like(self, number: int) -> "_Word":
-        """A constant of its shape."""
-        return _Word(hlo.constant_like(self.value, number))
-
-    def __add__(self, other: "_Word | int") -> "_Word":
-        return self._with(hlo.add, other)
-
-    def __sub__(self, other: "_Word | int") -> "_Word":
-        return self._with(hlo.subtract, other)
-
-    def __mul__(self, other: "_Word | int") -> "_Word":
-        return self._with(hlo.multiply, other)
-
-    def __and__(self, other: "_Word | int") -> "_Word":
-        return self._with(hlo.and_, other)
-
-    def __or__(self, other: "_Word | int") -> "_Word":
-        return self._with(hlo.or_, other)
-
-    def __xor__(self, other: "_Word | int") -> "_Word":
-        return self._with(hlo.xor, other)
-
-    def __lshift__(self, other: "_Word | int") -> "_Word":
-        return self._with(hlo.shift_left, other)
-
-    def __rshift__(self, other: "_Word | int") -> "_Word":
-        return self._with(hlo.shift_right_logical, other)
-
-    def is_(self, direction: str, other: "_Word | int") -> Value:
-        """Compared, as unsigned numbers."""
-        right = other if isinstance(other, _Word) else self.like(other)
-        return hlo.compare(direction, self.value, right.value)
-
-
-def _choose(pred: Value, yes: _Word, no: _Word) -> _Word:
-    return _Word(hlo.select(pred, yes.value, no.value))
 
 
 def sine(op: ir.Operation) -> Values | None:
@@ -130,14 +82,14 @@ class _Angle:
     def __init__(self, x: Value) -> None:
         self._x = x
         self._word = hlo.like(x, element=ir.IntegerType.get_unsigned(32))
-        bits = _Word(hlo.bitcast_convert(x, self._word))
+        bits = Word(hlo.bitcast_convert(x, self._word))
         self.sign = bits & 0x80000000
         size = bits & 0x7FFFFFFF
         self._tiny = size.is_("LT", OWN_SINE)
         self._finite = size.is_("LT", 0x7F800000)
         near = size.is_("LT", REDUCED_FROM)
         high, low = _turns(size)
-        self.quarters = _choose(near, size.like(0), (high + (1 << 29)) >> 30)
+        self.quarters = choose(near, size.like(0), (high + (1 << 29)) >> 30)
         self.rest = hlo.select(near, self._float(size), _rest(high, low, x.type))
         self._square = hlo.multiply(self.rest, self.rest)
 
@@ -158,13 +110,13 @@ class _Angle:
         value = self._signed(value, (self.quarters << 31) ^ self.sign)
         return self._known(hlo.select(self._tiny, self._x, value))
 
-    def _by_quarter(self, quarters: _Word, sign: _Word) -> Value:
+    def _by_quarter(self, quarters: Word, sign: Word) -> Value:
         """sin(rest + quarters·π/2), negated where `sign` says so."""
         odd = self._is_odd(quarters)
         value = hlo.select(odd, self._cosine_of_rest(), self._sine_of_rest())
         return self._signed(value, ((quarters & 2) << 30) ^ sign)
 
-    def _is_odd(self, quarters: _Word) -> Value:
+    def _is_odd(self, quarters: Word) -> Value:
         return (quarters & 1).is_("NE", 0)
 
     def _sine_of_rest(self) -> Value:
@@ -177,11 +129,11 @@ class _Angle:
         fourth = hlo.multiply(self._square, self._square)
         return hlo.add(head, hlo.multiply(fourth, _horner(self._square, COSINE)))
 
-    def _float(self, bits: _Word) -> Value:
+    def _float(self, bits: Word) -> Value:
         return hlo.bitcast_convert(bits.value, hlo.like(bits.value, element=_f32()))
 
-    def _signed(self, value: Value, sign: _Word) -> Value:
-        return self._float(_Word(hlo.bitcast_convert(value, self._word)) ^ sign)
+    def _signed(self, value: Value, sign: Word) -> Value:
+        return self._float(Word(hlo.bitcast_convert(value, self._word)) ^ sign)
 
     def _known(self, value: Value) -> Value:
         """NaN at infinities and NaN."""
@@ -200,17 +152,17 @@ def _horner(x: Value, coefficients: Sequence[float]) -> Value:
     return value
 
 
-def _turns(size: _Word) -> tuple[_Word, _Word]:
+def _turns(size: Word) -> tuple[Word, Word]:
     """|x|·2/π modulo 4 in units of 2⁻⁶², as two words; `size` is |x|'s bits."""
     mantissa = (size & 0x7FFFFF) | 0x800000
     first, second, third = _window((size >> 23) - FIRST_EXPONENT)
     top, bottom = _product(mantissa, second)
     low = bottom + _product_top(mantissa, third)
-    carry = _choose(low.is_("LT", bottom), low.like(1), low.like(0))
+    carry = choose(low.is_("LT", bottom), low.like(1), low.like(0))
     return mantissa * first + top + carry, low
 
 
-def _window(place: _Word) -> tuple[_Word, _Word, _Word]:
+def _window(place: Word) -> tuple[Word, Word, Word]:
     """96 bits of `TWO_OVER_PI` from bit `place` on, which is at most 128.
 
     Steps of 64 and of 32 bits choose words, the rest is shifted; it may be 32.
@@ -219,15 +171,15 @@ def _window(place: _Word) -> tuple[_Word, _Word, _Word]:
     for step in (2, 1):
         far = place.is_("GE", 32 * step)
         pairs = zip(words[step:], words, strict=False)
-        words = [_choose(far, later, sooner) for later, sooner in pairs]
-        place = _choose(far, place - 32 * step, place)
+        words = [choose(far, later, sooner) for later, sooner in pairs]
+        place = choose(far, place - 32 * step, place)
     back = place.like(32) - place
     pairs = pairwise(words)
     first, second, third = ((a << place) | (b >> back) for a, b in pairs)
     return first, second, third
 
 
-def _product(m: _Word, word: _Word) -> tuple[_Word, _Word]:
+def _product(m: Word, word: Word) -> tuple[Word, Word]:
     """Both words of m·word, for m of 24 bits."""
     m_high, m_low = m >> 16, m & 0xFFFF
     high, low = word >> 16, word & 0xFFFF
@@ -236,13 +188,13 @@ def _product(m: _Word, word: _Word) -> tuple[_Word, _Word]:
     return m_high * high + (middle >> 16) + (inner >> 16), m * word
 
 
-def _product_top(m: _Word, word: _Word) -> _Word:
+def _product_top(m: Word, word: Word) -> Word:
     """m·word / 2³², at most 257 too small: the last bits of `word` are not read."""
     high = word >> 16
     return (m >> 16) * high + (((m & 0xFFFF) * high) >> 16)
 
 
-def _rest(high: _Word, low: _Word, type_: ir.Type) -> Value:
+def _rest(high: Word, low: Word, type_: ir.Type) -> Value:
     """The angle from the nearest quarter turn, in radians, of 64 bits of turns.
 
     Its first word is `upper`·2¹⁶ + `middle`, the nearest such, so that the product of

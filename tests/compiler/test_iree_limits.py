@@ -77,9 +77,7 @@ def test_pcp_legalize_leaves_what_the_table_says(limit: Limit) -> None:
             pipeline(LEGAL).run(module)
         return
     pipeline(LEGAL).run(module)
-    text = str(module)
-    if limit.target != "cpu":
-        text = target_text(module, find(limit.target)).plain
+    text = target_text(module, find(limit.target)).plain
     if limit.leaves.startswith("stays"):
         with pytest.raises(CompileError, match=re.escape(limit.says)):
             limit.compile(text)

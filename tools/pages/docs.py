@@ -1,4 +1,4 @@
-"""docs/passes.md, dialect.md and derivatives.md, written from docstrings and tables.
+"""docs/passes.md, dialect.md, derivatives.md and accuracy.md, from what the code says.
 
 python -m pcp.tools.pages.docs            write them
 python -m pcp.tools.pages.docs --check    fail if they are not what would be written
@@ -20,6 +20,7 @@ from pcp.dialect.base import Communicates, Op, Pcp, Writes, is_variadic, kind_wo
 from pcp.dialect.bindings import ext
 from pcp.errors import ConfigError
 from pcp.passes.core.base import option
+from pcp.tools.pages.accuracy_page import accuracy_page
 from pcp.tools.pages.derivatives_page import derivatives_page
 from pcp.tools.support.command import Parser, run
 
@@ -54,6 +55,7 @@ def pages() -> dict[str, str]:
         "dialect.md": dialect_page(),
         "passes.md": passes_page(),
         "derivatives.md": derivatives_page(),
+        "accuracy.md": accuracy_page(),
     }
     return {name: _join(parts) for name, parts in written.items()}
 

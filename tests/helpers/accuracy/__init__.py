@@ -1,0 +1,1 @@
+"""Elementary functions measured: points, exact values, errors in ulp."""
