@@ -11,9 +11,9 @@ HEAD = """
 A bound is the largest error on targets `cpu` and `cpu:<name>`, in units in the last
 place (ulp) of the exact result; 0.5 is a result rounded once. Where a row names
 `max(|f|, 1)`, the function has roots that no number hits, and the unit is one of 1
-there. Behind a bound stands the largest error that was measured: over all 2³² numbers
-of f32 or all 2¹⁶ of a 16-bit type where it is **bold**, else over samples of all
-magnitudes.
+there. Behind a bound stands the largest error that was measured on either target:
+over samples of all magnitudes and, where it is **bold**, on `cpu:host` also over all
+2³² numbers of f32 or all 2¹⁶ of a 16-bit type.
 
 NaN, infinities, overflow and the signs of zeros are those of C99, Annex F, and of
 XLA. `digamma` is NaN at 0 and the negative whole numbers, as XLA's; where it and
@@ -55,7 +55,7 @@ def accuracy_page() -> Iterator[str]:
 def measured(path: Path) -> dict[tuple[str, str, str], tuple[bool, float]]:
     """By op, type and domain: whether over all numbers, and the largest error in ulp.
 
-    A measurement of all numbers stands in the place of those of samples.
+    The larger of what was found on targets; of all numbers, where that is of one.
     """
     found: dict[tuple[str, str, str], tuple[bool, float]] = {}
     for text in path.read_text().splitlines():
@@ -64,8 +64,8 @@ def measured(path: Path) -> dict[tuple[str, str, str], tuple[bool, float]]:
             continue
         for domain, (ulp, _) in line["worst"].items():
             key = line["op"], line["type"], domain
-            one = line["measured"] == "all", ulp
-            found[key] = max(found.get(key, one), one)
+            every, most = found.get(key, (False, 0.0))
+            found[key] = every or line["measured"] == "all", max(most, ulp)
     return found
 
 

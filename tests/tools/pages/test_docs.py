@@ -5,6 +5,8 @@ import pytest
 from pcp.autodiff.core import registry
 from pcp.compiler.catalog import PASSES
 from pcp.dialect.base import Pcp
+from pcp.passes.legalize.functions.accuracy import CLAIMS
+from pcp.tools.pages.accuracy_page import MEASURED, measured
 from pcp.tools.pages.docs import main, markdown, pages
 
 
@@ -29,6 +31,13 @@ def test_everything_is_in_them():
     for name, rule in registry.rules().items():
         row = f"| `{name.removeprefix('stablehlo.')}` | {type(rule).__name__} |"
         assert row in texts["derivatives.md"]
+
+
+def test_no_measured_error_is_beyond_its_bound():
+    found = measured(MEASURED)
+    for row in CLAIMS:
+        for element, bound in row.ulp.items():
+            assert found[row.op, element, row.domain][1] <= bound, (row, element)
 
 
 @pytest.mark.parametrize(
