@@ -11,6 +11,7 @@ from pcp.autodiff.loops.cut_loops import segmented
 from pcp.autodiff.rules.branches import branches, branches_forward
 from pcp.autodiff.rules.while_loops import while_, while_forward
 from pcp.dialect.bindings import ir
+from pcp.passes.core.host_calls import ADVICE, is_host_call
 
 Value = ir.Value
 
@@ -25,6 +26,8 @@ def _custom_call(at: Site) -> Sequence[Value | None]:
         return rule.vjp(at)
     if target in _ANNOTATIONS and len(at.inputs) == 1:
         return [at.g]
+    if is_host_call(at.op):
+        raise at.refuse(f'no derivative rule for the custom call "{target}"; {ADVICE}')
     raise at.refuse(
         f'no derivative rule for the custom call "{target}"; register one as '
         f'"custom_call:{target}" with pcp.autodiff.register, or write '

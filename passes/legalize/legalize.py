@@ -7,6 +7,7 @@ from pcp.dialect import loading
 from pcp.dialect.bindings import ir
 from pcp.passes.core.base import CppPasses, Pass
 from pcp.passes.core.elementwise import inline
+from pcp.passes.core.host_calls import ADVICE, is_host_call
 from pcp.passes.core.rewriting import (
     before,
     functions,
@@ -132,6 +133,8 @@ Rules = dict[str, Rule]
 
 def _legalize(op: ir.Operation, rules: Rules) -> None:
     if (reason := REFUSED.get(op.name)) is not None:
+        if op.name == "stablehlo.custom_call" and is_host_call(op):
+            reason = ADVICE
         refuse(op, reason)
     if (rule := rules.get(op.name)) is None:
         return

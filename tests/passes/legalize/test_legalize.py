@@ -11,8 +11,9 @@ from helpers.oracles.legalized import legalized
 from helpers.servers.iree_server import Iree
 from jax import lax
 
+from pcp.compiler.catalog import pipeline
 from pcp.dialect.context import parse
-from pcp.errors import PassError
+from pcp.errors import PassError, PcpError
 from pcp.passes.core.rewriting import operations
 from pcp.passes.legalize.legalize import Legalize
 
@@ -457,6 +458,17 @@ func.func @main(%x: tensor<3xf32>) -> tensor<3xf32> {
 }""")
     with pytest.raises(PassError, match=r"3:8: stablehlo.custom_call: IREE cannot"):
         Legalize().run(module)
+
+
+@pytest.mark.parametrize(
+    "run", [Legalize().run, pipeline("builtin.module(pcp-vjp)").run]
+)
+def test_linear_algebra_for_another_machine_names_the_way_out(run: Any) -> None:
+    """As JAX's own lowering has it, in a file."""
+    lowered = jax.jit(lambda a: jnp.linalg.qr(a)[1]).lower(jnp.ones((3, 3)))
+    module = parse(lowered.as_text())
+    with pytest.raises(PcpError, match=r"custom_call.*export .* with pcp.from_jax"):
+        run(module)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16])
