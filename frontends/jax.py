@@ -9,7 +9,7 @@ were given, and what is stopped stays so (see `jax_rules`).
 """
 
 import inspect
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from pcp.dialect.context import parse
 from pcp.errors import IRError, MissingPackage, install
 from pcp.frontends import jax_rules, jax_sharding
 from pcp.frontends.jax_signature import Roles, is_concrete, is_float, key_text, name_of
-from pcp.frontends.signature import annotate, annotate_results, entry
+from pcp.frontends.signature import annotate, annotate_results, declare_averages, entry
 
 
 def from_jax(
@@ -30,6 +30,7 @@ def from_jax(
     frozen: Collection[int] = (),
     key: int | None = None,
     has_aux: bool = False,
+    average: Mapping[str, str] | None = None,
     rules: bool = True,
     in_shardings: Any = None,
     out_shardings: Any = None,
@@ -42,7 +43,8 @@ def from_jax(
     `jax.random`. With `has_aux` the function returns the loss and a tree of scalars,
     the metrics. `state` are the positions of what it writes: it then returns the loss
     and the new state (a tuple of several), with `has_aux` the loss and a pair of the
-    new state and the metrics.
+    new state and the metrics. `average` says by patterns of names what becomes of state
+    when workers meet, where it is not the mean of floats and the maximum of integers.
 
     Shardings are `jax.jit`'s, here or in a function that is jitted already; they and
     those inside become annotations of the module (see `jax_sharding`).
@@ -71,6 +73,7 @@ def from_jax(
     shardings.put_back(module)
     if results := roles.results(jax, fn, args, leaves):
         annotate_results(module, results)
+    declare_averages(module, average or {})
     return module
 
 

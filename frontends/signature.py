@@ -11,14 +11,15 @@ A frontend writes string attributes on each argument:
 and, where there is more than the loss, name and role on each result.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import numpy as np
 
 from pcp.dialect.bindings import ir
-from pcp.dialect.roles import INIT, NAME, ROLE, ROLES
-from pcp.errors import IRError
+from pcp.dialect.roles import AVERAGE, AVERAGES, INIT, NAME, ROLE, ROLES
+from pcp.errors import IRError, UsageError, nearest
 
 # The likelihoods of the best uniform and the best normal distribution are equal
 # where range / standard deviation is the square root of 2 pi e.
@@ -97,6 +98,37 @@ def annotate_results(
             for have, result in zip(given, results, strict=True)
         ]
         op.attributes["res_attrs"] = ir.ArrayAttr.get([*map(ir.DictAttr.get, said)])
+
+
+def declare_averages(module: ir.Module, averages: Mapping[str, str]) -> None:
+    """Say what becomes of state when workers meet, by patterns of names.
+
+    `UsageError` for a pattern that matches none, or a rule that there is not.
+    """
+    op = entry(module)
+    arguments = arguments_of(module)
+    for pattern, kind in averages.items():
+        if kind not in AVERAGES:
+            raise UsageError(
+                f"average={pattern!r}: {kind!r} is none of {', '.join(AVERAGES)}."
+                + nearest(kind, AVERAGES)
+            )
+        states = [a.name for a in arguments if a.role == "state"]
+        if not any(fnmatchcase(name, pattern) for name in states):
+            known = ", ".join(states[:8]) or "none"
+            raise UsageError(
+                f"average={pattern!r} matches no state (there is: {known})"
+            )
+    with module.context:
+        given = [ir.DictAttr(x) for x in ir.ArrayAttr(op.attributes["arg_attrs"])]
+        new = []
+        for argument, attributes in zip(arguments, given, strict=True):
+            said = {n.name: n.attr for n in attributes}
+            kinds = [k for p, k in averages.items() if fnmatchcase(argument.name, p)]
+            if argument.role == "state" and kinds:
+                said[AVERAGE] = ir.StringAttr.get(kinds[0])
+            new.append(ir.DictAttr.get(said))
+        op.attributes["arg_attrs"] = ir.ArrayAttr.get(new)
 
 
 def results_of(module: ir.Module, function: str = "main") -> list[Result]:

@@ -42,6 +42,7 @@ from pcp.frontends.signature import (
     annotate,
     annotate_results,
     arguments_of,
+    declare_averages,
     entry,
     is_float_scalar,
 )
@@ -54,6 +55,7 @@ def from_torch(
     model: "torch.nn.Module",
     *inputs: Any,
     result: int | str | None = None,
+    average: Mapping[str, str] | None = None,
     **keywords: Any,
 ) -> ir.Module:
     """Export `model(*inputs, **keywords)`; `@main` takes the parameters too.
@@ -68,7 +70,9 @@ def from_torch(
     are state, and dropout draws random numbers from the program's key, its last
     argument (`pytorch.random`). A model whose gradients a program cannot say (hooks,
     writes that autograd does not see) is an `IRError` that names the place. A parameter
-    that is used and that no gradient comes back to is frozen.
+    that is used and that no gradient comes back to is frozen. `average`
+    says by patterns of names what becomes of state when workers meet, where it is not
+    the mean of floats and the maximum of integers.
     """
     torch = _torch()
     tensors = Tensors.of(model)
@@ -88,6 +92,7 @@ def from_torch(
     keys = [_key([*own, *data])] if read.draws else []
     annotate(read.module, [*own, *data, *keys])
     _annotate_results(read.module, read.written)
+    declare_averages(read.module, average or {})
     return read.module
 
 
@@ -160,7 +165,7 @@ def _check_assigned(tensors: "Mapping[str, torch.Tensor]") -> Any:
             if now.get(name) is not tensor:
                 raise IRError(
                     f"the model assigns {name} while it runs; @main has no side "
-                    "effects: return the new value, or keep it out of forward"
+                    f"effects: write it in place, {name}.copy_(new), and it is state"
                 )
 
     return check

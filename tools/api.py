@@ -5,7 +5,7 @@ module = pcp.run_passes(module, "builtin.module(pcp-grad{func=main},cse)")
 bundle = pcp.compile(module, targets=["cpu"], optimizer=pcp.AdamW(lr=6e-4))
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from itertools import count
 from os import PathLike
@@ -54,15 +54,18 @@ def from_torch(
     model: "torch.nn.Module",
     *args: Any,
     result: int | str | None = None,
+    average: Mapping[str, str] | None = None,
     **keywords: Any,
 ) -> ir.Module:
     """Export `model(*args, **keywords)`; its parameters become arguments of `@main`.
 
     Tensors may stand in dicts, lists and tuples. `result` chooses one of several that
     the model returns, by position or name; left out, that is the `loss` where there is
-    one.
+    one. `average={"*.seen": "sum"}` says what becomes of state when workers meet: mean,
+    max, sum or first.
     """
-    return torch_frontend.from_torch(model, *args, result=result, **keywords)
+    given = {"result": result, "average": average}
+    return torch_frontend.from_torch(model, *args, **given, **keywords)
 
 
 def from_hf(
@@ -97,6 +100,7 @@ def from_jax(
     frozen: Collection[int] = (),
     key: int | None = None,
     has_aux: bool = False,
+    average: Mapping[str, str] | None = None,
     rules: bool = True,
     in_shardings: Any = None,
     out_shardings: Any = None,
@@ -120,6 +124,7 @@ def from_jax(
         frozen=frozen,
         key=key,
         has_aux=has_aux,
+        average=average,
         rules=rules,
         in_shardings=in_shardings,
         out_shardings=out_shardings,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import pcp
-from pcp.errors import IRError
+from pcp.errors import IRError, UsageError
 from pcp.frontends.pytorch import state as torch_state
 from pcp.frontends.signature import arguments_of, results_of
 from pcp.frontends.torch import from_torch, values_of
@@ -123,6 +123,17 @@ def test_a_small_one_is_a_constant() -> None:
 
 def _table() -> Any:
     return from_torch(Table(), torch.ones(8))
+
+
+def test_what_becomes_of_state_may_be_declared() -> None:
+    model, *inputs = _net()
+    rule = {"*.num_batches_tracked": "sum"}
+    text = str(from_torch(model, *inputs, average=rule))
+    assert text.count("pcp.average") == text.count('pcp.average = "sum"') == 1
+    with pytest.raises(UsageError, match=r"matches no state .there is: average, norm"):
+        from_torch(model, *inputs, average={"head.*": "sum"})
+    with pytest.raises(UsageError, match=r"none of mean, max, sum, first\. Did you"):
+        from_torch(model, *inputs, average={"*": "maxi"})
 
 
 class Writes(nn.Module):

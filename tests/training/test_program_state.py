@@ -144,9 +144,9 @@ def test_a_batch_in_pieces_is_its_pieces_one_after_another(bundle: Bundle) -> No
     """State goes from piece to piece, and each piece has the key that it would have."""
     draw = np.random.default_rng(3)
     ids, targets = (draw.integers(0, 128, (2 * BATCH, BLOCK)) for _ in range(2))
-    kinds = {"optimizer": "sgd{lr=0.1}", "algorithm": "none"}
     module = pcp.from_torch(Model(), *[torch.zeros((BATCH, BLOCK)).long()] * 2)
-    options = CompileOptions(("cpu:host",), "train", **kinds, batch=2 * BATCH)
+    target, optimizer = ("cpu:host",), "sgd{lr=0.1}"
+    options = CompileOptions(target, "train", optimizer, "none", batch=2 * BATCH)
     together = driver.compile(module, options)
     key = key_of_program(together.manifest)
     assert key is not None

@@ -143,8 +143,8 @@ def _check_weights(path: str | None, manifest: Manifest) -> None:
         return
     arrays = as_masters(safetensors_io.read(path), manifest.parameters)
     ours = {p.name: like(p) for p in manifest.parameters}
-    takes = manifest.function("grad").inputs
-    state = {t.name: like(t) for t in takes if t.role == MODEL_STATE}
+    made = manifest.function("init").results
+    state = {t.name: like(t) for t in made if t.role == MODEL_STATE}
     if state.keys() & arrays.keys():
         ours |= state  # all of it, or none: half of it would go by the seed
     for name, found in unlike(ours, arrays):

@@ -47,6 +47,18 @@ class Both(Net):
         loss = super().forward(ids)
         return ids.float() * loss, loss
 
+class Base(Net):
+    def __init__(self):
+        super().__init__()
+        self.base = nn.Parameter(torch.ones(4), requires_grad=False)
+        self.register_buffer("seen", torch.arange(4.0))
+        self.register_buffer("count", torch.zeros(()))
+    def forward(self, ids):
+        with torch.no_grad():
+            self.seen += 1
+            self.count += 1
+        return super().forward(ids) * self.base.sum()
+
 class Floats(nn.Module):
     def __init__(self):
         super().__init__()
@@ -101,6 +113,16 @@ def test_torch_model_with_weights(folder: Path, capsys) -> None:
         safetensors_io.read("w.safetensors")["w"], torch.randn(5)
     )
     assert "1 parameters; data: ids" in capsys.readouterr().out
+
+
+def test_what_no_seed_makes_stands_beside_the_model(folder: Path, capsys) -> None:
+    command = ["--torch", "net.py:Base", "-o", "b.mlir", "--weights", "w.safetensors"]
+    assert export.main(command) == 0
+    brought = safetensors_io.read("b.frozen.safetensors")
+    assert sorted(brought) == ["base", "seen"]
+    np.testing.assert_array_equal(brought["seen"], np.arange(4.0))  # as it was
+    assert sorted(safetensors_io.read("w.safetensors")) == ["count", "w"]
+    assert "b.frozen.safetensors: what the model reads" in capsys.readouterr().out
 
 
 def test_the_loss_may_be_a_later_result(folder: Path) -> None:
