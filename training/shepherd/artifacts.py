@@ -18,7 +18,7 @@ from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.events import Program
 from pcp.training.data.corpus import Corpus
 from pcp.training.storage import first_values, safetensors_io
-from pcp.training.storage.state_names import as_masters, like, unlike
+from pcp.training.storage.state_names import as_masters, as_taken, like, unlike
 from pcp.training.trainer.bundle_checks import check_bundle, data_inputs
 from pcp.training.trainer.step_loop import MODEL_STATE, brought
 
@@ -137,16 +137,17 @@ class Artifacts:
 def _check_weights(path: str | None, manifest: Manifest) -> None:
     """Refuse initial weights that lack a parameter, or have it in another shape.
 
-    State of the program is among them, or follows from the seed.
+    State of the program is among them, all of it, or follows from the seed.
     """
     if not path:
         return
     arrays = as_masters(safetensors_io.read(path), manifest.parameters)
     ours = {p.name: like(p) for p in manifest.parameters}
     made = manifest.function("init").results
-    state = {t.name: like(t) for t in made if t.role == MODEL_STATE}
-    if state.keys() & arrays.keys():
-        ours |= state  # all of it, or none: half of it would go by the seed
+    states = [t for t in made if t.role == MODEL_STATE]
+    if any(t.name in arrays for t in states):
+        arrays = as_taken(arrays, states)
+        ours |= {t.name: like(t) for t in states}
     for name, found in unlike(ours, arrays):
         if found is None:
             raise ConfigError(

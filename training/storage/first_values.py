@@ -17,7 +17,7 @@ from pcp.manifest import TensorSpec
 from pcp.training.config.experiment import Experiment
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.safetensors_io import Arrays
-from pcp.training.storage.state_names import FROZEN, like, prefixed, unlike
+from pcp.training.storage.state_names import FROZEN, as_taken, like, prefixed, unlike
 
 FOLDER = "frozen"
 
@@ -39,10 +39,11 @@ def check(experiment: Experiment, wanted: Iterable[TensorSpec]) -> str | None:
 
     `wanted` are the tensors that the program takes and its seed does not make.
     """
-    kinds = {spec.name: like(spec) for spec in wanted}
+    specs = list(wanted)
+    kinds = {spec.name: like(spec) for spec in specs}
     if not kinds:
         return None
-    found = brought(experiment)
+    found = as_taken(brought(experiment), specs)
     for name, other in unlike(kinds, found):
         where = experiment.brought_path or "no file"
         if other is None:

@@ -73,6 +73,22 @@ def as_masters(
     return new
 
 
+def as_taken(
+    arrays: Mapping[str, Any], specs: Iterable[TensorSpec | Parameter]
+) -> Arrays:
+    """The arrays; floats that a program takes in another float type, in that.
+
+    Files that numpy wrote have bf16 as f32.
+    """
+    new = dict(arrays)
+    for spec in specs:
+        given, wanted = new.get(spec.name), numpy_dtype(spec.dtype)
+        floats = spec.dtype.startswith(("f", "bf"))
+        if given is not None and floats and given.dtype.kind in "fV":
+            new[spec.name] = given.astype(wanted)
+    return new
+
+
 def unlike(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Names of `old` for which `new` has another kind of array, and that, or None."""
     for name, array in old.items():

@@ -35,6 +35,7 @@ from pcp.training.storage.state_names import (
     PRIVATE,
     STATE,
     as_masters,
+    as_taken,
     check_like,
     like,
     shared_part,
@@ -139,7 +140,8 @@ class BundleTrainer:
     def freeze(self, given: Mapping[str, np.ndarray]) -> None:
         """Take what the model brings, by name; `StateMismatch` if one is missing."""
         wanted = {t.name: like(t) for t in self._brought}
-        found = {n: np.array(given[n]) for n in wanted if n in given}
+        taken = as_taken(given, self._brought)
+        found = {n: np.array(taken[n]) for n in wanted if n in taken}
         check_like(wanted, found)
         frozen = {t.name for t in self._brought if t.role == "frozen"}
         self.steps.hold({("frozen", n): a for n, a in found.items() if n in frozen})

@@ -29,6 +29,8 @@ def of_snapshot(snapshot: Mapping[str, np.ndarray], first: Arrays) -> Arrays:
     found = {}
     for key, value in first.items():
         among_weights = snapshot.get(PARAMETER + key.removeprefix(STATE), value)
+        if among_weights.dtype != value.dtype and among_weights.dtype.kind in "fV":
+            among_weights = among_weights.astype(value.dtype)
         found[key] = np.array(snapshot.get(key, among_weights))
     return found
 
