@@ -20,7 +20,6 @@ from pcp.passes.core.stops import forget_derivatives
 from pcp.passes.legalize import legalize_complex as complex_
 from pcp.passes.legalize import legalize_complex_functions as of_complex
 from pcp.passes.legalize import legalize_conversions as conversions
-from pcp.passes.legalize import legalize_convolutions as convolutions
 from pcp.passes.legalize import legalize_fourier as fourier
 from pcp.passes.legalize import legalize_functions as special
 from pcp.passes.legalize import legalize_indexing as indexing
@@ -168,7 +167,7 @@ BEFORE: Rules = {
 # What is made of these, complex quotients among it, is legalised, too.
 FIRST: Rules = {
     "stablehlo.cholesky": linear_algebra.cholesky,
-    "stablehlo.convolution": convolutions.crop,
+    "stablehlo.convolution": windows.crop,
     "stablehlo.triangular_solve": linear_algebra.triangular_solve,
 }
 

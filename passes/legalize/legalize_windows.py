@@ -1,4 +1,4 @@
-"""select_and_scatter with overlapping or padded windows, unfolded.
+"""select_and_scatter with overlapping windows, unfolded; convolutions of one place.
 
 IREE takes only windows that tile the operand. Here each of the `prod(window)`
 offsets becomes one strided slice: a fold over the offsets finds which one each
@@ -7,13 +7,14 @@ The cost is `prod(window)` elementwise passes.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
+from pcp.dialect.hlo_windows import Convolution, convolution, dilated
 from pcp.passes.core import constants
 from pcp.passes.core.elementwise import body_kind, identity, inline
 from pcp.passes.core.rewriting import ints, refuse
@@ -144,3 +145,38 @@ def _place(
     high = [n - end for n, end in ends]
     interior = [s - 1 for s in windows.stride]
     return pad_any(part, fill, offset, high, interior)
+
+
+# --- convolution ---
+
+
+def crop(op: ir.Operation) -> Values | None:
+    """Without elements that no window covers, where there is one window along a dim.
+
+    IREE drops such a dim, stride and all, and then takes the kernel to be as long as
+    the input ("inferred input/output operand #1 has shape's dimension ..."). None where
+    no dim has one place and more input than that.
+    """
+    how = Convolution.of(op)
+    x, kernel = op.operands
+    padding, strides = list(how.padding), list(how.strides)
+    for i, spare in enumerate(_spare(op, how)):
+        if spare:
+            low, high = padding[i]
+            padding[i], strides[i] = (low, high - spare), 1
+    if tuple(strides) == how.strides:
+        return None
+    how = replace(how, strides=tuple(strides), padding=tuple(padding))
+    return [convolution(x, kernel, how, hlo.element_type(op.result))]
+
+
+def _spare(op: ir.Operation, how: Convolution) -> list[int]:
+    """Per spatial dim with one place: what lies behind the window, padding included."""
+    x, kernel = (hlo.shape_of(v) for v in op.operands)
+    found = []
+    for i, d in enumerate(how.dims.output[2]):
+        extent = dilated(x[how.dims.input[2][i]], how.lhs_dilation[i])
+        window = dilated(kernel[how.dims.kernel[2][i]], how.rhs_dilation[i])
+        one = hlo.shape_of(op.result)[d] == 1 and how.strides[i] > 1
+        found.append(extent + sum(how.padding[i]) - window if one else 0)
+    return found
