@@ -15,7 +15,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.analysis.loops import counter
 from pcp.passes.core import constants
-from pcp.passes.core.rewriting import before, defining, operations
+from pcp.passes.core.rewriting import before, defining, integer, operations
 from pcp.passes.core.walk import CONTROL_FLOW
 from pcp.passes.legalize.legalize_pads import is_shared_fill
 
@@ -66,7 +66,8 @@ def own_updated(op: ir.Operation) -> None:
     inputs = len(op.results)
     for i, value in enumerate(list(op.operands)[:inputs]):
         apart = _is_outside(value, op.block) or _has_submissions(op.block)
-        if (apart and _is_read_elsewhere(value)) or _is_one_buffer(value):
+        read = apart and _is_read_elsewhere(value)
+        if read or _is_one_buffer(value) or _is_sorted_over(op, value):
             op.operands[i] = _copy(value)
 
 
@@ -75,6 +76,24 @@ def _is_one_buffer(value: Value) -> bool:
     if (made := defining(value, "complex")) is not None:
         return all(constants.splat(part) is not None for part in made.operands)
     return constants.splat(value) is not None and is_shared_fill(value)
+
+
+def _is_sorted_over(op: ir.Operation, value: Value) -> bool:
+    """Whether a sort writes over positions that something else reads as well.
+
+    IREE has one buffer for equal iotas, sorts in it, and later readers find the order.
+    """
+    made = defining(value, "iota")
+    if op.name != "stablehlo.sort" or made is None:
+        return False
+    alike = (o for o in operations(_function(op)) if _is_same_iota(o, made))
+    return sum(1 for other in alike for _ in other.results[0].uses) > 1
+
+
+def _is_same_iota(op: ir.Operation, made: ir.Operation) -> bool:
+    if op.name != made.name or op.results[0].type != made.results[0].type:
+        return False
+    return integer(op, "iota_dimension") == integer(made, "iota_dimension")
 
 
 def _has_submissions(block: ir.Block) -> bool:
@@ -125,12 +144,16 @@ def _copy(x: Value) -> Value:
 
 def _barriers() -> int:
     """How many barriers the function has in which an op is being made."""
-    function = ir.InsertionPoint.current.block.owner.operation
-    while function.name != "func.func":
-        function = function.parent.operation
+    function = _function(ir.InsertionPoint.current.block.owner.operation)
     return sum(
         op.name == "stablehlo.optimization_barrier" for op in operations(function)
     )
+
+
+def _function(op: ir.Operation) -> ir.Operation:
+    while op.name != "func.func":
+        op = op.parent.operation
+    return op
 
 
 def _is_at_risk(

@@ -220,6 +220,18 @@ def test_a_stable_sort_keeps_the_order_of_equals(iree: Iree) -> None:
     _agrees(iree, sort, signed, np.arange(7, dtype=np.int32))
 
 
+def test_positions_that_are_sorted_are_still_in_order_elsewhere(iree: Iree) -> None:
+    """IREE has one buffer for equal iotas, and sorts in it."""
+
+    def places(keys):
+        i = lax.iota(jnp.int32, len(keys))
+        order, back = (lax.sort((k, i), num_keys=1)[1] for k in (keys, -keys))
+        return order, i, back
+
+    keys = np.random.default_rng(0).permutation(48).astype(np.int32)
+    _agrees(iree, places, keys)
+
+
 POINTS = [0.0, 1.0, 2.0, 3.0, 0.5, 2.5, 7.0, np.inf]
 FUNCTIONS = {"power": lax.pow, "atan2": lax.atan2, "cbrt": lambda x, _: lax.cbrt(x)}
 
