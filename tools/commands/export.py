@@ -168,7 +168,8 @@ def _save_hf(options: Namespace) -> None:
 
     if not options.out:
         raise UsageError("--checkpoint needs -o, the folder to write")
-    save(options.hf, load(options.checkpoint).parameters, options.out)
+    found = load(options.checkpoint)
+    save(options.hf, found.parameters | found.state, options.out)
     print(f"{options.out}: the weights of {options.checkpoint}, for from_pretrained")
 
 

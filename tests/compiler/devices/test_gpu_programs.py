@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 GPUS = ("sm_80", "sm_90a", "gfx942")
 TYPES = (jnp.bfloat16, jnp.float16, jnp.float32)
-MODELS = Path(__file__).parents[2] / "examples" / "models"
+MODELS = Path(__file__).parents[3] / "examples" / "models"
 PLACES = jnp.array([0, 2, 2, 1])
 
 
