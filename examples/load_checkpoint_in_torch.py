@@ -15,6 +15,7 @@ except ModuleNotFoundError as error:
     raise SystemExit("this example needs torch: pip install -e '.[torch]'") from error
 
 from pcp.training import Corpus, parse
+from pcp.training.data.dataset import token_inputs
 from pcp.training.observe import metrics
 from pcp.training.storage import checkpoint
 
@@ -28,7 +29,9 @@ def validation_loss(model: GPT, corpus: Corpus) -> float:
     with torch.no_grad():
         for number in range(corpus.validation_batches):
             batch = corpus.validation(number)
-            inputs, targets = map(torch.from_numpy, (batch.inputs, batch.targets))
+            inputs, targets = (
+                torch.from_numpy(batch.tensors[name]) for name in ("ids", "targets")
+            )
             total += model(inputs, targets).item()
     return total / corpus.validation_batches
 
@@ -47,7 +50,8 @@ def main() -> None:
     model = GPT(block_size=len(weights["position.weight"]))
     model.load_state_dict(weights)
     block = model.position.num_embeddings
-    loss = validation_loss(model, Corpus(experiment, options.batch_size, block))
+    corpus = Corpus(experiment, token_inputs(options.batch_size, block))
+    loss = validation_loss(model, corpus)
     _, recorded = metrics.read(options.run / "metrics.jsonl")
     text = f"round {found.round}: PyTorch {loss:.6f}"
     if (ours := recorded.get(found.round)) is not None:

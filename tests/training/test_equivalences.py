@@ -90,7 +90,8 @@ def test_equal_curvature_ends_in_the_middle(algorithm: str) -> None:
 
 def idle_after(moving: int, rounds: int, members: int) -> list[list[Batch]]:
     """Batches of which all from round `moving` on have no gradient."""
-    still = token_batch(*np.zeros((2, BATCH, BLOCK), np.int64))
+    zeros = np.zeros((BATCH, BLOCK), np.int64)
+    still = token_batch(zeros, zeros)
     return [
         batches(moving * STEPS, worker) + [still] * ((rounds - moving) * STEPS)
         for worker in range(members)

@@ -25,13 +25,13 @@ ROUNDS = 6
 def _gradient(content: bytes) -> np.ndarray:
     trainer = load(Bundle.from_bytes(content), "local-sync", None)
     draw = np.random.default_rng(0)
-    ids = draw.integers(0, 64, (2, trainer.batch, trainer.block))
+    ids, targets = draw.integers(0, 64, (2, trainer.batch, trainer.block))
     trainer.fresh(3)
     (alone,) = Communicator.in_process(1)
     trainer.join(alone)
     trainer.begin()
     for _ in range(20):
-        trainer.step([token_batch(*ids, trainer.inputs)])
+        trainer.step([token_batch(ids, targets, trainer.inputs)])
     state = np.array(next(iter(trainer.steps.held("param").values())))
     alone.close()
     trainer.close()

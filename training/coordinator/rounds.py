@@ -196,6 +196,7 @@ class Rounds(ABC):
         # Before it counts: a shepherd that is killed in between keeps it once more, as
         # after a rewind; the other way round the record would be lost.
         run.do(Keep(record))
+        metrics: dict[str, Any] = {"metrics": record.metrics} if record.metrics else {}
         run.append(
             "commit",
             round=attempt.round,
@@ -204,7 +205,7 @@ class Rounds(ABC):
             consumed=dict(attempt.leases),
             tokens=record.tokens,
             loss=record.loss,
-            **({"metrics": record.metrics} if record.metrics else {}),
+            **metrics,
         )
         self.attempt = None
         self._settle(attempt)

@@ -31,7 +31,7 @@ def saved(workers: int) -> Checkpoint:
     for own in private:
         own["weight"] = np.array(draw.integers(0, 99), np.float32)
     inner = [{"m.w": tensor(), "step": np.array(7, np.int32)} for _ in private]
-    return Checkpoint(4, {"w": tensor()}, {}, inner, private, {"digest": "d"})
+    return Checkpoint(4, {"w": tensor()}, {}, inner, private, info={"digest": "d"})
 
 
 def gathered(checkpoint: Checkpoint, name: str) -> np.ndarray:
