@@ -41,17 +41,18 @@ COMMON_FLAGS = (
 # reference slot 0 is out range". So buffers are named where a command is recorded; a
 # scan of 200 small steps takes the same 3.4 ms either way. What is made of constants
 # alone comes to the same end where a loop starts from it (`jax.random.uniform` in f16
-# of a constant key), so in such programs it is computed where it stands.
-DIRECT = (
-    "--iree-hal-indirect-command-buffers=false",
-    "--iree-opt-const-expr-hoisting=false",
-)
+# of a constant key), so in such programs it is computed where it stands. With complex
+# numbers it is hoisted: IREE gets into a circle otherwise (QR of complex64).
+DIRECT = ("--iree-hal-indirect-command-buffers=false",)
+IN_PLACE = ("--iree-opt-const-expr-hoisting=false",)
 _BRANCHES = re.compile(r"\bstablehlo\.(while|case|if)\b")
 
 
 def common_flags(text: str) -> tuple[str, ...]:
     """The flags that a program is compiled with for every target."""
-    return COMMON_FLAGS + (DIRECT if _BRANCHES.search(text) else ())
+    if not _BRANCHES.search(text):
+        return COMMON_FLAGS
+    return COMMON_FLAGS + DIRECT + (() if "complex<" in text else IN_PLACE)
 
 
 _ERROR = re.compile(r"^((?P<where>.+?:\d+:\d+|[^:\s]+): )?error: (?P<what>.*)$")

@@ -12,7 +12,8 @@ Each argument has a name (`pcp.name`) and a role (`pcp.role`):
 
 The results are the loss, a scalar; then, in any order, further scalars, which are
 metrics, and the new state. A result says in `pcp.name` which tensor it is, and may have
-a role: `loss`, `metric`, `state`, or `result` for what is none of these.
+a role: `loss`, `metric`, `state`, `grad` in a program that is differentiated already,
+or `result` for what is none of these.
 
 Workers that train apart have states of their own until a round ends. `pcp.average` on
 the argument says what becomes of them: `mean` by tokens, `max`, `sum` of what each
@@ -36,7 +37,7 @@ OF_THE_MODEL = ("param", "frozen", "state")
 MODEL_STATE = "model_state"
 """In a training bundle, the state of the program."""
 
-RESULTS = ("loss", "metric", "state", "result")
+RESULTS = ("loss", "metric", "state", "grad", "result")
 """Of `@main`'s results."""
 
 AVERAGES = ("mean", "max", "sum", "first")

@@ -17,6 +17,7 @@ from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 
 Value = ir.Value
+STOP = "pcp.stop_gradient"
 
 
 def _reduce(at: Site) -> list[Value | None]:
@@ -196,7 +197,7 @@ def _tree(at: Site, count: int) -> list[Value | None]:
         size = hlo.shape_of(xs[0])[0]
     inits = [hlo.splat(x, [1, *rest]) for x in at.inputs[count : 2 * count]]
     given = [None if g is None else hlo.reshape(g, [1, *rest]) for g in at.cotangents]
-    found = _Step.of(at, inits, xs).pull(given)
+    found = _root(at, inits, xs, given)
     gs = [
         materialize(right, x) if hlo.is_differentiable(x) else None
         for (_, right), x in zip(found, xs, strict=True)
@@ -207,6 +208,23 @@ def _tree(at: Site, count: int) -> list[Value | None]:
         *(None if g is None else _restored(g, order, shape) for g in gs),
         *(_total(left) for left, _ in found),
     ]
+
+
+def _root(
+    at: Site, inits: list[Value], folded: list[Value], gs: list[Value | None]
+) -> list[tuple[Value | None, Value | None]]:
+    """Cotangents of the initial values and of the elements' fold.
+
+    The initial value comes first. A body that stops the gradient of its right operand
+    would stop all of it there, so under stops an inactive one, an identity, comes last,
+    where JAX has none at all.
+    """
+    names = (view.operation.name for view in at.op.regions[0].blocks[0].operations)
+    count = len(inits)
+    if STOP not in names or any(at.wanted[count : 2 * count]):
+        return _Step.of(at, inits, folded).pull(gs)
+    found = _Step.of(at, folded, inits).pull(gs)
+    return [(right, left) for left, right in found]
 
 
 def _total(g: Value | None) -> Value | None:

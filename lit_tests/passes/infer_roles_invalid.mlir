@@ -104,7 +104,7 @@ func.func @main(%w: tensor<f32> {pcp.role = "param"}, %x: tensor<4xf32>)
 
 // -----
 
-// expected-error@below {{result 1 of @main has no role 'metrics' (roles: loss, metric, state, result). Did you mean 'metric'?}}
+// expected-error@below {{result 1 of @main has no role 'metrics' (roles: loss, metric, state, grad, result). Did you mean 'metric'?}}
 func.func @main(%w: tensor<f32> {pcp.role = "param"})
     -> (tensor<f32>, tensor<f32> {pcp.role = "metrics"}) {
   return %w, %w : tensor<f32>, tensor<f32>

@@ -153,7 +153,7 @@ def _write_grown(constraint: ir.Operation, found: ir.Attribute) -> None:
 # --- axes that a reshape takes apart ---
 
 #: Axes that what comes behind knows by name.
-WHOLE = ("pp", WORKERS)
+WHOLE = ("pp", "microbatch", WORKERS)
 
 #: An axis, and the place in it at which a part begins.
 Cut = tuple[str, int]

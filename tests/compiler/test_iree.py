@@ -139,5 +139,6 @@ def test_stopping_ends_what_runs_and_starts_no_more(
 def test_a_program_that_branches_names_its_buffers_directly() -> None:
     for name in ("while", "case", "if"):
         text = f'%0 = "stablehlo.{name}"(%x)'
-        assert iree.common_flags(text) == iree.COMMON_FLAGS + iree.DIRECT
+        wanted = iree.COMMON_FLAGS + iree.DIRECT + iree.IN_PLACE
+        assert iree.common_flags(text) == wanted
     assert iree.common_flags(FORWARD) == iree.COMMON_FLAGS

@@ -49,7 +49,7 @@ def adjoint(a):
 
 def weights(a):
     """Numbers for the columns of a matrix."""
-    return np.cos(np.arange(a.shape[-1])).astype(a.dtype)  # IREE has no cosine of f64
+    return jnp.cos(jnp.arange(a.shape[-1], dtype=np.float32)).astype(a.dtype)
 
 
 def near_one(a):

@@ -46,7 +46,7 @@ def test_a_disk_that_stands_still_holds_up_no_round(tmp_path, monkeypatch):
 
     def when_it_moves(path, content):
         assert moving.wait(30)
-        write(path, content)
+        return write(path, content)
 
     monkeypatch.setattr(checkpoints, "_write", when_it_moves)
     exp = experiment(tmp_path, outer_loop_steps=20)
@@ -113,7 +113,7 @@ def test_a_full_disk_costs_a_checkpoint_and_no_round(tmp_path, monkeypatch):
     def refuse(path, content):
         if full[0]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        write(path, content)
+        return write(path, content)
 
     monkeypatch.setattr(checkpoints, "_write", refuse)
     exp = experiment(tmp_path, outer_loop_steps=20)
@@ -136,7 +136,7 @@ def test_the_last_checkpoint_waits_for_room(tmp_path, monkeypatch):
         tries.append(time.monotonic())
         if len(tries) < 3:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        write(path, content)
+        return write(path, content)
 
     monkeypatch.setattr(checkpoints, "_write", refuse)
     monkeypatch.setattr("pcp.training.coordinator.checkpointing._RETRY_SECONDS", 0.3)
