@@ -29,10 +29,8 @@ def validation_loss(model: GPT, corpus: Corpus) -> float:
     with torch.no_grad():
         for number in range(corpus.validation_batches):
             batch = corpus.validation(number)
-            inputs, targets = (
-                torch.from_numpy(batch.tensors[name]) for name in ("ids", "targets")
-            )
-            total += model(inputs, targets).item()
+            x, y = (torch.from_numpy(batch.tensors[n]) for n in ("ids", "targets"))
+            total += model(x, y).item()
     return total / corpus.validation_batches
 
 
@@ -47,16 +45,14 @@ def main() -> None:
     if found is None:
         sys.exit(f"{options.run}: no checkpoint {refused}")
     weights = {name: torch.from_numpy(a) for name, a in found.parameters.items()}
-    model = GPT(block_size=len(weights["position.weight"]))
+    block = len(weights["position.weight"])
+    model = GPT(block_size=block)
     model.load_state_dict(weights)
-    block = model.position.num_embeddings
-    corpus = Corpus(experiment, token_inputs(options.batch_size, block))
-    loss = validation_loss(model, corpus)
-    _, recorded = metrics.read(options.run / "metrics.jsonl")
-    text = f"round {found.round}: PyTorch {loss:.6f}"
-    if (ours := recorded.get(found.round)) is not None:
-        text += f", pcp {ours:.6f}, difference {abs(loss - ours):.1e}"
-    print(text)
+    inputs = token_inputs(options.batch_size, block)
+    loss = validation_loss(model, Corpus(experiment, inputs))
+    ours = metrics.read(options.run / "metrics.jsonl")[1].get(found.round, float("nan"))
+    print(f"round {found.round}: PyTorch {loss:.6f}, pcp {ours:.6f}", end=", ")
+    print(f"difference {abs(loss - ours):.1e}")
 
 
 if __name__ == "__main__":
