@@ -81,12 +81,8 @@ def weights_of(
     fn: Callable[..., Any], *args: Any, params: Collection[int] = (0,)
 ) -> dict[str, np.ndarray]:
     """Name -> value of each parameter leaf among `args`, as `from_jax` names it."""
-    Roles(params).check(len(args))
-    return {
-        name: np.asarray(value)
-        for position, name, value in _leaves(_jax(), fn, args)
-        if position in params and is_concrete(value) and is_float(value)
-    }
+    found = values_of(fn, *args, params=params)
+    return {name: value for name, value in found.items() if is_float(value)}
 
 
 def traced(jitted: Any, args: tuple[Any, ...], name: str) -> ir.Module:
