@@ -11,13 +11,16 @@ from helpers.models.stablehlo_small import TANH_SUM
 from helpers.repository.installation import PROJECT, Installation, as_editable, bare
 from helpers.repository.sources import ROOMS, ROOT
 
+START = ("tools/start/demo.json", "tools/start/nanogpt_small.mlir")
+"""What `pcp init` writes."""
+
 pytestmark = pytest.mark.slow
 
 PIP_S = 900
 LISTED = """\
 import json
 from importlib.metadata import files
-print(json.dumps(sorted(str(f) for f in files("pcp") if f.parts[0] == "pcp")))
+print(json.dumps(sorted(str(f) for f in files("pcp-mlir") if f.parts[0] == "pcp")))
 """
 
 
@@ -80,7 +83,7 @@ def itself(clone: Path, builder: Installation, folder: Path) -> Path:
 def belongs_in() -> list[str]:
     """What is to be installed: the rooms' and the door's sources, and data."""
     files = [f for f in known() if f.parts[0] in ("pcp", *ROOMS) and f.suffix]
-    data = ("pcp/py.typed", "training/observe/page.html")
+    data = ("pcp/py.typed", "training/observe/page.html", *START)
     wanted = [f for f in files if f.suffix == ".py" or f.as_posix() in data]
     return sorted(f"pcp/{f.as_posix().removeprefix('pcp/')}" for f in wanted)
 

@@ -65,6 +65,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "pages": "support",
         "commands": "support pages",
         "launchers": "support commands",
+        "start": "support",
     },
 }
 MOST_FILES = 25
