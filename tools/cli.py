@@ -53,6 +53,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "how fast collectives and the network are here",
     ),
     "export": ("pcp.tools.commands.export", "a PyTorch or JAX model to model.mlir"),
+    "runs": ("pcp.tools.runs.listing", "the runs of a folder, live and finished"),
+    "show": ("pcp.tools.runs.show", "one run from its folder"),
+    "compare": ("pcp.tools.runs.compare", "runs side by side, and what differs"),
+    "ui": ("pcp.tools.runs.ui", "the runs of a folder in a browser"),
+    "logs": ("pcp.tools.runs.logs", "what a run's shepherd said"),
+    "attach": ("pcp.tools.runs.attach", "watch a run until it ends"),
     "status": ("pcp.tools.commands.status", "what a run is doing"),
     "control": (
         "pcp.tools.commands.control",

@@ -66,6 +66,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "commands": "support pages",
         "launchers": "support commands",
         "start": "support",
+        "runs": "support",
     },
 }
 MOST_FILES = 25
