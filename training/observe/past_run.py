@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from pcp import strict_json
 from pcp.errors import ConfigError
 from pcp.training.config.experiment import Experiment
 from pcp.training.observe import journal, metrics
@@ -149,7 +150,7 @@ def _experiment(path: Path) -> dict[str, Any]:
 
 
 def _shown(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    return value if isinstance(value, str) else strict_json.dumps(value, default=str)
 
 
 def _locked(path: Path) -> bool:
