@@ -55,7 +55,7 @@ def compile(module: ir.Module, options: CompileOptions) -> Bundle:
 
     With a mesh of a known size the bundle holds a program for each of its devices.
     """
-    for name in options.targets:
+    for name in options.target_names:
         find(name)  # before the slow part
     return _within_memory(lambda chosen: _compile(module, chosen), module, options)
 

@@ -182,13 +182,14 @@ def grad(
 
 def compile(
     module: ir.Module | str,
-    targets: str | Sequence[str] = ("cpu",),
+    targets: str | Sequence[str] | None = None,
     *,
     mode: str | None = None,
     **options: Any,
 ) -> Bundle:
     """Compile for every target into one bundle; `bundle.write(path)` keeps it.
 
+    Left out, `targets` is "cpu", or with a `cluster` what its devices are.
     `mode` is "train", "grad" or "forward"; left out, it is "train" where that is
     possible. Further options are the fields of `pcp.compiler.options.CompileOptions`:
     `optimizer`, `algorithm="diloco{lr=0.7}"`, `mesh={"dp": 2}`, `memory="16GiB"`,
@@ -199,9 +200,11 @@ def compile(
         raise UsageError(
             f"pcp.compile has no option {unknown[0]!r}.{nearest(unknown[0], known)}"
         )
-    names = (targets,) if isinstance(targets, str) else tuple(targets)
+    names = (targets,) if isinstance(targets, str) else targets
     options |= {name: _path(name, options[name]) for name in PATHS & options.keys()}
-    chosen = CompileOptions(targets=names, mode=mode, **options)
+    chosen = CompileOptions(
+        targets=None if names is None else tuple(names), mode=mode, **options
+    )
     return driver.compile(_module(module), chosen)
 
 

@@ -305,7 +305,7 @@ def test_learners_on_their_own_clocks_have_no_rounds(spread: Path) -> None:
         (["--mesh", "tp=2", "--algorithm", "muloco"], "it looks at whole tensors"),
         (["--mesh", "pp=2", "--algorithm", "diloco"], "program has no stages"),
         (["--mesh", "workers=0,tp=2"], "is not axis=size"),
-        (["--mesh", "workers=2,tp=2", "--mode", "grad"], "is for training with"),
+        (["--mesh", "workers=2,dp=2", "--mode", "grad"], "is for training with"),
         (["--mesh", "workers=2", "--algorithm", "noloco"], "joins all workers"),
         (["--mesh", "tp=elastic"], 'axis "tp" has to have a size'),
         (["--mesh", "dp=-1,island=-1,tp=2"], "dp and island both join whole programs"),
