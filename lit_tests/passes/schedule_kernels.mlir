@@ -1,13 +1,14 @@
-// RUN: pcp-opt %s --pcp-schedule-kernels=vector=512 | filecheck %s
+// RUN: pcp-opt %s --pcp-schedule-kernels=vector=512 --allow-unregistered-dialect | filecheck %s
 // RUN: pcp-opt %s --pcp-schedule-kernels=vector=256 | filecheck %s --check-prefix=HALF
 // RUN: pcp-opt %s --pcp-schedule-kernels=vector=64 | filecheck %s --check-prefix=NONE
 
 // NONE-NOT: linalg
 
-// A linear layer: its weights are turned, and stay so behind a barrier.
+// A linear layer: its weights are turned by a kernel of its own.
 // CHECK-LABEL: @linear
-// CHECK: %[[T:.*]] = stablehlo.transpose %arg1, dims = [1, 0] : (tensor<768x256xf32>) -> tensor<256x768xf32>
-// CHECK: %[[H:.*]] = stablehlo.optimization_barrier %[[T]]
+// CHECK: %[[H:.*]] = "flow.dispatch.region"()
+// CHECK: linalg.transpose ins(%arg1 : tensor<768x256xf32>) outs({{.*}} : tensor<256x768xf32>) permutation = [1, 0]
+// CHECK: "flow.return"
 // CHECK: linalg.fill
 // CHECK: linalg.matmul {compilation_info = #iree_codegen.compilation_info<lowering_config = #iree_cpu.lowering_config<distribution = [64, 64, 0], vector_common_parallel = [8, 32, 0], vector_reduction = [0, 0, 4]>, translation_info = <pipeline = #iree_cpu.pipeline<DoubleTilingExpert>>>}
 // CHECK-SAME: ins(%arg0, %[[H]]

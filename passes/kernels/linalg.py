@@ -27,13 +27,42 @@ def product(
     return op.result
 
 
+def turned(value: ir.Value) -> ir.Value:
+    """A matrix transposed by a kernel of its own.
+
+    IREE would fold another transpose into the product that reads it. A barrier would
+    hold it too, but cuts the program in two: a submission and memory for each part.
+    """
+    element = hlo.element_type(value)
+    type_ = hlo.tensor(hlo.shape_of(value)[::-1], element)
+    region = hlo.op(
+        "flow.dispatch.region",
+        [],
+        [type_],
+        regions=2,
+        operandSegmentSizes=ir.DenseI32ArrayAttr.get([0, 0]),
+    )
+    with ir.InsertionPoint(region.regions[0].blocks.append()):
+        into = _empty(type_)
+        permutation = ir.DenseI64ArrayAttr.get([1, 0])
+        op = hlo.op(
+            "linalg.transpose", [value, into], [type_], 1, permutation=permutation
+        )
+        _body(op, [element] * 2, multiply=False)
+        hlo.op("flow.return", [op.result], [])
+    return region.result
+
+
+def _empty(type_: ir.RankedTensorType) -> ir.Value:
+    return hlo.op("tensor.empty", [], [type_]).result
+
+
 def _zeros(type_: ir.RankedTensorType) -> ir.Value:
     element = type_.element_type
     zero = hlo.op("arith.constant", [], [element], value=ir.FloatAttr.get(element, 0.0))
-    empty = hlo.op("tensor.empty", [], [type_])
     segments: dict[str, Any] = {"operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 1])}
     fill = hlo.op(
-        "linalg.fill", [zero.result, empty.result], [type_], regions=1, **segments
+        "linalg.fill", [zero.result, _empty(type_)], [type_], regions=1, **segments
     )
     _body(fill, [element] * 2, multiply=False)
     return fill.result

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from pcp.dialect import hlo
 from pcp.dialect.bindings import ir
 from pcp.passes.core.base import Pass
-from pcp.passes.core.rewriting import HOLD, before, operations
+from pcp.passes.core.rewriting import before, operations
 from pcp.passes.core.rewriting import replace as put
 from pcp.passes.kernels.contractions import contraction_of
-from pcp.passes.kernels.linalg import product
+from pcp.passes.kernels.linalg import product, turned
 from pcp.passes.kernels.tiles import tiles_for, turns
 
 #: Transposed right operands, by the value and the block where it is needed.
@@ -23,15 +23,13 @@ class ScheduleKernels(Pass):
     registers. Where the table of `passes/kernels/tiles.py` has nothing for a product,
     it stays a dot_general, and IREE chooses. Sums add in the order of their terms.
     With wide registers a transposed right operand, as a linear layer's weights are, is
-    transposed in memory first: once for all products of a block, behind a barrier,
-    since IREE would undo it. Before and after `pcp-schedule-kernels{vector=512}`:
+    transposed in memory first: once for all products of a block, by a kernel of its
+    own. Before and after `pcp-schedule-kernels{vector=512}`:
 
         %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
             : (tensor<2048x256xf32>, tensor<768x256xf32>) -> tensor<2048x768xf32>
 
-        %t = stablehlo.transpose %w, dims = [1, 0]
-            : (tensor<768x256xf32>) -> tensor<256x768xf32>
-        %h = stablehlo.optimization_barrier %t : tensor<256x768xf32>
+        %h = "flow.dispatch.region"() ({ linalg.transpose ins(%w) ... })
         %0 = linalg.matmul {compilation_info = #iree_codegen.compilation_info<...>}
             ins(%x, %h : tensor<2048x256xf32>, tensor<256x768xf32>)
             outs(%zeros : tensor<2048x768xf32>) -> tensor<2048x768xf32>
@@ -46,14 +44,14 @@ class ScheduleKernels(Pass):
         unregistered = context.allow_unregistered_dialects
         context.allow_unregistered_dialects = True  # the attributes are IREE's own
         try:
-            turned: Turned = {}
+            found: Turned = {}
             for op in operations(module):
                 if op.name == "stablehlo.dot_general" and _is_f32(op):
-                    self._schedule(op, turned)
+                    self._schedule(op, found)
         finally:
             context.allow_unregistered_dialects = unregistered
 
-    def _schedule(self, op: ir.Operation, turned: Turned) -> None:
+    def _schedule(self, op: ir.Operation, found: Turned) -> None:
         shape = contraction_of(op)
         if shape is None:
             return
@@ -65,7 +63,7 @@ class ScheduleKernels(Pass):
             left = _as(op.operands[0], shape.left)
             right = _as(op.operands[1], shape.right)
             if turn:
-                right = _turned(op, right, turned)
+                right = _once(op, right, found)
             value = product(final, left, right, tiles)
             put(op, [_as(value, hlo.shape_of(op.result))])
 
@@ -83,9 +81,8 @@ def _as(value: ir.Value, shape: list[int] | tuple[int, ...]) -> ir.Value:
     return value if same else hlo.reshape(value, shape)
 
 
-def _turned(op: ir.Operation, right: ir.Value, turned: Turned) -> ir.Value:
+def _once(op: ir.Operation, right: ir.Value, found: Turned) -> ir.Value:
     key = (right, op.block)
-    if key not in turned:
-        flipped = hlo.transpose(right, [1, 0])
-        turned[key] = hlo.op(HOLD, [flipped], [flipped.type]).result
-    return turned[key]
+    if key not in found:
+        found[key] = turned(right)
+    return found[key]
