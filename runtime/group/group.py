@@ -13,6 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from pcp.errors import (
@@ -44,11 +45,15 @@ from pcp.runtime.transport.frame import (
     text,
     text_payload,
 )
+from pcp.runtime.transport.incoming import Flow
 from pcp.runtime.transport.link import Link
 from pcp.runtime.transport.shared_memory import SharedLink
+from pcp.runtime.transport.tcp import TcpLink
 
 _REMEMBERED = 32
 Fault = TypeVar("Fault", bound=PcpError)
+_NEAR_PAYLOAD = 4 << 20
+"""Larger payloads would save nothing."""
 _PROCESSORS = os.cpu_count() or 1
 
 
@@ -126,6 +131,8 @@ class Group:
         link.last_heard = time.monotonic()
         link.epoch = self.epoch
         link.sink = self
+        if isinstance(link, TcpLink):
+            link.flow = partial(self._flow, rank)
         self._on_one_machine = self.world_size <= _PROCESSORS and all(
             isinstance(link, SharedLink) for link in self.links.values()
         )
@@ -167,6 +174,14 @@ class Group:
         link = self.links.get(peer)
         if link is not None:
             link.recall(tag, seq)
+
+    def suits(self, peer: int) -> int:
+        """The bytes of the largest payload that suits the link to a member.
+
+        A connection is the operation's for that long, and a far one takes its time.
+        """
+        plain = isinstance(self.links.get(peer), TcpLink)
+        return _NEAR_PAYLOAD if plain and peer not in self._far else 0
 
     def run_ahead(self, peer: int, nbytes: int) -> int:
         """Reserve room for data at a peer before it opens: the cost, 0 to wait.
@@ -342,6 +357,11 @@ class Group:
                 f"rank {rank} sent {header.length} bytes of {header.kind.name}"
             )
         return memoryview(bytearray(header.length))
+
+    def _flow(self, rank: int, header: Header) -> Flow | None:
+        """The receiver of an operation's data that it works on as it comes."""
+        operation = self._operations.get((header.tag, header.seq))
+        return None if operation is None else operation.flow(rank, header)
 
     def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
         """Handle a frame from a member."""
