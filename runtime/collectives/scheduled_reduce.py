@@ -9,6 +9,7 @@ is received in its place.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from types import ModuleType
 from typing import Any
 
 from numpy.typing import NDArray
@@ -19,8 +20,18 @@ from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.schedule import Schedule, Transfer, ring, schedule
 from pcp.runtime.memory.buffer_pool import ScratchLease, octets
 from pcp.runtime.transport.frame import Header
-from pcp.runtime.transport.incoming import Flow
+from pcp.runtime.transport.incoming import Flow, Progress
 
+_NO_SUM = ord("-")
+_SUMS = {
+    "float32": ord("f"),
+    "float64": ord("d"),
+    "int32": ord("i"),
+    "uint32": ord("i"),
+    "int64": ord("l"),
+    "uint64": ord("l"),
+}
+"""The additions of the compiled loops, by the name of the element type."""
 _PIECE_BYTES = 256 << 10
 """Bytes that are received and then added while they are in the cache."""
 
@@ -143,6 +154,35 @@ class _Inflow:
         self._scratch = scratch
         self._view = of.room(start, stop) if scratch is None else scratch.octets
 
+    def receive(
+        self, loops: ModuleType, descriptor: int, total: Any, budget: int
+    ) -> Progress | None:
+        """Take what a socket has by the compiled loops; None if these cannot."""
+        of, scratch = self._of, self._scratch
+        code = _NO_SUM if scratch is None else of.sum_code
+        if of.over or code is None:
+            return None
+        size, fill, room = of.itemsize, 0, self._view[self._fill :]
+        if scratch is None:
+            out = here = room
+        else:
+            size, fill, room = scratch.itemsize, self._fill, self._view
+            stop = self._at + (fill + self._left) // size
+            out, here = of.operands(self._move, self._at, stop)
+        limits = (fill, self._left, budget, code, of.sum_travels)
+        count, done, fill, *why = loops.receive(
+            descriptor, total, out, here, room, *limits
+        )
+        self._left -= count
+        if scratch is None:
+            self._fill += done
+            of.come(self._index, self._at + self._fill // of.itemsize)
+        else:
+            start, self._at, self._fill = self._at, self._at + done // size, fill
+            of.added(self._move, start, self._at)
+            self._end()
+        return count, *why
+
     def room(self) -> memoryview:
         """Memory for the next bytes."""
         if self._of.over and self._scratch is None:
@@ -167,9 +207,12 @@ class _Inflow:
             end = self._fill - odd
             self._view[:odd] = self._view[end : self._fill]
         self._at, self._fill = self._at + whole, odd
-        if not self._left:
-            of.back(scratch)
-        of.come(self._index, self._at)
+        self._end()
+
+    def _end(self) -> None:
+        if not self._left and self._scratch is not None:
+            self._of.back(self._scratch)
+        self._of.come(self._index, self._at)
 
 
 class ScheduledReduce(Operation):
@@ -301,6 +344,25 @@ class ScheduledReduce(Operation):
         """The memory of a range of the result."""
         return self._out.part(start, stop)
 
+    @property
+    def sum_code(self) -> int | None:
+        """The letter of the addition in the compiled loops; None if they have none."""
+        if self._reduction.op not in ("sum", "mean"):
+            return None
+        return _SUMS.get(self._reduction.accumulator.name)
+
+    @property
+    def sum_travels(self) -> bool:
+        """Whether what arrives is the left operand."""
+        return self._plan.sum_travels
+
+    def operands(
+        self, move: Move, start: int, stop: int
+    ) -> tuple[memoryview, memoryview]:
+        """The memory of a range of the sums, and of what is added to what comes."""
+        total = self._work.part(start, stop)
+        return total, total if move.after else self._values.part(start, stop)
+
     def spare(self, nbytes: int) -> _Buffer:
         """Scratch memory of at least so many bytes."""
         wide = self._reduction.accumulator
@@ -395,7 +457,12 @@ class ScheduledReduce(Operation):
         here = total if move.after else self._values.array[start:stop]
         pair = (came, here) if self._plan.sum_travels else (here, came)
         self._reduction.combine(*pair, total)
-        if move.ends:
+        self.added(move, start, stop)
+
+    def added(self, move: Move, start: int, stop: int) -> None:
+        """Finish a range of a sum if this was the last addition."""
+        if move.ends and start < stop:
+            total = self._work.array[start:stop]
             # The same memory twice would be copied onto itself.
             out = total if self._work is self._out else self._out.array[start:stop]
             self._reduction.finish(total, self._size, out)

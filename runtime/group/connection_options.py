@@ -11,7 +11,7 @@ and `expanded` shows them in the function's signature:
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, get_args
 
 from pcp.errors import ConfigError
 from pcp.runtime.group.failure_detector import HeartbeatOptions
@@ -22,6 +22,7 @@ from pcp.runtime.transport.striped import MAX_STREAMS, Streams
 if TYPE_CHECKING:
     from pcp.runtime.transport.tls import Tls
 
+Checksum = Literal["xxh3", "none"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -46,8 +47,13 @@ class ConnectionOptions:
     """Streams to each peer (`striped`)."""
     tls: "Tls | None" = None
     """Encryption of all connections, with certificates of both ends (`tls`)."""
+    checksum: Checksum = "xxh3"
+    """The checksum of bulk data over TCP; "none" leaves damage to TCP's own."""
 
     def __post_init__(self) -> None:
+        if self.checksum not in get_args(Checksum):
+            kinds = " or ".join(map(repr, get_args(Checksum)))
+            raise ConfigError(f"checksum={self.checksum!r}: give {kinds}")
         if self.streams != "auto" and not 1 <= self.streams <= MAX_STREAMS:
             raise ConfigError(
                 f"streams={self.streams}: give 1 to {MAX_STREAMS}, or 'auto'"
@@ -58,6 +64,11 @@ class ConnectionOptions:
     def heartbeat_options(self) -> HeartbeatOptions:
         """The times of the failure detector."""
         return HeartbeatOptions(self.heartbeat, self.silence)
+
+    @property
+    def link_checksum(self) -> Checksum:
+        """The checksum of bulk data: TLS authenticates every byte already."""
+        return "none" if self.tls is not None else self.checksum
 
     @property
     def secret(self) -> authentication.Key:
@@ -72,6 +83,7 @@ class ConnectionOptions:
             "key": self.key,
             "tls": self.tls,
             "streams": streams,
+            "checksum": None if self.checksum == "xxh3" else self.checksum,
         }
 
     def changed(self, given: "ConnectionKeywords") -> "ConnectionOptions":
@@ -89,6 +101,7 @@ class ConnectionKeywords(TypedDict, total=False):
     key: bytes | str | None
     streams: Streams
     tls: "Tls | None"
+    checksum: Checksum
 
 
 def expanded(defaults: Any) -> Callable[[F], F]:

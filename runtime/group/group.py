@@ -13,6 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from pcp.errors import (
@@ -130,6 +131,8 @@ class Group:
         link.last_heard = time.monotonic()
         link.epoch = self.epoch
         link.sink = self
+        if isinstance(link, TcpLink):
+            link.flow = partial(self._flow, rank)
         self._on_one_machine = self.world_size <= _PROCESSORS and all(
             isinstance(link, SharedLink) for link in self.links.values()
         )
@@ -356,6 +359,11 @@ class Group:
                 f"rank {rank} sent {header.length} bytes of {header.kind.name}"
             )
         return memoryview(bytearray(header.length))
+
+    def _flow(self, rank: int, header: Header) -> Flow | None:
+        """The receiver of an operation's data that it works on as it comes."""
+        operation = self._operations.get((header.tag, header.seq))
+        return None if operation is None else operation.flow(rank, header)
 
     def deliver(self, link: Link, header: Header, payload: memoryview) -> None:
         """Handle a frame from a member."""

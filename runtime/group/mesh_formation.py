@@ -110,6 +110,11 @@ class MeshFormation:
             link.refuse(f"rank {rank!r} does not dial rank {group.rank}")
         elif rank in group.links:
             link.refuse(f"rank {rank} is connected already")
+        elif (theirs := hello.get("checksum", "xxh3")) != self._options.link_checksum:
+            link.refuse(
+                f"rank {rank} has checksum={theirs!r}, rank {group.rank} checksum="
+                f"{self._options.link_checksum!r}; give all members the same"
+            )
         elif not self._agrees(rank, hello.get("streams", 1)):
             link.refuse(
                 f"rank {rank} has streams={hello.get('streams', 1)!r}, rank "
@@ -180,6 +185,8 @@ class MeshFormation:
             self.fail(PeerLost(lost, peer=rank))
             return
         del self._links[rank]
+        for link in streams.values():
+            link.unchecked = self._options.link_checksum == "none"
         first = streams[0]
         first.read_ahead()
         if len(streams) > 1:
@@ -261,6 +268,7 @@ class MeshFormation:
             "streams": self._counts[peer],
             "used": self._used.get(peer, 0),
             "lane": stream,
+            "checksum": self._options.link_checksum,
         }
         if self.scope:  # greetings without one are as they always were
             hello["scope"] = self.scope

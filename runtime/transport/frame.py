@@ -176,7 +176,8 @@ def unpack_header(raw: bytes | bytearray | memoryview) -> Header:
     known = _KINDS.get(kind)
     if known is None:
         raise ProtocolError(f"unknown frame kind {kind}")
-    header = Header(known, *rest, flags)
+    header = Header(known, *rest)
+    header.flags = flags
     if flags not in (0, TRAILED, UNCHECKED) or (flags and known is not Kind.DATA):
         raise ProtocolError(f"a frame of {known.name} with the flags {flags:#x}")
     if header.length > MAX_PAYLOAD:

@@ -6,11 +6,13 @@ they count only when the whole frame is delivered, after its checksum.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from types import ModuleType
+from typing import Any, Protocol
 
 import xxhash
 
 from pcp.errors import ProtocolError
+from pcp.runtime.transport import mover
 from pcp.runtime.transport.frame import (
     HEADER_BYTES,
     TRAILED,
@@ -23,12 +25,23 @@ from pcp.runtime.transport.frame import (
 )
 
 _NOTHING = memoryview(b"")
+_NO_SUM = ord("-")
 _PIECE_BYTES = 512 << 10
 """Bytes that are received at a time: they are checked and added in the cache."""
 
 
+Progress = tuple[int, int, int]
+"""Bytes received, why the loop came back (`mover`), and the error of the system."""
+
+
 class Flow(Protocol):
     """The receiver of a payload that it takes as it comes."""
+
+    def receive(
+        self, loops: ModuleType, descriptor: int, total: Any, budget: int
+    ) -> Progress | None:
+        """Take what a socket has by the compiled loops; None if these cannot."""
+        ...
 
     def room(self) -> memoryview:
         """Memory for the next bytes of the payload: some, and not more than remain."""
@@ -52,8 +65,10 @@ class Incoming:
         label: str,
         place: Callable[[Header], memoryview | Flow],
         deliver: Callable[[Header, memoryview], None],
+        loops: ModuleType | None = None,
     ) -> None:
         self.label = label
+        self._loops = loops
         self.epoch = 0
         self.unchecked = False
         self._place, self._deliver = place, deliver
@@ -86,6 +101,38 @@ class Incoming:
             self._hash.update(room[:count])
         if self._flow is not None:
             self._flow.filled(count)
+        if self._fill == self._size:
+            self._complete()
+
+    @staticmethod
+    def _bulk(header: Header) -> bool:
+        return bool(header.flags) and header.length >= mover.BULK_BYTES
+
+    def receive(self, descriptor: int, budget: int) -> Progress | None:
+        """Take what a socket has of a bulk payload; None in any other state.
+
+        `settle` has to follow.
+        """
+        header, loops = self._header, self._loops
+        if header is None or loops is None or not self._bulk(header):
+            return None
+        if self._view is self._trailer:
+            return None
+        if self._flow is not None:
+            found = self._flow.receive(loops, descriptor, self._hash, budget)
+        else:
+            room = self._view[self._fill :]
+            limits = (0, len(room), budget, _NO_SUM, False)
+            count, _, _, *why = loops.receive(
+                descriptor, self._hash, room, room, room, *limits
+            )
+            found = count, *why
+        if found is not None:
+            self._fill += found[0]
+        return found
+
+    def settle(self) -> None:
+        """Go on after `receive`, if all of the payload is there."""
         if self._fill == self._size:
             self._complete()
 
@@ -134,7 +181,9 @@ class Incoming:
             self._payload = place
         else:
             self._flow = place
-        self._hash = None if header.flags == UNCHECKED else xxhash.xxh3_64()
+        self._hash = None
+        if header.flags != UNCHECKED:
+            self._hash = mover.hasher(self._loops if self._bulk(header) else None)
         self._expect(self._payload, header.length)
 
     def _end(self, header: Header) -> None:

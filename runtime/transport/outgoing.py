@@ -4,8 +4,12 @@ Checksums are computed when the bytes are about to be sent: the kernel then read
 from the cache. That of a large payload stands behind it, and is computed by pieces.
 """
 
+import os
+from types import ModuleType
+
 import xxhash
 
+from pcp.runtime.transport import mover
 from pcp.runtime.transport.frame import (
     TRAILED,
     UNCHECKED,
@@ -17,24 +21,41 @@ from pcp.runtime.transport.frame import (
 
 PIECE_BYTES = 512 << 10
 """Bytes of one payload in one system call, at most."""
-_TRAILED_BYTES = 32 << 10
-"""From this size on the checksum of data stands behind it."""
+_TURN_BYTES = 4 << 20
 
 
 class Outgoing:
     """A frame in the queue of a link; `views` are its bytes for the next call."""
 
-    __slots__ = ("_hash", "_rest", "_unchecked", "epoch", "frame", "started", "views")
+    __slots__ = (
+        "_flags",
+        "_hash",
+        "_hashed",
+        "_rest",
+        "_sent",
+        "bulk",
+        "epoch",
+        "frame",
+        "started",
+        "views",
+    )
 
     def __init__(self, frame: Frame, epoch: int, *, unchecked: bool = False) -> None:
         self.frame = frame
         self.epoch = epoch
         self.started = False
         self.views: list[memoryview] = []
+        data = frame.kind is Kind.DATA and frame.checksum is None
+        self.bulk = data and len(frame.payload) >= mover.BULK_BYTES
+        """Whether it may go through `send_bulk`."""
+        self._flags = 0
+        if data:
+            self._flags = UNCHECKED if unchecked else TRAILED if self.bulk else 0
         self._rest: memoryview | None = None
         """The part of the payload that is in no view yet."""
         self._hash: xxhash.xxh3_64 | None = None
-        self._unchecked = unchecked
+        self._sent = self._hashed = 0
+        """Bytes of the frame that are sent, and of the payload in the checksum."""
 
     @property
     def whole(self) -> bool:
@@ -46,24 +67,44 @@ class Outgoing:
         """Whether all bytes are sent."""
         return self.whole and not self.views
 
+    def send_bulk(self, loops: ModuleType, descriptor: int) -> int:
+        """Send what a socket takes; how many bytes. BlockingIOError, OSError."""
+        if not self.started:
+            self._start(loops)
+        payload, head = self._rest, self.views[0]
+        before = self._sent
+        self._sent, self._hashed, status, error = loops.send(
+            descriptor, self._hash, head, payload, before, self._hashed, _TURN_BYTES
+        )
+        count = self._sent - before
+        if status and not count:
+            raise OSError(error, os.strerror(error))  # a BlockingIOError, most often
+        if self._sent == self._size:
+            self.views, self._rest = [], None
+        return count
+
+    @property
+    def _size(self) -> int:
+        trailer = 4 if self._hash is not None else 0
+        return len(self.views[0]) + len(self.frame.payload) + trailer
+
     def pack(self) -> list[memoryview]:
         """The bytes to send next, up to `PIECE_BYTES` of the payload."""
         if not self.started:
-            self._start()
+            self._start(None)
         if self._rest is not None and not (self.views and len(self.views[-1]) > 64):
             self._cut()
         return self.views
 
-    def _start(self) -> None:
+    def _start(self, loops: ModuleType | None) -> None:
         self.started = True
-        frame, flags = self.frame, 0
-        if frame.kind is Kind.DATA and frame.checksum is None:
-            large = len(frame.payload) >= _TRAILED_BYTES
-            flags = UNCHECKED if self._unchecked else TRAILED if large else 0
-        self.views = [memoryview(pack_header(frame, self.epoch, flags=flags))]
+        frame = self.frame
+        head = pack_header(frame, self.epoch, flags=self._flags)
+        self.views = [memoryview(head)]
         if len(frame.payload):
             self._rest = memoryview(frame.payload).cast("B")
-            self._hash = xxhash.xxh3_64() if flags == TRAILED else None
+            if self._flags == TRAILED:
+                self._hash = mover.hasher(loops)
 
     def _cut(self) -> None:
         rest = self._rest

@@ -4,13 +4,16 @@ Payloads go from the caller's memory to the kernel (`sendmsg`) and from the
 kernel into the memory the sink chose (`recv_into`).
 """
 
+import os
 import selectors
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 from pcp.errors import PeerLost, RuntimeFault
-from pcp.runtime.transport import unix_socket
+from pcp.runtime.transport import mover, unix_socket
 from pcp.runtime.transport.event_loop import Loop
 from pcp.runtime.transport.frame import Frame, Header, Kind, text_payload
 from pcp.runtime.transport.incoming import Flow, Incoming
@@ -38,7 +41,10 @@ class TcpLink:
         self, loop: Loop, sock: Wire, sink: Sink, label: str, epoch: int = 0
     ) -> None:
         self.label = label
-        self._incoming = Incoming(label, self._place, self._deliver)
+        self.flow: Callable[[Header], Flow | None] | None = None
+        """The receivers of data that is worked on as it comes, where there are any."""
+        self._loops = mover.compiled if isinstance(sock, socket.socket) else None
+        self._incoming = Incoming(label, self._place, self._deliver, self._loops)
         self.epoch = epoch
         self.sink = sink
         self.last_heard = self.last_sent = time.monotonic()
@@ -202,9 +208,12 @@ class TcpLink:
 
     def _write(self) -> None:
         while self._queue and self._open:
-            views = self._next_views()
+            out, loops = self._queue[0], self._loops
             try:
-                count = self._sock.sendmsg(views)
+                if loops is not None and out.bulk:
+                    count = out.send_bulk(loops, self._sock.fileno())
+                else:
+                    count = self._sock.sendmsg(self._next_views())
             except BlockingIOError:
                 self._want(selectors.EVENT_READ | selectors.EVENT_WRITE)
                 return
@@ -222,6 +231,8 @@ class TcpLink:
         views: list[memoryview] = []
         size = 0
         for out in self._queue:
+            if out.bulk and self._loops is not None:
+                break
             views += out.pack()
             size += len(out.frame.payload)
             if size >= _GATHER_BYTES or len(views) >= _GATHER_VIEWS or not out.whole:
@@ -233,7 +244,8 @@ class TcpLink:
         self.last_sent = time.monotonic()
         while self._queue:
             out = self._queue[0]
-            count = out.advance(count)
+            if not (out.bulk and self._loops is not None):
+                count = out.advance(count)
             if not out.sent:
                 return
             self._queue.popleft()
@@ -264,9 +276,8 @@ class TcpLink:
 
     def _read(self, budget: int) -> None:
         while budget > 0 and self._open:
-            room = self._room()
             try:
-                count = self._sock.recv_into(room)
+                count, more = self._receive(budget)
             except BlockingIOError:
                 if self._mute is not None:
                     self._fail(self._mute)
@@ -278,18 +289,41 @@ class TcpLink:
                 closed = PeerLost(f"{self.label} closed the connection")
                 self._fail(self._mute or closed)
                 return
+            budget -= count
+            if not more and self._announced and budget <= _TURN_BYTES:
+                return  # the kernel has no more, and says so when it has
+
+    def _receive(self, budget: int) -> tuple[int, bool]:
+        """Receive once: how many bytes, and whether there may be more of them."""
+        incoming = self._incoming
+        if self._loops is not None and not self._deaf:
+            progress = incoming.receive(self._sock.fileno(), budget)
+            if progress is not None:
+                count, why, error = progress
+                if not count and why in (mover.BLOCKED, mover.FAILED):
+                    raise OSError(error, os.strerror(error))
+                self._heard(count)
+                self._taken(incoming.settle)
+                return count, not why
+        room = self._room()
+        count = self._sock.recv_into(room)
+        self._heard(count)
+        if count and not self._deaf:
+            self._taken(self._received, room, count)
+        return count, count == len(room)
+
+    def _heard(self, count: int) -> None:
+        if count:
             self.last_heard = time.monotonic()
             self.bytes_received += count
-            budget -= count
-            if self._deaf:
-                continue
-            try:
-                self._received(room, count)
-            except RuntimeFault as fault:
-                self.refuse(str(fault))
-                self._loop.call(self.sink.lost, self, fault)
-            if count < len(room) and self._announced and budget <= _TURN_BYTES:
-                return  # the kernel has no more, and says so when it has
+
+    def _taken(self, what: Callable[..., None], *args: Any) -> None:
+        """Take what has come, or refuse the peer."""
+        try:
+            what(*args)
+        except RuntimeFault as fault:
+            self.refuse(str(fault))
+            self._loop.call(self.sink.lost, self, fault)
 
     @property
     def _announced(self) -> bool:
@@ -316,6 +350,10 @@ class TcpLink:
             data = data[self._incoming.copied(data) :]
 
     def _place(self, header: Header) -> memoryview | Flow:
+        if header.kind is Kind.DATA and self.flow is not None:
+            flow = self.flow(header)
+            if flow is not None:
+                return flow
         return self.sink.place(self, header)
 
     def _deliver(self, header: Header, payload: memoryview) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from pcp.compiler.options import CompileOptions
 from pcp.errors import MissingPackage, PcpError, counted, install
+from pcp.runtime.transport import mover
 from pcp.tools.support.cache_folder import cache_folder
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.signals import in_order
@@ -71,6 +72,7 @@ def _main(argv: Sequence[str]) -> int:
         python_version,
         stranger,
         lambda: packages(needed),
+        loops,
         lambda: drivers(needed),
         lambda: port(flags.host, flags.port, needed),
         lambda: space(cache_folder()),
@@ -208,6 +210,15 @@ _DRIVER_ADVICE = {
     "hip": "for AMD: install ROCm, so that libamdhip64.so is found",
     "vulkan": "for Vulkan: install the loader (libvulkan.so.1) and a driver",
 }
+
+
+def loops() -> Iterator[Finding]:
+    """Whether bulk data moves by the compiled loops, or by those in Python."""
+    if mover.compiled is not None:
+        yield Finding(OK, "data loops", "compiled")
+    else:
+        advice = "install a C compiler, then pcp again: sums over TCP get faster"
+        yield Finding(NOTE, "data loops", "in Python", advice)
 
 
 def drivers(needed: Container[str]) -> Iterator[Finding]:

@@ -1,0 +1,39 @@
+"""Which loops move bulk data: the compiled ones, or those in Python.
+
+`_mover` is built where a C compiler was there when pcp was installed. Both move the
+same bytes; the compiled loops do it without the interpreter's lock.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+import xxhash
+
+try:
+    from pcp.runtime.transport import _mover  # pyright: ignore[reportAttributeAccessIssue]
+except ImportError:
+    _mover = None
+
+compiled: ModuleType | None = _mover
+"""The compiled loops; None where those in Python are used."""
+BULK_BYTES = 32 << 10
+"""Payloads of data from this size on go through these loops."""
+BLOCKED, CLOSED, FAILED = 1, 2, 3
+"""Why a compiled loop came back, besides that it is done."""
+
+
+def hasher(loops: ModuleType | None) -> "xxhash.xxh3_64":
+    """The state of the checksum of a bulk payload, for these loops."""
+    return xxhash.xxh3_64() if loops is None else loops.Hash()
+
+
+@contextmanager
+def in_python() -> Iterator[None]:
+    """Use the loops in Python inside, for new connections; for tests."""
+    global compiled
+    kept, compiled = compiled, None
+    try:
+        yield
+    finally:
+        compiled = kept
