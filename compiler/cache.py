@@ -58,22 +58,29 @@ class Cache:
         except BaseException:
             os.unlink(temporary)
             raise
-        self._prune(keep=path)
+        self.prune(keep=path)
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / (key + SUFFIX)
 
-    def _prune(self, keep: Path) -> None:
-        """Remove the entries used longest ago until the folder fits."""
-        entries = []
+    def entries(self) -> list[tuple[int, int, Path]]:
+        """When each was used last (in ns), its bytes and its file; the oldest first."""
+        found = []
         for path in self.folder.glob(f"*/*{SUFFIX}"):
             with contextlib.suppress(OSError):  # another process may prune too
                 status = path.stat()
-                entries.append((status.st_mtime_ns, status.st_size, path))
+                found.append((status.st_mtime_ns, status.st_size, path))
+        return sorted(found)
+
+    def prune(self, keep: Path | None = None) -> list[Path]:
+        """Remove the entries used longest ago, not `keep`, until the folder fits."""
+        entries, gone = self.entries(), []
         total = sum(size for _, size, _ in entries)
-        for _, size, path in sorted(entries):
+        for _, size, path in entries:
             if total <= self.max_bytes:
-                return
+                break
             if path != keep:
                 path.unlink(missing_ok=True)
+                gone.append(path)
                 total -= size
+        return gone

@@ -36,12 +36,12 @@ DEFAULT_OPT_LEVEL = "O1"
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
-def parse_bytes(text: str) -> int:
-    """`16GiB` in bytes, or `ConfigError`."""
+def parse_bytes(text: str, flag: str = "--memory") -> int:
+    """`16GiB` in bytes, or `ConfigError` that names the flag."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B)", text)
     if match is None or match[2] not in _UNITS:
         units = ", ".join(_UNITS)
-        raise ConfigError(f"--memory {text}: write it as 16GiB (units: {units})")
+        raise ConfigError(f"{flag} {text}: write it as 16GiB (units: {units})")
     return int(float(match[1]) * _UNITS[match[2]])
 
 

@@ -227,28 +227,30 @@ class Instead:
 
 
 CHAPTER = "pcp.autodiff.rules.elementwise"
-README, RULES, MESHES = "README.md", "docs/adding-a-rule.md", "docs/partitioning.md"
+README, TOUR = "README.md", "docs/tour.md"
+RULES, MESHES = "docs/adding-a-rule.md", "docs/partitioning.md"
 PLANNING = "docs/planning.md"
 INSTEAD = (
     Instead(README, "make demo", "minutes: it installs, and trains", understood),
-    Instead(README, "--target sm_90a   #", "20 s of compiling", understood, slow=True),
-    Instead(README, "pcp supervise", "a cluster with GPUs", understood),
-    Instead(README, "--mesh dp=2,tp=2", "a minute", understood, slow=True),
+    Instead(README, "pcp init demo", "a minute of training", understood, slow=True),
+    Instead(TOUR, "--target sm_90a   #", "20 s of compiling", understood, slow=True),
+    Instead(TOUR, "pcp supervise", "a cluster with GPUs", understood),
+    Instead(TOUR, "--mesh dp=2,tp=2", "a minute", understood, slow=True),
     Instead(
-        README,
+        TOUR,
         "pcp.from_jax",
         "its result is asked for",
         elsewhere,
         test="test_a_model_of_jax_is_compiled_and_differentiated",
     ),
     Instead(
-        README,
+        TOUR,
         "Communicator.connect",
         "it is started four times",
         elsewhere,
         test="test_four_processes_sum",
     ),
-    Instead(README, "Communicator.join", "it needs a coordinator", among_members),
+    Instead(TOUR, "Communicator.join", "it needs a coordinator", among_members),
     Instead("docs/exporting.md", "my_model.py", "a file is the user's", with_its_model),
     Instead("docs/extending.md", "EXTENSION =", "the end of a file", of_the_example),
     Instead(RULES, "Elementwise(", "a table's entry", entries_of(CHAPTER)),

@@ -59,6 +59,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ui": ("pcp.tools.runs.ui", "the runs of a folder in a browser"),
     "logs": ("pcp.tools.runs.logs", "what a run's shepherd said"),
     "attach": ("pcp.tools.runs.attach", "watch a run until it ends"),
+    "clean": ("pcp.tools.runs.clean", "remove complete runs that are old"),
+    "cache": ("pcp.tools.commands.cache", "the compiled modules that are kept"),
+    "completion": ("pcp.tools.start.completion", "complete words in bash, zsh, fish"),
     "status": ("pcp.tools.commands.status", "what a run is doing"),
     "control": (
         "pcp.tools.commands.control",

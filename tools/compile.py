@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    flags = _parser().parse_args(argv)
+    flags = parser().parse_args(argv)
     options = _options(flags)
     from pcp.tools import extension  # --help needs no compiler
     from pcp.tools.support.compile_job import compile_file
@@ -51,7 +51,8 @@ def _main(argv: Sequence[str]) -> int:
 # --- the command line ---
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Its flags."""
     about = (__doc__ or "").strip().splitlines()
     parser = Parser(prog=PROG, description=about[0], example="\n  ".join(about[2:]))
     add = parser.add_argument

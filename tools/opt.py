@@ -19,8 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    parser = _parser()
-    options, words = parser.parse_known_args([_two_dashes(word) for word in argv])
+    made = parser()
+    options, words = made.parse_known_args([_two_dashes(word) for word in argv])
     from pcp.tools import extension  # --help needs no compiler
     from pcp.tools.support import opt_command
 
@@ -29,7 +29,7 @@ def _main(argv: Sequence[str]) -> int:
         return opt_command.print_passes()
     if options.show_dialects:
         return opt_command.print_dialects()
-    flags = list(parser._option_string_actions)
+    flags = list(made._option_string_actions)
     return opt_command.work(options, words, flags)
 
 
@@ -55,7 +55,8 @@ SWITCHES = {
 }
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Its flags."""
     about = (__doc__ or "").strip().splitlines()
     parser = Parser(
         prog=PROG,

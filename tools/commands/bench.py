@@ -66,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(PROG, in_order(_main), argv)
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Its flags."""
     parser = Parser(
         prog=PROG, description=__doc__, example="pcp bench collectives --world 4"
     )
@@ -94,7 +95,7 @@ def _streams(text: str) -> "int | str":
 
 
 def _main(argv: Sequence[str]) -> None:
-    flags = _parser().parse_args(argv)
+    flags = parser().parse_args(argv)
     if (flags.rank is None) != (flags.connect is None):
         raise UsageError("--rank and --connect go together")
     if flags.world < 2 or flags.rounds < 1 or min(flags.sizes) <= 0:

@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    flags = _parser().parse_args(argv)
+    flags = parser().parse_args(argv)
     roles = tuple(dict.fromkeys(flags.roles)) or usual_roles()
     needed = frozenset().union(*(ROLES[role] for role in roles))
     checks: list[Callable[[], Iterator[Finding]]] = [
@@ -95,7 +95,8 @@ def usual_roles() -> tuple[str, ...]:
     return tuple(ROLES) if any(map(_version, compiler)) else ("worker",)
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Its flags."""
     about, _, examples = (__doc__ or "").strip().rpartition("\n\n")
     example = examples.replace("\n", "\n  ")
     parser = Parser(prog=PROG, description=about, example=example)

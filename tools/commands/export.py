@@ -56,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run("pcp export", _main, argv)
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Its flags."""
     parser = Parser(prog="pcp export", example=EXAMPLE, description=__doc__)
     parser.add_argument("--torch", metavar="FILE.py:CLASS", help="a PyTorch module")
     parser.add_argument("--jax", metavar="FILE.py:FUNCTION", help="a JAX function")
@@ -110,7 +111,7 @@ def _positive(text: str) -> int:
 
 
 def _main(argv: Sequence[str]) -> None:
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     if options.hf:
         _main_hf(options)
         return

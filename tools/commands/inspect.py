@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    flags = _parser().parse_args(argv)
+    flags = parser().parse_args(argv)
     if flags.output and not flags.plan:
         raise UsageError("-o goes with --plan; the rest is printed")
     if flags.plan:
@@ -53,7 +53,8 @@ def _main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Its flags."""
     about = (__doc__ or "").strip().splitlines()
     parser = Parser(prog=PROG, description=about[0], example="\n  ".join(about[2:]))
     add = parser.add_argument

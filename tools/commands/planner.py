@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> None:
-    flags = _parser().parse_args(argv)
+    flags = parser().parse_args(argv)
     from pcp.compiler import driver
     from pcp.dialect.context import read
     from pcp.passes.planning import plan
@@ -49,7 +49,8 @@ def _main(argv: Sequence[str]) -> None:
         flags.json.write_text(strict_json.dumps(choice.to_dict(), indent=1))
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Its flags."""
     parser = Parser(
         prog=PROG,
         description=__doc__,

@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(PROG, _main, argv)
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Its flags."""
     parser = Parser(
         prog=PROG, description=__doc__, example="pcp probe --devices 2 -o cluster.json"
     )
@@ -58,7 +59,7 @@ def _parser() -> Parser:
 
 
 def _main(argv: Sequence[str]) -> None:
-    flags = _parser().parse_args(argv)
+    flags = parser().parse_args(argv)
     from pcp.compiler.targets import find
 
     find(flags.target)  # raises, naming the nearest

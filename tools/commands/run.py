@@ -56,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run("pcp run", _main, argv)
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
+    """Its flags."""
     parser = Parser(prog="pcp run", example=EXAMPLE, description=__doc__)
     add = parser.add_argument
     add("bundle", metavar="BUNDLE.pcp")
@@ -86,7 +87,7 @@ def _parser() -> Parser:
 
 
 def _main(argv: Sequence[str]) -> int:
-    flags = _parser().parse_args(argv)
+    flags = parser().parse_args(argv)
     bundle = Bundle.read(flags.bundle)
     name = flags.function or bundle.manifest.entry
     bundle.manifest.function(name)  # raises, naming the nearest

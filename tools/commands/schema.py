@@ -13,7 +13,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(PROG, _main, argv)
 
 
-def _main(argv: Sequence[str]) -> None:
+def parser() -> Parser:
+    """Its flags."""
     parser = Parser(
         prog=PROG,
         description="Print the JSON Schema of experiment files, or of cluster files.",
@@ -21,7 +22,11 @@ def _main(argv: Sequence[str]) -> None:
     )
     kinds = ("experiment", "cluster")
     parser.add_argument("kind", nargs="?", choices=kinds, default=kinds[0])
-    if parser.parse_args(argv).kind == "cluster":
+    return parser
+
+
+def _main(argv: Sequence[str]) -> None:
+    if parser().parse_args(argv).kind == "cluster":
         from pcp.compiler.cluster import json_schema as cluster_schema
 
         print(cluster_schema())

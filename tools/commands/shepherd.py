@@ -51,6 +51,7 @@ def parser() -> Parser:
     add("--workers", type=int, help="workers to wait for; default: the experiment's")
     add("--model", metavar="FILE", help="instead of the experiment's model_path")
     add("--algorithm", metavar="SPEC", help="instead of the experiment's: ddp, ...")
+    jobs.add_set(parser)
     add("--resume", action="store_true", help="continue the latest run, if any")
     add("--run", metavar="DIR", help="the run's folder; default: a new one")
     add("--no-dashboard", action="store_true", help="plain lines in a terminal too")
@@ -64,7 +65,9 @@ def parser() -> Parser:
 def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
     protected = protection(flags)
-    experiment = jobs.read_experiment(flags.config, flags.model, flags.algorithm)
+    experiment = jobs.read_experiment(
+        flags.config, flags.model, flags.algorithm, flags.changes
+    )
     jobs.check_compiler(experiment.model_path)
     resume = flags.resume or experiment.should_resume
     folder, known = jobs.run_folder(experiment, resume=resume, where=flags.run)

@@ -37,6 +37,7 @@ def parser() -> Parser:
     )
     add = parser.add_argument
     add("config", metavar="EXPERIMENT.json")
+    jobs.add_set(parser)
     add("--workers", default="2,4,8,16,64,256", metavar="N,...", help="how many")
     add("--step-seconds", type=float, required=True, help="of one inner step")
     add("--bandwidth", type=float, default=1000.0, help="Mbit/s of a worker; 1000")
@@ -57,7 +58,7 @@ def _main(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
     _check(flags)
     sizes = _numbers(flags.workers)
-    experiment = jobs.read_experiment(flags.config)
+    experiment = jobs.read_experiment(flags.config, changes=flags.changes)
     report = jobs.stamped("compiler", sys.stderr)  # stdout may have to be JSON
     content = jobs.compiler_for(experiment, report)("cpu")
     manifest = Bundle.from_bytes(content, source=experiment.model_path).manifest

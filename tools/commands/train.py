@@ -10,6 +10,7 @@ from pcp.tools.commands.shepherd import add_web, conclude, watched
 from pcp.tools.support import interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, port_number, run
+from pcp.tools.support.detached import detached
 from pcp.tools.support.protection import (
     add_protection_flags,
     protection,
@@ -24,6 +25,7 @@ from pcp.training.shepherd.shepherd import Shepherd
 from pcp.training.storage.run_folder import WORKER_LOG
 
 PROG = "pcp train"
+CONFIG = "demo.json"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +42,13 @@ def parser() -> Parser:
         example="pcp train examples/demo.json --workers 2",
     )
     add = parser.add_argument
-    add("config", metavar="EXPERIMENT.json")
+    add(
+        "config",
+        nargs="?",
+        default=CONFIG,
+        metavar="EXPERIMENT.json",
+        help=f"default: {CONFIG}, as pcp init writes it",
+    )
     add("--workers", type=int, help="default: the experiment's")
     add("--backend", default="cpu", help=f"one of {', '.join(jobs.BACKENDS)}")
     add("--target", help="what to compile for; default by backend")
@@ -49,6 +57,8 @@ def parser() -> Parser:
     add("--algorithm", metavar="SPEC", help="instead of the experiment's: ddp, ...")
     add("--port", type=port_number, default=0, help="default: any free one")
     add("--run", metavar="DIR", help="the run's folder; default: a new one")
+    jobs.add_set(parser)
+    add("--detach", action="store_true", help="go on without this terminal")
     add("--resume", action="store_true", help="continue the latest run, if any")
     add("--no-dashboard", action="store_true", help="plain lines in a terminal too")
     add_web(parser)
@@ -58,7 +68,9 @@ def parser() -> Parser:
 
 def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
-    experiment = jobs.read_experiment(flags.config, flags.model, flags.algorithm)
+    experiment = jobs.read_experiment(
+        flags.config, flags.model, flags.algorithm, flags.changes
+    )
     count = experiment.workers if flags.workers is None else flags.workers
     if count < 1:
         raise UsageError("--workers: at least one")
@@ -68,8 +80,11 @@ def _main(argv: Sequence[str]) -> int:
     uris = [device or jobs.device_of(flags.backend, slot) for slot in slots]
     jobs.check_compiler(experiment.model_path)
     jobs.check_devices(uris, target, experiment.model_path)
+    protected = protection(flags)
     resume = flags.resume or experiment.should_resume
     folder, _ = jobs.run_folder(experiment, resume=resume, where=flags.run)
+    if flags.detach:
+        return detached(folder, argv)
     screen = {"plain": flags.no_dashboard, "web": flags.web}
     with watched(experiment, folder, **screen) as observer:
         shepherd = Shepherd(
@@ -79,7 +94,7 @@ def _main(argv: Sequence[str]) -> int:
             observer,
             port=flags.port,
             workers=count,
-            protection=protection(flags),
+            protection=protected,
         )
         with closing(shepherd):
             outcome = _complete(shepherd)

@@ -1,8 +1,10 @@
 """What the training commands share: experiments, compilers, devices, logs."""
 
 import ipaddress
+import json
 import os
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -18,6 +20,7 @@ from pcp.passes.training.optimizers import groups
 from pcp.passes.training.optimizers import spec as optimizers
 from pcp.passes.training.outer import spec as outer
 from pcp.runtime.program import host_processor
+from pcp.tools.support.command import Parser
 from pcp.training.config import experiment as experiments
 from pcp.training.config.experiment import Experiment
 from pcp.training.data.corpus import Corpus
@@ -122,11 +125,38 @@ def check_backend(backend: str) -> str:
     return backend
 
 
+def add_set(parser: Parser) -> None:
+    """The flag `--set`, of all commands that read an experiment."""
+    parser.add_argument(
+        "--set",
+        dest="changes",
+        action="append",
+        default=[],
+        type=_change,
+        metavar="KEY=VALUE",
+        help="instead of the experiment's key, as JSON or a word; repeatable",
+    )
+
+
+def _change(text: str) -> tuple[str, object]:
+    """`learning_rate=3e-4`, `data.seed=1`, `clip_norm=null`, `algorithm=ddp`."""
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise ArgumentTypeError(f"expected KEY=VALUE, not {text!r}")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
 def read_experiment(
-    path: str, model: str | None = None, algorithm: str | None = None
+    path: str,
+    model: str | None = None,
+    algorithm: str | None = None,
+    changes: Iterable[tuple[str, object]] = (),
 ) -> Experiment:
-    """The experiment in `path`; `--model` and `--algorithm` replace its own."""
-    experiment = experiments.load(path)
+    """The experiment in `path`; `--model`, `--algorithm`, `--set` change keys of it."""
+    experiment = experiments.load(path, dict(changes))
     check_readable(experiment)
     _load_extensions(experiment)
     if algorithm is not None:

@@ -7,6 +7,8 @@ directory.
 """
 
 import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -335,8 +337,11 @@ class Experiment(BaseModel):
         }
 
 
-def load(path: str | Path) -> Experiment:
-    """Read an experiment file, with its paths made absolute."""
+def load(path: str | Path, changes: Mapping[str, Any] | None = None) -> Experiment:
+    """Read an experiment file, with its paths made absolute.
+
+    `changes` replace keys of the file; a key with a dot is one inside another.
+    """
     path = Path(path)
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
@@ -346,7 +351,23 @@ def load(path: str | Path) -> Experiment:
         ) from error
     except ValueError as error:
         raise ConfigError(f"{path}: not valid JSON: {error}") from error
-    return _with_paths(parse(raw, source=str(path)), path.absolute().parent)
+    if changes and isinstance(raw, dict):
+        parse(raw, source=str(path))  # what is wrong in the file is the file's
+        for key, value in changes.items():
+            _change(raw, key.split("."), value)
+    source = f"{path} with --set" if changes else str(path)
+    return _with_paths(parse(raw, source=source), path.absolute().parent)
+
+
+def _change(raw: dict[str, Any], keys: list[str], value: object) -> None:
+    """Set a key, of an object inside where there are several."""
+    first, *inner = keys
+    if not inner:
+        raw[first] = value
+        return
+    held = raw.get(first)
+    raw[first] = dict(held) if isinstance(held, dict) else {}
+    _change(raw[first], inner, value)
 
 
 #: Errors of pydantic whose text has Python's types in place of JSON's.
@@ -376,6 +397,9 @@ def parse(raw: object, *, source: str = "experiment") -> Experiment:
         if first["type"] == "extra_forbidden":
             given = str(first["loc"][-1])
             what = f"unknown key.{nearest(given, DataOptions.model_fields)}"
+        if first["type"] == "literal_error":
+            choices = re.findall(r"'([^']*)'", first["msg"])
+            what += f".{nearest(str(first['input']), choices)}"
         if first["type"] in _OF_PYTHON:
             what = _OF_PYTHON[first["type"]]
         raise ConfigError(f"{source}: {f'{where}: ' if where else ''}{what}") from error

@@ -271,6 +271,8 @@ class Shepherd:
 
     def _report(self, effect: do.ReportRound) -> None:
         kept = self._kept
+        # Which workers were in it: a run may be over before a heartbeat's interval is.
+        self.observer.status(self.status())
         self.observer.round(effect.record if kept is None else kept)
 
     def _compile(self, effect: do.Compile) -> None:

@@ -110,7 +110,7 @@ def test_a_bundle_without_training_functions_is_refused(folder, capsys):
 @pytest.mark.parametrize(
     ("line", "hint", "code"),
     [
-        ("train", "the following arguments are required: EXPERIMENT.json", 2),
+        ("train", "demo.json: cannot read the experiment", 1),
         ("train x.json --worker 2", "Did you mean '--workers'?", 2),
         ("train x.json --workers 0", "--workers: at least one", 2),
         ("train x.json --port 99999", "expected 0 to 65535, not '99999'", 2),

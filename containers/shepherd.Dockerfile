@@ -1,0 +1,15 @@
+# A shepherd: the compiler too, for the targets of its workers. From the clone's root:
+#   docker build -f containers/shepherd.Dockerfile -t pcp-shepherd .
+FROM python:3.12-slim AS build
+COPY . /src
+RUN python -m venv /opt/pcp && /opt/pcp/bin/pip install --no-cache-dir --no-compile '/src[train,metrics]'
+
+FROM python:3.12-slim
+COPY --from=build /opt/pcp /opt/pcp
+RUN useradd --create-home --home-dir /pcp --uid 1000 pcp
+USER 1000
+WORKDIR /pcp
+RUN mkdir runs
+ENV PATH=/opt/pcp/bin:$PATH
+ENTRYPOINT ["pcp"]
+CMD ["shepherd", "--help"]
