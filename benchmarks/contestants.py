@@ -46,6 +46,8 @@ class Size:
 SIZES = {
     "small": Size(),
     "medium": Size(layers=4, width=256, heads=8, batch=16, block=128),
+    "vocabulary": Size(4, 256, 8, 16, 128, vocabulary=8192),
+    "large": Size(12, 512, 8, 2, 512, vocabulary=4096),
 }
 
 

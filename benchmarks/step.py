@@ -2,15 +2,19 @@
 
     python benchmarks/step.py                      # the small GPT
     python benchmarks/step.py --size medium        # 4 layers, d=256
+    python benchmarks/step.py --size vocabulary    # the same, 8192 tokens
+    python benchmarks/step.py --size large         # 12 layers, d=512
     python benchmarks/step.py --json step.json --contestants pcp,jax
 
-Forward, backward and AdamW of the same GPT from the same weights on the same
-batch. Each contestant runs in a process of its own and waits while the others
-run; they take turns, so that what else the machine does hits all of them. The
-losses of the first steps are compared before any time is believed. `processor` is
-the median of what all threads of a step used together: it says less about waiting,
-and more about work, than the clock does on a machine that is busy with other things.
-Memory is the peak resident set above what importing the contestant's libraries took.
+Forward, backward and AdamW of the same GPT from the same weights on the same batch.
+Each contestant runs in a process of its own and waits while the others run; they take
+turns, so that what else the machine does hits all of them. What is known so far is
+printed after each round, so that a run that is cut short has a table. All have huge
+pages for their heaps, as processes that pcp starts do. The losses of the first steps
+are compared before any time is believed. `processor` is the median of what all threads
+of a step used together: it says less about waiting, and more about work, than the clock
+does on a machine that is busy with other things. Memory is the peak resident set above
+what importing the contestant's libraries took.
 
 Needs what `pip install -e '.[torch,jax]'` installs; a contestant that is missing or
 fails is reported as such, with the reason.
@@ -18,6 +22,7 @@ fails is reported as such, with the reason.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -29,6 +34,8 @@ from statistics import median
 from typing import Any
 
 from contestants import CONTESTANTS, SIZES, Size, prepare
+
+from pcp.training.process.huge_pages import with_huge_pages
 
 COMPARED = 5  # steps whose losses are compared
 TOLERANCE = 2e-4  # relative, between any two contestants
@@ -137,6 +144,7 @@ def start(name: str, folder: Path, size: Size) -> Runner:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env=with_huge_pages(os.environ),
     )
     return Runner(name, process)
 
@@ -153,6 +161,7 @@ def compete(
         for _ in range(rounds):
             for runner in runners:
                 runner.turn(steps + 1)
+            show(summary(runners, size))
     finally:
         for runner in runners:
             runner.process.kill()
@@ -215,7 +224,8 @@ def show(result: dict[str, Any]) -> None:
         )
     print(
         f"losses of the first {COMPARED} steps agree to "
-        f"{result['loss_disagreement']:.1e}"
+        f"{result['loss_disagreement']:.1e}",
+        flush=True,
     )
 
 
@@ -234,7 +244,6 @@ def main(arguments: Sequence[str]) -> int:
         names = options.contestants.split(",")
         runners = compete(names, folder, size, options.rounds, options.steps)
     result = summary(runners, size)
-    show(result)
     if options.json:
         options.json.write_text(json.dumps(result, indent=2))
     if result["loss_disagreement"] > TOLERANCE:

@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Mapping
 
+from pcp.training.process.huge_pages import with_huge_pages
+
 PARENT = "PCP_PARENT"
 """Environment variable with the process id of this one's parent."""
 
@@ -21,9 +23,11 @@ _PR_SET_PDEATHSIG = 1
 def environment(values: Mapping[str, str] | None = None) -> dict[str, str]:
     """`values` (this process's own by default) for a child that is to end with us.
 
+    Its heap has huge pages.
     Start it from a thread that lives as long: Linux counts that as the parent.
     """
-    return {**(os.environ if values is None else values), PARENT: str(os.getpid())}
+    given = with_huge_pages(os.environ if values is None else values)
+    return {**given, PARENT: str(os.getpid())}
 
 
 def die_with_parent() -> None:
