@@ -15,12 +15,8 @@ from pcp.runtime.collectives.in_place_reduce import InPlaceReduce, through_memor
 from pcp.runtime.collectives.member_context import MemberContext
 from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.reduction import Reduction, bounds, declared
-from pcp.runtime.collectives.schedule import DIRECT
-from pcp.runtime.collectives.scheduled_reduce import (
-    ScheduledReduce,
-    along_ring,
-    by_name,
-)
+from pcp.runtime.collectives.schedule import DIRECT, along_ring, by_name
+from pcp.runtime.collectives.scheduled_reduce import ScheduledReduce
 from pcp.runtime.collectives.validation import check_root, facts_of, ranges_of
 from pcp.runtime.collectives.zero_copy_reduce import (
     ZeroCopyReduce,

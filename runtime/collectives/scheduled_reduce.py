@@ -6,9 +6,8 @@ copied first: a member's own values are read where they are, once, and what is f
 is received in its place.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from pcp.errors import ProtocolError
 from pcp.runtime.collectives.direct import Contribution, segment_bytes
 from pcp.runtime.collectives.operation import Operation
-from pcp.runtime.collectives.schedule import Schedule, Transfer, ring, schedule
+from pcp.runtime.collectives.schedule import MemberSchedule, Move
 from pcp.runtime.memory.buffer_pool import ScratchLease, octets
 from pcp.runtime.transport.frame import Header
 from pcp.runtime.transport.incoming import Flow, Progress
@@ -34,94 +33,6 @@ _SUMS = {
 """The additions of the compiled loops, by the name of the element type."""
 _PIECE_BYTES = 256 << 10
 """Bytes that are received and then added while they are in the cache."""
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One transfer as its sender or receiver sees it, among that member's moves."""
-
-    peer: int
-    round: int
-    first: int
-    last: int
-    sends: bool
-    reduce: bool
-    after: tuple[int, ...]
-    """The moves that bring what this one sends or adds to; none: the own values."""
-    then: tuple[int, ...]
-    """The moves that are after this one."""
-    ends: bool
-    """Whether nothing is added to its chunks any more, here or elsewhere."""
-
-
-@dataclass(frozen=True)
-class MemberSchedule:
-    """What one member does in a schedule, the same for arrays of all sizes."""
-
-    members: int
-    chunks: int
-    sum_travels: bool
-    moves: tuple[Move, ...]
-    incoming: dict[tuple[int, int], list[int]]
-    """The moves that receive, by peer and round."""
-
-    @staticmethod
-    def of(plan: Schedule, rank: int) -> "MemberSchedule":
-        """The moves of a rank, in the order in which its sums need them."""
-        own = [t for t in plan.transfers if rank in (t.src, t.dst)]
-        own.sort(key=lambda t: (t.round, t.src != rank))
-        moves = tuple(_moves(own, rank))
-        facts = plan.members, plan.chunks, plan.sum_travels
-        incoming: dict[tuple[int, int], list[int]] = {}
-        for index, move in enumerate(moves):
-            if not move.sends:
-                incoming.setdefault((move.peer, move.round), []).append(index)
-        return MemberSchedule(*facts, moves, incoming)
-
-
-def _moves(own: Sequence[Transfer], rank: int) -> Iterator[Move]:
-    added = {c: i for i, t in enumerate(own) if t.reduce for c in _chunks(t)}
-    after, then = _origins(own, rank), [list[int]() for _ in own]
-    for index, origins in enumerate(after):
-        for before in origins:
-            then[before].append(index)
-    for index, t in enumerate(own):
-        sends = t.src == rank
-        peer = t.dst if sends else t.src
-        ends = t.reduce and not sends and all(added[c] == index for c in _chunks(t))
-        what = (peer, t.round, t.first, t.last, sends, t.reduce)
-        yield Move(*what, after[index], tuple(then[index]), ends)
-
-
-def _origins(own: Sequence[Transfer], rank: int) -> list[tuple[int, ...]]:
-    """For each transfer the ones that brought what it sends or adds to."""
-    latest: dict[int, int] = {}
-    origins = []
-    for index, t in enumerate(own):
-        waits = t.src == rank or t.reduce
-        found = {latest[c] for c in _chunks(t) if waits and c in latest}
-        origins.append(tuple(sorted(found)))
-        if t.dst == rank:
-            latest |= dict.fromkeys(_chunks(t), index)
-    return origins
-
-
-def _chunks(transfer: Transfer) -> range:
-    return range(transfer.first, transfer.last)
-
-
-@lru_cache(64)
-def by_name(name: str, members: int, rank: int) -> MemberSchedule:
-    """A rank's part in the algorithm of this name; UsageError."""
-    return MemberSchedule.of(schedule(name, members), rank)
-
-
-@lru_cache(64)
-def along_ring(
-    order: tuple[int, ...], rank: int, *, gather: bool = True, root: int | None = None
-) -> MemberSchedule:
-    """A rank's part in a `ring`."""
-    return MemberSchedule.of(ring(order, gather=gather, root=root), rank)
 
 
 class _Buffer:

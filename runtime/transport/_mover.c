@@ -24,7 +24,7 @@
 #define MSG_NOSIGNAL 0
 #endif
 
-enum { STRIPE = 64, PER_BLOCK = 16, SECRET = 192, LEAST = 241, PIECE = 128 << 10 };
+enum { STRIPE = 64, PER_BLOCK = 16, SECRET = 192, LEAST = 241, PIECE = 256 << 10 };
 
 static const uint8_t secret[SECRET] = {
     0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c,

@@ -10,8 +10,14 @@ import pytest
 from pcp.errors import ProtocolError
 from pcp.runtime.collectives.direct import Contribution
 from pcp.runtime.collectives.reduction import Reduction, bounds
-from pcp.runtime.collectives.schedule import reference, ring, schedule, simulate
-from pcp.runtime.collectives.scheduled_reduce import MemberSchedule, ScheduledReduce
+from pcp.runtime.collectives.schedule import (
+    MemberSchedule,
+    reference,
+    ring,
+    schedule,
+    simulate,
+)
+from pcp.runtime.collectives.scheduled_reduce import ScheduledReduce
 from pcp.runtime.memory.buffer_pool import BufferPool
 from pcp.runtime.transport.frame import Frame, Header, Kind
 
@@ -171,9 +177,7 @@ def test_each_chunk_is_finished_once_and_starts_from_values_of_its_own(name, mem
     assert (finished == 1).all()
 
 
-@pytest.mark.parametrize(
-    "wrong", ["peer", "step", "offset", "length", "odd", "again"]
-)
+@pytest.mark.parametrize("wrong", ["peer", "step", "offset", "length", "odd", "again"])
 def test_a_segment_that_is_not_due_is_refused(wrong):
     net = Net(arrays_of(3, LARGE), schedule("ring", 3))
     for src, dst in [(1, 0), (2, 0), (0, 1), (0, 2), (1, 2), (2, 1)]:
