@@ -18,6 +18,7 @@ from pcp.passes.training.optimizers import groups
 from pcp.passes.training.optimizers import spec as optimizers
 from pcp.passes.training.outer import spec as outer
 from pcp.runtime.program import host_processor
+from pcp.tools.support import hf_training
 from pcp.training.config import experiment as experiments
 from pcp.training.config.experiment import Experiment
 from pcp.training.data.corpus import Corpus
@@ -123,10 +124,19 @@ def check_backend(backend: str) -> str:
 
 
 def read_experiment(
-    path: str, model: str | None = None, algorithm: str | None = None
+    path: str,
+    model: str | None = None,
+    algorithm: str | None = None,
+    hf: str | None = None,
 ) -> Experiment:
-    """The experiment in `path`; `--model` and `--algorithm` replace its own."""
-    experiment = experiments.load(path)
+    """The experiment in `path`; `--model` and `--algorithm` replace its own.
+
+    With `hf`, a folder of transformers, it needs no model_path.
+    """
+    given = {} if hf is None else {"model_path": str(Path(hf).absolute())}
+    experiment = experiments.load(path, given)
+    if hf is not None:
+        experiment = hf_training.tokenized(experiment, hf)
     check_readable(experiment)
     _load_extensions(experiment)
     if algorithm is not None:

@@ -7,7 +7,9 @@ directory.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -335,8 +337,10 @@ class Experiment(BaseModel):
         }
 
 
-def load(path: str | Path) -> Experiment:
-    """Read an experiment file, with its paths made absolute."""
+def load(
+    path: str | Path, given: Mapping[str, object] = MappingProxyType({})
+) -> Experiment:
+    """Read an experiment file, with its paths made absolute; `given` keys go first."""
     path = Path(path)
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
@@ -346,7 +350,8 @@ def load(path: str | Path) -> Experiment:
         ) from error
     except ValueError as error:
         raise ConfigError(f"{path}: not valid JSON: {error}") from error
-    return _with_paths(parse(raw, source=str(path)), path.absolute().parent)
+    whole = {**raw, **given} if isinstance(raw, dict) else raw
+    return _with_paths(parse(whole, source=str(path)), path.absolute().parent)
 
 
 #: Errors of pydantic whose text has Python's types in place of JSON's.
