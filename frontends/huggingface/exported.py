@@ -55,12 +55,18 @@ def export(
     size: Size,
     result: int | str | None = None,
     given: Mapping[str, Any] | None = None,
+    *,
+    training: bool = False,
+    seed: int | None = None,
 ) -> Exported:
     """Trace the model in `folder` for a task; `given` replaces and adds inputs.
 
+    `training` is the model's mode, `seed` that of weights where the folder has none.
+
     An input that no result depends on is an `IRError`: the model ignores it.
     """
-    model, kind = skeleton(folder, task)
+    model, kind = skeleton(folder, task, seed)
+    model.train(training)
     inputs = example_inputs(kind, model.config, size, given or {})
     module = from_torch(model, result=result, **inputs)
     _check_used(module, str(folder))

@@ -27,15 +27,15 @@ def transformers() -> Any:
     return transformers
 
 
-def skeleton(folder: str | Path, task: str | None = None) -> tuple[Any, Task]:
+def skeleton(
+    folder: str | Path, task: str | None = None, seed: int | None = None
+) -> tuple[Any, Task]:
     """The model in `folder` and its task, which the architecture says if nothing does.
 
     Weights are float32, whatever the files have. Where there are no files, they are
-    drawn as transformers draws them.
+    drawn as transformers draws them, with a seed of their own where one is given.
     """
-    package, config = transformers(), read_config(folder)
-    said = config.get("architectures") or [""]
-    name = task or _task_of(said[0], folder)
+    package, name = transformers(), task or task_of(folder)
     if name not in TASKS:
         raise UsageError(
             f"task {name!r}: there is {', '.join(TASKS)}.{nearest(name, TASKS)}"
@@ -44,7 +44,7 @@ def skeleton(folder: str | Path, task: str | None = None) -> tuple[Any, Task]:
         made = package.AutoConfig.from_pretrained(str(folder), local_files_only=True)
     kind = getattr(package, TASKS[name].auto)
     if not has_weights(folder):
-        with _foreign(folder):
+        with _foreign(folder), _seeded(seed):
             return kind.from_config(made, dtype=_dtype()).eval(), TASKS[name]
     with _foreign(folder), without_weights():
         model = kind.from_config(made, dtype=_dtype()).eval()
@@ -72,7 +72,20 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     return found
 
 
-def _task_of(architecture: str, folder: str | Path) -> str:
+@contextmanager
+def _seeded(seed: int | None) -> Iterator[None]:
+    """Torch's generator with this seed, and afterwards as it was."""
+    import torch
+
+    with torch.random.fork_rng(devices=[], enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
+        yield
+
+
+def task_of(folder: str | Path) -> str:
+    """The task that the architecture of a folder's model says."""
+    architecture = (read_config(folder).get("architectures") or [""])[0]
     for name, task in TASKS.items():
         if architecture.endswith(task.suffixes):
             return name

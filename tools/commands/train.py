@@ -1,13 +1,14 @@
 """`pcp train`: a whole run on this machine, from the model to the summary."""
 
 import os
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from pcp.errors import RuntimeFault, UsageError
 from pcp.tools.commands.node import worker_command
 from pcp.tools.commands.shepherd import add_web, conclude, watched
-from pcp.tools.support import interrupts
+from pcp.tools.support import hf_training, interrupts
 from pcp.tools.support import training_job as jobs
 from pcp.tools.support.command import Parser, port_number, run
 from pcp.tools.support.detached import detached
@@ -54,6 +55,10 @@ def parser() -> Parser:
     add("--target", help="what to compile for; default by backend")
     add("--device", help="the runtime's device address for all, e.g. local-sync")
     add("--model", metavar="FILE", help="instead of the experiment's model_path")
+    add("--hf", metavar="DIR", help="in its place: a folder of transformers")
+    add("--task", help="of --hf; default: what the architecture says")
+    add("--batch-size", type=int, metavar="B", help="with --hf: samples; default 8")
+    add("--block-size", type=int, metavar="T", help="with --hf: tokens; default 128")
     add("--algorithm", metavar="SPEC", help="instead of the experiment's: ddp, ...")
     add("--port", type=port_number, default=0, help="default: any free one")
     add("--run", metavar="DIR", help="the run's folder; default: a new one")
@@ -68,8 +73,9 @@ def parser() -> Parser:
 
 def _main(argv: Sequence[str]) -> int:
     flags = parser().parse_args(argv)
+    request = _requested(flags)
     experiment = jobs.read_experiment(
-        flags.config, flags.model, flags.algorithm, flags.changes
+        flags.config, flags.model, flags.algorithm, flags.changes, flags.hf
     )
     count = experiment.workers if flags.workers is None else flags.workers
     if count < 1:
@@ -79,6 +85,8 @@ def _main(argv: Sequence[str]) -> int:
     slots = range(count)
     uris = [device or jobs.device_of(flags.backend, slot) for slot in slots]
     jobs.check_compiler(experiment.model_path)
+    if request is not None:
+        experiment = hf_training.prepared(experiment, request)
     jobs.check_devices(uris, target, experiment.model_path)
     protected = protection(flags)
     resume = flags.resume or experiment.should_resume
@@ -111,7 +119,26 @@ def _main(argv: Sequence[str]) -> int:
                 )
                 outcome = _supervised(shepherd, count, command)
     conclude(folder, outcome)
+    if request is not None and outcome.checkpoint:
+        saved = hf_training.save(experiment, request, outcome.checkpoint, folder.path)
+        jobs.say(f"{'saved':<16}{saved}")
     return interrupts.exit_code(shepherd)
+
+
+def _requested(flags: Namespace) -> hf_training.Request | None:
+    """What --hf and its companions ask for; `UsageError` where they do not agree."""
+    others = {"--task": flags.task, "--batch-size": flags.batch_size}
+    others["--block-size"] = flags.block_size
+    if flags.hf is None:
+        if given := [name for name, value in others.items() if value is not None]:
+            raise UsageError(f"{given[0]} goes with --hf")
+        return None
+    if flags.model:
+        raise UsageError("give one model: --hf or --model")
+    sizes = [flags.batch_size or 8, flags.block_size or 128]
+    if min(sizes) < 1 or 0 in (flags.batch_size, flags.block_size):
+        raise UsageError("--batch-size, --block-size: at least one")
+    return hf_training.Request(flags.hf, flags.task, *sizes)
 
 
 def _complete(shepherd: Shepherd) -> Outcome | None:

@@ -20,6 +20,7 @@ from pcp.passes.training.optimizers import groups
 from pcp.passes.training.optimizers import spec as optimizers
 from pcp.passes.training.outer import spec as outer
 from pcp.runtime.program import host_processor
+from pcp.tools.support import hf_training
 from pcp.tools.support.command import Parser
 from pcp.training.config import experiment as experiments
 from pcp.training.config.experiment import Experiment
@@ -154,9 +155,16 @@ def read_experiment(
     model: str | None = None,
     algorithm: str | None = None,
     changes: Iterable[tuple[str, object]] = (),
+    hf: str | None = None,
 ) -> Experiment:
-    """The experiment in `path`; `--model`, `--algorithm`, `--set` change keys of it."""
-    experiment = experiments.load(path, dict(changes))
+    """The experiment in `path`; `--model`, `--algorithm`, `--set` change keys of it.
+
+    With `hf`, a folder of transformers, it needs no model_path.
+    """
+    given = {} if hf is None else {"model_path": str(Path(hf).absolute())}
+    experiment = experiments.load(path, dict(changes), given)
+    if hf is not None:
+        experiment = hf_training.tokenized(experiment, hf)
     check_readable(experiment)
     _load_extensions(experiment)
     if algorithm is not None:

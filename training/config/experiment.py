@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -337,10 +338,15 @@ class Experiment(BaseModel):
         }
 
 
-def load(path: str | Path, changes: Mapping[str, Any] | None = None) -> Experiment:
+def load(
+    path: str | Path,
+    changes: Mapping[str, object] = MappingProxyType({}),
+    given: Mapping[str, object] = MappingProxyType({}),
+) -> Experiment:
     """Read an experiment file, with its paths made absolute.
 
     `changes` replace keys of the file; a key with a dot is one inside another.
+    Keys that are `given` stand as if the file said them.
     """
     path = Path(path)
     try:
@@ -351,6 +357,8 @@ def load(path: str | Path, changes: Mapping[str, Any] | None = None) -> Experime
         ) from error
     except ValueError as error:
         raise ConfigError(f"{path}: not valid JSON: {error}") from error
+    if isinstance(raw, dict):
+        raw |= given
     if changes and isinstance(raw, dict):
         parse(raw, source=str(path))  # what is wrong in the file is the file's
         for key, value in changes.items():

@@ -20,7 +20,7 @@ from pcp.training.coordinator.events import Program
 from pcp.training.data.corpus import Corpus
 from pcp.training.storage import first_values, safetensors_io
 from pcp.training.storage.state_names import as_masters, as_taken, like, unlike
-from pcp.training.trainer.bundle_checks import check_bundle, data_inputs
+from pcp.training.trainer.bundle_checks import check_bundle, data_inputs, model_shapes
 from pcp.training.trainer.step_loop import MODEL_STATE, brought
 
 CompileFor = Callable[[str], bytes]
@@ -129,7 +129,7 @@ class Artifacts:
 
     def _open(self, manifest: Manifest) -> Corpus:
         corpus = Corpus(self._experiment, data_inputs(manifest))
-        corpus.check_vocabulary([p.shape for p in manifest.parameters])
+        corpus.check_vocabulary(model_shapes(manifest))
         return corpus
 
     def _check_dtype(self, manifest: Manifest) -> None:

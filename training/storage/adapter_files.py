@@ -16,6 +16,8 @@ from pcp.training.storage.state_names import PARAMETER
 
 PREFIX = "base_model.model."
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+ALPHA = 8.0
+"""As `pcp-lora` has it where nothing is said."""
 _A, _B = ".lora_A.weight", ".lora_B.weight"
 
 
@@ -23,7 +25,7 @@ def save_adapter(
     folder: str | Path,
     tensors: Mapping[str, np.ndarray],
     *,
-    alpha: float = 8.0,
+    alpha: float = ALPHA,
     base: str | None = None,
     task: str | None = None,
 ) -> None:

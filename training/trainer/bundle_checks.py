@@ -6,6 +6,12 @@ from pcp.training.trainer import step_loop
 from pcp.training_plan import TrainingPlan
 
 
+def model_shapes(manifest: Manifest) -> list[tuple[int, ...]]:
+    """Of parameters and frozen tensors: beside adapters the tables are frozen."""
+    takes = manifest.function("grad").inputs
+    return [t.shape for t in takes if t.role in ("param", "frozen")]
+
+
 def data_inputs(manifest: Manifest) -> tuple[TensorSpec, ...]:
     """What the program takes of each batch, by name: its arguments of the role data."""
     return tuple(t for t in manifest.function("grad").inputs if t.role == "data")

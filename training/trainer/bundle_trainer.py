@@ -43,7 +43,12 @@ from pcp.training.storage.state_names import (
 )
 from pcp.training.trainer import draw_key, program_state, step_loop
 from pcp.training.trainer.background_exchange import BackgroundExchange
-from pcp.training.trainer.bundle_checks import check_bundle, data_inputs, plan_of
+from pcp.training.trainer.bundle_checks import (
+    check_bundle,
+    data_inputs,
+    model_shapes,
+    plan_of,
+)
 from pcp.training.trainer.exchange import Exchange, RoundExchange, weight
 from pcp.training.trainer.fragment_exchange import FragmentExchange
 from pcp.training.trainer.functions import Functions, Key
@@ -70,9 +75,7 @@ class BundleTrainer:
             )
         self.inputs = data_inputs(manifest)
         self.batch, self.block = batch_of(self.inputs), tokens_of_sample(self.inputs)
-        self.parameter_shapes: Sequence[Sequence[int]] = [
-            p.shape for p in manifest.parameters
-        ]
+        self.parameter_shapes: Sequence[Sequence[int]] = model_shapes(manifest)
         self.every_step = plan.synchronize == "step"
         self.functions = Functions(program)
         self.steps = Steps(program, manifest)

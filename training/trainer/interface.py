@@ -36,7 +36,7 @@ class Trainer(Protocol):
 
     @property
     def parameter_shapes(self) -> Sequence[Sequence[int]]:
-        """Shapes of the trained tensors."""
+        """Shapes of trained and frozen tensors."""
         ...
 
     @property
