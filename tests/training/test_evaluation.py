@@ -215,3 +215,21 @@ def test_export_of_jax_says_what_arguments_are(
     assert roles == ["param", "model_state", "frozen", "data", "key"]
     assert main(["export", "--torch", "m.py:loss", "--key", "1"]) == 2
     assert "--key goes with --jax" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("algorithm", ["none", "ddp"])
+def test_an_average_begins_as_the_weights_that_are_given(algorithm: str) -> None:
+    """Not as those that the seed would have made."""
+    w, (x, y) = np.full(WIDTH, 3.0, np.float32), _batch(0)
+    module = pcp.from_jax(lambda w, x, y: ((x @ w - y) ** 2).mean(), w, x, y)
+    options = {"optimizer": "sgd{lr=0.05}", "algorithm": algorithm, "ema": 0.9}
+    bundle = pcp.compile(module, ["cpu"], mode="train", **options)
+    trainer = load_bundle(bundle.to_bytes())
+    trainer.restore({"parameter/w": w}, 0)
+    trainer.begin(1, 1)
+    held = np.array(trainer.steps.held("state")["state", "ema.w"])
+    trainer.steps.start(0, {"w": w + 1})
+    started = np.array(trainer.steps.held("state")["state", "ema.w"])
+    trainer.close()
+    np.testing.assert_array_equal(held, w)
+    np.testing.assert_array_equal(started, w + 1)
