@@ -128,7 +128,7 @@ def _lower_alone(
 ) -> Program:
     """One device: the whole program is its own."""
     source = str(module)
-    _front(mode, options, spread=False).run(module, observers)
+    _front(module, mode, options, spread=False).run(module, observers)
     lower_device(module, mode, options, observers)
     manifest = _manifest(module, mode, options)
     return Program(source, module, module, manifest)
@@ -138,7 +138,7 @@ def _lower_spread(
     module: ir.Module, mode: str, options: CompileOptions, observers: list[Observer]
 ) -> Program:
     """A mesh: the whole program is annotated, and each device gets its part."""
-    front = _front(mode, options, spread=True)
+    front = _front(module, mode, options, spread=True)
     mesh = partitioned.describe(module, options)
     source = str(module)
     front.run(module, observers)
@@ -192,7 +192,7 @@ def plan(module: ir.Module, options: CompileOptions, **wanted: Any) -> Choice:
     with _sourced(options):
         copied = copy(module)
         mode = _prepare(copied, options, [], spread=True)
-        front = _front(mode, options, spread=True)
+        front = _front(copied, mode, options, spread=True)
         return partitioned.choices(copied, front, options, **wanted)
 
 
@@ -208,6 +208,8 @@ def _prepare(
     marks = spread or mode == "grad"
     infer = mode == "train" or (marks and signature.has_parameters(entry))
     training = mode != "forward"
+    if mode != "train":
+        signature.drop_evaluation(module, options.entry)
     pipelines.prepare(infer_roles=infer, training=training).run(module, observers)
     return mode
 
@@ -253,8 +255,11 @@ def choose_mode(module: ir.Module, options: CompileOptions) -> str:
     return mode
 
 
-def _front(mode: str, options: CompileOptions, *, spread: bool) -> Pipeline:
+def _front(
+    module: ir.Module, mode: str, options: CompileOptions, *, spread: bool
+) -> Pipeline:
     """The passes on the whole program."""
+    evaluation = signature.evaluation(module, options.entry)
     optimizer, algorithm = "", "none"
     if mode == "train":
         optimizer, algorithm = training_methods(options, spread=spread)
@@ -269,6 +274,7 @@ def _front(mode: str, options: CompileOptions, *, spread: bool) -> Pipeline:
         mode,
         spread=spread,
         entry=options.entry,
+        evaluation=evaluation if mode == "train" else None,
         optimizer=optimizer,
         algorithm=algorithm,
         batch=options.batch,

@@ -150,8 +150,19 @@ class Rewrites:
     freeze: str = ""
     ema: float = 0.0
 
-    def passes(self, entry: str) -> dict[str, str]:
-        """By the names that the stages have for them; "" for what is not done."""
+    def passes(self, entry: str, evaluation: str | None = None) -> dict[str, str]:
+        """By the names that the stages have for them; "" for what is not done.
+
+        The function of evaluation is rewritten as the entry is.
+        """
+        found = self._passes(entry)
+        if evaluation is not None:
+            again = self._passes(evaluation)
+            both = {k: f"{found[k]},{again[k]}" for k in _OF_A_FUNCTION if found[k]}
+            found |= both
+        return found
+
+    def _passes(self, entry: str) -> dict[str, str]:
         lora, reduced = self.lora.replace(",", " "), self.policy.reduce
         policy = str(self.policy).replace(",", " ").replace("_", "-")
         masters = self.policy.params == "f32"
@@ -164,6 +175,10 @@ class Rewrites:
             "layers": LAYERS[self.layers].replace("$entry", entry),
             "wire": ",".join(compressed(None if reduced == "f32" else reduced)),
         }
+
+
+_OF_A_FUNCTION = ("freeze", "lora", "masters", "precision", "layers")
+"""The rewrites that are of one function."""
 
 
 def _asked(name: str, options: str, wanted: object, entry: str) -> str:
@@ -200,6 +215,7 @@ def front(
     *,
     spread: bool,
     entry: str = "main",
+    evaluation: str | None = None,
     optimizer: str = "",
     algorithm: str = "none",
     batch: int = 0,
@@ -208,6 +224,7 @@ def front(
 ) -> Pipeline:
     """The passes on the whole program.
 
+    `evaluation` is the function that the entry names for it (`pcp.dialect.roles`).
     With `checkpoints` loops of known length keep few states for their derivative.
     """
     kind = algorithm.partition("{")[0]
@@ -219,7 +236,7 @@ def front(
         optimizer=optimizer,
         algorithm=algorithm,
         derivative=derivative,
-        **rewrites.passes(entry),
+        **rewrites.passes(entry, evaluation),
         checkpoints="inline,pcp-checkpoint-loops" if checkpoints else "",
         batch=batch,
     )

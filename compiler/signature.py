@@ -26,8 +26,10 @@ from pcp.compiler.attributes import dictionary, plain
 from pcp.dialect.attributes import axis_sizes
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
+from pcp.dialect.roles import EVALUATION
 from pcp.errors import CompileError, nearest
 from pcp.passes.analysis import lookups
+from pcp.passes.core import functions as core_functions
 from pcp.passes.core.donation import is_donated
 from pcp.passes.core.functions import (
     COMPUTE,
@@ -67,6 +69,21 @@ def entry_function(module: ir.Module, name: str) -> ir.Operation:
             f"say which with --entry.{nearest(name, functions)}"
         )
     return functions[name]
+
+
+def evaluation(module: ir.Module, entry: str) -> str | None:
+    """The function that `@entry` names for evaluation, if it does."""
+    said = entry_function(module, entry).attributes.get(EVALUATION)
+    return None if said is None else ir.FlatSymbolRefAttr(said).value
+
+
+def drop_evaluation(module: ir.Module, entry: str) -> None:
+    """Leave that function out of a program that is not trained."""
+    if (name := evaluation(module, entry)) is None:
+        return
+    del entry_function(module, entry).attributes[EVALUATION]
+    if (found := core_functions.find(module, name)) is not None:
+        found.erase()
 
 
 def has_parameters(function: ir.Operation) -> bool:

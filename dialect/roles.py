@@ -20,6 +20,12 @@ the argument says what becomes of them: `mean` by tokens, `max`, `sum` of what e
 added since the round began, or `first`, that of rank 0. Left out, it is the mean of
 floats and the maximum of integers.
 
+A model may compute another function of the same arguments when it is evaluated: without
+dropout, with the statistics that batch norm has gathered. `pcp.evaluation` on `@main`
+names that function, a private one with arguments of the same types in the same order,
+which have `@main`'s names and roles. It returns the loss and the metrics that `@main`
+returns, and validation calls it. Without one, validation calls `@main`.
+
 In the functions of a training bundle `state` is the optimizer's, as it always was; that
 of the program has the role `model_state` there.
 """
@@ -34,6 +40,9 @@ ROLES = ("param", "data", "state", "frozen", "key")
 OF_THE_MODEL = ("param", "frozen", "state")
 """Of the arguments that a model brings values for."""
 
+EVALUATION = "pcp.evaluation"
+"""On `@main`: the function that validation calls in its place."""
+
 MODEL_STATE = "model_state"
 """In a training bundle, the state of the program."""
 
@@ -46,6 +55,10 @@ GIVEN = "given"
 """The `pcp.init` of state that no seed makes: its first value comes with weights."""
 
 
+KEY = "tensor<2xui32>"
+"""The type of a key."""
+
+
 def is_key(type_: ir.Type) -> bool:
     """Whether it is the type of a key."""
-    return str(type_) == "tensor<2xui32>"
+    return str(type_) == KEY

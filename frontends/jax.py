@@ -19,7 +19,13 @@ from pcp.dialect.context import parse
 from pcp.errors import IRError, MissingPackage, install
 from pcp.frontends import jax_rules, jax_sharding
 from pcp.frontends.jax_signature import Roles, is_concrete, is_float, key_text, name_of
-from pcp.frontends.signature import annotate, annotate_results, declare_averages, entry
+from pcp.frontends.signature import (
+    add_evaluation,
+    annotate,
+    annotate_results,
+    declare_averages,
+    entry,
+)
 
 
 def from_jax(
@@ -31,6 +37,7 @@ def from_jax(
     key: int | None = None,
     has_aux: bool = False,
     average: Mapping[str, str] | None = None,
+    evaluate: Callable[..., Any] | None = None,
     rules: bool = True,
     in_shardings: Any = None,
     out_shardings: Any = None,
@@ -46,6 +53,10 @@ def from_jax(
     new state and the metrics. `average` says by patterns of names what becomes of state
     when workers meet, where it is not the mean of floats and the maximum of integers.
 
+    `evaluate` is what validation calls in the place of `fn`: a function of the same
+    arguments that returns what `fn` does, as `lambda p, x, key: fn(p, x, None)`; new
+    state that it returns is dropped. Left out, validation calls `fn`.
+
     Shardings are `jax.jit`'s, here or in a function that is jitted already; they and
     those inside become annotations of the module (see `jax_sharding`).
 
@@ -59,20 +70,27 @@ def from_jax(
     roles = Roles(params, state, frozen, key, has_aux)
     roles.check(len(args))
     asked = {"in_shardings": in_shardings, "out_shardings": out_shardings}
-    jitted = jax_sharding.jitted(jax, fn, asked)
-    text = _lower(jitted, args, name_of(fn), rules)
-    module = parse(text, source=name_of(fn))
-    shardings = jax_sharding.Ports.of(module)
-    jax_rules.attach(module)
-    _inline(module)
-    with module.context:
-        jax_rules.attach_stops(module)
     leaves = list(_leaves(jax, fn, args))
-    _check_unused(module, len(leaves), name_of(fn))
-    annotate(module, [roles.argument(*leaf) for leaf in leaves])
-    shardings.put_back(module)
-    if results := roles.results(jax, fn, args, leaves):
-        annotate_results(module, results)
+
+    def program(traced_: Callable[..., Any], context: ir.Context | None) -> ir.Module:
+        jitted = jax_sharding.jitted(jax, traced_, asked)
+        text = _lower(jitted, args, name_of(traced_), rules)
+        module = parse(text, context, source=name_of(traced_))
+        shardings = jax_sharding.Ports.of(module)
+        jax_rules.attach(module)
+        _inline(module)
+        with module.context:
+            jax_rules.attach_stops(module)
+        _check_unused(module, len(leaves), name_of(traced_))
+        annotate(module, [roles.argument(*leaf) for leaf in leaves])
+        shardings.put_back(module)
+        if results := roles.results(jax, traced_, args, leaves):
+            annotate_results(module, results)
+        return module
+
+    module = program(fn, None)
+    if evaluate is not None:
+        add_evaluation(module, program(evaluate, module.context))
     declare_averages(module, average or {})
     return module
 

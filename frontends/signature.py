@@ -11,14 +11,22 @@ A frontend writes string attributes on each argument:
 and, where there is more than the loss, name and role on each result.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import numpy as np
 
 from pcp.dialect.bindings import ir
-from pcp.dialect.roles import AVERAGE, AVERAGES, INIT, NAME, ROLE, ROLES
+from pcp.dialect.roles import (
+    AVERAGE,
+    AVERAGES,
+    EVALUATION,
+    INIT,
+    NAME,
+    ROLE,
+    ROLES,
+)
 from pcp.errors import IRError, UsageError, nearest
 
 # The likelihoods of the best uniform and the best normal distribution are equal
@@ -78,6 +86,17 @@ def _attributes(argument: Argument) -> dict[str, ir.Attribute]:
     if argument.init is not None:
         texts[INIT] = argument.init
     return {key: ir.StringAttr.get(text) for key, text in texts.items()}
+
+
+def add_argument(module: ir.Module, type_: str) -> None:
+    """Give `@main` one argument more, behind the others, which it does not use."""
+    op = entry(module)
+    with module.context, op.location:
+        block = op.regions[0].blocks[0]
+        block.add_argument(ir.Type.parse(type_), op.location)
+        old = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
+        border = ir.FunctionType.get([a.type for a in block.arguments], old.results)
+        op.attributes["function_type"] = ir.TypeAttr.get(border)
 
 
 def annotate_results(
@@ -163,6 +182,43 @@ def arguments_of(module: ir.Module, function: str = "main") -> list[Argument]:
 
 def _is_ours(named: ir.NamedAttribute) -> bool:
     return named.name.startswith("pcp.") and isinstance(named.attr, ir.StringAttr)
+
+
+def add_evaluation(module: ir.Module, evaluation: ir.Module) -> None:
+    """Make `@main` of another module of this context what `module` is evaluated by.
+
+    Its functions become private ones of `module`, under names of their own.
+    """
+    taken = set(_symbols(module))
+    with module.context:
+        private = ir.StringAttr.get("private")
+        for name, op in _symbols(evaluation).items():
+            if op.name != "func.func" and name in taken:
+                continue  # a mesh that both have
+            new = _free("evaluation" if name == "main" else name, taken)
+            taken.add(new)
+            ir.SymbolTable.replace_all_symbol_uses(name, new, evaluation.operation)
+            op.attributes["sym_name"] = ir.StringAttr.get(new)
+            if op.name == "func.func":
+                op.attributes["sym_visibility"] = private
+            if name == "main":
+                said = ir.FlatSymbolRefAttr.get(new)
+                entry(module).attributes[EVALUATION] = said
+            op.detach_from_parent()
+            module.body.append(op)
+
+
+def _symbols(module: ir.Module) -> dict[str, ir.Operation]:
+    return {
+        ir.StringAttr(op.operation.attributes["sym_name"]).value: op.operation
+        for op in module.body.operations
+        if "sym_name" in op.operation.attributes
+    }
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    numbered = (f"{name}_{i}" for i in range(1, len(taken) + 2))
+    return next(n for n in (name, *numbered) if n not in taken)
 
 
 def require_scalar_loss(module: ir.Module, function: str = "main") -> None:

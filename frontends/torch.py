@@ -20,7 +20,7 @@ import numpy as np
 
 from pcp.dialect.bindings import ir, torch_importer
 from pcp.dialect.context import make_context, parse
-from pcp.dialect.roles import OF_THE_MODEL
+from pcp.dialect.roles import KEY, OF_THE_MODEL
 from pcp.errors import IRError, MissingPackage, PcpError, install
 from pcp.frontends.constants import freeze_arguments, tidy
 from pcp.frontends.jax_rules import attach
@@ -31,6 +31,7 @@ from pcp.frontends.pytorch.inputs import Call, call_of, chosen
 from pcp.frontends.pytorch.lowering import lower
 from pcp.frontends.pytorch.marks import Mark, cut, draws, join
 from pcp.frontends.pytorch.missing import keep_strides
+from pcp.frontends.pytorch.modes import evaluating, watching
 from pcp.frontends.pytorch.places import line_of, place, refuse
 from pcp.frontends.pytorch.rules import TorchRules
 from pcp.frontends.pytorch.state import Tensors, results_last
@@ -39,6 +40,8 @@ from pcp.frontends.pytorch.trace import Trace, check_hooks
 from pcp.frontends.signature import (
     Argument,
     Result,
+    add_argument,
+    add_evaluation,
     annotate,
     annotate_results,
     arguments_of,
@@ -56,6 +59,7 @@ def from_torch(
     *inputs: Any,
     result: int | str | None = None,
     average: Mapping[str, str] | None = None,
+    evaluation: bool = True,
     **keywords: Any,
 ) -> ir.Module:
     """Export `model(*inputs, **keywords)`; `@main` takes the parameters too.
@@ -73,6 +77,10 @@ def from_torch(
     that is used and that no gradient comes back to is frozen. `average`
     says by patterns of names what becomes of state when workers meet, where it is not
     the mean of floats and the maximum of integers.
+
+    Where a model in training mode asks for its mode, the module has its forward under
+    `model.eval()` too, which validation calls; with `evaluation=False` validation drops
+    out and normalizes as training does.
     """
     torch = _torch()
     tensors = Tensors.of(model)
@@ -83,17 +91,55 @@ def from_torch(
     reader = _Reader(torch, Trace(torch), trained)
     wanted = [True] * len(trained) + [False] * len(others) + [True] * len(call.names)
     given = (*trained.values(), *others.values(), *call.tensors)
-    read = reader.program(functional, given, wanted)
-    freeze_arguments(read.module, tensors.constants(read.written))
-    attach(read.module)
-    tidy(read.module)
+    with watching(torch, model) as mode:
+        read = reader.program(functional, given, wanted)
     own = tensors.arguments(read.written, read.reached)
     data = [Argument(name, "data") for name in call.names]
-    keys = [_key([*own, *data])] if read.draws else []
-    annotate(read.module, [*own, *data, *keys])
-    _annotate_results(read.module, read.written)
+    programs = [read]
+    if evaluation and mode.asked and _loses(read.module):
+        again = _Reader(torch, Trace(torch), trained, reader.context)
+        with _in_evaluation(), evaluating(model):
+            programs.append(again.program(functional, given, wanted))
+    keys = [_key([*own, *data])] if any(p.draws for p in programs) else []
+    for program in programs:
+        _settle(program, tensors.constants(read.written), [*own, *data, *keys])
+    if len({str(program.module) for program in programs}) > 1:
+        add_evaluation(read.module, programs[1].module)
     declare_averages(read.module, average or {})
     return read.module
+
+
+def _settle(
+    read: "_Read", constants: "dict[int, np.ndarray]", arguments: Sequence[Argument]
+) -> None:
+    """Give a program its border: constants, names and roles."""
+    freeze_arguments(read.module, constants)
+    attach(read.module)
+    tidy(read.module)
+    if not read.draws and arguments[-1].role == "key":
+        add_argument(read.module, KEY)
+    annotate(read.module, arguments)
+    _annotate_results(read.module, read.written)
+
+
+def _loses(module: ir.Module) -> bool:
+    """Whether the first result is a loss, which a model can be validated by."""
+    border = ir.TypeAttr(entry(module).attributes["function_type"]).value
+    results = ir.FunctionType(border).results
+    return bool(results) and is_float_scalar(results[0])
+
+
+@contextmanager
+def _in_evaluation() -> Iterator[None]:
+    """An error says in which mode the model cannot be exported, and the way out."""
+    try:
+        yield
+    except PcpError as error:
+        error.add_note(
+            "this is the model under model.eval(), which validation runs; with "
+            "evaluation=False it is validated in the mode that it trains in"
+        )
+        raise
 
 
 def trained_parameters(model: "torch.nn.Module") -> "dict[str, torch.Tensor]":

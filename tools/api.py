@@ -55,6 +55,7 @@ def from_torch(
     *args: Any,
     result: int | str | None = None,
     average: Mapping[str, str] | None = None,
+    evaluation: bool = True,
     **keywords: Any,
 ) -> ir.Module:
     """Export `model(*args, **keywords)`; its parameters become arguments of `@main`.
@@ -62,9 +63,10 @@ def from_torch(
     Tensors may stand in dicts, lists and tuples. `result` chooses one of several that
     the model returns, by position or name; left out, that is the `loss` where there is
     one. `average={"*.seen": "sum"}` says what becomes of state when workers meet: mean,
-    max, sum or first.
+    max, sum or first. Validation calls the model under `model.eval()`, or with
+    `evaluation=False` in the mode that it trains in.
     """
-    given = {"result": result, "average": average}
+    given = {"result": result, "average": average, "evaluation": evaluation}
     return torch_frontend.from_torch(model, *args, **given, **keywords)
 
 
@@ -101,6 +103,7 @@ def from_jax(
     key: int | None = None,
     has_aux: bool = False,
     average: Mapping[str, str] | None = None,
+    evaluate: Callable[..., Any] | None = None,
     rules: bool = True,
     in_shardings: Any = None,
     out_shardings: Any = None,
@@ -110,6 +113,8 @@ def from_jax(
     Those at `state` are written: the function returns the loss and the new state. Those
     at `frozen` are read only, and `key` is the place of a key of `jax.random`. With
     `has_aux` there are metrics beside the loss, or beside the new state, a pair.
+    `evaluate`, a function like `fn`, is what validation calls in its place: one that
+    leaves dropout out.
 
     Derivatives are those of `jax.grad`: `stop_gradient` and functions' own derivative
     rules are kept. With `rules=False`, meant for inference, the latter are not: such
@@ -125,6 +130,7 @@ def from_jax(
         key=key,
         has_aux=has_aux,
         average=average,
+        evaluate=evaluate,
         rules=rules,
         in_shardings=in_shardings,
         out_shardings=out_shardings,

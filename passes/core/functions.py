@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pcp.dialect.bindings import ir
 from pcp.dialect.diagnostics import location_string
-from pcp.dialect.roles import INIT, MODEL_STATE, NAME, ROLE
+from pcp.dialect.roles import EVALUATION, INIT, MODEL_STATE, NAME, ROLE
 from pcp.errors import PassError
 
 __all__ = ["INIT", "NAME", "ROLE"]
@@ -53,6 +53,23 @@ def find(module: ir.Module, name: str) -> ir.Operation | None:
 def symbol_name(op: ir.Operation | ir.OpView) -> str:
     """The name of a symbol."""
     return ir.StringAttr(op.attributes["sym_name"]).value
+
+
+def evaluation_of(module: ir.Module, func: str) -> ir.Operation | None:
+    """The function that a model is evaluated by, where it is another one than @func.
+
+    `PassError` where there is none of the name that @func says.
+    """
+    main = find(module, func)
+    if main is None or EVALUATION not in main.attributes:
+        return None
+    name = ir.FlatSymbolRefAttr(main.attributes[EVALUATION]).value
+    if (found := find(module, name)) is None:
+        raise PassError(
+            f"{location_string(main.location)}: {EVALUATION} of @{func} names @{name}, "
+            "and the module has no such function"
+        )
+    return found
 
 
 def is_public(op: ir.Operation) -> bool:

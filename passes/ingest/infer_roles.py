@@ -64,6 +64,9 @@ class InferRoles(Pass):
             raise PassError(f"the module has no function @{self.func}")
         with module.context:
             infer_roles(module, main, training=self.training)
+            evaluation = functions.evaluation_of(module, self.func)
+            if evaluation is not None:
+                _name_as(main, evaluation)
 
 
 def infer_roles(module: ir.Module, main: ir.Operation, *, training: bool) -> None:
@@ -81,6 +84,20 @@ def infer_roles(module: ir.Module, main: ir.Operation, *, training: bool) -> Non
             attributes[INIT] = ir.StringAttr.get(_init(module, main, i, attributes))
     functions.set_argument_attributes(main, found)
     program_results.annotate(main)
+
+
+def _name_as(main: ir.Operation, evaluation: ir.Operation) -> None:
+    """Give the function of evaluation the names and roles of @main's arguments."""
+    wanted, found = (functions.function_type(f).inputs for f in (main, evaluation))
+    if list(wanted) != list(found):
+        raise PassError(
+            f"{location_string(evaluation.location)}: "
+            f"@{functions.symbol_name(evaluation)} evaluates "
+            f"@{functions.symbol_name(main)}, and takes other arguments: "
+            f"({', '.join(map(str, found))}), not ({', '.join(map(str, wanted))})"
+        )
+    said = functions.argument_attributes(main)
+    functions.set_argument_attributes(evaluation, said)
 
 
 def _argument(main: ir.Operation, i: int) -> str:

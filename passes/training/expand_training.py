@@ -46,7 +46,8 @@ class ExpandTraining(Pass):
 
     - `@init(seed) -> params, model state, state`
     - `@apply(params, grads, state) -> params, state`
-    - `@eval(inputs of @main) -> loss, metrics`
+    - `@eval(inputs of @main) -> loss, metrics`, by the function that `pcp.evaluation`
+      on @main names, if there is one
     - `@state_sync(model state before, model state, tokens) -> model state`
     - `@outer_init(params) -> state`
     - `@outer_step(anchors, params, state, received, tokens) -> params, state`
@@ -216,12 +217,18 @@ def _drawers(
 
 
 def add_eval(module: ir.Module, training: Trainable, func: str) -> None:
-    """`@eval(inputs) -> loss, metrics`: the forward alone, which leaves the state."""
+    """`@eval(inputs) -> loss, metrics`: the forward alone, which leaves the state.
+
+    That of the function that @main names for it, or of @main itself.
+    """
+    name, results = func, training.results
+    if (evaluation := functions.evaluation_of(module, func)) is not None:
+        name = functions.symbol_name(evaluation)
+        results = trainable.evaluated(evaluation, training)
 
     def build(*arguments: Value) -> list[tuple[Port, Value]]:
-        types = [port.type for port in training.results]
-        found = functions.call(func, arguments, types)
-        pairs = zip(training.results, found, strict=True)
+        found = functions.call(name, arguments, [port.type for port in results])
+        pairs = zip(results, found, strict=True)
         return [(port, x) for port, x in pairs if port.role != MODEL_STATE]
 
     functions.define(module, "eval", training.inputs, build)

@@ -128,6 +128,39 @@ def _check_element(port: Port, policy: Policy, where: str) -> None:
         )
 
 
+def evaluated(evaluation: ir.Operation, training: Trainable) -> list[Port]:
+    """The results of the function that a model is evaluated by.
+
+    `PassError` unless it takes what @main takes, and gives its loss and metrics.
+    """
+    where, name = (
+        location_string(evaluation.location),
+        functions.symbol_name(evaluation),
+    )
+    takes = [_in_training(port) for port in functions.argument_ports(evaluation)]
+    if takes != training.inputs:
+        other = [p.name for p in takes if p not in training.inputs] or ["too few"]
+        raise PassError(
+            f"{where}: @{name} does not take what it evaluates: {other[0]!r} is no "
+            "argument of the model, or one of another type"
+        )
+    found = _results(evaluation)
+    given, wanted = (
+        [(p.name, p.type) for p in ports if p.role != MODEL_STATE]
+        for ports in (found, training.results)
+    )
+    if given != wanted:
+        raise PassError(
+            f"{where}: @{name} gives {_listed(given)}, and in training the model gives "
+            f"{_listed(wanted)}: the loss and the metrics are the same ones"
+        )
+    return found
+
+
+def _listed(results: Sequence[tuple[str, ir.Type]]) -> str:
+    return ", ".join(f"{name}: {type_}" for name, type_ in results)
+
+
 def refuse_differences(module: ir.Module, func: str, algorithm: str) -> None:
     """`PassError` where the loss of a model is too coarse to take differences of."""
     main = functions.find(module, func)

@@ -15,7 +15,9 @@ transformers' `save_pretrained` writes it; `--task` is a pipeline's name.
 which `from_pretrained` reads.
 
 JAX: `FILE.py:function` is traced with the arguments that `FILE.py`'s
-`example_arguments()` returns (or the function named by `--arguments`).
+`example_arguments()` returns (or the function named by `--arguments`); `--params`,
+`--state`, `--frozen`, `--key` and `--has-aux` say what these are, as `pcp.from_jax`
+does, and `--evaluate` names what validation calls.
 """
 
 import ast
@@ -96,12 +98,44 @@ def parser() -> Parser:
         metavar="NAME",
         help="JAX: the function that returns the example arguments",
     )
+    for option, what in _POSITIONS.items():
+        parser.add_argument(
+            f"--{option}",
+            type=_positions,
+            metavar="I,...",
+            help=f"JAX: the arguments, counted from 0, that {what}",
+        )
+    parser.add_argument(
+        "--key", type=int, metavar="I", help="JAX: the argument that is a random key"
+    )
+    parser.add_argument(
+        "--has-aux", action="store_true", help="JAX: metrics come beside the loss"
+    )
+    parser.add_argument(
+        "--evaluate",
+        metavar="NAME",
+        help="JAX: the function that validation calls in place of FUNCTION",
+    )
     parser.add_argument(
         "--forward",
         action="store_true",
         help="the model need not return a scalar loss (inference)",
     )
     return parser
+
+
+_POSITIONS = {
+    "params": "hold parameters (default: 0)",
+    "state": "the function writes",
+    "frozen": "are read only",
+}
+
+
+def _positions(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.strip().isdigit() for part in parts):
+        raise ArgumentTypeError(f"{text!r}: write numbers, as 0,2")
+    return tuple(map(int, parts))
 
 
 def _positive(text: str) -> int:
@@ -118,6 +152,8 @@ def _main(argv: Sequence[str]) -> None:
     if options.task or options.checkpoint:
         raise UsageError("--task and --checkpoint go with --hf")
     framework, path, name = _source(options)
+    if framework != "jax":
+        _refuse_roles(options)
     out = Path(options.out or Path(path).with_suffix(".mlir").name)
     _check_installed(framework)  # before the model's file, which fails without it
     from pcp.frontends.signature import require_scalar_loss
@@ -140,8 +176,16 @@ def _main(argv: Sequence[str]) -> None:
         )
 
 
+def _refuse_roles(options: Namespace) -> None:
+    """A PyTorch model says itself what its tensors are."""
+    for option in (*_POSITIONS, "key", "has_aux", "evaluate"):
+        if getattr(options, option) not in (None, False):
+            raise UsageError(f"--{option.replace('_', '-')} goes with --jax")
+
+
 def _main_hf(options: Namespace) -> None:
     """From a folder of transformers, or with a checkpoint's weights into one."""
+    _refuse_roles(options)
     if options.torch or options.jax or options.model_file:
         raise UsageError("give one model: --hf, --torch, --jax or --model-file")
     if options.checkpoint:
@@ -279,9 +323,18 @@ def _export_jax(
         raise UsageError("--result goes with a PyTorch model")
     with users_code(f"{path}:{options.arguments}", "running"):
         arguments = tuple(named(source, path, options.arguments)())
+    roles = {
+        option: value
+        for option in (*_POSITIONS, "key", "has_aux")
+        if (value := getattr(options, option)) not in (None, False)
+    }
+    if options.evaluate:
+        roles["evaluate"] = named(source, path, options.evaluate)
     with users_code(f"{path}:{name}", "being traced"):
-        module = from_jax(function, *arguments)
-    return module, values_of(function, *arguments)
+        module = from_jax(function, *arguments, **roles)
+    held = {p for option in _POSITIONS for p in roles.get(option, ())}
+    valued = held if "params" in roles else held | {0}
+    return module, values_of(function, *arguments, params=valued)
 
 
 _EXPORTERS = {"torch": _export_torch, "jax": _export_jax}

@@ -198,6 +198,11 @@ class BundleTrainer:
         new = {home + n: array for n, array in parameters.items()}
         new |= {k: np.array(snapshot.get(k, old)) for k, old in self._outer.items()}
         new |= program_state.of_snapshot(snapshot, self._first)
+        averages = step_loop.averages(self.functions.signatures, parameters)
+        shared = {f"{OUTER}inner.{n}": a for n, a in averages.items()}
+        new |= {k: a for k, a in shared.items() if k in new and k not in snapshot}
+        if not any(name.startswith(INNER) for name in snapshot):
+            self.steps.hold({("state", n): a for n, a in averages.items()})
         check_like({k: self._state[k] for k in new}, new)
         self._state = new | self._restored(snapshot, index, parameters, new)
         self._restore_inner(snapshot, index)

@@ -32,6 +32,8 @@ _BESIDES = ("loss", "metric", MODEL_STATE)
 _BROUGHT = (MODEL_STATE, "frozen")
 """The roles of what a model may bring values for that no seed makes."""
 _FUNCTIONS = ("init", "grad", "apply")
+AVERAGE = "ema."
+"""In front of a parameter's name: its average."""
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -58,6 +60,20 @@ def brought(signatures: Mapping[str, Function]) -> list[TensorSpec]:
     made = {key_of(t) for t in signatures["init"].results}
     takes = signatures["grad"].inputs
     return [t for t in takes if t.role in _BROUGHT and key_of(t) not in made]
+
+
+def averages(signatures: Mapping[str, Function], parameters: Arrays) -> Arrays:
+    """The first averages of parameters that come with values, which they begin as.
+
+    By the names of `pcp.passes.training.update.AveragedUpdate`.
+    """
+    kept = (t for t in signatures["init"].results if t.role == "state")
+    named = ((t, t.name.removeprefix(AVERAGE)) for t in kept if AVERAGE in t.name)
+    return {
+        t.name: np.array(parameters[name], numpy_dtype(t.dtype))
+        for t, name in named
+        if t.name == AVERAGE + name and name in parameters
+    }
 
 
 def key_of_program(manifest: Manifest) -> TensorSpec | None:
@@ -184,6 +200,7 @@ class Steps:
         not that the model brings.
         """
         given, specs = given or {}, [*self._own["init"].results, *brought(self._own)]
+        given = {**averages(self._own, given), **given}
         asked = [t for t in self._own["init"].results if t.name not in given]
         for spec in brought(self._own):
             if spec.name not in given:
