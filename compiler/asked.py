@@ -7,15 +7,24 @@ chosen for a cluster, in pipeline stages or without.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pcp.compiler.mesh_option import parse_mesh
 from pcp.compiler.options import CompileOptions
+from pcp.compiler.placing import PIPELINE
 from pcp.errors import ConfigError
 from pcp.passes.training.policy import DEFAULT
+
+
+def _cutting(options: CompileOptions) -> set[str]:
+    """The axes of the mesh that cut tensors."""
+    return set(parse_mesh(options.mesh).axes) - {PIPELINE} if options.mesh else set()
+
 
 _ASKED: dict[str, Callable[[CompileOptions], bool]] = {
     "--sharding": lambda o: o.sharding not in (None, "auto", "none"),
     "--sharding none": lambda o: o.sharding == "none",
     "--zero": lambda o: bool(o.zero),
     "--split": lambda o: bool(o.split),
+    "--mesh that cuts": lambda o: bool(_cutting(o)),
     "--microbatches": lambda o: o.microbatches is not None,
     "--schedule": lambda o: o.schedule is not None,
     "--tied": lambda o: o.tied,
@@ -93,6 +102,7 @@ STAGED_SCALE = Refusal(
 #: A `pcp.schedule` in the model says who does what, and when.
 SCHEDULED = Refusal(
     (
+        "--mesh that cuts",
         "--sharding",
         "--zero",
         "--split",

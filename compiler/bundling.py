@@ -79,7 +79,7 @@ def bundled(program: Program, options: CompileOptions) -> Bundle:
 
 def _builds(program: Program, options: CompileOptions) -> Iterator[Build]:
     if program.mesh is None:
-        for target in map(find, dict.fromkeys(options.targets)):
+        for target in map(find, dict.fromkeys(options.target_names)):
             file = f"modules/{target.file_name}.vmfb"
             yield Build(target.name, file, program.module, target)
         return

@@ -55,7 +55,7 @@ def compile(module: ir.Module, options: CompileOptions) -> Bundle:
 
     With a mesh of a known size the bundle holds a program for each of its devices.
     """
-    for name in options.targets:
+    for name in options.target_names:
         find(name)  # before the slow part
     return _within_memory(lambda chosen: _compile(module, chosen), module, options)
 
@@ -291,12 +291,12 @@ def training_methods(
 def _algorithm_over_a_mesh(options: CompileOptions) -> str:
     """Members of a mesh synchronise in every step, and workers in rounds, if asked."""
     workers = _workers(options)
-    if not options.synchronizes_in_rounds and (workers is None or options.algorithm):
-        if workers is not None:
-            raise CompileError(
-                f'--mesh {options.mesh}: axis "workers" is for an algorithm that joins '
-                f"them in rounds, and {options.algorithm} does not; leave one out"
-            )
+    if workers is not None and str(options.algorithm) == "none":
+        raise CompileError(
+            f'--mesh {options.mesh}: axis "workers" is for an algorithm that joins '
+            "them, and none does not; leave one out"
+        )
+    if workers is None and not options.synchronizes_in_rounds:
         if options.algorithm != "none":
             options.report(
                 "algorithm none: over a mesh each step synchronises the members"
@@ -339,6 +339,7 @@ def _manifest(
         meshes[mesh.name] = meshes[mesh.name].model_copy(update=changes)
     algorithm = _method(module, "algorithm")
     alone = algorithm is not None and algorithm.kind in EVERY_STEP
+    alone = alone and _workers(options) is None
     return Manifest(
         producer=_producer(),
         mode=mode,  # type: ignore[arg-type]

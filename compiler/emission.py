@@ -119,7 +119,7 @@ def compile_target(
                 f"{target.name}: IREE fails at {level} ({error}); trying a lower level"
             )
     try:
-        return _compile_level(text, target, last, options, running)
+        return _compile_last(text, target, last, options, running)
     except iree.Failure as error:
         source = options.source
         where = f"{source}:{error.where}" if error.where else source
@@ -128,6 +128,31 @@ def compile_target(
         raise CompileError(
             f"{options.source}: target {target.name}: {error}"
         ) from error
+
+
+_SCHEDULE = re.compile(
+    r"\{compilation_info = #iree_codegen\.compilation_info<[^{}]*>\}"
+)
+
+
+def _compile_last(
+    text: TargetText,
+    target: Target,
+    level: str,
+    options: CompileOptions,
+    running: iree.Running,
+) -> bytes:
+    """With pcp's tiles, and with IREE's own where IREE cannot follow those."""
+    try:
+        return _compile_level(text, target, level, options, running)
+    except iree.Failure as error:
+        plain, located = (_SCHEDULE.sub("", t) for t in (text.plain, text.located))
+        if plain == text.plain or isinstance(error, iree.LateImport):
+            raise
+        options.report(
+            f"{target.name}: IREE fails with these tiles ({error}); trying its own"
+        )
+    return _compile_level(TargetText(plain, located), target, level, options, running)
 
 
 def _compile_level(

@@ -7,15 +7,18 @@ from pcp.dialect.attributes import ELASTIC
 from pcp.errors import ConfigError
 from pcp.mesh import WORKERS, Mesh
 
+_ELASTIC = (WORKERS, "island", "dp")
+"""Names of the one axis whose size may be left to be found."""
+
 
 @dataclass(frozen=True)
 class AskedMesh:
     """The axes a program is spread over, and how many workers train with it.
 
-    The axis "workers" is none that cuts a program: each worker runs all of it, spread
-    over the other axes, and the outer algorithm joins them at the end of a round.
-    `workers` is their number, ELASTIC where that is found when they meet, None where
-    nothing is said.
+    The axis "workers" cuts no program: each worker runs all of it, spread over the
+    other axes (it is an island then), and the outer algorithm joins them. `island=-1`
+    and `dp=-1` say the same. `workers` is their number, ELASTIC where that is found
+    when they meet, None where nothing is said.
     """
 
     axes: dict[str, int]
@@ -30,6 +33,7 @@ class AskedMesh:
 def parse_mesh(text: str) -> AskedMesh:
     """`workers=elastic,dp=4,tp=2` as a value, or `ConfigError`."""
     axes: dict[str, int] = {}
+    joined: dict[str, int] = {}
     for part in text.split(","):
         match = re.fullmatch(r"\s*([A-Za-z_]\w*)=(\d+|-1|elastic)\s*", part)
         elastic = match is not None and match[2] in ("-1", "elastic")
@@ -38,15 +42,22 @@ def parse_mesh(text: str) -> AskedMesh:
                 f"--mesh {text}: {part.strip()!r} is not axis=size with a size of at "
                 "least 1; write it as dp=4,tp=2"
             )
-        if elastic and match[1] != WORKERS:
+        name = match[1]
+        if elastic and name not in _ELASTIC:
             raise ConfigError(
-                f'--mesh {text}: axis "{match[1]}" has to have a size; only '
-                f'"{WORKERS}" is elastic'
+                f'--mesh {text}: axis "{name}" has to have a size; only '
+                f"{', '.join(_ELASTIC)} may be elastic"
             )
-        if match[1] in axes:
-            raise ConfigError(f'--mesh {text}: axis "{match[1]}" is given twice')
-        axes[match[1]] = ELASTIC if elastic else int(match[2])
-    return AskedMesh(axes, axes.pop(WORKERS, None))
+        if name in axes or name in joined:
+            raise ConfigError(f'--mesh {text}: axis "{name}" is given twice')
+        found = joined if elastic or name == WORKERS else axes
+        found[name] = ELASTIC if elastic else int(match[2])
+        if len(joined) > 1:
+            raise ConfigError(
+                f"--mesh {text}: {' and '.join(joined)} both join whole programs; one "
+                "axis may do that, so leave one out or give it a size"
+            )
+    return AskedMesh(axes, next(iter(joined.values()), None))
 
 
 def parse_split(text: str, mesh: Mesh) -> str:

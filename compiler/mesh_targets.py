@@ -18,7 +18,7 @@ def targets_of(module: ir.Module, mesh: Mesh, options: CompileOptions) -> list[T
     described = _described(module)
     if any(device in described for device in mesh.devices):
         return [_target_of(described, device) for device in mesh.devices]
-    asked = [find(name) for name in options.targets]
+    asked = [find(name) for name in options.target_names]
     if len(asked) == mesh.size:
         return asked
     if len(set(asked)) > 1:

@@ -22,13 +22,13 @@ DEFAULT_ALGORITHM = "diloco"
 EVERY_STEP = ("none", "ddp")
 TIMEOUT_S = 1800.0
 
-# Measured on a GPT's training step: O1 is as fast as O2 and O3, and compiles where
-# they exceed a limit of IREE's. A single-token decode gains from O3.
 #: Why `targets` and `cluster` do not go together.
 CLUSTER_TARGETS = (
     "the devices of a cluster file have their own; leave it out, or change the "
     'devices\' key "target" there'
 )
+# Measured on a GPT's training step: O1 is as fast as O2 and O3, and compiles where
+# they exceed a limit of IREE's. A single-token decode gains from O3.
 OPT_LEVELS = ("O3", "O2", "O1")
 DEFAULT_OPT_LEVEL = "O1"
 
@@ -99,6 +99,7 @@ class CompileOptions:
     `freeze` are patterns of parameters that stay, `*.embed*|*.norm*`.
     `ema` is the decay of an average of the parameters (0: none).
     With `checkpoints` loops of known length keep few states for the derivative.
+    `targets` None is cpu, or with `cluster` what its devices are.
     `cache` is a folder, or None for none. `keep_ir` is a folder that gets the IR
     after each pass. `jobs` compilers run at once (None: one per processor).
     `timeout` is for one of IREE's runs, in seconds. `source` names the model in
@@ -106,7 +107,7 @@ class CompileOptions:
     ones are tried. `report` is called with a line whenever something was decided.
     """
 
-    targets: tuple[str, ...] = ("cpu",)
+    targets: tuple[str, ...] | None = None
     mode: str | None = None
     optimizer: object | str | None = None
     algorithm: object | str | None = None
@@ -144,9 +145,9 @@ class CompileOptions:
             object.__setattr__(self, name, _axes_text(name, given, example))
         object.__setattr__(self, "memory", _memory_text(self.memory))
         self._take_policy()
-        if not self.targets:
+        if self.targets == ():
             raise ConfigError("no target to compile for; say one, e.g. --target cpu")
-        if self.cluster and self.targets != ("cpu",):
+        if self.cluster and self.targets:
             raise ConfigError(f"target {self.targets[0]!r}: {CLUSTER_TARGETS}")
         if self.mode is not None and self.mode not in MODES:
             raise ConfigError(
@@ -197,6 +198,11 @@ class CompileOptions:
                 f"precision {policy}: what is reduced travels as {policy.reduce}, and "
                 f"wire={self.wire} says otherwise; leave one out"
             )
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """What is compiled for, where devices do not say it themselves."""
+        return self.targets or ("cpu",)
 
     @property
     def policy(self) -> Policy:

@@ -284,6 +284,8 @@ def _annotate(
     pipelines.split().steps[0].run(module)
     mesh = read_meshes(module)[mesh.name]  # whose axes may have been taken apart
     for line in sharding_file.idle(module, mesh, besides=PIPELINE):
+        if options.mesh and options.sharding != "none":
+            raise ConfigError(f"--mesh {options.mesh}: {line}")
         options.report(line)
 
 

@@ -291,5 +291,7 @@ def _passes(stages: Iterable[Stage], mode: str, spread: bool) -> list[str]:
 
 
 def _pipeline(passes: Sequence[str], **filled: object) -> Pipeline:
-    text = Template(",".join(passes)).substitute(filled)
+    text = ",".join(passes)
+    if filled:  # else it may be someone's own text, in which a $ stands for itself
+        text = Template(text).substitute(filled)
     return catalog.pipeline(f"builtin.module({text})")

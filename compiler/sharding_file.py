@@ -127,7 +127,7 @@ def read_rules(mesh: Mesh, sharding: str | None) -> Rules | None:
 
 
 def idle(module: ir.Module, mesh: Mesh, besides: str) -> list[str]:
-    """Warnings of a propagated program: axes along which members do the same work.
+    """What is odd in a propagated program: axes along which members do equal work.
 
     `besides` is an axis that cuts the program, not its tensors.
     """
@@ -144,7 +144,7 @@ def idle(module: ir.Module, mesh: Mesh, besides: str) -> list[str]:
     texts = [str(attribute) for attribute in said]
     return [
         f'axis "{axis}" cuts no tensor: its {size} members do the same work; say what '
-        "it cuts with --sharding FILE, or leave it out"
+        "it cuts with --sharding FILE, leave it out, or take --sharding none"
         for axis, size in mesh.axes.items()
         if size > 1 and axis != besides and not any(f'"{axis}"' in t for t in texts)
     ]

@@ -14,6 +14,7 @@ flags. What the IR must say is in `passes/legalize/assign_target.py`.
 from dataclasses import dataclass
 
 from pcp.errors import ConfigError, nearest
+from pcp.passes.kernels.processors import vector_bits
 from pcp.passes.legalize.assign_target import CUDA, DEVICES, ROCM
 
 
@@ -53,7 +54,9 @@ def _cpu(name: str, cpu: str) -> Target:
         # IREE compiles them a second time to run them itself: up to half of its time.
         "--iree-opt-const-eval=false",
     )
-    return Target(name, "llvm-cpu", "local-task", flags, _CPU)
+    bits = vector_bits(cpu)
+    schedule = (f"pcp-schedule-kernels{{vector={bits}}}",) if bits else ()
+    return Target(name, "llvm-cpu", "local-task", flags, _CPU + schedule)
 
 
 # Their code generator tiles a scatter together with what makes its updates.

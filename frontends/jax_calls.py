@@ -131,6 +131,7 @@ def lowering(factorizations: Any, others: Sequence[tuple[Any, Any]] = ()) -> Any
     """
     from jax.interpreters import mlir
 
+    from pcp.frontends import jax_random
     from pcp.frontends.linalg import primitives as linalg
 
     rule = factorizations or linalg.inlined
@@ -138,6 +139,7 @@ def lowering(factorizations: Any, others: Sequence[tuple[Any, Any]] = ()) -> Any
         *linalg.operations(),
         *((p, rule) for p in linalg.factorizations()),
         *((p, linalg.refuse) for p in linalg.refused()),
+        *jax_random.rules(),
         *others,
     ]
     # jax declares a tuple of one; it reads as many as there are

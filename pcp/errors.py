@@ -26,6 +26,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
+from pcp.version import DISTRIBUTION
+
 
 class PcpError(Exception):
     """Base of all errors; `exit_code` is what a command exits with."""
@@ -119,12 +121,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def install(extra: str = "") -> str:
     """The command that adds an extra to the pcp that runs: a clone, or a wheel's.
 
-    For a wheel's, pip finds `pcp` installed and fetches only what the extra names.
+    For a wheel's, pip finds the distribution installed and fetches only what the extra
+    names.
     """
     wanted = f"[{extra}]" if extra else ""
     if in_clone(Path(__file__)):
         return f"pip install -e {_quoted('.' + wanted)} in pcp's clone"
-    return f"pip install {_quoted('pcp' + wanted)}"
+    return f"pip install {_quoted(DISTRIBUTION + wanted)}"
 
 
 def in_clone(file: Path) -> bool:

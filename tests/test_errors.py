@@ -1,5 +1,6 @@
 """What errors and reports say in the same words everywhere."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -40,15 +41,16 @@ def test_a_wheel_gets_its_extras_by_name(
     assert in_clone(Path(errors.__file__))
     assert not in_clone(installed)
     monkeypatch.setattr(errors, "__file__", str(installed))
-    assert install("compiler") == "pip install 'pcp[compiler]'"
-    assert install() == "pip install pcp"
+    assert install("compiler") == "pip install 'pcp-mlir[compiler]'"
+    assert install() == "pip install pcp-mlir"
 
 
 def test_nothing_names_the_stranger_in_the_registry() -> None:
-    """A clone's commands must not: without a pcp installed pip takes another's."""
-    wrong = "pip install " + "'pcp["
-    here = "tests/test_errors.py"
-    assert [path for path, text in texts() if wrong in text] == [here]
+    """`pcp` there is Performance Co-Pilot: pip would install that."""
+    wrong = re.compile(r"pip install '?pcp(?![\w-])")
+    assert wrong.search("pip install " + "'pcp[train]'")
+    assert not wrong.search("pip install 'pcp-mlir[train]'")
+    assert [path for path, text in texts() if wrong.search(text)] == []
 
 
 def test_a_missing_package_is_a_usage_error_and_an_import_error() -> None:

@@ -11,6 +11,7 @@ import pytest
 from helpers.models.bigram_stablehlo import MODEL, write_experiment
 from helpers.models.stablehlo_small import TANH_SUM
 from helpers.repository.installation import (
+    FILE,
     PROJECT,
     Installation,
     Said,
@@ -27,7 +28,7 @@ from pcp.dialect.context import parse
 from pcp.tools.cli import COMMANDS
 from pcp.tools.commands import inspect
 
-COMPILER = "'pcp[compiler]'"
+COMPILER = "'pcp-mlir[compiler]'"
 """What pip is to install: an extra of the pcp that is there."""
 
 
@@ -191,7 +192,7 @@ def test_a_bundle_is_trained_without_the_compiler(
     flags = ["--workers", 1, "--target", "cpu", "--no-dashboard"]
     done = core.run("pcp", "train", path, *flags, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    plot = "'pcp[train]'"
+    plot = "'pcp-mlir[train]'"
     assert f"none: the loss plot needs matplotlib: pip install {plot}\n" in done.stdout
     assert "final loss" in done.stdout
 
@@ -202,7 +203,7 @@ SCRIPT = """\
 import importlib.metadata, json, sys
 import pcp
 named = getattr(pcp, "__version__", None)
-print(json.dumps([pcp.__file__, named, importlib.metadata.version("pcp")]))
+print(json.dumps([pcp.__file__, named, importlib.metadata.version("pcp-mlir")]))
 """
 
 
@@ -254,6 +255,6 @@ def test_a_finder_of_setuptools_would_be_asked_too_late(
     made = as_editable(bare(tmp_path / "env"))
     code = FINDER.replace("PLACE", repr(str(ROOT / "src")))
     (made.site / "pcp_finder.py").write_text(code)
-    (made.site / "__editable__.pcp.pth").write_text("import pcp_finder\n")
+    (made.site / f"__editable__.{FILE}.pth").write_text("import pcp_finder\n")
     assert imported(made, "-c", SCRIPT, cwd=tmp_path)[0] is not None
     assert imported(made, "train.py", cwd=beside)[0] is None

@@ -11,13 +11,25 @@ from helpers.models.stablehlo_small import TANH_SUM
 from helpers.repository.installation import PROJECT, Installation, as_editable, bare
 from helpers.repository.sources import ROOMS, ROOT
 
+OBSERVE = ROOT / "training/observe"
+DATA = {
+    "pcp/py.typed",
+    *("tools/start/demo.json", "tools/start/nanogpt_small.mlir"),
+    *(
+        str(file.relative_to(ROOT))
+        for pattern in ("*.html", "*.css", "*.js", "vendor/*")
+        for file in OBSERVE.glob(pattern)
+    ),
+}
+"""What is installed beside the sources."""
+
 pytestmark = pytest.mark.slow
 
 PIP_S = 900
 LISTED = """\
 import json
 from importlib.metadata import files
-print(json.dumps(sorted(str(f) for f in files("pcp") if f.parts[0] == "pcp")))
+print(json.dumps(sorted(str(f) for f in files("pcp-mlir") if f.parts[0] == "pcp")))
 """
 
 
@@ -79,9 +91,8 @@ def itself(clone: Path, builder: Installation, folder: Path) -> Path:
 
 def belongs_in() -> list[str]:
     """What is to be installed: the rooms' and the door's sources, and data."""
-    files = [f for f in known() if f.parts[0] in ("pcp", *ROOMS) and f.suffix]
-    data = ("pcp/py.typed", "training/observe/page.html")
-    wanted = [f for f in files if f.suffix == ".py" or f.as_posix() in data]
+    files = [f for f in known() if f.parts[0] in ("pcp", *ROOMS)]
+    wanted = [f for f in files if f.suffix == ".py" or f.as_posix() in DATA]
     return sorted(f"pcp/{f.as_posix().removeprefix('pcp/')}" for f in wanted)
 
 

@@ -21,8 +21,8 @@ from pcp.dialect.bindings import ir
 from pcp.dialect.context import parse
 from pcp.errors import ConfigError, UsageError, nearest
 from pcp.frontends import jax as jax_frontend
+from pcp.frontends import jax_models, stablehlo
 from pcp.frontends import optax as optax_frontend
-from pcp.frontends import stablehlo
 from pcp.frontends import torch as torch_frontend
 from pcp.passes.core.base import Observer
 from pcp.passes.training.optimizers import spec as optimizers
@@ -131,6 +131,85 @@ def from_jax(
     )
 
 
+def from_flax(
+    model: Any,
+    variables: Mapping[str, Any],
+    loss: Callable[..., Any],
+    *data: Any,
+    mutable: Collection[str] = (),
+    rngs: Collection[str] = (),
+    has_aux: bool = False,
+    average: Mapping[str, str] | None = None,
+) -> ir.Module:
+    """Trace a model of flax linen; `variables` are what `model.init` returned.
+
+    `loss(model, *data)` calls the model as one that has its variables. Its `params` are
+    trained, the collections in `mutable` are state, others are frozen. `rngs` names
+    the streams that it draws from, as ["dropout"]; `has_aux` and `average` are those of
+    `from_jax`.
+    """
+    options = jax_models.Options(has_aux, average)
+    return jax_models.from_flax(
+        model, variables, loss, data, options, mutable=mutable, rngs=rngs
+    )
+
+
+def from_nnx(
+    model: Any,
+    loss: Callable[..., Any],
+    *data: Any,
+    has_aux: bool = False,
+    average: Mapping[str, str] | None = None,
+) -> ir.Module:
+    """Trace a model of flax nnx, of which `loss(model, *data)` is what is trained.
+
+    Each `nnx.Param` is a parameter, other variables are state, and its random streams
+    follow from the program's key. The model itself stays as it is.
+    """
+    options = jax_models.Options(has_aux, average)
+    return jax_models.from_nnx(model, loss, data, options)
+
+
+def from_equinox(
+    model: Any,
+    loss: Callable[..., Any],
+    *data: Any,
+    state: Any = None,
+    key: bool = False,
+    has_aux: bool = False,
+    average: Mapping[str, str] | None = None,
+) -> ir.Module:
+    """Trace a model of equinox, of which `loss(model, *data)` is what is trained.
+
+    Its arrays of floats are parameters, other arrays frozen. With `state`, an
+    `eqx.nn.State`, it is `loss(model, state, *data)`, which returns the new one beside
+    the loss; with `key` it takes the keyword `key`, of `jax.random`.
+    """
+    options = jax_models.Options(has_aux, average)
+    return jax_models.from_equinox(model, loss, data, options, state=state, key=key)
+
+
+def from_haiku(
+    model: Any,
+    params: Any,
+    loss: Callable[..., Any],
+    *data: Any,
+    state: Any = None,
+    key: bool = False,
+    has_aux: bool = False,
+    average: Mapping[str, str] | None = None,
+) -> ir.Module:
+    """Trace what `haiku.transform` made; `params` are what its `init` returned.
+
+    `loss(model, *data)` calls the model with the data alone. With `state` it is of
+    `transform_with_state`; with `key` it draws random numbers.
+    """
+    options = jax_models.Options(has_aux, average)
+    return jax_models.from_haiku(
+        model, params, loss, data, options, state=state, key=key
+    )
+
+
 def from_optax(tx: Any, params: Any = None, *, name: str | None = None) -> Imported:
     """An optimizer for `compile(optimizer=...)`: an optax.GradientTransformation.
 
@@ -182,13 +261,14 @@ def grad(
 
 def compile(
     module: ir.Module | str,
-    targets: str | Sequence[str] = ("cpu",),
+    targets: str | Sequence[str] | None = None,
     *,
     mode: str | None = None,
     **options: Any,
 ) -> Bundle:
     """Compile for every target into one bundle; `bundle.write(path)` keeps it.
 
+    Left out, `targets` is "cpu", or with a `cluster` what its devices are.
     `mode` is "train", "grad" or "forward"; left out, it is "train" where that is
     possible. Further options are the fields of `pcp.compiler.options.CompileOptions`:
     `optimizer`, `algorithm="diloco{lr=0.7}"`, `mesh={"dp": 2}`, `memory="16GiB"`,
@@ -199,9 +279,11 @@ def compile(
         raise UsageError(
             f"pcp.compile has no option {unknown[0]!r}.{nearest(unknown[0], known)}"
         )
-    names = (targets,) if isinstance(targets, str) else tuple(targets)
+    names = (targets,) if isinstance(targets, str) else targets
     options |= {name: _path(name, options[name]) for name in PATHS & options.keys()}
-    chosen = CompileOptions(targets=names, mode=mode, **options)
+    chosen = CompileOptions(
+        targets=None if names is None else tuple(names), mode=mode, **options
+    )
     return driver.compile(_module(module), chosen)
 
 

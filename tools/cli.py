@@ -13,11 +13,15 @@ spelling works too, by translation:
 from collections.abc import Sequence
 from importlib import import_module
 
-import pcp
 from pcp.errors import UsageError, nearest
 from pcp.tools.support.command import run
+from pcp.version import VERSION
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "init": (
+        "pcp.tools.start.init",
+        "a folder with an experiment to begin with",
+    ),
     "train": (
         "pcp.tools.commands.train",
         "train on this machine: shepherd, workers, summary",
@@ -49,6 +53,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "how fast collectives and the network are here",
     ),
     "export": ("pcp.tools.commands.export", "a PyTorch or JAX model to model.mlir"),
+    "runs": ("pcp.tools.runs.listing", "the runs of a folder, live and finished"),
+    "show": ("pcp.tools.runs.show", "one run from its folder"),
+    "compare": ("pcp.tools.runs.compare", "runs side by side, and what differs"),
+    "ui": ("pcp.tools.runs.ui", "the runs of a folder in a browser"),
+    "logs": ("pcp.tools.runs.logs", "what a run's shepherd said"),
+    "attach": ("pcp.tools.runs.attach", "watch a run until it ends"),
     "status": ("pcp.tools.commands.status", "what a run is doing"),
     "control": (
         "pcp.tools.commands.control",
@@ -86,7 +96,7 @@ def _main(argv: Sequence[str]) -> int:
         print(usage())
         return 0 if arguments else 2
     if arguments[0] == "--version":
-        print(f"pcp {pcp.__version__}")
+        print(f"pcp {VERSION}")
         return 0
     name, *rest = arguments
     if name not in COMMANDS:
@@ -104,7 +114,7 @@ def usage() -> str:
             *lines,
             "",
             "example:",
-            "  pcp train examples/demo.json --workers 2",
+            "  pcp init demo && pcp train demo/demo.json --workers 2",
         ]
     )
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pcp.compiler.options import (
-    CLUSTER_TARGETS,
     DEFAULT_ALGORITHM,
     DEFAULT_BUCKET_BYTES,
     DEFAULT_OPT_LEVEL,
@@ -114,10 +113,8 @@ def _options(flags: argparse.Namespace) -> Options:
     targets = [name for text in flags.target for name in text.split(",") if name]
     if not targets and not flags.cluster:
         raise UsageError("say what to compile for: --target cpu, or --cluster FILE")
-    if targets and flags.cluster:
-        raise UsageError(f"--target {targets[0]}: {CLUSTER_TARGETS}")
     return Options(
-        targets=tuple(targets) or ("cpu",),
+        targets=tuple(targets) or None,
         mode=flags.mode,
         optimizer=flags.optimizer,
         algorithm=flags.algorithm,

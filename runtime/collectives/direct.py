@@ -154,7 +154,8 @@ class Exchange(Operation):
     def begin(self) -> None:
         for peer, view in self._outgoing.items():
             if len(view) > EAGER_BYTES:
-                for a, b in pieces(0, len(view), segment_bytes(len(view))):
+                step = max(segment_bytes(len(view)), self.group.suits(peer))
+                for a, b in pieces(0, len(view), step):
                     self.send_data(peer, 0, a, view[a:b])
 
     def accept(self, peer: int, payload: memoryview) -> None:

@@ -51,6 +51,7 @@ from pcp.runtime.collectives.pending import Pending
 from pcp.runtime.collectives.timing import Timing
 from pcp.runtime.transport.event_loop import Timer
 from pcp.runtime.transport.frame import Frame, Header, Kind, text_payload
+from pcp.runtime.transport.incoming import Flow
 
 
 class Members(Ahead, Protocol):
@@ -61,6 +62,10 @@ class Members(Ahead, Protocol):
 
     def send(self, peer: int, frame: Frame) -> None:
         """Queue a frame to a member."""
+        ...
+
+    def suits(self, peer: int) -> int:
+        """The bytes of the largest payload that suits the link to a member."""
         ...
 
     def recall(self, peer: int, tag: int, seq: int) -> None:
@@ -156,8 +161,12 @@ class Operation:
         """The memory for a DATA frame; ProtocolError when it is not expected."""
         raise ProtocolError(f"{self.name} moves no bulk data")
 
+    def flow(self, peer: int, header: Header) -> Flow | None:
+        """The receiver of a payload that is worked on as it comes; None: `place`."""
+        return None
+
     def arrived(self, peer: int, header: Header, payload: memoryview) -> None:
-        """Handle a DATA frame whose payload is in its memory."""
+        """Handle a DATA frame whose payload is in its memory, or went into its flow."""
 
     def complete(self) -> bool:
         """Whether all expected data has arrived."""
@@ -358,11 +367,27 @@ class Operation:
 
     # For subclasses to use.
 
-    def send_data(self, peer: int, step: int, offset: int, payload: memoryview) -> None:
-        """Send a segment: at once to a peer that has opened or is far, else later."""
+    def send_data(
+        self,
+        peer: int,
+        step: int,
+        offset: int,
+        payload: memoryview,
+        taken: Callable[[], None] | None = None,
+    ) -> None:
+        """Send a segment: at once to a peer that has opened or is far, else later.
+
+        `taken` is called when its memory is free again, unless the operation is over.
+        """
         self._unsent += 1
         self.timing.sent += len(payload)
-        frame = self._frame(Kind.DATA, payload, step, offset, self._was_sent)
+
+        def was_sent() -> None:
+            if taken is not None and not self.over:
+                taken()
+            self._was_sent()
+
+        frame = self._frame(Kind.DATA, payload, step, offset, was_sent)
         # Without a vote the peer would keep data that its sender may still give up.
         if peer in self.opened or (
             self.votes and self._held.goes_ahead(self.group, peer, len(payload))

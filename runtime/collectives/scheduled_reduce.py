@@ -8,7 +8,7 @@ is received in its place.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -19,6 +19,10 @@ from pcp.runtime.collectives.operation import Operation
 from pcp.runtime.collectives.schedule import Schedule, Transfer, ring, schedule
 from pcp.runtime.memory.buffer_pool import ScratchLease, octets
 from pcp.runtime.transport.frame import Header
+from pcp.runtime.transport.incoming import Flow
+
+_PIECE_BYTES = 256 << 10
+"""Bytes that are received and then added while they are in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +126,62 @@ class _Buffer:
         return self.octets[start * self.itemsize : stop * self.itemsize]
 
 
+class _Inflow:
+    """A payload of one move that is added, or taken over, as it comes."""
+
+    __slots__ = ("_at", "_fill", "_index", "_left", "_move", "_of", "_scratch", "_view")
+
+    def __init__(
+        self, of: "ScheduledReduce", index: int, start: int, stop: int, nbytes: int
+    ) -> None:
+        self._of, self._index, self._at = of, index, start
+        self._move = of.move(index)
+        self._left = nbytes
+        self._fill = 0
+        """Bytes in front of the room: taken over, or of an element still in parts."""
+        scratch = of.spare(_PIECE_BYTES) if self._move.reduce else None
+        self._scratch = scratch
+        self._view = of.room(start, stop) if scratch is None else scratch.octets
+
+    def room(self) -> memoryview:
+        """Memory for the next bytes."""
+        if self._of.over and self._scratch is None:
+            # The caller may have the memory again.
+            self._view, self._fill = memoryview(bytearray(_PIECE_BYTES)), 0
+        return self._view[self._fill :][: min(self._left, _PIECE_BYTES)]
+
+    def filled(self, count: int) -> None:
+        """Go on with the elements that are whole now."""
+        of, scratch = self._of, self._scratch
+        self._left -= count
+        if of.over:
+            self._fill = 0
+            return
+        self._fill += count
+        if scratch is None:
+            of.come(self._index, self._at + self._fill // of.itemsize)
+            return
+        whole, odd = divmod(self._fill, scratch.itemsize)
+        of.add(self._move, scratch.array[:whole], self._at, self._at + whole)
+        if odd:
+            end = self._fill - odd
+            self._view[:odd] = self._view[end : self._fill]
+        self._at, self._fill = self._at + whole, odd
+        if not self._left:
+            of.back(scratch)
+        of.come(self._index, self._at)
+
+
 class ScheduledReduce(Operation):
     """See the module. `chunks` are the ranges of elements that `plan` numbers.
 
     `commit` gets the flat result, of which only those chunks are valid that the plan
     brings to this member. A peer may be ahead: what it sends too early waits in
     scratch memory.
+
+    A segment is what is ready when it is sent, up to what suits the link. Of each move
+    at most one large segment is on its way to the kernel, and the next one has all that
+    got ready meanwhile.
     """
 
     def __init__(
@@ -151,14 +205,20 @@ class ScheduledReduce(Operation):
         self._given = part.out
         self._placed: dict[int, int] = {}
         """The move whose segment a peer is sending."""
-        self._rooms: dict[tuple[int, int], _Buffer] = {}
-        """What is to be added, by move and first element."""
+        self._rooms: dict[tuple[int, int], tuple[_Buffer, int]] = {}
+        """What is to be added and its end, by move and first element."""
         self._spare: list[_Buffer] = []
+        self._full: set[int] = set()
+        """The moves of which a large segment is on its way to the kernel."""
 
     def begin(self) -> None:
         count, wide = self._source.size, self._reduction.accumulator
         largest = max(stop - start for start, stop in self._chunks)
         self._step = max(1, segment_bytes(largest * wide.itemsize) // wide.itemsize)
+        self._suits = {
+            peer: max(self._step, self.group.suits(peer) // wide.itemsize)
+            for peer in self.peers
+        }
         self._values = _Buffer(self._reduction.widen(self._source))
         given = self._given
         out = self._lease.take(count, self._dtype) if given is None else given
@@ -177,14 +237,31 @@ class ScheduledReduce(Operation):
                 self._go_on(index)
 
     def place(self, peer: int, header: Header) -> memoryview:
-        start = header.offset
+        index, stop = self._due(peer, header)
+        self._placed[peer] = index
+        return self._room_of(index, header.offset, stop)
+
+    def flow(self, peer: int, header: Header) -> Flow | None:
+        """The receiver of a segment that can be added as it comes, else None."""
+        index, stop = self._due(peer, header)
+        move, start = self._plan.moves[index], header.offset
+        ready = move.reduce and self._at[index] == start
+        if move.reduce and not (
+            ready and self._reached(move.after, start, stop) == stop
+        ):
+            return None
+        self._placed[peer] = -1
+        return _Inflow(self, index, start, stop, header.length)
+
+    def _due(self, peer: int, header: Header) -> tuple[int, int]:
+        """The move of a segment, and its end; ProtocolError if it is not due."""
+        start, itemsize = header.offset, self._reduction.accumulator.itemsize
         for index in self._plan.incoming.get((peer, header.step), ()):
-            stop = min(start + self._step, self._stop[index])
-            if self._here[index] == start < stop:
-                room = self._room_of(index, start, stop)
-                if header.length == len(room):
-                    self._placed[peer] = index
-                    return room
+            reduce = self._plan.moves[index].reduce
+            count, odd = divmod(header.length, itemsize if reduce else self.itemsize)
+            stop = start + count
+            if self._here[index] == start < stop <= self._stop[index] and not odd:
+                return index, stop
         raise ProtocolError(
             f"{self.name}: rank {peer} sent {header.length} bytes of step "
             f"{header.step} at {start}, which are not its to send now"
@@ -192,8 +269,12 @@ class ScheduledReduce(Operation):
 
     def arrived(self, peer: int, header: Header, payload: memoryview) -> None:
         index = self._placed[peer]
-        self._here[index] = min(header.offset + self._step, self._stop[index])
-        self._go_on(index)
+        if index >= 0:  # else all of it has been taken as it came
+            size = self._reduction.accumulator.itemsize
+            reduce = self._plan.moves[index].reduce
+            count = header.length // (size if reduce else self.itemsize)
+            self._here[index] = header.offset + count
+            self._go_on(index)
 
     def complete(self) -> bool:
         return not self._missing
@@ -205,15 +286,51 @@ class ScheduledReduce(Operation):
         # After a failure a link may still be filling a segment.
         self._lease.settle(clean=self._voted and not self.pending.cancelled())
 
+    # For segments that are taken as they come.
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of an element of the result."""
+        return self._dtype.itemsize
+
+    def move(self, index: int) -> Move:
+        """A move of this member."""
+        return self._plan.moves[index]
+
+    def room(self, start: int, stop: int) -> memoryview:
+        """The memory of a range of the result."""
+        return self._out.part(start, stop)
+
+    def spare(self, nbytes: int) -> _Buffer:
+        """Scratch memory of at least so many bytes."""
+        wide = self._reduction.accumulator
+        for index, buffer in enumerate(self._spare):
+            if len(buffer.octets) >= nbytes:
+                return self._spare.pop(index)
+        return _Buffer(self._lease.take(-(-nbytes // wide.itemsize), wide))
+
+    def back(self, buffer: _Buffer) -> None:
+        """Take scratch memory back."""
+        self._spare.append(buffer)
+
+    def come(self, index: int, end: int) -> None:
+        """Note that a move is done up to `end`, and go on with those after it."""
+        self._missing -= end - self._at[index]
+        self._at[index] = self._here[index] = end
+        for after in self._plan.moves[index].then:
+            self._go_on(after)
+
+    # All segments.
+
     def _room_of(self, index: int, start: int, stop: int) -> memoryview:
         """Where a segment goes: what is to be added is still in the cache then."""
         if not self._plan.moves[index].reduce:
             return self._out.part(start, stop)
-        room = self._rooms.get((index, start))
-        if room is None:
-            wide, spare = self._reduction.accumulator, self._spare
-            room = spare.pop() if spare else _Buffer(self._lease.take(self._step, wide))
-            self._rooms[index, start] = room
+        room, _ = self._rooms.get((index, start), (None, 0))
+        if room is None or room.array.size < stop - start:
+            size = self._reduction.accumulator.itemsize
+            room = self.spare(max(self._step, stop - start) * size)
+        self._rooms[index, start] = room, stop
         return room.part(0, stop - start)
 
     def _go_on(self, first: int) -> None:
@@ -221,43 +338,63 @@ class ScheduledReduce(Operation):
         todo = [first]
         for index in todo:
             move, start = self._plan.moves[index], self._at[index]
+            if move.sends:
+                self._send_on(index, move)
+                continue
             self._advance(index, move)
             if done := self._at[index] - start:
                 todo += move.then
-                self._missing -= 0 if move.sends else done
+                self._missing -= done
 
     def _advance(self, index: int, move: Move) -> None:
+        """Take the segments of a move that are here, in their order."""
         at, here = self._at[index], self._here[index]
+        if not move.reduce:
+            self._at[index] = here
+            return
         while at < here:
-            end = min(at + self._step, here)
-            if move.after and not self._reached(move.after, end):
+            room, end = self._rooms[index, at]
+            if self._reached(move.after, at, end) < end:
                 break
-            if move.sends:
-                self._send(move, at, end)
-            elif move.reduce:
-                self._add(move, self._rooms.pop((index, at)), at, end)
+            del self._rooms[index, at]
+            self.add(move, room.array[: end - at], at, end)
+            self._spare.append(room)
             self._at[index] = at = end
 
-    def _reached(self, moves: Sequence[int], end: int) -> bool:
-        """Whether all of these are done up to `end`, as far as they go."""
+    def _reached(self, moves: Sequence[int], at: int, end: int) -> int:
+        """Up to where in [at, end) all of these are done, as far as they go."""
         for index in moves:
-            if self._at[index] < end and self._at[index] < self._stop[index]:
-                return False
-        return True
+            if self._at[index] < self._stop[index]:
+                end = min(end, max(at, self._at[index]))
+        return end
 
-    def _send(self, move: Move, start: int, stop: int) -> None:
-        buffer = self._work if move.after else self._values
-        if not move.reduce:
-            buffer = self._out
-        self.send_data(move.peer, move.round, start, buffer.part(start, stop))
+    def _send_on(self, index: int, move: Move) -> None:
+        """Send what is ready of a move, if it is worth it."""
+        stop, most = self._stop[index], self._suits[move.peer]
+        while (at := self._at[index]) < stop and index not in self._full:
+            end = self._reached(move.after, at, stop)
+            if end - at < self._step and end < stop:
+                return
+            # Before it is sent: that may end here again.
+            self._at[index] = end = min(end, at + most)
+            taken = None
+            if most > self._step:
+                self._full.add(index)
+                taken = partial(self._taken, index, move)
+            buffer = self._work if move.after else self._values
+            payload = (buffer if move.reduce else self._out).part(at, end)
+            self.send_data(move.peer, move.round, at, payload, taken)
 
-    def _add(self, move: Move, room: _Buffer, start: int, stop: int) -> None:
+    def _taken(self, index: int, move: Move) -> None:
+        self._full.discard(index)
+        self._send_on(index, move)
+
+    def add(self, move: Move, came: NDArray, start: int, stop: int) -> None:
         """Add what has come to what is here; finish it if it was the last."""
-        came, total = room.array[: stop - start], self._work.array[start:stop]
+        total = self._work.array[start:stop]
         here = total if move.after else self._values.array[start:stop]
         pair = (came, here) if self._plan.sum_travels else (here, came)
         self._reduction.combine(*pair, total)
-        self._spare.append(room)
         if move.ends:
             # The same memory twice would be copied onto itself.
             out = total if self._work is self._out else self._out.array[start:stop]

@@ -21,6 +21,7 @@ from pcp.runtime.collectives.direct import pieces
 from pcp.runtime.collectives.scheduled_reduce import ScheduledReduce
 from pcp.runtime.collectives.shared_scratch import SharedScratch
 from pcp.runtime.transport.frame import Header
+from pcp.runtime.transport.incoming import Flow
 
 BLOCK_BYTES = 512 << 10
 """Bytes that are reduced at a time: the sum stays in the cache meanwhile."""
@@ -188,6 +189,11 @@ class ThroughMemory(ScheduledReduce):
         if header.length != len(WORD) or not self._right(peer, header):
             raise ProtocolError(f"{self.name}: rank {peer} says what cannot be")
         return memoryview(bytearray(len(WORD)))
+
+    def flow(self, peer: int, header: Header) -> Flow | None:
+        if header.step < COPIED:
+            self._go_along_the_ring()
+        return super().flow(peer, header) if self._through == "ring" else None
 
     def complete(self) -> bool:
         return self._through == "ring" and super().complete()

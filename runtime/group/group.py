@@ -44,11 +44,15 @@ from pcp.runtime.transport.frame import (
     text,
     text_payload,
 )
+from pcp.runtime.transport.incoming import Flow
 from pcp.runtime.transport.link import Link
 from pcp.runtime.transport.shared_memory import SharedLink
+from pcp.runtime.transport.tcp import TcpLink
 
 _REMEMBERED = 32
 Fault = TypeVar("Fault", bound=PcpError)
+_NEAR_PAYLOAD = 4 << 20
+"""Larger payloads would save nothing."""
 _PROCESSORS = os.cpu_count() or 1
 
 
@@ -167,6 +171,14 @@ class Group:
         link = self.links.get(peer)
         if link is not None:
             link.recall(tag, seq)
+
+    def suits(self, peer: int) -> int:
+        """The bytes of the largest payload that suits the link to a member.
+
+        A connection is the operation's for that long, and a far one takes its time.
+        """
+        plain = isinstance(self.links.get(peer), TcpLink)
+        return _NEAR_PAYLOAD if plain and peer not in self._far else 0
 
     def run_ahead(self, peer: int, nbytes: int) -> int:
         """Reserve room for data at a peer before it opens: the cost, 0 to wait.
@@ -325,13 +337,15 @@ class Group:
 
     # For links (`link.Sink`).
 
-    def place(self, link: Link, header: Header) -> memoryview:
+    def place(self, link: Link, header: Header) -> memoryview | Flow:
         """Memory for a payload: an operation's own memory for bulk data."""
         rank = self._ranks[link]
         if header.kind is Kind.DATA:
             operation = self._operations.get((header.tag, header.seq))
             if operation is not None:
-                return operation.place(rank, header)
+                plain = isinstance(link, TcpLink)
+                flow = operation.flow(rank, header) if plain else None
+                return flow or operation.place(rank, header)
             if self._stale(header) or self.fault is not None:
                 return self._waste(rank, header.length)
             self._early.add(rank)

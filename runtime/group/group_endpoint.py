@@ -2,9 +2,10 @@
 
 A worker's endpoint lives as long as the worker. Groups come and go on it, one
 epoch after another, always as a full mesh: the member with the higher rank
-dials. A peer may dial before this member knows of the epoch; its connection waits
-until `form` is called for that epoch, for at most `AHEAD_SECONDS`. A peer of another
-protocol, version or epoch is refused with a reason, and the endpoint lives on.
+dials. An epoch takes the place of older ones of its scope alone. A peer may dial
+before this member knows of the epoch; its connection waits until `form` is called for
+that epoch, for at most `AHEAD_SECONDS`. A peer of another protocol, version or epoch
+is refused with a reason, and the endpoint lives on.
 """
 
 import socket
@@ -80,9 +81,12 @@ class GroupEndpoint:
         self._waiting: dict[TcpLink, float] = {}
         self._gates: WeakKeyDictionary[Link, authentication.Gate] = WeakKeyDictionary()
         self._ahead: list[tuple[TcpLink, dict[str, Any]]] = []
-        self._formations: dict[int, MeshFormation] = {}
-        self._newest = self._floor = -1
-        self._groups: list[Group] = []
+        self._formations: dict[tuple[str, int], MeshFormation] = {}
+        self._newest: dict[str, int] = {}
+        """The newest epoch of each scope."""
+        self._floor: dict[str, int] = {}
+        self._groups: list[tuple[str, Group]] = []
+        """With the scope of each."""
         self._closed = False
         self._lock = threading.Lock()
         self.loop.call(self._listener.attend, self.loop, self._arrived)
@@ -135,17 +139,22 @@ class GroupEndpoint:
         return self.options.tls
 
     def form_group(
-        self, epoch: int, members: Sequence[str], rank: int, timeout: float = 30.0
+        self,
+        epoch: int,
+        members: Sequence[str],
+        rank: int,
+        timeout: float = 30.0,
+        scope: str = "",
     ) -> Group:
         """The group of `members` (addresses in rank order) for an epoch.
 
-        Blocks until all members have formed it. Groups of older epochs are
-        closed, and the formation of an older one under way is abandoned. Raises
+        Blocks until all members have formed it. Groups of older epochs of the scope
+        are closed, and the formation of an older one under way is abandoned. Raises
         PeerLost when a member cannot be reached, Timeout naming the missing ranks
         after `timeout` seconds, ProtocolError when a member refuses.
         """
         deadline = time.monotonic() + timeout
-        group = self._group(epoch, members, rank, deadline)
+        group = self._group(epoch, members, rank, deadline, scope)
         peers = [peer for peer in range(group.world_size) if peer != rank]
         try:
             all_here = Barrier(peers, max(0.05, deadline - time.monotonic()))
@@ -182,14 +191,14 @@ class GroupEndpoint:
 
         self.loop.ask(serve)
 
-    def cancel(self, reason: str, *, below: int | None = None) -> None:
-        """Abandon every `form` under way; it raises CollectiveAborted.
+    def cancel(self, reason: str, *, below: int | None = None, scope: str = "") -> None:
+        """Abandon every `form` under way in a scope; it raises CollectiveAborted.
 
         With `below`, only those of earlier epochs, and also those still to come.
         """
         if below is not None:
-            self._floor = max(self._floor, below)
-        self.loop.call(self._cancel, CollectiveAborted(reason), below)
+            self._floor[scope] = max(self._floor.get(scope, -1), below)
+        self.loop.call(self._cancel, CollectiveAborted(reason), scope, below)
 
     def close(self) -> None:
         """Close all groups, the listener and the thread."""
@@ -213,7 +222,7 @@ class GroupEndpoint:
     # Forming groups.
 
     def _group(
-        self, epoch: int, members: Sequence[str], rank: int, deadline: float
+        self, epoch: int, members: Sequence[str], rank: int, deadline: float, scope: str
     ) -> Group:
         members = list(members)
         if not 0 <= rank < len(members):
@@ -229,7 +238,7 @@ class GroupEndpoint:
             self.faults,
             self.telemetry,
         )
-        formation = MeshFormation(group, members, self.options)
+        formation = MeshFormation(group, members, self.options, scope)
         try:
             self.loop.ask(lambda: self._begin(formation))
         except PcpError:
@@ -244,33 +253,39 @@ class GroupEndpoint:
     def _begin(self, formation: MeshFormation) -> None:
         if self._closed:
             raise CollectiveAborted("the endpoint is closed")
-        if formation.epoch < self._floor:
-            raise CollectiveAborted(f"epoch {self._floor} replaces {formation.epoch}")
-        if formation.epoch <= self._newest:
+        scope, epoch = formation.scope, formation.epoch
+        if epoch < (floor := self._floor.get(scope, -1)):
+            raise CollectiveAborted(f"epoch {floor} replaces {epoch}")
+        if epoch <= (newest := self._newest.get(scope, -1)):
             raise ConfigError(
-                f"epoch {formation.epoch} is not newer than {self._newest}; every new "
-                f"group takes a higher epoch"
+                f"epoch {epoch} is not newer than {newest}; every new group takes a "
+                "higher epoch"
             )
-        self._newest = formation.epoch
-        newer = f"epoch {formation.epoch} replaces it"
-        self._cancel(CollectiveAborted(newer), formation.epoch)
-        for group in self._groups:
-            group.abort(CollectiveAborted(f"epoch {group.epoch} is over: {newer}"))
-            group.close()
-        self._groups = [group for group in self._groups if group.lingering]
-        self._groups.append(formation.group)
-        self._formations[formation.epoch] = formation
+        self._newest[scope] = epoch
+        newer = f"epoch {epoch} replaces it"
+        self._cancel(CollectiveAborted(newer), scope, epoch)
+        for of, group in self._groups:
+            if of == scope:
+                group.abort(CollectiveAborted(f"epoch {group.epoch} is over: {newer}"))
+                group.close()
+        self._groups = [
+            (of, group) for of, group in self._groups if of != scope or group.lingering
+        ]
+        self._groups.append((scope, formation.group))
+        self._formations[scope, epoch] = formation
         ahead, self._ahead = self._ahead, []
         for link, hello in ahead:
             self._greet_member(link, hello)
 
-    def _cancel(self, error: RuntimeFault, below: int | None) -> None:
-        for epoch, formation in list(self._formations.items()):
-            if below is None or epoch < below:
+    def _cancel(
+        self, error: RuntimeFault, scope: str | None, below: int | None = None
+    ) -> None:
+        for (of, epoch), formation in list(self._formations.items()):
+            if scope in (None, of) and (below is None or epoch < below):
                 formation.fail(error)
 
     def _formed(self, formation: MeshFormation) -> None:
-        self._formations.pop(formation.epoch, None)
+        self._formations.pop((formation.scope, formation.epoch), None)
 
     # Greetings of new connections. All of it in the loop's thread.
 
@@ -327,14 +342,16 @@ class GroupEndpoint:
             self._early.append((link, hello))
 
     def _greet_member(self, link: TcpLink, hello: dict[str, Any]) -> None:
-        epoch = hello.get("epoch")
+        epoch, scope = hello.get("epoch"), hello.get("scope", "")
         if not isinstance(epoch, int) or isinstance(epoch, bool):
             link.refuse("a greeting without an epoch")
-        elif epoch in self._formations:
-            self._formations[epoch].greet(link, hello)
-        elif epoch <= self._newest:
+        elif not isinstance(scope, str):
+            link.refuse("a greeting whose scope is no text")
+        elif (scope, epoch) in self._formations:
+            self._formations[scope, epoch].greet(link, hello)
+        elif epoch <= (newest := self._newest.get(scope, -1)):
             link.refuse(
-                f"epoch {epoch} is over; this member is at {self._newest}", EPOCH_OVER
+                f"epoch {epoch} is over; this member is at {newest}", EPOCH_OVER
             )
         elif len(self._ahead) >= _MAX_WAITING:
             link.refuse("too many connections wait for a later epoch")
@@ -357,7 +374,7 @@ class GroupEndpoint:
 
     def _shut(self) -> None:
         self._cancel(CollectiveAborted("the endpoint was closed"), None)
-        for group in self._groups:
+        for _, group in self._groups:
             group.close()
         held = [link for link, _ in [*self._ahead, *self._early]]
         for link in [*self._waiting, *held]:
@@ -373,6 +390,6 @@ class GroupEndpoint:
         """
         until = time.monotonic() + seconds
         while time.monotonic() < until and self.loop.ask(
-            lambda: any(group.lingering for group in self._groups)
+            lambda: any(group.lingering for _, group in self._groups)
         ):
             time.sleep(0.002)

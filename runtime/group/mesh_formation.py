@@ -58,8 +58,9 @@ class MeshFormation:
         group: Group,
         members: Sequence[str],
         options: ConnectionOptions,
+        scope: str = "",
     ) -> None:
-        self.group = group
+        self.group, self.scope = group, scope
         self._options = options
         self._streams: Streams = options.streams
         self._links: dict[int, dict[int, TcpLink]] = {}
@@ -261,6 +262,8 @@ class MeshFormation:
             "used": self._used.get(peer, 0),
             "lane": stream,
         }
+        if self.scope:  # greetings without one are as they always were
+            hello["scope"] = self.scope
 
         def greet() -> None:
             link = TcpLink(self.group.loop, sock, self, address)

@@ -1,6 +1,7 @@
 """Frames: the only bytes members of a group exchange.
 
-A frame is a header of 52 bytes and a payload of a bounded length:
+A frame is a header of 52 bytes, a payload of a bounded length and, if the flag
+`TRAILED` is set, the payload's checksum behind it, in place of the one in the header:
 
     magic 4s | version u8 | kind u8 | flags u16 | epoch u64 | tag u64 | seq u32
     | step u32 | offset u64 | length u32 | payload checksum u32 | header crc u32
@@ -11,7 +12,9 @@ believed only after the header's CRC-32 matched and the receiver, which knows
 the kind, agreed to it; so no length off the wire decides an allocation.
 
 Payloads are guarded by the low half of their XXH3 of 64 bits: damage goes unnoticed
-once in 2**32.
+once in 2**32. A checksum behind its payload is computed piece by piece as the bytes
+pass, while they are in the cache. Data with the flag `UNCHECKED` has none: members
+agree on that when they form a group (`ConnectionOptions.checksum`).
 """
 
 import json
@@ -28,14 +31,21 @@ from pcp import strict_json
 from pcp.errors import ProtocolError
 
 MAGIC = b"pcpR"
-VERSION = 5
+VERSION = 6
 """2: data may come before its receiver has opened the operation. 3: offers of memory
 stand behind the descriptor. 4: XXH3 instead of sums of words. 5: the transfers of
-every schedule have the number of their round, and sums come back finished."""
+every schedule have the number of their round, and sums come back finished. 6: a
+checksum may stand behind its payload, and DATA frames have the lengths of what is ready
+when they are sent."""
+TRAILED = 1
+"""Flag: the payload's checksum follows it, in four bytes."""
+UNCHECKED = 2
+"""Flag: the payload has no checksum."""
 MAX_PAYLOAD = 4 << 20
 MAX_TEXT = 16 << 10
 _LAYOUT = struct.Struct(">4sBBHQQIIQII")
 _CRC = struct.Struct(">I")
+TRAILER_BYTES = _CRC.size
 HEADER_BYTES = _LAYOUT.size + _CRC.size
 
 
@@ -110,6 +120,7 @@ class Header:
     offset: int
     length: int
     checksum: int
+    flags: int = 0
 
 
 def checksum(payload: memoryview | bytes) -> int:
@@ -117,10 +128,15 @@ def checksum(payload: memoryview | bytes) -> int:
     return xxhash.xxh3_64_intdigest(payload) & 0xFFFFFFFF
 
 
-def pack_header(frame: Frame, epoch: int, version: int = VERSION) -> bytes:
-    """The header of `frame` for a group of this epoch."""
+def pack_header(
+    frame: Frame, epoch: int, version: int = VERSION, flags: int = 0
+) -> bytes:
+    """The header of `frame` for a group of this epoch.
+
+    With a flag for it the payload's checksum is not in the header.
+    """
     length = len(frame.payload)
-    total = frame.checksum
+    total = 0 if flags else frame.checksum
     if total is None:
         total = checksum(frame.payload) if length else 0
     if length > MAX_PAYLOAD:
@@ -129,7 +145,7 @@ def pack_header(frame: Frame, epoch: int, version: int = VERSION) -> bytes:
         MAGIC,
         version,
         frame.kind,
-        0,
+        flags,
         epoch,
         frame.tag,
         frame.seq,
@@ -144,7 +160,7 @@ def pack_header(frame: Frame, epoch: int, version: int = VERSION) -> bytes:
 def unpack_header(raw: bytes | bytearray | memoryview) -> Header:
     """The header in `raw` (52 bytes); ProtocolError names the wrong field."""
     head = bytes(raw[: _LAYOUT.size])
-    magic, version, kind, _, *rest = _LAYOUT.unpack(head)
+    magic, version, kind, flags, *rest = _LAYOUT.unpack(head)
     if magic != MAGIC:
         raise ProtocolError(
             f"the bytes {head[:8]!r} are not a pcp frame; is the other end of this "
@@ -160,7 +176,9 @@ def unpack_header(raw: bytes | bytearray | memoryview) -> Header:
     known = _KINDS.get(kind)
     if known is None:
         raise ProtocolError(f"unknown frame kind {kind}")
-    header = Header(known, *rest)
+    header = Header(known, *rest, flags)
+    if flags not in (0, TRAILED, UNCHECKED) or (flags and known is not Kind.DATA):
+        raise ProtocolError(f"a frame of {known.name} with the flags {flags:#x}")
     if header.length > MAX_PAYLOAD:
         raise ProtocolError(
             f"a frame announces {header.length} bytes; at most {MAX_PAYLOAD} are taken"
@@ -170,7 +188,22 @@ def unpack_header(raw: bytes | bytearray | memoryview) -> Header:
 
 def verify_payload(header: Header, payload: memoryview | bytes) -> None:
     """Raise ProtocolError unless the payload has the header's checksum."""
-    if checksum(payload) != header.checksum:
+    compare(header, checksum(payload), header.checksum)
+
+
+def pack_trailer(total: int) -> bytes:
+    """The checksum behind a payload."""
+    return _CRC.pack(total & 0xFFFFFFFF)
+
+
+def unpack_trailer(trailer: memoryview) -> int:
+    """The checksum in the bytes of `pack_trailer`."""
+    return _CRC.unpack(trailer)[0]
+
+
+def compare(header: Header, total: int, claimed: int) -> None:
+    """Raise ProtocolError for a payload whose checksum is not the one claimed."""
+    if total != claimed:
         raise ProtocolError(
             f"{header.length} bytes of {header.kind.name} arrived damaged "
             f"(checksum differs); check the network and the peer's memory"

@@ -9,22 +9,14 @@ import socket
 import time
 from collections import deque
 
-from pcp.errors import PeerLost, ProtocolError, RuntimeFault
+from pcp.errors import PeerLost, RuntimeFault
 from pcp.runtime.transport import unix_socket
 from pcp.runtime.transport.event_loop import Loop
-from pcp.runtime.transport.frame import (
-    HEADER_BYTES,
-    Frame,
-    Header,
-    Kind,
-    pack_header,
-    text_payload,
-    unpack_header,
-    verify_payload,
-)
+from pcp.runtime.transport.frame import Frame, Header, Kind, text_payload
+from pcp.runtime.transport.incoming import Flow, Incoming
 from pcp.runtime.transport.link import FAR_SECONDS, Sink, Wire, round_trip, translate
+from pcp.runtime.transport.outgoing import Outgoing
 
-_NOTHING = memoryview(b"")
 _WASTE = memoryview(bytearray(256 << 10))
 """Room for bytes that are thrown away, in as few calls as possible."""
 _TURN_BYTES = 4 << 20
@@ -39,41 +31,6 @@ _GATHER_VIEWS = 32
 """One system call sends frames until one of these is reached."""
 
 
-class _Outgoing:
-    """A frame in the queue, and how much of it is still to send."""
-
-    __slots__ = ("epoch", "frame", "started", "views")
-
-    def __init__(self, frame: Frame, epoch: int) -> None:
-        self.frame = frame
-        self.epoch = epoch
-        self.started = False
-        self.views: list[memoryview] = []
-
-    def pack(self) -> list[memoryview]:
-        """The bytes to send, checksummed only now: they are then in the cache."""
-        if not self.started:
-            self.started = True
-            self.views = [memoryview(pack_header(self.frame, self.epoch))]
-            if len(self.frame.payload):
-                self.views.append(memoryview(self.frame.payload).cast("B"))
-        return self.views
-
-    def advance(self, count: int) -> int:
-        """Take `count` sent bytes off; the number that belongs to the next frame."""
-        while self.views and count >= len(self.views[0]):
-            count -= len(self.views.pop(0))
-        if self.views and count:
-            self.views[0] = self.views[0][count:]
-            count = 0
-        return count
-
-    def detach(self) -> None:
-        """Copy the rest of the bytes: the sender's buffer may change now."""
-        self.views = [memoryview(bytes(view)) for view in self.views]
-        self.frame.on_sent = None
-
-
 class TcpLink:
     """A link over a connected socket; see `link.Link`."""
 
@@ -81,6 +38,7 @@ class TcpLink:
         self, loop: Loop, sock: Wire, sink: Sink, label: str, epoch: int = 0
     ) -> None:
         self.label = label
+        self._incoming = Incoming(label, self._place, self._deliver)
         self.epoch = epoch
         self.sink = sink
         self.last_heard = self.last_sent = time.monotonic()
@@ -88,11 +46,7 @@ class TcpLink:
         self._loop = loop
         self._sock = sock
         self._buffered = getattr(sock, "buffered", None)
-        self._queue: deque[_Outgoing] = deque()
-        self._header = memoryview(bytearray(HEADER_BYTES))
-        self._incoming: Header | None = None
-        self._view = self._payload = self._header
-        self._fill = 0
+        self._queue: deque[Outgoing] = deque()
         self._ahead = memoryview(bytearray())
         self._events = 0
         self._open = True
@@ -106,6 +60,24 @@ class TcpLink:
         sock.setblocking(False)
         loop.call(self._start)
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of every frame, either way."""
+        return self._incoming.epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._incoming.epoch = epoch
+
+    @property
+    def unchecked(self) -> bool:
+        """Whether data has no checksum, either way, as both ends have agreed."""
+        return self._incoming.unchecked
+
+    @unchecked.setter
+    def unchecked(self, unchecked: bool) -> None:
+        self._incoming.unchecked = unchecked
+
     def send(self, frame: Frame) -> None:
         """Queue a frame and send as much as the kernel takes.
 
@@ -114,7 +86,7 @@ class TcpLink:
         """
         if not self._open or self._leaving or self._mute is not None:
             return
-        self._queue.append(_Outgoing(frame, self.epoch))
+        self._queue.append(Outgoing(frame, self.epoch, unchecked=self.unchecked))
         if frame.urgent or len(frame.payload) >= _AT_ONCE:
             if len(self._queue) == 1 or self._corked:
                 self._corked = False
@@ -135,7 +107,7 @@ class TcpLink:
 
     def recall(self, tag: int, seq: int) -> None:
         """Drop an operation's queued frames; finish a started one from a copy."""
-        kept: deque[_Outgoing] = deque()
+        kept: deque[Outgoing] = deque()
         for out in self._queue:
             frame = out.frame
             if frame.kind is not Kind.DATA or (frame.tag, frame.seq) != (tag, seq):
@@ -252,7 +224,7 @@ class TcpLink:
         for out in self._queue:
             views += out.pack()
             size += len(out.frame.payload)
-            if size >= _GATHER_BYTES or len(views) >= _GATHER_VIEWS:
+            if size >= _GATHER_BYTES or len(views) >= _GATHER_VIEWS or not out.whole:
                 break
         return views
 
@@ -262,7 +234,7 @@ class TcpLink:
         while self._queue:
             out = self._queue[0]
             count = out.advance(count)
-            if out.views or not out.started:
+            if not out.sent:
                 return
             self._queue.popleft()
             if out.frame.on_sent is not None:
@@ -332,43 +304,21 @@ class TcpLink:
         """Memory for the next bytes: small frames are read several at a time."""
         if self._deaf:
             return _WASTE
-        room = self._view[self._fill :]
-        return self._ahead if len(room) < len(self._ahead) else room
+        ahead = self._ahead
+        return ahead if self._incoming.missing < len(ahead) else self._incoming.room()
 
     def _received(self, room: memoryview, count: int) -> None:
         if room is not self._ahead:
-            self._fill += count
-            if self._fill == len(self._view):
-                self._complete()
+            self._incoming.took(room, count)
             return
         data = room[:count]
         while len(data) and self._open and not self._deaf:
-            part = data[: len(self._view) - self._fill]
-            self._view[self._fill : self._fill + len(part)] = part
-            self._fill += len(part)
-            data = data[len(part) :]
-            if self._fill == len(self._view):
-                self._complete()
+            data = data[self._incoming.copied(data) :]
 
-    def _complete(self) -> None:
-        """Handle a whole header or payload."""
-        header, self._fill = self._incoming, 0
-        if header is None:
-            header = unpack_header(self._header)
-            if header.epoch != self.epoch:
-                raise ProtocolError(
-                    f"{self.label} sent a frame of epoch {header.epoch} on a "
-                    f"connection of epoch {self.epoch}"
-                )
-            if header.length:
-                self._payload = self.sink.place(self, header)
-                self._incoming, self._view = header, self._payload
-                return
-            self.sink.deliver(self, header, _NOTHING)
-            return
-        payload, self._payload = self._payload, self._header
-        self._incoming, self._view = None, self._header
-        verify_payload(header, payload)
+    def _place(self, header: Header) -> memoryview | Flow:
+        return self.sink.place(self, header)
+
+    def _deliver(self, header: Header, payload: memoryview) -> None:
         self.sink.deliver(self, header, payload)
 
     def _half_close(self) -> None:

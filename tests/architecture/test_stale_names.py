@@ -20,7 +20,7 @@ FILE = re.compile(r"([\w./-]+\.(?:py|md|toml))(?:::(\w+))?")
 DOTTED = re.compile(r"([A-Za-z_]\w*)\.([A-Za-z_]\w*)((?:\.\w+)*)(?:\(.*\))?")
 #: Libraries and dialects after which a module of ours is named, and what is no name.
 FOREIGN = {"chlo", "inspect", "iree", "jax", "sdy", "stablehlo", "torch"}
-SUFFIXES = {"json", "jsonl", "mlir"}
+SUFFIXES = {"html", "json", "jsonl", "log", "mlir"}
 KINDS = {".py", ".md", ".toml"}
 #: What means nothing of the repository, and why.
 ELSEWHERE = {

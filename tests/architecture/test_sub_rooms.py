@@ -43,6 +43,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "ingest": "core sharding training",
         "simplify": "core analysis",
         "legalize": "core analysis sharding",
+        "kernels": "core",
         "collectives": "core sharding",
         "pipeline": "core analysis sharding",
         "verify": "core analysis sharding",
@@ -65,6 +66,8 @@ ALLOWED: dict[str, dict[str, str]] = {
         "pages": "support",
         "commands": "support pages",
         "launchers": "support commands",
+        "start": "support",
+        "runs": "support",
     },
 }
 MOST_FILES = 25

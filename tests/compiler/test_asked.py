@@ -98,5 +98,7 @@ def test_what_is_said_of_one_device_is_checked(
 
 
 def test_a_cluster_file_has_the_targets() -> None:
-    with pytest.raises(ConfigError, match="target 'sm_90a': the devices of a cluster"):
-        CompileOptions(targets=("sm_90a",), cluster=Path("c.json"))
+    assert CompileOptions(cluster=Path("c.json")).target_names == ("cpu",)
+    for target in ("sm_90a", "cpu"):
+        with pytest.raises(ConfigError, match=f"target '{target}': the devices of a"):
+            CompileOptions(targets=(target,), cluster=Path("c.json"))

@@ -409,6 +409,33 @@ def test_an_error_of_irees_points_into_the_model(
     assert str(caught.value) == "m.mlir:4:8: target cpu: cannot tile"
 
 
+PRODUCT = """
+func.func @main(%x: tensor<64x32xf32>, %w: tensor<32x64xf32>) -> tensor<64x64xf32> {
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+      : (tensor<64x32xf32>, tensor<32x64xf32>) -> tensor<64x64xf32>
+  return %0 : tensor<64x64xf32>
+}"""
+
+
+def test_tiles_that_iree_cannot_follow_are_left_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[str] = []
+
+    def refuse(text: str, flags: object, **_: object) -> bytes:
+        given.append(text)
+        if "compilation_info" in text:
+            raise iree.Failure("exceeded stack allocation limit", "4:8")
+        return b"module"
+
+    monkeypatch.setattr(iree, "compile_text", refuse)
+    said: list[str] = []
+    compile(PRODUCT, report=said.append)
+    assert ["compilation_info" in text for text in given] == [True, False]
+    assert "linalg.matmul" in given[1]
+    assert any("exceeded stack" in line and "its own" in line for line in said)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -45,7 +45,8 @@ def _lowered(folder: Path, mesh: str, *flags: str, model: str = "") -> str:
     files = [str(folder / "m.mlir"), "--cluster", str(folder / "c.json")]
     out = ["-o", str(folder / "o.mlir"), "--emit", "mlir", "--mode", "grad"]
     rules = folder / "r.json"
-    rules.write_text('{"tensors": {"x": [["dp"]]}}')
+    tensors = {"x": [["dp"]]} | ({"w": [[], ["tp"]]} if "tp" in mesh else {})
+    rules.write_text(json.dumps({"tensors": tensors}))
     asked = [] if "--sharding" in flags else ["--sharding", str(rules)]
     assert compile.main([*files, *out, *asked, "--mesh", mesh, *flags]) == 0
     return (folder / "o.mlir").read_text()

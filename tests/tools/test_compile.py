@@ -159,8 +159,8 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
     "cluster": (["train.mlir", "--cluster", "c"], 1, "c: cannot"),
     "target and cluster": (
         ["train.mlir", "--target", "sm_90a", "--cluster", "c"],
-        2,
-        "--target sm_90a: the devices of a cluster file have their own",
+        1,
+        "target 'sm_90a': the devices of a cluster file have their own",
     ),
     "sharding": (
         ["train.mlir", "--target", "cpu", "--mesh", "dp=2", "--sharding", "x.json"],

@@ -302,3 +302,8 @@ def test_a_dataclass_with_annotations_as_text(tmp_path: Path) -> None:
 def test_a_pipeline_without_its_pass(tmp_path: Path) -> None:
     text = "EXTENSION = pcp.Extension(lowering=('lower-mine',))"
     assert "no pass named 'lower-mine'" in refused(tmp_path, HEAD + text)
+
+
+def test_a_dollar_in_a_pipeline_stands_for_itself(tmp_path: Path) -> None:
+    text = "EXTENSION = pcp.Extension(lowering=('pcp-grad{func=$entry of=$x}',))"
+    assert "unknown option 'of'" in refused(tmp_path, HEAD + text)

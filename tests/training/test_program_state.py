@@ -1,6 +1,7 @@
 """A program's state, frozen tensors, key and metrics, from a model to a ledger."""
 
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,11 +74,11 @@ def test_no_function_writes_what_is_frozen(bundle: Bundle) -> None:
     assert sorted(kept) == ["average", "steps"]
 
 
-def _replayed(ledger: Any, content: bytes) -> None:
+def _replayed(folder: Any, ledger: Any, content: bytes) -> None:
     def load(exp: Any, target: str) -> Any:
         return load_bundle(content), sha256(content)
 
-    with closing(Replay(read(ledger)[0], load)) as again:
+    with closing(Replay(read(ledger)[0], load, run=folder)) as again:
         made = list(again.rounds())
     assert made
     assert [each.difference() for each in made if not each.same] == []
@@ -112,7 +113,8 @@ def test_a_run_in_which_a_worker_dies(
     assert all(r["metrics"].keys() == {"metric1", "metric2"} for r in commits)
     assert all(isinstance(r["metrics"]["metric2"], int) for r in commits)
     assert crew.watcher.rounds[-1].metrics == commits[-1]["metrics"]
-    _replayed(crew.ledger, content)
+    Path(brought).unlink()  # the run has its own
+    _replayed(folder, crew.ledger, content)
 
 
 def test_without_the_frozen_tensors_nothing_begins(

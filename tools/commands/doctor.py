@@ -26,6 +26,7 @@ from pcp.errors import MissingPackage, PcpError, counted, install
 from pcp.tools.support.cache_folder import cache_folder
 from pcp.tools.support.command import Parser, run
 from pcp.tools.support.signals import in_order
+from pcp.version import DISTRIBUTION
 
 PROG = "pcp doctor"
 MINIMUM_PYTHON = (3, 11)
@@ -68,6 +69,7 @@ def _main(argv: Sequence[str]) -> int:
     needed = frozenset().union(*(ROLES[role] for role in roles))
     checks: list[Callable[[], Iterator[Finding]]] = [
         python_version,
+        stranger,
         lambda: packages(needed),
         lambda: drivers(needed),
         lambda: port(flags.host, flags.port, needed),
@@ -123,12 +125,30 @@ def python_version() -> Iterator[Finding]:
         yield Finding(BAD, "python", found, "install Python 3.11 or newer")
 
 
+STRANGER = "pcp"
+"""The distribution of Performance Co-Pilot; pcp itself was called so once."""
+
+
+def stranger() -> Iterator[Finding]:
+    """Another project's package `pcp` beside this one: its files lie among ours."""
+    if (version := _version(STRANGER)) is None:
+        return
+    names = {name for name, *_ in requirements(_metadata(STRANGER))}
+    advice = f"pip uninstall {STRANGER}, then {install()}"
+    if "iree-base-runtime" in names:
+        yield Finding(NOTE, STRANGER, f"{version}, this project's older name", advice)
+    else:
+        found = f"{version} is another project's, with files of the same names"
+        yield Finding(BAD, STRANGER, found, advice)
+
+
 def packages(needed: Container[str]) -> Iterator[Finding]:
     """What pcp's extras name, installed in the versions they name."""
     lines = _metadata()
     if not lines:
         advice = f"{install()}; its metadata say which versions are right"
-        yield Finding(NOTE, "pcp", "not installed, only found on the path", advice)
+        found = "not installed, only found on the path"
+        yield Finding(NOTE, DISTRIBUTION, found, advice)
     for name, wanted, extra in requirements(lines):
         level = BAD if (extra or "core") in needed else NOTE
         version, advice = _version(name), install(extra)
@@ -140,10 +160,10 @@ def packages(needed: Container[str]) -> Iterator[Finding]:
             yield Finding(OK, name, version)
 
 
-def _metadata() -> Sequence[str]:
-    """The requirements in pcp's metadata; none where pcp is not installed."""
+def _metadata(distribution: str = DISTRIBUTION) -> Sequence[str]:
+    """The requirements in pcp's metadata; none where it is not installed."""
     try:
-        return importlib.metadata.requires("pcp") or []
+        return importlib.metadata.requires(distribution) or []
     except importlib.metadata.PackageNotFoundError:
         return []
 
@@ -168,7 +188,9 @@ def requirements(lines: Sequence[str]) -> Iterator[tuple[str, str, str]]:
         name = re.match(r"[A-Za-z0-9._-]+", requirement)
         extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)", marker)
         exact = re.search(r"==\s*([^,\s]+)", requirement)
-        if name and name.group() != "pcp" and (extra is None or extra[1] != "dev"):
+        if name is None or name.group() == DISTRIBUTION:
+            continue
+        if extra is None or extra[1] != "dev":
             yield name.group(), exact[1] if exact else "", extra[1] if extra else ""
 
 

@@ -58,7 +58,8 @@ def _main(argv: Sequence[str]) -> None:
         jobs.say(line)
     jobs.say("ledger ok")
     if flags.action == "replay":
-        with closing(Replay(records, loader(flags.device), flags.data)) as again:
+        load = loader(flags.device)
+        with closing(Replay(records, load, flags.data, path.parent)) as again:
             follow(again, flags.rounds)
 
 

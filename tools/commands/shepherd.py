@@ -18,7 +18,9 @@ from pcp.tools.support.signals import at_once, on_signals
 from pcp.training.config.experiment import Experiment
 from pcp.training.coordinator.completion import Outcome
 from pcp.training.observe.dashboard import Dashboard, PlainLog
+from pcp.training.observe.journal import Journal
 from pcp.training.observe.metrics import Fanout, MetricsFile, Observer, read
+from pcp.training.observe.past_run import write_report
 from pcp.training.observe.prometheus import Prometheus
 from pcp.training.observe.web import WebPage
 from pcp.training.shepherd.shepherd import Shepherd
@@ -84,8 +86,9 @@ def _main(argv: Sequence[str]) -> int:
             f"shepherd process {os.getpid()} listens on {flags.host}:{shepherd.port}"
         )
         # SIGTERM is for this process, which may come back with --resume, while its
-        # workers wait; Ctrl-C is for the run.
-        with on_signals(interrupts.saving(shepherd), (signal.SIGINT,)):
+        # workers wait; Ctrl-C is for the run, and so is a terminal that closes.
+        ends = (signal.SIGINT, signal.SIGHUP)
+        with on_signals(interrupts.saving(shepherd), ends):
             outcome = shepherd.run()
     conclude(folder, outcome)
     return interrupts.exit_code(shepherd)
@@ -141,9 +144,10 @@ def watch(
     """Everybody who watches a run: screen, web page, metrics file, W&B."""
     past = read(folder.metrics) if folder.metrics.exists() else ([], {})
     page = _web_page(experiment, past, *web) if web else []
-    observers: list[Observer] = [MetricsFile(folder.metrics), *page]
-    observers += jobs.wandb_observer(experiment, folder.name)
     rounds = experiment.outer_loop_steps
+    observers: list[Observer] = [MetricsFile(folder.metrics), *page]
+    observers.append(Journal(rounds, folder.log, folder.workers))
+    observers += jobs.wandb_observer(experiment, folder.name)
     if sys.stdout.isatty() and not plain:
         from rich.console import Console
 
@@ -171,7 +175,7 @@ def _web_page(experiment: Experiment, past, host: str, port: int) -> list[Any]:
 
 
 def conclude(folder: RunFolder, outcome: Outcome) -> None:
-    """Draw the plot and print the summary."""
+    """Draw the plot, write the report and print the summary."""
     rounds, validations = read(folder.metrics)
     early = " (cancelled; --resume goes on)" if outcome.cancelled else ""
     lines = {"rounds": f"{outcome.rounds}{early}"}
@@ -191,6 +195,7 @@ def conclude(folder: RunFolder, outcome: Outcome) -> None:
         lines["bytes sent"] = f"{sent:,} per worker and round"
     if rounds:
         lines["loss plot"] = _plotted(folder, rounds, validations)
+    lines["report"] = str(write_report(folder.path))
     lines["metrics"] = str(folder.metrics)
     lines["checkpoint"] = outcome.checkpoint or "none"
     for name, value in lines.items():

@@ -18,7 +18,7 @@ SUFFIXES = {"bundle": "pcp", "vmfb": "vmfb", "mlir": "mlir"}
 def compile_file(flags: Namespace, options: CompileOptions) -> str:
     """Compile `flags.model` and write what `flags.emit` names; returns what to say."""
     # Before the slow part:
-    targets = [find(name) for name in dict.fromkeys(options.targets)]
+    targets = [find(name) for name in dict.fromkeys(options.target_names)]
     if flags.emit != "bundle" and len(targets) > 1:
         raise UsageError(f"--emit {flags.emit} writes one target, not {len(targets)}")
     named = [target.name for target in targets] if flags.target else ()

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM for commands that hold a run: end it well, say what is left.
+"""Signals of commands that hold a run: it ends well, and is told what is left.
 
 Until a run has begun, and at a second signal, a command ends at once, by an exception:
 so the compiler it waits for ends too. In between the first signal asks for what `pcp

@@ -1,4 +1,4 @@
-"""What SIGTERM and Ctrl-C do to a command.
+"""What SIGTERM, Ctrl-C and a terminal that closes (SIGHUP) do to a command.
 
 `on_signals` interrupts it: for commands that wait, and clean up behind a `with`. A
 handler of Python's runs between any two steps of the main thread, which may hold the
@@ -23,21 +23,28 @@ def at_once(number: int) -> None:
 
 @contextmanager
 def on_signals(
-    stop: Stop, numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
+    stop: Stop,
+    numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
 ) -> Iterator[None]:
     """Call `stop(number)` in the main thread on these signals while the block runs.
 
-    In another thread there is nothing to do: signals do not come there.
+    In another thread there is nothing to do: signals do not come there. What `nohup`
+    has the command ignore stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {n: signal.signal(n, lambda got, _: stop(got)) for n in numbers}
+    heard = [n for n in numbers if n != signal.SIGHUP or not _ignored(n)]
+    before = {n: signal.signal(n, lambda got, _: stop(got)) for n in heard}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _ignored(number: int) -> bool:
+    return signal.getsignal(number) == signal.SIG_IGN
 
 
 def in_order(work: Work) -> Work:

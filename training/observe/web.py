@@ -1,11 +1,19 @@
-"""A run in a browser: one page that needs nothing from the internet.
+"""Runs in a browser: pages that need nothing from the internet.
+
+`WebPage` serves the run that goes on here:
 
     /            the page
     /api/run     status, events, validations, and the rounds after number `after`
     /metrics     for `pcp.training.observe.prometheus`, where it is installed
 
-It only shows; orders go through `pcp control`. By default it listens on this
-machine alone, and then answers only to a `Host` of this machine, so that no page
+`RunsPage` serves a folder of runs, live or over, and reads their files each time:
+
+    /            all of them, their curves over each other
+    /api/runs    a summary of each, with its curve
+    /run/NAME/   the page of one, with its /api/run
+
+They only show; orders go through `pcp control`. By default they listen on this
+machine alone, and then answer only to a `Host` of this machine, so that no page
 from elsewhere can read it through the reader's browser.
 """
 
@@ -17,13 +25,15 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
-from typing import Any, cast
-from urllib.parse import parse_qs, urlsplit
+from pathlib import Path
+from typing import Any, Protocol, cast
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from pcp import strict_json
-from pcp.errors import ConfigError
+from pcp.errors import ConfigError, PcpError
 from pcp.training.observe.metrics import Quiet
+from pcp.training.observe.page_files import page as page_file
+from pcp.training.observe.past_run import PastRun, runs_in
 from pcp.training.storage.round_record import Round
 
 _EVENTS = 400
@@ -31,6 +41,20 @@ _RECORDS = 20_000
 _SECONDS = 10.0  # a request that takes longer to arrive is dropped
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
 _POLICY += "connect-src 'self'; frame-ancestors 'none'"
+
+
+Reply = tuple[int, str, bytes]
+"""Status, content type, content."""
+Query = Mapping[str, list[str]]
+HTML, TEXT, JSON = "text/html; charset=utf-8", "text/plain", "application/json"
+
+
+class Served(Protocol):
+    """What a server has behind it."""
+
+    def reply(self, path: str, query: Query) -> Reply:
+        """The answer to a request."""
+        ...
 
 
 class WebPage(Quiet):
@@ -58,17 +82,8 @@ class WebPage(Quiet):
         self._events: deque[tuple[float, str]] = deque(maxlen=_EVENTS)
         self._status: Mapping[str, Any] = {}
         self._born = time.time()
-        self._server = _listen(host, port, self)
-        self.host, self.port = host, int(self._server.server_address[1])
-        threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), daemon=True, name="web"
-        ).start()
-
-    @property
-    def url(self) -> str:
-        """Where the page is."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/"
+        self._server = WebServer(host, port, self)
+        self.host, self.port, self.url = host, self._server.port, self._server.url
 
     def log(self, text: str) -> None:
         """Keep the event."""
@@ -93,8 +108,23 @@ class WebPage(Quiet):
 
     def close(self) -> None:
         """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
+
+    def reply(self, path: str, query: Query) -> Reply:
+        """The page, its data, or the metrics."""
+        if path == "/":
+            return 200, HTML, page_file("page.html").encode()
+        if path == "/metrics" and self.metrics is not None:
+            text, kind = self.metrics()
+            return 200, kind, text
+        if path != "/api/run":
+            return 404, TEXT, b"there is /, /api/run and /metrics\n"
+        try:
+            after = int(query.get("after", ["0"])[0])
+            since = float(query.get("since", ["0"])[0])
+        except ValueError:
+            return 400, TEXT, b"after and since are numbers\n"
+        return _json(self.answer(max(after, 0), since))
 
     def answer(self, after: int, since: float) -> dict[str, Any]:
         """The data of the page: records behind the first `after`.
@@ -116,6 +146,73 @@ class WebPage(Quiet):
             }
 
 
+class RunsPage:
+    """A folder of runs, or one run."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def reply(self, path: str, query: Query) -> Reply:
+        """The pages and their data."""
+        if path == "/":
+            return 200, HTML, page_file("runs.html").encode()
+        if path == "/api/runs":
+            return _json({"runs": [summary(run) for run in runs_in(self.folder)]})
+        _, kind, name, rest, *_ = [*unquote(path).split("/", 3), *("",) * 4]
+        # The names come from the folder: no path of a request is opened.
+        found = {run.folder.name: run for run in runs_in(self.folder)}
+        if kind == "run" and name in found and not rest:
+            return 200, HTML, page_file("page.html").encode()
+        if kind == "run" and name in found and rest == "api/run":
+            return _json(found[name].answer())
+        return 404, TEXT, b"there is /, /api/runs and /run/NAME/\n"
+
+
+def summary(run: PastRun) -> dict[str, Any]:
+    """One run among others: its state, its curve and the keys that were chosen."""
+    answer = run.answer()
+    keys = ("round", "time", "seconds", "loss", "tokens_total", "tokens_per_second")
+    return {
+        "name": run.folder.name,
+        "phase": run.phase,
+        "round": run.progress.committed,
+        "rounds": run.wanted_rounds,
+        "loss": run.loss,
+        "validation": run.validation,
+        "tokens": run.progress.tokens,
+        "seconds": run.seconds,
+        "hosts": sorted({str(worker["address"]) for worker in run.workers}),
+        "experiment": answer["experiment"],
+        "records": [{key: r[key] for key in keys} for r in answer["records"]],
+    }
+
+
+class WebServer:
+    """Answers for a `Served` from threads of its own, until `close`."""
+
+    def __init__(self, host: str, port: int, served: Served) -> None:
+        self._server = _listen(host, port, served)
+        self.host, self.port = host, int(self._server.server_address[1])
+        threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), daemon=True, name="web"
+        ).start()
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/"
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _json(values: Mapping[str, Any]) -> Reply:
+    return 200, JSON, strict_json.dumps(values).encode()
+
+
 class _Handler(BaseHTTPRequestHandler):
     timeout = _SECONDS
     protocol_version = "HTTP/1.1"
@@ -123,32 +220,21 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a request."""
-        page = cast(_Server, self.server).page
+        server = cast(_Server, self.server)
         url = urlsplit(self.path)
-        if not _host_allowed(page.host, self.headers.get("Host", "")):
-            self._send(403, "text/plain", b"ask for this page by its address\n")
-        elif url.path == "/":
-            self._send(200, "text/html; charset=utf-8", _page())
-        elif url.path == "/api/run":
-            self._answer(page, parse_qs(url.query))
-        elif url.path == "/metrics" and page.metrics is not None:
-            text, kind = page.metrics()
-            self._send(200, kind, text)
+        if _host_allowed(server.bound, self.headers.get("Host", "")):
+            self._send(*self._reply(server.served, url.path, parse_qs(url.query)))
         else:
-            self._send(404, "text/plain", b"there is /, /api/run and /metrics\n")
+            self._send(403, TEXT, b"ask for this page by its address\n")
+
+    def _reply(self, served: Served, path: str, query: Query) -> Reply:
+        try:
+            return served.reply(path, query)
+        except (PcpError, OSError) as error:
+            return 500, TEXT, f"{error}\n".encode()
 
     def log_message(self, format: str, *args: object) -> None:
         """A page that asks every second is no event."""
-
-    def _answer(self, page: WebPage, query: Mapping[str, list[str]]) -> None:
-        try:
-            after = int(query.get("after", ["0"])[0])
-            since = float(query.get("since", ["0"])[0])
-        except ValueError:
-            self._send(400, "text/plain", b"after and since are numbers\n")
-            return
-        content = strict_json.dumps(page.answer(max(after, 0), since)).encode()
-        self._send(200, "application/json", content)
 
     def _send(self, code: int, kind: str, content: bytes) -> None:
         self.send_response(code)
@@ -162,7 +248,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    page: WebPage
+    served: Served
+    bound: str
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that went away in mid-answer is no event either."""
@@ -172,7 +259,7 @@ class _ServerV6(_Server):
     address_family = socket.AF_INET6
 
 
-def _listen(host: str, port: int, page: WebPage) -> _Server:
+def _listen(host: str, port: int, served: Served) -> _Server:
     kind = _ServerV6 if ":" in host else _Server
     try:
         server = kind((host, port), _Handler)
@@ -181,14 +268,8 @@ def _listen(host: str, port: int, page: WebPage) -> _Server:
             f"--web: cannot listen on {host}:{port}: {error.strerror}; choose another "
             "port, or 0 for any free one"
         ) from error
-    server.page = page
+    server.served, server.bound = served, host
     return server
-
-
-def _page() -> bytes:
-    return (
-        files(__package__ or "pcp.training.observe").joinpath("page.html").read_bytes()
-    )
 
 
 def _host_allowed(bound: str, asked: str) -> bool:

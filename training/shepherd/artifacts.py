@@ -8,6 +8,7 @@ are the model's. All bundles must have the same parameters and functions.
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pcp import strict_json
@@ -80,6 +81,12 @@ class Artifacts:
         if self.brought is not None:
             found.append(self.brought)
         return sha256(strict_json.dumps(found).encode())
+
+    def keep(self, run: Path) -> None:
+        """Put what the model brings into a run's folder, if it brings anything."""
+        if self.brought is not None:
+            wanted = brought(self.manifest.functions)
+            first_values.keep(self._experiment, wanted, run, self.brought)
 
     def get(self, target: str) -> Artifact:
         """The bundle for `target`, compiled when it is first asked for."""

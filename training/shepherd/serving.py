@@ -28,7 +28,7 @@ class Serving:
     ) -> None:
         self._endpoint, self._folder, self._ledger = endpoint, folder, ledger
         self._experiment = experiment
-        self._brought: Arrays | None = None
+        self._brought: Arrays = {}
         """What the model brings, once it was read."""
         self._found: Checkpoint | None = None
         """The state that was found or loaded just now."""
@@ -57,10 +57,14 @@ class Serving:
         if saved is None:
             raise StateMismatch("no state was found that could be handed out")
         self._served = saved
-        if self._brought is None:
-            self._brought = first_values.served(self._experiment)
-        arrays = snapshot_of(reshard(saved, len(parts)), parts) | self._brought
-        self._endpoint.serve_snapshot(lambda: (saved.round, arrays))
+        arrays = snapshot_of(reshard(saved, len(parts)), parts)
+        self._endpoint.serve_snapshot(lambda: (saved.round, arrays | self._besides()))
+
+    def _besides(self) -> Arrays:
+        """What the model brings. It is kept once a worker has a program to ask with."""
+        if not self._brought:
+            self._brought = first_values.served(self._folder.path)
+        return self._brought
 
     def decline(self) -> None:
         """Let go of what was found and is not wanted."""

@@ -46,7 +46,6 @@ from pcp.training.shepherd.artifacts import Artifacts, CompileFor
 from pcp.training.shepherd.server import Done, Server
 from pcp.training.shepherd.serving import Serving
 from pcp.training.storage import checkpoint as checkpoints
-from pcp.training.storage import first_values
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.control_file import CONTROL_FILE, WILDCARDS, write_control
 from pcp.training.storage.ledger import Ledger
@@ -282,8 +281,7 @@ class Shepherd:
                 alone = not self._artifacts.made
                 self._happened(NotCompiled(connection, result, alone))
             else:
-                if (digest := self._artifacts.brought) is not None:
-                    first_values.keep(self.experiment, self.folder.path, digest)
+                self._artifacts.keep(self.folder.path)
                 self._happened(Compiled(connection, result))
 
         self.hub.work(lambda: self._artifacts.program(target), then)

@@ -28,6 +28,7 @@ made with its last members alone, and a difference in it is said to be that.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pcp.errors import StateMismatch
@@ -94,7 +95,8 @@ class Replay:
     """Makes the rounds of a ledger's `records` again. Close it when done.
 
     `load` gives a program; `data_path` says where the data lies if not where the
-    experiment says.
+    experiment says. `run` is the run's folder, which keeps what the model brings
+    (`pcp.training.storage.first_values`).
     """
 
     def __init__(
@@ -102,8 +104,10 @@ class Replay:
         records: Sequence[Mapping[str, Any]],
         load: Load,
         data_path: str | None = None,
+        run: Path | None = None,
     ) -> None:
         self._records, self._load, self._data_path = records, load, data_path
+        self._run = run
         self._state = ledger.LedgerReplay()
         self._later = _events(records)
         self._workers: dict[str, ReplayWorker] = {}
@@ -233,8 +237,7 @@ class Replay:
         if source == WEIGHTS:
             path = self.experiment.initial_weights
             weights = {} if path is None else safetensors_io.read(path)
-            served = first_values.served(self.experiment)
-            return snapshot_of(Checkpoint(0, weights, {})) | served
+            return snapshot_of(Checkpoint(0, weights, {})) | self._brought()
         if source == CHECKPOINT:
             if round_ not in self._saved:
                 raise StateMismatch(
@@ -243,7 +246,7 @@ class Replay:
                 )
             parts = record["parts"]
             saved = snapshot_of(reshard(self._saved[round_], len(parts)), parts)
-            return saved | first_values.served(self.experiment)
+            return saved | self._brought()
         held = self._workers[source].state if source in self._workers else None
         if held is None or held.committed != round_:
             raise StateMismatch(
@@ -251,6 +254,10 @@ class Replay:
                 f"{round_} when {record['worker']} took it from there"
             )
         return held.snapshot()[1]
+
+    def _brought(self) -> safetensors_io.Arrays:
+        """What the model brings, from where the run keeps it."""
+        return {} if self._run is None else first_values.served(self._run)
 
     def _save(self, record: Mapping[str, Any]) -> None:
         """Keep the state of a checkpoint, if a worker takes it later."""

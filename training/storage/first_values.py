@@ -2,17 +2,17 @@
 
 A model that reads tensors and trains none of them (`frozen`), or writes state that is
 no constant at first, brings their values in a file of its own, which `pcp export` puts
-beside it. A run keeps that file under its digest, `frozen/<sha256>.safetensors` in its
-folder; workers take the tensors when they join, and no checkpoint has them.
+beside it. A run keeps these tensors under their digest, `frozen/<sha256>.safetensors`
+in its folder, as the program takes them: a copy, since the model's own file may be
+written anew while the run goes on. From there workers take them when they join, and a
+replay does; no checkpoint has them.
 """
 
 import os
-import shutil
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
-from pcp.errors import ConfigError, nearest
+from pcp.errors import ConfigError, StateMismatch, nearest
 from pcp.manifest import TensorSpec
 from pcp.training.config.experiment import Experiment
 from pcp.training.storage import safetensors_io
@@ -28,10 +28,23 @@ def brought(experiment: Experiment) -> Arrays:
     return {} if path is None else safetensors_io.read(path)
 
 
-def served(experiment: Experiment) -> Arrays:
-    """The same, as workers take it."""
-    found = brought(experiment)
+def served(run: Path) -> Arrays:
+    """What a run keeps, as workers take it; `StateMismatch` if it was changed."""
+    found: Arrays = {}
+    for path in sorted((run / FOLDER).glob("*.safetensors")):
+        arrays = safetensors_io.read(path)
+        _check_digest(path, arrays)
+        found |= arrays
     return prefixed(FROZEN, [*found], found.values())
+
+
+def _check_digest(path: Path, arrays: Arrays) -> None:
+    """Compare a file with its name."""
+    if (digest := safetensors_io.digest(arrays)) != path.stem:
+        raise StateMismatch(
+            f"{path} is not what the run began with: its digest is {digest[:12]} now; "
+            "put the file back, or start a new run"
+        )
 
 
 def check(experiment: Experiment, wanted: Iterable[TensorSpec]) -> str | None:
@@ -59,16 +72,22 @@ def check(experiment: Experiment, wanted: Iterable[TensorSpec]) -> str | None:
     return safetensors_io.digest({name: found[name] for name in kinds})
 
 
-def keep(experiment: Experiment, run: Path, digest: str) -> None:
-    """Put the file into a run's folder under its digest, as a link if that goes."""
-    path = experiment.brought_path
+def keep(
+    experiment: Experiment, wanted: Iterable[TensorSpec], run: Path, digest: str
+) -> None:
+    """Put what the program takes into a run's folder, under the digest that it has.
+
+    `StateMismatch` where the file is another one than `check` found.
+    """
     kept = run / FOLDER / f"{digest}.safetensors"
-    if path is None or kept.exists():
+    if kept.exists():
         return
+    specs = list(wanted)
+    found = as_taken(brought(experiment), specs)
+    arrays = {spec.name: found[spec.name] for spec in specs if spec.name in found}
+    _check_digest(kept, arrays)
     kept.parent.mkdir(exist_ok=True)
-    with suppress(OSError):
-        os.link(path, kept)
-        return
     hidden = kept.with_suffix(f".{os.getpid()}")
-    shutil.copyfile(path, hidden)
+    with open(hidden, "wb") as file:
+        safetensors_io.write(file, arrays)
     os.replace(hidden, kept)

@@ -7,6 +7,9 @@
     ledger.jsonl         what is committed (`pcp.training.storage.ledger`)
     metrics.jsonl        a line a round (`pcp.training.observe.metrics`)
     loss.png             the plot
+    shepherd.log         what the shepherd says, with the dates
+    workers.jsonl        a line for each worker and where it was
+    report.html          the run's page with its data, when it has ended
     control.json         where the shepherd is (`coordinator.operator_control`)
     workers.log          what the workers of `pcp train` say
     checkpoints/         (`pcp.training.storage.checkpoint`)
@@ -68,6 +71,21 @@ class RunFolder:
         """The plot's file."""
         return self.path / "loss.png"
 
+    @property
+    def log(self) -> Path:
+        """The log of the shepherd (`pcp.training.observe.journal`)."""
+        return self.path / "shepherd.log"
+
+    @property
+    def workers(self) -> Path:
+        """The file of the workers that the run had."""
+        return self.path / "workers.jsonl"
+
+    @property
+    def report(self) -> Path:
+        """The page of a run that has ended."""
+        return self.path / "report.html"
+
     @classmethod
     def create(cls, experiment: Experiment, now: datetime) -> Self:
         """A new run under `checkpoint_dir`."""
@@ -107,7 +125,8 @@ class RunFolder:
         if not self.fresh or self.begun:
             return
         ours = (self.ledger, self.path / CONTROL_FILE, self.path / WORKER_LOG)
-        for path in (self.experiment, self.metrics, *ours):
+        written = (self.experiment, self.metrics, self.log, self.workers)
+        for path in (*written, *ours):
             path.unlink(missing_ok=True)
         with suppress(OSError):  # another process put a file there
             self.path.rmdir()

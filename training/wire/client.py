@@ -177,6 +177,10 @@ class ShepherdLink:
                 )
             if isinstance(message, Welcome):
                 return message
+            if isinstance(message, Shutdown):
+                self._received(message)
+                self._closing.set()
+                raise PeerLost(f"{channel.peer} has no work: {message.reason}")
             if not isinstance(message, Heartbeat):
                 raise ProtocolError(f"{message} in place of a welcome")
         raise PeerLost(f"{channel.peer} gave no welcome in {WELCOME_SECONDS:g} s")

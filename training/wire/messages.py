@@ -50,7 +50,7 @@ from pydantic import (
 from pcp import strict_json
 from pcp.errors import ProtocolError
 
-VERSION = 6
+VERSION = 7
 """Of this protocol; a `Hello` with another one is refused."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -110,6 +110,7 @@ class Hello(Message, frozen=True):
     """A worker introduces itself, for the first time or again.
 
     `committed` is the round of the state it holds of `run` (None: it holds none).
+    `island` and `coordinate` are where it was a rank; None: it was none yet.
     """
 
     kind: Literal["hello"] = "hello"
@@ -125,6 +126,8 @@ class Hello(Message, frozen=True):
     digest: Digest | None = None
     prepared: Prepared | None = None
     supervisor: Name | None = None
+    island: Name | None = None
+    coordinate: Count | None = None
 
 
 class Refused(Message, frozen=True):
@@ -140,7 +143,8 @@ class Welcome(Message, frozen=True):
     A worker that holds the state of `committed`, or has prepared it with this
     digest, takes part in the next round; another one waits for a `Restore`.
     `data_parts` are digests of parts of the data, by which one can say where its own
-    differ.
+    differ. It is the rank `coordinate` of `island`, or all of it, and `digest` is of
+    what it holds there.
     """
 
     kind: Literal["welcome"] = "welcome"
@@ -155,6 +159,8 @@ class Welcome(Message, frozen=True):
     data_parts: Annotated[list[tuple[Text, Name]], Field(max_length=1000)] = []
     committed: Count
     digest: Digest | None
+    island: Name | None = None
+    coordinate: Count = 0
 
 
 class Restore(Message, frozen=True):
@@ -193,7 +199,9 @@ class RoundStart(Message, frozen=True):
     """Work on `round` in the group of `epoch`; `members` are in rank order.
 
     The same round and lease in a later epoch means: the group changed, keep
-    the inner steps and redo the exchange.
+    the inner steps and redo the exchange. Of a rank of an island `members` are those at
+    its coordinate of all islands, and `island` is its own, by coordinate; steps that
+    were made in one `inner_epoch` of it do not go on in another.
     """
 
     kind: Literal["round_start"] = "round_start"
@@ -213,6 +221,9 @@ class RoundStart(Message, frozen=True):
     """Address of the state of the round before, if rank 0 may lack it."""
     digest: Digest | None = None
     """Of that state."""
+    island: Annotated[list[Name], Field(max_length=10_000)] = []
+    """The addresses of the ranks of the island; empty: the member is alone in it."""
+    inner_epoch: Count = 0
 
 
 class LeaseGrant(Message, frozen=True):
@@ -266,13 +277,17 @@ class Validated(Message, frozen=True):
 
 
 class GroupFailed(Message, frozen=True):
-    """An exchange of `epoch` failed here; `lost` is the rank that is gone."""
+    """An exchange of `epoch` failed here; `lost` is the rank that is gone.
+
+    `inside`: it was one among the ranks of the member's own island.
+    """
 
     kind: Literal["group_failed"] = "group_failed"
     round: Count
     epoch: Count
     reason: Text
     lost: Count | None = None
+    inside: bool = False
 
 
 class InnerExchangeReport(BaseModel, frozen=True):

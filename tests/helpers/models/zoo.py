@@ -214,15 +214,10 @@ ZOO: dict[str, Kind] = {
 
 @dataclass(frozen=True)
 class Sample:
-    """A model, what it is called with, and the tensors of that by their names."""
+    """A model, and what it is called with."""
 
     model: Any
     keywords: dict[str, Any]
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The tensors among the inputs, as `@main` takes them."""
-        given = self.keywords.items()
-        return {k: v.numpy() for k, v in given if hasattr(v, "numpy")}
 
     def loss(self) -> Any:
         """The model's own loss, a tensor."""
@@ -258,3 +253,17 @@ def sample(name: str) -> Sample:
         for k, v in given.items()
     }
     return Sample(model, keywords)
+
+
+def resnet18() -> tuple[Any, dict[str, Any]]:
+    """ResNet-18 in training mode, narrow, and a batch of small images for it."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    kind = ZOO["resnet18"]
+    config = getattr(transformers, kind.config)(**kind.options)
+    images = torch.randn(8, 3, 32, 32)
+    labels = torch.arange(8) % config.num_labels
+    model = getattr(transformers, kind.model)(config).train()
+    return model, {"pixel_values": images, "labels": labels}

@@ -24,6 +24,8 @@ from helpers.repository.sources import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SOURCE = ROOT / "src"
+FILE = f"{PROJECT['name'].replace('-', '_')}-{PROJECT['version']}"
+"""What the files of an installation are called."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -129,12 +131,12 @@ def as_wheel(made: Installation) -> Installation:
 
 def as_editable(made: Installation, clone: Path = ROOT) -> Installation:
     """What `pip install -e` leaves there, for this `package-dir`: a path."""
-    (made.site / "__editable__.pcp.pth").write_text(f"{clone / 'src'}\n")
+    (made.site / f"__editable__.{FILE}.pth").write_text(f"{clone / 'src'}\n")
     return _registered(made)
 
 
 def _registered(made: Installation) -> Installation:
-    info = made.site / f"pcp-{PROJECT['version']}.dist-info"
+    info = made.site / f"{FILE}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("\n".join(_metadata()) + "\n")
     for name, target in PROJECT["scripts"].items():
@@ -149,13 +151,19 @@ def _registered(made: Installation) -> Installation:
 
 
 def _metadata() -> Iterator[str]:
-    yield from ("Metadata-Version: 2.1", "Name: pcp", f"Version: {PROJECT['version']}")
-    for line in PROJECT["dependencies"]:
-        yield f"Requires-Dist: {line}"
+    yield from ("Metadata-Version: 2.1", f"Name: {PROJECT['name']}")
+    yield f"Version: {PROJECT['version']}"
+    yield from (f"Requires-Dist: {line}" for line in requirements())
+    yield from (
+        f"Provides-Extra: {extra}" for extra in PROJECT["optional-dependencies"]
+    )
+
+
+def requirements() -> Iterator[str]:
+    """The requirements in the metadata of an installation, with those of its extras."""
+    yield from PROJECT["dependencies"]
     for extra, lines in PROJECT["optional-dependencies"].items():
-        yield f"Provides-Extra: {extra}"
-        for line in lines:
-            yield f'Requires-Dist: {line}; extra == "{extra}"'
+        yield from (f'{line}; extra == "{extra}"' for line in lines)
 
 
 def _core(lines: Sequence[str]) -> list[Distribution]:

@@ -15,12 +15,19 @@ from typing import Any
 
 from pcp.errors import StateMismatch
 from pcp.training.coordinator import effects as do
+from pcp.training.coordinator.island import joined_digest
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.data.lease_pool import Range, size
 from pcp.training.storage.ledger_state import LedgerReplay
 from pcp.training.wire.messages import Commit, LeaseGrant, Prepared, RoundStart
 
 SEED_DIGEST = hashlib.sha256(b"seed").hexdigest()
+
+
+def seed_part(coordinate: int) -> str:
+    """Of a rank's part of the state before the first round."""
+    text = f"seed {coordinate}" if coordinate else "seed"
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Violation(AssertionError):
@@ -36,16 +43,16 @@ def next_digest(before: str, leases: Iterable[Sequence[Range]]) -> str:
 class Checks:
     """Of one run, through all its shepherds."""
 
-    def __init__(self, experiment: Any) -> None:
-        self._experiment = experiment
+    def __init__(self, experiment: Any, ranks: int = 1) -> None:
+        self._experiment, self._ranks = experiment, ranks
         self.records: list[dict[str, Any]] = []
         """The ledger, as it is on the disk."""
-        self.digests: dict[int, str] = {0: SEED_DIGEST}
-        """Of the states of the run's history."""
-        self.ever: dict[int, set[str]] = {0: {SEED_DIGEST}}
-        """Of all states that ever were."""
+        self.parts: dict[int, list[str]] = {0: [seed_part(at) for at in range(ranks)]}
+        """Digests of the states of the run's history, by coordinate."""
+        self.ever: dict[int, set[tuple[int, str]]] = {0: set(enumerate(self.parts[0]))}
+        """Of all states that ever were, with their coordinates."""
         self._disk = LedgerReplay()
-        self._votes: dict[tuple[int, int], dict[str, str]] = {}
+        self._votes: dict[tuple[int, int], dict[tuple[str, int], str]] = {}
         self._kept = 0
         self._attempt: Mapping[str, Any] = {}
         self._seen = {
@@ -61,14 +68,19 @@ class Checks:
         if check is not None:
             check(effect)
 
-    def voted(self, name: str, message: Prepared) -> None:
-        """A worker has prepared a state."""
-        at = (message.round, message.epoch)
-        self._votes.setdefault(at, {})[name] = message.digest
+    @property
+    def digests(self) -> dict[int, str | None]:
+        """Of the states of the run's history."""
+        return {round_: joined_digest(parts) for round_, parts in self.parts.items()}
 
-    def holds(self, name: str, held: tuple[int, str]) -> None:
-        """A worker has a state, which it takes for a committed one."""
-        if held[1] not in self.ever.get(held[0], ()):
+    def voted(self, name: str, coordinate: int, message: Prepared) -> None:
+        """A rank of the member with this name has prepared its part of a state."""
+        at = (message.round, message.epoch)
+        self._votes.setdefault(at, {})[name, coordinate] = message.digest
+
+    def holds(self, name: str, coordinate: int, held: tuple[int, str]) -> None:
+        """A rank has its part of a state, which it takes for a committed one."""
+        if (coordinate, held[1]) not in self.ever.get(held[0], ()):
             raise Violation(f"{name} holds a state of round {held[0]} that never was")
 
     def ended(self, run: TrainingRun) -> None:
@@ -78,7 +90,7 @@ class Checks:
         assert rounds is not None
         if outcome.rounds != self._experiment.outer_loop_steps:
             raise Violation(f"it ended after {outcome.rounds} rounds")
-        if progress.committed != max(self.digests) or not self._disk.progress.ended:
+        if progress.committed != max(self.parts) or not self._disk.progress.ended:
             raise Violation("the ledger ends with another round")
         pool = rounds.pool
         if pool.available + size(progress.taken()) != pool.total:
@@ -98,7 +110,7 @@ class Checks:
         elif effect.kind == "commit":
             self._committed(record)
         elif effect.kind == "rewind":
-            self.digests = {r: d for r, d in self.digests.items() if r <= record["to"]}
+            self.parts = {r: d for r, d in self.parts.items() if r <= record["to"]}
 
     def _committed(self, record: Mapping[str, Any]) -> None:
         round_, epoch, digest = (record[key] for key in ("round", "epoch", "digest"))
@@ -106,20 +118,26 @@ class Checks:
         attempt = self._attempt
         if (attempt.get("round"), attempt.get("epoch")) != (round_, epoch):
             raise Violation(f"round {round_} of epoch {epoch} was not the newest")
-        missing = [n for n in attempt["members"] if voted.get(n) != digest]
+        votes = {
+            name: joined_digest([voted.get((name, at)) for at in range(self._ranks)])
+            for name in attempt["members"]
+        }
+        missing = [name for name, vote in votes.items() if vote != digest]
         if missing or set(attempt["members"]) != set(record["consumed"]):
             raise Violation(f"round {round_} was committed without {missing}")
-        if digest != next_digest(self.digests[round_ - 1], record["consumed"].values()):
+        leases = list(record["consumed"].values())
+        parts = [next_digest(before, leases) for before in self.parts[round_ - 1]]
+        if digest != joined_digest(parts):
             raise Violation(f"round {round_} is not what its leases make")
         if self._kept != round_:
             raise Violation(f"round {round_} counts, and is not kept")
-        self.digests[round_] = digest
-        self.ever.setdefault(round_, set()).add(digest)
+        self.parts[round_] = parts
+        self.ever.setdefault(round_, set()).update(enumerate(parts))
 
     def _sent(self, effect: do.Send) -> None:
         message, disk = effect.message, self._disk.progress
         if isinstance(message, Commit):
-            if self.digests.get(message.round) != message.digest:
+            if message.digest not in self.parts.get(message.round, ()):
                 raise Violation(f"a commit of {message.round} is not in the ledger")
         elif isinstance(message, RoundStart):
             known = (self._attempt.get("round"), self._attempt.get("epoch"))

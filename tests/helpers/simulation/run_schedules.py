@@ -21,6 +21,7 @@ from helpers.simulation import hashed_trainer
 from helpers.simulation.run_checks import Checks, Violation
 from helpers.simulation.schedule_faults import FAULT_SECONDS, plan
 from helpers.simulation.scheduled_groups import Group
+from helpers.simulation.scheduled_islands import StepsInside
 from helpers.simulation.scheduled_workers import Node
 
 from pcp.bundle import Bundle
@@ -40,6 +41,7 @@ from pcp.training.coordinator.events import (
     Tick,
     Written,
 )
+from pcp.training.coordinator.islands import Islands
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.storage.ledger_state import replayed
@@ -107,19 +109,23 @@ def experiment() -> Any:
 class Schedule:
     """One run; everything follows from the seed and the policy of its rounds."""
 
-    def __init__(self, seed: int, policy: str = "together") -> None:
+    def __init__(self, seed: int, policy: str = "together", ranks: int = 1) -> None:
         self.seed, self.policy, self.plan = seed, policy, POLICIES[policy]
+        self.ranks = ranks
+        """Of each island."""
         self.random = draw = random.Random(seed)
         self.now = 0.0
         self.workers = draw.choice((1, 2, 2, 3, 3, 4))
         self.experiment = experiment().model_copy(update=self._keys())
         self.nodes: dict[str, Node] = {}
         """All workers that ever lived, by address."""
-        self.groups: dict[int, Group] = {}
-        self.saved: dict[int, tuple[str, int]] = {}
-        """Checkpoints: the digest, and how many members saved it."""
+        self.groups: dict[tuple[int, int], Group] = {}
+        """By epoch and coordinate."""
+        self.steps_inside: dict[tuple[Any, ...], StepsInside] = {}
+        self.saved: dict[int, tuple[list[str], int]] = {}
+        """Checkpoints: the digests, and how many members saved it."""
         self.run: TrainingRun | None = None
-        self.checks = Checks(self.experiment)
+        self.checks = Checks(self.experiment, ranks)
         self.frozen_until = 0.0
         """Until then the shepherd's process does nothing."""
         self.points: int | None = None
@@ -165,7 +171,7 @@ class Schedule:
     def go(self) -> "Schedule":
         """To the end; `Violation` says what went wrong."""
         self._open()
-        for _ in range(self.workers):
+        for _ in range(self.workers * self.ranks):
             self.after(0.2 * self.random.random(), self.start_worker)
         plan(self)
         queue = self._queue
@@ -191,6 +197,9 @@ class Schedule:
         nodes = [(n.name, n.held, n.alive) for n in self.nodes.values() if n.alive]
         return f"{status} {nodes}"
 
+    def happens(self, what: str, node: Node) -> None:
+        """A rank has "reduced", "prepared" or "committed"; who strikes then, can."""
+
     def note(self, *what: Any) -> None:
         """For who looks at what happened."""
         if self.trace is not None:
@@ -211,8 +220,9 @@ class Schedule:
             now=self.now,
         )
         self.run = TrainingRun(state)
-        self.served: tuple[int, str] | None = None
-        self._found: tuple[int, str] | None = None
+        self.islands = Islands(self.run, self.ranks)
+        self.served: tuple[int, list[str]] | None = None
+        self._found: tuple[int, list[str]] | None = None
         self.happened(Opened())
         self._tick_later(IDLE_SECONDS)
 
@@ -261,7 +271,7 @@ class Schedule:
         """As the real shell does it; but a process may die between two effects."""
         events = deque([event])
         while events and self.run is not None:
-            for effect in self.run.step(events.popleft(), self.now):
+            for effect in self.islands.step(events.popleft(), self.now):
                 if self.points is not None:
                     self.points -= 1
                     if self.points < 0:
@@ -297,14 +307,15 @@ class Schedule:
         self.after(pause, lambda: self.run is run and self.tell(made))
 
     def _gather(self, effect: do.Gather, tries: int = 3) -> None:
-        run, wanted = self.run, (effect.round, effect.digest)
+        run, parts = self.run, self.checks.parts[effect.round]
+        wanted = [(effect.round, part) for _ in effect.members for part in parts]
 
         def fetched() -> None:
             if self.run is not run:
                 return
             asked = [self.nodes[address] for address in effect.addresses]
             there = all(node.alive and not node.frozen for node in asked)
-            if there and all(node.held == wanted for node in asked):
+            if there and [node.held for node in asked] == wanted:
                 self.tell(Gathered(effect.round, effect.members, ()))
             elif there and tries:
                 self._gather(effect, tries - 1)
@@ -314,7 +325,7 @@ class Schedule:
         self.after(self.latency(), fetched)
 
     def _write(self, effect: do.Write) -> None:
-        run, digest = self.run, self.checks.digests[effect.round]
+        run, digest = self.run, self.checks.parts[effect.round]
 
         def written() -> None:
             if self.run is run:
@@ -338,7 +349,7 @@ class Schedule:
 
     def _valid(self, round_: int) -> bool:
         saved = self.saved.get(round_)
-        return saved is not None and saved[0] == self.checks.digests.get(round_)
+        return saved is not None and saved[0] == self.checks.parts.get(round_)
 
     def _serve(self, effect: do.Serve) -> None:
         if self._found is not None:
@@ -378,11 +389,11 @@ _PERFORMERS: dict[type, Callable[[Schedule, Any], Event | None]] = {
 }
 
 
-def first_violation(seeds: range, policy: str = "together") -> str:
+def first_violation(seeds: range, policy: str = "together", ranks: int = 1) -> str:
     """What the first schedule that goes wrong says; "" when none does."""
     for seed in seeds:
         try:
-            Schedule(seed, policy).go()
+            Schedule(seed, policy, ranks).go()
         except Violation as wrong:
             return f"seed {seed}, {policy}: {wrong}"
     return ""

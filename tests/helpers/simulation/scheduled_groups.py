@@ -68,7 +68,8 @@ class Group:
     def _state(self, first: "Node", order: RoundStart) -> tuple[int, str] | None:
         """Of the round before: rank 0's, or what it fetches."""
         before, held = order.round - 1, first.held
-        wanted = self._schedule.checks.digests.get(before)
+        wanted = self._schedule.checks.parts.get(before, {})
+        wanted = wanted[first.coordinate] if wanted else None
         if order.source is None and held != (before, wanted):
             raise Violation(f"rank 0 of round {order.round} holds {held}")
         if held is not None and held[0] == before and order.digest in (None, held[1]):
@@ -103,7 +104,9 @@ class Group:
 
     def _outcome(self, node: "Node", order: RoundStart, digest: str) -> None:
         if node.group is self:
-            node.propose(order, digest)
+            self._schedule.happens("reduced", node)
+            if node.alive:
+                node.propose(order, digest)
 
     def without(self, gone: "Node") -> None:
         """A member died, or does something else."""

@@ -7,10 +7,11 @@ time, of which a newer order takes the place of an older one.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from helpers.simulation.run_checks import SEED_DIGEST, Violation
+from helpers.simulation.run_checks import Violation, seed_part
 from helpers.simulation.scheduled_connections import Wire
 from helpers.simulation.scheduled_groups import Group
 from helpers.simulation.scheduled_inner_exchanges import Partial
+from helpers.simulation.scheduled_islands import StepsInside
 
 from pcp.training.wire.messages import (
     VERSION,
@@ -49,11 +50,15 @@ class Node:
         self.alive = True
         self.frozen_until = 0.0
         self.wire: Wire | None = None
+        self.island: str | None = None
+        self.coordinate = 0
         self.held: tuple[int, str] | None = None
-        """The round of the committed state, and its digest."""
+        """The round of the committed state, and the digest of its part."""
         self.prepared: Prepared | None = None
-        self.work: tuple[int, Any, str] | None = None
-        """Round and lease of the inner steps that are made, and from which state."""
+        self.work: tuple[int, Any, str, int] | None = None
+        """Round and lease of the inner steps that are made, from which state, and in
+        which inner epoch."""
+        self._order: RoundStart | None = None
         self.group: Group | None = None
         self.partial: Partial | None = None
         """A round with exchanges between its inner steps, as far as it is made."""
@@ -106,6 +111,8 @@ class Node:
         if self.wire is not None:
             self.wire.cut()
         self._leave()
+        for steps in self._schedule.steps_inside.values():
+            self._schedule.after(0.02, steps.look)
 
     def _leave(self) -> None:
         group, self.group = self.group, None
@@ -137,6 +144,8 @@ class Node:
                 committed=held[0],
                 digest=held[1],
                 prepared=self.prepared,
+                island=self.island,
+                coordinate=None if self.island is None else self.coordinate,
             )
         )
         self._beat(wire)
@@ -186,6 +195,9 @@ class Node:
 
     def _on_welcome(self, message: Welcome) -> None:
         self._run, done = message.run, self.prepared
+        if message.coordinate != self.coordinate:
+            self.held = self.work = self.partial = done = self.prepared = None
+        self.island, self.coordinate = message.island, message.coordinate
         if done and (message.committed, message.digest) == (done.round, done.digest):
             self._hold((done.round, done.digest))
         self._welcomed = True
@@ -197,7 +209,8 @@ class Node:
         self.begin(0.05, lambda: self._restored(message))
 
     def _restored(self, message: Restore) -> None:
-        state = self.fetched(message.source) if message.source else (0, SEED_DIGEST)
+        seed = (0, seed_part(self.coordinate))
+        state = self.fetched(message.source) if message.source else seed
         if state is None:
             self.begin(0.3, lambda: self.send(Lacking(round=message.round)))
             return
@@ -208,8 +221,11 @@ class Node:
         """The state that somebody serves."""
         schedule = self._schedule
         if source.startswith(Wire.here):
-            return schedule.served
+            served = schedule.served
+            return served and (served[0], served[1][self.coordinate])
         node = schedule.nodes[source]
+        if node.coordinate != self.coordinate:
+            raise Violation(f"{self.name} fetches another's part from {node.name}")
         return node.held if node.alive and not node.frozen else None
 
     def _on_commit(self, message: Commit) -> None:
@@ -219,6 +235,7 @@ class Node:
         if done.digest != message.digest:
             raise Violation(f"{self.name} prepared another round {done.round}")
         self._hold((message.round, message.digest))
+        self._schedule.happens("committed", self)
         if message.validate_share is not None:
             said = Validated(round=message.round, loss_sum=1.0, batches=1)
             self.after(0.02, lambda: self.send(said))
@@ -246,7 +263,7 @@ class Node:
 
         def learned() -> None:
             if learning == self._learning and self.held is not None:
-                self.work = (self.held[0] + 1, lease, self.held[1])
+                self.work = (self.held[0] + 1, lease, self.held[1], 0)
                 self.send(Push(turn=order.turn, seconds=seconds))
 
         self.after(seconds, learned)
@@ -263,14 +280,15 @@ class Node:
             return
         self._leave()
         self._doing += 1
-        work = self.work
+        self._order, work = order, self.work
         if order.carried and (work is None or work[1] != list(order.lease)):
             self._fails(order, "the steps on this lease are gone")
             return
         groups = self._schedule.groups
-        group = groups.get(order.epoch)
+        at = (order.epoch, self.coordinate)
+        group = groups.get(at)
         if group is None:
-            group = groups[order.epoch] = Group(self._schedule, order)
+            group = groups[at] = Group(self._schedule, order)
         self.group = group
         group.arrives(self, order)
 
@@ -288,14 +306,44 @@ class Node:
         work, lease = self.work, list(order.lease)
         if self._schedule.plan.exchanges_inside:
             return  # the group compares first how far its members are
-        if order.carried or (work and work[:2] == (order.round, lease)):
+        made = work and (*work[:2], work[3])
+        if order.carried or made == (order.round, lease, order.inner_epoch):
             self._computed(order)
             return
         seconds = order.steps * STEP_SECONDS * self._factor
-        self.begin(seconds, lambda: self._stepped(order, state[1]))
+        self.begin(seconds, lambda: self._steps_inside(order, state[1]))
+
+    def _steps_inside(self, order: RoundStart, base: str) -> None:
+        """The ranks of an island make their steps together."""
+        if not order.island:
+            self._stepped(order, base)
+            return
+        doing, at = self._doing, (order.inner_epoch, *order.island, order.round)
+        met = self._schedule.steps_inside
+        steps = met.setdefault(at, StepsInside(self._schedule, order))
+        steps.meets(
+            self,
+            lambda: self._stepped(order, base) if doing == self._doing else None,
+        )
+
+    def fails_inside(self, lost: int) -> None:
+        """A rank of its island is no more."""
+        if self._order is not None and self.alive:
+            self._leave()
+            order, why = self._order, "a rank of the island is gone"
+            self._doing += 1
+            self.send(
+                GroupFailed(
+                    round=order.round,
+                    epoch=order.epoch,
+                    reason=why,
+                    lost=lost,
+                    inside=True,
+                )
+            )
 
     def _stepped(self, order: RoundStart, base: str) -> None:
-        self.work = (order.round, list(order.lease), base)
+        self.work = (order.round, list(order.lease), base, order.inner_epoch)
         self._computed(order)
 
     def _computed(self, order: RoundStart) -> None:
@@ -340,8 +388,10 @@ class Node:
             compute_seconds=order.steps * STEP_SECONDS * self._factor,
             exchange_seconds=0.01,
         )
-        self._schedule.checks.voted(self.name, done)
+        name = self.island or self.name
+        self._schedule.checks.voted(name, self.coordinate, done)
         self.send(done)
+        self._schedule.happens("prepared", self)
 
     def fails(self, order: RoundStart, why: str, lost: int | None = None) -> None:
         """Its group can do nothing any more."""
@@ -356,7 +406,7 @@ class Node:
     def _hold(self, state: tuple[int, str]) -> None:
         self.held, self.prepared, self.work = state, None, None
         self.partial = None
-        self._schedule.checks.holds(self.name, state)
+        self._schedule.checks.holds(self.name, self.coordinate, state)
 
     def _say_ready(self) -> None:
         assert self.held is not None

@@ -47,13 +47,13 @@ def endpoints(count: int, **options: Any) -> Iterator[list[Endpoint]]:
 
 
 def form(
-    members: Sequence[Endpoint], epoch: int = 1, timeout: float = 10.0
+    members: Sequence[Endpoint], epoch: int = 1, timeout: float = 10.0, scope: str = ""
 ) -> list[Communicator]:
     """One group of all of them, in order."""
     addresses = [endpoint.address for endpoint in members]
     return together(
         range(len(members)),
-        lambda rank: members[rank].form(epoch, addresses, rank, timeout),
+        lambda rank: members[rank].form(epoch, addresses, rank, timeout, scope),
     )
 
 

@@ -82,6 +82,9 @@ class _Group:
     def send(self, peer, frame):
         self.queues[self.rank, peer].append(frame)
 
+    def suits(self, peer):
+        return 0
+
     def run_ahead(self, peer, nbytes):
         return 0
 
@@ -122,7 +125,7 @@ def test_every_order_of_arrival_gives_the_bits_of_the_simulation(name, members, 
 
 
 def test_without_its_order_a_sum_has_other_bits(monkeypatch):
-    monkeypatch.setattr(ScheduledReduce, "_reached", lambda self, moves, end: True)
+    monkeypatch.setattr(ScheduledReduce, "_reached", lambda self, moves, at, end: end)
     arrays = arrays_of(5, LARGE)
     wanted = simulate("central", arrays)[0].tobytes()
     assert any(found("central", 5, LARGE, "float32", s)[0] != wanted for s in range(5))
@@ -169,7 +172,7 @@ def test_each_chunk_is_finished_once_and_starts_from_values_of_its_own(name, mem
 
 
 @pytest.mark.parametrize(
-    "wrong", ["peer", "step", "offset", "length", "short", "again"]
+    "wrong", ["peer", "step", "offset", "length", "odd", "again"]
 )
 def test_a_segment_that_is_not_due_is_refused(wrong):
     net = Net(arrays_of(3, LARGE), schedule("ring", 3))
@@ -179,8 +182,10 @@ def test_a_segment_that_is_not_due_is_refused(wrong):
     facts = {"step": frame.step, "offset": frame.offset, "length": len(frame.payload)}
     if wrong == "again":
         net.deliver(2, 0, frame)
-    elif wrong == "short":
-        facts["length"] -= 4
+    elif wrong == "odd":
+        facts["length"] -= 2
+    elif wrong == "length":
+        facts["length"] = 4 * (LARGE // 3 + 4)
     elif wrong != "peer":
         facts[wrong] += 4
     header = Header(Kind.DATA, 1, 0, 0, **facts, checksum=0)

@@ -149,11 +149,30 @@ def test_an_old_epoch_is_refused_and_a_newer_one_replaces_a_wait():
             )
         )
         thread.start()
-        eventually(lambda: 6 in made[0]._formations)
+        eventually(lambda: ("", 6) in made[0]._formations)
         members = form(made, epoch=7)
         thread.join(5)
         assert isinstance(waiting[0], CollectiveAborted)
         assert [m.epoch for m in members] == [7, 7]
+
+
+def test_an_epoch_is_of_its_scope():
+    """A newer epoch outside neither ends an island's group nor refuses its members."""
+    with endpoints(3) as made:
+        addresses = [e.address for e in made]
+        inner = form(made[:2], epoch=3, scope="island")
+        outer = form([made[0], made[2]], epoch=3)
+        newer = form([made[0], made[2]], epoch=9)
+        assert outcome(lambda: outer[0].barrier(timeout=1)) is not None
+        sums = together(inner, lambda comm: comm.all_reduce(np.ones(1)).tolist())
+        assert sums == [[2], [2]]
+        made[0].cancel("outside", below=20)
+        assert outcome(lambda: made[0].form(12, addresses, 0, 1)) is not None
+        again = form(made[:2], epoch=4, scope="island")
+        assert outcome(lambda: inner[0].barrier(timeout=1)) is not None
+        sums = together(again, lambda comm: comm.all_reduce(np.ones(1)).tolist())
+        assert sums == [[2], [2]]
+        assert [comm.epoch for comm in newer] == [9, 9]
 
 
 def test_cancel_ends_a_wait():

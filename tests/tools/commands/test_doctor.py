@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.repository.installation import requirements
 
 from pcp.compiler import pipelines
 from pcp.tools.commands import doctor
@@ -19,7 +20,7 @@ def test_requirements_of_the_extras() -> None:
         "numpy<3,>=2.0",
         "iree-base-runtime==3.13.0",
         'torch-mlir==20261001; extra == "compiler"',
-        'pcp[compiler]; extra == "train"',
+        'pcp-mlir[compiler]; extra == "train"',
         'ruff==0.17.5; extra == "dev"',
     ]
     assert list(doctor.requirements(lines)) == [
@@ -29,10 +30,39 @@ def test_requirements_of_the_extras() -> None:
     ]
 
 
-def test_this_installation_has_what_it_needs() -> None:
+def test_this_installation_has_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = list(requirements())
+    monkeypatch.setattr(doctor, "_metadata", lambda: lines)
     findings = [*doctor.python_version(), *doctor.packages(ALL)]
     assert {f.about for f in findings} >= {"python", "numpy", "iree-base-compiler"}
     assert not [str(f) for f in findings if f.level == BAD]
+
+
+def installed_as_pcp(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "5.1")
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: list(lines))
+
+
+def test_another_projects_pcp_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Performance Co-Pilot's package has our name: its files may lie over ours."""
+    installed_as_pcp(monkeypatch)
+    (finding,) = doctor.stranger()
+    assert finding.level == BAD
+    assert "5.1 is another project's" in finding.found
+    assert finding.advice.startswith("pip uninstall pcp, then pip install")
+
+
+def test_our_older_name_is_no_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed_as_pcp(monkeypatch, "iree-base-runtime==3.13.0")
+    (finding,) = doctor.stranger()
+    assert (finding.level, finding.about) == (NOTE, "pcp")
+
+
+def test_no_pcp_is_no_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda name: None)
+    assert list(doctor.stranger()) == []
 
 
 def test_a_missing_package_and_another_version(
@@ -125,6 +155,7 @@ def test_a_target_without_bf16_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_exit_code_counts_what_is_needed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    installed(monkeypatch, numpy="2.4.6", torch_mlir="20261001")
     quick = ["packages", "drivers", "port", "space"]
     for name in quick:
         monkeypatch.setattr(doctor, name, lambda *_: iter(()))
@@ -189,7 +220,7 @@ def test_pcp_on_the_path_without_metadata(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(importlib.metadata, "requires", requires)
     (finding,) = doctor.packages(ALL)
-    assert (finding.level, finding.about) == (NOTE, "pcp")
+    assert (finding.level, finding.about) == (NOTE, "pcp-mlir")
     assert doctor.usual_roles() == ("worker",)
 
 

@@ -90,6 +90,7 @@ def test_what_a_mesh_beside_a_schedule_counts_for_is_said(tmp_path, capsys) -> N
             "it has tasks or values on @sec",
         ),
         (["first", "second"], ["--mode", "grad"], "no derivative is taken of it"),
+        (["first", "second"], ["--mesh", "dp=2"], "--mesh is what the model's"),
         (["first", "second"], ["--zero", "1"], "the model's pcp.schedule decides"),
         (["first", "second"], ["--schedule", "1f1b"], "pcp.schedule decides"),
         ([], ["--target", "cpu"], "say which devices run it, --cluster FILE"),

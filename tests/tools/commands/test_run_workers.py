@@ -16,7 +16,7 @@ from pcp.errors import BundleError, UsageError
 from pcp.tools import cli, compile
 from pcp.training.trainer import outer_loop
 from pcp.training.trainer.bundle_checks import check_bundle
-from pcp.training_plan import Asynchronous, EveryRound, Never
+from pcp.training_plan import Asynchronous, EveryRound, EveryStep, Never
 
 MODEL = """
 func.func @main(
@@ -123,6 +123,21 @@ def test_a_member_exchanges_its_shards_alone(spread: Path) -> None:
         held = [t for t in (*step.inputs, *step.results) if t.shape]
         assert {t.role for t in held} == {"anchor", "param", "outer"}
         assert [t.shape for t in held] == [parts[t.name[-2:]] for t in held]
+        sent = [c.shape for c in program.collectives.values() if c.axes == ("workers",)]
+        assert sorted(sent) == [(), (4 * 4 + 4 * 2,)]
+
+
+@pytest.mark.parametrize("elastic", ["workers=elastic", "island=-1", "dp=-1"])
+def test_one_axis_is_elastic_over_fixed_ones(elastic: str, tmp_path: Path) -> None:
+    """Gradients are exchanged shard by shard; each name of the axis says the same."""
+    mesh = ["--mesh", f"{elastic},tp=2"]
+    manifest = Bundle.read(compiled(tmp_path, "ddp", *mesh)).manifest
+    assert [m.axes for m in manifest.mesh.values()] == [{"workers": -1}, {"tp": 2}]
+    assert manifest.training == EveryStep()
+    assert manifest.algorithm is not None
+    for program in manifest.programs.values():
+        sync = program.functions["grad_sync"].results
+        assert [t.shape for t in sync] == [(4, 4), (4, 2)]
         sent = [c.shape for c in program.collectives.values() if c.axes == ("workers",)]
         assert sorted(sent) == [(), (4 * 4 + 4 * 2,)]
 
@@ -290,9 +305,10 @@ def test_learners_on_their_own_clocks_have_no_rounds(spread: Path) -> None:
         (["--mesh", "tp=2", "--algorithm", "muloco"], "it looks at whole tensors"),
         (["--mesh", "pp=2", "--algorithm", "diloco"], "program has no stages"),
         (["--mesh", "workers=0,tp=2"], "is not axis=size"),
-        (["--mesh", "workers=2,tp=2", "--mode", "grad"], "is for training with"),
+        (["--mesh", "workers=2,dp=2", "--mode", "grad"], "is for training with"),
         (["--mesh", "workers=2", "--algorithm", "noloco"], "joins all workers"),
         (["--mesh", "tp=elastic"], 'axis "tp" has to have a size'),
+        (["--mesh", "dp=-1,island=-1,tp=2"], "dp and island both join whole programs"),
         (
             ["--mesh", "workers=2,tp=2", "--algorithm", "none"],
             'axis "workers" is for an algorithm that joins them',

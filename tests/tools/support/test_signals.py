@@ -64,3 +64,26 @@ def test_a_terminated_command_leaves_no_ranks() -> None:
             command.kill()
     with pytest.raises(ProcessLookupError):
         os.kill(rank, 0)
+
+
+_HANGS_UP = """
+import os, signal, sys
+from pcp.tools.support.signals import at_once, on_signals
+from pcp.tools.support.command import run
+def work(argv):
+    with on_signals(at_once):
+        os.kill(os.getpid(), signal.SIGHUP)
+    print("went on")
+sys.exit(run("x", work, []))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "code", "said"),
+    [("", 128 + signal.SIGHUP, ""), ("trap '' HUP;", 0, "went on\n")],
+)
+def test_a_terminal_that_closes(before: str, code: int, said: str) -> None:
+    """It ends a command as Ctrl-C does; under `nohup` nothing does."""
+    words = ["bash", "-c", f'{before} "$0" -c "$1"', sys.executable, _HANGS_UP]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (code, said), done.stderr

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from helpers.worlds.training_runs import experiment
 
-from pcp.errors import ConfigError
+from pcp.errors import ConfigError, StateMismatch
 from pcp.manifest import TensorSpec
 from pcp.runtime.memory.dtypes import numpy_dtype
 from pcp.training.storage import first_values, safetensors_io
@@ -34,12 +34,24 @@ def test_the_file_beside_the_model_is_taken_in_the_programs_types(exp: Any) -> N
 
 
 def test_a_run_keeps_it_under_its_digest(exp: Any, tmp_path: Path) -> None:
+    """And hands it out from there, whatever becomes of the model's own file."""
     run = tmp_path / "run"
     run.mkdir()
-    for _ in range(2):
-        first_values.keep(exp, run, "d" * 64)
-    kept = run / "frozen" / f"{'d' * 64}.safetensors"
-    assert kept.read_bytes() == Path(exp.brought_path).read_bytes()
+    digest = first_values.check(exp, [BASE])
+    assert digest is not None
+    assert first_values.served(run) == {}
+    first_values.keep(exp, [BASE], run, digest)
+    other = {"base": np.zeros(3, np.float32)}
+    Path(exp.brought_path).write_bytes(safetensors_io.to_bytes(other))
+    first_values.keep(exp, [BASE], run, digest)
+    served = first_values.served(run)
+    assert served["frozen/base"].tolist() == [1.0, 0.5, -3.0]
+    with pytest.raises(StateMismatch, match="is not what the run began with"):
+        first_values.keep(exp, [BASE], tmp_path / "other", digest)
+    (kept,) = (run / "frozen").iterdir()
+    kept.write_bytes(safetensors_io.to_bytes(other))
+    with pytest.raises(StateMismatch, match="is not what the run began with"):
+        first_values.served(run)
 
 
 def test_what_lacks_or_is_another_is_said(exp: Any) -> None:

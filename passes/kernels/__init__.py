@@ -1,0 +1,1 @@
+"""Kernel schedules that pcp chooses: contractions by form, shape and vector width."""

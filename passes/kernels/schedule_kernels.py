@@ -1,0 +1,88 @@
+"""pcp-schedule-kernels: contractions with tiles that suit a processor."""
+
+from dataclasses import dataclass, replace
+
+from pcp.dialect import hlo
+from pcp.dialect.bindings import ir
+from pcp.passes.core.base import Pass
+from pcp.passes.core.rewriting import before, operations
+from pcp.passes.core.rewriting import replace as put
+from pcp.passes.kernels.contractions import contraction_of
+from pcp.passes.kernels.linalg import product, turned
+from pcp.passes.kernels.tiles import tiles_for, turns
+
+#: Transposed right operands, by the value and the block where it is needed.
+Turned = dict[tuple[ir.Value, ir.Block], ir.Value]
+
+
+@dataclass(frozen=True)
+class ScheduleKernels(Pass):
+    """Write f32 products as `linalg` ops that carry IREE's tiles.
+
+    Assumes what pcp-legalize leaves; `vector` is the bits of the processor's vector
+    registers. Where the table of `passes/kernels/tiles.py` has nothing for a product,
+    it stays a dot_general, and IREE chooses. Sums add in the order of their terms.
+    With wide registers a transposed right operand, as a linear layer's weights are, is
+    transposed in memory first: once for all products of a block, by a kernel of its
+    own. Before and after `pcp-schedule-kernels{vector=512}`:
+
+        %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
+            : (tensor<2048x256xf32>, tensor<768x256xf32>) -> tensor<2048x768xf32>
+
+        %h = "flow.dispatch.region"() ({ linalg.transpose ins(%w) ... })
+        %0 = linalg.matmul {compilation_info = #iree_codegen.compilation_info<...>}
+            ins(%x, %h : tensor<2048x256xf32>, tensor<256x768xf32>)
+            outs(%zeros : tensor<2048x768xf32>) -> tensor<2048x768xf32>
+    """
+
+    name = "pcp-schedule-kernels"
+    vector: int
+
+    def run(self, module: ir.Module) -> None:
+        """Rewrite `module` in place."""
+        context = module.context
+        unregistered = context.allow_unregistered_dialects
+        context.allow_unregistered_dialects = True  # the attributes are IREE's own
+        try:
+            found: Turned = {}
+            for op in operations(module):
+                if op.name == "stablehlo.dot_general" and _is_f32(op):
+                    self._schedule(op, found)
+        finally:
+            context.allow_unregistered_dialects = unregistered
+
+    def _schedule(self, op: ir.Operation, found: Turned) -> None:
+        shape = contraction_of(op)
+        if shape is None:
+            return
+        turn = turns(shape, self.vector)
+        final = replace(shape, form="NN") if turn else shape
+        if (tiles := tiles_for(final, self.vector)) is None:
+            return
+        with before(op):
+            left = _as(op.operands[0], shape.left)
+            right = _as(op.operands[1], shape.right)
+            if turn:
+                right = _once(op, right, found)
+            value = product(final, left, right, tiles)
+            put(op, [_as(value, hlo.shape_of(op.result))])
+
+
+def _is_f32(op: ir.Operation) -> bool:
+    """Whether all of it is f32, computed as f32."""
+    types = [hlo.element_type(value) for value in (*op.operands, op.result)]
+    return all(isinstance(t, ir.F32Type) for t in types) and (
+        "algorithm" not in op.attributes
+    )
+
+
+def _as(value: ir.Value, shape: list[int] | tuple[int, ...]) -> ir.Value:
+    same = list(hlo.shape_of(value)) == list(shape)
+    return value if same else hlo.reshape(value, shape)
+
+
+def _once(op: ir.Operation, right: ir.Value, found: Turned) -> ir.Value:
+    key = (right, op.block)
+    if key not in found:
+        found[key] = turned(right)
+    return found[key]

@@ -1,0 +1,71 @@
+"""Tiles of contractions on processors, by form, extents and vector width.
+
+IREE gives each contraction the same tiles on CPUs. These were the fastest, or near it,
+of those that `benchmarks/kernels.py` measures. A register tile fills the vector
+registers with accumulators and leaves room for operands. All tiles divide their extent:
+remainders of loops would cost more than good tiles gain.
+"""
+
+from dataclasses import dataclass
+
+from pcp.passes.kernels.contractions import Contraction
+
+
+@dataclass(frozen=True)
+class KernelTiles:
+    """Rows and columns of a workgroup's part and of a register tile; its unrolling."""
+
+    part_rows: int
+    part_columns: int
+    rows: int
+    columns: int
+    depth: int
+
+
+#: By bits of a vector register: register tiles of f32, best first.
+REGISTER_TILES: dict[int, tuple[tuple[int, int], ...]] = {
+    512: ((8, 32), (4, 32), (8, 16)),
+    256: ((4, 16),),
+    128: ((4, 16),),
+}
+
+PART = 64
+"""Most rows and columns of a workgroup's part: its operands fit the first caches."""
+
+TURNING_BITS = 512
+"""Width from which a transposed right operand costs more than turning it: its rows are
+transposed in registers again for each block of rows of the left one."""
+
+LEAST_TURNED = 512
+"""Rows from which turning is worth it: elements move once, and are read often."""
+
+
+def turns(shape: Contraction, vector_bits: int) -> bool:
+    """Whether the right operand is to be transposed in memory first."""
+    wide = vector_bits >= TURNING_BITS and not shape.batch
+    return wide and shape.form == "NT" and shape.rows >= LEAST_TURNED
+
+
+def tiles_for(shape: Contraction, vector_bits: int) -> KernelTiles | None:
+    """The tiles of a product, or None, which leaves it to IREE."""
+    if shape.form[1] == "T" or shape.depth < 1:
+        return None
+    for rows, columns in REGISTER_TILES.get(vector_bits, ()):
+        if shape.rows % rows == 0 and shape.columns % columns == 0 and shape.size:
+            parts = _part(shape.rows, rows), _part(shape.columns, columns)
+            return KernelTiles(*parts, rows, columns, _unrolling(shape))
+    return None
+
+
+def _part(extent: int, tile: int) -> int:
+    """The largest multiple of `tile` up to `PART` that divides `extent`."""
+    return max(n for n in range(tile, PART + 1, tile) if extent % n == 0)
+
+
+def _unrolling(shape: Contraction) -> int:
+    """Steps of the reduction side by side: they share loads of the left operand.
+
+    Rows of the right one that lie 4 KiB apart evict each other from the first cache.
+    """
+    aliased = shape.form == "NN" and shape.columns % 1024 == 0
+    return 1 if aliased or shape.depth % 4 else 4

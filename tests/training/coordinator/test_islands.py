@@ -1,0 +1,152 @@
+"""Islands: a round is committed by all of their ranks, or by none.
+
+`run_schedules` has the real state machines, `Islands` around `TrainingRun`; the ranks
+compute a hash for each coordinate, and `Checks` holds that a committed state has all
+its parts of one round, that no rank takes another's part, that the ledger is exact.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from helpers.simulation.run_schedules import Schedule, first_violation
+from helpers.simulation.scheduled_connections import Wire
+from helpers.simulation.struck_islands import POINTS, first_torn
+
+from pcp.training.coordinator.effects import Effect
+from pcp.training.coordinator.island import Island
+from pcp.training.coordinator.island_formation import Rank, form
+from pcp.training.coordinator.islands import Islands
+from pcp.training.storage.ledger_state import Progress
+from pcp.training.wire.messages import VERSION, Hello, Message
+
+ELSEWHERE = pytest.mark.parametrize("point", POINTS)
+
+
+@ELSEWHERE
+def test_no_death_between_two_ranks_tears_a_state(point: str) -> None:
+    """After one column's reduce, between two Prepared, after one rank's Commit."""
+    wrong, struck = first_torn(range(50), point)
+    assert wrong == ""
+    assert struck > 35
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3])
+@ELSEWHERE
+def test_no_death_of_a_thousand_does(point: str, ranks: int) -> None:
+    assert first_torn(range(1000), point, ranks)[0] == ""
+
+
+@pytest.mark.parametrize(
+    ("policy", "seeds"), [("together", 60), ("every step", 40), ("alone", 20)]
+)
+def test_no_schedule_stops_a_run_of_islands(policy: str, seeds: int) -> None:
+    assert first_violation(range(seeds), policy, ranks=2) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("policy", ["together", "every step", "fragments", "alone"])
+def test_no_schedule_of_thousands_does(policy: str) -> None:
+    assert first_violation(range(3000), policy, ranks=2) == ""
+
+
+def test_islands_lose_ranks_and_come_back() -> None:
+    """Else the schedules would prove little."""
+    lines: list[str] = []
+    for seed in range(20):
+        run = Schedule(seed, "together", 2)
+        run.trace = []
+        run.go()
+        lines += [line for line in run.trace if "island" in line or "its rank" in line]
+    for what in ("all on", "filled by newcomers", "are back", "its rank 1", "rank 0"):
+        assert sum(what in line for line in lines) >= 3, what
+
+
+def rank(
+    name: str, host: str, island: str | None = None, at: int | None = None
+) -> Rank:
+    hello = Hello(
+        version=VERSION,
+        worker=name,
+        target="cpu",
+        backend="cpu",
+        device="none",
+        address=f"{host}:{name[-1]}",
+        island=island,
+        coordinate=at,
+    )
+    return Rank(Wire, hello, since=0.0, seen=0.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "now", "found"),
+    [
+        ("a0 b1 a2 b3", 0.0, ["a0 a2", "b1 b3"]),  # newcomers, by host
+        ("a0 b1", 0.0, []),
+        ("a0 b1", 9.0, ["b1 a0"]),  # they have waited long
+        ("a0:x1 b1 a2", 0.0, ["a2 a0:x1"]),  # a place is filled from its host
+        ("a0:x1 a1:y1", 0.0, []),  # their islands may come back
+        ("a0:x1 a1:x0", 0.0, ["a1:x0 a0:x1"]),  # an island is back
+        ("a0:x1 a1:y0", 9.0, ["a1:y0 a0:x1"]),  # both keep their coordinates
+        ("a0:x1 a1:y1", 9.0, ["a1:y1 a0:x1"]),
+    ],
+)
+def test_who_makes_an_island(waiting: str, now: float, found: list[str]) -> None:
+    """By host and number; behind the colon the island and the coordinate of before."""
+    ranks = {}
+    for text in waiting.split():
+        name, _, was = text.partition(":")
+        known = (was[0], int(was[1])) if was else (None, None)
+        ranks[text] = rank(name, name[0], *known)
+    names = {id(each): text for text, each in ranks.items()}
+    made = form(ranks.values(), 2, now, wait=3.0)
+    assert [" ".join(names[id(r)] for r in one.ranks) for one in made] == found
+
+
+# Wrong islands, which the schedules must notice.
+
+lost, says = Islands._dissolve, Island.says
+
+
+def takes_the_newest_part(
+    self: Island, hellos: Any, progress: Progress
+) -> tuple[int | None, str | None]:
+    """What some of the ranks hold is taken for what the island holds."""
+    rounds = [h.committed for h in hellos if h.committed is not None]
+    newest = max(rounds, default=None)
+    return newest, progress.digest if newest == progress.committed else None
+
+
+def speaks_for_all(self: Island, rank: Rank, message: Message) -> Message | None:
+    """One rank's word is the island's."""
+    done = [says(self, other, message) for other in self.ranks]
+    return done[-1]
+
+
+def keeps_the_others(
+    self: Islands, island: Island, reason: str, now: float
+) -> list[Effect]:
+    """The ranks that are left hear nothing, and nobody asks them again."""
+    return lost(self, island, reason, now)[: -(self.size - 1)]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "mutant", "point", "says"),
+    [
+        (Island, "_held", takes_the_newest_part, "committed", "failed 7 times"),
+        (Island, "says", speaks_for_all, "prepared", "committed without"),
+        (Islands, "_dissolve", keeps_the_others, "reduced", "stands still"),
+    ],
+)
+def test_a_wrong_island_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    name: str,
+    mutant: Callable[..., Any],
+    point: str,
+    says: str,
+) -> None:
+    monkeypatch.setattr(owner, name, mutant)
+    assert says in first_torn(range(400), point)[0]

@@ -1,0 +1,217 @@
+"""An island: the ranks that are one member of a run, and what they say together.
+
+To the run's state machine an island is a peer as a whole worker is one. What its ranks
+say is said once all of them have, and as one: a state's digest is the hash of the
+digests of its parts, a round is prepared when every part is.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pcp.training.coordinator.island_formation import Rank
+from pcp.training.storage.ledger_state import Progress
+from pcp.training.wire.messages import (
+    Computed,
+    Heartbeat,
+    Hello,
+    InnerExchangeReport,
+    Lacking,
+    Message,
+    Prepared,
+    Ready,
+    RoundStart,
+    Validated,
+)
+
+Digests = Sequence[str | None]
+
+
+def joined_digest(digests: Digests) -> str | None:
+    """Of a state, from those of its parts by coordinate; None if one is missing."""
+    if len(digests) == 1 or None in digests:
+        return digests[0] if len(digests) == 1 else None
+    lines = "".join(f"{at} {digest}\n" for at, digest in enumerate(digests))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+class Island:
+    """Its ranks by coordinate. It is the `Peer` of a member."""
+
+    def __init__(self, name: str, ranks: Sequence[Rank]) -> None:
+        self.name, self.ranks = name, list(ranks)
+        self.order: RoundStart | None = None
+        """The newest order, as the run gave it."""
+        self.settled = False
+        """Whether the round of that order was committed."""
+        self.inner_epoch: int | None = None
+        """Of the group of its ranks; None: the next order forms another."""
+        self.restored: dict[int, Ready] | None = None
+        """What its ranks have restored so far, since they were told to."""
+        self.parts: dict[tuple[int, int], Digests] = {}
+        """Digests by coordinate of what was prepared last, by round and epoch."""
+        self._said: dict[tuple[Any, ...], dict[int, Message]] = {}
+        self._heard: dict[int, InnerExchangeReport | None] = {}
+
+    @property
+    def here(self) -> str:
+        """The address at which it reached this machine."""
+        return self.ranks[0].connection.here
+
+    @property
+    def address(self) -> str:
+        """Of its rank 0, which stands for the island."""
+        return self.ranks[0].hello.address
+
+    def coordinate(self, rank: Rank) -> int:
+        """The place of a rank."""
+        return self.ranks.index(rank)
+
+    # What its ranks hold --------------------------------------------------------------
+
+    def hello(self, progress: Progress) -> Hello:
+        """What its ranks hold together, in a run that is so far.
+
+        A commit may have reached some of them only: the others have prepared that
+        round, and adopt it when they are welcomed. Ranks with states of different
+        rounds hold nothing together.
+        """
+        first, hellos = self.ranks[0].hello, [rank.hello for rank in self.ranks]
+        same = len({(h.run, h.bundle) for h in hellos}) == 1 and self._placed()
+        committed, digest = self._held(hellos, progress)
+        return first.model_copy(
+            update={
+                "worker": self.name,
+                "run": first.run if len({h.run for h in hellos}) == 1 else None,
+                "bundle": first.bundle if same else None,
+                "committed": committed,
+                "digest": digest,
+                "prepared": self._prepared(hellos),
+            }
+        )
+
+    def digests_of(self, round_: int) -> Digests:
+        """Of the parts of a round, by what ranks said when they came."""
+        return [_digest_of(rank.hello, round_) for rank in self.ranks]
+
+    def _held(
+        self, hellos: Sequence[Hello], progress: Progress
+    ) -> tuple[int | None, str | None]:
+        if None in (rounds := {h.committed for h in hellos}) or not self._placed():
+            return None, None
+        if len(rounds) == 1:
+            return rounds.pop(), joined_digest([h.digest for h in hellos])
+        newest = joined_digest(self.digests_of(progress.committed))
+        if newest is None or newest != progress.digest:
+            return None, None
+        return progress.committed, newest
+
+    def _placed(self) -> bool:
+        """Whether each rank was at the coordinate before at which it is now."""
+        return all(rank.hello.coordinate == at for at, rank in enumerate(self.ranks))
+
+    def _prepared(self, hellos: Sequence[Hello]) -> Prepared | None:
+        said = [h.prepared for h in hellos]
+        whole = [message for message in said if message is not None]
+        if len(whole) < len(said) or not self._placed():
+            return None
+        if len({(message.round, message.epoch) for message in whole}) > 1:
+            return None
+        return self._note(whole)
+
+    def _note(self, said: Sequence[Any]) -> Prepared:
+        """All parts of a round are prepared: remember what each of them is."""
+        at = (said[0].round, said[0].epoch)
+        self.parts = {k: v for k, v in self.parts.items() if k[0] >= at[0]}
+        self.parts[at] = [message.digest for message in said]
+        return _prepared(said)
+
+    # What its ranks say ---------------------------------------------------------------
+
+    def forget(self, *kinds: type[Message]) -> None:
+        """What was said by some of the ranks only does not count any more."""
+        self._said = {k: v for k, v in self._said.items() if k[0] not in kinds}
+
+    def _restores(self, rank: Rank, message: Ready) -> Message | None:
+        """Ranks whose sources were not equally far lack a state together."""
+        assert self.restored is not None
+        self.restored[self.coordinate(rank)] = message
+        if len(self.restored) < len(self.ranks):
+            return None
+        said, self.restored = self.restored, None
+        rounds = {ready.round for ready in said.values()}
+        if len(rounds) > 1:
+            return Lacking(round=max(rounds))
+        return _ready([said[at] for at in range(len(self.ranks))])
+
+    def _beats(self, rank: Rank, message: Heartbeat) -> Heartbeat | None:
+        """A beat of the island, as often as all of its ranks have beaten.
+
+        It says how far the rank is that is least far in an exchange inside a round.
+        """
+        self._heard[self.coordinate(rank)] = message.meeting
+        if len(self._heard) < len(self.ranks):
+            return None
+        reports, self._heard = list(self._heard.values()), {}
+        known = [r for r in reports if r is not None]
+        if len(known) < len(reports) or not known:
+            return Heartbeat()
+        return Heartbeat(meeting=min(known, key=lambda r: (r.round, r.entered)))
+
+    def says(self, rank: Rank, message: Message) -> Message | None:
+        """What the island says by this; None while another rank has yet to say it."""
+        if isinstance(message, Heartbeat):
+            return self._beats(rank, message)
+        if isinstance(message, Ready) and self.restored is not None:
+            return self._restores(rank, message)
+        if type(message) not in _JOINED:
+            return message
+        key, join = (type(message), *_subject(message)), _JOINED[type(message)]
+        said = self._said.setdefault(key, {})
+        said[self.coordinate(rank)] = message
+        if len(said) < len(self.ranks):
+            return None
+        del self._said[key]
+        whole = [said[at] for at in range(len(self.ranks))]
+        return self._note(whole) if join is _prepared else join(whole)
+
+
+def _digest_of(hello: Hello, round_: int) -> str | None:
+    """Of a rank's part of a round: one that it holds, or has prepared."""
+    if hello.committed == round_:
+        return hello.digest
+    done = hello.prepared
+    return done.digest if done is not None and done.round == round_ else None
+
+
+def _subject(message: Any) -> tuple[int, ...]:
+    """What a message is about; those of ranks about the same one belong together."""
+    return tuple(getattr(message, key, -1) for key in ("round", "epoch"))
+
+
+def _prepared(said: Sequence[Any]) -> Prepared:
+    """Losses and steps are the island's on each rank; times the longest, bytes all."""
+    most = ("compute_seconds", "exchange_seconds", "data_wait_seconds")
+    alls = ("bytes_sent", "bytes_received", "processor_seconds")
+    update: dict[str, Any] = {"digest": joined_digest([m.digest for m in said])}
+    update |= {key: max(getattr(m, key) for m in said) for key in most}
+    update |= {key: sum(getattr(m, key) for m in said) for key in alls}
+    update["resident_bytes"] = max(m.resident_bytes for m in said)
+    return said[0].model_copy(update=update)
+
+
+def _ready(said: Sequence[Any]) -> Ready:
+    digest = joined_digest([m.digest for m in said])
+    return said[0].model_copy(update={"digest": digest})
+
+
+def _first(said: Sequence[Any]) -> Message:
+    return said[0]
+
+
+_JOINED: Mapping[type[Message], Any] = {
+    Computed: _first,
+    Prepared: _prepared,
+    Ready: _ready,
+    Validated: _first,
+}

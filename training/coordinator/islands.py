@@ -1,0 +1,299 @@
+"""Ranks and islands: connections of ranks on one side, members of a run on the other.
+
+    effects = islands.step(event, now)      in place of `TrainingRun.step`
+
+To the run a member is an island (`pcp.training.coordinator.island`). Here its ranks'
+messages become one, and one for it becomes theirs: an order names a rank the ranks at
+its coordinate elsewhere, and its own island; a commit names the digest of its part.
+
+    rank ──Hello──► waiting ──form──► island ──one says it is lost──► gone
+                       ▲                │
+                       └─ Hello again ──┘ the others: their connections are closed,
+                                          and they come back with what they hold
+
+An island that loses a rank, or whose ranks cannot exchange among themselves, is out of
+the round at once, and the others go on. Nothing else is needed for its return: its
+ranks say hello again, a newcomer takes the free place, and the run sees a worker that
+comes back. A state of which the ranks hold parts of different rounds is none.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from pcp.runtime.transport.suspension import SuspendDetection
+from pcp.training.coordinator.effects import (
+    Close,
+    Effect,
+    Gather,
+    Log,
+    Refuse,
+    Send,
+)
+from pcp.training.coordinator.events import Compiled, Event, Lost, Peer, Received, Tick
+from pcp.training.coordinator.island import Island, joined_digest
+from pcp.training.coordinator.island_formation import Rank, form
+from pcp.training.coordinator.training_run import TrainingRun
+from pcp.training.trainer.bundle_checks import plan_of
+from pcp.training.wire.messages import (
+    VERSION,
+    Commit,
+    Computed,
+    Failed,
+    GroupFailed,
+    Heartbeat,
+    Hello,
+    Message,
+    Prepared,
+    Ready,
+    Restore,
+    RoundStart,
+    Shutdown,
+    Validated,
+    Welcome,
+)
+
+
+class Islands:
+    """The islands of a run, of `size` ranks each, around its state machine. Pure."""
+
+    def __init__(self, run: TrainingRun, size: int = 1) -> None:
+        self.run, self.size = run, size
+        self.islands: dict[str, Island] = {}
+        """Those that are members, by name."""
+        self._ranks: dict[Peer, tuple[Rank, Island | None]] = {}
+        self._exchanges_inside = True
+        limit = run.state.experiment.heartbeat_limit_seconds
+        self._suspension = SuspendDetection(max(limit / 2, 0.25), limit)
+        self._beat = run.state.now
+        self._addressed: dict[type[Message], Callable[..., Message]] = {
+            Welcome: self._welcome,
+            Restore: self._restore,
+            RoundStart: self._order,
+            Commit: self._commit,
+        }
+
+    def step(self, event: Event, now: float) -> list[Effect]:
+        """The effects of an event, in their order, for ranks."""
+        if self.size == 1:
+            return self.run.step(event, now)
+        effects = self._step(event, now)
+        if self.run.outcome is not None:
+            effects += self._farewell()
+        return effects
+
+    def _farewell(self) -> list[Effect]:
+        """The run is over: so it is for ranks that wait."""
+        over = Shutdown(reason="the run is over")
+        waiting, self._ranks = self.waiting(), {}
+        return [Send(rank.connection, over) for rank in waiting]
+
+    def _step(self, event: Event, now: float) -> list[Effect]:
+        match event:
+            case Received(connection=peer, message=message):
+                return self._received(peer, message, now)
+            case Lost(connection=peer, reason=reason) if peer in self._ranks:
+                return self._lost(peer, reason, now)
+            case Compiled(program=program):
+                plan = plan_of(program.manifest)
+                self._exchanges_inside = plan.exchanges_inside
+            case Tick():
+                return [*self._waiting_on(now), *self._pass(event, now)]
+        return self._pass(event, now)
+
+    def waiting(self) -> list[Rank]:
+        """The ranks that are in no island."""
+        return [rank for rank, island in self._ranks.values() if island is None]
+
+    # Ranks come and go ----------------------------------------------------------------
+
+    def _received(self, peer: Peer, message: Message, now: float) -> list[Effect]:
+        if isinstance(message, Hello) and message.version == VERSION:
+            return self._hello(peer, message, now)
+        if peer not in self._ranks:
+            return self._pass(Received(peer, message), now)
+        rank, island = self._ranks[peer]
+        rank.seen = now
+        if isinstance(message, Failed):
+            return self._lost(peer, f"gave up: {message.reason}", now, closing=True)
+        return [] if island is None else self._said(island, rank, message, now)
+
+    def _hello(self, peer: Peer, hello: Hello, now: float) -> list[Effect]:
+        again = [
+            other
+            for other, (rank, _) in self._ranks.items()
+            if rank.hello.worker == hello.worker
+        ]
+        effects: list[Effect] = []
+        for other in again:
+            effects += self._lost(other, "connected again", now, closing=True)
+        self._ranks[peer] = (Rank(peer, hello, now, now), None)
+        return effects + self._form(now)
+
+    def _lost(
+        self, peer: Peer, reason: str, now: float, *, closing: bool = False
+    ) -> list[Effect]:
+        rank, island = self._ranks.pop(peer)
+        effects: list[Effect] = [Close(peer)] if closing else []
+        if island is None:
+            return effects
+        at = island.coordinate(rank)
+        return effects + self._dissolve(island, f"its rank {at}: {reason}", now)
+
+    def _dissolve(self, island: Island, reason: str, now: float) -> list[Effect]:
+        """An island is no member any more; the ranks that are left come anew."""
+        del self.islands[island.name]
+        left = [r for r in island.ranks if self._ranks.pop(r.connection, None)]
+        effects = self._pass(Lost(island, reason), now)
+        return effects + [Close(rank.connection) for rank in left]
+
+    def _form(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for formed in form(self.waiting(), self.size, now, self.run.state.grace):
+            name = formed.was or formed.ranks[0].hello.worker
+            while name in self.islands:
+                name += "+"
+            island = self.islands[name] = Island(name, formed.ranks)
+            for rank in formed.ranks:
+                self._ranks[rank.connection] = (rank, island)
+            hosts = ", ".join(rank.hello.address for rank in formed.ranks)
+            effects.append(Log(f"island {name} of {hosts}: {formed.why}"))
+            hello = island.hello(self.run.state.progress)
+            effects += self._pass(Received(island, hello), now)
+        return effects
+
+    def _waiting_on(self, now: float) -> list[Effect]:
+        """Form islands; keep in touch with the ranks that are in none."""
+        effects, experiment = self._form(now), self.run.state.experiment
+        counts = self._suspension.turned(now)
+        for rank in self.waiting():
+            silent = now - rank.seen
+            if counts and silent > experiment.heartbeat_limit_seconds:
+                reason = f"silent for {silent:.1f} s"
+                effects += self._lost(rank.connection, reason, now, closing=True)
+        if now - self._beat >= experiment.heartbeat_seconds:
+            self._beat = now
+            effects += [Send(rank.connection, Heartbeat()) for rank in self.waiting()]
+        return effects
+
+    # From ranks to the run ------------------------------------------------------------
+
+    def _said(
+        self, island: Island, rank: Rank, message: Message, now: float
+    ) -> list[Effect]:
+        if isinstance(message, GroupFailed) and message.inside:
+            reason = f"its ranks cannot exchange: {message.reason}"
+            return self._dissolve(island, reason, now)
+        said = island.says(rank, message)
+        return [] if said is None else self._pass(Received(island, said), now)
+
+    # From the run to ranks ------------------------------------------------------------
+
+    def _pass(self, event: Event, now: float) -> list[Effect]:
+        """A step of the run itself, its effects for ranks."""
+        effects: list[Effect] = []
+        for effect in self.run.step(event, now):
+            effects += self._translated(effect)
+        return effects
+
+    def _translated(self, effect: Effect) -> list[Effect]:
+        match effect:
+            case Send(connection=Island() as island, message=message, bundle=bundle):
+                return self._sent(island, message, bundle)
+            case Refuse(connection=Island() as island, reason=reason):
+                return [Refuse(rank.connection, reason) for rank in island.ranks]
+            case Close(connection=Island() as island):
+                return self._closed(island)
+            case Gather(addresses=addresses):
+                return [self._gathering(effect, addresses)]
+        return [effect]
+
+    def _closed(self, island: Island) -> list[Effect]:
+        """The run lets an island go; unless it is gone, so do we."""
+        if self.islands.get(island.name) is not island:
+            return []
+        del self.islands[island.name]
+        for rank in island.ranks:
+            self._ranks.pop(rank.connection, None)
+        return [Close(rank.connection) for rank in island.ranks]
+
+    def _gathering(self, effect: Gather, addresses: Any) -> Gather:
+        """The addresses of all ranks, island by island."""
+        ranks = [self._at(address, at) for address in addresses for at in self._places]
+        return Gather(effect.round, effect.digest, effect.members, ranks, effect.info)
+
+    @property
+    def _places(self) -> range:
+        return range(self.size)
+
+    def _at(self, address: str, coordinate: int) -> str:
+        """Of a member, where its rank is; of any other endpoint its own address."""
+        for island in self.islands.values():
+            if island.address == address:
+                return island.ranks[coordinate].hello.address
+        return address
+
+    def _sent(
+        self, island: Island, message: Message, bundle: str | None
+    ) -> list[Effect]:
+        if isinstance(message, RoundStart):
+            self._prepare_order(island, message)
+        elif isinstance(message, Restore):
+            island.inner_epoch, island.order, island.restored = None, None, {}
+        elif isinstance(message, Commit):
+            island.settled = True
+            island.forget(Ready, Validated)
+        make = self._addressed.get(type(message), lambda island, at, said: said)
+        return [
+            Send(rank.connection, make(island, at, message), bundle)
+            for at, rank in enumerate(island.ranks)
+        ]
+
+    def _prepare_order(self, island: Island, order: RoundStart) -> None:
+        """The group of its ranks stays, if they do the same in it from here on.
+
+        They do behind a commit, and when only the exchange with others is made again.
+        Ranks whose steps are called off stop at different places: calls of theirs that
+        were for one round would be taken for those of another.
+        """
+        last, again = island.order, False
+        if last is not None:
+            again = last.lease == order.lease and not self._exchanges_inside
+        if island.inner_epoch is None or not (again or island.settled):
+            island.inner_epoch = order.epoch
+        island.order, island.settled = order, False
+        island.forget(Ready, Computed, Prepared)
+
+    def _order(self, island: Island, at: int, order: RoundStart) -> RoundStart:
+        assert island.inner_epoch is not None
+        return order.model_copy(
+            update={
+                "members": [self._at(address, at) for address in order.members],
+                "island": [rank.hello.address for rank in island.ranks],
+                "inner_epoch": island.inner_epoch,
+            }
+        )
+
+    def _restore(self, island: Island, at: int, restore: Restore) -> Restore:
+        if restore.source is None:
+            return restore
+        return restore.model_copy(update={"source": self._at(restore.source, at)})
+
+    def _welcome(self, island: Island, at: int, welcome: Welcome) -> Welcome:
+        """The digest is of the rank's part, if the ranks have all parts of it."""
+        rank, digest = island.ranks[at], welcome.digest
+        parts = island.digests_of(welcome.committed)
+        if digest is not None and joined_digest(parts) == digest:
+            digest = parts[at]
+        return welcome.model_copy(
+            update={
+                "worker": rank.hello.worker,
+                "digest": digest,
+                "island": island.name,
+                "coordinate": at,
+            }
+        )
+
+    def _commit(self, island: Island, at: int, commit: Commit) -> Commit:
+        """The digest that the rank has prepared, of its part."""
+        digest = island.parts[commit.round, commit.epoch][at]
+        return commit.model_copy(update={"digest": digest})

@@ -1,0 +1,90 @@
+"""What a run leaves for readers: the shepherd's log, and which workers it had."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pcp import strict_json
+from pcp.training.observe.dashboard import PlainLog
+
+STAMP = "%Y-%m-%d %H:%M:%S"
+KNOWN = ("index", "worker", "address", "target", "backend", "device")
+"""What is kept of a worker."""
+
+
+class Journal(PlainLog):
+    """Appends the log's lines, dated, and a line for each worker that is new.
+
+    A line that the disk does not take is left out: the ledger and the metrics, which
+    count, end the run and say so.
+    """
+
+    def __init__(self, rounds: int, log: Path, workers: Path) -> None:
+        super().__init__(rounds, self._append)
+        self._log = open(log, "a", encoding="utf-8", buffering=1)
+        self._workers = open(workers, "a", encoding="utf-8", buffering=1)
+        self._seen: set[tuple[Any, ...]] = set()
+
+    def log(self, text: str) -> None:
+        """Append it with the date."""
+        self._append(f"{time.strftime(STAMP)} {text}")
+
+    def status(self, values: Mapping[str, Any]) -> None:
+        """Append the workers that were not there before."""
+        for worker in values.get("workers", ()):
+            known = {key: worker.get(key) for key in KNOWN}
+            if (facts := tuple(known.values())) not in self._seen:
+                self._seen.add(facts)
+                with suppress(OSError):
+                    self._workers.write(strict_json.dumps(known) + "\n")
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in (self._log, self._workers):
+            with suppress(OSError):
+                file.close()
+
+    def _append(self, line: str) -> None:
+        with suppress(OSError):
+            self._log.write(line.replace("\n", "\n    ") + "\n")
+
+
+Event = tuple[float, str]
+"""Unix time, to the second, and text."""
+
+
+def events(path: Path) -> Iterator[Event]:
+    """The lines of a log. Lines that go on are joined."""
+    found: list[Event] = []
+    for line in _lines(path):
+        at = _time(line[:19])
+        if at is not None:
+            found.append((at, line[20:]))
+        elif found:
+            found[-1] = (found[-1][0], f"{found[-1][1]}\n{line.strip()}")
+    yield from found
+
+
+def workers(path: Path) -> list[dict[str, Any]]:
+    """Every worker of a run as it was last, by index."""
+    found: dict[int, dict[str, Any]] = {}
+    for line in _lines(path):
+        with suppress(ValueError):  # torn by a crash
+            worker = json.loads(line)
+            found[worker["index"]] = worker
+    return [found[index] for index in sorted(found)]
+
+
+def _lines(path: Path) -> list[str]:
+    """None where there is no such file: a run of an older version."""
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def _time(text: str) -> float | None:
+    try:
+        return time.mktime(time.strptime(text, STAMP))
+    except ValueError:
+        return None

@@ -1,0 +1,35 @@
+"""The pages of runs as one HTML file each: scripts, styles and data go inside.
+
+`page.html` shows one run, `runs.html` several. Both draw by uPlot
+(`training/observe/vendor/`, MIT), and neither needs a server once it has its data.
+"""
+
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+from pcp import strict_json
+
+PARTS = {
+    "/*uplot.css*/": "vendor/uplot.css",
+    "/*page.css*/": "page.css",
+    "/*uplot.js*/": "vendor/uplot.js",
+    "/*charts.js*/": "charts.js",
+}
+"""What stands in a page for a file that goes there."""
+DATA = "/*data*/"
+
+
+def page(name: str, data: Mapping[str, Any] | None = None) -> str:
+    """A page with all that it needs; with `data` it asks no server."""
+    text = _read(name)
+    for mark, source in PARTS.items():
+        text = text.replace(mark, _read(source))
+    # A text of the run may hold `</script>`: no `<` of it stands as such in the page.
+    given = "" if data is None else strict_json.dumps(data).replace("<", "\\u003c")
+    return text.replace(DATA, given)
+
+
+def _read(name: str) -> str:
+    folder = files(__package__ or "pcp.training.observe")
+    return folder.joinpath(name).read_text(encoding="utf-8")
