@@ -11,7 +11,6 @@ from helpers.servers.interpreter import Interpreter
 from helpers.servers.iree_server import Iree
 from helpers.servers.vulkan import Vulkan
 
-
 LARGE = 3 << 29
 """Bytes of a process of tests from which on JAX forgets what it has compiled."""
 

@@ -2,8 +2,8 @@
 
 The folder is `.pytest_cache/pcp`, at most 2 GiB; delete it to compile all anew. It is
 `$PCP_CACHE` while tests run, so that commands and workers that tests start use it too.
-A sub-folder stands for a processor, for which `cpu:host` compiles, and for those sources
-of ours that decide what a compilation refuses; those used last are kept, for checkouts
+A sub-folder stands for a processor, for which `cpu:host` compiles, and for those of our
+sources that decide what a compilation refuses; those used last are kept, for checkouts
 that share the folder, and for branches. Refusals are not kept.
 What JAX compiles, the oracle of most derivatives, is kept there by JAX itself.
 """
