@@ -1,13 +1,18 @@
 """What all tests share."""
 
 import gc
+import sys
 from collections.abc import Iterator
 
+import psutil
 import pytest
 from helpers.servers import compile_cache
 from helpers.servers.interpreter import Interpreter
 from helpers.servers.iree_server import Iree
 from helpers.servers.vulkan import Vulkan
+
+LARGE = 3 << 29
+"""Bytes of a process of tests from which on JAX forgets what it has compiled."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,8 +52,11 @@ def kept_for_good() -> None:
 
     Oracles keep what they compiled: half a million objects, and each collection of
     garbage stops all threads for a second. Workers that later tests run in threads were
-    taken for dead meanwhile.
+    taken for dead meanwhile. What JAX keeps grows to several GiB, so it goes at times.
     """
+    if "jax" in sys.modules and psutil.Process().memory_info().rss > LARGE:
+        gc.unfreeze()
+        sys.modules["jax"].clear_caches()
     gc.collect()  # the last test of the module before has let go of all by now
     gc.freeze()
 

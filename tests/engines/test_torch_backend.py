@@ -6,7 +6,9 @@ from helpers.servers.processes import Processes, free_port
 SECONDS = 150
 
 
-@pytest.mark.parametrize("world", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "world", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))]
+)
 def test_every_rank_agrees_with_gloo(world):
     port = free_port()
     with Processes() as processes:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.servers.evaluator import Evaluator
+from helpers.servers.iree_server import Iree
 from torch import Tensor, nn
 
 import pcp
@@ -109,9 +110,9 @@ class Drawn(nn.Module):
         return self.draw(x)
 
 
-def _drawn(interpreter: Evaluator, draw: Any, shape: tuple[int, ...]) -> np.ndarray:
+def _drawn(evaluator: Evaluator, draw: Any, shape: tuple[int, ...]) -> np.ndarray:
     text = str(from_torch(Drawn(draw), torch.ones(shape)))
-    (found,) = interpreter.run(text, [np.ones(shape, np.float32), KEY])
+    (found,) = evaluator.run(text, [np.ones(shape, np.float32), KEY])
     return np.asarray(found)
 
 
@@ -133,9 +134,9 @@ N = 40_000
     ],
 )
 def test_each_op_has_its_distribution(
-    interpreter: Evaluator, draw: Any, mean: float, spread: float
+    iree: Iree, draw: Any, mean: float, spread: float
 ) -> None:
-    found = _drawn(interpreter, draw, (N,)).astype(np.float64)
+    found = _drawn(iree, draw, (N,)).astype(np.float64)
     assert abs(found.mean() - mean) < 3 * spread / N**0.5
     assert found.std() == pytest.approx(spread, rel=0.02)
 

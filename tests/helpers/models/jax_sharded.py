@@ -1,6 +1,6 @@
 """JAX programs with shardings over four devices, against JAX on one.
 
-Run as a program (`python -m helpers.models.jax_sharded NAME`) in a process of its own:
+Run as a program (`python -m helpers.models.jax_sharded NAMES`) in a process of its own:
 the number of JAX's devices is decided when it starts. Prints one line of JSON.
 """
 
@@ -276,4 +276,4 @@ def check(name: str) -> dict:
 
 
 if __name__ == "__main__":
-    print(json.dumps(check(sys.argv[1])))
+    print(json.dumps({name: check(name) for name in sys.argv[1:]}))

@@ -200,7 +200,6 @@ class Stem:
     name: str
     make: Make
     images: tuple[int, int, int, int]
-    large: bool = False
     tolerance: float = 1e-5
 
     def built(self) -> tuple[nn.Module, Tensor]:
@@ -234,23 +233,20 @@ SMALL, USUAL = 32, 64
 UPS = ("transposed", "nearest", "bilinear")
 
 STEMS = (
-    Stem("resnet stem", lambda: resnet_stem(8), (2, 3, SMALL, SMALL), True),
+    Stem("resnet stem", lambda: resnet_stem(8), (2, 3, SMALL, SMALL)),
     Stem("resnet stem 8x8", lambda: resnet_stem(4), (2, 3, 8, 8)),
     Stem("resnet stem 7x7", lambda: resnet_stem(4), (2, 3, 7, 7)),
-    Stem("strided stem", lambda: strided_stem(8), (2, 3, SMALL, SMALL), True),
+    Stem("strided stem", lambda: strided_stem(8), (2, 3, SMALL, SMALL)),
     Stem("strided stem odd", lambda: strided_stem(5), (2, 3, 15, 17)),
     Stem("resnet-18", lambda: _resnet18(8, 16), (2, 3, SMALL, SMALL)),
     Stem("resnet-50", lambda: _resnet50(4), (2, 3, SMALL, SMALL)),
     Stem("convnext", lambda: convnext(8), (2, 3, SMALL, SMALL)),
-    *(
-        Stem(f"unet {u}", lambda u=u: UNet(4, u), (2, 3, 16, 16), u == "transposed")
-        for u in UPS
-    ),
+    *(Stem(f"unet {u}", lambda u=u: UNet(4, u), (2, 3, 16, 16)) for u in UPS),
     # A kernel's gradient is a sum over 25,088 pixels, which IREE adds up one by one.
-    Stem("resnet stem 224", lambda: resnet_stem(64), (2, 3, 224, 224), True, 3e-5),
-    Stem("strided stem 224", lambda: strided_stem(32), (2, 3, 224, 224), True, 3e-5),
-    Stem("resnet-18 64", lambda: _resnet18(32, 64, 128), (2, 3, USUAL, USUAL), True),
-    Stem("resnet-50 64", lambda: _resnet50(16), (2, 3, USUAL, USUAL), True),
-    Stem("convnext 64", lambda: convnext(32, 2), (2, 3, USUAL, USUAL), True),
-    *(Stem(f"unet {u} 64", lambda u=u: UNet(16, u), (2, 3, 64, 64), True) for u in UPS),
+    Stem("resnet stem 224", lambda: resnet_stem(64), (2, 3, 224, 224), 3e-5),
+    Stem("strided stem 224", lambda: strided_stem(32), (2, 3, 224, 224), 3e-5),
+    Stem("resnet-18 64", lambda: _resnet18(32, 64, 128), (2, 3, USUAL, USUAL)),
+    Stem("resnet-50 64", lambda: _resnet50(16), (2, 3, USUAL, USUAL)),
+    Stem("convnext 64", lambda: convnext(32, 2), (2, 3, USUAL, USUAL)),
+    *(Stem(f"unet {u} 64", lambda u=u: UNet(16, u), (2, 3, 64, 64)) for u in UPS),
 )

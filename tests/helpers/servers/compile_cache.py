@@ -2,8 +2,9 @@
 
 The folder is `.pytest_cache/pcp`, at most 2 GiB; delete it to compile all anew. It is
 `$PCP_CACHE` while tests run, so that commands and workers that tests start use it too.
-Its only sub-folder stands for this processor, for which `cpu:host` compiles, and for
-those sources of ours that decide what a compilation refuses. Refusals are not kept.
+A sub-folder stands for a processor, for which `cpu:host` compiles, and for those of our
+sources that decide what a compilation refuses; those used last are kept, for checkouts
+that share the folder, and for branches. Refusals are not kept.
 What JAX compiles, the oracle of most derivatives, is kept there by JAX itself.
 """
 
@@ -20,6 +21,7 @@ from pcp.compiler.cache import Cache, key
 from pcp.tools.support.cache_folder import VARIABLE
 
 MAX_BYTES = 2 << 30
+VERSIONS = 3
 FOLDER = "PCP_TESTS_CACHE"  # also where a test has a $PCP_CACHE of its own
 _JAX = {  # all that it compiles, however small
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -69,11 +71,13 @@ def install(folder: Path) -> None:
 
 
 def tidy(folder: Path) -> None:
-    """Delete what another processor's, or another version of our sources, left."""
-    for other in folder.glob("*"):
-        if other.name != _version():
-            shutil.rmtree(other, ignore_errors=True)
-    of_jax = folder / _version() / "jax"
+    """Delete what processors and versions of our sources left that are long gone."""
+    own = folder / _version()
+    own.mkdir(parents=True, exist_ok=True)
+    own.touch()  # a folder's age is that of its last run
+    for other in sorted(folder.glob("*"), key=lambda p: p.stat().st_mtime)[:-VERSIONS]:
+        shutil.rmtree(other, ignore_errors=True)
+    of_jax = own / "jax"
     if sum(entry.stat().st_size for entry in of_jax.glob("*")) > MAX_BYTES // 4:
         shutil.rmtree(of_jax, ignore_errors=True)
 

@@ -40,11 +40,11 @@ DEEP = {
 }
 FAST = (
     *("mlp", "cnn", "ode", "lstm", "mixture", "graph", "autoencoder"),
-    "decoder of 2 layers",
     "decoder of 2 layers, scanned",
 )
 SLOW = (
     *("nanogpt", "gpt", "encoder", "resnet", "vit"),
+    "decoder of 2 layers",
     "decoder of 12 layers",
     "decoder of 12 layers, scanned",
 )

@@ -23,7 +23,7 @@ from pcp.runtime.memory.dtypes import numpy_dtype
 from pcp.runtime.program.executor import BoundFunction, DeviceArray, Program
 from pcp.training.trainer.step_loop import Steps
 
-RANDOM = 200
+RANDOM = 100
 """Programs; every second one gives its first argument away where it is updated."""
 
 FIRST = [
