@@ -32,7 +32,7 @@ demo: $(VENV)/.train ## train a small GPT with two workers (about three minutes)
 test: $(VENV)/.dev ## lint, lit and unit tests (for 2 cores; the second time compiles nothing)
 	$(BIN)/ruff check .
 	$(BIN)/lit -q lit_tests
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-full: $(VENV)/.dev ## the same with the slow, exhaustive suites
 	$(BIN)/ruff check .
