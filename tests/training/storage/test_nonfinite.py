@@ -16,7 +16,6 @@ import pytest
 from helpers.models.bigram_numpy import BigramTrainer
 from helpers.oracles.round_metrics import member, record
 from helpers.present import present
-from helpers.repository.sources import ROOT
 from helpers.worlds.training_runs import (
     experiment,
     start_shepherd,
@@ -29,7 +28,7 @@ from pcp.errors import ConfigError, ProtocolError
 from pcp.strict_json import dumps
 from pcp.tools.commands.status import lines
 from pcp.training.config.experiment import parse
-from pcp.training.observe import metrics
+from pcp.training.observe import metrics, page_files
 from pcp.training.observe.dashboard import PlainLog, sparkline
 from pcp.training.observe.metrics import MetricsFile
 from pcp.training.observe.plot import plot_losses
@@ -285,19 +284,26 @@ def test_wandb_gets_no_empty_values(tmp_path, monkeypatch):
     assert "worker/0/nonfinite_step" not in logged[0]
 
 
-PAGE = ROOT / "training" / "observe" / "page.html"
 # As much of a browser as the page needs: elements that remember what they were given.
 BROWSER = """
 const places = new Map();
 function element(name) {
   return {name, attributes: {}, children: [], textContent: "", className: "",
+    value: name === "axis" ? "round" : "", checked: false,
     setAttribute(key, value) { this.attributes[key] = String(value); },
     append(...more) { this.children.push(...more); },
     replaceChildren(...more) { this.children = more; },
     appendChild(child) { this.children.push(child); return child; },
     insertRow() { return this.appendChild(element("tr")); }};
 }
-const document = {title: "", createElement: element,
+class Node {}
+const getComputedStyle = () => ({getPropertyValue: () => "black"});
+const drawn_charts = [];
+class uPlot {
+  static join(tables) { return tables.map(([x, y]) => ({x, y})); }
+  constructor(shape, data) { this.data = [data]; drawn_charts.push(data); }
+}
+const document = {title: "", documentElement: {}, createElement: element,
   createElementNS: (_, name) => element(name),
   getElementById: id => {
     if (!places.has(id)) places.set(id, element(id));
@@ -311,7 +317,7 @@ const setTimeout = () => {
   const drawn = JSON.stringify([...places.values()]);
   console.log(JSON.stringify({phase: text(places.get("phase")),
     facts: text(places.get("facts")), bad: text(document.getElementById("nonfinite")),
-    workers: text(places.get("workers")), drawn}));
+    workers: text(places.get("workers")), drawn, charts: drawn_charts.flat()}));
 };
 """
 
@@ -331,7 +337,7 @@ def test_the_page_shows_it(tmp_path):
     answer.write_text(dumps(page.answer(0, 0.0)))
     page.close()
     strictly(answer.read_text())
-    script = PAGE.read_text().split("<script>")[1].split("</script>")[0]
+    script = page_files.page("page.html").split("<script>")[-1].split("</script>")[0]
     whole = f"const ANSWER = {json.dumps(answer.read_text())};{BROWSER}{script}"
     (tmp_path / "page.js").write_text(whole)
     done = subprocess.run(
@@ -344,8 +350,10 @@ def test_the_page_shows_it(tmp_path):
     assert "NaN" in shown["facts"]
     assert "-Infinity" in shown["facts"]
     assert "NaN" in shown["workers"]
-    assert '"points"' in shown["drawn"]
-    places = r'"(points|[xy][12]?|c[xy]|width)":"[^"]*(NaN|Infinity)'
+    loss, validation, *_ = shown["charts"]
+    assert loss == {"x": [1, 2, 3, 4, 5], "y": [2.5, None, None, 2.0, None]}
+    assert validation == {"x": [5], "y": [None]}
+    places = r'"([xy][12]?|c[xy]|width)":"[^"]*(NaN|Infinity)'
     assert not re.search(places, shown["drawn"])
 
 
