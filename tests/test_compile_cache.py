@@ -1,5 +1,6 @@
 """The cache of what tests compile: equal programs once, others each, refusals again."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,12 @@ def test_the_key_is_that_of_pcps_own_cache(
 
 
 def test_what_others_left_goes(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "module").touch()
+    for age in range(compile_cache.VERSIONS + 2):
+        other = tmp_path / f"other{age}"
+        other.mkdir()
+        (other / "module").touch()
+        os.utime(other, (1e9 - age, 1e9 - age))
     compile_cache.tidy(tmp_path)
-    assert not list(tmp_path.iterdir())
+    kept = {path.name for path in tmp_path.glob("other*")}
+    assert kept == {f"other{age}" for age in range(compile_cache.VERSIONS - 1)}
+    assert len(list(tmp_path.iterdir())) == compile_cache.VERSIONS

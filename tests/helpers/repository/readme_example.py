@@ -1,4 +1,4 @@
-"""The README's programs of the collectives alone, as text, and as processes."""
+"""The tour's programs of the collectives alone, as text, and as processes."""
 
 import re
 import subprocess
@@ -16,9 +16,9 @@ SECONDS = 120
 
 def block() -> str:
     """The first program under "The collectives alone", as it stands there."""
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "docs" / "tour.md").read_text()
     found = re.search(r"## The collectives alone\n+```python\n(.*?)```", text, re.S)
-    assert found is not None, "the README has lost its block"
+    assert found is not None, "the tour has lost its block"
     return found.group(1)
 
 

@@ -49,7 +49,7 @@ def start(comm: Communicator, size: int) -> np.ndarray:
 # The README's block.
 
 
-def test_the_readmes_program_ends_with_equal_arrays() -> None:
+def test_the_tours_program_ends_with_equal_arrays() -> None:
     with readme_example.busy(2):
         assert readme_example.arrays() == ["array 6.0"] * readme_example.MEMBERS
 
