@@ -49,14 +49,17 @@ class _Buffer:
 
 
 class _Inflow:
-    """A payload of one move that is added, or taken over, as it comes."""
+    """A payload of one move that is added, or taken over, as it comes.
 
-    __slots__ = ("_at", "_fill", "_index", "_left", "_move", "_of", "_scratch", "_view")
+    The sums go on to others when the payload has arrived: its checksum comes last.
+    """
+
+    __slots__ = ("_at", "_fill", "_left", "_move", "_of", "_scratch", "_view")
 
     def __init__(
         self, of: "ScheduledReduce", index: int, start: int, stop: int, nbytes: int
     ) -> None:
-        self._of, self._index, self._at = of, index, start
+        self._of, self._at = of, start
         self._move = of.move(index)
         self._left = nbytes
         self._fill = 0
@@ -87,7 +90,6 @@ class _Inflow:
         self._left -= count
         if scratch is None:
             self._fill += done
-            of.come(self._index, self._at + self._fill // of.itemsize)
         else:
             start, self._at, self._fill = self._at, self._at + done // size, fill
             of.added(self._move, start, self._at)
@@ -110,7 +112,6 @@ class _Inflow:
             return
         self._fill += count
         if scratch is None:
-            of.come(self._index, self._at + self._fill // of.itemsize)
             return
         whole, odd = divmod(self._fill, scratch.itemsize)
         of.add(self._move, scratch.array[:whole], self._at, self._at + whole)
@@ -123,7 +124,6 @@ class _Inflow:
     def _end(self) -> None:
         if not self._left and self._scratch is not None:
             self._of.back(self._scratch)
-        self._of.come(self._index, self._at)
 
 
 class ScheduledReduce(Operation):
@@ -159,6 +159,8 @@ class ScheduledReduce(Operation):
         self._given = part.out
         self._placed: dict[int, int] = {}
         """The move whose segment a peer is sending."""
+        self._flowing: set[int] = set()
+        """The peers whose segment is added, or taken over, as it comes."""
         self._rooms: dict[tuple[int, int], tuple[_Buffer, int]] = {}
         """What is to be added and its end, by move and first element."""
         self._spare: list[_Buffer] = []
@@ -204,7 +206,8 @@ class ScheduledReduce(Operation):
             ready and self._reached(move.after, start, stop) == stop
         ):
             return None
-        self._placed[peer] = -1
+        self._placed[peer] = index
+        self._flowing.add(peer)
         return _Inflow(self, index, start, stop, header.length)
 
     def _due(self, peer: int, header: Header) -> tuple[int, int]:
@@ -223,12 +226,18 @@ class ScheduledReduce(Operation):
 
     def arrived(self, peer: int, header: Header, payload: memoryview) -> None:
         index = self._placed[peer]
-        if index >= 0:  # else all of it has been taken as it came
-            size = self._reduction.accumulator.itemsize
-            reduce = self._plan.moves[index].reduce
-            count = header.length // (size if reduce else self.itemsize)
-            self._here[index] = header.offset + count
+        reduce = self._plan.moves[index].reduce
+        size = self._reduction.accumulator.itemsize if reduce else self.itemsize
+        end = header.offset + header.length // size
+        if peer not in self._flowing:
+            self._here[index] = end
             self._go_on(index)
+            return
+        self._flowing.discard(peer)
+        self._missing -= end - self._at[index]
+        self._at[index] = self._here[index] = end
+        for after in self._plan.moves[index].then:
+            self._go_on(after)
 
     def complete(self) -> bool:
         return not self._missing
@@ -285,13 +294,6 @@ class ScheduledReduce(Operation):
     def back(self, buffer: _Buffer) -> None:
         """Take scratch memory back."""
         self._spare.append(buffer)
-
-    def come(self, index: int, end: int) -> None:
-        """Note that a move is done up to `end`, and go on with those after it."""
-        self._missing -= end - self._at[index]
-        self._at[index] = self._here[index] = end
-        for after in self._plan.moves[index].then:
-            self._go_on(after)
 
     # All segments.
 

@@ -52,7 +52,7 @@ from pcp.runtime.transport.tcp import TcpLink
 
 _REMEMBERED = 32
 Fault = TypeVar("Fault", bound=PcpError)
-_NEAR_PAYLOAD = 4 << 20
+_NEAR_PAYLOAD = 1 << 20
 """Larger payloads would save nothing."""
 _PROCESSORS = os.cpu_count() or 1
 

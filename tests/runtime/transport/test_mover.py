@@ -9,10 +9,11 @@ import xxhash
 from helpers.worlds.collective_arguments import draw
 from helpers.worlds.communicators import endpoints, form, leave, outcome, together
 
-from pcp.errors import ConfigError, ProtocolError
+from pcp.errors import ConfigError, PeerLost, ProtocolError
 from pcp.runtime.collectives.schedule import reference
 from pcp.runtime.group.connection_options import ConnectionOptions
 from pcp.runtime.transport import mover
+from pcp.runtime.transport.fault_injection import Fault, FaultPlan
 from pcp.runtime.transport.frame import HEADER_BYTES, Frame, Kind
 from pcp.runtime.transport.incoming import Incoming
 from pcp.runtime.transport.outgoing import Outgoing
@@ -105,6 +106,26 @@ def taken_by(loops, raw, *, unchecked=False):
             incoming.settle()
     (payload,) = taken
     return bytes(payload)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+def test_no_sum_holds_a_damaged_segment(loops, dtype):
+    """Values are added as they come; a sum goes on when their checksum has come."""
+    for skip in range(4):
+        with endpoints(2, shared_memory=False) as made:
+            plan = made[0].faults = FaultPlan([Fault("corrupt", skip=skip)])
+            members = form(made)
+            found = together(
+                members,
+                lambda m: outcome(
+                    lambda: m.all_reduced(np.ones(600_000, dtype), timeout=10)
+                ),
+            )
+        failed = [isinstance(one, PeerLost) for one in found]
+        assert any(failed) == bool(plan.fired)
+        assert all(failed) or skip  # of the first segment there is no other copy
+        for one in found:
+            assert isinstance(one, PeerLost) or np.all(one == 2)
 
 
 ENDS = [None, pytest.param(mover.compiled, marks=compiled)]
