@@ -117,9 +117,11 @@ def test_accumulated_batches_count_as_one_step(tmp_path):
 
 def test_the_run_ends_when_the_data_is_used_up(tmp_path):
     exp = experiment(tmp_path, max_epochs=1, outer_loop_steps=1000, tau=40)
-    outcome, folder, _ = run(exp)
+    outcome, folder, watcher = run(exp)
     report = check(folder.ledger)
     assert outcome.rounds < 1000
+    said = f"the data is used up after round {outcome.rounds} of 1000: max_epochs is 1"
+    assert said in watcher.lines
     assert report.epochs == (report.samples_per_epoch,)
 
 
@@ -129,6 +131,7 @@ def test_a_finished_run_ends_at_once_when_resumed(tmp_path):
     again, _, watcher = run(exp, folder=folder)
     assert again.rounds == outcome.rounds
     assert watcher.rounds == []
+    assert not any("used up" in line for line in watcher.lines)
 
 
 def assert_same_state(one, other) -> None:

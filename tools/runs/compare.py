@@ -36,9 +36,11 @@ def parser() -> Parser:
 
 def _main(argv: Sequence[str]) -> None:
     flags = parser().parse_args(argv)
-    if len(flags.runs) < 2:
+    # `runs/*` names the newest run twice: by its folder, and by the link `latest`.
+    folders = list(dict.fromkeys(Path(path).resolve() for path in flags.runs))
+    if len(folders) < 2:
         raise UsageError("it takes two runs or more (one alone: pcp show RUN)")
-    found = [PastRun.read(path) for path in flags.runs]
+    found = [PastRun.read(path) for path in folders]
     for line in table([TITLES, *map(row, found)]):
         say(line)
     say("")

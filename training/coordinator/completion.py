@@ -59,6 +59,8 @@ class Completion:
         run, cancelled = self._run, self._run.cancelled
         if not (run.progress.ended or cancelled):
             run.append("end", round=run.committed)
+        if not cancelled:
+            self._say_if_early()
         how = "cancelled by the operator" if cancelled else "complete"
         for member in run.roster:
             run.send(member, Shutdown(reason=f"the run is {how}"))
@@ -68,3 +70,12 @@ class Completion:
             checkpoint=self._saver.path,
             cancelled=cancelled,
         )
+
+    def _say_if_early(self) -> None:
+        """Only the end of the data ends a run before its last round, uncancelled."""
+        run, experiment = self._run, self._run.experiment
+        if run.committed < experiment.outer_loop_steps:
+            run.log(
+                f"the data is used up after round {run.committed} of "
+                f"{experiment.outer_loop_steps}: max_epochs is {experiment.max_epochs}"
+            )

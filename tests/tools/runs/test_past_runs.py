@@ -74,6 +74,18 @@ def test_runs_are_compared(
     assert '"name": "two"' in page.read_text()
 
 
+def test_a_run_is_compared_once(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link = tmp_path / "latest"
+    link.symlink_to(runs / "two")
+    assert main(["compare", str(link), str(runs / "one"), str(runs / "two")]) == 0
+    table = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in table[1:]] == ["two", "one"]
+    assert main(["compare", str(link), str(runs / "two")]) != 0
+    assert "two runs or more" in capsys.readouterr().err
+
+
 def test_the_log_is_printed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Followed, it ends with the run."""
     assert main(["logs", str(runs / "one"), "-f"]) == 0
