@@ -53,7 +53,7 @@ from pcp.runtime.transport.tcp import TcpLink
 _REMEMBERED = 32
 Fault = TypeVar("Fault", bound=PcpError)
 _NEAR_PAYLOAD = 1 << 20
-"""Larger payloads would save nothing."""
+"""A sum goes on when the checksum of a payload of it has come: larger ones wait."""
 _PROCESSORS = os.cpu_count() or 1
 
 
@@ -340,15 +340,13 @@ class Group:
 
     # For links (`link.Sink`).
 
-    def place(self, link: Link, header: Header) -> memoryview | Flow:
+    def place(self, link: Link, header: Header) -> memoryview:
         """Memory for a payload: an operation's own memory for bulk data."""
         rank = self._ranks[link]
         if header.kind is Kind.DATA:
             operation = self._operations.get((header.tag, header.seq))
             if operation is not None:
-                plain = isinstance(link, TcpLink)
-                flow = operation.flow(rank, header) if plain else None
-                return flow or operation.place(rank, header)
+                return operation.place(rank, header)
             if self._stale(header) or self.fault is not None:
                 return self._waste(rank, header.length)
             self._early.add(rank)

@@ -25,9 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> Parser:
     """Its flags."""
-    about, _, examples = (__doc__ or "").strip().partition("\n\n")
-    example = examples.replace("\n", "\n  ")
-    parser = Parser(prog=PROG, description=about, example=example)
+    parser = Parser.documented(PROG, __doc__)
     add = parser.add_argument
     add("action", choices=("ls", "prune"))
     add("--cache", metavar="DIR", help=f"default: ${VARIABLE}, or the user's")

@@ -97,9 +97,7 @@ def usual_roles() -> tuple[str, ...]:
 
 def parser() -> Parser:
     """Its flags."""
-    about, _, examples = (__doc__ or "").strip().rpartition("\n\n")
-    example = examples.replace("\n", "\n  ")
-    parser = Parser(prog=PROG, description=about, example=example)
+    parser = Parser.documented(PROG, __doc__)
     parser.add_argument(
         "--for",
         dest="roles",

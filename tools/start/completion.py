@@ -24,9 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> Parser:
     """Its flags."""
-    about, _, examples = (__doc__ or "").strip().partition("\n\n")
-    example = examples.replace("\n", "\n  ")
-    parser = Parser(prog=PROG, description=about, example=example)
+    parser = Parser.documented(PROG, __doc__)
     parser.add_argument("shell", choices=tuple(SHELLS))
     return parser
 

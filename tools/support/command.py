@@ -17,7 +17,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from pcp.errors import PcpError, UsageError, nearest
 from pcp.training.process.parent_death import die_with_parent
@@ -56,6 +56,13 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(
             "--debug", action="store_true", help="show tracebacks of errors"
         )
+
+    @classmethod
+    def documented(cls, prog: str, text: str | None) -> Self:
+        """A parser by a module's docstring, whose last paragraph is examples."""
+        about, _, examples = (text or "").strip().rpartition("\n\n")
+        example = examples.replace("\n", "\n  ")
+        return cls(prog=prog, description=about, example=example)
 
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError` in place of argparse's print and exit."""
