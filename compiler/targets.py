@@ -67,7 +67,11 @@ def _cpu(name: str, cpu: str) -> Target:
 
 
 # Their code generator tiles a scatter together with what makes its updates.
-_TILED = ("pcp-isolate-sorts", "pcp-isolate-conversions{of=scatters}")
+_TILED = (
+    "pcp-spread-scatters",
+    "pcp-isolate-sorts",
+    "pcp-isolate-conversions{of=scatters}",
+)
 
 
 def _cuda(name: str, flags: tuple[str, ...] = ()) -> Target:
