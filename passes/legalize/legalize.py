@@ -67,6 +67,7 @@ class Legalize(Pass):
     - unsigned integers are reversed and combined in windows as signed ones, and a
       reversal of a strided slice is a slice of a reversal;
     - whether a number is its own floor is asked of its nearest whole number;
+    - a product or convolution over an empty dimension is zeros;
     - the negation of a summand moves behind the sum;
     - a sum of all elements goes dim by dim where rows or columns are spread in it;
     - a body of `while` reads all that it carries, and what a loop or a branch may give
@@ -167,7 +168,9 @@ BEFORE: Rules = {
 # What is made of these, complex quotients among it, is legalised, too.
 FIRST: Rules = {
     "stablehlo.cholesky": linear_algebra.cholesky,
-    "stablehlo.convolution": windows.crop,
+    "stablehlo.convolution": _first(reductions.of_nothing, windows.crop),
+    "stablehlo.dot": reductions.of_nothing,
+    "stablehlo.dot_general": reductions.of_nothing,
     "stablehlo.triangular_solve": linear_algebra.triangular_solve,
 }
 
