@@ -1,9 +1,9 @@
 """Derivatives of random programs, whole and on a mesh.
 
-The program is one of `spmd`. Whole and in f64, at numbers where no two are equal but
-by construction, what reverse mode gives, what forward mode gives and a difference of
-two values are one number. On its mesh the program of reverse mode gives what it gives
-whole.
+The program is one of `spmd`, or of `nested`. Whole and in f64, at numbers where no two
+are equal but by construction, what reverse mode gives, what forward mode gives and a
+difference of two values are one number; what is stopped keeps its value in that. On its
+mesh the program of reverse mode gives what it gives whole.
 """
 
 import re
@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from math import ulp
 
 import numpy as np
+from helpers.oracles.frozen import frozen
 from helpers.oracles.spmd import partitioned, whole
+from helpers.random_programs.nested import NESTED
 from helpers.random_programs.spmd import random_program
 
 from pcp.compiler.catalog import pipeline
@@ -49,6 +51,12 @@ def check(seed: int, *, parts: bool = True) -> None:
     _check_on_mesh(text, seed, inputs)
 
 
+def check_nested(seed: int) -> None:
+    """The same of a program with programs inside, and stops; whole alone."""
+    text, inputs = random_program(seed, ops=NESTED)
+    _check_whole(_in_f64(text), seed, inputs)
+
+
 def _check_whole(text: str, seed: int, like: Arrays) -> None:
     rng = np.random.default_rng([seed, 1])
     x, v = ([rng.normal(size=a.shape) for a in like] for _ in range(2))
@@ -56,7 +64,8 @@ def _check_whole(text: str, seed: int, like: Arrays) -> None:
     g = [rng.normal(size=y.shape) for y in results]
     forward = whole(derived(text, "pcp-jvp"), [*x, *v])[len(g) :]
     reverse = whole(derived(text, "pcp-vjp"), [*x, *g])[len(g) :]
-    ends = [whole(text, _moved(x, v, h)) for h in (STEP, -STEP)]
+    at_x = frozen(text)
+    ends = [whole(at_x, [*_moved(x, v, h), *x]) for h in (STEP, -STEP)]
     differences = [(a - b) / (2 * STEP) for a, b in zip(*ends, strict=True)]
     sizes = [_pairing(map(np.abs, g), map(np.abs, ts)) for ts in (forward, differences)]
     expected = _pairing(g, forward)
