@@ -249,6 +249,12 @@ class Experiment(BaseModel):
         description="a round goes on with the workers that have done their inner steps "
         "by then, even below the quorum",
     )
+    norm_limit: float | None = Field(
+        20.0,
+        gt=1,
+        description="a worker whose parameters move more than so many times as far a "
+        "step as is usual in the run is left out of the round; null: however far",
+    )
     late: Literal["drop", "next"] = Field(
         "drop",
         description="what becomes of the inner steps of a worker that was left out: "

@@ -185,6 +185,11 @@ class AsynchronousRounds(Rounds):
         if attempt is not None and member.name in attempt.members:
             self._retry(attempt.again(attempt.epoch + 1, [member.name]))
 
+    def without(self, attempt: Attempt, name: str) -> None:
+        """A learner's push does not count; it gets another lease."""
+        if name in self._run.roster:
+            self.forget(self._run.roster[name])
+
     def forget(self, member: Member) -> None:
         """A learner's steps and push are gone with the state that it held."""
         self._learning.pop(member.name, None)

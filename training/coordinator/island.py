@@ -6,6 +6,7 @@ digests of its parts, a round is prepared when every part is.
 """
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -197,7 +198,26 @@ def _prepared(said: Sequence[Any]) -> Prepared:
     update |= {key: max(getattr(m, key) for m in said) for key in most}
     update |= {key: sum(getattr(m, key) for m in said) for key in alls}
     update["resident_bytes"] = max(m.resident_bytes for m in said)
+    update |= _values(said)
+    update["spoiled"] = [name for m in said for name in m.spoiled][:3]
+    update["disputes"] = any(m.disputes for m in said)
     return said[0].model_copy(update=update)
+
+
+def _computed(said: Sequence[Any]) -> Computed:
+    return said[0].model_copy(update=_values(said))
+
+
+def _values(said: Sequence[Any]) -> dict[str, Any]:
+    """The loss of a rank that has none that is finite; the norm over all parts."""
+    bad = [m for m in said if m.loss is not None and not math.isfinite(m.loss)]
+    steps = [m.nonfinite_step for m in said if m.nonfinite_step is not None]
+    parts = [m.moved for m in said if m.moved is not None]
+    return {
+        "loss": bad[0].loss if bad else said[0].loss,
+        "nonfinite_step": min(steps, default=None),
+        "moved": math.hypot(*parts) if len(parts) == len(said) else None,
+    }
 
 
 def _ready(said: Sequence[Any]) -> Ready:
@@ -210,7 +230,7 @@ def _first(said: Sequence[Any]) -> Message:
 
 
 _JOINED: Mapping[type[Message], Any] = {
-    Computed: _first,
+    Computed: _computed,
     Prepared: _prepared,
     Ready: _ready,
     Validated: _first,

@@ -11,6 +11,8 @@ from pcp.training.wire.messages import Hello
 COMPILING = "compiling"
 WAITING = "waiting for a state"
 RESTORING = "restoring"
+CORRECTED = "corrected"
+"""It prepared another state than most, and takes theirs."""
 READY = "ready"
 
 

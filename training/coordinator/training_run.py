@@ -50,6 +50,7 @@ from pcp.training.coordinator import stale_results
 from pcp.training.coordinator.asynchronous_rounds import AsynchronousRounds
 from pcp.training.coordinator.checkpointing import Saver
 from pcp.training.coordinator.completion import Outcome
+from pcp.training.coordinator.conduct import quarantined
 from pcp.training.coordinator.effects import (
     Compile,
     Effect,
@@ -88,9 +89,10 @@ from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.status import status_of
 from pcp.training.coordinator.synchronous_rounds import SynchronousRounds
 from pcp.training.coordinator.validation import Validation
+from pcp.training.data.dataset import tokens_of_sample
 from pcp.training.data.lease_pool import LeasePool, quantum
 from pcp.training.storage import frozen_settings
-from pcp.training.trainer.bundle_checks import plan_of
+from pcp.training.trainer.bundle_checks import data_inputs, plan_of
 from pcp.training.wire.messages import (
     VERSION,
     Failed,
@@ -227,6 +229,9 @@ class TrainingRun:
             )
             state.do(Refuse(connection, reason))
             return
+        if reason := state.progress.quarantined.get(hello.worker):
+            state.do(Refuse(connection, quarantined(hello.worker, reason)))
+            return
         if hello.worker in state.roster:
             self._drop(state.roster[hello.worker], "connected again")
         member = state.roster.add(connection, hello, state.now)
@@ -308,6 +313,7 @@ class TrainingRun:
             state.append("started", experiment=settings)
             state.do(NoteSettings())
         state.do(MakeLatest())
+        state.sample_tokens = tokens_of_sample(data_inputs(program.manifest))
         rounds = self._policy(program)
         self.loop = RoundLoop(state, rounds, self.validation, self.saver)
         # Members that were late for the shepherd before us: how far they are is lost.

@@ -14,6 +14,7 @@ last one; it is dropped. Anything else that is wrong is refused. The kinds:
     commit      a round is done: digest of the state, samples by worker
     checkpoint  the state of a committed round is on disk
     rewind      the state of later rounds is lost: back to a committed round
+    quarantined a worker that was wrong again and again takes no part any more
     order       what an operator asked for (`pcp.training.coordinator.operator_control`)
     end         the run is complete
 

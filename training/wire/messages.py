@@ -50,7 +50,7 @@ from pydantic import (
 from pcp import strict_json
 from pcp.errors import ProtocolError
 
-VERSION = 7
+VERSION = 8
 """Of this protocol; a `Hello` with another one is refused."""
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -96,6 +96,12 @@ class Prepared(Message, frozen=True):
     nonfinite_step: Annotated[Count, Field(ge=1)] | None = None
     nonfinite_loss: float | None = None
     metrics: Annotated[dict[Name, int | float], Field(max_length=1000)] | None = None
+    moved: float | None = None
+    """How far the round moves the shared state: the L2 norm of the change."""
+    spoiled: Annotated[list[Name], Field(max_length=3)] = []
+    """Tensors of the result in which a number ceases to be finite, the first three."""
+    disputes: bool = False
+    """Rank 0 has another result than this member's, by more than rounding."""
 
     @model_serializer(mode="wrap")
     def _without_none(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -247,23 +253,34 @@ class Push(Message, frozen=True):
 
 
 class Computed(Message, frozen=True):
-    """A member's inner steps are done; it goes on to the exchange."""
+    """A member's inner steps are done; it goes on to the exchange.
+
+    Unless its `loss`, or `moved`, the L2 norm of how far its parameters went, is not
+    finite: then it stays out of the exchange, and waits for another order.
+    """
 
     kind: Literal["computed"] = "computed"
     round: Count
     epoch: Count
+    loss: float | None = None
+    moved: float | None = None
+    nonfinite_step: Annotated[Count, Field(ge=1)] | None = None
+    """The first inner step with such a loss."""
 
 
 class Commit(Message, frozen=True):
     """Round `round` of `epoch` counts: adopt it. `validate_share` asks for losses.
 
     `validate_share` is (k, n): evaluate the held-out batches k, k+n, k+2n, ...
+    A member that prepared another state takes the shared part of it from `source`,
+    keeps what is its own, and says `Ready`.
     """
 
     kind: Literal["commit"] = "commit"
     round: Count
     epoch: Count
     digest: Digest
+    source: Name | None = None
     validate_share: tuple[Count, Count] | None = None
 
 

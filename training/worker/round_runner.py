@@ -11,6 +11,7 @@ mid-round, the inner steps go on behind them, if all members that are left had t
 same exchanges complete; they had, unless something is wrong.
 """
 
+import math
 import time
 import traceback
 from collections.abc import Callable
@@ -22,6 +23,7 @@ import numpy as np
 from pcp.errors import CollectiveAborted, RuntimeFault
 from pcp.training.storage import safetensors_io
 from pcp.training.storage.state_names import shared_part
+from pcp.training.trainer.norms import change, spoiled, within_rounding
 from pcp.training.wire.messages import (
     Commit,
     Computed,
@@ -52,6 +54,17 @@ def let_go(error: BaseException) -> None:
     while held is not None:
         traceback.clear_frames(held.__traceback__)
         held = held.__cause__ or held.__context__
+
+
+def _computed(order: RoundStart, work: InnerResult, moved: float) -> Computed:
+    """What inner steps came to, for the shepherd to judge."""
+    return Computed(
+        round=order.round,
+        epoch=order.epoch,
+        loss=work.loss,
+        moved=moved,
+        nonfinite_step=None if work.nonfinite is None else work.nonfinite[0],
+    )
 
 
 class RoundRunner:
@@ -106,8 +119,12 @@ class RoundRunner:
             self._forming = None
             state.trainer.join(comm)
             work = self._inner(order, comm)
-            self._send(Computed(round=order.round, epoch=order.epoch))
-            if not self._superseded(order):
+            moved = state.trainer.moved
+            self._send(_computed(order, work, moved))
+            if not (math.isfinite(work.loss) and math.isfinite(moved)):
+                # Not into the exchange: one such number is in everybody's result.
+                state.work = state.partial_round = None
+            elif not self._superseded(order):
                 self._exchange(order, work, comm)
         except RuntimeFault as error:
             let_go(error)
@@ -236,9 +253,11 @@ class RoundRunner:
         began = time.monotonic() - self._state.trainer.waited
         weight = work.tokens * order.weight
         candidate = self._state.trainer.outer(weight, comm)
-        # Members of different hardware round differently: rank 0's bits count.
-        shared = shared_part(candidate)
-        comm.param_sync(shared, revision=order.round, source=0)
+        # Members of different hardware round differently: rank 0's bits count, if they
+        # are ours but for that.
+        shared, before = shared_part(candidate), self._state.trainer.shared
+        accept = partial(within_rounding, mine=shared, before=before)
+        synced = comm.param_sync(shared, revision=order.round, source=0, accept=accept)
         candidate |= shared
         sent, received = self.group.moved_bytes()
         prepared = Prepared(
@@ -259,6 +278,9 @@ class RoundRunner:
             nonfinite_step=None if work.nonfinite is None else work.nonfinite[0],
             nonfinite_loss=None if work.nonfinite is None else work.nonfinite[1],
             metrics=work.metrics or None,
+            moved=change(shared, before),
+            spoiled=[name[:200] for name in spoiled(shared, before)[:3]],
+            disputes=synced.refused,
         )
         self._state.propose(candidate, prepared)
         self._send(prepared)

@@ -20,7 +20,7 @@ the next group, from the local parameters the inner steps left.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ from pcp.training.config.experiment import Experiment, parse
 from pcp.training.data.corpus import Corpus
 from pcp.training.storage.checkpoint_resharding import rejoining
 from pcp.training.storage.safetensors_io import Arrays
-from pcp.training.storage.state_names import OF_A_ROUND
+from pcp.training.storage.state_names import OF_A_ROUND, SHARED
 from pcp.training.trainer.interface import Trainer
 from pcp.training.wire.channel import OPEN
 from pcp.training.wire.client import ShepherdLink, Timing
@@ -260,8 +260,30 @@ class Worker:
             )
 
     def _adopt(self, commit: Commit) -> None:
+        prepared, source = self._state.prepared, commit.source
+        wrong = prepared is not None and (
+            prepared.round == commit.round and prepared.digest != commit.digest
+        )
+        if wrong and source is not None and not self._correct(commit, source):
+            self._link.send(Lacking(round=commit.round))
+            return
         if self._state.adopt(commit):
             self._runner.validate(commit)
+            if source is not None:
+                self._link.send(self._state.ready())
+
+    def _correct(self, commit: Commit, source: str) -> bool:
+        """Take the state that most members prepared; what is one's own stays."""
+        until = time.monotonic() + SILENCE_SECONDS
+        while time.monotonic() < until and not self._mail.calls_off():
+            fetched = self._fetch(source, SHARED)
+            if fetched is None:
+                return False
+            if fetched[0] == commit.round:
+                self._log(f"round {commit.round}: most have another state: taking it")
+                return self._state.correct(commit, fetched[1])
+            time.sleep(0.05)  # it has yet to adopt the round itself
+        return False
 
     def _open(self, experiment: Experiment, welcome: Welcome) -> Corpus:
         trainer = self._state.trainer
@@ -300,7 +322,9 @@ class Worker:
         if self._mail.restore is None:  # else it would be taken for the answer to that
             self._link.send(self._state.ready())
 
-    def _fetch(self, source: str) -> tuple[int, Arrays] | None:
+    def _fetch(
+        self, source: str, only: Sequence[str] = ()
+    ) -> tuple[int, Arrays] | None:
         for attempt in range(_RESTORE_ATTEMPTS):
             try:
                 protected = self._protection.options
@@ -309,7 +333,7 @@ class Worker:
                     source,
                     _FETCH_SECONDS,
                     silence=SILENCE_SECONDS,
-                    only=OF_A_ROUND if has_frozen else (),
+                    only=only or (OF_A_ROUND if has_frozen else ()),
                     **protected,
                 )
             except RuntimeFault as error:

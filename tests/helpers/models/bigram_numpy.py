@@ -122,6 +122,10 @@ class BigramTrainer:
         self.local = (self.local - RATE * self.velocity).astype(np.float32)
         return [np.float32(loss) for loss, _ in pairs]
 
+    @property
+    def moved(self):
+        return float(np.linalg.norm(self.local - self.shared["parameter/table"]))
+
     def outer(self, tokens, communicator):
         anchor, momentum = self.shared.values()
         total = np.array([tokens], np.float32)
