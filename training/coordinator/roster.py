@@ -31,6 +31,8 @@ class Member:
     """The digest of the program that it was given."""
     taking: dict[str, Any] = field(default_factory=dict)
     """Where it has its state from, as the ledger says it."""
+    corrected_at: float = 0.0
+    """When it was told to take the state that most have prepared."""
     lacked: int = 0
     """How often it could not fetch a state."""
     speed: float | None = None

@@ -14,7 +14,7 @@ has a clock of its own. A run has one policy, from its first program on.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pcp.errors import StateMismatch, counted
@@ -29,7 +29,6 @@ from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.validation import Validation
 from pcp.training.coordinator.value_guard import ValueGuard, claim
 from pcp.training.data.lease_pool import LeasePool, Range
-from pcp.training.storage import nonfinite
 from pcp.training.storage.round_record import Round, summarise
 from pcp.training.wire.messages import (
     Commit,
@@ -65,7 +64,8 @@ class Rounds(ABC):
         self.newest: Round | None = None
         """The last round that was committed by this process."""
         self.nonfinite: list[str] = []
-        """Members with losses in that round that are not finite, a line each."""
+        """Members whose parts of that round could not count, a line each."""
+        self._left: list[str] = []
         self._group: list[str] = []
         self._conduct = Conduct()
         self._made_again: int | None = None
@@ -283,7 +283,10 @@ class Rounds(ABC):
     def _left_out(self, attempt: Attempt, name: str, fault: str) -> None:
         """A member's part does not count; it says so, and what it did is remembered."""
         run = self._run
-        run.log(f"{self._who(name)} is left out of round {attempt.round}: {fault}")
+        self._left.append(
+            f"{self._who(name)} is left out of round {attempt.round}: {fault}"
+        )
+        run.log(self._left[-1])
         self.without(attempt, name)
         self._wrong(name, attempt.round, fault)
 
@@ -361,9 +364,7 @@ class Rounds(ABC):
         self._settle(attempt)
         self._tell(attempt, digest)
         self.newest = record
-        self.nonfinite = list(self._nonfinite(record, attempt.members))
-        for line in self.nonfinite:
-            run.log(line)
+        self.nonfinite, self._left = self._left, []
         run.do(ReportRound(record))
         due = attempt.round % run.experiment.checkpoint_every == 0
         if due or self.exhausted():
@@ -381,6 +382,7 @@ class Rounds(ABC):
             member.committed = attempt.round
             if name in wrong:
                 member.state, member.committed = CORRECTED, None
+                member.corrected_at = self._run.now
             commit = Commit(
                 round=attempt.round,
                 epoch=attempt.epoch,
@@ -472,9 +474,3 @@ class Rounds(ABC):
             f"{counted(len(attempt.members), 'worker')} (epoch {attempt.epoch})"
         )
         self._launch(attempt)
-
-    def _nonfinite(self, record: Round, names: list[str]) -> Iterator[str]:
-        """Lines about losses of a committed round that are not finite."""
-        for member, name in zip(record.members, names, strict=True):
-            if line := nonfinite.said(member, name, record.round):
-                yield line
