@@ -83,6 +83,11 @@ class AsynchronousRounds(Rounds):
         no_data = self.pool.available < self.pool.quantum
         return no_data and not progress.outstanding
 
+    def computing(self, name: str) -> bool:
+        """Whether a learner has a lease, and not pushed yet."""
+        learning = self._learning.get(name)
+        return learning is not None and learning.arrived is None
+
     def busy(self, name: str) -> bool:
         """Whether a learner works on a lease."""
         return name in self._learning
@@ -177,6 +182,7 @@ class AsynchronousRounds(Rounds):
         learning.arrived = self._run.now
         steps = size(learning.lease) // self.pool.quantum
         member.measured(steps, message.seconds)
+        member.pace.made(steps, message.seconds)
 
     def lost(self, member: Member) -> None:
         """A learner is gone, its push too unless it was merged."""

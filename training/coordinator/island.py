@@ -16,7 +16,6 @@ from pcp.training.wire.messages import (
     Computed,
     Heartbeat,
     Hello,
-    InnerExchangeReport,
     Lacking,
     Message,
     Prepared,
@@ -52,7 +51,7 @@ class Island:
         self.parts: dict[tuple[int, int], Digests] = {}
         """Digests by coordinate of what was prepared last, by round and epoch."""
         self._said: dict[tuple[Any, ...], dict[int, Message]] = {}
-        self._heard: dict[int, InnerExchangeReport | None] = {}
+        self._heard: dict[int, Heartbeat] = {}
 
     @property
     def here(self) -> str:
@@ -150,14 +149,17 @@ class Island:
 
         It says how far the rank is that is least far in an exchange inside a round.
         """
-        self._heard[self.coordinate(rank)] = message.meeting
+        self._heard[self.coordinate(rank)] = message
         if len(self._heard) < len(self.ranks):
             return None
-        reports, self._heard = list(self._heard.values()), {}
-        known = [r for r in reports if r is not None]
-        if len(known) < len(reports) or not known:
-            return Heartbeat()
-        return Heartbeat(meeting=min(known, key=lambda r: (r.round, r.entered)))
+        beats, self._heard = list(self._heard.values()), {}
+        places = [beat.at for beat in beats if beat.at is not None]
+        at = min(places, key=lambda p: p.steps) if len(places) == len(beats) else None
+        known = [beat.meeting for beat in beats if beat.meeting is not None]
+        if len(known) < len(beats) or not known:
+            return Heartbeat(at=at)
+        least = min(known, key=lambda r: (r.round, r.entered))
+        return Heartbeat(meeting=least, at=at)
 
     def says(self, rank: Rank, message: Message) -> Message | None:
         """What the island says by this; None while another rank has yet to say it."""

@@ -79,6 +79,7 @@ class RoundLoop:
         self.recovery.tick()
         if self.recovery.searching:
             return
+        self.rounds.check_progress(self._run.now)
         if self.rounds.attempt is not None:
             self.rounds.check(self._run.now)
         elif not self._saver.blocking:

@@ -20,14 +20,14 @@ from typing import Any
 from pcp.errors import StateMismatch, counted
 from pcp.training.coordinator.attempt import Attempt
 from pcp.training.coordinator.checkpointing import Saver
-from pcp.training.coordinator.conduct import Conduct, quarantined
-from pcp.training.coordinator.digest_vote import vote
 from pcp.training.coordinator.effects import Keep, Refuse, ReportRound
 from pcp.training.coordinator.events import Saved
+from pcp.training.coordinator.guards.conduct import Conduct, quarantined
+from pcp.training.coordinator.guards.digest_vote import vote
+from pcp.training.coordinator.guards.value_guard import ValueGuard, claim
 from pcp.training.coordinator.roster import CORRECTED, Member
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.validation import Validation
-from pcp.training.coordinator.value_guard import ValueGuard, claim
 from pcp.training.data.lease_pool import LeasePool, Range
 from pcp.training.storage.round_record import Round, summarise
 from pcp.training.wire.messages import (
@@ -36,6 +36,7 @@ from pcp.training.wire.messages import (
     GroupFailed,
     Message,
     Prepared,
+    Stalled,
 )
 
 _MAX_RETRIES = 3
@@ -98,6 +99,10 @@ class Rounds(ABC):
     def without(self, attempt: Attempt, name: str) -> None:
         """A member's part does not count: its samples are given out again."""
 
+    def computing(self, name: str) -> bool:
+        """Whether a member is to make inner steps now."""
+        return self.attempt is not None and name in self.attempt.slow
+
     @property
     def exchanges_inside(self) -> bool:
         """Whether members exchange between inner steps: one's fault is soon all's."""
@@ -153,6 +158,17 @@ class Rounds(ABC):
 
     # Of all policies -------------------------------------------------------------
 
+    def check_progress(self, now: float) -> None:
+        """Let members go whose thread makes no steps though they live."""
+        for member in self._run.roster:
+            if not self.computing(member.name):
+                member.pace.rests()
+                continue
+            member.pace.works(now)
+            if why := member.pace.stalled(now):
+                self._run.send(member, Stalled(reason=why))
+                self.drop(member, why)
+
     def heard(self, member: Member, message: Message) -> None:
         """A message about a member's part of a round; others are not listened to."""
         if handler := self._handlers.get(type(message)):
@@ -183,8 +199,10 @@ class Rounds(ABC):
         name = member.name
         if name not in attempt.members:
             return
-        attempt.computed.setdefault(name, self._run.now)
         steps = attempt.steps(name, self.pool.quantum)
+        if name not in attempt.computed and attempt.first:
+            member.pace.made(steps, self._run.now - attempt.launched)
+        attempt.computed.setdefault(name, self._run.now)
         if fault := self.guard.part(name, message, steps):
             attempt.faults[name] = (message.nonfinite_step or 0, fault)
         if not attempt.faults or (self.exchanges_inside and attempt.slow):

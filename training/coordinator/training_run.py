@@ -50,7 +50,6 @@ from pcp.training.coordinator import stale_results
 from pcp.training.coordinator.asynchronous_rounds import AsynchronousRounds
 from pcp.training.coordinator.checkpointing import Saver
 from pcp.training.coordinator.completion import Outcome
-from pcp.training.coordinator.conduct import quarantined
 from pcp.training.coordinator.effects import (
     Compile,
     Effect,
@@ -82,6 +81,7 @@ from pcp.training.coordinator.events import (
     Tick,
     Written,
 )
+from pcp.training.coordinator.guards.conduct import quarantined
 from pcp.training.coordinator.roster import WAITING, Member
 from pcp.training.coordinator.round_loop import RoundLoop
 from pcp.training.coordinator.rounds import Rounds
@@ -204,6 +204,8 @@ class TrainingRun:
         state, member = self.state, self.state.roster.find(connection)
         if member is not None:
             member.seen = state.now
+            if isinstance(message, Heartbeat) and message.at is not None:
+                member.pace.heard(message.at, state.now)
         if isinstance(message, Hello):
             self._on_hello(event, message)
         elif isinstance(message, StatusQuery):

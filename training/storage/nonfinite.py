@@ -1,7 +1,7 @@
 """Numbers that are not finite: found, and named.
 
 Of losses, in which inner step; of states, in which tensors. What is done about them is
-the value guard's (`pcp.training.coordinator.value_guard`): they never count.
+the value guard's (`pcp.training.coordinator.guards.value_guard`): they never count.
 """
 
 import math

@@ -17,8 +17,9 @@
                                                 a member died: redo the outer step
       GroupFailed      ──────────────────────►  an exchange failed: ask for that
       Validated        ──────────────────────►
-      Heartbeat        ──────────────────────►  always, on a timer; with its wait
+      Heartbeat        ──────────────────────►  always, on a timer; where it is
                        ◄──────────────────────  Heartbeat
+                       ◄──────────────────────  Stalled     no step for too long
                        ◄──────────────────────  Shutdown
 
 Where learners have clocks of their own, a lease comes before the round:
@@ -322,11 +323,35 @@ class InnerExchangeReport(BaseModel, frozen=True):
     waits: Seconds | None = None
 
 
+class Whereabouts(BaseModel, frozen=True):
+    """Where a worker's own thread is: in which call, for how many seconds.
+
+    `steps` counts the inner steps that its process has made.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    call: Literal[
+        "waiting", "loading", "restoring", "forming", "data", "step", "exchange",
+        "validating",
+    ]  # fmt: skip
+    steps: Count
+    since: Seconds
+
+
 class Heartbeat(Message, frozen=True):
-    """The sender lives; a member of a round may say how far it is."""
+    """The sender lives; a worker says where it is, a member how far in its round."""
 
     kind: Literal["heartbeat"] = "heartbeat"
     meeting: InnerExchangeReport | None = None
+    at: Whereabouts | None = None
+
+
+class Stalled(Message, frozen=True):
+    """The worker makes no progress: it writes down where its threads are, and ends."""
+
+    kind: Literal["stalled"] = "stalled"
+    reason: Text
 
 
 class Failed(Message, frozen=True):
@@ -394,6 +419,7 @@ AnyMessage = Annotated[
     | GroupFailed
     | Heartbeat
     | Failed
+    | Stalled
     | Shutdown
     | StatusQuery
     | Status

@@ -28,6 +28,7 @@ from pcp.training.wire.messages import (
     Commit,
     Computed,
     GroupFailed,
+    Heartbeat,
     InnerExchangeReport,
     LeaseGrant,
     Message,
@@ -111,6 +112,7 @@ class RoundRunner:
             return
         try:
             self._order, self._forming = order, time.monotonic()
+            self.inner_steps.place.enter("forming")
             self._check_carried(order)
             self.inner_steps.expect(order)  # the group is formed meanwhile
             if self._superseded(order):
@@ -120,6 +122,7 @@ class RoundRunner:
             state.trainer.join(comm)
             work = self._inner(order, comm)
             moved = state.trainer.moved
+            self.inner_steps.place.enter("exchange")
             self._send(_computed(order, work, moved))
             if not (math.isfinite(work.loss) and math.isfinite(moved)):
                 # Not into the exchange: one such number is in everybody's result.
@@ -132,6 +135,7 @@ class RoundRunner:
                 self._report(order, error)
         finally:
             self._order = self._forming = None
+            self.inner_steps.place.enter("waiting")
 
     def learn(self, order: LeaseGrant) -> None:
         """Make the inner steps of a lease on this worker's own clock; say so."""
@@ -161,6 +165,14 @@ class RoundRunner:
             round=order.round, epoch=order.epoch, entered=entered, waits=waited
         )
 
+    def beat(self) -> Heartbeat:
+        """That this worker lives, and where it is; from any thread."""
+        report = self.inner_exchange()
+        # A group that is being formed counts as an exchange to those who wait in it.
+        meets = report is not None and report.entered > 0
+        at = self.inner_steps.place.said(report.waits if report and meets else None)
+        return Heartbeat(meeting=report, at=at)
+
     def validate(self, commit: Commit) -> None:
         """Evaluate this worker's share of the held-out batches, if it has one."""
         if commit.validate_share is None:
@@ -168,7 +180,9 @@ class RoundRunner:
         first, step = commit.validate_share
         trainer, corpus = self._state.trainer, self.inner_steps.corpus
         batches = range(first, corpus.validation_batches, step)
+        self.inner_steps.place.enter("validating")
         total = sum(trainer.evaluate(corpus.validation(number)) for number in batches)
+        self.inner_steps.place.enter("waiting")
         self._send(
             Validated(round=commit.round, loss_sum=float(total), batches=len(batches))
         )

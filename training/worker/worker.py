@@ -39,7 +39,6 @@ from pcp.training.wire.messages import (
     VERSION,
     Commit,
     Failed,
-    Heartbeat,
     Hello,
     Lacking,
     LeaseGrant,
@@ -47,6 +46,7 @@ from pcp.training.wire.messages import (
     Restore,
     RoundStart,
     Shutdown,
+    Stalled,
     Welcome,
 )
 from pcp.training.worker.round_group import SILENCE_SECONDS
@@ -112,7 +112,10 @@ class Worker:
         log: Callable[[str], None],
         timing: Timing | None = None,
         protection: Protection = OPEN,
+        stalled: Callable[[str], None] = lambda reason: None,
     ) -> None:
+        """`stalled(reason)` is called, in another thread, when this one hangs."""
+        self._stalled = stalled
         self._identity, self._endpoint = identity, endpoint
         self._load, self._log = load, log
         self._protection = protection
@@ -130,7 +133,7 @@ class Worker:
             failed=self._failed,
             log=log,
             timing=timing or Timing(),
-            beat=lambda: Heartbeat(meeting=self._runner.inner_exchange()),
+            beat=lambda: self._runner.beat(),
             protection=protection,
         )
         self._runner = RoundRunner(
@@ -156,7 +159,8 @@ class Worker:
             raise
         finally:
             runner = self._runner
-            for part in (runner.inner_steps, runner.group, self._link, self._endpoint):
+            # The line first: heartbeats of a worker that has ended would hold a run up.
+            for part in (self._link, runner.inner_steps, runner.group, self._endpoint):
                 part.close()
             if self._state.loaded:
                 self._state.trainer.close()
@@ -195,6 +199,8 @@ class Worker:
             elif isinstance(message, Restore):
                 mail.restore = message
                 mail.order = mail.learn = None
+            elif isinstance(message, Stalled):
+                self._stalled(message.reason)
             elif isinstance(message, Shutdown):
                 mail.shutdown = message.reason
             else:
@@ -219,12 +225,16 @@ class Worker:
             mail.restore = mail.commit = mail.order = mail.learn = None
             if mail.error is not None:
                 raise mail.error
+        place = self._runner.inner_steps.place
         if welcome is not None:
+            place.enter("loading")
             self._settle(welcome, mail.bundle)
         if commit is not None:
             self._adopt(commit)
         if restore is not None:
+            place.enter("restoring")
             self._restore(restore)
+        place.enter("waiting")
         if mail.shutdown is not None:
             return mail.shutdown
         if order is not None:

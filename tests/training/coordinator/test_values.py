@@ -7,9 +7,9 @@ import pytest
 from helpers.models.bigram_numpy import BLOCK
 from helpers.simulation.run_schedules import experiment, program
 
-from pcp.training.coordinator.conduct import Conduct
 from pcp.training.coordinator.effects import Append, Effect, Log, Refuse, Send, Write
 from pcp.training.coordinator.events import Compiled, Event, Gathered, Received, Tick
+from pcp.training.coordinator.guards.conduct import Conduct
 from pcp.training.coordinator.run_state import RunState
 from pcp.training.coordinator.training_run import TrainingRun
 from pcp.training.data.lease_pool import size
