@@ -54,6 +54,9 @@ from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.channel import OPEN
 from pcp.training.wire.messages import Order
 
+_MOMENT = 0.05
+"""Seconds between two looks at the clock."""
+
 
 class Shepherd:
     """Coordinates one run. `run` returns when it is complete.
@@ -171,12 +174,17 @@ class Shepherd:
             self.close()
 
     def turn(self) -> None:
-        """Handle what happened in the next moment, then do what the time asks for."""
+        """Handle what happened in the next moment, then do what the time asks for.
+
+        However much happens, the moment is over in time.
+        """
         self._heed()
-        arrived = self.hub.next(timeout=0.05)
+        until = time.monotonic() + _MOMENT
+        arrived = self.hub.next(timeout=_MOMENT)
         while arrived is not None:
             self._handle(arrived)
-            arrived = self.hub.next(timeout=0.0001)
+            over = time.monotonic() > until
+            arrived = None if over else self.hub.next(timeout=0.0001)
         self._happened(Tick())
 
     def close(self) -> None:
@@ -280,13 +288,13 @@ class Shepherd:
 
         def then(result: Program | Exception) -> None:
             if isinstance(result, Exception):
-                alone = not self._artifacts.made
+                alone = not self._artifacts.sound
                 self._happened(NotCompiled(connection, result, alone))
             else:
                 self._artifacts.keep(self.folder.path)
                 self._happened(Compiled(connection, result))
 
-        self.hub.work(lambda: self._artifacts.program(target), then)
+        self.hub.work(lambda: self._artifacts.program_or_blame(target), then)
 
     def _gather(self, effect: do.Gather) -> None:
         safe, offset = self.protection, self.ledger.offset
