@@ -6,7 +6,6 @@ prints. Relative paths are looked up beside the file, then in the working
 directory.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from pcp import strict_json
+from pcp import outside, strict_json
 from pcp.errors import ConfigError, nearest
 from pcp.training.config.data_options import FREE, DataOptions
 
@@ -356,7 +355,7 @@ def load(
     """
     path = Path(path)
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = outside.read_json(path)
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot read the experiment: {error.strerror}"

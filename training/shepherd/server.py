@@ -194,6 +194,12 @@ class Server:
             event.connection.handled()
         return event
 
+    def tell_workers(self, message: Message) -> None:
+        """Send a message to all workers that were welcomed."""
+        for connection in self._connections:
+            if connection.welcomed and not connection._over.is_set():
+                connection.send(message)
+
     def work(self, what: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Run `what` in a thread and then, as an event, `then(result)`.
 

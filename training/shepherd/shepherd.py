@@ -46,13 +46,14 @@ from pcp.training.shepherd.artifacts import Artifacts, CompileFor
 from pcp.training.shepherd.server import Done, Server
 from pcp.training.shepherd.serving import Serving
 from pcp.training.storage import checkpoint as checkpoints
+from pcp.training.storage.append_log import DiskFull
 from pcp.training.storage.checkpoint import Checkpoint
 from pcp.training.storage.control_file import CONTROL_FILE, WILDCARDS, write_control
 from pcp.training.storage.ledger import Ledger
 from pcp.training.storage.round_record import Round
 from pcp.training.storage.run_folder import RunFolder
 from pcp.training.wire.channel import OPEN
-from pcp.training.wire.messages import Order
+from pcp.training.wire.messages import Heartbeat, Order
 
 _MOMENT = 0.05
 """Seconds between two looks at the clock."""
@@ -77,11 +78,12 @@ class Shepherd:
         port: int = 0,
         workers: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
         hub: Server | None = None,
         protection: Protection = OPEN,
     ) -> None:
         self.experiment, self.folder = experiment, folder
-        self.observer, self._clock = observer, clock
+        self.observer, self._clock, self._pause = observer, clock, pause
         self.protection = protection
         self.hub = hub or Server(host, port, protection)
         # On all interfaces it has no one address: a run tells each worker its own.
@@ -237,7 +239,7 @@ class Shepherd:
         """The function that carries out each kind of effect; it returns the answer."""
         observer, folder, serving = self.observer, self.folder, self._serving
         return {
-            do.Append: lambda e: self.ledger.write(e.kind, e.fields, sync=e.sync),
+            do.Append: self._append,
             do.Send: self._send,
             do.Refuse: lambda e: e.connection.refuse(e.reason),
             do.Close: lambda e: e.connection.close(),
@@ -261,6 +263,28 @@ class Shepherd:
             do.Recall: lambda e: Recalled(e.event, self.ledger.whole_history()),
             do.Fail: _fail,
         }
+
+    def _append(self, effect: do.Append) -> None:
+        """Write a line; where there is no room for it, wait until there is.
+
+        Nothing that comes after it may be done meanwhile. The workers stay: they are
+        told that the shepherd lives.
+        """
+        waited = 0
+        while True:
+            try:
+                self.ledger.write(effect.kind, effect.fields, sync=effect.sync)
+                break
+            except DiskFull as error:
+                if self.interrupted:
+                    raise
+                if not waited:
+                    self.log(f"the run waits for room on the disk: {error}")
+                waited += 1
+                self.hub.tell_workers(Heartbeat())
+                self._pause(self.experiment.heartbeat_seconds)
+        if waited:
+            self.log("there is room on the disk again: the run goes on")
 
     def _send(self, effect: do.Send) -> None:
         connection: Any = effect.connection
