@@ -282,7 +282,7 @@ def _read_manifest(
         raise BundleError(f"{source}: a manifest of {entry.file_size} bytes")
     content = archive.read(entry)
     try:
-        raw = outside.parse_json(content)
+        raw = strict_json.parse(content)
     except ValueError as error:
         raise BundleError(f"{source}: damaged manifest: {error}") from error
     _check_version(raw, source)

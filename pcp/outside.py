@@ -6,11 +6,12 @@ no JSON; who reads says in terms of its own what that means.
 """
 
 import errno
-import json
 import os
 import stat
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from pcp import strict_json
 
 MAX_JSON_BYTES = 256 << 20
 
@@ -39,12 +40,4 @@ def read_bytes(path: str | Path, most: int | None = None) -> bytes:
 
 def read_json(path: str | Path) -> Any:
     """What a JSON file says; `OSError`, or `ValueError` for what is no JSON of ours."""
-    return parse_json(read_bytes(path, MAX_JSON_BYTES))
-
-
-def parse_json(raw: bytes | str) -> Any:
-    """What JSON says; `ValueError` for anything else, and for JSON that is too deep."""
-    try:
-        return json.loads(raw)
-    except RecursionError:
-        raise ValueError("lists and objects too deep in each other") from None
+    return strict_json.parse(read_bytes(path, MAX_JSON_BYTES))

@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from pcp import outside, strict_json
+from pcp import strict_json
 from pcp.errors import ConfigError, nearest
 from pcp.training.config.data_options import FREE, DataOptions
 
@@ -355,7 +355,9 @@ def load(
     """
     path = Path(path)
     try:
-        raw = outside.read_json(path)
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path}: cannot read the experiment: it is no file")
+        raw = strict_json.parse(path.read_bytes())
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot read the experiment: {error.strerror}"

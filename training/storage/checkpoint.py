@@ -285,7 +285,7 @@ def _read(path: Path) -> bytes:
 
 def _json(path: Path, content: bytes) -> dict[str, Any]:
     try:
-        value = outside.parse_json(content)
+        value = strict_json.parse(content)
     except ValueError as error:
         raise StateMismatch(f"{path}: damaged: {error}") from error
     if not isinstance(value, dict):

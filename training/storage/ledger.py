@@ -56,7 +56,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
 def _record(line: bytes) -> dict[str, Any] | None:
     """The record in a line, or None where the line is damaged."""
     try:
-        record = outside.parse_json(line)
+        record = strict_json.parse(line)
         check = record.pop("crc")
     except (ValueError, KeyError, AttributeError, TypeError):
         return None

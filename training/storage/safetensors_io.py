@@ -293,7 +293,7 @@ def _views(content: memoryview) -> Iterator[tuple[str, np.ndarray]]:
     start = _LENGTH.size + length
     if length > MAX_HEADER or start > len(content):
         raise ValueError(f"a header of {length} bytes in {len(content)}")
-    header = outside.parse_json(bytes(content[_LENGTH.size : start]))
+    header = strict_json.parse(bytes(content[_LENGTH.size : start]))
     header.pop("__metadata__", None)
     for name, entry in header.items():
         yield name, _array(name, entry, content[start:])
