@@ -148,7 +148,7 @@ def watch(
     past = read(folder.metrics) if folder.metrics.exists() else ([], {})
     page = _web_page(experiment, past, *web) if web else []
     rounds = experiment.outer_loop_steps
-    observers: list[Observer] = [MetricsFile(folder.metrics), *page]
+    observers: list[Observer] = [MetricsFile(folder.metrics, jobs.say), *page]
     observers.append(Journal(rounds, folder.log, folder.workers))
     observers += jobs.wandb_observer(experiment, folder.name)
     if sys.stdout.isatty() and not plain:

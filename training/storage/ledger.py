@@ -14,6 +14,7 @@ last one; it is dropped. Anything else that is wrong is refused. The kinds:
     commit      a round is done: digest of the state, samples by worker
     checkpoint  the state of a committed round is on disk
     rewind      the state of later rounds is lost: back to a committed round
+    quarantined a worker that was wrong again and again takes no part any more
     order       what an operator asked for (`pcp.training.coordinator.operator_control`)
     end         the run is complete
 
@@ -23,7 +24,7 @@ epoch was consumed twice and none was lost; `pcp.training.simulate.replay` makes
 rounds again and compares their digests. One process at a time has a ledger open.
 """
 
-import json
+import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -32,12 +33,12 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from pcp import strict_json
+from pcp import outside, strict_json
 from pcp.errors import ConfigError, RuntimeFault, StateMismatch
 from pcp.runtime.group.file_lock import hold
 from pcp.runtime.group.fsync import sync_folder
 from pcp.training.data.lease_pool import Range, complement, merged, size
-from pcp.training.storage.append_log import append
+from pcp.training.storage.append_log import DiskFull, append
 from pcp.training.storage.ledger_history import History
 from pcp.training.storage.ledger_state import LedgerReplay, Progress, replayed
 
@@ -55,7 +56,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
 def _record(line: bytes) -> dict[str, Any] | None:
     """The record in a line, or None where the line is damaged."""
     try:
-        record = json.loads(line)
+        record = strict_json.parse(line)
         check = record.pop("crc")
     except (ValueError, KeyError, AttributeError, TypeError):
         return None
@@ -68,7 +69,7 @@ def read(path: str | Path) -> tuple[list[dict[str, Any]], int]:
     The file may be longer: then its last line was torn.
     """
     try:
-        content = Path(path).read_bytes()
+        content = outside.read_bytes(path)
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot read the ledger: {error.strerror}"
@@ -134,7 +135,11 @@ class Ledger:
         if kind == "rewind" and not self.progress.history.reaches(fields["to"]):
             self.progress.history = self.whole_history()
         self._replay.apply({"kind": kind, **fields})
-        self.write(kind, fields, sync=sync)
+        try:
+            self.write(kind, fields, sync=sync)
+        except DiskFull:  # who calls this does not write it again
+            self._give_up()
+            raise
 
     def write(self, kind: str, fields: Mapping[str, Any], *, sync: bool = True) -> None:
         """Write a record that was applied, and wait until the disk has it.
@@ -142,14 +147,24 @@ class Ledger:
         Without `sync` the next one that waits takes it along: no line is ever on the
         disk without those before it.
 
-        `RuntimeFault` where the disk takes no more: then nothing may be written any
-        longer.
+        `DiskFull` where there is no room: the same record may be written once there is.
+        `RuntimeFault` where the disk refuses otherwise, or the file was deleted: then
+        nothing may be written any longer.
         """
         if self._file.closed:
             raise RuntimeFault(f"{self.path}: the ledger is closed")
+        if sync and not os.fstat(self._file.fileno()).st_nlink:
+            self._file.close()
+            raise RuntimeFault(
+                f"{self.path}: the ledger was deleted while the run went on: nothing "
+                "that is committed from now on could be kept"
+            )
         line = _line({"n": self._count, "kind": kind, **fields})
         try:
             append(self._file, line, path=self.path, what="ledger", sync=sync)
+        except DiskFull:
+            self._cut_back()
+            raise
         except RuntimeFault:
             self._give_up()
             raise
@@ -169,6 +184,13 @@ class Ledger:
     def close(self) -> None:
         """Close the file; another process may open it."""
         self._file.close()
+
+    def _cut_back(self) -> None:
+        """Half a line must not stand before the next one."""
+        try:
+            self._file.truncate(self._bytes)
+        except OSError:
+            self._give_up()
 
     def _give_up(self) -> None:
         """The file lacks what `progress` has: no line may follow."""

@@ -183,7 +183,7 @@ def test_a_ledger_that_cannot_be_read_says_so(tmp_path):
     folder.mkdir()
     with pytest.raises(ConfigError, match="cannot open the ledger: Is a directory"):
         Ledger(folder)
-    with pytest.raises(ConfigError, match="cannot read the ledger: Is a directory"):
+    with pytest.raises(ConfigError, match="cannot read the ledger: it is no regular"):
         check(folder)
     file = tmp_path / "file"
     file.write_text("")
