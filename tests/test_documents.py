@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from helpers.repository.commands import check, commands
 from helpers.repository.installation import PROJECT
-from helpers.repository.markdown import Block, all_blocks, blocks_of
+from helpers.repository.markdown import all_blocks
 from helpers.repository.mlir_fragments import ELLIPSIS, problem, unknown_ops
 from helpers.repository.page_in_order import run_page
 from helpers.repository.sources import ROOT
@@ -30,10 +30,11 @@ from pcp.compiler.cluster import Cluster
 from pcp.compiler.sharding_file import Rules
 from pcp.errors import ConfigError
 from pcp.runtime.group.coordinator import Coordinator
+from pcp.tools.pages.fences import Block, blocks_of
 
 BLOCKS = all_blocks()
 #: Pages that take seconds of a processor, and why.
-LONG: dict[str, str] = {}
+LONG = {"docs/guide/10-homes.md": "it trains, and makes a run again"}
 IN_ORDER = (
     "docs/anatomy.md",
     *sorted(
@@ -465,5 +466,7 @@ def test_fences() -> None:
     text = "a\n\n```bash\nx\n```\n\n* b\n\n  ```python\n  y\n  ```\n````\n```\n````\n"
     found = [(b.line, b.language, b.text) for b in blocks_of("f", text)]
     assert found == [(3, "bash", "x\n"), (9, "python", "  y\n"), (12, "", "```\n")]
-    with pytest.raises(AssertionError, match="never closed"):
+    (titled,) = blocks_of("f", '```python title="a/b.py"\nx\n```\n')
+    assert (titled.title, titled.text) == ("a/b.py", "x\n")
+    with pytest.raises(ConfigError, match="never closed"):
         list(blocks_of("f", "```\nx\n"))

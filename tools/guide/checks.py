@@ -2,9 +2,9 @@
 
     python -m pcp.tools.guide.checks 3 exercise_03_sockets.py
 
-runs one file, prints a line of `Result` as JSON, and exits. A check calls the reader's
-functions with values whose results are known in another way: a closed form, differences,
-numpy. Arguments and results stand in the message of what fails.
+runs one file, prints its `result` as a line of JSON, and exits. A check calls the
+reader's functions with values whose results are known in another way: a closed form,
+differences, numpy. Arguments and results stand in the message of what fails.
 """
 
 import importlib.util
@@ -137,7 +137,9 @@ def survive(own: Any) -> Iterator[str]:
         same(own.outcome(votes, members), expected, f"the outcome of {votes} of 3")
     yield "outcome"
     same(own.next_epoch([0, 1, 2], {1}, [7]), [0, 2, 7], "without 1, with 7")
-    same(own.next_epoch([3, 1], set(), [1, 4]), [3, 1, 4], "with 1, who is there, and 4")
+    same(
+        own.next_epoch([3, 1], set(), [1, 4]), [3, 1, 4], "with 1, who is there, and 4"
+    )
     yield "next_epoch"
 
 
@@ -150,7 +152,9 @@ def quantise(own: Any) -> Iterator[str]:
     same(own.encode(np.zeros(3, np.float32))[1].tolist(), [0, 0, 0], "codes of zeros")
     yield "encode"
     worst = float(np.abs(own.decode(scale, codes) - values).max())
-    same(worst <= scale * 0.5001, True, f"that the worst error, {worst}, is half a step")
+    same(
+        worst <= scale * 0.5001, True, f"that the worst error, {worst}, is half a step"
+    )
     yield "decode"
     sent, error = np.zeros(1000), np.zeros(1000, np.float32)
     for _ in range(50):
@@ -291,14 +295,15 @@ CHECKS: dict[str, Check] = {
 def load(path: Path) -> ModuleType:
     """A reader's file as a module."""
     spec = importlib.util.spec_from_file_location("exercise", path)
-    assert spec and spec.loader
+    assert spec is not None
+    assert spec.loader is not None
     own = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(own)
     return own
 
 
 def result(number: int, path: Path) -> dict[str, Any]:
-    """`held`: the functions that are right; `wrong`: why the next one is not, or None."""
+    """`held`: functions that are right; `wrong`: why the next one is not, or None."""
     held: list[str] = []
     try:
         held.extend(_each(held, CHECKS[module_of(number)](load(path))))
@@ -329,4 +334,6 @@ def _said(error: Exception, path: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(result(int(sys.argv[1]), Path(sys.argv[2]).resolve())) + "\n")
+    sys.stdout.write(
+        json.dumps(result(int(sys.argv[1]), Path(sys.argv[2]).resolve())) + "\n"
+    )

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from helpers.repository.markdown import Block
+from pcp.tools.pages.fences import Block
 
 _DRIVER = """
 import json, subprocess, sys, types

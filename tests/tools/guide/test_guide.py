@@ -52,7 +52,7 @@ def test_each_hole_alone_is_found(number, tmp_path):
         assert "this one is yours to write" in result(number, path)["wrong"]
 
 
-#: What readers write first, and is wrong: chapter, right text, wrong text, what is said.
+#: What readers write first and is wrong: chapter, right text, wrong text, what is said.
 WRONG = (
     (1, "parts[0].copy()", "parts[0]", "that the members' arrays are as they were"),
     (1, "len({result.tobytes() for result in results}) == 1",

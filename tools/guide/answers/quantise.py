@@ -33,8 +33,8 @@ def decode(scale: np.float32, codes: I8) -> F32:
 def with_feedback(values: F32, error: F32) -> tuple[tuple[np.float32, I8], F32]:
     """What is sent of `values` when `error` was not sent before, and the new error.
 
-    Sent is the code of values + error; the new error is what that code lacks. Over many
-    rounds nothing is lost: all that was sent, and the last error, is all that was given.
+    Sent is the code of values + error; the new error is what that code lacks. Over
+    many rounds nothing is lost: what was sent and the last error are what was given.
     """
     # (answer
     wanted = values + error
