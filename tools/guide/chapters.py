@@ -41,7 +41,7 @@ def chapter(text: str) -> int:
 
 
 def file_of(number: int) -> str:
-    """The name of a reader's file: `exercise_03_sockets.py`."""
+    """The name of a reader's file: `exercise_03_` and the module's name."""
     return f"exercise_{number:02}_{module_of(number)}.py"
 
 

@@ -8,7 +8,6 @@ differences, numpy. Arguments and results stand in the message of what fails.
 """
 
 import importlib.util
-import json
 import socket
 import sys
 import threading
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from pcp import strict_json
 from pcp.tools.guide.chapters import HOLE, module_of
 
 Check = Callable[[Any], Iterator[str]]
@@ -41,7 +41,7 @@ def same(found: Any, expected: Any, what: str) -> None:
 
 def agree(own: Any) -> Iterator[str]:
     """Chapter 1."""
-    parts = [np.float32([big, 1]) for big in (1e8, 1, -1e8, 1)]
+    parts = [np.array([big, 1], np.float32) for big in (1e8, 1, -1e8, 1)]
     before = [part.copy() for part in parts]
     total = own.in_order(parts)
     same(total.tolist(), [1.0, 4.0], "the sum of 1e8, 1, -1e8, 1 in the order of ranks")
@@ -49,7 +49,7 @@ def agree(own: Any) -> Iterator[str]:
     unchanged = all(map(np.array_equal, parts, before))
     same(unchanged, True, "that the members' arrays are as they were")
     yield "in_order"
-    nan, zero = np.float32([np.nan]), np.float32([0.0])
+    nan, zero = np.full(1, np.nan, np.float32), np.zeros(1, np.float32)
     same(own.agree([nan, nan.copy()]), True, "agree() of the same NaN")
     same(own.agree([zero, -zero]), False, "agree() of 0.0 and -0.0")
     same(own.agree([zero, zero, zero + 1]), False, "agree() of 0.0, 0.0 and 1.0")
@@ -117,7 +117,7 @@ def survive(own: Any) -> Iterator[str]:
         array[1] += 7
         raise own.PeerLost("member 2")
 
-    array = np.float32([1, 2, 3])
+    array = np.array([1, 2, 3], np.float32)
     _raises(own.PeerLost, lambda: own.all_or_nothing(dies, array), "a lost member")
     same(array.tolist(), [1.0, 2.0, 3.0], "the array behind a failure")
 
@@ -335,5 +335,5 @@ def _said(error: Exception, path: Path) -> str:
 
 if __name__ == "__main__":
     sys.stdout.write(
-        json.dumps(result(int(sys.argv[1]), Path(sys.argv[2]).resolve())) + "\n"
+        strict_json.dumps(result(int(sys.argv[1]), Path(sys.argv[2]).resolve())) + "\n"
     )

@@ -53,8 +53,12 @@ def picture(name: str) -> str:
     except ImportError as error:
         needs = f"pictures need matplotlib: {install('train')}"
         raise MissingPackage(needs) from error
-    style = {"svg.hashsalt": name, "svg.fonttype": "none", "font.size": 11}
-    with matplotlib.rc_context(style):
+    style: dict[Any, Any] = {
+        "svg.hashsalt": name,
+        "svg.fonttype": "none",
+        "font.size": 11,
+    }
+    with matplotlib.rc_context(style | {"font.size": 11}):
         figure = Figure(figsize=(7.2, 2.8), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
