@@ -18,6 +18,7 @@ from pcp.tools.support.command import run
 from pcp.version import VERSION
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "guide": ("pcp.tools.guide.guide", "learn how it works: chapters, exercises"),
     "init": (
         "pcp.tools.start.init",
         "a folder with an experiment to begin with",

@@ -43,7 +43,17 @@ FOREIGN: dict[str, tuple[set[str], set[str]]] = {
     "engines": ({"numpy", "torch"}, {"mpi4py"}),
     "tools": (
         {"numpy", "pydantic"},
-        {"iree", "jax", "matplotlib", "ray", "rich", "torch", "torch_mlir", "yaml"},
+        {
+            "iree",
+            "jax",
+            "matplotlib",
+            "nbformat",
+            "ray",
+            "rich",
+            "torch",
+            "torch_mlir",
+            "yaml",
+        },
     ),
 }
 KNOWN_FOREIGN = set().union(*(a | b for a, b in FOREIGN.values()))

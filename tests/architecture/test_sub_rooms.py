@@ -63,7 +63,8 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "tools": {
         "support": "",
-        "pages": "support",
+        "guide": "support",
+        "pages": "support guide",
         "profile": "",
         "commands": "support pages profile",
         "launchers": "support commands",
