@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "runtime": FLOOR,
     "training": FLOOR | {"runtime"},
     "engines": FLOOR | {"runtime"},
+    "serving": FLOOR | {"runtime", "training"},
     "tools": FLOOR | set(ROOMS),
 }
 # What may be imported from outside, when a module is loaded and inside functions.
@@ -41,6 +42,7 @@ FOREIGN: dict[str, tuple[set[str], set[str]]] = {
     "runtime": ({"numpy", "iree", "xxhash"}, {"prometheus_client"}),
     "training": ({"numpy", "pydantic"}, PICTURES),
     "engines": ({"numpy", "torch"}, {"mpi4py"}),
+    "serving": ({"numpy", "pydantic"}, set()),
     "tools": (
         {"numpy", "pydantic"},
         {
