@@ -61,6 +61,10 @@ ALLOWED: dict[str, dict[str, str]] = {
         "pytorch": "",
         "huggingface": "pytorch",
     },
+    "serving": {
+        "tokens": "",
+        "gateway": "tokens",
+    },
     "tools": {
         "support": "",
         "pages": "support",

@@ -85,6 +85,7 @@ def _thousand(first: int) -> str | None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_a_hundred_thousand_drawn_schedules() -> None:
     with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
         found = pool.imap_unordered(_thousand, range(0, 100_000, 1000))
