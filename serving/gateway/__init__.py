@@ -1,1 +1,1 @@
-"""The HTTP server: OpenAI's routes, keys, streams, and the loop that drives an engine."""
+"""The HTTP server: OpenAI's routes, keys, streams, and what drives an engine."""

@@ -7,6 +7,7 @@ space), so a piece is what the newest tokens add to the text of those before the
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from pcp.serving.tokens.tokenizer import Tokenizer
 
@@ -20,18 +21,24 @@ _NEIGHBOURS = 6
 class Detokenizer:
     """The text of one answer, token by token."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = ()) -> None:
-        self._tokenizer = tokenizer
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int] = (),
+        *,
+        special: bool = False,
+    ) -> None:
+        self._decode = partial(tokenizer.decode, special=special)
         self._window = list(prompt[-_NEIGHBOURS:])
         self._before = len(self._window)
         """Tokens of the window that are there for their neighbours' sake."""
-        self._sent = len(tokenizer.decode(self._window))
+        self._sent = len(self._decode(self._window))
         """Characters of the window's text that were sent."""
 
     def push(self, token: int) -> str:
         """The text that is whole now; "" for a part of a character."""
         self._window.append(token)
-        text = self._tokenizer.decode(self._window)
+        text = self._decode(self._window)
         tail = text[-_UNFINISHED:]
         held = len(tail) - len(tail.rstrip(_REPLACEMENT))
         piece = text[self._sent : len(text) - held]
@@ -39,9 +46,9 @@ class Detokenizer:
         if not held:
             del self._window[: self._before]
             self._before = len(self._window)
-            self._sent = len(self._tokenizer.decode(self._window))
+            self._sent = len(self._decode(self._window))
         return piece
 
     def finish(self) -> str:
         """What was kept back: no more tokens come."""
-        return self._tokenizer.decode(self._window)[self._sent :]
+        return self._decode(self._window)[self._sent :]
