@@ -82,8 +82,9 @@ class Tick:
 class Sampled:
     """A sampled token, its log-probability, and those of the most probable tokens.
 
-    Log-probabilities are of the distribution that the model gives, with penalties,
-    bias and mask, before temperature and cuts.
+    Log-probabilities are of the model's own distribution, before mask, bias, penalties,
+    temperature and cuts. Token -1 says that the model gave numbers that are none: the
+    request ends with an error, and the slot is clean again when a request begins in it.
     """
 
     slot: int

@@ -60,6 +60,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "linalg": "",
         "pytorch": "",
         "huggingface": "pytorch",
+        "decoders": "",
     },
     "serving": {
         "tokens": "",
